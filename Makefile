@@ -1,0 +1,82 @@
+# The one vocabulary of this project, for people and for CI. `make help` lists it.
+# Targets are quick when nothing changed: what was installed is remembered by stamp files in the virtual environment.
+
+PYTHON ?= python3
+VENV ?= .venv
+# For a GPU, as pytorch.org says, for example: make demo TORCH="torch numpy --extra-index-url https://download.pytorch.org/whl/cu128"
+TORCH ?= torch==2.13.0 numpy
+ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q install
+
+.DEFAULT_GOAL := help
+.PHONY: help demo install test packages lint ruff format type layers bench docs docs-check proto clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-12s %s\n' "$$name" "$$text"; done
+
+demo: $(VENV)/.holdfast ## train a small model while ranks are killed, hang and hold the GIL; about a minute
+	$(BIN)/python docs/examples/demo.py $(ARGS)
+
+install: $(VENV)/.holdfast ## a virtual environment with torch and holdfast
+
+test: $(VENV)/.dev $(VENV)/.e2e packages ## install what the tests need and run them all
+	$(BIN)/python -m pytest $(ARGS)
+
+packages: ## Debian packages that the tests need (as root; else says what is missing)
+	@.ci/debian-packages
+
+lint: ruff layers type ## ruff, import layers, pyright strict
+
+ruff: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+type: $(VENV)/.dev
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+layers: $(VENV)/.dev ## who may import whom
+	$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/.dev ## rewrite the sources as `make lint` wants them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev ## measure against torchrun and the reference product, write docs/benchmarks.md
+	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+docs: $(VENV)/.dev ## regenerate what docs/ has from the code
+	@set -e; for script in docs/make_*.py; do echo "$$script"; $(BIN)/python "$$script"; done
+
+docs-check: $(VENV)/.dev ## fail if `make docs` would change something
+	$(BIN)/python -m pytest tests/test_tidy.py -k docs
+
+proto: ## regenerate the protobuf stubs
+	proto/generate.sh
+
+clean: ## remove what these targets made
+	rm -rf $(VENV) build dist demo-output .ruff_cache .hypothesis .import_linter_cache
+
+$(VENV)/.venv:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("cannot use Python %s: Holdfast needs 3.11 or newer; name another by make PYTHON=…" % sys.version.split()[0])'
+	@$(PYTHON) -m venv $(VENV) || { echo 'cannot make a virtual environment: see above; on Debian and Ubuntu: apt-get install python3-venv' >&2; exit 1; }
+	$(PIP) --upgrade 'pip>=25.1'
+	@touch $@
+
+$(VENV)/.torch: $(VENV)/.venv
+	@echo 'installing $(TORCH) into $(VENV) (about 200 MB for a CPU)'
+	$(PIP) $(TORCH)
+	@touch $@
+
+$(VENV)/.holdfast: pyproject.toml $(VENV)/.torch
+	$(PIP) --editable '.[supervisor]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.holdfast
+	$(PIP) --group dev
+	@touch $@
+
+$(VENV)/.e2e: pyproject.toml $(VENV)/.dev
+	$(PIP) --group e2e
+	@touch $@
