@@ -1,0 +1,64 @@
+"""How one message is cut from a byte stream: a 4-byte big-endian length, then that many bytes.
+
+Sans-I/O: `Decoder` is fed bytes and gives whole messages. Used by the worker channel, the spawner link and, later, the
+cluster stream; each names its own limit.
+"""
+
+from __future__ import annotations
+
+import struct
+
+WORKER_FRAME_BYTES_MAX = 64 * 1024
+SPAWNER_FRAME_BYTES_MAX = 4 * 1024 * 1024
+PEER_FRAME_BYTES_MAX = 1024 * 1024
+
+_HEADER = struct.Struct(">I")
+HEADER_BYTES = _HEADER.size
+
+
+class FrameTooLongError(ValueError):
+    """Raised when a frame's length is above the limit of its channel; the connection can't be used any more."""
+
+    def __init__(self, frame_bytes: int, frame_bytes_max: int) -> None:
+        super().__init__(f"cannot take a frame of {frame_bytes} bytes: the limit of this channel is {frame_bytes_max}")
+        self.frame_bytes = frame_bytes
+        self.frame_bytes_max = frame_bytes_max
+
+
+def encode(payload: bytes, *, frame_bytes_max: int) -> bytes:
+    """The frame that carries `payload`. Raises FrameTooLongError above the limit."""
+    if len(payload) > frame_bytes_max:
+        raise FrameTooLongError(len(payload), frame_bytes_max)
+    return _HEADER.pack(len(payload)) + payload
+
+
+class Decoder:
+    """Cuts a byte stream into messages, in any chunking. Holds at most one frame and the chunk last fed."""
+
+    def __init__(self, *, frame_bytes_max: int) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._buffer = bytearray()
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of an unfinished frame; above zero at the end of a stream, the peer was cut off."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """All messages that `data` completes, in order. Raises FrameTooLongError at the header, before the body."""
+        buffer = self._buffer
+        buffer += data
+        messages: list[bytes] = []
+        start = 0
+        while len(buffer) - start >= HEADER_BYTES:
+            (frame_bytes,) = _HEADER.unpack_from(buffer, start)
+            if frame_bytes > self._frame_bytes_max:
+                raise FrameTooLongError(frame_bytes, self._frame_bytes_max)
+            end = start + HEADER_BYTES + frame_bytes
+            if len(buffer) < end:
+                break
+            messages.append(bytes(buffer[start + HEADER_BYTES : end]))
+            start = end
+        if start:
+            del buffer[:start]
+        return messages

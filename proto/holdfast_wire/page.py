@@ -1,0 +1,42 @@
+"""Where each stamp of a rank stands in the page that it shares with its supervisor.
+
+The page is one memfd of PAGE_BYTES, made and sealed by the supervisor and passed at hello. It is an array of aligned
+signed 64-bit words in native order; each word is written by one store, only by the rank's own process. Times are
+CLOCK_MONOTONIC nanoseconds; 0 means "never" or "closed".
+
+Order of the writer's stores, which lets a reader at any instant see a truthful state:
+- open a section: its slot := now. Close: OUT_OF_SECTION_SINCE_NS := now, then its slot := 0.
+- a step opens: STEPS_SINCE_FIRST and FIRST_STEP_SEEN before its slot.
+"""
+
+from __future__ import annotations
+
+PAGE_BYTES = 4096
+PAGE_WORDS = PAGE_BYTES // 8
+
+LAYOUT_VERSION = 1
+
+WORD_LAYOUT = 0  # LAYOUT_VERSION, written by the supervisor
+WORD_INITIALISED_NS = 1  # init_workload_monitoring() of this connection; starts the initial limits
+WORD_HEARTBEAT_NS = 2  # last send_heartbeat()
+WORD_HEARTBEATS = 3  # how many there were
+WORD_OUT_OF_SECTION_SINCE_NS = 4  # last moment at which the last open section closed (or init)
+WORD_FIRST_STEP_SEEN = 5  # 1 once the section "step" was opened in this cycle
+WORD_STEPS_SINCE_FIRST = 6  # training iteration minus the cycle's first one; drives the warm-up limit
+
+# The in-process Wrapper. A tick is one look of its watchdog thread: has the main thread executed bytecode since then?
+WORD_TICK_NS = 7  # the last tick; the next is due WORD_TICK_INTERVAL_NS later
+WORD_TICK_INTERVAL_NS = 8
+WORD_PENDING_SINCE_NS = 9  # since this tick the main thread has executed nothing; 0: it had at the last tick
+WORD_PING_NS = 10  # last ping(); counts only if it is younger than WORD_WATCH_SINCE_NS
+WORD_WATCH = 11  # one of the WATCH_ values
+WORD_WATCH_SINCE_NS = 12  # silence before this moment does not count; written before WORD_WATCH
+
+WATCH_OFF = 0  # no call, a wait of our own, or disable_hang_protection()
+WATCH_ON = 1  # soft and hard timeout hold
+WATCH_UNWINDING = (
+    2  # since WORD_WATCH_SINCE_NS the main thread is to reach the Wrapper: only the hard timeout, from then
+)
+
+SECTION_SLOTS_START = 64
+SECTION_SLOTS_MAX = 256  # slot i holds the opening time of the i-th monitored section of Welcome.sections

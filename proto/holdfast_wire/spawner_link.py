@@ -1,0 +1,249 @@
+"""What a supervisor and the spawner of one job say to each other: JSON objects in frames (framing.py).
+
+JSON and not protobuf, because the spawner is the interpreter from which the user's script is forked: what it imports,
+the script would find already imported. The spawner holds no policy: it does what it is told and reports what happened.
+Every message is an object with a "type"; the named tuples here are the whole vocabulary (a dataclass takes a
+millisecond to define, and the first workers would wait for each). Times are CLOCK_MONOTONIC ns.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple, cast
+
+PROTOCOL = 1
+
+
+# --- to the spawner ------------------------------------------------------------------------------------------------
+
+
+class StreamPlan(NamedTuple):
+    """Where one output stream of one worker goes.
+
+    `console`: to the spawner's own stdout or stderr. Without prefix and file the worker inherits that descriptor
+    itself when it is a terminal. `file`: a path that gets the stream; `direct` opens it in the worker (--redirects),
+    else the spawner copies into it, at most `file_bytes_max` bytes with one rotation to `<file>.1`.
+    """
+
+    console: bool = True
+    prefix: str = ""
+    file: str = ""
+    direct: bool = False
+    file_bytes_max: int = 0
+
+
+class WorkerPlan(NamedTuple):
+    local_rank: int
+    rank: int
+    env: dict[str, str]  # set over the spawner's environment
+    stdout: StreamPlan = StreamPlan()
+    stderr: StreamPlan = StreamPlan()
+    exec_prefix: tuple[str, ...] = ()  # numactl and its arguments; not empty: this worker is exec'ed
+
+
+class PrepareStore(NamedTuple):
+    """Serve a fresh TCPStore for `cycle` (port 0: choose one). Answered by StoreReady or StoreFailed.
+
+    `workers_ahead`: so many workers will be spawned for that cycle; what of that can be done before is done now.
+    """
+
+    cycle: int
+    host: str
+    port: int = 0
+    serve: bool = True  # False: only choose a free port and say it (rank 0 hosts the store itself)
+    workers_ahead: int = 0
+
+
+class Spawn(NamedTuple):
+    """Start these workers. Each is answered by Spawned or SpawnFailed."""
+
+    cycle: int
+    workers: tuple[WorkerPlan, ...]
+
+
+class Signal(NamedTuple):
+    """Send `signal` to the given workers of `cycle` (all: empty), to their whole sessions if `tree`.
+
+    `sessions`: pids of workers that have been reaped; what is left of the sessions that they led gets it, too.
+    """
+
+    cycle: int
+    signal: int
+    local_ranks: tuple[int, ...] = ()
+    tree: bool = True
+    resume: bool = False  # SIGCONT first
+    sessions: tuple[int, ...] = ()
+
+
+class KillTree(NamedTuple):
+    """SIGKILL everything of `cycle`, escapees and store host included, and reap it. Answered by Emptied."""
+
+    cycle: int
+
+
+class End(NamedTuple):
+    """Kill what is left, answer Ended and exit 0."""
+
+
+# --- from the spawner ----------------------------------------------------------------------------------------------
+
+
+class Ready(NamedTuple):
+    """Sent once, when workers can be spawned; `method` is how they will be."""
+
+    pid: int
+    protocol: int
+    python: str  # version
+    method: str  # "fork" or "exec"
+    method_reason: str  # why, in one sentence
+    preloaded: tuple[str, ...]  # modules loaded ahead
+    cgroup: str  # the cgroup v2 folder under which a cycle's cgroup is made; "" if there is none
+
+
+class StoreReady(NamedTuple):
+    cycle: int
+    host: str
+    port: int
+
+
+class StoreFailed(NamedTuple):
+    cycle: int
+    reason: str
+
+
+class Spawned(NamedTuple):
+    cycle: int
+    local_rank: int
+    pid: int
+    at_ns: int
+    method: str  # "fork" or "exec"
+
+
+class SpawnFailed(NamedTuple):
+    cycle: int
+    local_rank: int
+    reason: str  # "cannot start …: …; …"
+    exit_code: int  # as a shell would say: 127 not found, 126 not executable, else 1
+
+
+class Exited(NamedTuple):
+    """A worker was reaped. Exactly one of code and signal is not None."""
+
+    cycle: int
+    local_rank: int
+    pid: int
+    code: int | None
+    signal: int | None
+    core_dumped: bool
+    out_of_memory: bool
+    at_ns: int
+
+
+class StoreExited(NamedTuple):
+    """The store host ended though nobody asked it to."""
+
+    cycle: int
+    pid: int
+    reason: str
+
+
+class Emptied(NamedTuple):
+    """Nothing of `cycle` is left. `stuck_pids` could not be killed (state D) and are given up."""
+
+    cycle: int
+    killed: int
+    stuck_pids: tuple[int, ...]
+
+
+class OutputDropped(NamedTuple):
+    """Log bytes that could not be kept (disk full, cap); never blocks a worker. Totals since the start."""
+
+    local_rank: int
+    dropped_bytes: int
+    reason: str
+
+
+class Learned(NamedTuple):
+    """The workers imported `modules` by themselves: a spawner with those loaded would start the next cycle sooner.
+
+    Said once at most. Without modules, `reason` says what forbids it.
+    """
+
+    modules: tuple[str, ...]
+    folders: tuple[str, ...]  # on the workers' module path before the installed modules
+    reason: str
+
+
+class Ended(NamedTuple):
+    pass
+
+
+ToSpawner = PrepareStore | Spawn | Signal | KillTree | End
+FromSpawner = (
+    Ready | StoreReady | StoreFailed | Spawned | SpawnFailed | Exited | StoreExited | Emptied | OutputDropped | Learned
+    | Ended
+)  # fmt: skip
+Message = ToSpawner | FromSpawner
+
+_TYPES: dict[str, type[Message]] = {
+    kind.__name__: kind
+    for kind in (
+        PrepareStore, Spawn, Signal, KillTree, End,
+        Ready, StoreReady, StoreFailed, Spawned, SpawnFailed, Exited, StoreExited, Emptied, OutputDropped, Learned,
+        Ended,
+    )
+}  # fmt: skip
+
+_NESTED: dict[str, type[StreamPlan]] = {"stdout": StreamPlan, "stderr": StreamPlan}
+
+
+class SpawnerProtocolError(ValueError):
+    """Raised for a frame that is no message of this vocabulary."""
+
+
+def encode(message: Message) -> bytes:
+    """The frame's payload for `message`."""
+    return json.dumps({"type": type(message).__name__} | _plain(message), separators=(",", ":")).encode()
+
+
+def decode(payload: bytes) -> Message:
+    """The message in `payload`. Raises SpawnerProtocolError. Unknown fields are ignored, unknown types refused."""
+    try:
+        body = json.loads(payload)
+        return _build(_TYPES[body["type"]], body)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SpawnerProtocolError(f"cannot read a message of the spawner link: {error!r}") from error
+
+
+def _plain(message: Message) -> dict[str, object]:
+    body: dict[str, object] = message._asdict()
+    if isinstance(message, Spawn):
+        body["workers"] = [
+            worker._asdict() | {"stdout": worker.stdout._asdict(), "stderr": worker.stderr._asdict()}
+            for worker in message.workers
+        ]
+    return body
+
+
+def _build(kind: type[Message], body: dict[str, object]) -> Message:
+    values = _known(kind, body)
+    if kind is Spawn:
+        workers = cast("tuple[dict[str, object], ...]", values["workers"])
+        values["workers"] = tuple(_worker(worker) for worker in workers)
+    return kind(**values)  # pyright: ignore[reportArgumentType]
+
+
+def _worker(body: dict[str, object]) -> WorkerPlan:
+    values = _known(WorkerPlan, body)
+    for name, kind in _NESTED.items():
+        values[name] = kind(**_known(kind, cast("dict[str, object]", values.get(name, {}))))  # pyright: ignore[reportArgumentType]
+    return WorkerPlan(**values)  # pyright: ignore[reportArgumentType]
+
+
+def _known(kind: type[Message] | type[WorkerPlan] | type[StreamPlan], body: dict[str, object]) -> dict[str, object]:
+    """The fields that the kind has; lists as the tuples that they were."""
+    return {
+        name: tuple(cast("list[object]", value)) if isinstance(value, list) else value
+        for name, value in body.items()
+        if name in kind._fields
+    }

@@ -1,0 +1,326 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+JOB_STATE_FAILED: JobState
+JOB_STATE_PENDING: JobState
+JOB_STATE_RENDEZVOUS: JobState
+JOB_STATE_RESTARTING: JobState
+JOB_STATE_RUNNING: JobState
+JOB_STATE_STARTING: JobState
+JOB_STATE_STOPPED: JobState
+JOB_STATE_STOPPING: JobState
+JOB_STATE_SUCCEEDED: JobState
+JOB_STATE_UNSPECIFIED: JobState
+
+class CordonNodeRequest(_message.Message):
+    __slots__ = ["name", "reason"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    reason: str
+    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Event(_message.Message):
+    __slots__ = ["at_ns", "cycle", "details", "iteration", "job_id", "kind", "node", "rank", "reason", "sequence"]
+    class DetailsEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    AT_NS_FIELD_NUMBER: _ClassVar[int]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    at_ns: int
+    cycle: int
+    details: _containers.ScalarMap[str, str]
+    iteration: int
+    job_id: str
+    kind: str
+    node: str
+    rank: int
+    reason: str
+    sequence: int
+    def __init__(self, at_ns: _Optional[int] = ..., job_id: _Optional[str] = ..., cycle: _Optional[int] = ..., iteration: _Optional[int] = ..., node: _Optional[str] = ..., rank: _Optional[int] = ..., kind: _Optional[str] = ..., reason: _Optional[str] = ..., details: _Optional[_Mapping[str, str]] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class GetJobRequest(_message.Message):
+    __slots__ = ["job_id"]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    def __init__(self, job_id: _Optional[str] = ...) -> None: ...
+
+class GetNodeRequest(_message.Message):
+    __slots__ = ["name"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class GetStacksRequest(_message.Message):
+    __slots__ = ["job_id", "rank"]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    rank: int
+    def __init__(self, job_id: _Optional[str] = ..., rank: _Optional[int] = ...) -> None: ...
+
+class GetStacksResponse(_message.Message):
+    __slots__ = ["groups", "notes", "source"]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[StackGroup]
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    source: str
+    def __init__(self, groups: _Optional[_Iterable[_Union[StackGroup, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., source: _Optional[str] = ...) -> None: ...
+
+class Job(_message.Message):
+    __slots__ = ["command", "cycle", "ended_at_ns", "exit_code", "iteration", "job_id", "log_dir", "max_restarts", "nodes", "ranks", "reason", "restarts_used", "state", "submitted_at_ns", "supervisor_pid"]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_NS_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_DIR_FIELD_NUMBER: _ClassVar[int]
+    MAX_RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_USED_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_AT_NS_FIELD_NUMBER: _ClassVar[int]
+    SUPERVISOR_PID_FIELD_NUMBER: _ClassVar[int]
+    command: _containers.RepeatedScalarFieldContainer[str]
+    cycle: int
+    ended_at_ns: int
+    exit_code: int
+    iteration: int
+    job_id: str
+    log_dir: str
+    max_restarts: int
+    nodes: _containers.RepeatedCompositeFieldContainer[JobNode]
+    ranks: _containers.RepeatedCompositeFieldContainer[Rank]
+    reason: str
+    restarts_used: int
+    state: JobState
+    submitted_at_ns: int
+    supervisor_pid: int
+    def __init__(self, job_id: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., cycle: _Optional[int] = ..., iteration: _Optional[int] = ..., max_restarts: _Optional[int] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[JobNode, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[Rank, _Mapping]]] = ..., exit_code: _Optional[int] = ..., submitted_at_ns: _Optional[int] = ..., ended_at_ns: _Optional[int] = ..., log_dir: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ...) -> None: ...
+
+class JobNode(_message.Message):
+    __slots__ = ["group_rank", "name", "state"]
+    GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    group_rank: int
+    name: str
+    state: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., group_rank: _Optional[int] = ...) -> None: ...
+
+class ListJobsRequest(_message.Message):
+    __slots__ = ["include_ended", "page_size", "page_token"]
+    INCLUDE_ENDED_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    include_ended: bool
+    page_size: int
+    page_token: str
+    def __init__(self, include_ended: bool = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListJobsResponse(_message.Message):
+    __slots__ = ["jobs", "next_page_token"]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[Job]
+    next_page_token: str
+    def __init__(self, jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class ListNodesRequest(_message.Message):
+    __slots__ = ["page_size", "page_token"]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListNodesResponse(_message.Message):
+    __slots__ = ["next_page_token", "nodes"]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    next_page_token: str
+    nodes: _containers.RepeatedCompositeFieldContainer[Node]
+    def __init__(self, nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class LogChunk(_message.Message):
+    __slots__ = ["cycle", "data", "is_stderr", "rank"]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    IS_STDERR_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    cycle: int
+    data: bytes
+    is_stderr: bool
+    rank: int
+    def __init__(self, rank: _Optional[int] = ..., cycle: _Optional[int] = ..., is_stderr: bool = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class Node(_message.Message):
+    __slots__ = ["job_ids", "name", "reason", "started_at_ns", "state", "supervisor_pid", "version"]
+    JOB_IDS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_NS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SUPERVISOR_PID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    job_ids: _containers.RepeatedScalarFieldContainer[str]
+    name: str
+    reason: str
+    started_at_ns: int
+    state: str
+    supervisor_pid: int
+    version: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., version: _Optional[str] = ..., started_at_ns: _Optional[int] = ...) -> None: ...
+
+class Rank(_message.Message):
+    __slots__ = ["cycle_started_at_ns", "exit_code", "exit_signal", "heartbeat_age_s", "local_rank", "node", "pid", "rank", "sections", "state"]
+    CYCLE_STARTED_AT_NS_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    EXIT_SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    SECTIONS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    cycle_started_at_ns: int
+    exit_code: int
+    exit_signal: int
+    heartbeat_age_s: float
+    local_rank: int
+    node: str
+    pid: int
+    rank: int
+    sections: _containers.RepeatedCompositeFieldContainer[Section]
+    state: str
+    def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., node: _Optional[str] = ..., pid: _Optional[int] = ..., state: _Optional[str] = ..., heartbeat_age_s: _Optional[float] = ..., sections: _Optional[_Iterable[_Union[Section, _Mapping]]] = ..., cycle_started_at_ns: _Optional[int] = ..., exit_code: _Optional[int] = ..., exit_signal: _Optional[int] = ...) -> None: ...
+
+class RestartJobRequest(_message.Message):
+    __slots__ = ["job_id", "reason"]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    reason: str
+    def __init__(self, job_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class RestartJobResponse(_message.Message):
+    __slots__ = ["next_cycle"]
+    NEXT_CYCLE_FIELD_NUMBER: _ClassVar[int]
+    next_cycle: int
+    def __init__(self, next_cycle: _Optional[int] = ...) -> None: ...
+
+class Section(_message.Message):
+    __slots__ = ["age_s", "limit_s", "name"]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    age_s: float
+    limit_s: float
+    name: str
+    def __init__(self, name: _Optional[str] = ..., age_s: _Optional[float] = ..., limit_s: _Optional[float] = ...) -> None: ...
+
+class StackGroup(_message.Message):
+    __slots__ = ["ranks", "stack"]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    STACK_FIELD_NUMBER: _ClassVar[int]
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    stack: str
+    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., stack: _Optional[str] = ...) -> None: ...
+
+class StopJobRequest(_message.Message):
+    __slots__ = ["job_id", "reason", "signal"]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    reason: str
+    signal: int
+    def __init__(self, job_id: _Optional[str] = ..., reason: _Optional[str] = ..., signal: _Optional[int] = ...) -> None: ...
+
+class StopJobResponse(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
+class StreamLogsRequest(_message.Message):
+    __slots__ = ["cycle", "follow", "job_id", "rank", "tail_lines"]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    TAIL_LINES_FIELD_NUMBER: _ClassVar[int]
+    cycle: int
+    follow: bool
+    job_id: str
+    rank: int
+    tail_lines: int
+    def __init__(self, job_id: _Optional[str] = ..., rank: _Optional[int] = ..., follow: bool = ..., cycle: _Optional[int] = ..., tail_lines: _Optional[int] = ...) -> None: ...
+
+class SubmitJobRequest(_message.Message):
+    __slots__ = ["environment", "spec_json"]
+    class EnvironmentEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    SPEC_JSON_FIELD_NUMBER: _ClassVar[int]
+    environment: _containers.ScalarMap[str, str]
+    spec_json: str
+    def __init__(self, spec_json: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class SubmitJobResponse(_message.Message):
+    __slots__ = ["job_id"]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    def __init__(self, job_id: _Optional[str] = ...) -> None: ...
+
+class UncordonNodeRequest(_message.Message):
+    __slots__ = ["name"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class WatchJobRequest(_message.Message):
+    __slots__ = ["after_sequence", "follow", "job_id"]
+    AFTER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    after_sequence: int
+    follow: bool
+    job_id: str
+    def __init__(self, job_id: _Optional[str] = ..., after_sequence: _Optional[int] = ..., follow: bool = ...) -> None: ...
+
+class WatchJobResponse(_message.Message):
+    __slots__ = ["event", "snapshot"]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    event: Event
+    snapshot: Job
+    def __init__(self, snapshot: _Optional[_Union[Job, _Mapping]] = ..., event: _Optional[_Union[Event, _Mapping]] = ...) -> None: ...
+
+class JobState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
