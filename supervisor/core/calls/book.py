@@ -1,0 +1,251 @@
+"""What does the coordinator know of the wrapped calls of one cycle?
+
+The machine is cluster/iteration.py; this is what it remembers. It changes in place: with thousands of members, a copy
+for each word would cost more than the word.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from supervisor.core.calls.words import (
+    Begin,
+    CallSettings,
+    Committed,
+    Enter,
+    Entered,
+    Exchanged,
+    FaultRecord,
+    Interruption,
+    Told,
+)
+
+REPLAY_CHARS_MAX = 48 * 1024  # of what a rank that joins late is given; beyond it nobody can join late
+REASON_CHARS_MAX = 512
+RECORDS_WITH_REASON_MAX = 32
+
+
+# --- phases --------------------------------------------------------------------------------------------------------
+
+
+class Idle(msgspec.Struct, frozen=True):
+    """No call yet, or the last one was committed."""
+
+
+class Entering(msgspec.Struct, frozen=True):
+    """Ranks come to the initial barrier."""
+
+
+class Rebuilding(msgspec.Struct, frozen=True):
+    """Ranks come back to a coordinator that does not know their call."""
+
+    until_s: float
+
+
+class Running(msgspec.Struct, frozen=True):
+    pass
+
+
+class LastCall(msgspec.Struct, frozen=True):
+    """A fault is known; the others say theirs until then."""
+
+    until_s: float
+
+
+class Restarting(msgspec.Struct, frozen=True):
+    """Ranks unwind to the iteration barrier. `hold_until_s`: only new processes are waited for, until then."""
+
+    hold_until_s: float | None = None
+
+
+class Over(msgspec.Struct, frozen=True):
+    """Nobody is left in the call, or it could not go on."""
+
+    reason: str
+
+
+Open = Running | LastCall | Restarting
+Phase = Idle | Entering | Rebuilding | Open | Over
+
+
+# --- the book ------------------------------------------------------------------------------------------------------
+
+
+class Member(msgspec.Struct):
+    node: str
+    rank: int | None = None  # None: it has not begun this iteration
+
+
+class Replacement(msgspec.Struct):
+    """A process started for a rank that was lost in this iteration; `rank` is what that one was, None: unknown."""
+
+    node: str
+    rank: int | None
+    entered: bool = False
+
+
+class Exchange(msgspec.Struct):
+    """One name's values by member, and who has not given one yet."""
+
+    waiting: set[int]
+    values: dict[int, tuple[int, str]] = msgspec.field(default_factory=dict[int, tuple[int, str]])
+
+
+Faults = dict[int, dict[Interruption, FaultRecord]]  # by member, in the order of their coming
+
+
+class State(msgspec.Struct):
+    world_size: int  # of the cycle
+    phase: Phase = msgspec.field(default_factory=Idle)
+    call: int = 0  # the last one opened
+    committed: Committed | None = None  # the last one that succeeded
+    committed_on: frozenset[int] = frozenset()
+    iteration: int = 0
+    settings: CallSettings = msgspec.field(default_factory=CallSettings)
+    members: dict[int, Member] = msgspec.field(default_factory=dict[int, Member])
+    entries: dict[int, tuple[str, Enter]] = msgspec.field(default_factory=dict[int, tuple[str, Enter]])
+    held: list[tuple[str, Told]] = msgspec.field(default_factory=list[tuple[str, Told]])  # said while rebuilding
+    absent: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # take part in no call any more, and why
+    ended: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # whose process has ended, and how
+    history: list[Begin] = msgspec.field(default_factory=list[Begin])
+    replay: list[Exchanged] = msgspec.field(default_factory=list[Exchanged])
+    replay_chars: int = 0
+    decision: Begin | None = None  # the last one
+    is_rebuilt: bool = False  # what was decided before is not known
+
+    # of this iteration
+    assigned_world_size: int | None = None  # as rank assignment came out; None: no rank has said it
+    active_world_size: int | None = None
+    numbers: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # current rank → member
+    is_completed: bool = False  # an active rank has returned
+    faults: Faults = msgspec.field(default_factory=dict[int, dict[Interruption, FaultRecord]])
+    interrupted_at_s: float = 0.0
+    uncompleted: set[int] = msgspec.field(default_factory=set[int])
+    unreported: set[int] = msgspec.field(default_factory=set[int])
+    unarrived: set[int] = msgspec.field(default_factory=set[int])
+    gone: dict[int, int | None] = msgspec.field(default_factory=dict[int, "int | None"])  # and what number it had
+    left: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # went by itself; waits for the decision
+    replaceable: list[tuple[str, int]] = msgspec.field(default_factory=list[tuple[str, int]])  # lost: node, member
+    replacing: dict[int, Replacement] = msgspec.field(default_factory=dict[int, Replacement])
+    unit_taken: bool = False  # of the restart budget, for this iteration's fault
+    exchanges: dict[str, Exchange] = msgspec.field(default_factory=dict[str, Exchange])
+    exchanged: dict[str, Exchanged] = msgspec.field(default_factory=dict[str, Exchanged])
+
+    @property
+    def can_replay(self) -> bool:
+        """Whether a rank that joins late can be told everything that was decided."""
+        return not self.is_rebuilt and self.replay_chars <= REPLAY_CHARS_MAX
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an iteration is under way."""
+        return isinstance(self.phase, Open)
+
+    @property
+    def position(self) -> tuple[int, int]:
+        return self.call, self.iteration
+
+
+def open_call(state: State, call: int, settings: CallSettings) -> None:
+    state.call, state.iteration, state.settings = call, 0, settings
+    state.members, state.entries, state.held = {}, {}, []
+    state.history, state.replay, state.replay_chars = [], [], 0
+    state.decision, state.is_rebuilt = None, False
+    begin_iteration(state)
+
+
+def begin_iteration(state: State) -> None:
+    """All members are before their rank assignment."""
+    state.assigned_world_size, state.active_world_size, state.numbers = None, None, {}
+    state.is_completed = False
+    state.faults, state.gone, state.left = {}, {}, {}
+    state.replaceable, state.replacing, state.unit_taken = [], {}, False
+    state.exchanges, state.exchanged = {}, {}
+    for member in state.members.values():
+        member.rank = None
+    state.uncompleted, state.unreported = set(state.members), set(state.members)
+    state.unarrived = set(state.members)
+
+
+def merge_settings(first: CallSettings, other: CallSettings) -> CallSettings:
+    """Ranks should agree; where they don't, nobody is given up earlier than any of them says."""
+    if first == other:
+        return first
+    return msgspec.structs.replace(
+        first,
+        last_call_wait_s=max(first.last_call_wait_s, other.last_call_wait_s),
+        barrier_timeout_s=max(first.barrier_timeout_s, other.barrier_timeout_s),
+        heartbeat_timeout_s=max(first.heartbeat_timeout_s, other.heartbeat_timeout_s),
+    )
+
+
+def add_fault(state: State, member: int, interruption: Interruption, reason: str, *, rank: int = -1) -> None:
+    """`rank` as the rank itself told it; what the iteration says of the member stands over it."""
+    known = state.members.get(member)
+    number = known.rank if known is not None and known.rank is not None else rank
+    record = FaultRecord(number if number >= 0 else member, interruption, reason[:REASON_CHARS_MAX])
+    state.faults.setdefault(member, {}).setdefault(interruption, record)
+
+
+def records(state: State) -> tuple[FaultRecord, ...]:
+    """The first of each rank, in the order of their coming; not all with a reason, since a frame is bounded."""
+    first = [next(iter(told.values())) for told in state.faults.values()]
+    bare = (msgspec.structs.replace(record, reason="") for record in first[RECORDS_WITH_REASON_MAX:])
+    return (*first[:RECORDS_WITH_REASON_MAX], *bare)
+
+
+def remove(state: State, member: int, why: str) -> None:
+    """The member takes no part any more, in this call and those that follow."""
+    gone = state.members.pop(member)
+    state.absent[member] = why
+    state.gone[member] = gone.rank
+    for waiting in (state.uncompleted, state.unreported, state.unarrived):
+        waiting.discard(member)
+    for exchange in state.exchanges.values():
+        exchange.waiting.discard(member)
+        exchange.values.pop(member, None)
+
+
+def close(state: State, phase: Idle | Over) -> None:
+    """The call has ended. After one that came to nothing, whoever lives may enter the next."""
+    state.phase = phase
+    if isinstance(phase, Over):
+        state.members, state.entries, state.replacing = {}, {}, {}
+        state.absent = {member: why for member, why in state.absent.items() if member in state.ended}
+
+
+def remember(state: State, decided: Begin | Exchanged) -> None:
+    """For ranks that join late."""
+    if isinstance(decided, Begin):
+        state.history.append(decided)
+        state.replay_chars += 12 + 5 * len(decided.terminated_ranks)
+    else:
+        state.replay.append(decided)
+        state.replay_chars += 16 + len(decided.name) + sum(12 + 4 * len(value) for _, value in decided.values)
+    if not state.can_replay:
+        state.history, state.replay = [], []
+
+
+def entered(state: State) -> Entered:
+    return Entered(state.call, state.iteration, tuple(state.history), tuple(state.replay))
+
+
+def terminated_ranks(state: State, world_size: int) -> tuple[int, ...]:
+    """Who of {0 … world_size - 1} takes no part in the next iteration; the numbers of this one.
+
+    A process that stands in for a lost rank takes its number. Where that number is not known (the rank died before it
+    could say it) it is found by elimination, or, where that is ambiguous, the process is turned away.
+    """
+    missing = set(range(world_size)) - {member.rank for member in state.members.values()}
+    standing_in = {member: each.rank for member, each in state.replacing.items() if each.entered}
+    kept = missing & {rank for rank in standing_in.values() if rank is not None}
+    unknown = [member for member, rank in standing_in.items() if rank is None]
+    if unknown:
+        others = [rank for member, rank in state.gone.items() if member not in standing_in]
+        free = missing - kept - set(others)
+        if None not in others and len(free) == len(unknown):
+            kept |= free
+        else:
+            for member in unknown:
+                del state.replacing[member]
+    return tuple(sorted(missing - kept))

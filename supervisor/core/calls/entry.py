@@ -1,0 +1,211 @@
+"""What follows when a rank enters a wrapped call, or comes back to it after its connection was lost?"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from supervisor.core.calls import book, hearing
+from supervisor.core.calls.book import Entering, Idle, LastCall, Member, Over, Rebuilding, Restarting, Running, State
+from supervisor.core.calls.orders import Orders, Say, Tell, refuse
+from supervisor.core.calls.words import (
+    Arrive,
+    Barrier,
+    Begin,
+    Completed,
+    Enter,
+    Interrupt,
+    Interruption,
+    Restart,
+    Stage,
+)
+
+
+def hear_started(state: State, member: int) -> Orders:
+    """A process of its own start: after a call that nobody has survived, all counts begin anew."""
+    state.ended.pop(member, None)
+    if isinstance(state.phase, Over):
+        state.phase, state.call = Idle(), 0
+        state.absent.clear()
+    return []
+
+
+def hear_enter(state: State, node: str, member: int, word: Enter, *, now_s: float) -> Orders:
+    done = state.committed
+    if done is not None and word.call == done.call and word.stage is Stage.COMPLETING and member in state.committed_on:
+        return [Tell((member,), done)]  # It has missed that, and the others may have gone on to the next call.
+    match state.phase:
+        case Idle() | Over() | Entering() | Rebuilding() if member in state.absent:
+            return refuse(member, word.call, late_sentence(state, member))
+        case Idle() | Over() if word.call > state.call:
+            book.open_call(state, word.call, word.settings)
+            state.phase = Entering()
+            return _come_in(state, node, member, word, now_s)
+        case Over(reason):
+            return refuse(member, word.call, reason)
+        case Idle():
+            return refuse(
+                member, word.call, f"cannot enter call {word.call}: it is over; all ranks must make it at once"
+            )
+        case Entering() | Rebuilding():
+            return _come_in(state, node, member, word, now_s)
+        case Running() | LastCall() | Restarting():
+            return _come_back(state, node, member, word)
+        case _:
+            assert_never(state.phase)
+
+
+def _come_in(state: State, node: str, member: int, word: Enter, now_s: float) -> Orders:
+    if word.call != state.call:
+        reason = (
+            f"cannot begin: rank {member} is at call {word.call} while others are at call {state.call}; "
+            "all ranks must make the same calls in the same order"
+        )
+        return [*hearing.give_up(state, reason), *refuse(member, word.call, reason)]
+    state.entries[member] = (node, word)
+    state.settings = book.merge_settings(state.settings, word.settings)
+    if isinstance(state.phase, Rebuilding):
+        return []
+    if word.stage is not Stage.ENTERING:
+        state.phase = Rebuilding(now_s + state.settings.heartbeat_timeout_s)
+        return []
+    missing = [each for each in sorted(state.ended) if each not in state.absent]
+    return hearing.cannot_enter(state, missing[0], state.ended[missing[0]]) if missing else []
+
+
+def _come_back(state: State, node: str, member: int, word: Enter) -> Orders:
+    """A new process for a lost rank, or a member whose connection was lost: it is told what it has missed."""
+    replacement = state.replacing.get(member)
+    if replacement is not None and word.call == state.call and word.stage is Stage.ENTERING:
+        replacement.node, replacement.entered = node, True
+        return []
+    if member not in state.members:
+        return refuse(member, word.call, late_sentence(state, member))
+    is_entering = word.stage is Stage.ENTERING and (state.can_replay or state.iteration == 0)
+    has_missed = word.stage is Stage.RESTARTING and word.iteration == state.iteration - 1
+    is_here = word.stage is not Stage.ENTERING and word.iteration == state.iteration
+    if word.call != state.call or not (is_entering or has_missed or is_here):
+        why = f"came back to iteration {word.iteration} of call {word.call}, which is not known any more"
+        book.add_fault(state, member, Interruption.UNRESPONSIVE, why)
+        book.remove(state, member, why)
+        return refuse(member, word.call, f"cannot go on: rank {member} {why}")
+    state.members[member].node = node
+    orders: Orders = []
+    if is_entering:
+        orders.append(Tell((member,), book.entered(state)))
+    elif has_missed and state.decision is not None:
+        orders.append(Tell((member,), state.decision))
+    elif is_here:
+        orders += stand(state, member, word)
+    orders += [Tell((member,), each) for each in state.exchanged.values()]
+    return orders + tell_phase(state, (member,)) if member in state.members else orders
+
+
+def stand(state: State, member: int, word: Enter) -> Orders:
+    """It may have said things that never came: where it stands, and as whom, says the same."""
+    if state.assigned_world_size is None:
+        state.assigned_world_size = word.world_size
+    told = hearing.number(state, member, word.rank)
+    if told:
+        return told
+    match word.stage:
+        case Stage.COMPLETING:
+            arrival = Arrive(*state.position, Barrier.COMPLETION, word.rank, word.active)
+            return hearing.hear(state, member, arrival)
+        case Stage.RESTARTING:
+            arrival = Arrive(*state.position, Barrier.ITERATION, word.rank, word.active)
+            return hearing.hear(state, member, arrival)
+        case Stage.UNWINDING:
+            if isinstance(state.phase, Running):
+                text = "was unwinding when its connection came back"
+                book.add_fault(state, member, Interruption.EXCEPTION, text, rank=word.rank)
+            return []
+        case Stage.ENTERING | Stage.RUNNING:
+            return []
+        case _:
+            assert_never(word.stage)
+
+
+def tell_phase(state: State, members: tuple[int, ...]) -> Orders:
+    """What the phase wants of these members."""
+    match state.phase:
+        case Running() if state.is_completed:
+            return [Tell(members, Completed(*state.position))]
+        case LastCall():
+            return [Tell(members, Interrupt(*state.position))]
+        case Restarting():
+            members = tuple(member for member in members if member in state.unarrived)
+            return [Tell(members, Restart(*state.position, book.records(state)))] if members else []
+        case _:
+            return []
+
+
+def late_sentence(state: State, member: int) -> str:
+    why = state.absent.get(member, "is not a rank of this job")
+    return f"cannot take part: rank {member} {why}, and the others have gone on without; a new cycle takes it in again"
+
+
+# --- a coordinator that knows nothing of the call -----------------------------------------------------------------
+
+
+def newest(state: State) -> dict[int, Enter]:
+    """Who came back to the newest iteration of which anybody knows.
+
+    Who has not entered yet belongs to the first one, if that began with the whole world.
+    """
+    top = max((word.iteration for _, word in state.entries.values()), default=0)
+    here = {member: word for member, (_, word) in sorted(state.entries.items()) if word.iteration == top}
+    sizes = {word.world_size for word in here.values() if word.stage is not Stage.ENTERING}
+    may_enter = top == 0 and sizes == {state.world_size}
+    return {member: word for member, word in here.items() if may_enter or word.stage is not Stage.ENTERING}
+
+
+def rebuilt_world_size(state: State) -> int:
+    """Of the newest iteration, as its ranks say."""
+    sizes = [word.world_size for word in newest(state).values() if word.stage is not Stage.ENTERING]
+    return max(sizes, default=state.world_size)
+
+
+def rebuild(state: State) -> Orders:
+    """The call as its ranks say that it stands. Who is not there by now is lost; what was decided before is unknown."""
+    here, world_size = newest(state), rebuilt_world_size(state)
+    entries, state.entries = state.entries, {}
+    if not here:
+        state.phase = Idle()
+        return []
+    state.iteration = next(iter(here.values())).iteration
+    state.members = {member: Member(entries[member][0]) for member in here}
+    state.phase, state.is_rebuilt = Running(), True
+    book.begin_iteration(state)
+    for member in range(state.world_size):
+        if member not in here:
+            state.absent[member] = "was not there when its supervisor came back"
+    orders: Orders = [
+        order for member in entries if member not in here
+        for order in refuse(member, state.call, late_sentence(state, member))
+    ]  # fmt: skip
+    state.assigned_world_size = None if all(word.stage is Stage.ENTERING for word in here.values()) else world_size
+    for member, word in here.items():
+        if not state.is_open:
+            return orders  # They contradict each other: the call was given up.
+        if word.stage is Stage.ENTERING:
+            orders.append(Tell((member,), book.entered(state)))
+        else:
+            orders += stand(state, member, word)
+    if state.is_open and len(here) < world_size:
+        text = f"did not come back within {state.settings.heartbeat_timeout_s:.0f} s after its supervisor was lost"
+        for rank in sorted(set(range(world_size)) - set(state.numbers)):
+            book.add_fault(state, -1 - rank, Interruption.UNRESPONSIVE, text, rank=rank)
+    text = f"iteration {state.iteration} of call {state.call} goes on with {len(here)} of {world_size} ranks"
+    return [*orders, Say("call_rebuilt", text, state.iteration)]
+
+
+def first_iteration(state: State) -> Orders:
+    """All have entered."""
+    state.members = {member: Member(node) for member, (node, _) in state.entries.items()}
+    state.entries = {}
+    book.begin_iteration(state)
+    if state.absent:
+        book.remember(state, Begin(state.call, 0, state.world_size, tuple(sorted(state.absent))))
+    state.phase = Running()
+    text = f"call {state.call} begins with {len(state.members)} of {state.world_size} ranks"
+    return [Tell(tuple(state.members), book.entered(state)), Say("call_entered", text, 0)]

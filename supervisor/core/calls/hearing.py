@@ -1,0 +1,167 @@
+"""What does a word about a rank in a wrapped call change? Nothing is decided here but that a call can't go on."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from supervisor.core.calls import book
+from supervisor.core.calls.book import Entering, Exchange, Idle, Over, Running, State
+from supervisor.core.calls.orders import EndCall, Orders, Say, Tell
+from supervisor.core.calls.sentences import ranks_sentence
+from supervisor.core.calls.words import (
+    Arrive,
+    Barrier,
+    Began,
+    Completed,
+    Fault,
+    Interruption,
+    Leave,
+    Leaving,
+    Lost,
+    Refused,
+    Reported,
+    Value,
+)
+
+OfIteration = Began | Fault | Reported | Arrive | Value
+
+
+def hear(state: State, member: int, word: OfIteration) -> Orders:
+    """A word of another call, of an older iteration, or of a rank that is out, changes nothing."""
+    if not state.is_open or (word.call, word.iteration) != state.position or member not in state.members:
+        return []
+    match word:
+        case Began():
+            return _began(state, member, word)
+        case Fault(rank=rank, interruption=interruption, reason=reason):
+            book.add_fault(state, member, interruption, reason, rank=rank)
+            state.unreported.discard(member)
+            return []
+        case Reported():
+            state.unreported.discard(member)
+            return []
+        case Arrive():
+            return _arrived(state, member, word)
+        case Value():
+            return _value(state, member, word)
+        case _:
+            assert_never(word)
+
+
+def _began(state: State, member: int, word: Began) -> Orders:
+    if state.assigned_world_size is None:
+        state.assigned_world_size = word.world_size
+    if state.active_world_size is None:
+        state.active_world_size = word.active_world_size
+    known = (state.assigned_world_size, state.active_world_size)
+    if known != (word.world_size, word.active_world_size):
+        return give_up(
+            state,
+            f"cannot begin iteration {state.iteration}: rank assignment came to world size {word.world_size} "
+            f"({word.active_world_size} active) on rank {member} and to {known[0]} ({known[1]} active) on another; "
+            "it must come to the same on all ranks",
+        )
+    return number(state, member, word.rank)
+
+
+def number(state: State, member: int, rank: int) -> Orders:
+    """The member's number in this iteration, which nobody else may have."""
+    holder = state.numbers.setdefault(rank, member)
+    if holder != member:
+        return give_up(
+            state,
+            f"cannot go on with iteration {state.iteration}: rank assignment gave number {rank} to "
+            f"{ranks_sentence((holder, member))}; it must give each number once",
+        )
+    state.members[member].rank = rank
+    return []
+
+
+def _arrived(state: State, member: int, word: Arrive) -> Orders:
+    match word.barrier:
+        case Barrier.COMPLETION:
+            if not isinstance(state.phase, Running):
+                return []  # It has crossed the news of a fault.
+            state.uncompleted.discard(member)
+            if not word.active or state.is_completed:
+                return []
+            state.is_completed = True
+            return [Tell(tuple(state.members), Completed(*state.position))]
+        case Barrier.ITERATION:
+            if isinstance(state.phase, Running):
+                text = "went to the iteration barrier without a fault of its own"
+                book.add_fault(state, member, Interruption.EXCEPTION, text, rank=word.rank)
+            state.unreported.discard(member)
+            state.unarrived.discard(member)
+            return number(state, member, word.rank)
+        case _:
+            assert_never(word.barrier)
+
+
+def _value(state: State, member: int, word: Value) -> Orders:
+    done = state.exchanged.get(word.name)
+    if done is not None:
+        return [Tell((member,), done)]
+    exchange = state.exchanges.setdefault(word.name, Exchange(set(state.members)))
+    exchange.waiting.discard(member)
+    exchange.values[member] = (word.rank, word.value)
+    return []
+
+
+def hear_leave(state: State, member: int, word: Leave) -> Orders:
+    """A rank goes by itself."""
+    if word.call != state.call or isinstance(state.phase, Idle | Over):
+        return []
+    reason = f"left the call: {word.reason}" if word.reason else "left the call"
+    if isinstance(state.phase, Entering):
+        return cannot_enter(state, member, reason)
+    if member in state.replacing:
+        return _replacement_lost(state, member, reason)
+    if member not in state.members:
+        return []
+    if word.why is Leaving.DISCARDED:
+        book.remove(state, member, reason)
+        del state.gone[member]  # It has no number in this iteration: all ranks know that it is out.
+        return [Say("rank_discarded", f"rank {member} {reason}", state.iteration, member)]
+    if member not in state.faults:
+        book.add_fault(state, member, Interruption.BASE_EXCEPTION, word.reason)
+    book.remove(state, member, reason)
+    state.left[member] = reason
+    return [Say("rank_left_call", f"rank {member} {reason}", state.iteration, member)]
+
+
+def hear_lost(state: State, member: int, word: Lost) -> Orders:
+    """Its process has ended, or can't be reached any more."""
+    state.ended[member] = word.reason
+    if member in state.replacing:
+        return _replacement_lost(state, member, word.reason)
+    if member in state.absent:
+        return []
+    if member not in state.members or isinstance(state.phase, Idle | Over):
+        return cannot_enter(state, member, word.reason) if isinstance(state.phase, Entering) else []
+    node = state.members[member].node
+    if not {Interruption.HARD_TIMEOUT, Interruption.UNRESPONSIVE} & set(state.faults.get(member, ())):
+        book.add_fault(state, member, word.interruption, word.reason)
+    book.remove(state, member, word.reason)
+    if word.failed:
+        state.replaceable.append((node, member))
+    text = f"rank {member} {word.reason}, in iteration {state.iteration} of call {state.call}"
+    return [Say("rank_lost_in_call", text, state.iteration, member)]
+
+
+def _replacement_lost(state: State, member: int, reason: str) -> Orders:
+    del state.replacing[member]
+    text = f"the new process of rank {member} {reason} before it took part"
+    return [Say("replacement_lost", text, state.iteration, member)]
+
+
+def cannot_enter(state: State, member: int, reason: str) -> Orders:
+    return give_up(state, f"cannot begin call {state.call}: rank {member} {reason} before it entered")
+
+
+def give_up(state: State, reason: str) -> Orders:
+    """The call can't go on: every rank that is in it, or waits for it, raises this sentence."""
+    listeners = tuple(dict.fromkeys((*state.members, *state.entries, *state.left)))
+    book.close(state, Over(reason))
+    told: Orders = [Tell(listeners, Refused(state.call, reason))] if listeners else []
+    return [*told, Say("call_lost", reason, state.iteration), EndCall(state.call, stands=False, reason=reason)]

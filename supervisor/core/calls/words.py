@@ -1,0 +1,209 @@
+"""What do ranks, nodes and the coordinator say to each other about a call of a function under the in-process Wrapper?
+
+All ranks of a cycle make the same calls in the same order; a call is counted from 1, its iterations from 0. A rank is
+known by its number in the cycle ("member"); its current number changes with each iteration.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class Stage(enum.IntEnum):
+    """Where a rank stands as it enters, or comes back after its connection was lost."""
+
+    ENTERING = 0
+    RUNNING = 1
+    COMPLETING = 2
+    UNWINDING = 3
+    RESTARTING = 4
+
+
+class Interruption(enum.IntEnum):
+    EXCEPTION = 0
+    BASE_EXCEPTION = 1
+    SOFT_TIMEOUT = 2
+    HARD_TIMEOUT = 3
+    TERMINATED = 4
+    UNRESPONSIVE = 5
+    MONITOR_PROCESS_EXCEPTION = 6
+
+
+class Barrier(enum.IntEnum):
+    COMPLETION = 0
+    ITERATION = 1
+
+
+class Leaving(enum.IntEnum):
+    DONE = 0  # after the commit
+    FAULT = 1
+    DISCARDED = 2  # rank assignment let go of it, as every rank knows
+
+
+class CallSettings(msgspec.Struct, frozen=True):
+    last_call_wait_s: float = 1.0
+    soft_timeout_s: float = 60.0
+    hard_timeout_s: float = 90.0
+    termination_grace_s: float = 5.0
+    barrier_timeout_s: float = 120.0
+    heartbeat_timeout_s: float = 30.0  # silence after which who can't be reached is lost
+
+
+# --- from a rank ---------------------------------------------------------------------------------------------------
+
+
+class Enter(msgspec.Struct, frozen=True):
+    call: int
+    initial_rank: int
+    initial_world_size: int
+    settings: CallSettings
+    stage: Stage = Stage.ENTERING
+    iteration: int = 0
+    rank: int = 0
+    world_size: int = 0
+    active: bool = False
+
+
+class Began(msgspec.Struct, frozen=True):
+    """Rank assignment is done. `active_rank` None: a reserve."""
+
+    call: int
+    iteration: int
+    rank: int
+    world_size: int
+    active_rank: int | None
+    active_world_size: int
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """`rank` -1: told by the supervisor, which knows the member only."""
+
+    call: int
+    iteration: int
+    rank: int
+    interruption: Interruption
+    reason: str
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """The answer to Interrupt: the rank has told its fault, or has none."""
+
+    call: int
+    iteration: int
+
+
+class Arrive(msgspec.Struct, frozen=True):
+    call: int
+    iteration: int
+    barrier: Barrier
+    rank: int
+    active: bool
+
+
+class Leave(msgspec.Struct, frozen=True):
+    call: int
+    iteration: int
+    why: Leaving
+    reason: str
+
+
+class Value(msgspec.Struct, frozen=True):
+    """Given under a name to all who take part in the assignment of this iteration."""
+
+    call: int
+    iteration: int
+    name: str
+    rank: int
+    value: str
+
+
+FromRank = Enter | Began | Fault | Reported | Arrive | Leave | Value
+
+# --- of a rank, by its node ----------------------------------------------------------------------------------------
+
+
+class Started(msgspec.Struct, frozen=True):
+    """A process was started for the rank."""
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """The rank's process has ended, or can't be reached. `failed`: not by its own wish, so a new one may stand in."""
+
+    interruption: Interruption
+    reason: str
+    failed: bool
+
+
+Word = FromRank | Started | Lost
+
+
+class Told(msgspec.Struct, frozen=True):
+    member: int
+    word: Word
+
+
+# --- to a rank -----------------------------------------------------------------------------------------------------
+
+
+class FaultRecord(msgspec.Struct, frozen=True):
+    rank: int
+    interruption: Interruption
+    reason: str
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """The one decision for an iteration. Numbers are those of the iteration that has ended."""
+
+    call: int
+    iteration: int
+    world_size: int
+    terminated_ranks: tuple[int, ...] = ()
+
+
+class Exchanged(msgspec.Struct, frozen=True):
+    call: int
+    iteration: int
+    name: str
+    values: tuple[tuple[int, str], ...]
+
+
+class Entered(msgspec.Struct, frozen=True):
+    """`history` and `exchanges`: what a rank that joins late, or that knows of ranks that are gone, begins from."""
+
+    call: int
+    iteration: int = 0
+    history: tuple[Begin, ...] = ()
+    exchanges: tuple[Exchanged, ...] = ()
+
+
+class Interrupt(msgspec.Struct, frozen=True):
+    call: int
+    iteration: int
+
+
+class Restart(msgspec.Struct, frozen=True):
+    call: int
+    iteration: int
+    records: tuple[FaultRecord, ...] = ()
+
+
+class Completed(msgspec.Struct, frozen=True):
+    """The first active rank has returned."""
+
+    call: int
+    iteration: int
+
+
+class Committed(msgspec.Struct, frozen=True):
+    call: int
+    iteration: int
+
+
+class Refused(msgspec.Struct, frozen=True):
+    call: int
+    reason: str
+
+
+ToRank = Entered | Interrupt | Restart | Begin | Completed | Committed | Exchanged | Refused

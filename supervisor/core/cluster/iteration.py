@@ -1,0 +1,253 @@
+"""Does a wrapped call go on, is it interrupted, with whom does its next iteration begin, and when has it succeeded?
+
+One machine for the calls of a cycle, fed by all nodes. Every decision is made here, once, and told to all, so that two
+ranks can never begin one iteration with different world sizes, whatever dies in between. A fault opens the last call;
+what else fails until the next iteration belongs to the same fault. Who dies after a decision is a fault of the
+iteration that it began.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import msgspec
+
+from supervisor.core.calls import book, entry, hearing
+from supervisor.core.calls.book import (
+    Entering,
+    Idle,
+    LastCall,
+    Member,
+    Over,
+    Rebuilding,
+    Replacement,
+    Restarting,
+    Running,
+    State,
+)
+from supervisor.core.calls.orders import EndCall, Order, Orders, Replace, Say, Tell, refuse
+from supervisor.core.calls.sentences import begun_sentence, deserted_sentence, faults_sentence, ranks_sentence
+from supervisor.core.calls.words import Begin, Committed, Enter, Exchanged, Leave, Lost, Started, Told
+
+REPLACE_WAIT_S = 5.0  # for a new process, after everybody else is ready; at most half of the barrier's timeout
+HELD_WORDS_MAX = 65_536  # said while a call is rebuilt
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a node has to say of its ranks, in order."""
+
+    node: str
+    told: tuple[Told, ...]
+
+
+class DeadlineReached(msgspec.Struct, frozen=True):
+    pass
+
+
+Event = Report | DeadlineReached
+Action = Order
+
+
+def initial_state(world_size: int) -> State:
+    return State(world_size)
+
+
+def step(state: State, event: Event, *, now_s: float, units_left: int) -> tuple[State, tuple[Action, ...]]:
+    """`units_left` of the restart budget, for new processes. `state` changes in place and is returned."""
+    orders: Orders = []
+    match event:
+        case Report(node, told):
+            for each in told:
+                orders += _hear(state, node, each, now_s)
+        case DeadlineReached():
+            pass
+        case _:
+            assert_never(event)
+    while (more := _go_on(state, now_s, units_left)) is not None:
+        orders += more
+    return state, tuple(orders)
+
+
+def next_deadline_s(state: State) -> float | None:
+    match state.phase:
+        case Rebuilding(until_s) | LastCall(until_s):
+            return until_s
+        case Restarting(hold_until_s):
+            return hold_until_s
+        case Idle() | Entering() | Running() | Over():
+            return None
+        case _:
+            assert_never(state.phase)
+
+
+def _hear(state: State, node: str, told: Told, now_s: float) -> Orders:
+    match told.word:
+        case Started():
+            return entry.hear_started(state, told.member)
+        case Enter():
+            return entry.hear_enter(state, node, told.member, told.word, now_s=now_s)
+        case _ if isinstance(state.phase, Rebuilding):
+            if len(state.held) < HELD_WORDS_MAX:
+                state.held.append((node, told))
+            return []
+        case Lost():
+            return hearing.hear_lost(state, told.member, told.word)
+        case Leave():
+            return hearing.hear_leave(state, told.member, told.word)
+        case _:
+            return hearing.hear(state, told.member, told.word)
+
+
+# --- what follows --------------------------------------------------------------------------------------------------
+
+
+def _go_on(state: State, now_s: float, units_left: int) -> Orders | None:
+    """The next thing that can be decided now; None where there is nothing."""
+    match state.phase:
+        case Idle() | Over():
+            return None
+        case Entering():
+            is_complete = len(state.entries) >= state.world_size - len(state.absent)
+            return entry.first_iteration(state) if is_complete else None
+        case Rebuilding(until_s):
+            is_complete = len(entry.newest(state)) >= entry.rebuilt_world_size(state)
+            return _rebuild(state, now_s) if is_complete or now_s >= until_s else None
+        case Running() | LastCall() | Restarting():
+            pass
+        case _:
+            assert_never(state.phase)
+    if not state.members:
+        return _deserted(state)
+    if state.replaceable:
+        return _replace(state, units_left)
+    exchanged = [name for name, exchange in state.exchanges.items() if not exchange.waiting]
+    if exchanged:
+        return _exchange(state, exchanged)
+    match state.phase:
+        case Running():
+            if state.faults:
+                return _interrupt(state, now_s)
+            return _commit(state) if not state.uncompleted else None
+        case LastCall(until_s):
+            return _restart(state) if not state.unreported or now_s >= until_s else None
+        case Restarting(hold_until_s):
+            return _hold_or_decide(state, hold_until_s, now_s) if not state.unarrived else None
+        case _:
+            assert_never(state.phase)
+
+
+def _rebuild(state: State, now_s: float) -> Orders:
+    held, state.held = state.held, []
+    orders = entry.rebuild(state)
+    for node, told in held:
+        orders += _hear(state, node, told, now_s)
+    return orders
+
+
+def _exchange(state: State, names: list[str]) -> Orders:
+    orders: Orders = []
+    for name in names:
+        values = tuple(sorted(state.exchanges.pop(name).values.values()))
+        exchanged = Exchanged(*state.position, name, values)
+        state.exchanged[name] = exchanged
+        book.remember(state, exchanged)
+        orders.append(Tell(tuple(state.members), exchanged))
+    return orders
+
+
+def _interrupt(state: State, now_s: float) -> Orders:
+    state.phase = LastCall(now_s + state.settings.last_call_wait_s)
+    state.interrupted_at_s = now_s
+    text = f"iteration {state.iteration} of call {state.call} is interrupted: {faults_sentence(state.faults)}"
+    first = next(iter(state.faults))
+    said = Say("iteration_interrupted", text, state.iteration, first if first >= 0 else None)
+    return [*entry.tell_phase(state, tuple(state.members)), said]
+
+
+def _restart(state: State) -> Orders:
+    state.phase = Restarting()
+    return entry.tell_phase(state, tuple(state.members))
+
+
+def _replace(state: State, units_left: int) -> Orders:
+    """New processes are ordered at once: they start while the others unwind.
+
+    A new process counts its calls from 1, so it can take part in the first call only.
+    """
+    lost, state.replaceable = state.replaceable, []
+    if state.call != 1 or not state.can_replay or not (units_left > 0 or state.unit_taken):
+        return []
+    for node, member in lost:
+        state.replacing[member] = Replacement(node, state.gone[member])
+    takes_unit, state.unit_taken = not state.unit_taken, True
+    members = [member for _, member in lost]
+    were = "was" if len(members) == 1 else "were"
+    return [Replace(tuple(lost), takes_unit, f"{ranks_sentence(members)} {were} lost in iteration {state.iteration}")]
+
+
+def _hold_or_decide(state: State, hold_until_s: float | None, now_s: float) -> Orders | None:
+    awaited = [member for member, each in state.replacing.items() if not each.entered]
+    if not awaited:
+        return _decide(state, now_s)
+    if hold_until_s is None:
+        wait_s = min(REPLACE_WAIT_S, state.settings.barrier_timeout_s / 2)
+        state.phase = Restarting(now_s + wait_s)
+        return []
+    if now_s < hold_until_s:
+        return None
+    for member in awaited:
+        del state.replacing[member]
+    text = f"the new process of {ranks_sentence(awaited)} did not enter in time; going on without"
+    return [Say("replacement_late", text, state.iteration), *_decide(state, now_s)]
+
+
+def _decide(state: State, now_s: float) -> Orders:
+    """The one decision for the next iteration."""
+    world_size = state.assigned_world_size
+    if world_size is None:
+        return hearing.give_up(state, f"cannot restart iteration {state.iteration}: no rank said how many ranks it had")
+    standing_in = list(state.replacing)
+    decision = Begin(state.call, state.iteration + 1, world_size, book.terminated_ranks(state, world_size))
+    book.remember(state, decision)
+    state.decision = decision
+    joined = sorted(state.replacing)
+    orders: Orders = [Tell((*state.members, *state.left), decision)]
+    for member in standing_in:
+        if member not in joined:
+            orders += refuse(member, state.call, entry.late_sentence(state, member))
+    before, gone = len(state.members) + len(state.gone), sorted(set(state.gone) - set(joined))
+    after = faults_sentence(state.faults)
+    for member in joined:
+        state.members[member] = Member(state.replacing[member].node)
+        del state.absent[member]
+        state.ended.pop(member, None)
+    state.iteration += 1
+    book.begin_iteration(state)
+    state.phase = Running()
+    if joined:
+        orders.append(Tell(tuple(joined), book.entered(state)))
+    text = begun_sentence(state.iteration, len(state.members), before, gone, joined)
+    took = (("took_s", f"{now_s - state.interrupted_at_s:.3f}"),)
+    return [*orders, Say("iteration_restarted", f"{text}, after {after}", state.iteration, details=took)]
+
+
+def _commit(state: State) -> Orders:
+    """Nothing can undo it."""
+    book.close(state, Idle())
+    state.committed, state.committed_on = Committed(*state.position), frozenset(state.members)
+    text = f"call {state.call} succeeded in iteration {state.iteration} on {ranks_sentence(state.members)}"
+    return [
+        Tell(tuple(state.members), state.committed),
+        Say("call_committed", text, state.iteration),
+        EndCall(state.call, stands=True, reason=text),
+    ]
+
+
+def _deserted(state: State) -> Orders:
+    """Those who left wait for what becomes of the others: nobody begins the next iteration."""
+    reason = deserted_sentence(state.call, state.absent)
+    world_size = state.world_size if state.assigned_world_size is None else state.assigned_world_size
+    nobody = Begin(state.call, state.iteration + 1, world_size, tuple(range(world_size)))
+    told: Orders = [Tell(tuple(state.left), nobody)] if state.left else []
+    book.close(state, Over(reason))
+    return [*told, Say("call_lost", reason, state.iteration), EndCall(state.call, stands=False, reason=reason)]

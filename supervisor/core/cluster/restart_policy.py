@@ -1,0 +1,182 @@
+"""After a fault: again, at once or later, or not?
+
+One machine for each job, so its budget is job-wide: whichever node failed, and however many ranks it took, one fault
+takes one unit. Asked in this order: does the workload allow it, does it make progress, is there budget left. Delays
+grow only where restarting leads nowhere: without progress where progress is known, else after cycles that died young
+several times in a row.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import msgspec
+
+from supervisor.core.facts import JobState, RestartPolicyName, RestartRules, Verdict
+
+SHORT_CYCLE_S = 5.0  # a cycle that lived less is no sign of life, where the iteration is not known
+SHORT_CYCLES_FREE = 5  # so many of them in a row are restarted at once
+JITTER_SHARE = 0.25  # of a delay, taken off at random
+SUSPECT_FAULTS = 3
+SUSPECT_WINDOW_S = 600.0
+FAULTS_KEPT_MAX = 1024
+
+
+# --- state ---------------------------------------------------------------------------------------------------------
+
+
+class State(msgspec.Struct, frozen=True):
+    """`iteration`: high-water mark that progress is measured from; None: not known yet."""
+
+    rules: RestartRules
+    used: int = 0
+    iteration: int | None = None
+    fruitless: int = 0  # cycles in a row without progress
+    short: int = 0  # cycles in a row that died young, their progress unknown
+    is_unknown_told: bool = False
+    node_faults: tuple[tuple[str, float], ...] = ()  # (node, at_s) within the window
+    suspects: tuple[str, ...] = ()
+
+
+# --- events --------------------------------------------------------------------------------------------------------
+
+
+class FaultHappened(msgspec.Struct, frozen=True):
+    node: str
+    reason: str
+    healthy_nodes: int  # without this one
+    lived_s: float | None  # of the cycle; None: it never ran
+    iteration: int | None = None
+    restart_allowed: bool = True
+    exit_code: int = 1
+
+
+Event = FaultHappened
+
+# --- actions -------------------------------------------------------------------------------------------------------
+
+
+class Restart(msgspec.Struct, frozen=True):
+    delay_s: float
+    reason: str
+
+
+class Tolerate(msgspec.Struct, frozen=True):
+    """Enough nodes are healthy: the job goes on."""
+
+    reason: str
+
+
+class GiveUp(msgspec.Struct, frozen=True):
+    verdict: Verdict
+
+
+class Warn(msgspec.Struct, frozen=True):
+    """`kind` of the event that people see."""
+
+    kind: str
+    reason: str
+
+
+Action = Restart | Tolerate | GiveUp | Warn
+
+# --- decisions -----------------------------------------------------------------------------------------------------
+
+
+def initial_state(rules: RestartRules, *, iteration: int | None) -> State:
+    """`iteration`: as the checkpoint file says at the start of the job."""
+    return State(rules, iteration=iteration)
+
+
+def step(state: State, event: Event, *, now_s: float, jitter: float) -> tuple[State, tuple[Action, ...]]:
+    """Exactly one of Restart, Tolerate and GiveUp, after warnings. `jitter` is a random value from 0 to 1."""
+    state, warnings = _suspect(state, event, now_s)
+    if not event.restart_allowed:
+        return state, (*warnings, GiveUp(Verdict(JobState.FAILED, event.exit_code, event.reason)))
+    rules = state.rules
+    match rules.policy:
+        case RestartPolicyName.ANY_FAILED:
+            pass
+        case RestartPolicyName.MIN_HEALTHY:
+            if event.healthy_nodes >= rules.min_nodes:
+                reason = f"{event.reason}; going on with {event.healthy_nodes} healthy nodes (min {rules.min_nodes})"
+                return state, (*warnings, Tolerate(reason))
+        case _:
+            assert_never(rules.policy)
+    state, score, unknown = _score(state, event)
+    warnings += unknown
+    if rules.max_no_progress_cycles > 0 and state.fruitless >= rules.max_no_progress_cycles:
+        reason = (
+            f"{event.reason}; no progress in {state.fruitless} cycles: {score} "
+            f"(at least {rules.min_progress_iterations} more was expected)"
+        )
+        return state, (*warnings, GiveUp(Verdict(JobState.FAILED, rules.no_restart_exit_code, reason)))
+    if state.used >= rules.max_restarts:
+        reason = f"{event.reason}; restarts used {state.used} of {rules.max_restarts}"
+        return state, (*warnings, GiveUp(Verdict(JobState.FAILED, 1, reason)))
+    state = msgspec.structs.replace(state, used=state.used + 1)
+    delay_s = _delay_s(state, jitter)
+    when = f"in {delay_s:.1f} s" if delay_s else "at once"
+    reason = f"{event.reason}; restarting {when}, restarts used {state.used} of {rules.max_restarts}"
+    if delay_s:
+        young = f"{state.short} cycles in a row lived less than {SHORT_CYCLE_S:.0f} s"
+        reason += f"; waiting because {f'{state.fruitless} cycles made no progress' if state.fruitless else young}"
+    return state, (*warnings, Restart(delay_s, reason))
+
+
+def next_deadline_s(state: State) -> float | None:
+    """A policy has no time of its own; the delay that it orders is waited for by the coordinator."""
+    return None
+
+
+def units_left(state: State) -> int:
+    """Of the budget, for faults that cost less than a new cycle."""
+    return max(0, state.rules.max_restarts - state.used)
+
+
+def take_unit(state: State) -> State:
+    return msgspec.structs.replace(state, used=state.used + 1)
+
+
+def _score(state: State, event: FaultHappened) -> tuple[State, str, tuple[Action, ...]]:
+    """Progress of the cycle that has just died. An iteration that can't be read says neither yes nor no."""
+    rules = state.rules
+    if event.iteration is None:
+        is_short = event.lived_s is None or event.lived_s < SHORT_CYCLE_S
+        state = msgspec.structs.replace(state, short=state.short + 1 if is_short else 0)
+        if state.iteration is None or state.is_unknown_told:
+            return state, "", ()
+        text = "the checkpoint iteration file can't be read: this cycle counts neither as progress nor as none"
+        return msgspec.structs.replace(state, is_unknown_told=True), "", (Warn("progress_unknown", text),)
+    state = msgspec.structs.replace(state, is_unknown_told=False, short=0)
+    if state.iteration is None:
+        return msgspec.structs.replace(state, iteration=event.iteration), "", ()  # Known from now on.
+    gained = event.iteration - state.iteration
+    if gained >= rules.min_progress_iterations:
+        return msgspec.structs.replace(state, iteration=event.iteration, fruitless=0), "", ()
+    score = f"the iteration is {event.iteration} and was {state.iteration}"
+    return msgspec.structs.replace(state, fruitless=state.fruitless + 1), score, ()
+
+
+def _delay_s(state: State, jitter: float) -> float:
+    """0, base, 2 base, 4 base … up to the maximum, less some jitter."""
+    doublings = max(state.fruitless - 2, state.short - SHORT_CYCLES_FREE - 1)
+    if doublings < 0:
+        return 0.0
+    full_s = min(state.rules.backoff_base_s * 2.0 ** min(doublings, 32), state.rules.backoff_max_s)
+    return full_s * (1 - JITTER_SHARE * jitter)
+
+
+def _suspect(state: State, event: FaultHappened, now_s: float) -> tuple[State, tuple[Action, ...]]:
+    """A node that fails again and again in a short time is named once, until it has been quiet for the window."""
+    faults = tuple(each for each in state.node_faults if now_s - each[1] < SUSPECT_WINDOW_S)
+    faults = (*faults, (event.node, now_s))[-FAULTS_KEPT_MAX:]
+    counts = {node: sum(1 for each, _ in faults if each == node) for node, _ in faults}
+    suspects = tuple(sorted(node for node, count in counts.items() if count >= SUSPECT_FAULTS))
+    warnings: tuple[Action, ...] = ()
+    if event.node in suspects and event.node not in state.suspects:
+        minutes = SUSPECT_WINDOW_S / 60
+        often = f"failed {counts[event.node]} times within {minutes:.0f} min"
+        text = f"node {event.node} {often}; look at its hardware and at the output of its ranks"
+        warnings = (Warn("node_suspected", text),)
+    return msgspec.structs.replace(state, node_faults=faults, suspects=suspects), warnings

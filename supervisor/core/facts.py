@@ -1,0 +1,224 @@
+"""The plain data that machines, engine and edges share: what a job is, how a worker ended, what a rank has stamped.
+
+Times are seconds on this node's monotonic clock (`…_at_s`), durations are seconds (`…_s`), unless a name says else.
+"""
+
+from __future__ import annotations
+
+import enum
+import signal as signals
+
+import msgspec
+
+
+class JobState(enum.StrEnum):
+    """As users see it (SURFACE: job states)."""
+
+    PENDING = "pending"
+    RENDEZVOUS = "rendezvous"
+    STARTING = "starting"
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+    @property
+    def has_ended(self) -> bool:
+        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPED)
+
+
+class RestartPolicyName(enum.StrEnum):
+    ANY_FAILED = "any-failed"
+    MIN_HEALTHY = "min-healthy"
+
+
+class HangLimits(msgspec.Struct, frozen=True):
+    """Longest silences of a rank; None is no limit. Sections not named here are not watched."""
+
+    initial_heartbeat_s: float | None = None  # from the client's init to its first heartbeat
+    heartbeat_s: float | None = 2700.0  # between heartbeats, armed by the first
+    sections: tuple[tuple[str, float | None], ...] = ()
+    out_of_section_s: float | None = None
+    warm_up_steps: int = 5  # while fewer steps were made in this cycle, an open "step" has the limit of "warmup"
+
+
+class RestartRules(msgspec.Struct, frozen=True):
+    """What the restart policy needs to know of a job."""
+
+    policy: RestartPolicyName = RestartPolicyName.ANY_FAILED
+    max_restarts: int = 0
+    min_nodes: int = 1
+    no_restart_exit_code: int = 93
+    max_no_progress_cycles: int = 3  # 0 or less: progress is not judged
+    min_progress_iterations: int = 1
+    backoff_base_s: float = 0.5  # delay before a restart without progress: 0, base, 2·base, … up to the maximum
+    backoff_max_s: float = 30.0
+
+
+class JobRules(msgspec.Struct, frozen=True):
+    """What the node's machines need to know of a job; the rest of its specification is the edges' business."""
+
+    job_id: str
+    local_world_size: int
+    hang_limits: HangLimits = msgspec.field(default_factory=HangLimits)
+    restart: RestartRules = msgspec.field(default_factory=RestartRules)
+    workers_stop_timeout_s: float = 15.0  # SIGTERM to SIGKILL at a restart
+    term_timeout_s: float = 1800.0  # the same after the launcher itself was signalled
+    rank_termination_signal: int = int(signals.SIGKILL)
+    evidence_budget_s: float = 0.25
+    completion_grace_s: float | None = None  # None: a rank that exits 0 while others run is no fault
+
+
+class WorkerExit(msgspec.Struct, frozen=True):
+    """How a worker process ended. Exactly one of `code` and `signal` is not None."""
+
+    local_rank: int
+    rank: int
+    pid: int
+    code: int | None
+    signal: int | None
+    at_s: float
+    core_dumped: bool = False
+    out_of_memory: bool = False
+    error: str = ""  # last line of what TORCHELASTIC_ERROR_FILE tells, "" if it tells nothing
+    error_at_unix_s: float | None = None  # when that error was written; orders root causes
+
+    @property
+    def succeeded(self) -> bool:
+        return self.code == 0
+
+    def describe(self) -> str:
+        """ "rank 1 (pid 812) was killed by SIGKILL": subject, verb, cause; no full stop."""
+        who = f"rank {self.rank} (pid {self.pid})"
+        if self.signal is not None:
+            try:
+                name = signals.Signals(self.signal).name
+            except ValueError:
+                name = f"signal {self.signal}"
+            text = f"{who} was killed by {name}"
+            if self.out_of_memory:
+                text += " because memory ran out"
+            if self.core_dumped:
+                text += " (core dumped)"
+        elif self.code == 0:
+            text = f"{who} exited with code 0"
+        else:
+            text = f"{who} failed with exit code {self.code}"
+        return f"{text}: {self.error}" if self.error else text
+
+
+class WatchMode(enum.IntEnum):
+    """What a rank in a wrapped call wants to be watched for (holdfast_wire.page)."""
+
+    OFF = 0
+    ON = 1
+    UNWINDING = 2
+
+
+class CallWatch(msgspec.Struct, frozen=True):
+    """The in-process Wrapper's stamps. Silence before `since_s` does not count."""
+
+    mode: WatchMode
+    since_s: float
+    progressed_at_s: float  # the main thread has executed bytecode until then at the latest
+    ping_at_s: float | None = None
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What a rank has stamped so far, on the supervisor's clock."""
+
+    initialised_at_s: float
+    out_of_section_since_s: float
+    heartbeat_at_s: float | None = None
+    heartbeats: int = 0
+    open_sections: tuple[tuple[str, float], ...] = ()  # (name, opened_at_s), monitored ones only
+    first_step_seen: bool = False
+    steps_since_first: int = 0
+    read_at_s: float | None = None  # the clock just before the page was read; None: as the event is handled
+    call_watch: CallWatch | None = None  # None: the rank has no Wrapper
+
+
+class StackGroup(msgspec.Struct, frozen=True):
+    """Ranks whose main threads stand at the same place; `stack` has the innermost frame last."""
+
+    ranks: tuple[int, ...]
+    stack: str
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """Stacks of all ranks of a job, the odd ones first, and what could not be had."""
+
+    groups: tuple[StackGroup, ...] = ()
+    notes: tuple[str, ...] = ()
+    source: str = ""  # py-spy, faulthandler
+    took_s: float = 0.0
+
+    def summary(self) -> str:
+        """One sentence: "rank 2 stands in load (data.py:88); ranks 0, 1, 3 stand in all_reduce (c10d.py:12)"."""
+        parts: list[str] = []
+        for group in self.groups:
+            plural = len(group.ranks) != 1
+            names = ", ".join(map(str, group.ranks))
+            lines = [line.strip() for line in group.stack.strip().splitlines()]
+            where = lines[-1] if lines else "an unknown place"
+            parts.append(f"rank{'s' if plural else ''} {names} {'stand' if plural else 'stands'} in {where}")
+        return "; ".join(parts)
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """One node's part in a cycle: the outcome of a rendezvous."""
+
+    cycle: int
+    group_rank: int = 0
+    group_world_size: int = 1
+    world_size: int = 1
+    first_rank: int = 0  # global rank of local rank 0
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """How a job ended, the same on every node."""
+
+    state: JobState  # succeeded, failed or stopped
+    exit_code: int
+    reason: str
+
+
+class JobEvent(msgspec.Struct, frozen=True):
+    """Something that happened to a job, for journal, log and watchers. `kind` is a constant in snake_case."""
+
+    kind: str
+    reason: str
+    cycle: int = 0
+    rank: int | None = None
+    details: tuple[tuple[str, str], ...] = ()
+    iteration: int = 0  # of the wrapped call
+
+
+class RankView(msgspec.Struct, frozen=True):
+    """One rank as status shows it. `state`: starting, running, hung, exited, failed or stopped."""
+
+    local_rank: int
+    rank: int
+    state: str
+    pid: int | None = None
+    exit: WorkerExit | None = None
+    limits: HangLimits | None = None  # None: no client is watched
+    progress: Progress | None = None  # as last read; the page knows better
+
+
+class JobView(msgspec.Struct, frozen=True):
+    """One job as status shows it; `cycle` is -1 before the first."""
+
+    job_id: str
+    state: JobState
+    cycle: int
+    reason: str
+    assignment: Assignment | None = None
+    cycle_started_at_s: float | None = None
+    ranks: tuple[RankView, ...] = ()
+    limits: HangLimits = msgspec.field(
+        default_factory=HangLimits
+    )  # for the next client: calculated ones over configured
+    verdict: Verdict | None = None  # once it has ended

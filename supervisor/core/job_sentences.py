@@ -1,0 +1,46 @@
+"""What do people read about a rank's wishes, about learned limits, and about a stop?"""
+
+from __future__ import annotations
+
+from supervisor.core.facts import HangLimits, JobState, Verdict
+
+STOPPED_EXIT_CODE = 1  # by a command; a signal n has 128 + n
+
+
+def control_sentence(action: str, description: str, *, rank: int, node: str) -> str:
+    wishes = {
+        "continue": "to continue",
+        "exclude_this_node": f"to exclude node {node}",
+        "shutdown_workload": "to shut the workload down",
+    }
+    wish = wishes.get(action, f"for {action!r}, which means nothing here")
+    return f"rank {rank} asked {wish}" + (f": {description}" if description else "")
+
+
+def limits_sentence(limits: HangLimits) -> str:
+    """ "first heartbeat 60.0 s, heartbeat 12.5 s, section 'step' 3.0 s, outside of sections off"."""
+    values = [
+        ("first heartbeat", limits.initial_heartbeat_s),
+        ("heartbeat", limits.heartbeat_s),
+        *((f"section '{name}'", limit_s) for name, limit_s in limits.sections),
+        ("outside of sections", limits.out_of_section_s),
+    ]
+    return ", ".join(f"{name} {'off' if limit_s is None else f'{limit_s:.1f} s'}" for name, limit_s in values)
+
+
+def succeeded_sentence(whose: str, lost: tuple[int, ...]) -> str:
+    """ "all ranks exited with code 0"; `lost` were lost in a wrapped call that went on without them."""
+    if not lost:
+        return f"all ranks {whose}exited with code 0"
+    names = ", ".join(map(str, sorted(lost)))
+    who = f"rank {names} was" if len(lost) == 1 else f"ranks {names} were"
+    return f"all ranks {whose}that remained exited with code 0; {who} lost in a wrapped call, which succeeded without"
+
+
+def stopped_verdict(signal: int, reason: str, *, all_succeeded: bool) -> Verdict:
+    """How a job ends that a command (signal 0) or a signal has stopped."""
+    if signal == 0:
+        return Verdict(JobState.STOPPED, STOPPED_EXIT_CODE, reason)
+    if all_succeeded:
+        return Verdict(JobState.SUCCEEDED, 0, f"{reason}; all ranks then exited with code 0")
+    return Verdict(JobState.STOPPED, 128 + signal, reason)

@@ -1,0 +1,319 @@
+"""Has a rank in a wrapped call stood still for longer than its soft or its hard timeout?
+
+The rank's page says until when its main thread has executed bytecode, its last ping(), and whether it wants to be
+watched. As with rank_monitor.py, a deadline is only a reason to read that page again, so nobody polls and nothing is
+judged by an old reading. The soft timeout is a fault of the rank, told once in each iteration. The hard one ends its
+process: stacks of all ranks first, one more look, SIGTERM, and after the grace SIGKILL.
+"""
+
+from __future__ import annotations
+
+import signal as signals
+from collections.abc import Iterator
+from typing import assert_never
+
+import msgspec
+
+from supervisor.core.calls.words import CallSettings, Interruption
+from supervisor.core.facts import CallWatch, Progress, WatchMode
+
+REREAD_PAUSE_S = 0.05  # after an answer too old to judge by: the page is read again, but not in a tight loop
+EVIDENCE_MARGIN_S = 0.1  # beyond the budget, for an answer that is under way
+
+# --- states --------------------------------------------------------------------------------------------------------
+
+
+class Idle(msgspec.Struct, frozen=True):
+    """The rank is in no call."""
+
+
+class Watching(msgspec.Struct, frozen=True):
+    settings: CallSettings
+    watch: CallWatch | None = None  # as last read
+    read_at_s: float = 0.0
+    soft_told: bool = False
+    not_before_s: float = 0.0  # the page is not read again before
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """A timeout may have run out; the page was asked for. No answer is no verdict."""
+
+    settings: CallSettings
+    soft_told: bool
+
+
+class Examining(msgspec.Struct, frozen=True):
+    """The hard timeout has run out; stacks are being taken."""
+
+    settings: CallSettings
+    until_s: float
+
+
+class Confirming(msgspec.Struct, frozen=True):
+    """The page is read once more before the process is ended."""
+
+    settings: CallSettings
+
+
+class Terminating(msgspec.Struct, frozen=True):
+    kill_at_s: float
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """Its process has ended, or is beyond waiting for."""
+
+
+State = Idle | Watching | Reading | Examining | Confirming | Terminating | Gone
+
+# --- events --------------------------------------------------------------------------------------------------------
+
+
+class CallEntered(msgspec.Struct, frozen=True):
+    settings: CallSettings
+
+
+class IterationBegun(msgspec.Struct, frozen=True):
+    """The soft timeout may be told again."""
+
+
+class CallLeft(msgspec.Struct, frozen=True):
+    pass
+
+
+class ProgressRead(msgspec.Struct, frozen=True):
+    progress: Progress
+
+
+class ClientLeft(msgspec.Struct, frozen=True):
+    """Its page can't be read until it comes back."""
+
+
+class RankCondemned(msgspec.Struct, frozen=True):
+    """The others go on without it: its process must not."""
+
+
+class EvidenceCollected(msgspec.Struct, frozen=True):
+    pass
+
+
+class WorkerEnded(msgspec.Struct, frozen=True):
+    """It exited, or the node has begun to stop it."""
+
+
+class DeadlineReached(msgspec.Struct, frozen=True):
+    pass
+
+
+Event = (
+    CallEntered | IterationBegun | CallLeft | ProgressRead | ClientLeft | RankCondemned | EvidenceCollected
+    | WorkerEnded | DeadlineReached
+)  # fmt: skip
+
+# --- actions -------------------------------------------------------------------------------------------------------
+
+
+class ReadPage(msgspec.Struct, frozen=True):
+    pass
+
+
+class TellFault(msgspec.Struct, frozen=True):
+    """`reason` lacks its subject."""
+
+    interruption: Interruption
+    reason: str
+
+
+class TakeStacks(msgspec.Struct, frozen=True):
+    """Of all ranks; answered by EvidenceCollected, or not."""
+
+
+class SignalRank(msgspec.Struct, frozen=True):
+    """After SIGCONT. `tree`: what it has started, too."""
+
+    signal: int
+    tree: bool
+
+
+Action = ReadPage | TellFault | TakeStacks | SignalRank
+Outcome = tuple[State, tuple[Action, ...]]
+
+# --- decisions -----------------------------------------------------------------------------------------------------
+
+
+def initial_state() -> State:
+    return Idle()
+
+
+def step(state: State, event: Event, *, now_s: float, evidence_budget_s: float) -> Outcome:
+    if isinstance(state, Gone) or isinstance(event, WorkerEnded):
+        return Gone(), ()
+    match event:
+        case CallEntered(settings):
+            return (Watching(settings, read_at_s=now_s), ()) if isinstance(state, Idle) else (state, ())
+        case IterationBegun():
+            return _begin(state, now_s), ()
+        case CallLeft():
+            return (state if isinstance(state, Terminating) else Idle()), ()
+        case ClientLeft():
+            return _lose_page(state, now_s), ()
+        case ProgressRead(progress):
+            return _judge(state, progress, now_s, evidence_budget_s)
+        case RankCondemned():
+            return state if isinstance(state, Terminating) else Terminating(now_s + _grace_s(state)), _signal(state)
+        case EvidenceCollected():
+            return (Confirming(state.settings), (ReadPage(),)) if isinstance(state, Examining) else (state, ())
+        case DeadlineReached():
+            return _pass_deadline(state, now_s)
+        case _:
+            assert_never(event)
+
+
+def next_deadline_s(state: State) -> float | None:
+    match state:
+        case Watching(settings, watch, read_at_s, soft_told, not_before_s):
+            # What is off may be on right after the reading: then silence counts from there.
+            moments = [due.at_s for due in _dues(settings, watch, soft_told=soft_told)]
+            moments.append(read_at_s + (settings.hard_timeout_s if soft_told else settings.soft_timeout_s))
+            return max(min(moments), not_before_s)
+        case Examining(until_s=at_s) | Terminating(kill_at_s=at_s):
+            return at_s
+        case Idle() | Reading() | Confirming() | Gone():
+            return None
+        case _:
+            assert_never(state)
+
+
+def _begin(state: State, now_s: float) -> State:
+    match state:
+        case Watching():
+            return msgspec.structs.replace(state, soft_told=False, read_at_s=now_s, watch=None)
+        case Reading():
+            return msgspec.structs.replace(state, soft_told=False)
+        case Examining(settings) | Confirming(settings):
+            return Watching(settings, read_at_s=now_s)  # It has come through after all.
+        case Idle() | Terminating() | Gone():
+            return state
+        case _:
+            assert_never(state)
+
+
+def _lose_page(state: State, now_s: float) -> State:
+    match state:
+        case Watching(settings) | Reading(settings) | Examining(settings) | Confirming(settings):
+            return Watching(settings, read_at_s=now_s)
+        case Idle() | Terminating() | Gone():
+            return state
+        case _:
+            assert_never(state)
+
+
+def _pass_deadline(state: State, now_s: float) -> Outcome:
+    deadline_s = next_deadline_s(state)
+    if deadline_s is None or now_s < deadline_s:
+        return state, ()
+    match state:
+        case Watching(settings, _, _, soft_told):
+            return Reading(settings, soft_told), (ReadPage(),)
+        case Examining(settings):
+            return Confirming(settings), (ReadPage(),)
+        case Terminating():
+            kill = SignalRank(int(signals.SIGKILL), tree=True)
+            return Gone(), (SignalRank(int(signals.SIGTERM), tree=False), kill)
+        case Idle() | Reading() | Confirming() | Gone():
+            return state, ()
+        case _:
+            assert_never(state)
+
+
+def _judge(state: State, progress: Progress, now_s: float, evidence_budget_s: float) -> Outcome:
+    match state:
+        case Reading() | Confirming():
+            pass
+        case Watching(settings, _, _, soft_told, not_before_s):
+            # Not asked for, so maybe old by now: it may bring the next reading forward, never a verdict.
+            return Watching(settings, progress.call_watch, _read_at_s(progress, now_s), soft_told, not_before_s), ()
+        case Idle() | Examining() | Terminating() | Gone():
+            return state, ()
+        case _:
+            assert_never(state)
+    settings, soft_told = state.settings, isinstance(state, Confirming) or state.soft_told
+    read_at_s = _read_at_s(progress, now_s)
+    told: list[Action] = []
+    for due in sorted(_dues(settings, progress.call_watch, soft_told=soft_told), key=lambda due: due.at_s):
+        if due.at_s > read_at_s:
+            continue
+        reason = due.reason(read_at_s)
+        if due.interruption is Interruption.SOFT_TIMEOUT:
+            soft_told = True
+            told.append(TellFault(due.interruption, reason))
+        elif isinstance(state, Confirming) or evidence_budget_s <= 0:
+            kill_at_s = now_s + settings.termination_grace_s
+            return Terminating(kill_at_s), (*told, TellFault(due.interruption, reason), *_signal(state))
+        else:
+            return Examining(settings, now_s + evidence_budget_s + EVIDENCE_MARGIN_S), (*told, TakeStacks())
+    watching = Watching(settings, progress.call_watch, read_at_s, soft_told)
+    deadline_s = next_deadline_s(watching)
+    if deadline_s is not None and deadline_s <= now_s:
+        watching = msgspec.structs.replace(watching, not_before_s=now_s + REREAD_PAUSE_S)
+    return watching, tuple(told)
+
+
+def _signal(state: State) -> tuple[Action, ...]:
+    return () if isinstance(state, Terminating) else (SignalRank(int(signals.SIGTERM), tree=False),)
+
+
+def _grace_s(state: State) -> float:
+    return (
+        CallSettings().termination_grace_s
+        if isinstance(state, Idle | Gone | Terminating)
+        else (state.settings.termination_grace_s)
+    )
+
+
+def _read_at_s(progress: Progress, now_s: float) -> float:
+    return now_s if progress.read_at_s is None else min(progress.read_at_s, now_s)
+
+
+# --- timeouts ------------------------------------------------------------------------------------------------------
+
+
+class _Due(msgspec.Struct, frozen=True):
+    """A silence that began at `since_s` and may last `limit_s`."""
+
+    since_s: float
+    limit_s: float
+    interruption: Interruption
+    text: str  # with {age}
+
+    @property
+    def at_s(self) -> float:
+        return self.since_s + self.limit_s
+
+    def reason(self, now_s: float) -> str:
+        name = "soft timeout" if self.interruption is Interruption.SOFT_TIMEOUT else "hard timeout"
+        age_s = max(now_s - self.since_s, self.limit_s)  # Rounding must not show an age below the limit.
+        return f"{self.text.format(age=_seconds(age_s))} ({name} {_seconds(self.limit_s)})"
+
+
+def _seconds(duration_s: float) -> str:
+    return f"{duration_s:.1f} s" if duration_s >= 1 else f"{duration_s:.3g} s"
+
+
+def _dues(settings: CallSettings, watch: CallWatch | None, *, soft_told: bool) -> Iterator[_Due]:
+    if watch is None:
+        return
+    match watch.mode:
+        case WatchMode.OFF:
+            return
+        case WatchMode.UNWINDING:
+            text = "has not come back from the interrupted function for {age}"
+            yield _Due(watch.since_s, settings.hard_timeout_s, Interruption.HARD_TIMEOUT, text)
+        case WatchMode.ON:
+            since_s, text = max(watch.since_s, watch.progressed_at_s), "executed no Python code for {age}"
+            if watch.ping_at_s is not None and watch.since_s < watch.ping_at_s < since_s:
+                since_s, text = watch.ping_at_s, "called no ping() for {age}"
+            if not soft_told:
+                yield _Due(since_s, settings.soft_timeout_s, Interruption.SOFT_TIMEOUT, text)
+            yield _Due(since_s, settings.hard_timeout_s, Interruption.HARD_TIMEOUT, text)
+        case _:
+            assert_never(watch.mode)

@@ -1,0 +1,193 @@
+"""What is done about ranks that hang, from the first verdict to the fault?
+
+Evidence first: nothing is signalled before the stacks of all ranks are there, or late. Then the hung ranks get their
+termination signal, and the job hears of one fault, however many ranks hang and whatever fails meanwhile.
+"""
+
+from __future__ import annotations
+
+import signal as signals
+from typing import assert_never
+
+import msgspec
+
+from supervisor.core import workers as group
+from supervisor.core.facts import JobEvent, JobRules
+from supervisor.core.node import messages as node_messages
+
+EVIDENCE_MARGIN_S = 0.1  # beyond the budget, for an answer that is under way
+ESCALATION_S = 2.0  # from a termination signal other than SIGKILL to SIGKILL
+RANKS_NAMED_MAX = 4
+
+# --- states --------------------------------------------------------------------------------------------------------
+
+
+class HungRank(msgspec.Struct, frozen=True):
+    local_rank: int
+    sentence: str
+
+
+class Quiet(msgspec.Struct, frozen=True):
+    pass
+
+
+class Examining(msgspec.Struct, frozen=True):
+    hung: tuple[HungRank, ...]  # in the order of the verdicts
+    until_s: float
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """The hung ranks got a signal that they may answer in their own time, for a while."""
+
+    hung: tuple[HungRank, ...]
+    alive: tuple[int, ...]  # local ranks
+    until_s: float
+
+
+class Over(msgspec.Struct, frozen=True):
+    """The workers of this cycle are being ended; further silence is no news."""
+
+
+State = Quiet | Examining | Ending | Over
+
+# --- events --------------------------------------------------------------------------------------------------------
+
+
+class RankHung(msgspec.Struct, frozen=True):
+    """`reason` lacks its subject, as the rank's monitor says it."""
+
+    local_rank: int
+    rank: int
+    reason: str
+
+
+class WorkersEnding(msgspec.Struct, frozen=True):
+    """The node has begun to end all workers, for whatever reason."""
+
+
+Event = RankHung | WorkersEnding | group.RankExited | node_messages.EvidenceCollected | node_messages.DeadlineReached
+
+# --- actions -------------------------------------------------------------------------------------------------------
+
+Action = (
+    group.HangFound | group.HangEnded | group.HangFaulted | group.KillRanks
+    | node_messages.CollectEvidence | node_messages.Publish
+)  # fmt: skip
+Outcome = tuple[State, tuple[Action, ...]]
+
+# --- decisions -----------------------------------------------------------------------------------------------------
+
+
+def initial_state() -> State:
+    return Quiet()
+
+
+def step(state: State, event: Event, *, now_s: float, cycle: int, rules: JobRules) -> Outcome:
+    match event:
+        case RankHung():
+            return _hung(state, event, now_s, cycle, rules)
+        case WorkersEnding():
+            return Over(), ()
+        case group.RankExited():
+            return _exited(state, event, cycle, rules)
+        case node_messages.EvidenceCollected():
+            said = _stacks(event, cycle, rules)
+            if not isinstance(state, Examining):
+                return state, (said,)  # Late, but still what a person wants to read.
+            state, actions = _end(state.hung, now_s, rules)
+            return state, (said, *actions)
+        case node_messages.DeadlineReached():
+            return _pass_deadline(state, now_s, cycle, rules)
+        case _:
+            assert_never(event)
+
+
+def next_deadline_s(state: State) -> float | None:
+    match state:
+        case Examining(until_s=until_s) | Ending(until_s=until_s):
+            return until_s
+        case Quiet() | Over():
+            return None
+        case _:
+            assert_never(state)
+
+
+def _hung(state: State, event: RankHung, now_s: float, cycle: int, rules: JobRules) -> Outcome:
+    found = HungRank(event.local_rank, f"rank {event.rank} {event.reason}")
+    said = node_messages.Publish(rules.job_id, JobEvent("hang_detected", found.sentence, cycle, event.rank))
+    match state:
+        case Quiet():
+            if rules.evidence_budget_s <= 0:
+                state, actions = _end((found,), now_s, rules)
+                return state, (said, group.HangFound(found.sentence), *actions)
+            collect = node_messages.CollectEvidence(rules.job_id, cycle, rules.evidence_budget_s)
+            state = Examining((found,), now_s + rules.evidence_budget_s + EVIDENCE_MARGIN_S)
+            return state, (said, group.HangFound(found.sentence), collect)
+        case Examining(hung, until_s):
+            return Examining((*hung, found), until_s), (said,)
+        case Ending() | Over():
+            return state, ()  # It is ended with the others.
+        case _:
+            assert_never(state)
+
+
+def _exited(state: State, event: group.RankExited, cycle: int, rules: JobRules) -> Outcome:
+    local_rank = event.exit.local_rank
+    match state:
+        case Examining(hung, until_s) if event.exit.succeeded:
+            left = tuple(each for each in hung if each.local_rank != local_rank)
+            if left:
+                return Examining(left, until_s), ()
+            text = f"rank {event.exit.rank} exited with code 0 before it was ended for its hang"
+            said = node_messages.Publish(rules.job_id, JobEvent("hang_ended", text, cycle, event.exit.rank))
+            return Quiet(), (said, group.HangEnded(text))
+        case Ending(hung, alive, until_s):
+            alive = tuple(each for each in alive if each != local_rank)
+            if alive:
+                return Ending(hung, alive, until_s), ()
+            return Over(), (group.HangFaulted(_reason(hung)),)
+        case Quiet() | Examining() | Over():
+            return state, ()
+        case _:
+            assert_never(state)
+
+
+def _pass_deadline(state: State, now_s: float, cycle: int, rules: JobRules) -> Outcome:
+    match state:
+        case Examining(hung, until_s) if now_s >= until_s:
+            text = f"no stacks came within {rules.evidence_budget_s} s; going on without"
+            said = node_messages.Publish(rules.job_id, JobEvent("stacks_missing", text, cycle))
+            state, actions = _end(hung, now_s, rules)
+            return state, (said, *actions)
+        case Ending(hung, _, until_s) if now_s >= until_s:
+            return Over(), (group.HangFaulted(_reason(hung)),)
+        case Quiet() | Examining() | Ending() | Over():
+            return state, ()
+        case _:
+            assert_never(state)
+
+
+def _end(hung: tuple[HungRank, ...], now_s: float, rules: JobRules) -> Outcome:
+    """SIGKILL needs no waiting for; another signal may be answered first."""
+    signal = rules.rank_termination_signal
+    ranks = tuple(sorted({each.local_rank for each in hung}))
+    kill = group.KillRanks(ranks, signal, ESCALATION_S)
+    if signal == signals.SIGKILL:
+        return Over(), (kill, group.HangFaulted(_reason(hung)))
+    return Ending(hung, ranks, now_s + ESCALATION_S), (kill,)
+
+
+def _reason(hung: tuple[HungRank, ...]) -> str:
+    named = "; ".join(each.sentence for each in hung[:RANKS_NAMED_MAX])
+    more = len(hung) - RANKS_NAMED_MAX
+    return f"{named}; and {more} more hung" if more > 0 else named
+
+
+def _stacks(event: node_messages.EvidenceCollected, cycle: int, rules: JobRules) -> Action:
+    evidence = event.evidence
+    text = evidence.summary() or "no stacks could be taken"
+    if evidence.notes:
+        text += f" ({'; '.join(evidence.notes)})"
+    details = tuple((f"ranks {', '.join(map(str, each.ranks))}", each.stack) for each in evidence.groups)
+    details += (("source", evidence.source), ("took_s", f"{evidence.took_s:.3f}"))
+    return node_messages.Publish(rules.job_id, JobEvent("stacks_collected", text, cycle, details=details))

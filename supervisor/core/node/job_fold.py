@@ -1,0 +1,346 @@
+"""What follows in one job from one event? Folds the machines of a job into one step.
+
+Its life (job.py), its workers (worker_group.py), what is done about hangs (hang_response.py), what its ranks say about
+their wrapped call (local_call.py), and for each rank one monitor of its monitoring (rank_monitor.py) and one of its
+call (call_watch.py). An event goes to the machines that it concerns; what they tell each other is carried on at once,
+in order, until only actions for the outside are left.
+"""
+
+from __future__ import annotations
+
+import signal as signals
+from collections import deque
+from typing import assert_never
+
+import msgspec
+
+from supervisor.core import job_phases
+from supervisor.core import workers as group_messages
+from supervisor.core.calls import limits as call_limits
+from supervisor.core.calls.words import Enter, Interruption, Refused, Stage
+from supervisor.core.cluster.messages import CallReport
+from supervisor.core.facts import HangLimits, JobEvent
+from supervisor.core.node import call_watch, hang_response, job, local_call, rank_monitor, worker_group
+from supervisor.core.node.messages import (
+    Action,
+    CallEnded,
+    CallOrdered,
+    ClientJoined,
+    ClientLeft,
+    CollectEvidence,
+    ControlRequested,
+    CycleOrdered,
+    DeadlineReached,
+    Event,
+    EvidenceCollected,
+    JobSubmitted,
+    LimitsCalculated,
+    ProgressRead,
+    Publish,
+    RankSaid,
+    ReadProgress,
+    RespawnOrdered,
+    RestartAnnounced,
+    RestartRequested,
+    SignalWorkers,
+    SpawnerLost,
+    SpawnerReady,
+    SpawnFailed,
+    StopRequested,
+    StoreFailed,
+    StoreReady,
+    TellCoordinator,
+    TellRanks,
+    VerdictReached,
+    WorkerExited,
+    WorkersEmptied,
+    WorkerSpawned,
+)  # fmt: skip
+
+
+class JobMachines(msgspec.Struct, frozen=True):
+    """The machines of one job; `monitors` and `watches` by local rank, none before the first cycle."""
+
+    job: job_phases.State
+    group: worker_group.State
+    hangs: hang_response.State
+    calls: local_call.State = msgspec.field(default_factory=local_call.initial_state)
+    monitors: tuple[rank_monitor.State, ...] = ()
+    watches: tuple[call_watch.State, ...] = ()
+
+
+_Told = group_messages.Order | group_messages.GroupReport | group_messages.HangReport
+_Inner = _Told | hang_response.RankHung
+
+
+class JobFold:
+    """Carries one event, and all that follows from it, through the machines of one job."""
+
+    def __init__(self, machines: JobMachines, now_s: float) -> None:
+        self._job = machines.job
+        self._group = machines.group
+        self._hangs = machines.hangs
+        self._calls = machines.calls
+        self._monitors: list[rank_monitor.State] = list(machines.monitors)
+        self._watches: list[call_watch.State] = list(machines.watches)
+        self._now_s = now_s
+        self._inner: deque[_Inner] = deque()
+        self.actions: list[Action] = []
+
+    def machines(self) -> JobMachines:
+        return JobMachines(
+            self._job, self._group, self._hangs, self._calls, tuple(self._monitors), tuple(self._watches)
+        )
+
+    def take(self, event: Event) -> None:
+        """An event from outside; the caller has looked at its cycle."""
+        match event:
+            case (
+                SpawnerReady() | SpawnerLost() | StoreReady() | StoreFailed() | StopRequested() | RestartRequested()
+                | CycleOrdered() | RestartAnnounced() | VerdictReached() | ControlRequested()
+            ):  # fmt: skip
+                self._to_job(event)
+            case LimitsCalculated(local_rank=local_rank, limits=limits):
+                # Each rank tells for itself: what is known of the others may be older than the agreement.
+                self._to_job(event)
+                self._to_monitor(local_rank, rank_monitor.LimitsChanged(limits))
+            case WorkerSpawned() | SpawnFailed() | WorkerExited() | WorkersEmptied():
+                self._take_of_worker(event)
+            case ClientJoined(local_rank=local_rank, limits=limits, progress=progress):
+                self._to_monitor(local_rank, rank_monitor.ClientJoined(self._limits(limits), progress))
+                self._to_calls(local_call.ClientJoined(local_rank))
+            case ClientLeft(local_rank=local_rank):
+                self._to_monitor(local_rank, rank_monitor.ClientLeft())
+                self._to_watch(local_rank, call_watch.ClientLeft())
+                self._to_calls(local_call.ClientLeft(local_rank))
+            case ProgressRead(local_rank=local_rank, progress=progress):
+                self._to_monitor(local_rank, rank_monitor.ProgressRead(progress))
+                self._to_watch(local_rank, call_watch.ProgressRead(progress))
+            case EvidenceCollected():
+                self._to_hangs(event)
+                for local_rank in range(len(self._watches)):
+                    self._to_watch(local_rank, call_watch.EvidenceCollected())
+            case RankSaid() | CallOrdered() | CallEnded() | RespawnOrdered():
+                self._take_of_call(event)
+            case JobSubmitted() | DeadlineReached():
+                raise AssertionError("folded by step()")
+            case _:
+                assert_never(event)
+        self._settle()
+
+    def pass_deadlines(self) -> None:
+        for local_rank in range(len(self._monitors)):
+            self._to_monitor(local_rank, rank_monitor.DeadlineReached())
+        for local_rank in range(len(self._watches)):
+            self._to_watch(local_rank, call_watch.DeadlineReached())
+        self._to_calls(local_call.DeadlineReached())
+        self._to_hangs(DeadlineReached())
+        self._to_group(DeadlineReached())
+        self._settle()
+
+    def carry(self, actions: job.Actions) -> None:
+        self._sort(actions)
+        self._settle()
+
+    def _limits(self, limits: HangLimits) -> HangLimits:
+        """Calculated limits stand over configured ones; how long warm-up lasts is the client's own word."""
+        calculated = self._job.limits
+        return msgspec.structs.replace(calculated, warm_up_steps=limits.warm_up_steps) if calculated else limits
+
+    def _settle(self) -> None:
+        while self._inner:
+            self._pass_on(self._inner.popleft())
+
+    def _pass_on(self, event: _Inner) -> None:
+        match event:
+            case group_messages.PrepareWorkers():
+                self._monitors = [rank_monitor.initial_state()] * self._job.rules.local_world_size
+                self._watches = [call_watch.initial_state()] * self._job.rules.local_world_size
+                self._hangs = hang_response.initial_state()
+                self._begin_calls()
+                self._to_group(event)
+            case group_messages.StopWorkers() | group_messages.KillWorkers() | group_messages.LoseWorkers():
+                self._monitors = [rank_monitor.Gone()] * len(self._monitors)
+                self._watches = [call_watch.Gone()] * len(self._watches)
+                self._to_calls(local_call.WorkersEnding())
+                self._to_hangs(hang_response.WorkersEnding())
+                self._to_group(event)
+            case (
+                group_messages.StartWorkers() | group_messages.KillRanks() | group_messages.ExcuseRank()
+                | group_messages.SettleExcuses() | group_messages.RespawnRanks()
+            ):  # fmt: skip
+                self._to_group(event)
+            case hang_response.RankHung():
+                self._to_hangs(event)
+            case group_messages.RankExited():
+                self._to_hangs(event)
+                self._to_job(event)
+            case _:
+                self._to_job(event)
+
+    def _to_job(self, event: job.Event) -> None:
+        self._job, actions = job.step(self._job, event, now_s=self._now_s)
+        self._sort(actions)
+
+    def _to_group(self, event: worker_group.Event) -> None:
+        self._group, actions = worker_group.step(self._group, event, now_s=self._now_s, rules=self._job.rules)
+        self._sort(actions)
+
+    def _to_hangs(self, event: hang_response.Event) -> None:
+        self._hangs, actions = hang_response.step(
+            self._hangs, event, now_s=self._now_s, cycle=self._job.cycle, rules=self._job.rules
+        )
+        self._sort(actions)
+
+    def _to_monitor(self, local_rank: int, event: rank_monitor.Event) -> None:
+        if not 0 <= local_rank < len(self._monitors):
+            return
+        self._monitors[local_rank], actions = rank_monitor.step(self._monitors[local_rank], event, now_s=self._now_s)
+        for action in actions:
+            match action:
+                case rank_monitor.ReadPage():
+                    self.actions.append(ReadProgress(self._job.rules.job_id, self._job.cycle, local_rank))
+                case rank_monitor.DeclareHang(reason=reason):
+                    self._inner.append(hang_response.RankHung(local_rank, self._rank(local_rank), reason))
+                case _:
+                    assert_never(action)
+
+    def _take_of_worker(self, event: WorkerSpawned | SpawnFailed | WorkerExited | WorkersEmptied) -> None:
+        """The call hears of an end before the group does, which asks whether it is excused."""
+        match event:
+            case WorkerSpawned(local_rank=local_rank):
+                self._to_calls(local_call.RankStarted(local_rank))
+            case SpawnFailed(local_rank=local_rank, reason=reason):
+                self._to_calls(local_call.RankStarted(local_rank))
+                self._lose_rank(local_rank, f"was not started: {reason}", failed=True)
+            case WorkerExited(exit=exit_):
+                self._to_monitor(exit_.local_rank, rank_monitor.WorkerEnded())
+                self._to_watch(exit_.local_rank, call_watch.WorkerEnded())
+                predicate = exit_.describe().removeprefix(f"rank {exit_.rank} (pid {exit_.pid}) ")
+                if local_call.excuse(self._calls, exit_.local_rank) is not group_messages.Excuse.NONE:
+                    self._end_session(exit_.local_rank, exit_.pid)
+                self._lose_rank(exit_.local_rank, predicate, failed=not exit_.succeeded)
+            case WorkersEmptied():
+                pass
+            case _:
+                assert_never(event)
+        self._to_group(event)
+
+    # --- wrapped calls ---------------------------------------------------------------------------------------------
+
+    def _take_of_call(self, event: RankSaid | CallOrdered | CallEnded | RespawnOrdered) -> None:
+        match event:
+            case RankSaid(local_rank=local_rank, word=word):
+                if not isinstance(word, Enter) or self._may_enter(local_rank, word):
+                    self._to_calls(local_call.RankSaid(local_rank, word))
+            case CallOrdered(members=members, order=order):
+                self._to_calls(local_call.Ordered(members, order))
+            case CallEnded(call=call, stands=stands, reason=reason):
+                self._to_calls(local_call.CallEnded(call, stands, reason))
+            case RespawnOrdered(members=members):
+                self._respawn(members)
+            case _:
+                assert_never(event)
+
+    def _begin_calls(self) -> None:
+        assignment = self._job.assignment
+        if assignment is not None:
+            local_world_size = self._job.rules.local_world_size
+            self._to_calls(local_call.CycleBegun(assignment.first_rank, local_world_size, assignment.world_size))
+
+    def _may_enter(self, local_rank: int, word: Enter) -> bool:
+        """Only as it enters: a limit that came to be known later ends no call that runs."""
+        monitor = self._monitors[local_rank] if local_rank < len(self._monitors) else rank_monitor.initial_state()
+        if word.stage is not Stage.ENTERING or not isinstance(monitor, rank_monitor.Watching | rank_monitor.Reading):
+            return True
+        sends = monitor.progress.heartbeats > 0
+        clash = call_limits.clash(word.settings, monitor.limits, sends_heartbeats=sends)
+        if clash is None:
+            return True
+        reason = f"cannot enter call {word.call}: {clash}"
+        job_id, cycle = self._job.rules.job_id, self._job.cycle
+        self.actions.append(TellRanks(job_id, cycle, (local_rank,), Refused(word.call, reason)))
+        self.actions.append(Publish(job_id, JobEvent("call_refused", reason, cycle, self._rank(local_rank))))
+        return False
+
+    def _lose_rank(self, local_rank: int, reason: str, *, failed: bool) -> None:
+        excuse = local_call.excuse(self._calls, local_rank)
+        if excuse is not group_messages.Excuse.NONE:
+            self._to_group(group_messages.ExcuseRank(local_rank, excuse))
+        self._to_calls(local_call.RankEnded(local_rank, reason, failed))
+
+    def _end_session(self, local_rank: int, pid: int) -> None:
+        """The cycle goes on without the rank: what it has started would be nobody's until the end of the job."""
+        job_id, cycle = self._job.rules.job_id, self._job.cycle
+        kill = SignalWorkers(job_id, cycle, int(signals.SIGKILL), (local_rank,), tree=True, sessions=(pid,))
+        self.actions.append(kill)
+
+    def _respawn(self, members: tuple[int, ...]) -> None:
+        first_rank = self._rank(0)
+        here = tuple(each - first_rank for each in members if 0 <= each - first_rank < len(self._monitors))
+        if self._job.shutdown:
+            for local_rank in here:  # The workload wants its end at the next fault: nothing new is started.
+                self._to_calls(local_call.RankStarted(local_rank))
+                self._to_calls(local_call.RankEnded(local_rank, self._job.shutdown, failed=False))
+            return
+        for local_rank in here:
+            self._monitors[local_rank] = rank_monitor.initial_state()
+            self._watches[local_rank] = call_watch.initial_state()
+        if here:
+            self._inner.append(group_messages.RespawnRanks(here))
+
+    def _to_calls(self, event: local_call.Event) -> None:
+        job_id, cycle = self._job.rules.job_id, self._job.cycle
+        self._calls, actions = local_call.step(self._calls, event, now_s=self._now_s)
+        for action in actions:
+            match action:
+                case local_call.TellCoordinator(told):
+                    self.actions.append(TellCoordinator(job_id, CallReport(self._job.node, cycle, told)))
+                case local_call.TellRanks(local_ranks, order):
+                    self.actions.append(TellRanks(job_id, cycle, local_ranks, order))
+                case local_call.WatchRank(local_rank, settings):
+                    self._to_watch(local_rank, call_watch.CallEntered(settings))
+                    self._to_watch(local_rank, call_watch.IterationBegun())
+                case local_call.UnwatchRank(local_rank):
+                    self._to_watch(local_rank, call_watch.CallLeft())
+                case local_call.CondemnRank(local_rank):
+                    self._to_watch(local_rank, call_watch.RankCondemned())
+                case local_call.SettleExcuses(stands, reason):
+                    self._inner.append(group_messages.SettleExcuses(stands, reason))
+                case _:
+                    assert_never(action)
+
+    def _to_watch(self, local_rank: int, event: call_watch.Event) -> None:
+        if not 0 <= local_rank < len(self._watches):
+            return
+        job_id, cycle, budget_s = self._job.rules.job_id, self._job.cycle, self._job.rules.evidence_budget_s
+        self._watches[local_rank], actions = call_watch.step(
+            self._watches[local_rank], event, now_s=self._now_s, evidence_budget_s=budget_s
+        )
+        for action in actions:
+            match action:
+                case call_watch.ReadPage():
+                    self.actions.append(ReadProgress(job_id, cycle, local_rank))
+                case call_watch.TakeStacks():
+                    self.actions.append(CollectEvidence(job_id, cycle, budget_s))
+                case call_watch.TellFault(interruption, reason):
+                    if interruption is Interruption.HARD_TIMEOUT:
+                        text = f"rank {self._rank(local_rank)} {reason}; its process is ended"
+                        said = JobEvent("hard_timeout_reached", text, cycle, self._rank(local_rank))
+                        self.actions.append(Publish(job_id, said))
+                    self._to_calls(local_call.RankFaulted(local_rank, interruption, reason))
+                case call_watch.SignalRank(signal, tree):
+                    self.actions.append(SignalWorkers(job_id, cycle, signal, (local_rank,), tree=tree, resume=True))
+                case _:
+                    assert_never(action)
+
+    def _rank(self, local_rank: int) -> int:
+        return local_rank + (self._job.assignment.first_rank if self._job.assignment is not None else 0)
+
+    def _sort(self, actions: tuple[Action | _Told, ...]) -> None:
+        """Keeps what is for the outside and queues what is for a machine of this job."""
+        for action in actions:
+            if isinstance(action, group_messages.Order | group_messages.GroupReport | group_messages.HangReport):
+                self._inner.append(action)
+            else:
+                self.actions.append(action)

@@ -1,0 +1,384 @@
+"""What do the ranks of this node have to say about their wrapped call, and when is it news for the coordinator?
+
+What all local ranks say (entered, reported, arrived, a value to exchange) goes out as one report once the last of them
+has said it; what concerns everybody (a fault, a loss, the first return of an active rank) goes out at once. What the
+coordinator orders goes to the ranks. A word of another call or iteration than the rank's own changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import msgspec
+
+from supervisor.core.calls.local import (
+    Action,
+    CallEnded,
+    ClientJoined,
+    ClientLeft,
+    CondemnRank,
+    CycleBegun,
+    DeadlineReached,
+    Event,
+    Key,
+    Ordered,
+    Place,
+    Rank,
+    RankEnded,
+    RankFaulted,
+    RankSaid,
+    RankStarted,
+    SettleExcuses,
+    State,
+    TellCoordinator,
+    TellRanks,
+    UnwatchRank,
+    WatchRank,
+    WorkersEnding,
+)
+from supervisor.core.calls.words import (
+    Arrive,
+    Barrier,
+    Began,
+    Begin,
+    Committed,
+    Enter,
+    Entered,
+    Fault,
+    FromRank,
+    Interruption,
+    Leave,
+    Leaving,
+    Lost,
+    Refused,
+    Reported,
+    Stage,
+    Started,
+    Told,
+    ToRank,
+    Value,
+    Word,
+)
+from supervisor.core.workers import Excuse
+
+# What a rank has said with where it stands as it comes back.
+_SAID_BY_STAGE: dict[Stage, tuple[str, ...]] = {
+    Stage.ENTERING: (),
+    Stage.RUNNING: ("began",),
+    Stage.COMPLETING: ("began", "completed"),
+    Stage.UNWINDING: ("began",),
+    Stage.RESTARTING: ("began", "reported", "arrived"),
+}
+
+Outcome = tuple[State, tuple[Action, ...]]
+
+# --- decisions -----------------------------------------------------------------------------------------------------
+
+
+def initial_state() -> State:
+    return State()
+
+
+def excuse(state: State, local_rank: int) -> Excuse:
+    """Whether the end of this rank's process is the call's business: the others may go on without it, or have."""
+    return state.ranks[local_rank].excuse if local_rank < len(state.ranks) else Excuse.NONE
+
+
+def step(state: State, event: Event, *, now_s: float) -> Outcome:
+    if isinstance(event, CycleBegun):
+        ranks = (Rank(),) * event.local_world_size
+        is_used = event.world_size > event.local_world_size
+        return State(event.first_rank, event.world_size, ranks, is_used), ()
+    book = _Book(state, now_s)
+    match event:
+        case RankSaid(local_rank, word):
+            book.hear(local_rank, word)
+        case RankFaulted(local_rank, interruption, reason):
+            book.hear_fault(local_rank, interruption, reason)
+        case RankStarted(local_rank):
+            book.start(local_rank)
+        case RankEnded(local_rank, reason, failed):
+            book.lose(local_rank, Lost(Interruption.TERMINATED, reason, failed))
+        case ClientJoined(local_rank):
+            book.change(local_rank, away_until_s=None)
+        case ClientLeft(local_rank):
+            book.disconnect(local_rank)
+        case Ordered(members, order):
+            book.obey(members, order)
+        case CallEnded(call, stands, reason):
+            book.end_call(call, stands=stands, reason=reason)
+        case WorkersEnding():
+            return State(state.first_rank, state.world_size), ()
+        case DeadlineReached():
+            book.pass_deadlines()
+        case _:
+            assert_never(event)
+    return book.outcome()
+
+
+def next_deadline_s(state: State) -> float | None:
+    return min((rank.away_until_s for rank in state.ranks if rank.away_until_s is not None), default=None)
+
+
+class _Book:
+    """The state while one event is worked through."""
+
+    def __init__(self, state: State, now_s: float) -> None:
+        self._state = state
+        self._now_s = now_s
+        self._ranks = list(state.ranks)
+        self._waiting = {key: dict(words) for key, words in state.waiting.items()}
+        self._sent = set(state.sent)
+        self._is_used = state.is_used
+        self._over = state.over
+        self._told: list[Told] = []
+        self._actions: list[Action] = []
+
+    def outcome(self) -> Outcome:
+        self._flush_complete()
+        state = msgspec.structs.replace(
+            self._state,
+            ranks=tuple(self._ranks),
+            is_used=self._is_used,
+            over=self._over,
+            waiting=self._waiting,
+            sent=frozenset(self._sent),
+        )
+        told = (TellCoordinator(tuple(self._told)),) if self._told and self._is_used else ()
+        return state, (*told, *self._actions)
+
+    def change(self, local_rank: int, **changes: object) -> None:
+        if local_rank < len(self._ranks):
+            self._ranks[local_rank] = msgspec.structs.replace(self._ranks[local_rank], **changes)
+
+    # --- what ranks say --------------------------------------------------------------------------------------------
+
+    def hear(self, local_rank: int, word: FromRank) -> None:
+        if local_rank >= len(self._ranks):
+            return
+        rank = self._ranks[local_rank]
+        if isinstance(word, Enter):
+            self._hear_enter(local_rank, rank, word)
+            return
+        if isinstance(word, Leave):
+            self._hear_leave(local_rank, rank, word)
+            return
+        if rank.place is not Place.IN or word.call != rank.call:
+            return
+        if isinstance(word, Value) and word.iteration == rank.iteration + 1:
+            self._tell(local_rank, word)  # It has come back in the midst of the assignment, ahead of what we know.
+        if word.iteration != rank.iteration:
+            return
+        match word:
+            case Began():
+                self._hold("began", local_rank, word)
+            case Reported():
+                self._hold("reported", local_rank, word)
+            case Arrive(barrier=Barrier.COMPLETION, active=True):
+                is_first = all(key != "returned" for key, _ in self._sent)
+                self._sent.add(("returned", local_rank))
+                self._hold("completed", local_rank, word)
+                if is_first:
+                    self._flush("completed")
+            case Arrive(barrier=Barrier.COMPLETION):
+                self._hold("completed", local_rank, word)
+            case Arrive():
+                self._hold("arrived", local_rank, word)
+            case Value(name=name):
+                self._hold(f"value {name}", local_rank, word)
+            case Fault():
+                self._sent.add(("reported", local_rank))
+                self._tell(local_rank, word)
+            case _:
+                assert_never(word)
+
+    def _hear_enter(self, local_rank: int, rank: Rank, word: Enter) -> None:
+        member = self._member(local_rank)
+        told_by_env = (word.initial_rank, word.initial_world_size)
+        if told_by_env != (member, self._state.world_size):
+            reason = (
+                f"cannot enter call {word.call}: RANK is {told_by_env[0]} of {told_by_env[1]} in the environment and "
+                f"was {member} of {self._state.world_size} at the start; leave RANK and WORLD_SIZE as they were"
+            )
+            self._actions.append(TellRanks((local_rank,), Refused(word.call, reason)))
+            return
+        if self._over is not None and word.call <= self._over.call:
+            self._actions.append(TellRanks((local_rank,), Refused(word.call, self._over.reason)))
+            return
+        if not self._is_used:
+            self._is_used = True
+            for each, known in enumerate(self._ranks):
+                if known.place is Place.ENDED:
+                    self._tell(each, Lost(Interruption.TERMINATED, "ended", failed=False))
+        if word.stage is Stage.ENTERING:
+            place = rank.place if rank.place is Place.IN and rank.call == word.call else Place.ENTERING
+            is_again = place is Place.IN or ("entered", local_rank) in self._sent
+            self.change(local_rank, place=place, call=word.call, settings=word.settings, away_until_s=None)
+            if is_again or rank.stands_in:
+                self._tell(local_rank, word)
+            else:
+                self._hold("entered", local_rank, word)
+            return
+        for key in list(self._waiting):
+            self._waiting[key].pop(local_rank, None)
+        self._sent = {(key, each) for key, each in self._sent if each != local_rank}
+        self.change(
+            local_rank,
+            place=Place.IN,
+            call=word.call,
+            iteration=word.iteration,
+            settings=word.settings,
+            excuse=Excuse.OPEN,
+            away_until_s=None,
+        )
+        self._tell(local_rank, word)
+        self._sent.update((key, local_rank) for key in _SAID_BY_STAGE[word.stage])
+        self._actions.append(WatchRank(local_rank, word.settings))
+
+    def _hear_leave(self, local_rank: int, rank: Rank, word: Leave) -> None:
+        if rank.call != word.call or rank.place not in (Place.IN, Place.ENTERING):
+            return
+        # Who goes before the call has begun was never a part of it, but for a process that stands in for a lost rank.
+        was_part = word.why is not Leaving.DONE and (rank.place is Place.IN or rank.excuse is not Excuse.NONE)
+        self._tell(local_rank, word)
+        self._forget(local_rank)
+        if was_part:
+            self.change(local_rank, place=Place.LEFT, away_until_s=None)
+        else:
+            self.change(local_rank, place=Place.OUT, excuse=Excuse.NONE, away_until_s=None)
+        self._actions.append(UnwatchRank(local_rank))
+
+    def hear_fault(self, local_rank: int, interruption: Interruption, reason: str) -> None:
+        """A rank that stands still can't report any more: its fault is its report."""
+        rank = self._ranks[local_rank] if local_rank < len(self._ranks) else Rank()
+        if rank.place is Place.IN:
+            self._sent.add(("reported", local_rank))
+            self._tell(local_rank, Fault(rank.call, rank.iteration, -1, interruption, reason))
+
+    # --- what becomes of their processes ---------------------------------------------------------------------------
+
+    def start(self, local_rank: int) -> None:
+        if local_rank < len(self._ranks) and self._ranks[local_rank].place is Place.ENDED:
+            was = self._ranks[local_rank]
+            self._ranks[local_rank] = Rank(excuse=was.excuse, stands_in=was.excuse is not Excuse.NONE)
+            self._over = None
+            self._tell(local_rank, Started())
+
+    def lose(self, local_rank: int, lost: Lost) -> None:
+        if local_rank >= len(self._ranks) or self._ranks[local_rank].place is Place.ENDED:
+            return
+        self._tell(local_rank, lost)
+        self._forget(local_rank)
+        self.change(local_rank, place=Place.ENDED, stands_in=False, away_until_s=None)
+        self._actions.append(UnwatchRank(local_rank))
+
+    def disconnect(self, local_rank: int) -> None:
+        rank = self._ranks[local_rank] if local_rank < len(self._ranks) else Rank()
+        if rank.place in (Place.IN, Place.ENTERING):
+            self.change(local_rank, away_until_s=self._now_s + rank.settings.heartbeat_timeout_s)
+
+    def pass_deadlines(self) -> None:
+        for local_rank, rank in enumerate(self._ranks):
+            if rank.away_until_s is not None and self._now_s >= rank.away_until_s:
+                timeout_s = rank.settings.heartbeat_timeout_s
+                reason = f"lost its connection and did not come back within {timeout_s:.0f} s"
+                # Not failed: a process that still runs is not stood in for.
+                self.lose(local_rank, Lost(Interruption.UNRESPONSIVE, reason, failed=False))
+                self._actions.append(CondemnRank(local_rank))
+
+    # --- what the coordinator orders -------------------------------------------------------------------------------
+
+    def obey(self, members: tuple[int, ...], order: ToRank) -> None:
+        first_rank = self._state.first_rank
+        here = [each - first_rank for each in members if 0 <= each - first_rank < len(self._ranks)]
+        for local_rank in here:
+            self._obey(local_rank, self._ranks[local_rank], order)
+        if here:
+            self._is_used = True
+            self._actions.insert(0, TellRanks(tuple(here), order))
+
+    def _obey(self, local_rank: int, rank: Rank, order: ToRank) -> None:
+        match order:
+            case Entered(call, iteration):
+                if rank.place is Place.ENTERING:
+                    self._forget(local_rank)
+                    self.change(
+                        local_rank, place=Place.IN, call=call, iteration=iteration, excuse=Excuse.OPEN, stands_in=False
+                    )
+                    self._actions.append(WatchRank(local_rank, rank.settings))
+            case Begin(call, iteration):
+                if rank.place is Place.IN and rank.call == call:
+                    self._forget(local_rank)
+                    self.change(local_rank, iteration=iteration)
+                    self._actions.append(WatchRank(local_rank, rank.settings))
+            case Committed():
+                if rank.place is Place.IN:
+                    self._forget(local_rank)
+                    self.change(local_rank, place=Place.OUT, excuse=Excuse.NONE)
+                    self._actions.append(UnwatchRank(local_rank))
+            case Refused():
+                if rank.place in (Place.IN, Place.ENTERING):
+                    # The others may go on without a member that is refused; who never was one fails by itself.
+                    is_out = rank.place is Place.IN or rank.excuse is not Excuse.NONE
+                    self._forget(local_rank)
+                    self.change(local_rank, place=Place.LEFT if is_out else Place.OUT)
+                    self._actions.append(UnwatchRank(local_rank))
+            case _:
+                return
+
+    def end_call(self, call: int, *, stands: bool, reason: str) -> None:
+        if not stands:
+            self._over = Refused(call, reason)
+            # Who has come to the initial barrier, but whose neighbours have not, is not known to the coordinator.
+            waiting = [
+                each for each, rank in enumerate(self._ranks) if rank.place is Place.ENTERING and rank.call <= call
+            ]
+            if waiting:
+                self._actions.append(TellRanks(tuple(waiting), Refused(call, reason)))
+            for local_rank, rank in enumerate(self._ranks):
+                self._forget(local_rank)
+                place = Place.ENDED if rank.place is Place.ENDED else Place.OUT
+                kept = Excuse.STANDS if rank.excuse is Excuse.STANDS else Excuse.NONE
+                self.change(local_rank, place=place, excuse=kept, stands_in=False, away_until_s=None)
+                self._actions.append(UnwatchRank(local_rank))
+        for local_rank, rank in enumerate(self._ranks):
+            if stands and rank.excuse is Excuse.OPEN:
+                self.change(local_rank, excuse=Excuse.STANDS)
+        self._actions.append(SettleExcuses(stands, reason))
+
+    # --- what goes out ---------------------------------------------------------------------------------------------
+
+    def _hold(self, key: Key, local_rank: int, word: Word) -> None:
+        if (key, local_rank) not in self._sent:
+            self._waiting.setdefault(key, {})[local_rank] = word
+
+    def _tell(self, local_rank: int, word: Word) -> None:
+        """At once; what these ranks have begun goes first, for it says their numbers."""
+        self._flush("began")
+        self._told.append(Told(self._member(local_rank), word))
+
+    def _flush(self, key: Key) -> None:
+        if key != "began":
+            self._flush("began")
+        for local_rank, word in self._waiting.pop(key, {}).items():
+            self._told.append(Told(self._member(local_rank), word))
+            self._sent.add((key, local_rank))
+
+    def _flush_complete(self) -> None:
+        for key in list(self._waiting):
+            words = self._waiting.get(key)
+            if words is None:
+                continue
+            places = (Place.OUT, Place.ENTERING) if key == "entered" else (Place.IN,)
+            expected = {local_rank for local_rank, rank in enumerate(self._ranks) if rank.place in places}
+            if all(local_rank in words or (key, local_rank) in self._sent for local_rank in expected):
+                self._flush(key)
+
+    def _forget(self, local_rank: int) -> None:
+        for words in self._waiting.values():
+            words.pop(local_rank, None)
+        self._waiting = {key: words for key, words in self._waiting.items() if words}
+        self._sent = {(key, each) for key, each in self._sent if each != local_rank}
+
+    def _member(self, local_rank: int) -> int:
+        return self._state.first_rank + local_rank

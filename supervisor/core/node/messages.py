@@ -1,0 +1,317 @@
+"""Everything that can happen to the jobs of a node, and everything the node can ask for.
+
+The vocabulary of `node.py`, shared with the engine and its edges. Events are past tense, actions imperative. An event
+that names an older cycle than the job's own is fenced: it changes nothing.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from supervisor.core.calls.words import FromRank, ToRank
+from supervisor.core.cluster import messages as cluster_messages
+from supervisor.core.facts import Assignment, Evidence, HangLimits, JobEvent, JobRules, Progress, Verdict, WorkerExit
+
+# --- events: from people, the spawner, clients, the clock ----------------------------------------------------------
+
+
+class JobSubmitted(msgspec.Struct, frozen=True):
+    rules: JobRules
+
+
+class SpawnerReady(msgspec.Struct, frozen=True):
+    job_id: str
+
+
+class SpawnerLost(msgspec.Struct, frozen=True):
+    """The spawner died or could not be started; its workers die with it."""
+
+    job_id: str
+    reason: str
+
+
+class StoreReady(msgspec.Struct, frozen=True):
+    job_id: str
+    cycle: int
+    host: str
+    port: int
+
+
+class StoreFailed(msgspec.Struct, frozen=True):
+    """No store could be served, or the store host died under a running cycle."""
+
+    job_id: str
+    cycle: int
+    reason: str
+
+
+class WorkerSpawned(msgspec.Struct, frozen=True):
+    job_id: str
+    cycle: int
+    local_rank: int
+    pid: int
+
+
+class SpawnFailed(msgspec.Struct, frozen=True):
+    job_id: str
+    cycle: int
+    local_rank: int
+    reason: str
+    exit_code: int
+
+
+class WorkerExited(msgspec.Struct, frozen=True):
+    job_id: str
+    cycle: int
+    exit: WorkerExit
+
+
+class WorkersEmptied(msgspec.Struct, frozen=True):
+    """Nothing of the cycle is left on this node (answer to KillTree)."""
+
+    job_id: str
+    cycle: int
+    stuck_pids: tuple[int, ...] = ()
+
+
+class ClientJoined(msgspec.Struct, frozen=True):
+    """A worker's client said hello; its monitoring starts afresh."""
+
+    job_id: str
+    cycle: int
+    local_rank: int
+    limits: HangLimits
+    progress: Progress
+
+
+class ClientLeft(msgspec.Struct, frozen=True):
+    """The client said goodbye or its connection ended: no limits hold until the next hello."""
+
+    job_id: str
+    cycle: int
+    local_rank: int
+
+
+class ProgressRead(msgspec.Struct, frozen=True):
+    """Answer to ReadProgress, or a section opened that shortens the next deadline."""
+
+    job_id: str
+    cycle: int
+    local_rank: int
+    progress: Progress
+
+
+class LimitsCalculated(msgspec.Struct, frozen=True):
+    """New limits that the ranks have calculated together. They hold for this rank, and for all in later cycles."""
+
+    job_id: str
+    cycle: int
+    local_rank: int
+    limits: HangLimits
+
+
+class ControlRequested(msgspec.Struct, frozen=True):
+    """send_workload_control_request(): action is "continue", "exclude_this_node" or "shutdown_workload"."""
+
+    job_id: str
+    cycle: int
+    local_rank: int
+    action: str
+    description: str
+
+
+class RankSaid(msgspec.Struct, frozen=True):
+    """A word of the rank's Wrapper."""
+
+    job_id: str
+    cycle: int
+    local_rank: int
+    word: FromRank
+
+
+class EvidenceCollected(msgspec.Struct, frozen=True):
+    job_id: str
+    cycle: int
+    evidence: Evidence
+
+
+class StopRequested(msgspec.Struct, frozen=True):
+    """A person, or a signal to the launcher, ends the job. signal 0: a `stop` command (SIGTERM to the ranks)."""
+
+    job_id: str
+    reason: str
+    signal: int = 0
+
+
+class RestartRequested(msgspec.Struct, frozen=True):
+    """A person asks for a new cycle; takes no unit of the budget."""
+
+    job_id: str
+    reason: str
+
+
+class CycleOrdered(msgspec.Struct, frozen=True):
+    """The coordinator completed a rendezvous: start this cycle (after stopping what still runs)."""
+
+    job_id: str
+    assignment: Assignment
+    reason: str
+
+
+class RestartAnnounced(msgspec.Struct, frozen=True):
+    """The coordinator will order a next cycle: stop the workers of this one now."""
+
+    job_id: str
+    next_cycle: int
+    reason: str
+
+
+class VerdictReached(msgspec.Struct, frozen=True):
+    """The coordinator ended the job: stop what still runs, then finish."""
+
+    job_id: str
+    verdict: Verdict
+
+
+class CallOrdered(msgspec.Struct, frozen=True):
+    """The coordinator tells these ranks of the cycle, of any node."""
+
+    job_id: str
+    cycle: int
+    members: tuple[int, ...]
+    order: ToRank
+
+
+class CallEnded(msgspec.Struct, frozen=True):
+    """`stands`: it was committed; else the ends of all that were lost in it are failures after all."""
+
+    job_id: str
+    cycle: int
+    call: int
+    stands: bool
+    reason: str
+
+
+class RespawnOrdered(msgspec.Struct, frozen=True):
+    """Start new processes for ranks that were lost in a wrapped call."""
+
+    job_id: str
+    cycle: int
+    members: tuple[int, ...]
+    reason: str
+
+
+class DeadlineReached(msgspec.Struct, frozen=True):
+    """The engine's one timer; stale or early ones are no-ops."""
+
+
+Event = (
+    JobSubmitted | SpawnerReady | SpawnerLost | StoreReady | StoreFailed | WorkerSpawned | SpawnFailed | WorkerExited
+    | WorkersEmptied | ClientJoined | ClientLeft | ProgressRead | LimitsCalculated | ControlRequested
+    | RankSaid | EvidenceCollected | StopRequested | RestartRequested | CycleOrdered | RestartAnnounced
+    | VerdictReached | CallOrdered | CallEnded | RespawnOrdered | DeadlineReached
+)  # fmt: skip
+
+# --- actions -------------------------------------------------------------------------------------------------------
+
+
+class StartSpawner(msgspec.Struct, frozen=True):
+    job_id: str
+
+
+class PrepareStore(msgspec.Struct, frozen=True):
+    job_id: str
+    cycle: int
+
+
+class SpawnWorkers(msgspec.Struct, frozen=True):
+    """All local ranks of the assignment, with the store of this cycle."""
+
+    job_id: str
+    assignment: Assignment
+    store_host: str
+    store_port: int
+
+
+class RespawnWorkers(msgspec.Struct, frozen=True):
+    """New processes for these local ranks of the running cycle, with its store; nothing of the old ones is left."""
+
+    job_id: str
+    cycle: int
+    local_ranks: tuple[int, ...]
+
+
+class TellRanks(msgspec.Struct, frozen=True):
+    """To the Wrappers of these ranks; one that is not connected learns it when it comes back."""
+
+    job_id: str
+    cycle: int
+    local_ranks: tuple[int, ...]
+    order: ToRank
+
+
+class SignalWorkers(msgspec.Struct, frozen=True):
+    """local_ranks empty: all. `tree`: their whole sessions. `resume`: SIGCONT before it.
+
+    `sessions`: pids of workers that have ended; what they have left behind gets the signal.
+    """
+
+    job_id: str
+    cycle: int
+    signal: int
+    local_ranks: tuple[int, ...] = ()
+    tree: bool = True
+    resume: bool = False
+    sessions: tuple[int, ...] = ()
+
+
+class KillTree(msgspec.Struct, frozen=True):
+    """End everything of the cycle, escapees included; answered by WorkersEmptied."""
+
+    job_id: str
+    cycle: int
+
+
+class EndSpawner(msgspec.Struct, frozen=True):
+    job_id: str
+
+
+class ReadProgress(msgspec.Struct, frozen=True):
+    """Read the rank's page now; answered at once by ProgressRead (or nothing if there is no client)."""
+
+    job_id: str
+    cycle: int
+    local_rank: int
+
+
+class CollectEvidence(msgspec.Struct, frozen=True):
+    """Stacks of all ranks, answered by EvidenceCollected within the budget."""
+
+    job_id: str
+    cycle: int
+    budget_s: float
+
+
+class Publish(msgspec.Struct, frozen=True):
+    job_id: str
+    event: JobEvent
+
+
+class TellCoordinator(msgspec.Struct, frozen=True):
+    """Carried to the job's coordinator, here or on another node."""
+
+    job_id: str
+    report: cluster_messages.Event
+
+
+class FinishJob(msgspec.Struct, frozen=True):
+    """Nothing of the job is left; its verdict is final."""
+
+    job_id: str
+    verdict: Verdict
+
+
+Action = (
+    StartSpawner | PrepareStore | SpawnWorkers | RespawnWorkers | TellRanks | SignalWorkers | KillTree | EndSpawner
+    | ReadProgress | CollectEvidence | Publish | TellCoordinator | FinishJob
+)  # fmt: skip

@@ -1,0 +1,167 @@
+"""What does this node do next? Folds the machines of all its jobs into one step.
+
+Those of one job are folded by job_fold.py. Here is which job an event belongs to, what is fenced, the one timer, and
+how a job is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from supervisor.core import job_phases
+from supervisor.core import workers as group_messages
+from supervisor.core.facts import JobRules, JobView, RankView
+from supervisor.core.node import call_watch, hang_response, job, local_call, rank_monitor, worker_group
+from supervisor.core.node.job_fold import JobFold, JobMachines
+from supervisor.core.node.messages import (
+    Action,
+    CallEnded,
+    CallOrdered,
+    ClientJoined,
+    ClientLeft,
+    ControlRequested,
+    DeadlineReached,
+    Event,
+    EvidenceCollected,
+    JobSubmitted,
+    LimitsCalculated,
+    ProgressRead,
+    RankSaid,
+    RespawnOrdered,
+    SpawnFailed,
+    StoreFailed,
+    StoreReady,
+    WorkerExited,
+    WorkersEmptied,
+    WorkerSpawned,
+)  # fmt: skip
+
+ENDED_JOBS_MAX = 100  # ended jobs that can still be viewed
+
+
+class State(msgspec.Struct, frozen=True):
+    """Never changed in place; one copy of a small dict for each step."""
+
+    node: str
+    jobs: dict[str, JobMachines] = msgspec.field(default_factory=dict[str, JobMachines])
+
+
+def initial_state(node: str) -> State:
+    return State(node)
+
+
+def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Action, ...]]:
+    match event:
+        case JobSubmitted(rules):
+            return _submit(state, rules, now_s)
+        case DeadlineReached():
+            return _pass_deadlines(state, now_s)
+        case _:
+            machines = state.jobs.get(event.job_id)
+            if machines is None or _is_fenced(event, machines):
+                return state, ()
+            fold = JobFold(machines, now_s)
+            fold.take(event)
+            return _with(state, event.job_id, fold.machines()), tuple(fold.actions)
+
+
+def next_deadline_s(state: State) -> float | None:
+    deadlines = (deadline_s for machines in state.jobs.values() for deadline_s in _deadlines(machines))
+    return min(deadlines, default=None)
+
+
+def view(state: State, job_id: str) -> JobView | None:
+    """The job as status shows it; None if it is not known here (any more)."""
+    machines = state.jobs.get(job_id)
+    if machines is None:
+        return None
+    life = machines.job
+    return JobView(
+        job_id=job_id,
+        state=job_phases.shown_state(life),
+        cycle=life.cycle,
+        reason=life.reason,
+        assignment=life.assignment,
+        cycle_started_at_s=life.cycle_started_at_s,
+        ranks=tuple(_rank_view(machines, worker) for worker in worker_group.workers_of(machines.group)),
+        limits=life.limits or life.rules.hang_limits,
+        verdict=life.phase.verdict if isinstance(life.phase, job_phases.Ended) else None,
+    )
+
+
+def _submit(state: State, rules: JobRules, now_s: float) -> tuple[State, tuple[Action, ...]]:
+    known = state.jobs.get(rules.job_id)
+    if known is not None and not isinstance(known.job.phase, job_phases.Ended):
+        return state, ()
+    life, actions = job.open_job(rules, node=state.node)
+    fold = JobFold(JobMachines(life, worker_group.initial_state(), hang_response.initial_state()), now_s)
+    fold.carry(actions)
+    kept = dict(state.jobs)
+    kept.pop(rules.job_id, None)
+    ended = [job_id for job_id, each in kept.items() if isinstance(each.job.phase, job_phases.Ended)]
+    for job_id in ended[: max(0, len(ended) - ENDED_JOBS_MAX)]:
+        del kept[job_id]
+    return State(state.node, kept | {rules.job_id: fold.machines()}), tuple(fold.actions)
+
+
+def _pass_deadlines(state: State, now_s: float) -> tuple[State, tuple[Action, ...]]:
+    actions: list[Action] = []
+    for job_id, machines in state.jobs.items():
+        if any(deadline_s <= now_s for deadline_s in _deadlines(machines)):
+            fold = JobFold(machines, now_s)
+            fold.pass_deadlines()
+            state = _with(state, job_id, fold.machines())
+            actions += fold.actions
+    return state, tuple(actions)
+
+
+def _deadlines(machines: JobMachines) -> Iterator[float]:
+    moments = [worker_group.next_deadline_s(machines.group), hang_response.next_deadline_s(machines.hangs)]
+    moments.append(local_call.next_deadline_s(machines.calls))
+    moments += [rank_monitor.next_deadline_s(monitor) for monitor in machines.monitors]
+    moments += [call_watch.next_deadline_s(watch) for watch in machines.watches]
+    return (moment for moment in moments if moment is not None)
+
+
+def _is_fenced(event: Event, machines: JobMachines) -> bool:
+    """What another cycle's workers and stores do is no news of this one. Orders are fenced by the job itself."""
+    match event:
+        case (
+            StoreReady() | StoreFailed() | WorkerSpawned() | SpawnFailed() | WorkerExited() | WorkersEmptied()
+            | ClientJoined() | ClientLeft() | ProgressRead() | LimitsCalculated() | ControlRequested()
+            | EvidenceCollected() | RankSaid() | CallOrdered() | CallEnded() | RespawnOrdered()
+        ):  # fmt: skip
+            return event.cycle != machines.job.cycle
+        case _:
+            return False
+
+
+def _with(state: State, job_id: str, machines: JobMachines) -> State:
+    return State(state.node, {**state.jobs, job_id: machines})
+
+
+def _rank_view(machines: JobMachines, worker: group_messages.Worker) -> RankView:
+    monitor: rank_monitor.State = rank_monitor.initial_state()
+    if worker.local_rank < len(machines.monitors):
+        monitor = machines.monitors[worker.local_rank]
+    watched = isinstance(monitor, rank_monitor.Watching | rank_monitor.Reading | rank_monitor.Hung)
+    is_over = isinstance(machines.group, worker_group.Empty)
+    if worker.exit is None and not worker.not_started:
+        shown = "starting" if worker.pid is None else "running"
+        shown = "hung" if isinstance(monitor, rank_monitor.Hung) else shown
+        shown = "stopped" if is_over else shown
+    elif worker.succeeded:
+        shown = "exited"
+    else:
+        shown = "stopped" if worker.signalled else "failed"
+    return RankView(
+        local_rank=worker.local_rank,
+        rank=worker.rank,
+        state=shown,
+        pid=worker.pid,
+        exit=worker.exit,
+        limits=monitor.limits if watched else None,
+        progress=monitor.progress if watched else None,
+    )
