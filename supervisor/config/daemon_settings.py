@@ -1,0 +1,215 @@
+"""What may be set for `holdfast daemon`, by flag, variable and file?"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import msgspec
+
+from supervisor.config import launch_values, log_limits, values
+from supervisor.config.environment import read_variables
+from supervisor.config.given import Given
+from supervisor.config.help_text import daemon_help
+from supervisor.config.launch_settings import settings_by_flag, settings_by_key
+from supervisor.config.log_limits import LogLimits
+from supervisor.config.run_flags import TypedLine, read_command_line
+from supervisor.config.setting import Group, Setting, Status
+from supervisor.errors import InvalidRequestError
+
+_DIR = values.text("DIR", empty=False)
+_FILE = values.text("PATH", empty=False)
+
+
+def _daemon(
+    flag: str,
+    kind: values.Kind,
+    meaning: str,
+    *,
+    default: object = None,
+    words: str = "",
+    variable: str = "",
+    status: Status = Status.WORKS,
+) -> Setting:
+    return Setting(
+        flag,
+        kind,
+        meaning,
+        Group.RUN,
+        default=default,
+        default_words=words,
+        keys=(flag[2:].replace("-", "_"),),
+        other_variables=(variable,) if variable else (),
+        has_pet_variable=False,
+        status=status,
+    )
+
+
+CONFIG = Setting(
+    "--config",
+    _FILE,
+    "YAML file with these keys at its top",
+    Group.RUN,
+    default_words="none",
+    has_pet_variable=False,
+)
+SOCKET_DIR = _daemon(
+    "--socket-dir",
+    _DIR,
+    "directory of worker.sock and control.sock",
+    words="/run/holdfast as root, else $XDG_RUNTIME_DIR/holdfast",
+    variable="HOLDFAST_SOCKET_DIR",
+)
+STATE_DIR = _daemon(
+    "--state-dir",
+    _DIR,
+    "directory of journal and logs",
+    words="/var/lib/holdfast as root, else $XDG_STATE_HOME/holdfast",
+    variable="HOLDFAST_STATE_DIR",
+)
+RETURN_TIMEOUT = _daemon(
+    "--supervisor-return-timeout",
+    values.seconds(zero=True),
+    "how long jobs wait for a supervisor that is away before they end",
+    default=60.0,
+)
+LOG_JOBS_MAX = _daemon(
+    log_limits.JOBS_FLAG,
+    log_limits.JOBS_KIND,
+    log_limits.JOBS_MEANING,
+    default=log_limits.DEFAULTS.jobs_max,
+    variable=log_limits.JOBS_VARIABLE,
+)
+LOG_GIB_MAX = _daemon(
+    log_limits.GIB_FLAG,
+    log_limits.GIB_KIND,
+    log_limits.GIB_MEANING,
+    default=log_limits.DEFAULTS.gib_max,
+    variable=log_limits.GIB_VARIABLE,
+)
+LISTEN = _daemon("--listen", launch_values.ENDPOINT, "serve the control API over TCP too; needs the three below")
+TLS_CERT = _daemon("--tls-cert", _FILE, "certificate of this supervisor (PEM)")
+TLS_KEY = _daemon("--tls-key", _FILE, "its private key (PEM)")
+TLS_CA = _daemon("--tls-ca", _FILE, "authority that signs the operators' certificates (PEM)")
+METRICS = _daemon("--metrics", launch_values.ENDPOINT, "Prometheus metrics are", status=Status.LATER)
+
+DAEMON_SETTINGS: tuple[Setting, ...] = (
+    CONFIG,
+    SOCKET_DIR,
+    STATE_DIR,
+    RETURN_TIMEOUT,
+    LOG_JOBS_MAX,
+    LOG_GIB_MAX,
+    LISTEN,
+    TLS_CERT,
+    TLS_KEY,
+    TLS_CA,
+    METRICS,
+)
+
+
+class TlsFiles(msgspec.Struct, frozen=True):
+    certificate: str
+    key: str
+    authority: str
+
+
+class DaemonSettings(msgspec.Struct, frozen=True):
+    """What one `holdfast daemon` was asked to be. None: the default place, see the edges that own it."""
+
+    config_file: str | None = None
+    socket_dir: str | None = None
+    state_dir: str | None = None
+    supervisor_return_timeout_s: float = 60.0
+    log_limits: LogLimits = log_limits.DEFAULTS
+    listen: tuple[str, int] | None = None  # never without tls
+    tls: TlsFiles | None = None
+    metrics: tuple[str, int] | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def parse_daemon(argv: Sequence[str], *, environ: Mapping[str, str]) -> DaemonSettings:
+    """The settings of `holdfast daemon <argv>`: defaults < file < environment < command line.
+
+    Reads the file that --config names. Raises InvalidRequestError or ConfigurationError. `--help` prints the help and
+    raises SystemExit(0).
+    """
+    line = read_command_line(argv, TypedLine(flags=settings_by_flag(DAEMON_SETTINGS), command_name="daemon"))
+    if line.help_wanted:
+        sys.stdout.write(daemon_help(DAEMON_SETTINGS))
+        raise SystemExit(0)
+    if line.command:
+        raise InvalidRequestError(f"cannot use {line.command[0]}: holdfast daemon takes flags only; remove it")
+    given = {**read_variables(environ, DAEMON_SETTINGS), **line.given}
+    config = given.get(CONFIG.name)
+    warnings: tuple[str, ...] = ()
+    if config is not None:
+        from_file, warnings = _file_values(str(config.value))
+        given = {**from_file, **given}
+    _refuse_what_is_missing(given)
+    return DaemonSettings(
+        config_file=_path(given, CONFIG),
+        socket_dir=_path(given, SOCKET_DIR),
+        state_dir=_path(given, STATE_DIR),
+        supervisor_return_timeout_s=cast("float", _value(given, RETURN_TIMEOUT)),
+        log_limits=LogLimits(
+            cast("int", _value(given, LOG_JOBS_MAX)),
+            cast("float", _value(given, LOG_GIB_MAX)),
+        ),
+        listen=_address(given, LISTEN),
+        tls=_tls(given),
+        metrics=_address(given, METRICS),
+        warnings=warnings,
+    )
+
+
+def _file_values(path: str) -> tuple[dict[str, Given], tuple[str, ...]]:
+    """Keys at the top are ours, whatever they are; a fault_tolerance section is checked and left to the jobs."""
+    from supervisor.config import daemon_file  # yaml costs 20 ms: only where there is a file
+
+    return daemon_file.read_daemon_file(path, settings_by_key(DAEMON_SETTINGS))
+
+
+def _path(given: Mapping[str, Given], setting: Setting) -> str | None:
+    one = given.get(setting.name)
+    return os.path.abspath(str(one.value)) if one is not None else None
+
+
+def _value(given: Mapping[str, Given], setting: Setting) -> object:
+    one = given.get(setting.name)
+    return setting.default if one is None else one.value
+
+
+def _address(given: Mapping[str, Given], setting: Setting) -> tuple[str, int] | None:
+    one = given.get(setting.name)
+    if one is None:
+        return None
+    host, port = launch_values.split_endpoint(str(one.value))
+    if not host or port is None:
+        raise one.problem("it needs a host and a port", f"write {setting.flag} HOST:PORT, such as 127.0.0.1:9464")
+    return host, port
+
+
+def _tls(given: Mapping[str, Given]) -> TlsFiles | None:
+    """All three files or none; over TCP nobody is served without them."""
+    paths = [_path(given, setting) for setting in (TLS_CERT, TLS_KEY, TLS_CA)]
+    named = [given[setting.name] for setting in (TLS_CERT, TLS_KEY, TLS_CA) if setting.name in given]
+    listen = given.get(LISTEN.name)
+    if listen is not None and len(named) < len(paths):
+        raise listen.problem(
+            "the control API is served over TCP with mutual TLS only", "give --tls-cert, --tls-key and --tls-ca"
+        )
+    if not named:
+        return None
+    if listen is None:
+        raise named[0].problem("there is no --listen that it could serve", f"give --listen, or {named[0].removal}")
+    certificate, key, authority = cast("list[str]", paths)
+    return TlsFiles(certificate, key, authority)
+
+
+def _refuse_what_is_missing(given: Mapping[str, Given]) -> None:
+    for one in given.values():
+        if one.setting.status is Status.LATER:
+            raise one.problem(f"{one.setting.meaning} not supported yet", one.removal)

@@ -1,0 +1,248 @@
+"""Which --ft-* flags and keys of the `fault_tolerance:` section are there, with what types, units and defaults?
+
+The names are the reference launcher's. Rules for later readers: a setting whose capability is missing is LATER, with
+the values that ask for nothing in `harmless`; one that has nothing to act on in this architecture is INERT.
+"""
+
+from __future__ import annotations
+
+from supervisor.config import values
+from supervisor.config.setting import Group, Setting, Status
+
+ITERATIONS_MAX = 1_000_000_000
+_MIB_MAX = 1_048_576.0
+
+
+def _works(flag: str, kind: values.Kind, group: Group, path: str, meaning: str, *, switch: bool = False) -> Setting:
+    key = (flag.replace("-", "_"),)
+    return Setting(f"--ft-{flag}", kind, meaning, group, path=path, keys=key, is_switch=switch)
+
+
+def _inert(flag: str, kind: values.Kind, default: object, meaning: str, old_flags: tuple[str, ...] = ()) -> Setting:
+    key = (flag.replace("-", "_"),)
+    return Setting(
+        f"--ft-{flag}",
+        kind,
+        meaning,
+        Group.INERT,
+        default=default,
+        keys=key,
+        old_flags=old_flags,
+        status=Status.INERT,
+        is_switch=kind is values.BOOLEAN,
+    )
+
+
+def _later(
+    flag: str,
+    kind: values.Kind,
+    default: object,
+    meaning: str,
+    harmless: tuple[object, ...] = (),
+    tolerated: tuple[object, ...] = (),
+    keys: tuple[str, ...] = (),
+    other_flags: tuple[str, ...] = (),
+) -> Setting:
+    return Setting(
+        f"--ft-{flag}",
+        kind,
+        meaning,
+        Group.LATER,
+        default=default,
+        keys=keys or (flag.replace("-", "_"),),
+        harmless=harmless,
+        tolerated=tolerated,
+        status=Status.LATER,
+        is_switch=kind is values.BOOLEAN,
+        other_flags=other_flags,
+    )
+
+
+_LIMIT = values.seconds(none=True)
+_PERIOD = values.seconds()
+_SECONDS = values.seconds(zero=True)
+
+CONFIG_FILE = Setting(
+    "--ft-cfg-path",
+    values.PATH,
+    "YAML file with a fault_tolerance section",
+    Group.RUN,
+    old_flags=("--fault-tol-cfg-path",),
+)
+RESTART_POLICY = Setting(
+    "--ft-restart-policy",
+    values.choice("any-failed", "min-healthy"),
+    "restart when a rank failed, or if too few nodes are whole",
+    Group.RESTART,
+    path="restart.policy",
+    keys=("restart_policy",),
+    old_flags=("--restart-policy",),
+)
+
+WORKING: tuple[Setting, ...] = (
+    CONFIG_FILE,
+    RESTART_POLICY,
+    _works(
+        "no-restart-exit-code",
+        values.integer(1, 255),
+        Group.RESTART,
+        "restart.no_restart_exit_code",
+        "exit code of a job that should not be started again",
+    ),
+    _works(
+        "max-no-progress-cycles",
+        values.integer(-1, 1_000_000, "cycles"),
+        Group.RESTART,
+        "restart.max_no_progress_cycles",
+        "end the job after so many cycles without progress; 0: never",
+    ),
+    _works(
+        "min-progress-iterations",
+        values.integer(1, ITERATIONS_MAX, "iterations"),
+        Group.RESTART,
+        "restart.min_progress_iterations",
+        "iterations in one cycle that count as progress",
+    ),
+    _works(
+        "checkpoint-iteration-file",
+        values.PATH,
+        Group.RESTART,
+        "checkpoint_iteration_file",
+        "file with the last saved iteration, one number: judges progress",
+    ),
+    _works(
+        "initial-rank-heartbeat-timeout",
+        _LIMIT,
+        Group.HANGS,
+        "hang_limits.initial_heartbeat_s",
+        "longest silence from the client's init to its first heartbeat",
+    ),
+    _works(
+        "rank-heartbeat-timeout", _LIMIT, Group.HANGS, "hang_limits.heartbeat_s", "longest silence between heartbeats"
+    ),
+    _works(
+        "rank-section-timeouts",
+        values.SECTIONS,
+        Group.HANGS,
+        "hang_limits.sections",
+        "longest time in each named section; others are not watched",
+    ),
+    _works(
+        "rank-out-of-section-timeout",
+        _LIMIT,
+        Group.HANGS,
+        "hang_limits.out_of_section_s",
+        "longest time with no section open",
+    ),
+    _works(
+        "num-warmup-iterations",
+        values.integer(0, ITERATIONS_MAX, "steps"),
+        Group.HANGS,
+        "hang_limits.warm_up_steps",
+        "first steps of a cycle, which have the limit of section warmup",
+    ),
+    _works(
+        "safety-factor",
+        values.number(1.0, 1000.0),
+        Group.HANGS,
+        "safety_factor",
+        "observed maxima times this are the calculated timeouts",
+    ),
+    _works(
+        "rank-termination-signal",
+        values.SIGNAL,
+        Group.HANGS,
+        "rank_termination_signal",
+        "signal to a rank that hangs, after SIGCONT",
+    ),
+    _works(
+        "install-exception-hook",
+        values.BOOLEAN,
+        Group.HANGS,
+        "install_exception_hook",
+        "an uncaught exception ends the rank at once with its traceback",
+        switch=True,
+    ),
+    _works(
+        "numa-bind-strict",
+        values.BOOLEAN,
+        Group.WORKERS,
+        "numa_bind_strict",
+        "memory of the worker's own NUMA node only (HOLDFAST_GPUS_PER_NUMA)",
+        switch=True,
+    ),
+)
+
+NO_EFFECT: tuple[Setting, ...] = (
+    _inert("workload-check-interval", _PERIOD, 5.0, "deadlines are exact; nothing polls"),
+    _inert("restart-check-interval", _PERIOD, 60.0, "nothing polls for restarts"),
+    _inert("skip-section-response", values.BOOLEAN, True, "heartbeats and sections never wait for an answer"),
+    _inert("rdzv-impl", values.choice("barrier", "legacy"), "barrier", "there is one rendezvous"),
+    _inert(
+        "log-level",
+        values.text("LEVEL", shape=values.Shape.WORD),
+        "INFO",
+        "rank monitors have no log level of their own",
+    ),
+    _inert("check-remaining-processes", values.BOOLEAN, False, "what is left of a cycle is always ended"),
+    _inert(
+        "ignore-missing-cfg",
+        values.BOOLEAN,
+        False,
+        "no configuration file is needed",
+        ("--ignore-missing-fault-tol-cfg",),
+    ),
+)
+
+_NIC_COUNTER = "/sys/class/infiniband/{nic}/ports/1/counters/link_downed"
+_NIC_STATE = "/sys/class/infiniband/{nic}/ports/1/state"
+
+NOT_YET: tuple[Setting, ...] = (
+    _later("segment", values.integer(1, 100_000, "nodes"), None, "segments of nodes are"),
+    _later("node-health-check-endpoint", values.PATH, "", "node health checks are"),
+    _later(
+        "node-health-check-policy",
+        values.choice("documented", "tolerant", "strict"),
+        "documented",
+        "node health checks are",
+    ),
+    _later("node-health-check-interval", _PERIOD, 5.0, "node health checks are"),
+    _later("enable-nic-monitor", values.BOOLEAN, False, "NIC checks are"),
+    _later("enable-nic-healthcheck", values.BOOLEAN, False, "NIC checks are"),
+    _later("pci-topo-file", values.PATH, "", "NIC checks are"),
+    _later("link-down-path-template", values.PATH, _NIC_COUNTER, "NIC checks are", ("",)),
+    _later("link-state-path-template", values.PATH, _NIC_STATE, "NIC checks are", ("",)),
+    _later("enable-dist-storage-healthcheck", values.BOOLEAN, False, "storage checks are"),
+    _later(
+        "storage-health-check-path",
+        values.PATH,
+        "",
+        "storage checks are",
+        keys=("storage_healthcheck_path", "storage_health_check_path"),
+        other_flags=("--ft-storage-healthcheck-path",),
+    ),
+    _later("gpu-memory-reclaim-timeout", _SECONDS, 0.0, "waiting for GPU memory is", tolerated=(50.0,)),
+    _later("gpu-memory-tolerance-mb", values.number(0.0, _MIB_MAX, "MiB"), 512.0, "waiting for GPU memory is"),
+    _later("gpu-memory-poll-interval", _PERIOD, 2.0, "waiting for GPU memory is"),
+    _later("cycle-info-dir", values.PATH, "", "cycle info files are"),
+    _later("per-cycle-applog-prefix", values.PATH, "", "per-cycle logs are"),
+    _later("nvrx-logfile", values.PATH, "", "a launcher log in the per-cycle log is"),
+    _later("enable-log-server", values.BOOLEAN, False, "the log server is"),
+    _later("log-server-port", values.integer(1, 65535), 50051, "the log server is"),
+    _later("log-aggregator-count", values.integer(0, 10_000), 0, "the log server is"),
+    _later("log-leaf-max-queue-chunks", values.integer(-1, 100_000_000, "chunks"), -1, "the log server is"),
+    _later("log-server-log-prefix", values.PATH, "", "the log server is"),
+    _later("log-server-graceful-shutdown-timeout", _SECONDS, 60.0, "the log server is"),
+    _later("attribution-endpoint", values.text("ENDPOINT"), "", "attribution is"),
+    _later("attribution-startup-timeout", _SECONDS, 20.0, "attribution is"),
+    _later("attribution-llm-api-key-file", values.PATH, "", "attribution is"),
+    _later("attribution-llm-base-url", values.text("URL"), "", "attribution is"),
+    _later("attribution-llm-model", values.text("MODEL"), "", "attribution is"),
+    _later("attribution-analysis-backend", values.choice("lib", "mcp"), None, "attribution is"),
+    _later("attribution-stop-action", values.choice("log", "no-restart"), "log", "attribution is"),
+    _later("attribution-log-level", values.choice("debug", "info", "warning"), None, "attribution is"),
+    _later("attribution-export-url", values.text("URL"), "", "attribution is"),
+    _later("scheduler-exclusion-dir", values.PATH, "", "scheduler exclusion files are"),
+)
+
+FT_SETTINGS: tuple[Setting, ...] = WORKING + NO_EFFECT + NOT_YET

@@ -1,0 +1,87 @@
+"""Everything that one job is, after flags, file and environment were resolved."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from supervisor.core.facts import HangLimits, JobRules, RestartRules
+
+
+class Entry(enum.StrEnum):
+    """What `command` starts with."""
+
+    SCRIPT = "script"  # a Python file
+    MODULE = "module"  # -m
+    COMMAND = "command"  # --no-python
+
+
+class SpawnMethod(enum.StrEnum):
+    AUTO = "auto"  # fork where it can't be noticed, else exec
+    FORK = "fork"  # an error where it can't be done
+    EXEC = "exec"
+
+
+class Redirect(enum.IntFlag):
+    """torchrun's numbers for --redirects and --tee."""
+
+    NONE = 0
+    OUT = 1
+    ERR = 2
+    ALL = 3
+
+
+class JobSpec(msgspec.Struct, frozen=True):
+    """One job on this node. Holds no environment values: those travel beside it and are never stored."""
+
+    job_id: str
+    command: tuple[str, ...]  # script, module or command, then its arguments
+    entry: Entry = Entry.SCRIPT
+    python: str = ""  # the job's interpreter; "": the supervisor's own
+    cwd: str = ""
+    local_world_size: int = 1
+    role: str = "default"
+    run_id: str = ""  # --rdzv-id, exported as TORCHELASTIC_RUN_ID; "": the job id
+
+    spawn_method: SpawnMethod = SpawnMethod.AUTO
+    preload: str = "auto"  # auto, torch, none, or modules with commas between them
+    gpus_per_numa: int | None = None  # NVRX_GPUS_PER_NUMA: bind with numactl
+    numa_bind_strict: bool = True
+
+    agent_store: bool = True  # False: rank 0 hosts the TCPStore
+    master_addr: str = "127.0.0.1"
+    master_port: int = 0  # 0: a fresh one for each cycle
+
+    log_dir: str = ""  # "": the default place
+    log_line_prefix_template: str = ""  # TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE; "": torchrun's own, [role0]:
+    redirects: tuple[tuple[int | None, Redirect], ...] = ()  # (local rank or None for all, what)
+    tee: tuple[tuple[int | None, Redirect], ...] = ()
+    local_ranks_filter: tuple[int, ...] = ()  # ranks whose output reaches the console; empty: all
+
+    hang_limits: HangLimits = msgspec.field(default_factory=HangLimits)
+    restart: RestartRules = msgspec.field(default_factory=RestartRules)
+    workers_stop_timeout_s: float = 15.0
+    term_timeout_s: float = 1800.0
+    rank_termination_signal: int = 9
+    evidence_budget_s: float = 0.25
+    completion_grace_s: float | None = None
+    signals_to_handle: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+
+    safety_factor: float = 5.0
+    install_exception_hook: bool = False
+    checkpoint_iteration_file: str = ""
+
+    def rules(self) -> JobRules:
+        """The part that the core's machines decide by."""
+        return JobRules(
+            job_id=self.job_id,
+            local_world_size=self.local_world_size,
+            hang_limits=self.hang_limits,
+            restart=self.restart,
+            workers_stop_timeout_s=self.workers_stop_timeout_s,
+            term_timeout_s=self.term_timeout_s,
+            rank_termination_signal=self.rank_termination_signal,
+            evidence_budget_s=self.evidence_budget_s,
+            completion_grace_s=self.completion_grace_s,
+        )

@@ -1,0 +1,136 @@
+"""How does a job's specification travel as JSON, and what makes one fit to run?"""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+import types
+import typing
+from functools import cache
+from typing import Any, cast
+
+import msgspec
+
+from supervisor.config.job_spec import JobSpec
+from supervisor.config.launch_settings import RUN_SETTINGS
+from supervisor.config.launch_values import WORKERS_MAX
+from supervisor.config.setting import value_at
+from supervisor.config.values import ValueProblem, parse_job_id
+from supervisor.errors import InvalidRequestError
+
+COMMAND_WORDS_MAX = 10_000
+
+
+def job_spec_to_json(spec: JobSpec) -> str:
+    """One line of JSON, every field of `spec` by its name."""
+    return json.dumps(msgspec.to_builtins(spec), separators=(",", ":"))
+
+
+def job_spec_from_json(text: str) -> JobSpec:
+    """The specification in `text`, checked as strictly as flags are. Raises InvalidRequestError.
+
+    A field that is missing has its default, an unknown one is refused.
+    """
+    try:
+        body: object = json.loads(text)
+    except ValueError as error:
+        raise _refusal(f"it is not JSON ({error})") from error
+    except RecursionError as error:
+        raise _refusal("it is nested too deep") from error
+    spec = cast("JobSpec", _build(JobSpec, body, ""))
+    check_job_spec(spec)
+    return spec
+
+
+def check_job_spec(spec: JobSpec) -> None:
+    """Refuse what no flag could have said: each value must survive its own reader. Raises InvalidRequestError."""
+    try:
+        parse_job_id(spec.job_id)
+    except ValueProblem as trouble:
+        raise _refusal(f"job_id: {trouble.why}") from None
+    if not spec.command or not spec.command[0] or len(spec.command) > COMMAND_WORDS_MAX:
+        raise _refusal("command: it is empty or too long")
+    if any("\0" in word for word in (*spec.command, spec.cwd)):
+        raise _refusal("command or cwd: a NUL byte is in it")
+    if not 1 <= spec.local_world_size <= WORKERS_MAX:
+        raise _refusal(f"local_world_size: a node has 1 to {WORKERS_MAX} workers")
+    if spec.gpus_per_numa is not None and spec.gpus_per_numa < 1:
+        raise _refusal("gpus_per_numa: it is below the least value 1")
+    if spec.restart.min_nodes != 1:
+        raise _refusal("restart.min_nodes: more than one node is not supported yet")
+    for name in ("backoff_base_s", "backoff_max_s"):
+        if not getattr(spec.restart, name) >= 0:
+            raise _refusal(f"restart.{name}: it is below the least value 0")
+    for setting in RUN_SETTINGS:
+        if setting.path:
+            value = value_at(spec, setting.path)
+            try:
+                if setting.kind.parse(setting.kind.show(value)) != value:
+                    raise _refusal(f"{setting.path}: no flag could have said this")
+            except ValueProblem as trouble:
+                raise _refusal(f"{setting.path}: {trouble.why}") from None
+
+
+def _refusal(why: str) -> InvalidRequestError:
+    return InvalidRequestError(f"cannot use the job specification: {why}; submit one of this version of holdfast")
+
+
+@cache
+def _fields(kind: type) -> dict[str, tuple[Any, bool]]:
+    """Name → type, and whether the field must be there."""
+    return {field.name: (field.type, field.required) for field in msgspec.structs.fields(kind)}
+
+
+def _build(annotation: object, value: object, where: str) -> object:
+    """`value`, as the JSON decoder gave it, as a `kind`."""
+    kind = cast("Any", annotation)
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in typing.get_args(kind):
+            return None
+        (kind,) = (option for option in typing.get_args(kind) if option is not type(None))
+        return _build(kind, value, where)
+    if origin is tuple:
+        return _build_tuple(typing.get_args(kind), value, where)
+    if issubclass(kind, msgspec.Struct):
+        return _build_struct(cast("type", kind), value, where)
+    if issubclass(kind, enum.Enum):
+        try:
+            return kind(_exactly(int if issubclass(kind, int) else str, value, where))
+        except ValueError:
+            raise _refusal(f"{where}: there is no such word") from None
+    return _exactly(kind, value, where)
+
+
+def _build_struct(kind: type, value: object, where: str) -> object:
+    if not isinstance(value, dict):
+        raise _refusal(f"{where or 'it'} is not an object")
+    body, known = cast("dict[str, object]", value), _fields(kind)
+    prefix = f"{where}." if where else ""
+    for name in body:
+        if name not in known:
+            raise _refusal(f"{prefix}{name[:80]}: there is no such field")
+    for name, (_, required) in known.items():
+        if required and name not in body:
+            raise _refusal(f"{prefix}{name} is missing")
+    return kind(**{name: _build(known[name][0], one, prefix + name) for name, one in body.items()})
+
+
+def _build_tuple(parts: tuple[Any, ...], value: object, where: str) -> tuple[object, ...]:
+    if not isinstance(value, list):
+        raise _refusal(f"{where} is not a list")
+    items = cast("list[object]", value)
+    if parts[-1] is Ellipsis:
+        return tuple(_build(parts[0], one, where) for one in items)
+    if len(items) != len(parts):
+        raise _refusal(f"{where}: an entry has {len(items)} parts instead of {len(parts)}")
+    return tuple(_build(part, one, where) for part, one in zip(parts, items, strict=True))
+
+
+def _exactly(kind: type, value: object, where: str) -> object:
+    if kind is float and type(value) is int:
+        value = float(value) if abs(value) < 2**53 else math.inf
+    if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
+        raise _refusal(f"{where}: it is not {'text' if kind is str else f'a finite {kind.__name__}'}")
+    return value

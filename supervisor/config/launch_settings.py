@@ -1,0 +1,320 @@
+"""Which of torchrun's flags are there, and which of our own?"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from supervisor.config import launch_values, log_limits, values
+from supervisor.config.fault_tolerance import FT_SETTINGS
+from supervisor.config.setting import Group, Setting, Status
+
+_STOP = values.seconds(zero=True)
+
+
+def _inert(flag: str, kind: values.Kind, default: object, meaning: str) -> Setting:
+    return Setting(flag, kind, meaning, Group.INERT, default=default, status=Status.INERT)
+
+
+def _later(flag: str, kind: values.Kind, default: object, meaning: str, harmless: tuple[object, ...] = ()) -> Setting:
+    return Setting(
+        flag,
+        kind,
+        meaning,
+        Group.LATER,
+        default=default,
+        harmless=harmless,
+        status=Status.LATER,
+        is_switch=kind is values.BOOLEAN,
+    )
+
+
+WORKERS = Setting(
+    "--nproc-per-node",
+    launch_values.WORKERS,
+    "workers on this node; auto: its GPUs if it has any, else CPUs",
+    Group.WORKERS,
+    default=1,
+)
+MODULE = Setting(
+    "--module",
+    values.BOOLEAN,
+    "the script is a module, as in python -m",
+    Group.WORKERS,
+    default=False,
+    short="-m",
+    is_switch=True,
+)
+NO_PYTHON = Setting(
+    "--no-python", values.BOOLEAN, "the script is a command of any kind", Group.WORKERS, default=False, is_switch=True
+)
+PYTHON = Setting(
+    "--python",
+    values.text("PATH"),
+    "the job's interpreter",
+    Group.WORKERS,
+    path="python",
+    other_variables=("PYTHON_EXEC",),
+    default_words="this one",
+)
+NO_AGENT_STORE = Setting(
+    "--no-agent-store",
+    values.BOOLEAN,
+    "rank 0 serves the TCPStore itself",
+    Group.WORKERS,
+    default=False,
+    is_switch=True,
+)
+SHUTDOWN_TIMEOUT = Setting(
+    "--shutdown-timeout",
+    _STOP,
+    "both stop timeouts above at once, where they are not given",
+    Group.RESTART,
+    other_variables=("TORCH_ELASTIC_SHUTDOWN_TIMEOUT",),
+    default_words="not set",
+)
+NNODES = Setting("--nnodes", launch_values.NODES, "nodes; only 1 for now", Group.NODES, default=(1, 1))
+ENDPOINT = Setting(
+    "--rdzv-endpoint", launch_values.ENDPOINT, "where nodes meet; one node meets itself", Group.NODES, default=""
+)
+BACKEND = Setting(
+    "--rdzv-backend", launch_values.BACKEND, "how nodes meet; one node meets itself", Group.NODES, default="static"
+)
+RUN_ID = Setting(
+    "--rdzv-id",
+    values.text("ID"),
+    "exported to workers as TORCHELASTIC_RUN_ID",
+    Group.NODES,
+    path="run_id",
+    default_words="the job id",
+)
+RENDEZVOUS_OPTIONS = Setting(
+    "--rdzv-conf", launch_values.RENDEZVOUS_OPTIONS, "options of the rendezvous", Group.NODES, default=()
+)
+NODE_RANK = Setting("--node-rank", values.integer(0, 1_000_000), "only 0 for now", Group.NODES, default=0)
+LOCAL_ADDRESS = Setting(
+    "--local-addr",
+    launch_values.ADDRESS,
+    "address of this node; MASTER_ADDR unless that is given",
+    Group.NODES,
+    default_words="not set",
+)
+MASTER_ADDRESS = Setting(
+    "--master-addr", launch_values.ADDRESS, "MASTER_ADDR of the workers", Group.NODES, path="master_addr"
+)
+JOB_ID = Setting("--job-id", values.JOB_ID_KIND, "name of the job", Group.RUN, default_words="from the script's name")
+SOCKET_DIR = Setting(
+    "--socket-dir",
+    values.text("DIR", empty=False),
+    "directory of a supervisor's sockets",
+    Group.RUN,
+    other_variables=("HOLDFAST_SOCKET_DIR",),
+    default_words="the first that answers",
+)
+STATE_DIR = Setting(
+    "--state-dir",
+    values.text("DIR", empty=False),
+    "directory of journal and logs",
+    Group.RUN,
+    other_variables=("HOLDFAST_STATE_DIR",),
+    default_words="your state directory",
+)
+LOG_JOBS_MAX = Setting(
+    log_limits.JOBS_FLAG,
+    log_limits.JOBS_KIND,
+    log_limits.JOBS_MEANING,
+    Group.RUN,
+    default=log_limits.DEFAULTS.jobs_max,
+    other_variables=(log_limits.JOBS_VARIABLE,),
+)
+LOG_GIB_MAX = Setting(
+    log_limits.GIB_FLAG,
+    log_limits.GIB_KIND,
+    log_limits.GIB_MEANING,
+    Group.RUN,
+    default=log_limits.DEFAULTS.gib_max,
+    other_variables=(log_limits.GIB_VARIABLE,),
+)
+DRY_RUN = Setting(
+    "--dry-run", values.BOOLEAN, "print what would be run, and run nothing", Group.RUN, default=False, is_switch=True
+)
+STANDALONE = Setting(
+    "--standalone", values.BOOLEAN, "torchrun's word for one node", Group.NODES, default=False, is_switch=True
+)
+
+LAUNCH_SETTINGS: tuple[Setting, ...] = (
+    WORKERS,
+    MODULE,
+    NO_PYTHON,
+    PYTHON,
+    Setting(
+        "--role",
+        values.text("NAME", empty=False),
+        "role of the workers, exported as ROLE_NAME",
+        Group.WORKERS,
+        path="role",
+    ),
+    Setting(
+        "--spawn-method",
+        values.choice("auto", "fork", "exec"),
+        "fork from a warm interpreter, or start each worker anew",
+        Group.WORKERS,
+        path="spawn_method",
+        keys=("spawn_method",),
+    ),
+    Setting(
+        "--preload",
+        launch_values.PRELOAD,
+        "modules that the warm interpreter loads ahead",
+        Group.WORKERS,
+        path="preload",
+        keys=("preload",),
+    ),
+    NO_AGENT_STORE,
+    Setting(
+        "--max-restarts",
+        values.integer(0, 1_000_000, "restarts"),
+        "restarts of the job before it fails",
+        Group.RESTART,
+        path="restart.max_restarts",
+        keys=("max_restarts",),
+    ),
+    Setting(
+        "--workers-stop-timeout",
+        _STOP,
+        "SIGTERM to SIGKILL at a restart",
+        Group.RESTART,
+        path="workers_stop_timeout_s",
+        keys=("workers_stop_timeout",),
+    ),
+    Setting(
+        "--term-timeout",
+        _STOP,
+        "SIGTERM to SIGKILL after this command was signalled",
+        Group.RESTART,
+        path="term_timeout_s",
+        keys=("term_timeout",),
+    ),
+    SHUTDOWN_TIMEOUT,
+    Setting(
+        "--signals-to-handle",
+        values.SIGNALS,
+        "signals forwarded to the workers",
+        Group.RESTART,
+        path="signals_to_handle",
+    ),
+    Setting(
+        "--completion-grace-s",
+        values.seconds(zero=True, none=True),
+        "a rank still running so long after another exited 0 is a fault",
+        Group.HANGS,
+        path="completion_grace_s",
+        keys=("completion_grace_s",),
+    ),
+    Setting(
+        "--evidence-budget-s",
+        values.seconds(zero=True, most=60.0),
+        "time for taking stacks before a rank that hangs is ended",
+        Group.HANGS,
+        path="evidence_budget_s",
+        keys=("evidence_budget_s",),
+    ),
+    Setting(
+        "--log-dir",
+        values.text("DIR"),
+        "where logs of this job go",
+        Group.OUTPUT,
+        path="log_dir",
+        default_words="under the state directory",
+    ),
+    Setting(
+        "--redirects",
+        launch_values.STREAMS,
+        "to files: 1 stdout, 2 stderr, 3 both, or by local rank 0:1,1:3",
+        Group.OUTPUT,
+        path="redirects",
+        short="-r",
+    ),
+    Setting(
+        "--tee",
+        launch_values.STREAMS,
+        "the same, to files and with a prefix to the console",
+        Group.OUTPUT,
+        path="tee",
+        short="-t",
+    ),
+    Setting(
+        "--local-ranks-filter",
+        launch_values.RANKS,
+        "local ranks whose output the console shows",
+        Group.OUTPUT,
+        path="local_ranks_filter",
+        default_words="all",
+    ),
+    NNODES,
+    STANDALONE,
+    BACKEND,
+    ENDPOINT,
+    RUN_ID,
+    RENDEZVOUS_OPTIONS,
+    NODE_RANK,
+    MASTER_ADDRESS,
+    Setting(
+        "--master-port",
+        values.integer(0, 65535),
+        "MASTER_PORT of the workers; 0: a fresh one each cycle",
+        Group.NODES,
+        path="master_port",
+    ),
+    LOCAL_ADDRESS,
+    JOB_ID,
+    SOCKET_DIR,
+    STATE_DIR,
+    LOG_JOBS_MAX,
+    LOG_GIB_MAX,
+    DRY_RUN,
+    _inert(
+        "--monitor-interval", values.seconds(), 0.1, "the supervisor learns of an exit from the kernel; nothing polls"
+    ),
+    _inert(
+        "--start-method",
+        values.choice("spawn", "fork", "forkserver"),
+        "spawn",
+        "--spawn-method says how workers are started",
+    ),
+    _inert("--event-log-handler", values.text("NAME"), "null", "holdfast events and the journal hold the events"),
+    _later("--run-path", values.BOOLEAN, False, "running the script inside the launcher's worker is"),
+    _later("--duplicate-stdout-filters", values.text("FILTERS"), "", "a filtered copy of the output is"),
+    _later("--duplicate-stderr-filters", values.text("FILTERS"), "", "a filtered copy of the output is"),
+    _later("--logs-specs", values.text("NAME"), "", "a logging plug-in of torchrun is", ("default",)),
+    _later(
+        "--numa-binding",
+        values.choice("node", "socket", "exclusive", "core-complex"),
+        None,
+        "torchrun's NUMA binding (use HOLDFAST_GPUS_PER_NUMA) is",
+    ),
+    _later("--virtual-local-rank", values.BOOLEAN, False, "a virtual local rank is"),
+    _later("--keep-ranks", values.BOOLEAN, False, "survivors that keep their ranks are"),
+    _later("--replace-wait-s", values.seconds(zero=True), None, "waiting for a replacement is"),
+)
+
+RUN_SETTINGS: tuple[Setting, ...] = LAUNCH_SETTINGS + FT_SETTINGS
+
+
+@cache
+def settings_by_flag(settings: tuple[Setting, ...] = RUN_SETTINGS) -> dict[str, tuple[Setting, bool]]:
+    """Every long and short spelling with dashes → its setting, and whether the spelling is an old one."""
+    table: dict[str, tuple[Setting, bool]] = {}
+    for setting in settings:
+        for flag in (setting.flag, *setting.other_flags, *filter(None, (setting.short,))):
+            table[flag] = (setting, False)
+        for flag in setting.old_flags:
+            table[flag] = (setting, True)
+        if setting.flag.startswith("--ft-"):
+            table["--ft-param-" + setting.flag[5:]] = (setting, True)
+    return table
+
+
+@cache
+def settings_by_key(settings: tuple[Setting, ...] = RUN_SETTINGS) -> dict[str, Setting]:
+    """Every key of the fault_tolerance section (or of the daemon's file)."""
+    return {key: setting for setting in settings for key in setting.keys}

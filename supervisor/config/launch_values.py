@@ -1,0 +1,143 @@
+"""How are the values that are torchrun's own read: nodes, ranks, redirects, addresses?"""
+
+from __future__ import annotations
+
+import re
+from typing import cast
+
+from supervisor.config.job_spec import Redirect
+from supervisor.config.values import Kind, Shape, ValueProblem, show_list
+
+WORKERS_MAX = 1024  # workers on one node
+StreamMap = tuple[tuple[int | None, Redirect], ...]
+WORKER_WORDS = ("auto", "cpu", "gpu")
+
+_STREAM_MAP = re.compile(r"[0-9]+:[0-3](,[0-9]+:[0-3])*")
+_MODULES = re.compile(r"[A-Za-z_][\w.]*(,[A-Za-z_][\w.]*)*")
+
+
+def parse_nodes(value: str) -> tuple[int, int]:
+    """MIN or MIN:MAX."""
+    parts = value.split(":")
+    if len(parts) > 2 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise ValueProblem("it is neither a number of nodes nor MIN:MAX", "write 1")
+    low, high = int(parts[0]), int(parts[-1])
+    if not 1 <= low <= high:
+        raise ValueProblem("MIN must be 1 or more and MAX no less than MIN", "write 1")
+    return low, high
+
+
+def show_nodes(value: object) -> str:
+    low, high = cast("tuple[int, int]", value)
+    return str(low) if low == high else f"{low}:{high}"
+
+
+def parse_workers(value: str) -> int | str:
+    """A number, or auto, cpu, gpu: counted later."""
+    word = value.strip().lower()
+    if word in WORKER_WORDS:
+        return word
+    if word == "xpu":
+        raise ValueProblem("Intel GPUs are not supported yet", "write their number")
+    try:
+        count = int(word)
+    except ValueError:
+        raise ValueProblem("it is neither a number nor auto, cpu or gpu", "write the number of workers") from None
+    if not 1 <= count <= WORKERS_MAX:
+        raise ValueProblem(f"a node has 1 to {WORKERS_MAX} workers", "write a number in this range")
+    return count
+
+
+def parse_streams(value: str) -> StreamMap:
+    """torchrun's `3` for all ranks, or `0:1,1:3` for each."""
+    if value in ("0", "1", "2", "3"):
+        return () if value == "0" else ((None, Redirect(int(value))),)
+    if not _STREAM_MAP.fullmatch(value):
+        raise ValueProblem(
+            "it is neither 0 to 3 nor a map of local ranks", "write 3 (both streams of all ranks) or 0:1,1:2"
+        )
+    pairs = [part.split(":") for part in value.split(",")]
+    return tuple({int(rank): Redirect(int(what)) for rank, what in pairs}.items())
+
+
+def show_streams(value: object) -> str:
+    pairs = cast("StreamMap", value)
+    return ",".join(str(int(what)) if rank is None else f"{rank}:{int(what)}" for rank, what in pairs) or "0"
+
+
+def parse_ranks(value: str) -> tuple[int, ...]:
+    """Local ranks with commas between them; nothing at all is all ranks."""
+    if not value.strip():
+        return ()
+    ranks = [part.strip() for part in value.split(",")]
+    if not all(rank.isascii() and rank.isdigit() for rank in ranks):
+        raise ValueProblem("it is not a list of local ranks", "write ranks such as 0,1,2")
+    return tuple(sorted({int(rank) for rank in ranks}))
+
+
+def parse_endpoint(value: str) -> str:
+    """HOST or HOST:PORT, an IPv6 address in brackets; nothing at all is no endpoint."""
+    host, port = split_endpoint(value)
+    if value and not host:
+        raise ValueProblem("it names no host", "write HOST:PORT, an IPv6 address in brackets")
+    if port is not None and not 0 <= port <= 65535:
+        raise ValueProblem("a port is 0 to 65535", "write HOST:PORT")
+    return value
+
+
+def split_endpoint(value: str) -> tuple[str, int | None]:
+    """Host without brackets, and the port if there is one. Raises ValueProblem."""
+    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:\[\]]*))(?::([0-9]{1,9}))?", value)
+    if not found:
+        raise ValueProblem("it is not HOST:PORT", "write HOST:PORT, an IPv6 address in brackets")
+    return found[1] or found[2] or "", int(found[3]) if found[3] is not None else None
+
+
+def parse_address(value: str) -> str:
+    """A host name or an address; IPv6 with or without brackets."""
+    bare = value[1:-1] if value.startswith("[") and value.endswith("]") else value
+    if not re.fullmatch(r"[A-Za-z0-9._:%-]+", bare):
+        raise ValueProblem("it is no host name and no address", "write one such as 127.0.0.1")
+    return bare
+
+
+def parse_preload(value: str) -> str:
+    if value in ("auto", "torch", "none") or _MODULES.fullmatch(value):
+        return value
+    raise ValueProblem("it is neither auto, torch, none nor a list of modules", "write modules such as torch,numpy")
+
+
+def parse_rendezvous_options(value: str) -> tuple[tuple[str, str], ...]:
+    """`key=value,key=value`."""
+    pairs: list[tuple[str, str]] = []
+    for part in value.split(",") if value.strip() else ():
+        key, equals, setting = part.partition("=")
+        if not equals or not key.strip():
+            raise ValueProblem(f"'{part.strip()}' is not KEY=VALUE", "write KEY=VALUE,KEY=VALUE")
+        pairs.append((key.strip(), setting.strip()))
+    return tuple(pairs)
+
+
+def show_rendezvous_options(value: object) -> str:
+    pairs = cast("tuple[tuple[str, str], ...]", value)
+    return ",".join(f"{key}={setting}" for key, setting in pairs)
+
+
+def parse_backend(value: str) -> str:
+    name = value.lower()
+    if name in ("static", "c10d"):
+        return name
+    if name.startswith("etcd"):
+        raise ValueProblem("rendezvous through etcd is not supported yet", "write c10d")
+    raise ValueProblem("it is neither c10d nor static", "write c10d")
+
+
+BACKEND = Kind("c10d|static", "", Shape.TEXT, parse_backend)
+NODES = Kind("MIN[:MAX]", "nodes", Shape.TEXT, parse_nodes, show_nodes)
+WORKERS = Kind("N|auto|cpu|gpu", "workers", Shape.WORD, parse_workers)
+STREAMS = Kind("STREAMS", "", Shape.TEXT, parse_streams, show_streams)
+RANKS = Kind("RANKS", "", Shape.TEXT, parse_ranks, show_list)
+ENDPOINT = Kind("HOST:PORT", "", Shape.TEXT, parse_endpoint)
+ADDRESS = Kind("ADDRESS", "", Shape.TEXT, parse_address)
+PRELOAD = Kind("auto|torch|none|MODULES", "", Shape.TEXT, parse_preload)
+RENDEZVOUS_OPTIONS = Kind("KEY=VALUE,...", "", Shape.TEXT, parse_rendezvous_options, show_rendezvous_options)

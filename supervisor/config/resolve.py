@@ -1,0 +1,293 @@
+"""Defaults, file, environment and command line: which job is it, then?
+
+Order: defaults < file < environment (PET_*) < command line. Only the value that wins is judged for what it asks; a
+value that cannot be read at all is an error wherever it stands.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
+from typing import cast
+
+import msgspec
+
+from supervisor.config import devices, environment, launch_settings, log_limits
+from supervisor.config.fault_tolerance import CONFIG_FILE
+from supervisor.config.given import Given
+from supervisor.config.help_text import run_help
+from supervisor.config.job_spec import Entry, JobSpec, SpawnMethod
+from supervisor.config.launch_settings import RUN_SETTINGS
+from supervisor.config.launch_values import WORKERS_MAX
+from supervisor.config.log_limits import LogLimits
+from supervisor.config.run_flags import TypedLine, read_command_line
+from supervisor.config.setting import Setting, Status, value_at
+from supervisor.errors import ConfigurationError, InvalidRequestError
+
+# Keys of --rdzv-conf that torchrun and the reference launcher know. On one node none of them has anything to do.
+RENDEZVOUS_KEYS = frozenset(
+    {
+        "is_host", "join_timeout", "last_call_timeout", "close_timeout", "read_timeout", "timeout", "rank",
+        "store_connect_wait_seconds", "use_libuv", "replacement_group_size", "store_type", "keep_alive_interval",
+        "keep_alive_max_attempt", "heartbeat_timeout", "segment_check_interval", "segment",
+    }
+)  # fmt: skip
+
+
+class RunRequest(msgspec.Struct, frozen=True):
+    """What one `holdfast run` asks for."""
+
+    spec: JobSpec
+    environment: dict[str, str]  # what the job's processes inherit; never stored or shown
+    warnings: tuple[str, ...] = ()
+    socket_dir: str | None = None  # explicit: --socket-dir or HOLDFAST_SOCKET_DIR
+    state_dir: str | None = None
+    log_limits: LogLimits = log_limits.DEFAULTS
+    config_file: str | None = None
+    dry_run: bool = False
+
+
+class _Values:
+    """The winning value of each setting."""
+
+    def __init__(self, given: Mapping[str, Given]) -> None:
+        self.given = given
+
+    def of(self, setting: Setting) -> object:
+        one = self.given.get(setting.name)
+        return setting.default_value() if one is None else one.value
+
+    def has(self, setting: Setting) -> Given | None:
+        return self.given.get(setting.name)
+
+    def text(self, setting: Setting) -> str | None:
+        one = self.given.get(setting.name)
+        return str(one.value) if one is not None and one.value != "" else None
+
+
+def parse_run(
+    argv: Sequence[str],
+    *,
+    environ: Mapping[str, str],
+    cwd: str,
+    count_gpus: Callable[[Mapping[str, str]], int] = devices.count_gpus,
+) -> RunRequest:
+    """The job that `holdfast run <argv>` asks for.
+
+    Reads the YAML file if one is named, asks NVML if GPUs are to be counted, else touches nothing. Raises
+    InvalidRequestError (exit code 2) for a mistake on the command line, ConfigurationError (78) for one in file or
+    environment. `--help` prints the help and raises SystemExit(0).
+    """
+    line = read_command_line(argv)
+    if line.help_wanted:
+        sys.stdout.write(run_help())
+        raise SystemExit(0)
+    from_environment = environment.read_variables(environ)
+    given = {**from_environment, **line.given}
+    config_file = _config_file(given, cwd)
+    if config_file is not None:
+        given = {**_file_values(config_file), **given}
+    values = _Values(given)
+    warnings = [*dict.fromkeys(line.warnings), *_judge(given), *environment.variable_warnings(environ)]
+    spec = _job_spec(line, values, environ, cwd, count_gpus)
+    warnings += _rank_warnings(values, spec)
+    base, notes = environment.job_environment(environ, spec.local_world_size)
+    return RunRequest(
+        spec=spec,
+        environment=base,
+        warnings=tuple(warnings + notes),
+        socket_dir=_absolute(values.text(launch_settings.SOCKET_DIR), cwd),
+        state_dir=_absolute(values.text(launch_settings.STATE_DIR), cwd),
+        log_limits=LogLimits(
+            cast("int", values.of(launch_settings.LOG_JOBS_MAX)),
+            cast("float", values.of(launch_settings.LOG_GIB_MAX)),
+        ),
+        config_file=config_file,
+        dry_run=bool(values.of(launch_settings.DRY_RUN)),
+    )
+
+
+def _config_file(given: Mapping[str, Given], cwd: str) -> str | None:
+    one = given.get(CONFIG_FILE.name)
+    return _absolute(str(one.value), cwd) if one is not None and one.value else None
+
+
+def _absolute(path: str | None, cwd: str) -> str | None:
+    return None if path is None else os.path.join(cwd, path)
+
+
+def _file_values(path: str) -> dict[str, Given]:
+    from supervisor.config import yaml_source  # yaml costs 20 ms: only where there is a file
+
+    file = yaml_source.read_yaml(path)
+    section = yaml_source.fault_tolerance_section(file)
+    return yaml_source.read_keys(file, section, launch_settings.settings_by_key())
+
+
+def _judge(given: Mapping[str, Given]) -> list[str]:
+    """Warnings for what does nothing; an error for what is not there yet."""
+    warnings: list[str] = []
+    for one in given.values():
+        setting = one.setting
+        if setting.status is Status.INERT:
+            warnings.append(f"{one.shown} has no effect here: {setting.meaning}")
+        if setting.status is not Status.LATER or one.value in (setting.default_value(), *setting.harmless):
+            continue
+        if one.value in setting.tolerated:
+            warnings.append(f"{one.shown} has no effect yet: {setting.meaning} not supported yet")
+            continue
+        if setting.name.startswith("ft_gpu_memory") and _is_off(given.get("ft_gpu_memory_reclaim_timeout")):
+            continue
+        raise one.problem(f"{setting.meaning} not supported yet", one.removal)
+    return warnings
+
+
+def _is_off(timeout: Given | None) -> bool:
+    return timeout is not None and timeout.value == 0
+
+
+def _job_spec(
+    line: TypedLine,
+    values: _Values,
+    environ: Mapping[str, str],
+    cwd: str,
+    count_gpus: Callable[[Mapping[str, str]], int],
+) -> JobSpec:
+    _check_one_node(values)
+    entry, command = _entry(line, values)
+    job_id = values.text(launch_settings.JOB_ID) or default_job_id(entry, command[0], os.urandom(4).hex())
+    spec = JobSpec(
+        job_id=job_id,
+        command=command,
+        entry=entry,
+        cwd=cwd,
+        local_world_size=_local_world_size(values, environ, count_gpus),
+        agent_store=not values.of(launch_settings.NO_AGENT_STORE),
+        log_line_prefix_template=environ.get(environment.LOG_LINE_PREFIX, ""),
+        gpus_per_numa=environment.gpus_per_numa(environ),
+    )
+    for setting in RUN_SETTINGS:
+        one = values.has(setting)
+        if one is not None and setting.path:
+            spec = replace_at(spec, setting.path, one.value)
+    spec = _stop_timeouts(_addresses(spec, values), values)
+    if spec.log_dir:
+        spec = msgspec.structs.replace(spec, log_dir=os.path.join(cwd, spec.log_dir))
+    if spec.checkpoint_iteration_file:
+        path = os.path.join(cwd, spec.checkpoint_iteration_file)
+        spec = msgspec.structs.replace(spec, checkpoint_iteration_file=path)
+    _check_spawn(spec, values, environ)
+    return spec
+
+
+def replace_at(spec: JobSpec, path: str, value: object) -> JobSpec:
+    """`spec` with the field at a dotted path replaced; words become the field's enumeration."""
+    old = value_at(spec, path)
+    if isinstance(old, enum.Enum):
+        value = type(old)(value)
+    head, _, rest = path.partition(".")
+    if rest:
+        value = msgspec.structs.replace(getattr(spec, head), **{rest: value})
+    return msgspec.structs.replace(spec, **{head: value})  # pyright: ignore[reportArgumentType]
+
+
+def default_job_id(entry: Entry, program: str, suffix: str) -> str:
+    """Readable and unique: train-9f3a1c07."""
+    stem = program if entry is Entry.MODULE else PurePath(program).stem
+    clean = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-.") else "-" for letter in stem)
+    return f"{clean.strip('.-')[:40] or 'job'}-{suffix}"
+
+
+def _check_one_node(values: _Values) -> None:
+    nodes = values.has(launch_settings.NNODES)
+    if nodes is not None and nodes.value != (1, 1):
+        raise nodes.problem("more than one node is not supported yet", "write --nnodes 1")
+    node_rank = values.has(launch_settings.NODE_RANK)
+    if node_rank is not None and node_rank.value != 0:
+        raise node_rank.problem(
+            "more than one node is not supported yet, and the only node has rank 0", node_rank.removal
+        )
+
+
+def _entry(line: TypedLine, values: _Values) -> tuple[Entry, tuple[str, ...]]:
+    module, no_python = values.of(launch_settings.MODULE), values.of(launch_settings.NO_PYTHON)
+    if module and no_python:
+        raise InvalidRequestError("cannot use --no-python with --module: a module needs Python; remove one of them")
+    if not line.command or not line.command[0]:
+        raise InvalidRequestError("cannot run: no script is named; write holdfast run [options] script.py")
+    return Entry.MODULE if module else Entry.COMMAND if no_python else Entry.SCRIPT, line.command
+
+
+def _local_world_size(
+    values: _Values, environ: Mapping[str, str], count_gpus: Callable[[Mapping[str, str]], int]
+) -> int:
+    value = values.of(launch_settings.WORKERS)
+    if isinstance(value, int):
+        return value
+    gpus = 0 if value == "cpu" else count_gpus(environ)
+    if value == "gpu" and gpus == 0:
+        one = values.has(launch_settings.WORKERS)
+        assert one is not None  # "gpu" is not the default
+        hidden = "CUDA_VISIBLE_DEVICES" in environ
+        remedy = "check CUDA_VISIBLE_DEVICES" if hidden else "check nvidia-smi, or write a number"
+        raise one.problem("this node has no GPU that a worker could use", remedy)
+    return min(gpus or devices.count_cpus(), WORKERS_MAX)
+
+
+def _addresses(spec: JobSpec, values: _Values) -> JobSpec:
+    """--local-addr is where the workers' store is told to be, unless --master-addr says another place."""
+    local = values.text(launch_settings.LOCAL_ADDRESS)
+    if local is not None and values.has(launch_settings.MASTER_ADDRESS) is None:
+        return msgspec.structs.replace(spec, master_addr=local)
+    return spec
+
+
+def _stop_timeouts(spec: JobSpec, values: _Values) -> JobSpec:
+    """torchrun has one stop timeout where there are two here; an explicit one of the two wins."""
+    both = values.has(launch_settings.SHUTDOWN_TIMEOUT)
+    if both is None or not isinstance(both.value, float):
+        return spec
+    for path in ("workers_stop_timeout_s", "term_timeout_s"):
+        if path.removesuffix("_s") not in values.given:
+            spec = replace_at(spec, path, both.value)
+    return spec
+
+
+def _check_spawn(spec: JobSpec, values: _Values, environ: Mapping[str, str]) -> None:
+    if spec.gpus_per_numa is not None and not _in_path("numactl", environ.get("PATH", os.defpath)):
+        raise ConfigurationError(
+            f"cannot bind workers to NUMA nodes: numactl is not in PATH; install numactl, or unset "
+            f"{environment.GPUS_PER_NUMA} and {environment.GPUS_PER_NUMA_REFERENCE}"
+        )
+    if spec.spawn_method is not SpawnMethod.FORK:
+        return
+    one = values.given["spawn_method"]
+    if spec.entry is Entry.COMMAND:
+        raise one.problem("a command that is not Python cannot be forked", "write --spawn-method auto")
+    if spec.gpus_per_numa is not None:
+        raise one.problem("numactl binding needs a new process for each worker", "write --spawn-method auto")
+
+
+def _in_path(program: str, path: str) -> bool:
+    return any(os.access(os.path.join(folder, program), os.X_OK) for folder in path.split(os.pathsep) if folder)
+
+
+def _rank_warnings(values: _Values, spec: JobSpec) -> list[str]:
+    """Things that torchrun lets pass and that can hardly be meant."""
+    warnings: list[str] = []
+    named = {rank for rank, _ in spec.redirects + spec.tee if rank is not None} | set(spec.local_ranks_filter)
+    beyond = sorted(rank for rank in named if rank >= spec.local_world_size)
+    if beyond:
+        warnings.append(
+            f"output flags name local rank {beyond[0]}, but local ranks are 0 to {spec.local_world_size - 1}: "
+            "it has no effect"
+        )
+    options = values.of(launch_settings.RENDEZVOUS_OPTIONS)
+    pairs: tuple[tuple[str, str], ...] = options if isinstance(options, tuple) else ()  # pyright: ignore[reportUnknownVariableType]
+    unknown = [key for key, _ in pairs if key not in RENDEZVOUS_KEYS]
+    if unknown:
+        warnings.append(f"--rdzv-conf {unknown[0]} has no effect here: nothing knows this key")
+    return warnings

@@ -1,0 +1,70 @@
+"""Which refusals can a caller of the supervisor act on?
+
+Messages read "cannot <do what>: <why>; <remedy>", without a full stop. A subclass exists only where API and command
+line answer it differently (gRPC code, exit code).
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """A refusal that somebody can act on. `reason` is a constant in UPPER_SNAKE_CASE for programs."""
+
+    reason = "REFUSED"
+    exit_code = 1
+
+
+class NotFoundError(HoldfastError):
+    """There is no such job, rank or node."""
+
+    reason = "NOT_FOUND"
+    exit_code = 1
+
+
+class AlreadyExistsError(HoldfastError):
+    """A live job has this id."""
+
+    reason = "ALREADY_EXISTS"
+    exit_code = 1
+
+
+class InvalidRequestError(HoldfastError):
+    """The request is wrong whatever the state; repeating it does not help."""
+
+    reason = "INVALID_REQUEST"
+    exit_code = 2
+
+
+class NotNowError(HoldfastError):
+    """The state of job or node forbids it: the job has ended, the node is cordoned."""
+
+    reason = "NOT_NOW"
+    exit_code = 1
+
+
+class ExhaustedError(HoldfastError):
+    """A bound is reached; later it may work."""
+
+    reason = "EXHAUSTED"
+    exit_code = 75
+
+
+class InUseError(HoldfastError):
+    """Another process holds it now; once that one has ended it may work."""
+
+    reason = "IN_USE"
+    exit_code = 75
+
+
+class NoSupervisorError(HoldfastError):
+    """Nobody answers where a supervisor should."""
+
+    reason = "NO_SUPERVISOR"
+    exit_code = 69
+
+
+class ConfigurationError(HoldfastError):
+    """File, flag or environment is wrong."""
+
+    reason = "BAD_CONFIGURATION"
+    exit_code = 78
