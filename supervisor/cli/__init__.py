@@ -1,0 +1,91 @@
+"""Which command did the user type, and with which exit code does it end?
+
+Commands are modules that are imported when they are typed: `holdfast run` loads nothing that only `status` needs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from supervisor.cli.commands import ADOPT, COMMANDS, LATER, Command, near_miss, usage
+from supervisor.errors import HoldfastError
+
+USAGE_ERROR = 2
+CONFIGURATION_ERROR = 78
+INTERRUPTED = 130  # 128 + SIGINT
+BROKEN_PIPE = 141  # 128 + SIGPIPE: who read our output has gone
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. Never raises for what a user can cause."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    fault = _foreign_owner()
+    if fault:
+        return _say(fault, CONFIGURATION_ERROR)
+    try:
+        code = _dispatch(arguments)
+        sys.stdout.flush()
+    except HoldfastError as error:
+        return _say(str(error), error.exit_code)
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit; let that go nowhere instead of failing again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except SystemExit as end:  # argparse, which has printed why
+        return end.code if isinstance(end.code, int) else USAGE_ERROR
+    return code
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        (sys.stdout if arguments else sys.stderr).write(usage())
+        return 0 if arguments else USAGE_ERROR
+    name, *rest = arguments
+    if name in ("-V", "--version", "version"):
+        import supervisor
+
+        sys.stdout.write(f"holdfast {supervisor.__version__}\n")
+        return 0
+    if name in COMMANDS:
+        return _run_command(COMMANDS[name], rest)
+    if name == ADOPT.name:
+        return _run_command(ADOPT, rest)
+    if name in LATER:
+        return _say(f"cannot run holdfast {name}: not supported yet", USAGE_ERROR)
+    return _say(f"cannot run holdfast {name}: there is no such command{near_miss(name)}; see holdfast --help", 2)
+
+
+def _run_command(command: Command, arguments: list[str]) -> int:
+    module = import_module(command.module)
+    if command.takes_raw_arguments:
+        return module.execute_argv(arguments)
+    from argparse import ArgumentParser
+
+    parser = ArgumentParser(prog=f"holdfast {command.name}", description=command.summary, allow_abbrev=False)
+    module.add_arguments(parser)
+    given = parser.parse_args(arguments)
+    from supervisor.cli.interrupt import ends_at_once  # Not before `holdfast run`, whose workers wait for each import.
+
+    with ends_at_once():
+        return module.execute(given)
+
+
+def _foreign_owner() -> str:
+    """PyPI's `supervisor` installs into the same directory as ours: whichever is removed takes files of the other."""
+    here = os.path.dirname(os.path.dirname(__file__))
+    if not os.path.exists(os.path.join(here, "supervisord.py")):
+        return ""
+    return (
+        "cannot run: the distribution 'supervisor' (supervisord) is installed in this environment, too, and owns the "
+        "import name 'supervisor'; uninstall one of them and reinstall the other, or use an environment for each"
+    )
+
+
+def _say(text: str, code: int) -> int:
+    sys.stderr.write(f"holdfast: {text}\n")
+    return code

@@ -1,0 +1,84 @@
+"""`python -m supervisor adopt`: the private supervisor of ranks that somebody else has started.
+
+worker_client/inprocess/private_supervisor.py starts it, at most one per job and node, and reads the line that it writes
+to --ready-fd: "ready", or why it could not start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+
+from supervisor.config.job_spec import JobSpec
+from supervisor.core.facts import HangLimits
+from supervisor.errors import HoldfastError
+
+ENDPOINT_FILE = "endpoint.json"
+
+
+def execute_argv(argv: Sequence[str]) -> int:
+    """Serves until the last rank has ended; returns the exit code."""
+    parser = ArgumentParser(prog="holdfast adopt", allow_abbrev=False)
+    parser.add_argument("--dir", type=Path, required=True, help="a 0700 directory of this user, removed at the end")
+    parser.add_argument("--ready-fd", type=int, required=True)
+    parser.add_argument("--local-world-size", type=int, required=True)
+    parser.add_argument("--job-id", required=True)
+    parser.add_argument("command", nargs="*", help="what the ranks run, for people")
+    given = parser.parse_args(argv)
+    spec = JobSpec(
+        job_id=given.job_id,
+        command=tuple(given.command) or ("unknown",),
+        local_world_size=given.local_world_size,
+        hang_limits=HangLimits(heartbeat_s=None),
+    )
+    starter = _Starter(given.ready_fd, spec.job_id, given.dir)
+    try:
+        from supervisor.daemon import serve_adopted
+
+        anyio.run(serve_adopted, spec, given.dir, starter.opened, backend_options={"use_uvloop": True})
+    except HoldfastError as error:
+        starter.say(str(error))
+        return error.exit_code
+    finally:
+        shutil.rmtree(given.dir, ignore_errors=True)
+    return 0
+
+
+class _Starter:
+    """Who started this supervisor and waits for one line."""
+
+    def __init__(self, descriptor: int, job_id: str, folder: Path) -> None:
+        self._descriptor = descriptor
+        self._job_id = job_id
+        self._folder = folder
+        os.set_inheritable(descriptor, False)
+
+    def opened(self, socket_path: Path, token_path: Path) -> None:
+        """Tells all ranks of this node how to speak to us, then the one that waits."""
+        told = {
+            "HOLDFAST_SOCKET": str(socket_path),
+            "HOLDFAST_JOB_ID": self._job_id,
+            "HOLDFAST_TOKEN_FILE": str(token_path),
+            "HOLDFAST_CYCLE": "0",
+        }
+        unfinished = self._folder / f"{ENDPOINT_FILE}.new"
+        unfinished.write_text(json.dumps(told))
+        unfinished.replace(self._folder / ENDPOINT_FILE)
+        self.say("ready")
+
+    def say(self, line: str) -> None:
+        """Once; whoever waited may be gone."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            try:
+                os.write(descriptor, f"{line}\n".encode())
+            except OSError:
+                return
+            finally:
+                os.close(descriptor)

@@ -1,0 +1,39 @@
+"""How does a command reach the supervisor of a live job, or of a node, to change something?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from supervisor.cli.supervisors import Supervisors
+from supervisor.errors import NoSupervisorError, NotFoundError, NotNowError
+
+if TYPE_CHECKING:
+    from supervisor.edges.operators.control_client import ControlClient
+
+
+def ask_live(supervisors: Supervisors, name: str, *, verb: str) -> tuple[str, ControlClient]:
+    """The job's whole id and its supervisor. Raises NotNowError for a job that has ended, NotFoundError, …"""
+    found = supervisors.find(name, verb=verb, live_only=True)
+    report = found.report
+    if report.state.has_ended:
+        raise NotNowError(f"cannot {verb} job {report.job_id}: it has ended ({report.state})")
+    if found.supervisor is None:
+        raise NoSupervisorError(
+            f"cannot {verb} job {report.job_id}: its supervisor (pid {report.supervisor_pid}) does not answer"
+        )
+    return report.job_id, found.supervisor.client
+
+
+def ask_node(supervisors: Supervisors, name: str, *, verb: str) -> ControlClient:
+    """The supervisor that serves the node: private ones take no other jobs anyway."""
+    known: list[str] = []
+    for each in supervisors.answering:
+        for report in [] if each.is_private else each.client.nodes():
+            if report.name == name:
+                return each.client
+            known.append(report.name)
+    if not known:
+        raise NoSupervisorError(
+            f"cannot {verb} node {name}: no holdfast daemon runs here; start one with holdfast daemon"
+        )
+    raise NotFoundError(f"cannot {verb} node {name}: the daemon here serves {', '.join(known)}")

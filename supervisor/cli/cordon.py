@@ -1,0 +1,23 @@
+"""`holdfast cordon NODE`: it takes no new jobs; those that run go on."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from supervisor.cli import output
+from supervisor.cli.control import ask_node
+from supervisor.cli.supervisors import Supervisors, add_place_arguments, who_asks
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("node", metavar="NODE")
+    parser.add_argument("--reason", help="shown by holdfast nodes; default: who asked")
+    add_place_arguments(parser)
+
+
+def execute(arguments: Namespace) -> int:
+    with Supervisors(arguments) as supervisors:
+        client = ask_node(supervisors, arguments.node, verb="cordon")
+        client.cordon(arguments.node, reason=arguments.reason or f"holdfast cordon by {who_asks()}")
+    output.say(f"node {arguments.node} takes no new jobs; holdfast uncordon {arguments.node} ends that")
+    return 0

@@ -1,0 +1,108 @@
+"""What do programs read: the JSON of status, jobs, nodes, events and stacks? Keys may be added, none renamed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from supervisor.core.facts import Evidence
+from supervisor.ports import JobReport, NodeReport, RankReport, RecordedEvent
+
+STATUS_SCHEMA = "holdfast.status/v1"
+NODES_SCHEMA = "holdfast.nodes/v1"
+STACKS_SCHEMA = "holdfast.stacks/v1"
+
+Document: TypeAlias = dict[str, object]
+
+
+def status_document(reports: Iterable[JobReport]) -> Document:
+    return {"schema": STATUS_SCHEMA, "jobs": [job_document(report) for report in reports]}
+
+
+def job_document(report: JobReport) -> Document:
+    return {
+        "job_id": report.job_id,
+        "state": report.state.value,
+        "cycle": report.cycle,
+        "iteration": report.iteration,
+        "max_restarts": report.max_restarts,
+        "restarts_used": report.restarts_used,
+        "reason": report.reason,
+        "nodes": [{"name": node.name, "state": node.state, "group_rank": node.group_rank} for node in report.nodes],
+        "ranks": [_rank_document(rank) for rank in report.ranks],
+        "exit_code": report.exit_code,
+        "submitted_at": timestamp(report.submitted_at_ns),
+        "ended_at": None if report.ended_at_ns is None else timestamp(report.ended_at_ns),
+        "log_dir": report.log_dir,
+        "command": list(report.command),
+        "supervisor_pid": report.supervisor_pid,
+    }
+
+
+def _rank_document(rank: RankReport) -> Document:
+    return {
+        "rank": rank.rank,
+        "local_rank": rank.local_rank,
+        "node": rank.node,
+        "pid": rank.pid,
+        "state": rank.state,
+        "heartbeat_age_s": _seconds(rank.heartbeat_age_s),
+        "sections": [
+            {"name": each.name, "age_s": _seconds(each.age_s), "limit_s": each.limit_s} for each in rank.sections
+        ],
+        "cycle_started_at": None if rank.cycle_started_at_ns is None else timestamp(rank.cycle_started_at_ns),
+        "exit_code": rank.exit_code,
+        "exit_signal": rank.exit_signal,
+    }
+
+
+def nodes_document(reports: Iterable[NodeReport]) -> Document:
+    return {"schema": NODES_SCHEMA, "nodes": [node_document(report) for report in reports]}
+
+
+def node_document(report: NodeReport) -> Document:
+    return {
+        "name": report.name,
+        "state": report.state,
+        "reason": report.reason,
+        "jobs": list(report.job_ids),
+        "supervisor_pid": report.supervisor_pid,
+        "version": report.version,
+        "started_at": timestamp(report.started_at_ns),
+    }
+
+
+def event_document(event: RecordedEvent) -> Document:
+    return {
+        "at": timestamp(event.at_ns),
+        "job_id": event.job_id,
+        "cycle": event.cycle,
+        "iteration": event.iteration,
+        "node": event.node,
+        "rank": event.rank,
+        "kind": event.kind,
+        "reason": event.reason,
+        "sequence": event.sequence,
+        "details": dict(event.details),
+    }
+
+
+def stacks_document(job_id: str, evidence: Evidence) -> Document:
+    return {
+        "schema": STACKS_SCHEMA,
+        "job_id": job_id,
+        "source": evidence.source,
+        "groups": [{"ranks": list(group.ranks), "stack": group.stack} for group in evidence.groups],
+        "notes": list(evidence.notes),
+    }
+
+
+def timestamp(at_ns: int) -> str:
+    """RFC 3339 in UTC, to the microsecond."""
+    moment = datetime.fromtimestamp(at_ns // 10**9, UTC).replace(microsecond=at_ns % 10**9 // 1000)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _seconds(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

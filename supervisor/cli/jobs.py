@@ -1,0 +1,57 @@
+"""`holdfast jobs`: which jobs were there, finished ones too, and how did they end?"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from supervisor.cli import documents, output
+from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
+from supervisor.edges.machine.clock import Clock
+from supervisor.ports import JobReport
+
+HEADS = ("JOB", "STATE", "EXIT", "RESTARTS", "SUBMITTED", "TOOK", "REASON")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("-n", "--limit", type=int, default=0, metavar="N", help="only the newest N")
+    output.add_output_arguments(parser, "table", "json", "jsonl")
+    add_place_arguments(parser)
+
+
+def execute(arguments: Namespace) -> int:
+    with Supervisors(arguments) as supervisors:
+        found = supervisors.jobs(include_ended=True)
+        if arguments.limit > 0:
+            found = found[: arguments.limit]
+        reports = [each.report for each in found]
+        if arguments.output == "json":
+            output.write_json(documents.status_document(reports), one_line=False)
+        elif arguments.output == "jsonl":
+            for report in reports:
+                output.write_json(documents.job_document(report), one_line=True)
+        elif found:
+            output.write(output.table(HEADS, [_row(each) for each in found], output.paper(arguments.no_color)))
+        else:
+            output.say(f"no job was run yet, as far as {supervisors.state_dir} tells")
+        supervisors.tell_refusals()
+    return 0
+
+
+def restarts_cell(report: JobReport) -> str:
+    return f"{report.restarts_used}/{report.max_restarts}"
+
+
+def _row(found: FoundJob) -> tuple[str, ...]:
+    report = found.report
+    ended_at_ns = report.ended_at_ns or (Clock().unix_ns() if found.supervisor else report.submitted_at_ns)
+    took = output.duration((ended_at_ns - report.submitted_at_ns) / 1e9)
+    is_lost = found.supervisor is None and not report.state.has_ended
+    return (
+        report.job_id,
+        report.state.value + ("?" if is_lost else ""),
+        "-" if report.exit_code is None else str(report.exit_code),
+        restarts_cell(report),
+        output.short_time(report.submitted_at_ns, Clock().unix_ns()),
+        "-" if is_lost else took,
+        f"supervisor {report.supervisor_pid} does not answer; last: {report.reason}" if is_lost else report.reason,
+    )

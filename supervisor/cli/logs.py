@@ -1,0 +1,81 @@
+"""`holdfast logs JOB`: what did the ranks of a job print?"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from supervisor.cli import output
+from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
+from supervisor.edges.operators import log_streams
+from supervisor.edges.operators.log_streams import LogChoice, LogPiece
+
+LINE_BYTES_MAX = 64 * 1024  # a longer one is printed in parts
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB", help="its id, or a beginning that only it has")
+    parser.add_argument("--rank", type=int, metavar="N", help="of this rank only, as it was printed, without a prefix")
+    parser.add_argument("--cycle", type=int, metavar="C", help="of this cycle only")
+    parser.add_argument(
+        "-n", "--tail", type=int, default=0, metavar="N",
+        help="the last N lines of each rank and stream, of the newest cycle unless --cycle names another",
+    )  # fmt: skip
+    parser.add_argument("-f", "--follow", action="store_true", help="and what is printed from now on")
+    output.add_output_arguments(parser, "text", "jsonl")
+    add_place_arguments(parser)
+
+
+def execute(arguments: Namespace) -> int:
+    with Supervisors(arguments) as supervisors:
+        found = supervisors.find(arguments.job, verb="show output of")
+        choice = LogChoice(arguments.rank, arguments.cycle, max(0, arguments.tail))
+        pieces = _pieces(found, choice, follow=arguments.follow)
+        if arguments.output == "jsonl":
+            for line in _lines(pieces):
+                output.write_json(_line_document(line), one_line=True)
+        elif arguments.rank is not None:
+            for piece in pieces:
+                _write(piece.data)
+        else:
+            for line in _lines(pieces):
+                _write(f"[cycle {line.cycle} rank {line.rank}] ".encode() + line.data)
+    return 0
+
+
+def _pieces(found: FoundJob, choice: LogChoice, *, follow: bool) -> Iterator[LogPiece]:
+    if found.supervisor is not None:
+        return found.supervisor.client.logs(found.report.job_id, choice, follow=follow)
+    return log_streams.read(Path(found.report.log_dir), found.report.job_id, choice)
+
+
+def _lines(pieces: Iterable[LogPiece]) -> Iterator[LogPiece]:
+    """Whole lines, each with its end; a last one without an end gets one."""
+    waiting: dict[tuple[int, int, bool], bytes] = {}
+    for piece in pieces:
+        key = (piece.cycle, piece.rank, piece.is_stderr)
+        *whole, rest = (waiting.pop(key, b"") + piece.data).split(b"\n")
+        if len(rest) > LINE_BYTES_MAX:
+            whole, rest = [*whole, rest], b""
+        for line in whole:
+            yield LogPiece(piece.rank, piece.cycle, piece.is_stderr, line + b"\n")
+        if rest:
+            waiting[key] = rest
+    for (cycle, rank, is_stderr), rest in waiting.items():
+        yield LogPiece(rank, cycle, is_stderr, rest + b"\n")
+
+
+def _line_document(line: LogPiece) -> dict[str, object]:
+    return {
+        "cycle": line.cycle,
+        "rank": line.rank,
+        "stream": "stderr" if line.is_stderr else "stdout",
+        "line": line.data.decode("utf-8", "backslashreplace").rstrip("\r\n"),
+    }
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()

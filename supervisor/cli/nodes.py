@@ -1,0 +1,48 @@
+"""`holdfast nodes`: which nodes can be asked, and do they take jobs?"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from supervisor.cli import documents, output
+from supervisor.cli.supervisors import Supervisors, add_place_arguments
+from supervisor.errors import NoSupervisorError
+from supervisor.ports import NodeReport
+
+HEADS = ("NODE", "STATE", "SUPERVISOR", "VERSION", "SINCE", "JOBS", "REASON")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    output.add_output_arguments(parser, "table", "json", "jsonl")
+    add_place_arguments(parser)
+
+
+def execute(arguments: Namespace) -> int:
+    with Supervisors(arguments) as supervisors:
+        nodes: list[tuple[NodeReport, bool]] = []
+        for each in supervisors.answering:
+            nodes += [(report, each.is_private) for report in each.client.nodes()]
+        supervisors.tell_refusals()
+        if not nodes:
+            raise NoSupervisorError("cannot list nodes: no supervisor is running; start one with holdfast daemon")
+    if arguments.output == "json":
+        output.write_json(documents.nodes_document(report for report, _ in nodes), one_line=False)
+    elif arguments.output == "jsonl":
+        for report, _ in nodes:
+            output.write_json(documents.node_document(report), one_line=True)
+    else:
+        rows = [_row(report, is_private) for report, is_private in nodes]
+        output.write(output.table(HEADS, rows, output.paper(arguments.no_color)))
+    return 0
+
+
+def _row(report: NodeReport, is_private: bool) -> tuple[str, ...]:
+    return (
+        report.name,
+        report.state,
+        f"pid {report.supervisor_pid}" + (" (private)" if is_private else ""),
+        report.version,
+        output.clock_time(report.started_at_ns),
+        ", ".join(report.job_ids) or "-",
+        report.reason or "-",
+    )

@@ -1,0 +1,162 @@
+"""How do results look: tables for people, lines of JSON for programs, plain where nobody looks?"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import textwrap
+import threading
+from argparse import ArgumentParser
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+import msgspec
+
+REFRESH_S = 2.0
+NARROW = 28  # columns in which a sentence can still be read
+GAP = "  "
+HALF_A_YEAR_NS = 182 * 86_400 * 10**9
+COLOURS = {
+    "running": "32", "succeeded": "32", "ready": "32", "failed": "31", "hung": "31", "cordoned": "33",
+    "pending": "33", "rendezvous": "33", "starting": "33", "restarting": "33", "stopping": "33", "stopped": "33",
+}  # fmt: skip
+
+
+class Paper(msgspec.Struct, frozen=True):
+    """What stdout is. `width` None: not a terminal, so nothing is cut or wrapped."""
+
+    width: int | None
+    colours: bool
+
+
+def paper(no_colour: bool = False) -> Paper:
+    if not sys.stdout.isatty():
+        return Paper(None, colours=False)
+    plain = no_colour or bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+    return Paper(shutil.get_terminal_size().columns, colours=not plain)
+
+
+def add_output_arguments(parser: ArgumentParser, *formats: str) -> None:
+    parser.add_argument("-o", "--output", choices=formats, default=formats[0], help="default: %(default)s")
+    parser.add_argument("--no-color", action="store_true", help="no colours; NO_COLOR does the same")
+
+
+def write_json(document: object, *, one_line: bool) -> None:
+    text = json.dumps(document, ensure_ascii=False) if one_line else json.dumps(document, ensure_ascii=False, indent=2)
+    sys.stdout.write(_encodable(text) + "\n")
+    sys.stdout.flush()
+
+
+def write(text: str) -> None:
+    sys.stdout.write(_encodable(text))
+    sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    """A message for people, not a result."""
+    sys.stderr.write(_encodable(f"holdfast: {text}\n"))
+    sys.stderr.flush()
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], page: Paper) -> str:
+    """Columns as wide as they must be. The last one is a sentence: folded, or below its row on a narrow terminal."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+    return _line(heads, widths, page, is_head=True) + "".join(_line(row, widths, page) for row in cells)
+
+
+def row(cells: Sequence[str], widths: Sequence[int], page: Paper, *, is_head: bool = False) -> str:
+    """One line of a table that grows while it is read: its widths are given beforehand."""
+    return _line([printable(cell) for cell in cells], widths, page, is_head=is_head)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], page: Paper, *, is_head: bool = False) -> str:
+    *fixed, last = cells
+    pairs = list(zip(fixed, widths, strict=False))
+    head = "".join(_coloured(cell, page) + " " * (width - len(cell)) + GAP for cell, width in pairs)
+    used = sum(max(width, len(cell)) + len(GAP) for cell, width in pairs)
+    if page.width is None or (is_head and used + len(last) <= page.width):
+        return (head + last).rstrip() + "\n"
+    if page.width - used < NARROW:  # for every row, that they look alike
+        return head.rstrip() + "\n" + folded(last, page, indent=4, first_indent=4)
+    return head + folded(last, page, indent=used, first_indent=0)
+
+
+def folded(text: str, page: Paper, *, indent: int, first_indent: int | None = None) -> str:
+    """Wrapped at words, later lines indented; one long line where stdout is no terminal. Ends its last line.
+
+    `first_indent` None: the first line stands behind a label that is as wide as `indent`.
+    """
+    if page.width is None:
+        return text + "\n"
+    room = max(page.width - indent, NARROW)
+    lines = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
+    return " " * (first_indent or 0) + ("\n" + " " * indent).join(lines) + "\n"
+
+
+def _coloured(cell: str, page: Paper) -> str:
+    code = COLOURS.get(cell.rstrip("?"))
+    return f"\x1b[{code}m{cell}\x1b[0m" if code and page.colours else cell
+
+
+def coloured(word: str, page: Paper) -> str:
+    """A state in its colour."""
+    return _coloured(word, page)
+
+
+def printable(text: str) -> str:
+    """On one line and without control characters: a worker's words must not steer the reader's terminal."""
+    return "".join(each if each.isprintable() else " " if each in "\n\t" else f"\\x{ord(each):02x}" for each in text)
+
+
+def _encodable(text: str) -> str:
+    """What the terminal's encoding cannot show becomes an escape instead of an error."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def clock_time(at_ns: int) -> str:
+    """Local time with its date, for people."""
+    return datetime.fromtimestamp(at_ns / 1e9).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def event_time(at_ns: int) -> str:
+    """Local time to the millisecond, in which recoveries are counted."""
+    return datetime.fromtimestamp(at_ns // 10**9).strftime("%m-%d %H:%M:%S") + f".{at_ns // 10**6 % 1000:03}"
+
+
+def short_time(at_ns: int, now_ns: int) -> str:
+    """As `ls -l` shows it: with the hour, or with the year if it is more than half a year away."""
+    is_recent = abs(now_ns - at_ns) < HALF_A_YEAR_NS
+    return datetime.fromtimestamp(at_ns / 1e9).strftime("%b %d %H:%M" if is_recent else "%b %d  %Y")
+
+
+def duration(seconds: float) -> str:
+    """Two units at most: 0.4s, 12s, 3m05s, 2h14m, 5d03h."""
+    if seconds < 10:
+        return f"{max(seconds, 0.0):.1f}s"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86_400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86_400}d{whole % 86_400 // 3600:02}h"
+
+
+def plural(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def show_again(show: Callable[[], bool], page: Paper) -> None:
+    """Show, and again every two seconds, until `show` says that it was the last time. Ages change without events."""
+    never = threading.Event()
+    while True:
+        if page.width is not None:
+            sys.stdout.write("\x1b[H\x1b[2J")
+        if not show():
+            return
+        never.wait(REFRESH_S)

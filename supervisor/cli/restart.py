@@ -1,0 +1,23 @@
+"""`holdfast restart JOB`: all its workers anew, in a new cycle; takes nothing from the budget."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from supervisor.cli import output
+from supervisor.cli.control import ask_live
+from supervisor.cli.supervisors import Supervisors, add_place_arguments, who_asks
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB", help="its id, or a beginning that only it has")
+    parser.add_argument("--reason", help="recorded with the job; default: who asked")
+    add_place_arguments(parser)
+
+
+def execute(arguments: Namespace) -> int:
+    with Supervisors(arguments) as supervisors:
+        job_id, client = ask_live(supervisors, arguments.job, verb="restart")
+        cycle = client.restart(job_id, reason=arguments.reason or f"holdfast restart by {who_asks()}")
+    output.say(f"job {job_id} restarts: cycle {cycle} comes next")
+    return 0

@@ -1,0 +1,79 @@
+"""`holdfast run` where the node has a supervisor: hands the job over, shows its output, passes signals on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from supervisor.config.resolve import RunRequest
+from supervisor.edges.machine import signals as signal_edge
+from supervisor.edges.machine.socket_dir import CONTROL_SOCKET
+from supervisor.edges.operators.control_client import ControlClient
+from supervisor.edges.operators.log_streams import LogChoice
+from supervisor.errors import HoldfastError, NoSupervisorError
+from supervisor.ports import JobReport
+
+LAST_OUTPUT_TIMEOUT_S = 5.0  # for what the ranks wrote last, after the job has ended
+
+
+def run_on_node(request: RunRequest, directory: Path) -> int:
+    """Submits the job and follows it. Returns its exit code; a lost supervisor is a HoldfastError."""
+    # The daemon's own interpreter means nothing to the user: the job runs in the one that this command runs in.
+    spec = msgspec.structs.replace(request.spec, python=request.spec.python or sys.executable)
+    forwarded = set(signal_edge.numbers(spec.signals_to_handle))
+    # Blocked before any thread starts, so that only the forwarding thread takes them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
+    with ControlClient(directory / CONTROL_SOCKET) as client:
+        job_id = client.submit(spec, request.environment)
+        tell(f"job {job_id} runs under the node's supervisor in {directory}")
+        threading.Thread(target=_forward, args=(client, job_id, forwarded), daemon=True).start()
+        output = threading.Thread(target=_show_output, args=(client, job_id), daemon=True)
+        output.start()
+        report = _follow(client, job_id)
+        output.join(LAST_OUTPUT_TIMEOUT_S)
+    if report is None or report.exit_code is None:
+        raise NoSupervisorError(
+            f"cannot tell how job {job_id} ends: its supervisor in {directory} has gone, and no other one can take it "
+            "over yet; its workers run on for at most the daemon's --supervisor-return-timeout (60 s by default) and "
+            f"are ended then; see holdfast logs {job_id}"
+        )
+    if report.exit_code:
+        tell(f"job {job_id} {report.state}: {report.reason}")
+    return report.exit_code
+
+
+def _follow(client: ControlClient, job_id: str) -> JobReport | None:
+    """The last that was told of the job: its verdict, if its supervisor lived to tell it."""
+    last: JobReport | None = None
+    with suppress(NoSupervisorError):
+        for told in client.watch(job_id, follow=True):
+            if isinstance(told, JobReport):
+                last = told
+    return last
+
+
+def tell(message: str) -> None:
+    sys.stderr.write(f"holdfast: {message}\n")
+
+
+def _forward(client: ControlClient, job_id: str, numbers: set[signal.Signals]) -> None:
+    while True:
+        number = signal.sigwait(numbers)
+        try:
+            client.stop(job_id, reason=f"holdfast run got {signal.Signals(number).name}", signal=int(number))
+        except HoldfastError as error:
+            tell(str(error))
+
+
+def _show_output(client: ControlClient, job_id: str) -> None:
+    try:
+        for piece in client.logs(job_id, LogChoice(), follow=True):
+            os.write(2 if piece.is_stderr else 1, piece.data)
+    except (HoldfastError, BrokenPipeError):
+        return  # The job's end, or nobody reads us any more: the job goes on.

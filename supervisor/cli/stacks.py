@@ -1,0 +1,42 @@
+"""`holdfast stacks JOB`: where does each rank stand at this moment?"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from supervisor.cli import documents, output
+from supervisor.cli.control import ask_live
+from supervisor.cli.supervisors import Supervisors, add_place_arguments
+from supervisor.core.facts import Evidence
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB", help="its id, or a beginning that only it has")
+    parser.add_argument("--rank", type=int, metavar="N", help="of this rank only")
+    output.add_output_arguments(parser, "text", "json")
+    add_place_arguments(parser)
+
+
+def execute(arguments: Namespace) -> int:
+    with Supervisors(arguments) as supervisors:
+        job_id, client = ask_live(supervisors, arguments.job, verb="take stacks of")
+        evidence = client.stacks(job_id, arguments.rank)
+    if arguments.output == "json":
+        output.write_json(documents.stacks_document(job_id, evidence), one_line=False)
+    else:
+        output.write(_text(evidence))
+    return 0
+
+
+def _text(evidence: Evidence) -> str:
+    """Innermost frame last, as in a traceback."""
+    parts: list[str] = []
+    for group in evidence.groups:
+        word = "rank" if len(group.ranks) == 1 else "ranks"
+        frames = [f"  {output.printable(line.strip())}" for line in group.stack.splitlines() if line.strip()]
+        parts.append("\n".join([f"{word} {', '.join(map(str, group.ranks))}:", *frames]))
+    if evidence.notes:
+        parts.append("\n".join(output.printable(note) for note in evidence.notes))
+    if evidence.source:
+        parts.append(f"(by {evidence.source})")
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,129 @@
+"""`holdfast status`: which jobs are live, or how does one job stand, rank by rank?"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from supervisor.cli import documents, output
+from supervisor.cli.jobs import restarts_cell
+from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
+from supervisor.edges.machine.clock import Clock
+from supervisor.ports import JobReport, RankReport
+
+LIVE_HEADS = ("JOB", "STATE", "CYCLE", "RESTARTS", "RANKS", "AGE", "REASON")
+RANK_HEADS = ("RANK", "NODE", "PID", "STATE", "HEARTBEAT", "CYCLE AGE", "SECTIONS")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("job", nargs="?", metavar="JOB", help="its id, or a beginning that only it has")
+    parser.add_argument("--watch", action="store_true", help="show again every two seconds; with JOB, until it ends")
+    output.add_output_arguments(parser, "table", "json", "jsonl")
+    add_place_arguments(parser)
+
+
+def execute(arguments: Namespace) -> int:
+    page = output.paper(arguments.no_color)
+
+    def show() -> bool:
+        """True: there is more to see."""
+        with Supervisors(arguments) as supervisors:
+            if arguments.job:
+                found = supervisors.find(arguments.job, verb="show")
+                _show_one(found, arguments, page)
+                return not found.report.state.has_ended and found.supervisor is not None
+            _show_all(supervisors, arguments, page)
+            return True
+
+    if arguments.watch:
+        output.show_again(show, page)
+    else:
+        show()
+    return 0
+
+
+def _show_all(supervisors: Supervisors, arguments: Namespace, page: output.Paper) -> None:
+    reports = [found.report for found in supervisors.jobs(include_ended=False)]
+    if arguments.output == "jsonl":
+        for report in reports:
+            output.write_json(documents.job_document(report), one_line=True)
+    elif arguments.output == "json":
+        output.write_json(documents.status_document(reports), one_line=arguments.watch)
+    elif reports:
+        output.write(output.table(LIVE_HEADS, [_live_row(report) for report in reports], page))
+    else:
+        running = output.plural(len(supervisors.answering), "supervisor")
+        output.say(f"no job is running ({running} asked); holdfast jobs lists finished ones")
+    supervisors.tell_refusals()
+
+
+def _show_one(found: FoundJob, arguments: Namespace, page: output.Paper) -> None:
+    if arguments.output == "jsonl":
+        output.write_json(documents.job_document(found.report), one_line=True)
+    elif arguments.output == "json":
+        output.write_json(documents.status_document([found.report]), one_line=arguments.watch)
+    else:
+        output.write(_job_text(found, page))
+
+
+def _live_row(report: JobReport) -> tuple[str, ...]:
+    up = sum(rank.state == "running" for rank in report.ranks)
+    age_s = (Clock().unix_ns() - report.submitted_at_ns) / 1e9
+    return (
+        report.job_id, report.state.value, str(report.cycle), restarts_cell(report), f"{up}/{len(report.ranks)}",
+        output.duration(age_s), report.reason,
+    )  # fmt: skip
+
+
+def _job_text(found: FoundJob, page: output.Paper) -> str:
+    report = found.report
+    lines = [
+        ("job", report.job_id),
+        ("state", output.coloured(report.state.value, page) + _end_of(report)),
+        ("reason", output.printable(report.reason)),
+        ("cycle", f"{report.cycle}" + (f", iteration {report.iteration}" if report.iteration else "")),
+        ("restarts", f"{report.restarts_used} used of {report.max_restarts}"),
+        ("submitted", output.clock_time(report.submitted_at_ns)),
+        ("command", output.printable(" ".join(report.command))),
+        ("logs", output.printable(f"{report.log_dir}/{report.job_id}") if report.log_dir else ""),
+        ("nodes", ", ".join(f"{node.name} ({node.state})" for node in report.nodes)),
+        ("supervisor", _supervisor_text(found)),
+    ]
+    text = "".join(f"{name:<12}{output.folded(value, page, indent=12)}" for name, value in lines if value)
+    if report.ranks:
+        now_ns = Clock().unix_ns()
+        text += "\n" + output.table(RANK_HEADS, [_rank_row(rank, now_ns) for rank in report.ranks], page)
+    return text
+
+
+def _end_of(report: JobReport) -> str:
+    if report.ended_at_ns is None:
+        return ""
+    code = "" if report.exit_code is None else f", exit code {report.exit_code}"
+    return f" at {output.clock_time(report.ended_at_ns)}{code}"
+
+
+def _supervisor_text(found: FoundJob) -> str:
+    if found.report.state.has_ended:
+        return ""
+    if found.supervisor is None:
+        return f"pid {found.report.supervisor_pid} does not answer: this is the last state that it recorded"
+    kind = "private" if found.supervisor.is_private else "of the node"
+    return f"pid {found.report.supervisor_pid} ({kind})"
+
+
+def _rank_row(rank: RankReport, now_ns: int) -> tuple[str, ...]:
+    heartbeat = "-" if rank.heartbeat_age_s is None else f"{output.duration(rank.heartbeat_age_s)} ago"
+    started = rank.cycle_started_at_ns
+    cycle_age = "-" if started is None else output.duration((now_ns - started) / 1e9)
+    sections = [
+        f"{each.name} {output.duration(each.age_s)}"
+        + (f" of {output.duration(each.limit_s)}" if each.limit_s is not None else "")
+        for each in rank.sections
+    ]
+    state = rank.state
+    if rank.exit_signal is not None:
+        state += f" (signal {rank.exit_signal})"
+    elif rank.exit_code is not None:
+        state += f" ({rank.exit_code})"
+    pid = "-" if rank.pid is None else str(rank.pid)
+    return str(rank.rank), rank.node, pid, state, heartbeat, cycle_age, ", ".join(sections) or "-"

@@ -1,0 +1,56 @@
+"""`holdfast stop JOB`: end a job: SIGTERM to its ranks, SIGKILL after the grace."""
+
+from __future__ import annotations
+
+import signal as signals
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+
+from supervisor.cli import output
+from supervisor.cli.control import ask_live
+from supervisor.cli.supervisors import Supervisors, add_place_arguments, who_asks
+from supervisor.edges.operators.control_client import ControlClient
+from supervisor.errors import NoSupervisorError
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB", help="its id, or a beginning that only it has")
+    parser.add_argument("--reason", help="recorded with the job; default: who asked")
+    parser.add_argument(
+        "--signal", type=_signal, default=0, help="as if the launcher had got this signal, with its longer grace"
+    )
+    parser.add_argument("--wait", action="store_true", help="return once nothing of it is left")
+    add_place_arguments(parser)
+
+
+def execute(arguments: Namespace) -> int:
+    with Supervisors(arguments) as supervisors:
+        job_id, client = ask_live(supervisors, arguments.job, verb="stop")
+        client.stop(job_id, reason=arguments.reason or f"holdfast stop by {who_asks()}", signal=arguments.signal)
+        output.say(f"job {job_id} is being stopped")
+        if arguments.wait:
+            output.say(f"job {job_id} has ended: {_last_words(supervisors, client, job_id)}")
+    return 0
+
+
+def _last_words(supervisors: Supervisors, client: ControlClient, job_id: str) -> str:
+    """Returns once the job has ended. A private supervisor ends with it, perhaps before it has told us."""
+    last = ""
+    try:
+        for each in client.watch(job_id, follow=True):
+            last = each.reason
+    except NoSupervisorError:
+        report = supervisors.find(job_id, verb="wait for").report
+        if not report.state.has_ended:
+            raise
+        return report.reason
+    return last
+
+
+def _signal(text: str) -> int:
+    if text.isdigit() and 1 <= int(text) <= 64:
+        return int(text)
+    name = text.upper() if text.upper().startswith("SIG") else f"SIG{text.upper()}"
+    try:
+        return int(signals.Signals[name])
+    except KeyError:
+        raise ArgumentTypeError(f"there is no signal {text!r}") from None

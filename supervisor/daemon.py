@@ -1,0 +1,351 @@
+"""Which edges are opened, in which order, and how they are wired: for a node's daemon and for one private run.
+
+The only place that knows all rooms. Every edge is one task in one tree; what was opened last is closed first.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal as signals
+import socket
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from supervisor.config.daemon_settings import DaemonSettings
+from supervisor.config.job_spec import JobSpec
+from supervisor.config.log_limits import LogLimits
+from supervisor.config.resolve import RunRequest
+from supervisor.edges.machine import sd_notify, socket_dir, state_dir
+from supervisor.edges.machine import signals as signal_edge
+from supervisor.edges.machine.clock import Clock
+from supervisor.edges.machine.job_files import JobFiles
+from supervisor.edges.machine.journal import Journal
+from supervisor.edges.machine.log_retention import QUIET_S, LogRetention
+from supervisor.edges.machine.open_files import RaisedLimit
+from supervisor.edges.machine.supervisor_log import SupervisorLog
+from supervisor.edges.machine.token_files import TokenFiles
+from supervisor.edges.operators.control_gate import ControlGate
+from supervisor.edges.workers.adopted_ranks import AdoptedRanks
+from supervisor.edges.workers.spawner_keeper import SpawnerKeeper
+from supervisor.edges.workers.spawner_process import SpawnerProcess
+from supervisor.edges.workers.stacks import StackCollector
+from supervisor.edges.workers.worker_server import WorkerServer
+from supervisor.engine.chronicle import Chronicle
+from supervisor.engine.desk import Desk
+from supervisor.engine.job_book import JobRecord
+from supervisor.engine.loop import Engine
+from supervisor.engine.output_plan import Console
+from supervisor.engine.perform import Edges, EnginePerformer
+from supervisor.engine.worker_plan import WorkerPlanner
+from supervisor.errors import HoldfastError
+from supervisor.ports import Spawners
+
+TOKENS_FOLDER = "tokens"
+WORKERS_STARTED = "workers_started"  # the kind of event after which the slow edges are opened
+ADOPTED_IDLE_S = 30.0  # a supervisor of adopted ranks waits this long for one to come, the first or another
+SPAWNERS_END_TIMEOUT_S = 10.0  # the longest that ended spawners are waited for at the close
+
+_log = logging.getLogger("holdfast")
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a supervisor lives and who it is."""
+
+    socket_dir: Path
+    state_dir: Path
+    console: Console
+    private: bool
+    supervisor_return_timeout_s: float = 60.0  # how long jobs of a node's supervisor outlive it
+    log_limits: LogLimits = LogLimits()
+
+    @property
+    def control_socket(self) -> Path:
+        return self.socket_dir / socket_dir.CONTROL_SOCKET
+
+    @property
+    def log_dir(self) -> Path:
+        return state_dir.default_log_dir(self.state_dir)
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A supervisor that takes jobs."""
+
+    place: Place
+    desk: Desk
+    journal: Journal
+    retention: LogRetention
+    tasks: TaskGroup
+
+
+@asynccontextmanager
+async def open_supervisor(
+    place: Place,
+    *,
+    early: Sequence[SpawnerProcess] = (),
+    make_spawners: Callable[[WorkerServer], Spawners] | None = None,
+) -> AsyncGenerator[Running]:
+    """Everything but the control API, ready to take jobs. Raises HoldfastError where it can't be opened.
+
+    `early`: spawners that run already, one for each of the first jobs. `make_spawners`: in the place of ours.
+    At the end all edges are closed, innermost first. The caller has ended the jobs before.
+    """
+    node_name = socket.gethostname()
+    clock = Clock()
+    state_dir.make(place.state_dir)
+    log = SupervisorLog(place.log_dir, names_jobs=not place.private)
+    log.open()
+    quiet_s = max(QUIET_S, place.supervisor_return_timeout_s)
+    retention = LogRetention(place.log_dir, place.log_limits, quiet_s=quiet_s)
+    limit = RaisedLimit()
+    journal = Journal(place.state_dir, on_alarm=partial(_log.warning, "%s"))
+    engine = Engine(clock=clock, node_name=node_name, jitter=random.random)
+    workers = WorkerServer(socket_path=place.socket_dir / socket_dir.WORKER_SOCKET, post=engine.post, clock=clock)
+    tokens = TokenFiles(place.socket_dir / TOKENS_FOLDER)
+    chronicle = Chronicle(journal=journal, clock=clock, node_name=node_name)
+    jobs: dict[str, JobRecord] = {}
+    try:
+        async with _one_refusal(), anyio.create_task_group() as tasks:
+            await tasks.start(workers.run)
+            async with _spawner_tasks() as spawner_tasks:
+                spawners: Spawners = (
+                    make_spawners(workers)
+                    if make_spawners is not None
+                    else SpawnerKeeper(
+                        private=place.private,
+                        output_dir=None if place.private else place.log_dir,
+                        supervisor_return_timeout_s=place.supervisor_return_timeout_s,
+                        open_files=limit.before_and_now,
+                        early=list(early),
+                    )
+                )
+                desk, performer = _wire(place, clock, engine, workers, spawners, tokens, chronicle, jobs, spawner_tasks)
+                _keep_logs(retention, desk, performer, tidies=not place.private)
+                await tasks.start(engine.run)
+                yield Running(place, desk, journal, retention, tasks)
+            tasks.cancel_scope.cancel()
+    finally:
+        tokens.remove_all()
+        retention.close()
+        journal.close()
+        limit.restore()
+        log.close()
+
+
+@asynccontextmanager
+async def _one_refusal() -> AsyncGenerator[None]:
+    """What somebody can act on comes out of the task tree as itself, not in a group."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        refusals = group.subgroup(HoldfastError)
+        while isinstance(refusals, BaseExceptionGroup):
+            refusals = refusals.exceptions[0]
+        if refusals is None:
+            raise
+        raise refusals from None
+
+
+@asynccontextmanager
+async def _spawner_tasks() -> AsyncGenerator[TaskGroup]:
+    """Spawners that were told to end are waited for, a bounded time."""
+    async with anyio.create_task_group() as tasks:
+        yield tasks
+        tasks.cancel_scope.deadline = anyio.current_time() + SPAWNERS_END_TIMEOUT_S
+
+
+def _wire(
+    place: Place,
+    clock: Clock,
+    engine: Engine,
+    workers: WorkerServer,
+    spawners: Spawners,
+    tokens: TokenFiles,
+    chronicle: Chronicle,
+    jobs: dict[str, JobRecord],
+    tasks: TaskGroup,
+) -> tuple[Desk, EnginePerformer]:
+    planner = WorkerPlanner(console=place.console, worker_socket=str(place.socket_dir / socket_dir.WORKER_SOCKET))
+    edges = Edges(
+        clock=clock,
+        workers=workers,
+        spawners=spawners,
+        stacks=StackCollector(),
+        tokens=tokens,
+        files=JobFiles(),
+        planner=planner,
+    )
+
+    def start_soon(work: Callable[[], Coroutine[object, object, None]]) -> None:
+        tasks.start_soon(work)
+
+    performer = EnginePerformer(edges=edges, jobs=jobs, chronicle=chronicle, engine=engine, start_soon=start_soon)
+    engine.attach(performer)
+    desk = Desk(
+        engine=engine,
+        performer=performer,
+        jobs=jobs,
+        chronicle=chronicle,
+        workers=workers,
+        clock=clock,
+        log_dir=str(place.log_dir),
+    )
+    performer.on_finished = desk.finished
+    return desk, performer
+
+
+def _keep_logs(retention: LogRetention, desk: Desk, performer: EnginePerformer, *, tidies: bool) -> None:
+    """Logs of live jobs are marked. `tidies`: old ones are removed as jobs come and go; else that is the caller's."""
+
+    def submitted(job_id: str) -> None:
+        retention.claim(job_id)
+        if tidies:
+            retention.tidy_soon()
+
+    def finished(job_id: str) -> None:
+        desk.finished(job_id)
+        retention.release(job_id)
+        if tidies:
+            retention.tidy_soon()
+
+    desk.on_submitted = submitted
+    performer.on_finished = finished
+
+
+async def run_job(request: RunRequest, folder: Path, early: SpawnerProcess) -> int:
+    """A private supervisor for one job, in `folder` (0700, the caller's to remove). Returns the job's exit code.
+
+    `early`: the job's spawner, which was started while this module was still being loaded.
+    """
+    console = Console(stdout_is_tty=os.isatty(1), stderr_is_tty=os.isatty(2))
+    state = state_dir.find(request.state_dir)
+    place = Place(folder, state, console, private=True, log_limits=request.log_limits)
+    spec = request.spec
+    async with open_supervisor(place, early=(early,)) as running:
+        registration = socket_dir.register(folder, os.getpid(), Clock().unix_ns())
+        try:
+            await running.desk.submit(spec, request.environment)
+            running.tasks.start_soon(_forward_signals, running.desk, spec.job_id, spec.signals_to_handle)
+            running.tasks.start_soon(_open_slow_edges, running, spec.job_id)
+            job = await running.desk.wait(spec.job_id)
+        finally:
+            registration.remove()
+    return job.verdict.exit_code if job.verdict is not None else 1
+
+
+async def serve_adopted(spec: JobSpec, folder: Path, on_open: Callable[[Path, Path], None]) -> None:
+    """A private supervisor for ranks that others start, in `folder`, until the last has ended.
+
+    `on_open` is told the worker socket and the token's file of cycle 0 once ranks can come.
+    """
+    place = Place(folder, state_dir.find(None), Console(present=False), private=True)
+    idle = anyio.Event()
+
+    def opened() -> None:
+        token = TokenFiles(folder / TOKENS_FOLDER).path(spec.job_id, cycle=0)
+        on_open(folder / socket_dir.WORKER_SOCKET, token)
+
+    def adopt(workers: WorkerServer) -> Spawners:
+        return AdoptedRanks(workers=workers, clock=Clock(), on_open=opened, on_idle=idle.set, idle_s=ADOPTED_IDLE_S)
+
+    async with open_supervisor(place, make_spawners=adopt) as running:
+        registration = socket_dir.register(folder, os.getpid(), Clock().unix_ns())
+        try:
+            await running.desk.submit(spec, {})
+            running.tasks.start_soon(_open_slow_edges, running, spec.job_id)
+            running.tasks.start_soon(_stop_when, idle, running.desk, spec.job_id)
+            await running.desk.wait(spec.job_id)
+        finally:
+            registration.remove()
+
+
+async def _stop_when(idle: anyio.Event, desk: Desk, job_id: str) -> None:
+    await idle.wait()
+    with suppress(HoldfastError):  # It has ended by itself in this moment.
+        desk.stop(job_id, reason="no rank is left, and none has come", signal=0)
+
+
+async def serve_node(settings: DaemonSettings) -> int:
+    """The node's supervisor, until SIGTERM or SIGINT. Returns the exit code."""
+    folder = socket_dir.service_dir_for_daemon(settings.socket_dir)
+    place = Place(
+        folder,
+        state_dir.find(settings.state_dir),
+        Console(present=False),
+        private=False,
+        supervisor_return_timeout_s=settings.supervisor_return_timeout_s,
+        log_limits=settings.log_limits,
+    )
+    stopped = anyio.Event()
+    notifier = sd_notify.Notifier()
+    from supervisor.edges.operators import control_api  # Late: a private run pays for it only when it is asked.
+
+    listener = None
+    if settings.listen is not None and settings.tls is not None:
+        host, port = settings.listen
+        listener = control_api.secure_listener(
+            f"{host}:{port}",
+            certificate=settings.tls.certificate,
+            key=settings.tls.key,
+            client_authority=settings.tls.authority,
+        )
+    async with open_supervisor(place) as running:
+        running.journal.start()
+        serve_api = partial(
+            control_api.run,
+            running.desk,
+            running.journal,
+            socket_path=place.control_socket,
+            listener=listener,
+        )
+        await running.tasks.start(serve_api)
+
+        def on_signal(number: int) -> None:
+            del number
+            stopped.set()
+
+        await running.tasks.start(signal_edge.receive, ("SIGTERM", "SIGINT"), on_signal)
+        running.tasks.start_soon(notifier.keep_watchdog)
+        notifier.ready(f"serving {folder}")
+        _log.info("supervisor %s serves %s", os.getpid(), folder)
+        await stopped.wait()
+        notifier.stopping("ending the jobs")
+        await running.desk.end_all("the node's supervisor was stopped")
+    notifier.close()
+    return 0
+
+
+async def _open_slow_edges(running: Running, job_id: str) -> None:
+    """Journal and control API cost CPU that the first workers need: they are opened once those run."""
+    async with running.desk.subscribe(job_id) as events:
+        async for event in events:
+            if event.kind == WORKERS_STARTED:
+                break
+    running.journal.start()
+    running.retention.tidy_soon()
+
+    async def start_api(path: Path, tasks: TaskGroup) -> None:
+        from supervisor.edges.operators import control_api
+
+        await tasks.start(partial(control_api.run, running.desk, running.journal, socket_path=path))
+
+    await running.tasks.start(ControlGate(socket_path=running.place.control_socket, start_server=start_api).run)
+
+
+async def _forward_signals(desk: Desk, job_id: str, names: Sequence[str]) -> None:
+    """Hands the launcher's signals to the job until cancelled."""
+
+    def on_signal(number: int) -> None:
+        try:
+            desk.stop(job_id, reason=f"holdfast run got {signals.Signals(number).name}", signal=number)
+        except HoldfastError:
+            return  # It has ended by itself in this moment.
+
+    await signal_edge.receive(names, on_signal)

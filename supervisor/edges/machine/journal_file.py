@@ -1,0 +1,167 @@
+"""What tables has a journal file, and how is one opened and set aside?
+
+One SQLite file per state directory, shared by all supervisors of a user on this node. On a network file system each
+node has a file of its own and no WAL, since WAL needs memory that all its users share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import platform
+import sqlite3
+from collections.abc import Generator
+from pathlib import Path
+
+from supervisor.errors import ConfigurationError
+
+SCHEMA_VERSION = 1
+BUSY_TIMEOUT_S = 5.0  # another supervisor of the same user may be committing
+CHECKED_BYTES_MAX = 8 << 20  # smaller files are checked as a whole when opened; larger ones as they are read
+NETWORK_FILE_SYSTEMS = frozenset(
+    ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "9p", "afs", "fuse.sshfs", "wekafs", "panfs")
+)
+DAMAGED = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS jobs (
+    run INTEGER PRIMARY KEY,
+    job_id TEXT NOT NULL,
+    submitted_at_ns INTEGER NOT NULL,
+    ended_at_ns INTEGER,
+    updated_at_s INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    report TEXT NOT NULL,
+    UNIQUE (job_id, submitted_at_ns)
+);
+CREATE INDEX IF NOT EXISTS jobs_by_age ON jobs (submitted_at_ns);
+CREATE TABLE IF NOT EXISTS events (
+    run INTEGER NOT NULL,
+    sequence INTEGER NOT NULL,
+    at_ns INTEGER NOT NULL,
+    cycle INTEGER NOT NULL,
+    iteration INTEGER NOT NULL,
+    node TEXT NOT NULL,
+    rank INTEGER,
+    kind TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    details TEXT NOT NULL,
+    PRIMARY KEY (run, sequence)
+) WITHOUT ROWID;
+"""
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether another process was in the way for a moment; SQLite does not wait for it in every case."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+class NewerJournalError(ConfigurationError):
+    """A newer Holdfast wrote the file; this one must not touch it."""
+
+
+def journal_path(state_dir: Path) -> Path:
+    """The file that supervisors of this node write."""
+    if _file_system(state_dir) in NETWORK_FILE_SYSTEMS:
+        return state_dir / f"journal-{platform.node() or 'node'}.db"
+    return state_dir / "journal.db"
+
+
+def open_for_writing(path: Path) -> sqlite3.Connection:
+    """Open or create. Raises sqlite3.Error or OSError as they come, and NewerJournalError. Blocks."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    with contextlib.ExitStack() as undo:
+        undo.callback(
+            connection.close
+        )  # A connection that is not handed out would hold the file until it is collected.
+        with _locked(path):
+            refuse_newer(connection, path)
+            if path.stat().st_size <= CHECKED_BYTES_MAX:
+                found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+                if found != "ok":
+                    raise _damaged(str(found))
+            is_new = not version(connection)
+            if is_new:
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            wal = path.name == "journal.db"
+            connection.execute(f"PRAGMA journal_mode = {'WAL' if wal else 'TRUNCATE'}").fetchone()
+            connection.execute("PRAGMA synchronous = NORMAL")
+            if is_new:
+                script = f"BEGIN IMMEDIATE;{SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+                connection.executescript(script)
+        undo.pop_all()
+    return connection
+
+
+def set_aside(path: Path) -> Path | None:
+    """Move a damaged journal out of the way and name its new place; None if another process did so before."""
+    with _locked(path):
+        with contextlib.suppress(OSError, sqlite3.Error):
+            connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)
+            with contextlib.closing(connection):
+                if connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok":
+                    return None
+        number = 1
+        while (aside := path.with_name(f"{path.name}.corrupt-{number}")).exists():
+            number += 1
+        path.rename(aside)
+        for suffix in ("-wal", "-shm", "-journal"):
+            with contextlib.suppress(FileNotFoundError):
+                path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
+        return aside
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether it says that the file's content is broken, and not that the disk or a lock is in the way."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in DAMAGED
+
+
+def version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def refuse_newer(connection: sqlite3.Connection, path: Path) -> None:
+    found = version(connection)
+    if found > SCHEMA_VERSION:
+        raise NewerJournalError(
+            f"cannot use journal {path}: a newer Holdfast wrote it (schema {found}, this one knows "
+            f"{SCHEMA_VERSION}); upgrade, or choose another --state-dir"
+        )
+
+
+def _damaged(found: str) -> sqlite3.DatabaseError:
+    error = sqlite3.DatabaseError(found)
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return error
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Generator[None]:
+    """Only one process at a time creates the file or sets it aside."""
+    descriptor = os.open(path.with_name("journal.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _file_system(path: Path) -> str:
+    """Type of the file system that holds `path`, "" if the kernel does not tell."""
+    try:
+        real = os.path.realpath(path)
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    best, kind = "", ""
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        point = left.split()[4]
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, right.split()[0]
+    return kind

@@ -1,0 +1,105 @@
+"""Which processes are there, and is this one still the one that was meant?
+
+A bare pid is no identity: it is used again. A pid with its start time is, within one boot and one pid namespace.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import msgspec
+
+ANCESTORS_MAX = 64
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class ProcessEntry(msgspec.Struct, frozen=True):
+    """One line of the process table. `started_ticks` counts clock ticks since boot."""
+
+    pid: int
+    state: str  # one letter, as /proc/<pid>/stat has it
+    parent_pid: int
+    session: int
+    started_ticks: int
+
+
+def look_up(pid: int) -> ProcessEntry | None:
+    """None if there is no such process, or none that may be seen."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read(4096)
+    except OSError:
+        return None
+    # The name in brackets may hold anything, brackets and spaces too: fields count from the last bracket.
+    fields = text[text.rfind(b")") + 2 :].split()
+    if len(fields) < 20:
+        return None
+    return ProcessEntry(
+        pid=pid,
+        state=fields[0].decode(),
+        parent_pid=int(fields[1]),
+        session=int(fields[3]),
+        started_ticks=int(fields[19]),
+    )
+
+
+def all_processes() -> Iterator[ProcessEntry]:
+    """Every process that can be seen, zombies included."""
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            entry = look_up(int(name))
+            if entry is not None:
+                yield entry
+
+
+def descends_from(pid: int, ancestor_pid: int) -> bool:
+    """True if `ancestor_pid` is a parent, grandparent, … of `pid`."""
+    for _ in range(ANCESTORS_MAX):
+        entry = look_up(pid)
+        if entry is None or entry.parent_pid <= 1:
+            return False
+        pid = entry.parent_pid
+        if pid == ancestor_pid:
+            return True
+    return False
+
+
+def initial_variable(pid: int, name: str) -> str | None:
+    """An environment variable with which the process was exec'ed; None if unset or not to be seen."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            content = file.read()
+    except OSError:
+        return None
+    prefix = name.encode() + b"="
+    for entry in content.split(b"\0"):
+        if entry.startswith(prefix):
+            return entry[len(prefix) :].decode(errors="replace")
+    return None
+
+
+def namespace(pid: int, kind: str) -> int | None:
+    """Number of the process's namespace of this kind ("pid", "user"); None if it can't be seen."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/{kind}").st_ino
+    except OSError:
+        return None
+
+
+def boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def become_subreaper() -> None:
+    """From now on, processes below us whose parent died become our children instead of init's."""
+    import ctypes  # Late: only who starts spawners needs it, and the first one starts before.
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "cannot become a child subreaper")

@@ -1,0 +1,82 @@
+"""What does systemd want to hear from a service: ready, status, still alive, stopping?"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+
+import anyio
+
+from supervisor.ports import Clock
+
+STATUS_BYTES_MAX = 4096
+
+
+class Notifier:
+    """Speaks to NOTIFY_SOCKET. Where nobody listens every call does nothing. Never blocks, never raises."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        variables = os.environ if environment is None else environment
+        path = variables.get("NOTIFY_SOCKET", "")
+        # "@" stands for the zero byte that begins an abstract address.
+        self._address = "\0" + path[1:] if path.startswith("@") else path
+        self.watchdog_interval_s = _watchdog_interval_s(variables) if self._address else None
+        self._socket: socket.socket | None = None
+
+    def ready(self, status: str = "") -> None:
+        self._send("READY=1", *_status(status))
+
+    def status(self, text: str) -> None:
+        self._send(*_status(text))
+
+    def stopping(self, status: str = "") -> None:
+        self._send("STOPPING=1", *_status(status))
+
+    def reloading(self, clock: Clock) -> None:
+        """To be followed by `ready` once the new configuration is in use."""
+        self._send("RELOADING=1", f"MONOTONIC_USEC={int(clock.now_s() * 1_000_000)}")
+
+    def alive(self) -> None:
+        self._send("WATCHDOG=1")
+
+    async def keep_watchdog(self, is_healthy: Callable[[], bool] = lambda: True) -> None:
+        """Says that we are alive at half of WATCHDOG_USEC, for as long as this loop turns and `is_healthy` holds."""
+        interval_s = self.watchdog_interval_s
+        while interval_s is not None:
+            if is_healthy():
+                self.alive()
+            with anyio.move_on_after(interval_s):
+                await anyio.Event().wait()
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _send(self, *lines: str) -> None:
+        if not self._address or not lines:
+            return
+        try:
+            if self._socket is None:
+                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+            self._socket.sendto("\n".join(lines).encode(errors="replace"), self._address)
+        except OSError:
+            return  # systemd is restarting or its socket is full: a status that is lost harms nobody.
+
+
+def _status(text: str) -> tuple[str, ...]:
+    line = " ".join(text.split())
+    return (f"STATUS={line[:STATUS_BYTES_MAX]}",) if line else ()
+
+
+def _watchdog_interval_s(variables: Mapping[str, str]) -> float | None:
+    """Half of what systemd allows; None if it doesn't watch this process."""
+    try:
+        allowed_us = int(variables.get("WATCHDOG_USEC", "0"))
+        watched_pid = int(variables.get("WATCHDOG_PID", "0"))
+    except ValueError:
+        return None
+    if allowed_us <= 0 or watched_pid not in (0, os.getpid()):
+        return None
+    return allowed_us / 2_000_000

@@ -1,0 +1,61 @@
+"""Which signal has this supervisor got?"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from types import FrameType
+
+import anyio
+from anyio.abc import TaskStatus
+
+from supervisor.errors import ConfigurationError
+
+
+def numbers(names: Sequence[str]) -> tuple[signal.Signals, ...]:
+    """The signals of these names, each once. Raises ConfigurationError for an unknown one."""
+    found: dict[signal.Signals, None] = {}
+    for name in names:
+        try:
+            found[signal.Signals[name.strip().upper()]] = None
+        except KeyError:
+            raise ConfigurationError(
+                f"cannot handle signal {name!r}: there is none of this name; write SIGTERM, SIGINT, SIGHUP, SIGQUIT …"
+            ) from None
+    return tuple(found)
+
+
+async def receive(
+    names: Sequence[str],
+    on_signal: Callable[[int], None],
+    *,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    """Calls `on_signal` with the number of each signal that comes, until cancelled; then the old handling is back.
+
+    Raises ConfigurationError for a name that is no signal, or one that can't be handled (SIGKILL, SIGSTOP).
+    """
+    wanted = numbers(names)
+    if not wanted:
+        task_status.started()
+        await anyio.Event().wait()
+    with ExitStack() as handled:
+        handled.callback(_restore, {number: signal.getsignal(number) for number in wanted})
+        try:
+            arriving = handled.enter_context(anyio.open_signal_receiver(*wanted))
+        except (OSError, RuntimeError, ValueError) as error:
+            listed = ", ".join(number.name for number in wanted)
+            raise ConfigurationError(
+                f"cannot handle the signals {listed}: {error}; leave out what can't be handled"
+            ) from error
+        task_status.started()
+        async for number in arriving:
+            on_signal(int(number))
+
+
+def _restore(handlings: Mapping[signal.Signals, Callable[[int, FrameType | None], object] | int | None]) -> None:
+    """The event loop leaves the default behind, also where a signal was ignored, as nohup does."""
+    for number, handling in handlings.items():
+        if handling is not None and signal.getsignal(number) is not handling:
+            signal.signal(number, handling)

@@ -1,0 +1,147 @@
+"""How do operators and programs ask this supervisor: the gRPC service, its ports and its bounds.
+
+Imported without grpc: that costs 90 ms, and a cold start must not pay it before the workers run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+
+from supervisor.edges.operators.control_codec import MESSAGE_BYTES_MAX, SERVICE
+from supervisor.errors import ConfigurationError
+from supervisor.ports import JobDesk, JobHistory
+
+if TYPE_CHECKING:
+    import grpc.aio
+
+CONCURRENT_CALLS_MAX = 256  # of all clients together; beyond it RESOURCE_EXHAUSTED
+STREAMS_PER_CONNECTION_MAX = 64
+STOP_GRACE_S = 0.5  # for calls in flight when the supervisor ends
+SOCKET_MODE = 0o600
+_SERVING = 1  # of grpc.health.v1
+
+
+class SecureListener(msgspec.Struct, frozen=True):
+    """A TCP port with mutual TLS; there is none without it."""
+
+    address: str  # host:port
+    certificate: Path
+    key: Path
+    client_authority: Path
+
+
+def secure_listener(
+    address: str | None, *, certificate: str | None, key: str | None, client_authority: str | None
+) -> SecureListener | None:
+    """From --listen, --tls-cert, --tls-key and --tls-ca. Raises ConfigurationError unless it is all or none."""
+    given = {"--tls-cert": certificate, "--tls-key": key, "--tls-ca": client_authority}
+    missing = [flag for flag, value in given.items() if not value]
+    if not address:
+        if len(missing) < len(given):
+            raise ConfigurationError("cannot use --tls-…: there is no --listen HOST:PORT to protect")
+        return None
+    if missing or not (certificate and key and client_authority):
+        raise ConfigurationError(
+            f"cannot listen on {address}: whoever reaches it could stop jobs, so it takes mutual TLS; "
+            f"give {', '.join(missing)}"
+        )
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65_535:
+        raise ConfigurationError(f"cannot listen on {address}: not HOST:PORT")
+    return SecureListener(address, Path(certificate), Path(key), Path(client_authority))
+
+
+async def run(
+    desk: JobDesk,
+    history: JobHistory,
+    *,
+    socket_path: Path,
+    listener: SecureListener | None = None,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until cancelled; `started` once clients are answered. Raises ConfigurationError if a port can't be had."""
+    async with _serving(desk, history, socket_path, listener):
+        task_status.started()
+        await anyio.sleep_forever()
+
+
+@asynccontextmanager
+async def _serving(
+    desk: JobDesk, history: JobHistory, socket_path: Path, listener: SecureListener | None
+) -> AsyncGenerator[None]:
+    import grpc.aio
+
+    from supervisor.edges.operators.control_service import ControlService
+
+    # Its stubs leave type parameters open.
+    server: grpc.aio.Server = cast("Any", grpc.aio).server(
+        options=(
+            ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
+            ("grpc.so_reuseport", 0),
+        ),
+        maximum_concurrent_rpcs=CONCURRENT_CALLS_MAX,
+    )
+    cast("Any", server).add_generic_rpc_handlers((ControlService(desk, history).handlers(),))
+    health = _add_health_and_reflection(server)
+    await health.set("", _SERVING)
+    await health.set(SERVICE, _SERVING)
+    _bind(server, socket_path, listener)
+    await server.start()
+    os.chmod(socket_path, SOCKET_MODE)
+    try:
+        yield
+    finally:
+        with anyio.CancelScope(shield=True):  # half an answer is worse than half a second; bounded by the grace
+            await health.enter_graceful_shutdown()
+            await server.stop(STOP_GRACE_S)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(socket_path)
+
+
+def _bind(server: grpc.aio.Server, socket_path: Path, listener: SecureListener | None) -> None:
+    import grpc
+
+    try:
+        server.add_insecure_port(f"unix:{socket_path}")
+    except RuntimeError as error:
+        raise ConfigurationError(f"cannot listen on {socket_path}: {error}; choose another --socket-dir") from error
+    if listener is None:
+        return
+    try:
+        key, chain, authority = (
+            path.read_bytes() for path in (listener.key, listener.certificate, listener.client_authority)
+        )
+        credentials = grpc.ssl_server_credentials([(key, chain)], root_certificates=authority, require_client_auth=True)
+        server.add_secure_port(listener.address, credentials)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigurationError(f"cannot listen on {listener.address}: {error}; check --listen and --tls-…") from error
+
+
+class _Health(Protocol):
+    """The asyncio form of grpcio-health-checking's servicer, which has no stubs."""
+
+    async def set(self, service: str, status: int) -> None: ...
+
+    async def enter_graceful_shutdown(self) -> None: ...
+
+
+def _add_health_and_reflection(server: grpc.aio.Server) -> _Health:
+    from grpc_health.v1 import health, health_pb2_grpc
+    from grpc_reflection.v1alpha import reflection
+
+    servicer = cast("Any", health).aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    names = (SERVICE, cast("Any", health).SERVICE_NAME, reflection.SERVICE_NAME)
+    cast("Any", reflection).enable_server_reflection(names, server)
+    return servicer

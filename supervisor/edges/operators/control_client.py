@@ -1,0 +1,176 @@
+"""How does a program on this node ask a supervisor? Blocking calls, each with a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import grpc
+from google.protobuf.message import Message
+from holdfast_wire.v1 import control_pb2 as wire
+
+from supervisor.config.job_spec import JobSpec
+from supervisor.config.job_spec_json import job_spec_to_json
+from supervisor.core.facts import Evidence
+from supervisor.edges.operators.control_codec import (
+    MESSAGE_BYTES_MAX,
+    SERVICE,
+    event_from_wire,
+    evidence_from_wire,
+    job_from_wire,
+    node_from_wire,
+    refusal_from_wire,
+)
+from supervisor.edges.operators.log_streams import LogChoice, LogPiece
+from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError
+from supervisor.ports import JobReport, NodeReport, RecordedEvent
+
+CALL_TIMEOUT_S = 10.0
+LIST_TIMEOUT_S = 5.0  # one that hangs holds up the answers of the others
+STACKS_TIMEOUT_S = 30.0
+DETAILS_TRAILER = "grpc-status-details-bin"
+
+Response = TypeVar("Response", bound=Message)
+
+
+class ControlClient:
+    """One supervisor. Raises the HoldfastError that the supervisor raised, or NoSupervisorError."""
+
+    def __init__(self, socket_path: Path) -> None:
+        self.socket_path = socket_path
+        self._channel = grpc.insecure_channel(
+            f"unix:{socket_path}",
+            options=(
+                ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+                ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+                ("grpc.enable_http_proxy", 0),
+                ("grpc.default_authority", "localhost"),
+            ),
+        )
+
+    def __enter__(self) -> ControlClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
+        request = wire.SubmitJobRequest(spec_json=job_spec_to_json(spec), environment=environment)
+        return self._call("SubmitJob", request, wire.SubmitJobResponse).job_id
+
+    def job(self, job_id: str) -> JobReport:
+        return job_from_wire(self._call("GetJob", wire.GetJobRequest(job_id=job_id), wire.Job))
+
+    def jobs(self, *, include_ended: bool = False) -> list[JobReport]:
+        """All pages."""
+        found: list[JobReport] = []
+        token = ""
+        while True:
+            request = wire.ListJobsRequest(include_ended=include_ended, page_token=token)
+            response = self._call("ListJobs", request, wire.ListJobsResponse, LIST_TIMEOUT_S)
+            found += [job_from_wire(job) for job in response.jobs]
+            token = response.next_page_token
+            if not token:
+                return found
+
+    def watch(
+        self, job_id: str, *, after_sequence: int = 0, follow: bool = False
+    ) -> Generator[JobReport | RecordedEvent]:
+        """The job, then its events. With `follow` it has no deadline: it ends with the job."""
+        request = wire.WatchJobRequest(job_id=job_id, after_sequence=after_sequence, follow=follow)
+        for response in self._stream("WatchJob", request, wire.WatchJobResponse, follow):
+            if response.HasField("snapshot"):
+                yield job_from_wire(response.snapshot)
+            else:
+                yield event_from_wire(response.event)
+
+    def stop(self, job_id: str, *, reason: str, signal: int = 0) -> None:
+        self._call("StopJob", wire.StopJobRequest(job_id=job_id, reason=reason, signal=signal), wire.StopJobResponse)
+
+    def restart(self, job_id: str, *, reason: str) -> int:
+        request = wire.RestartJobRequest(job_id=job_id, reason=reason)
+        return self._call("RestartJob", request, wire.RestartJobResponse).next_cycle
+
+    def stacks(self, job_id: str, rank: int | None = None) -> Evidence:
+        request = wire.GetStacksRequest(job_id=job_id, rank=rank)
+        return evidence_from_wire(self._call("GetStacks", request, wire.GetStacksResponse, STACKS_TIMEOUT_S))
+
+    def logs(self, job_id: str, choice: LogChoice, *, follow: bool = False) -> Generator[LogPiece]:
+        request = wire.StreamLogsRequest(
+            job_id=job_id, rank=choice.rank, cycle=choice.cycle, tail_lines=choice.tail_lines, follow=follow
+        )
+        for chunk in self._stream("StreamLogs", request, wire.LogChunk, True):
+            yield LogPiece(chunk.rank, chunk.cycle, chunk.is_stderr, chunk.data)
+
+    def nodes(self) -> list[NodeReport]:
+        response = self._call("ListNodes", wire.ListNodesRequest(), wire.ListNodesResponse)
+        return [node_from_wire(node) for node in response.nodes]
+
+    def cordon(self, name: str, *, reason: str) -> NodeReport:
+        return node_from_wire(self._call("CordonNode", wire.CordonNodeRequest(name=name, reason=reason), wire.Node))
+
+    def uncordon(self, name: str) -> NodeReport:
+        return node_from_wire(self._call("UncordonNode", wire.UncordonNodeRequest(name=name), wire.Node))
+
+    def _call(
+        self, method: str, request: Message, response: type[Response], timeout_s: float | None = None
+    ) -> Response:
+        call = cast("Any", self._channel).unary_unary(
+            f"/{SERVICE}/{method}",
+            request_serializer=_serialise,
+            response_deserializer=response.FromString,
+        )
+        timeout_s = timeout_s or CALL_TIMEOUT_S
+        with self._errors(timeout_s):
+            return call(request, timeout=timeout_s)
+
+    def _stream(self, method: str, request: Message, response: type[Response], endless: bool) -> Generator[Response]:
+        call = cast("Any", self._channel).unary_stream(
+            f"/{SERVICE}/{method}",
+            request_serializer=_serialise,
+            response_deserializer=response.FromString,
+        )
+        timeout_s = None if endless else CALL_TIMEOUT_S
+        with self._errors(CALL_TIMEOUT_S):
+            answers = call(request, timeout=timeout_s)
+            try:
+                yield from answers
+            finally:
+                answers.cancel()
+
+    @contextlib.contextmanager
+    def _errors(self, timeout_s: float) -> Generator[None]:
+        try:
+            yield
+        except grpc.RpcError as error:
+            raise self._translated(cast("grpc.Call", error), timeout_s) from error
+
+    def _translated(self, error: grpc.Call, timeout_s: float) -> HoldfastError:
+        trailers = cast("dict[str, bytes]", dict(error.trailing_metadata() or ()))
+        refusal = refusal_from_wire(trailers.get(DETAILS_TRAILER, b""))
+        if refusal is not None:
+            return refusal
+        match error.code():
+            case grpc.StatusCode.UNAVAILABLE:
+                return NoSupervisorError(
+                    f"cannot ask the supervisor at {self.socket_path}: it has gone ({error.details()})"
+                )
+            case grpc.StatusCode.DEADLINE_EXCEEDED:
+                return ExhaustedError(
+                    f"cannot ask the supervisor at {self.socket_path}: no answer within {timeout_s:g} s; try again"
+                )
+            case grpc.StatusCode.RESOURCE_EXHAUSTED:
+                return ExhaustedError(f"cannot ask the supervisor at {self.socket_path}: {error.details()}; try again")
+            case code:
+                return HoldfastError(
+                    f"cannot ask the supervisor at {self.socket_path}: {error.details()} ({code.name})"
+                )
+
+
+def _serialise(message: Message) -> bytes:
+    return message.SerializeToString()

@@ -1,0 +1,210 @@
+"""How do reports, events and refusals look on the control API's wire, and how are they read back?"""
+
+from __future__ import annotations
+
+from google.protobuf import any_pb2
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2  # pyright: ignore[reportMissingTypeStubs]
+from holdfast_wire.v1 import control_pb2 as wire
+
+from supervisor import errors
+from supervisor.config.redaction import redacted
+from supervisor.core.facts import Evidence, JobState, StackGroup
+from supervisor.errors import HoldfastError
+from supervisor.ports import JobNodeReport, JobReport, NodeReport, RankReport, RecordedEvent, SectionReport
+
+SERVICE = "holdfast.v1.Supervisor"
+ERROR_DOMAIN = "holdfast"
+MESSAGE_BYTES_MAX = 4 << 20
+
+# gRPC's canonical numbers (google.rpc.Code), so that this module needs no grpc.
+CODES: dict[type[HoldfastError], int] = {
+    errors.NotFoundError: 5,
+    errors.AlreadyExistsError: 6,
+    errors.InvalidRequestError: 3,
+    errors.NotNowError: 9,
+    errors.InUseError: 9,
+    errors.ExhaustedError: 8,
+    errors.NoSupervisorError: 14,
+    errors.ConfigurationError: 3,
+}
+UNKNOWN_CODE = 2
+
+
+def job_to_wire(report: JobReport) -> wire.Job:
+    return wire.Job(
+        job_id=report.job_id,
+        state=f"JOB_STATE_{report.state.name}",
+        cycle=report.cycle,
+        iteration=report.iteration,
+        max_restarts=report.max_restarts,
+        restarts_used=report.restarts_used,
+        reason=_text(report.reason),
+        nodes=[wire.JobNode(name=node.name, state=node.state, group_rank=node.group_rank) for node in report.nodes],
+        ranks=[_rank_to_wire(rank) for rank in report.ranks],
+        exit_code=report.exit_code,
+        submitted_at_ns=report.submitted_at_ns,
+        ended_at_ns=report.ended_at_ns,
+        log_dir=_text(report.log_dir),
+        command=[_text(word) for word in redacted(report.command)],
+        supervisor_pid=report.supervisor_pid,
+    )
+
+
+def _rank_to_wire(rank: RankReport) -> wire.Rank:
+    return wire.Rank(
+        rank=rank.rank,
+        local_rank=rank.local_rank,
+        node=rank.node,
+        pid=rank.pid,
+        state=rank.state,
+        heartbeat_age_s=rank.heartbeat_age_s,
+        sections=[
+            wire.Section(name=_text(each.name), age_s=each.age_s, limit_s=each.limit_s) for each in rank.sections
+        ],
+        cycle_started_at_ns=rank.cycle_started_at_ns,
+        exit_code=rank.exit_code,
+        exit_signal=rank.exit_signal,
+    )
+
+
+def job_from_wire(job: wire.Job) -> JobReport:
+    try:
+        state = JobState[wire.JobState.Name(job.state).removeprefix("JOB_STATE_")]
+    except (KeyError, ValueError):
+        state = JobState.PENDING  # a state that a later version added
+    return JobReport(
+        job_id=job.job_id,
+        state=state,
+        submitted_at_ns=job.submitted_at_ns,
+        cycle=job.cycle,
+        iteration=job.iteration,
+        max_restarts=job.max_restarts,
+        restarts_used=job.restarts_used,
+        reason=job.reason,
+        nodes=tuple(JobNodeReport(node.name, node.state, node.group_rank) for node in job.nodes),
+        ranks=tuple(_rank_from_wire(rank) for rank in job.ranks),
+        exit_code=job.exit_code if job.HasField("exit_code") else None,
+        ended_at_ns=job.ended_at_ns if job.HasField("ended_at_ns") else None,
+        log_dir=job.log_dir,
+        command=tuple(job.command),
+        supervisor_pid=job.supervisor_pid,
+    )
+
+
+def _rank_from_wire(rank: wire.Rank) -> RankReport:
+    return RankReport(
+        rank=rank.rank,
+        local_rank=rank.local_rank,
+        node=rank.node,
+        state=rank.state,
+        pid=rank.pid if rank.HasField("pid") else None,
+        heartbeat_age_s=rank.heartbeat_age_s if rank.HasField("heartbeat_age_s") else None,
+        sections=tuple(
+            SectionReport(each.name, each.age_s, each.limit_s if each.HasField("limit_s") else None)
+            for each in rank.sections
+        ),
+        cycle_started_at_ns=rank.cycle_started_at_ns if rank.HasField("cycle_started_at_ns") else None,
+        exit_code=rank.exit_code if rank.HasField("exit_code") else None,
+        exit_signal=rank.exit_signal if rank.HasField("exit_signal") else None,
+    )
+
+
+def event_to_wire(event: RecordedEvent) -> wire.Event:
+    return wire.Event(
+        at_ns=event.at_ns,
+        job_id=event.job_id,
+        cycle=event.cycle,
+        iteration=event.iteration,
+        node=event.node,
+        rank=event.rank,
+        kind=event.kind,
+        reason=_text(event.reason),
+        details={_text(key): _text(value) for key, value in event.details},
+        sequence=event.sequence,
+    )
+
+
+def event_from_wire(event: wire.Event) -> RecordedEvent:
+    return RecordedEvent(
+        job_id=event.job_id,
+        sequence=event.sequence,
+        at_ns=event.at_ns,
+        kind=event.kind,
+        reason=event.reason,
+        cycle=event.cycle,
+        iteration=event.iteration,
+        node=event.node,
+        rank=event.rank if event.HasField("rank") else None,
+        details=tuple(sorted(event.details.items())),
+    )
+
+
+def node_to_wire(report: NodeReport) -> wire.Node:
+    return wire.Node(
+        name=report.name,
+        state=report.state,
+        reason=_text(report.reason),
+        job_ids=report.job_ids,
+        supervisor_pid=report.supervisor_pid,
+        version=report.version,
+        started_at_ns=report.started_at_ns,
+    )
+
+
+def node_from_wire(node: wire.Node) -> NodeReport:
+    return NodeReport(
+        name=node.name,
+        state=node.state,
+        reason=node.reason,
+        job_ids=tuple(node.job_ids),
+        supervisor_pid=node.supervisor_pid,
+        version=node.version,
+        started_at_ns=node.started_at_ns,
+    )
+
+
+def evidence_to_wire(evidence: Evidence) -> wire.GetStacksResponse:
+    return wire.GetStacksResponse(
+        groups=[wire.StackGroup(ranks=group.ranks, stack=_text(group.stack)) for group in evidence.groups],
+        notes=[_text(note) for note in evidence.notes],
+        source=evidence.source,
+    )
+
+
+def evidence_from_wire(response: wire.GetStacksResponse) -> Evidence:
+    return Evidence(
+        groups=tuple(StackGroup(tuple(group.ranks), group.stack) for group in response.groups),
+        notes=tuple(response.notes),
+        source=response.source,
+    )
+
+
+def code_of(error: HoldfastError) -> int:
+    return next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), UNKNOWN_CODE)
+
+
+def refusal_to_wire(error: HoldfastError) -> bytes:
+    """A google.rpc.Status with ErrorInfo, for the trailer grpc-status-details-bin."""
+    detail = any_pb2.Any()
+    detail.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=ERROR_DOMAIN))
+    return status_pb2.Status(code=code_of(error), message=_text(str(error)), details=[detail]).SerializeToString()
+
+
+def refusal_from_wire(trailer: bytes) -> HoldfastError | None:
+    """The error that the other side raised; None if the trailer is not ours."""
+    try:
+        status = status_pb2.Status.FromString(trailer)
+        for detail in status.details:
+            info = error_details_pb2.ErrorInfo()
+            if detail.Unpack(info) and info.domain == ERROR_DOMAIN:
+                kinds = {kind.reason: kind for kind in CODES}
+                return kinds.get(info.reason, HoldfastError)(status.message)
+    except DecodeError:
+        return None
+    return None
+
+
+def _text(text: str) -> str:
+    """Protobuf refuses lone surrogates, which file names and broken output may hold."""
+    return text.encode("utf-8", "backslashreplace").decode()

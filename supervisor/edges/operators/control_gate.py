@@ -1,0 +1,174 @@
+"""How a private supervisor answers on control.sock without paying for gRPC until somebody asks.
+
+gRPC costs 30 MiB and a fifth of a second of CPU; most private runs are never asked anything. The gate listens with a
+plain socket, starts the real server behind a second one at the first connection, and passes bytes from then on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from supervisor.edges.machine import socket_claim
+
+PASSED_BYTES_MAX = 64 * 1024  # held of one connection and direction
+CONNECTIONS_MAX = 32
+INNER_NAME = "control.inner.sock"
+SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # they pass, and must not end a job
+SHORTAGE_PAUSE_S = 0.25
+LAST_ANSWERS_S = 2.0  # at the end the server's last words are still passed on, for so long at most
+SERVER_DESCRIPTORS = 32  # with fewer left, gRPC is not started: it has been seen to end the process with SIGSEGV
+
+_log = logging.getLogger("holdfast.control")
+
+StartServer = Callable[[Path, TaskGroup], Awaitable[None]]  # returns once the server accepts on the path
+
+
+class ControlGate:
+    """Listens on `socket_path`; `start_server` is awaited once, at the first connection."""
+
+    def __init__(self, *, socket_path: Path, start_server: StartServer) -> None:
+        self._socket_path = socket_path
+        self._inner_path = socket_path.with_name(INNER_NAME)
+        self._start_server = start_server
+        self._starting = anyio.Lock()
+        self._started = False
+        self._shortage_told = False
+        self._connections: set[anyio.CancelScope] = set()
+        self._is_ending = False
+        self._limit = anyio.Semaphore(CONNECTIONS_MAX)
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled; the sockets' files go with it. Raises ConfigurationError where the path can't be served."""
+        try:
+            with socket_claim.bind(self._socket_path) as listener:
+                async with anyio.create_task_group() as tasks:
+                    task_status.started()
+                    try:
+                        while True:
+                            await self._limit.acquire()
+                            tasks.start_soon(self._serve, await self._accept(listener), tasks)
+                    finally:
+                        self._end_connections()
+        finally:
+            for path in (self._socket_path, self._inner_path):
+                path.unlink(missing_ok=True)
+
+    def _end_connections(self) -> None:
+        """The server, which ends at the same time, tells its clients how it ends; then they have to go."""
+        self._is_ending = True
+        for scope in self._connections:
+            scope.deadline = anyio.current_time() + LAST_ANSWERS_S
+
+    async def _accept(self, listener: socket.socket) -> socket.socket:
+        while True:
+            await anyio.wait_readable(listener)
+            try:
+                client, _ = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                continue
+            except OSError as error:
+                if error.errno not in SHORTAGE:
+                    raise
+                self._tell_shortage(str(error))
+                with anyio.move_on_after(SHORTAGE_PAUSE_S):
+                    await anyio.Event().wait()
+            else:
+                client.setblocking(False)
+                return client
+
+    async def _serve(self, client: socket.socket, tasks: TaskGroup) -> None:
+        try:
+            with client:
+                await self._pass_on(client, tasks)
+        finally:
+            self._limit.release()
+
+    def _tell_shortage(self, why: str) -> None:
+        """Once: a peer that asks again and again must not fill the terminal."""
+        level = logging.DEBUG if self._shortage_told else logging.WARNING
+        self._shortage_told = True
+        _log.log(level, "cannot answer on %s for now: %s; raise the limit of open files", self._socket_path, why)
+
+    async def _pass_on(self, client: socket.socket, tasks: TaskGroup) -> None:
+        async with self._starting:
+            if not self._started:
+                if not _has_descriptors(SERVER_DESCRIPTORS):
+                    self._tell_shortage(f"fewer than {SERVER_DESCRIPTORS} descriptors are left")
+                    return
+                try:
+                    await self._start_server(self._inner_path, tasks)
+                except Exception:  # noqa: BLE001 - whatever keeps gRPC from starting must not end a job that trains well
+                    _log.exception("cannot answer on %s: the control API did not start", self._socket_path)
+                    return
+                self._started = True
+        with contextlib.ExitStack() as closing:
+            try:
+                inner = closing.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+                inner.connect(str(self._inner_path))
+            except OSError:
+                return  # The server is closing, or no descriptor is left; the client sees the end of its connection.
+            if not self._is_ending:
+                await self._couple(client, inner)
+
+    async def _couple(self, client: socket.socket, inner: socket.socket) -> None:
+        with anyio.CancelScope(shield=True) as scope:  # Its deadline is set at the end.
+            self._connections.add(scope)
+            async with anyio.create_task_group() as pair:
+                pair.start_soon(_copy, client, inner)
+                await _copy(inner, client)
+                if self._is_ending:
+                    pair.cancel_scope.cancel()
+        self._connections.discard(scope)
+
+
+def _has_descriptors(count: int) -> bool:
+    taken: list[int] = []
+    try:
+        while len(taken) < count:
+            taken.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    else:
+        return True
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+
+
+async def _copy(source: socket.socket, target: socket.socket) -> None:
+    """Until the end of `source`, which is passed on, or until one of them breaks: then the other direction ends, too.
+
+    Not by anyio's streams: where bytes arrive in the very turn of the loop that cancels them, it prints an
+    InvalidStateError.
+    """
+    with contextlib.suppress(OSError):
+        while data := await _receive(source):
+            await _send(target, data)
+        target.shutdown(socket.SHUT_WR)
+
+
+async def _receive(source: socket.socket) -> bytes:
+    while True:
+        await anyio.wait_readable(source)
+        try:
+            return source.recv(PASSED_BYTES_MAX)
+        except (BlockingIOError, InterruptedError):
+            continue
+
+
+async def _send(target: socket.socket, data: bytes) -> None:
+    unsent = memoryview(data)
+    while unsent:
+        try:
+            unsent = unsent[target.send(unsent) :]
+        except (BlockingIOError, InterruptedError):
+            await anyio.wait_writable(target)

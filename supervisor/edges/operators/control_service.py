@@ -1,0 +1,284 @@
+"""What does each call of holdfast.v1.Supervisor answer?"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import anyio
+import grpc
+import grpc.aio
+from anyio import to_thread
+from google.protobuf.message import Message
+from holdfast_wire.v1 import control_pb2 as wire
+
+from supervisor.config.job_spec_json import job_spec_from_json
+from supervisor.edges.operators import log_streams
+from supervisor.edges.operators.control_codec import (
+    SERVICE,
+    code_of,
+    event_to_wire,
+    evidence_to_wire,
+    job_to_wire,
+    node_to_wire,
+    refusal_to_wire,
+)
+from supervisor.edges.operators.event_streams import all_events, past_events
+from supervisor.edges.operators.job_pages import merge, page_of
+from supervisor.errors import ExhaustedError, HoldfastError, InvalidRequestError, NotFoundError, NotNowError
+from supervisor.ports import JobDesk, JobHistory, JobReport
+
+DETAILS_TRAILER = "grpc-status-details-bin"
+MESSAGE_CHARACTERS_MAX = 1_500  # of a refusal: trailers are bounded to 8 KiB
+REASON_CHARACTERS_MAX = 1_000
+HISTORY_JOBS_MAX = 1_000
+HISTORY_THREADS_MAX = 2
+FOLLOWERS_MAX = 32  # of logs: each takes one inotify instance of the user's 128
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Answer: TypeAlias = Callable[[Any], Awaitable[Message]]
+Stream: TypeAlias = Callable[[Any, Callable[[Message], Awaitable[None]]], Awaitable[None]]
+
+_log = logging.getLogger("holdfast.control")
+_grpc = cast("Any", grpc)  # its stubs leave the types of handlers open
+_STATUS = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class ControlService:
+    """Answers from the desk, which is on this event loop, and from the history, which is read in threads."""
+
+    def __init__(self, desk: JobDesk, history: JobHistory) -> None:
+        self._desk = desk
+        self._history = history
+        self._limiter = anyio.CapacityLimiter(HISTORY_THREADS_MAX)
+        self._followers = 0
+
+    def handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
+        unary: list[tuple[str, type[Message], Answer]] = [
+            ("SubmitJob", wire.SubmitJobRequest, self._submit_job),
+            ("GetJob", wire.GetJobRequest, self._get_job),
+            ("ListJobs", wire.ListJobsRequest, self._list_jobs),
+            ("StopJob", wire.StopJobRequest, self._stop_job),
+            ("RestartJob", wire.RestartJobRequest, self._restart_job),
+            ("GetStacks", wire.GetStacksRequest, self._get_stacks),
+            ("GetNode", wire.GetNodeRequest, self._get_node),
+            ("ListNodes", wire.ListNodesRequest, self._list_nodes),
+            ("CordonNode", wire.CordonNodeRequest, self._cordon_node),
+            ("UncordonNode", wire.UncordonNodeRequest, self._uncordon_node),
+        ]
+        streams: list[tuple[str, type[Message], Stream]] = [
+            ("WatchJob", wire.WatchJobRequest, self._watch_job),
+            ("StreamLogs", wire.StreamLogsRequest, self._stream_logs),
+        ]
+        methods: dict[str, object] = {}
+        for name, request, answer in unary:
+            methods[name] = _grpc.unary_unary_rpc_method_handler(
+                _answering(name, answer), request_deserializer=request.FromString, response_serializer=_serialise
+            )
+        for name, request, stream in streams:
+            methods[name] = _grpc.unary_stream_rpc_method_handler(
+                _streaming(name, stream), request_deserializer=request.FromString, response_serializer=_serialise
+            )
+        return _grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    async def _submit_job(self, request: wire.SubmitJobRequest) -> Message:
+        job_id = await self._desk.submit(job_spec_from_json(request.spec_json), dict(request.environment))
+        return wire.SubmitJobResponse(job_id=job_id)
+
+    async def _get_job(self, request: wire.GetJobRequest) -> Message:
+        return job_to_wire(await self._find(request.job_id, "show"))
+
+    async def _list_jobs(self, request: wire.ListJobsRequest) -> Message:
+        live = self._desk.jobs()
+        if request.include_ended:
+            recorded = await to_thread.run_sync(
+                lambda: self._history.jobs(limit=HISTORY_JOBS_MAX), limiter=self._limiter
+            )
+            reports = merge(live, recorded)
+        else:
+            reports = merge([report for report in live if not report.state.has_ended], ())
+        page, next_token = page_of(reports, size=request.page_size, token=request.page_token)
+        return wire.ListJobsResponse(jobs=[job_to_wire(report) for report in page], next_page_token=next_token)
+
+    async def _stop_job(self, request: wire.StopJobRequest) -> Message:
+        if not 0 <= request.signal <= 64:
+            raise InvalidRequestError(f"cannot stop job {request.job_id}: there is no signal {request.signal}")
+        await self._live(request.job_id, "stop")
+        self._desk.stop(request.job_id, reason=_reason(request.reason), signal=request.signal)
+        return wire.StopJobResponse()
+
+    async def _restart_job(self, request: wire.RestartJobRequest) -> Message:
+        await self._live(request.job_id, "restart")
+        return wire.RestartJobResponse(next_cycle=self._desk.restart(request.job_id, reason=_reason(request.reason)))
+
+    async def _get_stacks(self, request: wire.GetStacksRequest) -> Message:
+        await self._live(request.job_id, "take stacks of")
+        rank = request.rank if request.HasField("rank") else None
+        return evidence_to_wire(await self._desk.stacks(request.job_id, rank))
+
+    async def _get_node(self, request: wire.GetNodeRequest) -> Message:
+        self._check_node(request.name, "show")
+        return node_to_wire(self._desk.node())
+
+    async def _list_nodes(self, request: wire.ListNodesRequest) -> Message:
+        del request  # one supervisor knows one node: one page
+        return wire.ListNodesResponse(nodes=[node_to_wire(self._desk.node())])
+
+    async def _cordon_node(self, request: wire.CordonNodeRequest) -> Message:
+        self._check_node(request.name, "cordon")
+        self._desk.cordon(_reason(request.reason))
+        return node_to_wire(self._desk.node())
+
+    async def _uncordon_node(self, request: wire.UncordonNodeRequest) -> Message:
+        self._check_node(request.name, "uncordon")
+        self._desk.uncordon()
+        return node_to_wire(self._desk.node())
+
+    async def _watch_job(self, request: wire.WatchJobRequest, send: Callable[[Message], Awaitable[None]]) -> None:
+        report = await self._find(request.job_id, "watch")
+        await send(wire.WatchJobResponse(snapshot=job_to_wire(report)))
+        if request.follow:
+            events = all_events(
+                self._desk, self._history, request.job_id, after_sequence=request.after_sequence, limiter=self._limiter
+            )
+        else:
+            events = past_events(
+                self._history, request.job_id, after_sequence=request.after_sequence, limiter=self._limiter
+            )
+        async with contextlib.aclosing(events):
+            async for event in events:
+                await send(wire.WatchJobResponse(event=event_to_wire(event)))
+        if request.follow:  # the verdict, for those who could not ask again: the supervisor may be ending, too
+            report = await self._find(request.job_id, "watch")
+            await send(wire.WatchJobResponse(snapshot=job_to_wire(report)))
+
+    async def _stream_logs(self, request: wire.StreamLogsRequest, send: Callable[[Message], Awaitable[None]]) -> None:
+        report = await self._find(request.job_id, "show output of")
+        choice = log_streams.LogChoice(
+            rank=request.rank if request.HasField("rank") else None,
+            cycle=request.cycle if request.HasField("cycle") else None,
+            tail_lines=request.tail_lines,
+        )
+        ended = anyio.Event()
+        if not request.follow or report.ended_at_ns is not None:
+            ended.set()
+        if self._followers >= FOLLOWERS_MAX:
+            raise ExhaustedError(
+                f"cannot show output of job {report.job_id}: {FOLLOWERS_MAX} readers follow logs already"
+            )
+        self._followers += 1
+        try:
+            async with anyio.create_task_group() as tasks:
+                if not ended.is_set():
+                    tasks.start_soon(self._set_at_end, report.job_id, ended)
+                await self._send_logs(report, choice, ended, send)
+                tasks.cancel_scope.cancel()
+        finally:
+            self._followers -= 1
+
+    async def _send_logs(
+        self,
+        report: JobReport,
+        choice: log_streams.LogChoice,
+        ended: anyio.Event,
+        send: Callable[[Message], Awaitable[None]],
+    ) -> None:
+        pieces = log_streams.follow(Path(report.log_dir), report.job_id, choice, ended)
+        found = False
+        async with contextlib.aclosing(pieces):
+            async for piece in pieces:
+                found = True
+                await send(
+                    wire.LogChunk(rank=piece.rank, cycle=piece.cycle, is_stderr=piece.is_stderr, data=piece.data)
+                )
+        if not found:
+            log_streams.check_any(Path(report.log_dir), report.job_id, choice)
+
+    async def _set_at_end(self, job_id: str, ended: anyio.Event) -> None:
+        async with self._desk.subscribe(job_id) as coming:
+            report = self._desk.job(job_id)
+            if report is not None and report.ended_at_ns is None:
+                async for _ in coming:
+                    pass  # only its end counts
+        ended.set()
+
+    async def _find(self, job_id: str, verb: str) -> JobReport:
+        report = self._desk.job(job_id)
+        if report is None:
+            report = await to_thread.run_sync(lambda: self._history.job(job_id), limiter=self._limiter)
+        if report is None:
+            raise NotFoundError(f"cannot {verb} job {job_id[:80]}: there is no such job here; see holdfast jobs")
+        return report
+
+    async def _live(self, job_id: str, verb: str) -> None:
+        report = await self._find(job_id, verb)
+        if report.state.has_ended:
+            raise NotNowError(f"cannot {verb} job {job_id}: it has ended ({report.state})")
+        if self._desk.job(job_id) is None:
+            raise NotFoundError(f"cannot {verb} job {job_id}: another supervisor had it, and has not recorded its end")
+
+    def _check_node(self, name: str, verb: str) -> None:
+        mine = self._desk.node().name
+        if name not in ("", mine):
+            raise NotFoundError(f"cannot {verb} node {name[:80]}: this supervisor's node is {mine}")
+
+
+def _answering(name: str, answer: Answer) -> Callable[[Any, Context], Awaitable[Message | None]]:
+    async def call(request: Message, context: Context) -> Message | None:
+        try:
+            return await answer(request)
+        # A fault of ours must neither end the server nor show its text to the caller.
+        except Exception as error:  # noqa: BLE001
+            refusal = _refusal(name, error)
+        await _refuse(context, refusal)
+        return None
+
+    return call
+
+
+def _streaming(name: str, stream: Stream) -> Callable[[Any, Context], Awaitable[None]]:
+    async def call(request: Message, context: Context) -> None:
+        async def send(message: Message) -> None:
+            await context.write(message)
+
+        try:
+            await stream(request, send)
+            return
+        # As above: no fault of ours ends the server or shows its text.
+        except Exception as error:  # noqa: BLE001
+            refusal = _refusal(name, error)
+        await _refuse(context, refusal)
+
+    return call
+
+
+class _Fault(HoldfastError):
+    reason = "FAULT"
+
+
+def _refusal(name: str, error: Exception) -> HoldfastError:
+    while isinstance(error, ExceptionGroup):
+        error = cast("ExceptionGroup[Exception]", error).exceptions[0]
+    if isinstance(error, HoldfastError):
+        return error
+    if isinstance(error, OSError):  # the disk, or no inotify instance left
+        return ExhaustedError(f"cannot answer {name}: {error}")
+    _log.error("cannot answer %s: a fault of the supervisor", name, exc_info=error)
+    return _Fault(f"cannot answer {name}: a fault of the supervisor; see its log")
+
+
+async def _refuse(context: Context, refusal: HoldfastError) -> None:
+    code = grpc.StatusCode.INTERNAL if isinstance(refusal, _Fault) else _STATUS[code_of(refusal)]
+    text = str(refusal)[:MESSAGE_CHARACTERS_MAX]
+    await context.abort(code, text, ((DETAILS_TRAILER, refusal_to_wire(refusal)),))
+
+
+def _serialise(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+def _reason(text: str) -> str:
+    return text[:REASON_CHARACTERS_MAX] or "asked for through the control API"

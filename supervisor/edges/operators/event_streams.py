@@ -1,0 +1,57 @@
+"""How does a watcher get every event of a job exactly once: those of the past, then those that come?"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator
+
+import anyio
+from anyio import to_thread
+
+from supervisor.ports import JobDesk, JobHistory, RecordedEvent
+
+PAGE_EVENTS = 500
+
+
+async def past_events(
+    history: JobHistory, job_id: str, *, after_sequence: int, limiter: anyio.CapacityLimiter
+) -> AsyncGenerator[RecordedEvent]:
+    """What was recorded until now, in order."""
+    last = after_sequence
+    while True:
+
+        def read(after_sequence: int = last) -> list[RecordedEvent]:
+            return list(history.events(job_id, after_sequence=after_sequence, limit=PAGE_EVENTS))
+
+        page = await to_thread.run_sync(read, limiter=limiter)
+        for event in page:
+            yield event
+            last = event.sequence
+        if len(page) < PAGE_EVENTS:
+            return
+
+
+async def all_events(
+    desk: JobDesk, history: JobHistory, job_id: str, *, after_sequence: int, limiter: anyio.CapacityLimiter
+) -> AsyncGenerator[RecordedEvent]:
+    """The past, then what comes until the job's end. What a slow reader lost is read again from the history."""
+    last = after_sequence
+    async with desk.subscribe(job_id) as coming:  # before the past is read, so that nothing falls between
+        async with contextlib.aclosing(past_events(history, job_id, after_sequence=last, limiter=limiter)) as recorded:
+            async for event in recorded:
+                yield event
+                last = event.sequence
+        async for event in coming:
+            if event.sequence > last + 1:
+                async with contextlib.aclosing(
+                    past_events(history, job_id, after_sequence=last, limiter=limiter)
+                ) as missed:
+                    async for each in missed:
+                        yield each
+                        last = each.sequence
+            if event.sequence > last:
+                yield event
+                last = event.sequence
+    async with contextlib.aclosing(past_events(history, job_id, after_sequence=last, limiter=limiter)) as rest:
+        async for event in rest:
+            yield event

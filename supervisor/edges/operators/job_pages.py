@@ -1,0 +1,48 @@
+"""Which jobs come on which page of a list, newest first, while jobs come and go?"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+
+from supervisor.errors import InvalidRequestError
+from supervisor.ports import JobReport
+
+LIST_PAGE_MAX = 1_000
+LIST_PAGE_DEFAULT = 100
+
+
+def merge(live: Sequence[JobReport], recorded: Iterable[JobReport]) -> list[JobReport]:
+    """Those of this supervisor as they are now, and the ended ones of the journal; newest first.
+
+    What the journal shows as not ended belongs to another supervisor, which knows better.
+    """
+    known = {_key(report) for report in live}
+    ended = [report for report in recorded if report.state.has_ended and _key(report) not in known]
+    return sorted([*live, *ended], key=_key, reverse=True)
+
+
+def page_of(reports: Sequence[JobReport], *, size: int, token: str) -> tuple[list[JobReport], str]:
+    """One page and the token of the next, "" after the last. A job that comes meanwhile repeats and skips nothing."""
+    size = min(size or LIST_PAGE_DEFAULT, LIST_PAGE_MAX)
+    if token:
+        after = _read_token(token)
+        reports = [report for report in reports if _key(report) < after]
+    page = list(reports[:size])
+    return page, _token(page[-1]) if len(reports) > size else ""
+
+
+def _key(report: JobReport) -> tuple[int, str]:
+    return report.submitted_at_ns, report.job_id
+
+
+def _token(report: JobReport) -> str:
+    return base64.urlsafe_b64encode(f"{report.submitted_at_ns}:{report.job_id}".encode()).decode()
+
+
+def _read_token(token: str) -> tuple[int, str]:
+    try:
+        submitted, _, job_id = base64.urlsafe_b64decode(token.encode("ascii")).decode().partition(":")
+        return int(submitted), job_id
+    except ValueError:
+        raise InvalidRequestError("cannot list jobs: page_token is not one that an earlier page gave") from None

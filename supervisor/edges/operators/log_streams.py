@@ -1,0 +1,305 @@
+"""What have a job's workers written, until now and from now on?
+
+Reads what the spawner writes: <log_dir>/<job_id>/cycle_<c>/rank_<r>/{stdout,stderr}.log and one rotation, `.log.1`.
+The directories may belong to a job's user, so no link in them is followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import stat
+from collections.abc import AsyncGenerator, Generator, Iterator
+from pathlib import Path
+
+import anyio
+import msgspec
+from anyio import to_thread
+
+from supervisor.edges.operators.inotify import DirectoryWatch
+from supervisor.errors import NotFoundError
+
+CHUNK_BYTES = 64 * 1024
+STREAMS = (("stdout.log", False), ("stderr.log", True))
+TAIL_LINES_MAX = 100_000
+PIECES_AT_ONCE = 16  # read in one go: at most 1 MiB
+
+
+class LogPiece(msgspec.Struct, frozen=True):
+    """Some bytes of one rank's output; lines may be cut at its ends."""
+
+    rank: int
+    cycle: int
+    is_stderr: bool
+    data: bytes
+
+
+class LogChoice(msgspec.Struct, frozen=True):
+    """None: all of them. `tail_lines` counts per rank and stream; without a cycle it means the newest one."""
+
+    rank: int | None = None
+    cycle: int | None = None
+    tail_lines: int = 0
+
+
+class _RankDirectory(msgspec.Struct, frozen=True):
+    path: Path
+    cycle: int
+    rank: int
+
+
+class _LogFile:
+    """One stream of one rank, read forwards across its rotation."""
+
+    def __init__(self, directory: _RankDirectory, name: str, is_stderr: bool) -> None:
+        self._directory = directory
+        self._name = name
+        self._is_stderr = is_stderr
+        self._descriptor: int | None = None
+        self._offset = 0
+        self._began = False
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def skip_to_tail(self, lines: int) -> None:
+        """Begin at the last `lines` lines of the current file."""
+        self._began = True
+        if self._open():
+            self._offset = _start_of_tail(self._descriptor or 0, min(lines, TAIL_LINES_MAX))
+
+    def read(self) -> Iterator[LogPiece]:
+        """All that there is now and was not read yet."""
+        if not self._began:
+            self._began = True
+            yield from self._read_rotated()
+        while self._descriptor is not None or self._open():
+            yield from self._read_descriptor()
+            if not self._was_rotated():
+                return
+            yield from self._read_descriptor()  # what was written between our last read and the rotation
+            self.close()
+
+    def _read_rotated(self) -> Iterator[LogPiece]:
+        self._descriptor = _open_beneath(self._directory.path, f"{self._name}.1")
+        if self._descriptor is not None:
+            yield from self._read_descriptor()
+            self.close()
+        self._offset = 0
+
+    def _read_descriptor(self) -> Iterator[LogPiece]:
+        if self._descriptor is None:
+            return
+        if os.fstat(self._descriptor).st_size < self._offset:
+            self._offset = 0  # truncated in place
+        while data := os.pread(self._descriptor, CHUNK_BYTES, self._offset):
+            self._offset += len(data)
+            yield LogPiece(self._directory.rank, self._directory.cycle, self._is_stderr, data)
+
+    def _open(self) -> bool:
+        self._descriptor = _open_beneath(self._directory.path, self._name)
+        self._offset = 0
+        return self._descriptor is not None
+
+    def _was_rotated(self) -> bool:
+        if self._descriptor is None:
+            return False
+        try:
+            now = os.stat(self._directory.path / self._name, follow_symlinks=False)
+        except OSError:
+            return False
+        mine = os.fstat(self._descriptor)
+        return (now.st_dev, now.st_ino) != (mine.st_dev, mine.st_ino)
+
+
+def read(log_dir: Path, job_id: str, choice: LogChoice) -> Generator[LogPiece]:
+    """All output that there is, by cycle, rank and stream. Blocks on the disk. Raises NotFoundError."""
+    check_any(log_dir, job_id, choice)
+    for directory in _rank_directories(log_dir / job_id, choice):
+        for file in _files(directory, choice):
+            with contextlib.closing(file):
+                yield from file.read()
+
+
+def check_any(log_dir: Path, job_id: str, choice: LogChoice) -> None:
+    """Raises NotFoundError if the workers chosen have no files. Blocks on the disk."""
+    if not _rank_directories(log_dir / job_id, choice):
+        chosen = (("cycle", choice.cycle), ("rank", choice.rank))
+        which = "".join(f" of {word} {value}" for word, value in chosen if value is not None)
+        raise NotFoundError(
+            f"cannot show output of job {job_id}: nothing{which} lies in {log_dir / job_id}; "
+            "what goes straight to a terminal is not kept, --tee 3 keeps it"
+        )
+
+
+async def follow(log_dir: Path, job_id: str, choice: LogChoice, ended: anyio.Event) -> AsyncGenerator[LogPiece]:
+    """The same, and then whatever is written until `ended` is set. Raises OSError if the kernel can't watch.
+
+    Disks are read in a thread, since a log directory may lie on a file server that does not answer.
+    """
+    follower = _Follower(log_dir / job_id, choice)
+    limiter = anyio.CapacityLimiter(1)
+    try:
+        while True:
+            last_round = ended.is_set()  # look once more after the end, so that nothing is missed
+            pieces = follower.read_changed(everything=last_round)
+            while batch := await to_thread.run_sync(_take, pieces, abandon_on_cancel=True, limiter=limiter):
+                for piece in batch:
+                    yield piece
+            if last_round:
+                return
+            await _wait(follower.watch, ended)
+    finally:
+        follower.close()
+
+
+def _take(pieces: Iterator[LogPiece]) -> list[LogPiece]:
+    return list(itertools.islice(pieces, PIECES_AT_ONCE))
+
+
+class _Follower:
+    """The open files of a job that goes on."""
+
+    def __init__(self, root: Path, choice: LogChoice) -> None:
+        self.watch = DirectoryWatch()
+        self._root = root
+        self._choice = choice
+        self._files: dict[Path, list[_LogFile]] = {}
+        self._first = True
+
+    def close(self) -> None:
+        self.watch.close()
+        for files in self._files.values():
+            for file in files:
+                file.close()
+
+    def read_changed(self, *, everything: bool) -> Iterator[LogPiece]:
+        """What was written since the last call. Blocks on the disk."""
+        changed = self.watch.take()
+        if self._first or everything or changed is None or not changed <= self._files.keys():
+            self._watch_new()
+            self._find_new()
+            changed = None
+        self._first = False
+        for path, files in self._files.items():
+            if changed is None or path in changed:
+                for file in files:
+                    yield from file.read()
+        self._close_ended_cycles()
+
+    def _close_ended_cycles(self) -> None:
+        """Only the newest cycle can still be written."""
+        newest = max((_cycle_of(path) for path in self._files), default=0)
+        for path, files in self._files.items():
+            if files and _cycle_of(path) < newest:
+                for file in files:
+                    file.close()
+                self._files[path] = []
+
+    def _watch_new(self) -> None:
+        """Watches come before looking, so that nothing slips in between."""
+        root = self._root
+        while not root.is_dir() and root != root.parent:
+            root = root.parent  # nothing was written yet: its coming into being is an event, too
+        self.watch.add(root)
+        for cycle, cycle_path in _numbered(self._root, "cycle"):
+            self._watch(cycle_path, self._choice.cycle in (None, cycle))
+            for rank, rank_path in _numbered(cycle_path, "rank"):
+                self._watch(rank_path, self._choice.cycle in (None, cycle) and self._choice.rank in (None, rank))
+
+    def _watch(self, path: Path, wanted: bool) -> None:
+        if wanted:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                self.watch.add(path)
+
+    def _find_new(self) -> None:
+        choice = self._choice if self._first else LogChoice(self._choice.rank, self._choice.cycle)
+        newest = max((_cycle_of(path) for path in self._files), default=0)
+        for directory in _rank_directories(self._root, choice):
+            if directory.path not in self._files and directory.cycle >= newest:
+                self._files[directory.path] = _files(directory, choice)
+
+
+async def _wait(watch: DirectoryWatch, ended: anyio.Event) -> None:
+    """Until a directory has changed or the job has ended."""
+    async with anyio.create_task_group() as tasks:
+
+        async def wait_for_end() -> None:
+            await ended.wait()
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(wait_for_end)
+        await anyio.wait_readable(watch.fileno())
+        tasks.cancel_scope.cancel()
+
+
+def _files(directory: _RankDirectory, choice: LogChoice) -> list[_LogFile]:
+    files = [_LogFile(directory, name, is_stderr) for name, is_stderr in STREAMS]
+    if choice.tail_lines:
+        for file in files:
+            file.skip_to_tail(choice.tail_lines)
+    return files
+
+
+def _rank_directories(root: Path, choice: LogChoice) -> list[_RankDirectory]:
+    cycles = [each for each in _numbered(root, "cycle") if choice.cycle in (None, each[0])]
+    if choice.tail_lines and choice.cycle is None:
+        cycles = cycles[-1:]
+    return [
+        _RankDirectory(path, cycle, rank)
+        for cycle, cycle_path in cycles
+        for rank, path in _numbered(cycle_path, "rank")
+        if choice.rank in (None, rank)
+    ]
+
+
+def _numbered(parent: Path, word: str) -> list[tuple[int, Path]]:
+    found: list[tuple[int, Path]] = []
+    with contextlib.suppress(OSError), os.scandir(parent) as entries:
+        for entry in entries:
+            match = re.fullmatch(rf"{word}_(\d{{1,9}})", entry.name)
+            if match and entry.is_dir(follow_symlinks=False):
+                found.append((int(match[1]), Path(entry.path)))
+    return sorted(found)
+
+
+def _cycle_of(rank_path: Path) -> int:
+    return int(rank_path.parent.name.removeprefix("cycle_"))
+
+
+def _open_beneath(directory: Path, name: str) -> int | None:
+    """A regular file of a real directory; None if there is none."""
+    with contextlib.suppress(OSError):
+        parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(name, flags, dir_fd=parent)
+        finally:
+            os.close(parent)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+    return None
+
+
+def _start_of_tail(descriptor: int, lines: int) -> int:
+    """Offset of the last `lines` lines; a last line without an end counts."""
+    end = os.fstat(descriptor).st_size
+    position = end
+    missing = lines
+    while position > 0:
+        size = min(CHUNK_BYTES, position)
+        position -= size
+        data = os.pread(descriptor, size, position)
+        if position + size == end and data.endswith(b"\n"):
+            data = data[:-1]
+        while (found := data.rfind(b"\n")) >= 0:
+            missing -= 1
+            if missing == 0:
+                return position + found + 1
+            data = data[:found]
+    return 0

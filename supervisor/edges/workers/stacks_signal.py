@@ -1,0 +1,69 @@
+"""Where do the threads of a worker stand that can't answer, because one of them holds the GIL?
+
+Its client has told of a signal that makes faulthandler append all stacks to a memfd of the worker. What it told is
+not trusted: only a signal that is ignored by default is sent, and only a memfd is opened and truncated.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+
+import anyio
+
+HARMLESS_SIGNALS = (signal.SIGURG, signal.SIGWINCH)  # one that comes late, or after an exec, is ignored
+STACKS_BYTES_MAX = 1024 * 1024
+LOOK_INTERVAL_S = 0.004
+QUIET_LOOKS = 3  # faulthandler writes piece by piece and marks no end: so many looks without a change are the end
+
+
+async def ask_by_signal(pid: int, number: int, descriptor: int) -> str | None:
+    """What faulthandler writes, or None where it can't be had. Waits for it without a limit: the caller sets one."""
+    if pid <= 0 or number not in HARMLESS_SIGNALS or descriptor < 0:
+        return None
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        return None
+    try:
+        file = _open_memfd(f"/proc/{pid}/fd/{descriptor}")
+        if file is None:
+            return None
+        try:
+            return await _signal_and_read(pidfd, number, file)
+        finally:
+            os.close(file)
+    except OSError:
+        return None  # It has ended meanwhile.
+    finally:
+        os.close(pidfd)
+
+
+async def _signal_and_read(pidfd: int, number: int, file: int) -> str:
+    os.ftruncate(file, 0)
+    signal.pidfd_send_signal(pidfd, number)
+    size, quiet_looks = 0, 0
+    while quiet_looks < QUIET_LOOKS:
+        # The kernel tells nobody of writes to a memfd (no inotify since 6.13), so the size is looked at.
+        with anyio.move_on_after(LOOK_INTERVAL_S):
+            await anyio.Event().wait()
+        before, size = size, os.fstat(file).st_size
+        quiet_looks = quiet_looks + 1 if size == before > 0 else 0
+    return os.pread(file, STACKS_BYTES_MAX, 0).decode(errors="replace")
+
+
+def _open_memfd(path: str) -> int | None:
+    """A worker could name any file that it has open; with our rights it would be truncated."""
+    try:
+        if not os.readlink(path).startswith("/memfd:"):
+            return None
+        file = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    found = os.fstat(file)
+    is_memfd = stat.S_ISREG(found.st_mode) and found.st_nlink == 0
+    if is_memfd and os.readlink(f"/proc/self/fd/{file}").startswith("/memfd:"):
+        return file
+    os.close(file)
+    return None

@@ -1,0 +1,189 @@
+"""How are frames taken from, and given to, one worker that may be slow, silent, flooding or gone?"""
+
+from __future__ import annotations
+
+import copy
+import os
+import socket
+import struct
+from collections import deque
+from collections.abc import Sequence
+
+import anyio
+import msgspec
+from holdfast_wire.framing import WORKER_FRAME_BYTES_MAX, Decoder, FrameTooLongError
+
+from supervisor.edges.machine import process_table
+from supervisor.edges.workers.worker_codec import WorkerProtocolError
+from supervisor.ports import Clock
+
+FRAME_TIMEOUT_S = 5.0  # from the first byte of a frame to its last; also for a frame of ours to be taken
+RECEIVE_BYTES = 64 * 1024
+FRAMES_PER_S = 200.0  # of one connection, in the long run; a faster one is read more slowly
+FRAMES_BURST = 1000.0
+BYTES_PER_TOKEN = 4096  # a big frame counts as several
+WAITING_FRAMES_MAX = 256  # of ours, for a peer that does not read
+
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """Who connected, in the kernel's word. `foreign`: from another user namespace, so its ids say nothing here."""
+
+    pid: int
+    uid: int
+    foreign: bool
+
+    @classmethod
+    def of(cls, sock: socket.socket) -> Peer:
+        pid, uid, _ = _CREDENTIALS.unpack(
+            sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)  # gives the values at connect()
+        )
+        foreign = pid == 0
+        if not foreign and uid != os.geteuid():
+            theirs = process_table.namespace(pid, "user")
+            foreign = theirs is not None and theirs != process_table.namespace(os.getpid(), "user")
+        return cls(pid, uid, foreign)
+
+
+class TokenBucket:
+    """How many frames may be taken now."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._tokens = FRAMES_BURST
+        self._filled_at_s = clock.now_s()
+
+    def take(self, cost: float) -> float:
+        """Takes `cost` tokens, on credit if need be; returns how long to wait before the next frame."""
+        now_s = self._clock.now_s()
+        self._tokens = min(FRAMES_BURST, self._tokens + (now_s - self._filled_at_s) * FRAMES_PER_S)
+        self._filled_at_s = now_s
+        self._tokens -= cost
+        return max(0.0, -self._tokens / FRAMES_PER_S)
+
+
+class WorkerConnection:
+    """One accepted socket. Its methods raise OSError when the peer is gone; `close` is the owner's to call."""
+
+    def __init__(self, sock: socket.socket, clock: Clock) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._decoder = Decoder(frame_bytes_max=WORKER_FRAME_BYTES_MAX)
+        self._received: deque[bytes] = deque()
+        self._bucket = TokenBucket(clock)
+        self._sending = anyio.Lock()
+        self._unsent: deque[bytes] = deque()  # before anything else goes out
+
+    async def receive(self, *, timeout_s: float | None = None) -> bytes | None:
+        """The next frame's payload; None at a clean end of the stream.
+
+        `timeout_s` bounds the wait for the frame to begin. Raises TimeoutError, WorkerProtocolError (cut off inside a
+        frame) and FrameTooLongError.
+        """
+        while not self._received:
+            limit_s = FRAME_TIMEOUT_S if self._decoder.pending_bytes else timeout_s
+            with anyio.fail_after(limit_s):
+                if not await self._fill():
+                    return None
+        payload = self._received.popleft()
+        pause_s = self._bucket.take(1 + len(payload) / BYTES_PER_TOKEN)
+        if pause_s > 0:
+            # Unread bytes stay in the sender's socket: a flood slows its own sender down and nobody else.
+            with anyio.move_on_after(pause_s):
+                await anyio.Event().wait()
+        return payload
+
+    async def _fill(self) -> bool:
+        """Reads until a whole frame is there. False at the end of the stream."""
+        while not self._received:
+            try:
+                data = self._socket.recv(RECEIVE_BYTES)
+            except (BlockingIOError, InterruptedError):
+                await anyio.wait_readable(self._socket)
+                continue
+            if not data:
+                if self._decoder.pending_bytes:
+                    raise WorkerProtocolError("cannot read a frame: the stream ends inside it")
+                return False
+            began = self._decoder.pending_bytes > 0
+            self._received.extend(self._decoder.feed(data))
+            if not began and self._decoder.pending_bytes:
+                return True  # A frame has begun: the caller counts its time from here.
+        return True
+
+    def waiting(self) -> list[bytes]:
+        """Payloads that have come and were not received yet, oldest first. Looks only: `receive` still gives them."""
+        waiting = list(self._received)
+        try:
+            data = self._socket.recv(RECEIVE_BYTES, socket.MSG_PEEK)
+            return waiting + copy.deepcopy(self._decoder).feed(data)
+        except (OSError, FrameTooLongError):
+            return waiting  # Nothing more, or the peer's end or fault, which `receive` tells.
+
+    async def send(self, frame: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Sends one frame, and file descriptors with its first byte. Raises TimeoutError if it isn't taken in time.
+
+        There is no buffer beside the socket's own, but for `send_soon`: one frame waits in here for each caller.
+        """
+        with anyio.fail_after(FRAME_TIMEOUT_S):
+            async with self._sending:
+                await self._send_unsent()
+                await self._send(frame, descriptors)
+
+    def send_soon(self, frame: bytes) -> bool:
+        """Sends as much as the socket takes now; the rest goes out by `flush`. False: the peer does not read."""
+        if self._unsent or self._sending.locked():
+            if len(self._unsent) >= WAITING_FRAMES_MAX:
+                return False
+            self._unsent.append(frame)
+            return True
+        try:
+            sent = self._socket.send(frame)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:
+            return False
+        if sent < len(frame):
+            self._unsent.append(frame[sent:])
+        return True
+
+    @property
+    def must_flush(self) -> bool:
+        """Frames wait, and nobody is sending them."""
+        return bool(self._unsent) and not self._sending.locked()
+
+    async def flush(self) -> None:
+        """Sends what waits. Raises TimeoutError if it isn't taken in time."""
+        with anyio.fail_after(FRAME_TIMEOUT_S):
+            async with self._sending:
+                await self._send_unsent()
+
+    async def _send_unsent(self) -> None:
+        while self._unsent:
+            await self._send(self._unsent[0], ())
+            self._unsent.popleft()
+
+    async def _send(self, frame: bytes, descriptors: Sequence[int]) -> None:
+        view = memoryview(frame)
+        while view:
+            try:
+                if descriptors:
+                    sent = socket.send_fds(self._socket, [view], descriptors)
+                    descriptors = ()
+                else:
+                    sent = self._socket.send(view)
+            except (BlockingIOError, InterruptedError):
+                await anyio.wait_writable(self._socket)
+                continue
+            view = view[sent:]
+
+    def send_last(self, frame: bytes) -> None:
+        """Sends what fits at once: for a peer that will be dropped anyway."""
+        try:
+            self._socket.send(frame)
+        except OSError:
+            return  # It is gone, or doesn't read: nothing is owed to it.
+
+    def close(self) -> None:
+        self._socket.close()

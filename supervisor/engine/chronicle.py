@@ -1,0 +1,113 @@
+"""Who is told what happened: the journal, the log and everyone who watches a job."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from supervisor.core.facts import JobEvent
+from supervisor.engine.job_book import JobRecord
+from supervisor.ports import Clock, JobReport, Journal, RecordedEvent
+
+WATCHER_EVENTS_MAX = 4096  # a watcher that is further behind loses events and sees the gap by `sequence`
+
+# What a healthy run goes through too is for the files; the rest is for whoever looks at the terminal.
+ROUTINE = frozenset(
+    {
+        "job_submitted", "spawner_ready", "cycle_started", "worker_started", "workers_started", "worker_exited",
+        "workers_stopping", "workers_stopped", "job_succeeded", "limits_calculated", "preload_learned",
+        "call_entered", "call_committed", "rank_lost_in_call", "rank_left_call", "rank_discarded",
+    }
+)  # fmt: skip
+FAULTS = frozenset(
+    {
+        "worker_failed", "hang_detected", "spawn_failed", "spawner_lost", "store_failed", "workers_stuck",
+        "iteration_interrupted", "replacement_late", "replacement_lost", "call_refused", "call_lost",
+        "hard_timeout_reached",
+    }
+)  # fmt: skip
+
+_log = logging.getLogger("holdfast.jobs")
+
+
+class Chronicle:
+    """Numbers every event of every job and hands it on. Never blocks."""
+
+    def __init__(self, *, journal: Journal, clock: Clock, node_name: str) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._node_name = node_name
+        self._watchers: dict[str, list[MemoryObjectSendStream[RecordedEvent]]] = {}
+        self._changed: dict[str, JobRecord] = {}
+        self._report: Callable[[JobRecord], JobReport] | None = None
+
+    def attach(self, report: Callable[[JobRecord], JobReport]) -> None:
+        """How a job's report is made; set once before anything is published."""
+        self._report = report
+
+    def publish(self, job: JobRecord, event: JobEvent) -> None:
+        recorded = job.record(event, node=self._node_name, at_ns=self._clock.unix_ns())
+        self._journal.record(recorded)
+        self._changed[job.spec.job_id] = job
+        _log.log(
+            logging.DEBUG if _is_told_already(job, recorded) else _level(recorded.kind),
+            "%s",
+            recorded.reason,
+            extra={"job_id": recorded.job_id, "cycle": recorded.cycle, "rank": recorded.rank, "kind": recorded.kind},
+        )
+        for stream in self._watchers.get(job.spec.job_id, []):
+            try:
+                stream.send_nowait(recorded)
+            except anyio.WouldBlock:
+                continue  # The watcher is told by the gap in `sequence`.
+
+    def settle(self) -> None:
+        """Saves the reports of the jobs to which something happened."""
+        changed, self._changed = self._changed, {}
+        if self._report is not None:
+            for job in changed.values():
+                self._journal.save(self._report(job))
+
+    def close(self, job_id: str) -> None:
+        """The job's last event was published: its watchers come to their end."""
+        for stream in self._watchers.pop(job_id, []):
+            stream.close()
+
+    @asynccontextmanager
+    async def watch(self, job_id: str, *, ended: bool) -> AsyncGenerator[AsyncIterator[RecordedEvent]]:
+        """Events from now on, until the job's last. `ended`: the job is over, nothing will come."""
+        send: MemoryObjectSendStream[RecordedEvent]
+        receive: MemoryObjectReceiveStream[RecordedEvent]
+        send, receive = anyio.create_memory_object_stream[RecordedEvent](WATCHER_EVENTS_MAX)
+        if ended:
+            send.close()
+        else:
+            self._watchers.setdefault(job_id, []).append(send)
+        try:
+            async with receive:
+                yield receive
+        finally:
+            send.close()
+            watchers = self._watchers.get(job_id, [])
+            if send in watchers:
+                watchers.remove(send)
+
+
+def _is_told_already(job: JobRecord, event: RecordedEvent) -> bool:
+    """Who asked for the stop was said when it was asked for, and is how the job ended."""
+    if event.kind == "stop_requested":
+        job.stop_reason = job.stop_reason or event.reason
+    return event.kind == "job_stopped" and event.reason == job.stop_reason
+
+
+def _level(kind: str) -> int:
+    """DEBUG: files only. WARNING: something to look at. ERROR: the job is lost."""
+    if kind in ROUTINE:
+        return logging.DEBUG
+    if kind == "job_failed":
+        return logging.ERROR
+    return logging.WARNING if kind in FAULTS else logging.INFO

@@ -1,0 +1,235 @@
+"""The counter at which people and programs ask: submit, look, stop, restart, stacks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+
+import anyio
+
+import supervisor
+from supervisor.config import JobSpec
+from supervisor.core.cluster import coordinator
+from supervisor.core.facts import Evidence, JobState, JobView, RankView
+from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node
+from supervisor.engine.chronicle import Chronicle
+from supervisor.engine.job_book import ENDED_JOBS_MAX, JobRecord
+from supervisor.engine.loop import Engine
+from supervisor.engine.perform import EnginePerformer
+from supervisor.errors import AlreadyExistsError, NotFoundError, NotNowError
+from supervisor.ports import (
+    Clock,
+    JobNodeReport,
+    JobReport,
+    NodeReport,
+    RankReport,
+    RecordedEvent,
+    SectionReport,
+    Workers,
+)
+
+STACKS_FOR_PEOPLE_S = 2.0  # who asks by hand may wait longer than a hang verdict does
+
+
+class Desk:
+    """See ports.JobDesk. Lives on the event loop; every answer is made from the state of this moment."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        performer: EnginePerformer,
+        jobs: dict[str, JobRecord],
+        chronicle: Chronicle,
+        workers: Workers,
+        clock: Clock,
+        log_dir: str,
+    ) -> None:
+        self._engine = engine
+        self._performer = performer
+        self._jobs = jobs
+        self._chronicle = chronicle
+        self._workers = workers
+        self._clock = clock
+        self._node_name = engine.node_name
+        self._log_dir = log_dir
+        self._cordon_reason: str | None = None
+        self._ended: dict[str, anyio.Event] = {}
+        self._started_at_ns = clock.unix_ns()
+        self.on_submitted: Callable[[str], None] = _nobody  # told the id of a job before anything of it is started
+        chronicle.attach(self.report)
+
+    async def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
+        if self._cordon_reason is not None:
+            raise NotNowError(
+                f"cannot start job {spec.job_id}: node {self._node_name} is cordoned ({self._cordon_reason}); "
+                f"run holdfast uncordon {self._node_name}"
+            )
+        known = self._jobs.get(spec.job_id)
+        if known is not None:
+            raise AlreadyExistsError(
+                f"cannot start job {spec.job_id}: this supervisor has a job of that name; choose another --job-id"
+            )
+        self._forget_oldest()
+        job = JobRecord(
+            spec=spec,
+            environment=environment,
+            submitted_at_ns=self._clock.unix_ns(),
+            log_dir=spec.log_dir or self._log_dir,
+        )
+        self._jobs[spec.job_id] = job
+        self._ended[spec.job_id] = anyio.Event()
+        self.on_submitted(spec.job_id)
+        self._engine.post(node_messages.JobSubmitted(spec.rules()))
+        return spec.job_id
+
+    async def wait(self, job_id: str) -> JobRecord:
+        """Returns once the job has ended."""
+        await self._ended[job_id].wait()
+        return self._jobs[job_id]
+
+    def finished(self, job_id: str) -> None:
+        """The engine's performer says that nothing of the job is left."""
+        job = self._jobs[job_id]
+        job.ended_at_ns = self._clock.unix_ns()
+        job.forget_environment()
+        self._chronicle.settle()
+        self._chronicle.close(job_id)
+        self._engine.forget(job_id)
+        self._ended[job_id].set()
+
+    def jobs(self) -> Sequence[JobReport]:
+        return [self.report(job) for job in reversed(self._jobs.values())]
+
+    def job(self, job_id: str) -> JobReport | None:
+        job = self._jobs.get(job_id)
+        return self.report(job) if job is not None else None
+
+    def stop(self, job_id: str, *, reason: str, signal: int) -> None:
+        job = self._live(job_id, "stop")
+        self._engine.post(node_messages.StopRequested(job.spec.job_id, reason, signal))
+
+    def restart(self, job_id: str, *, reason: str) -> int:
+        job = self._live(job_id, "restart")
+        self._engine.post(node_messages.RestartRequested(job.spec.job_id, reason))
+        return job.cycle + 1
+
+    async def stacks(self, job_id: str, rank: int | None) -> Evidence:
+        job = self._live(job_id, "take stacks of")
+        if rank is not None and not 0 <= rank - job.first_rank < job.spec.local_world_size:
+            raise NotFoundError(
+                f"cannot take stacks of rank {rank}: job {job_id} has ranks {job.first_rank} to "
+                f"{job.first_rank + job.spec.local_world_size - 1}"
+            )
+        return await self._performer.collect_stacks(job, cycle=job.pids_cycle, budget_s=STACKS_FOR_PEOPLE_S, rank=rank)
+
+    def subscribe(self, job_id: str) -> AbstractAsyncContextManager[AsyncIterator[RecordedEvent]]:
+        job = self._jobs.get(job_id)
+        return self._chronicle.watch(job_id, ended=job is None or job.ended_at_ns is not None)
+
+    def node(self) -> NodeReport:
+        return NodeReport(
+            name=self._node_name,
+            state="ready" if self._cordon_reason is None else "cordoned",
+            reason=self._cordon_reason or "",
+            job_ids=tuple(job_id for job_id, job in self._jobs.items() if job.verdict is None),
+            supervisor_pid=os.getpid(),
+            version=supervisor.__version__,
+            started_at_ns=self._started_at_ns,
+        )
+
+    def cordon(self, reason: str) -> None:
+        self._cordon_reason = reason or "by an operator"
+
+    def uncordon(self) -> None:
+        self._cordon_reason = None
+
+    async def end_all(self, reason: str) -> None:
+        """Stops every job and returns once nothing of them is left. Nothing new is taken meanwhile."""
+        self.cordon(reason)
+        live = self.live_jobs()
+        for job_id in live:
+            self.stop(job_id, reason=reason, signal=0)
+        for job_id in live:
+            await self._ended[job_id].wait()
+
+    def live_jobs(self) -> list[str]:
+        return [job_id for job_id, job in self._jobs.items() if job.verdict is None]
+
+    def report(self, job: JobRecord) -> JobReport:
+        """The job as it stands at this moment."""
+        view = node.view(self._engine.node_state, job.spec.job_id)
+        coordinated = self._engine.coordinators.get(job.spec.job_id)
+        if coordinated is not None:
+            job.restarts_used = coordinator.restarts_used(coordinated)
+            job.iteration = coordinator.current_iteration(coordinated)
+        if job.verdict is not None:
+            state, reason = job.verdict.state, job.verdict.reason
+        elif view is not None:
+            state, reason = view.state, view.reason
+        else:
+            state, reason = JobState.PENDING, "waiting for the engine"
+        return JobReport(
+            job_id=job.spec.job_id,
+            state=state,
+            submitted_at_ns=job.submitted_at_ns,
+            cycle=max(job.cycle, 0),
+            iteration=job.iteration,
+            max_restarts=job.spec.restart.max_restarts,
+            restarts_used=job.restarts_used,
+            reason=reason,
+            nodes=(JobNodeReport(self._node_name, self.node().state),),
+            ranks=self._rank_reports(job, view) if view is not None else job.last_ranks,
+            exit_code=job.verdict.exit_code if job.verdict is not None else None,
+            ended_at_ns=job.ended_at_ns,
+            log_dir=job.log_dir,
+            command=job.shown_command,
+            supervisor_pid=os.getpid(),
+        )
+
+    def _rank_reports(self, job: JobRecord, view: JobView) -> tuple[RankReport, ...]:
+        job.last_ranks = tuple(self._rank_report(job, rank) for rank in view.ranks)
+        return job.last_ranks
+
+    def _rank_report(self, job: JobRecord, rank: RankView) -> RankReport:
+        now_s = self._clock.now_s()
+        progress = None
+        if rank.limits is not None and job.verdict is None:
+            progress = self._workers.read_progress(job.spec.job_id, job.cycle, rank.local_rank) or rank.progress
+        limits = dict(rank.limits.sections) if rank.limits is not None else {}
+        heartbeat_at_s = progress.heartbeat_at_s if progress is not None else None
+        return RankReport(
+            rank=rank.rank,
+            local_rank=rank.local_rank,
+            node=self._node_name,
+            state=rank.state,
+            pid=rank.pid,
+            heartbeat_age_s=max(0.0, now_s - heartbeat_at_s) if heartbeat_at_s is not None else None,
+            sections=tuple(
+                SectionReport(name, max(0.0, now_s - opened_at_s), limits.get(name))
+                for name, opened_at_s in (progress.open_sections if progress is not None else ())
+            ),
+            cycle_started_at_ns=job.cycle_started_at_ns,
+            exit_code=rank.exit.code if rank.exit is not None else None,
+            exit_signal=rank.exit.signal if rank.exit is not None else None,
+        )
+
+    def _live(self, job_id: str, verb: str) -> JobRecord:
+        job = self._jobs.get(job_id)
+        if job is None:
+            raise NotFoundError(f"cannot {verb} job {job_id}: this supervisor has no such job; see holdfast jobs")
+        if job.verdict is not None:
+            raise NotNowError(f"cannot {verb} job {job_id}: it has ended ({job.verdict.state})")
+        return job
+
+    def _forget_oldest(self) -> None:
+        ended = [job_id for job_id, job in self._jobs.items() if job.verdict is not None]
+        for job_id in ended[: max(0, len(ended) - ENDED_JOBS_MAX)]:
+            del self._jobs[job_id]
+            del self._ended[job_id]
+
+
+def _nobody(job_id: str) -> None:
+    """Nobody prepares anything for a job."""

@@ -1,0 +1,72 @@
+"""Where each worker's output goes: console, file or both, as torchrun's --redirects, --tee and filter say."""
+
+from __future__ import annotations
+
+from string import Template
+
+import msgspec
+from holdfast_wire.spawner_link import StreamPlan
+
+from supervisor.config import JobSpec, Redirect
+
+DEFAULT_LOG_BYTES_MAX = 64 * 1024 * 1024  # of each stream of each rank and cycle; one older part of that size is kept
+
+TORCHRUN_PREFIX = "[${role_name}${local_rank}]:"
+
+_STREAMS = (("stdout", Redirect.OUT), ("stderr", Redirect.ERR))
+
+
+class Console(msgspec.Struct, frozen=True):
+    """What the supervisor's own stdout and stderr are."""
+
+    present: bool = True  # False: a daemon; output goes to files only
+    stdout_is_tty: bool = False
+    stderr_is_tty: bool = False
+
+
+def rank_log_dir(log_dir: str, job_id: str, cycle: int, rank: int) -> str:
+    return f"{log_dir}/{job_id}/cycle_{cycle}/rank_{rank}"
+
+
+def plan_streams(
+    spec: JobSpec, console: Console, *, log_dir: str, cycle: int, local_rank: int, rank: int
+) -> tuple[StreamPlan, StreamPlan]:
+    """Plans for stdout and stderr of one worker.
+
+    A terminal is handed through and not copied to a file, so that progress bars, colours and pdb work as under
+    torchrun; everything else is also kept in the default log, capped.
+    """
+    folder = rank_log_dir(log_dir, spec.job_id, cycle, rank)
+    shown = console.present and (not spec.local_ranks_filter or local_rank in spec.local_ranks_filter)
+    redirected = _wanted(spec.redirects, local_rank)
+    teed = _wanted(spec.tee, local_rank)
+    plans: list[StreamPlan] = []
+    for name, flag in _STREAMS:
+        path = f"{folder}/{name}.log"
+        is_tty = console.stdout_is_tty if name == "stdout" else console.stderr_is_tty
+        if teed & flag:
+            plans.append(StreamPlan(console=shown, prefix=_prefix(spec, local_rank, rank), file=path))
+        elif redirected & flag:
+            plans.append(StreamPlan(console=False, file=path, direct=True))
+        elif shown and is_tty:
+            plans.append(StreamPlan(console=True))
+        else:
+            plans.append(StreamPlan(console=shown, file=path, file_bytes_max=DEFAULT_LOG_BYTES_MAX))
+    return plans[0], plans[1]
+
+
+def _prefix(spec: JobSpec, local_rank: int, rank: int) -> str:
+    """torchrun's template and its names; unknown ones stay as they are."""
+    template = Template(spec.log_line_prefix_template or TORCHRUN_PREFIX)
+    return template.safe_substitute(role_name=spec.role, local_rank=local_rank, rank=rank)
+
+
+def _wanted(rules: tuple[tuple[int | None, Redirect], ...], local_rank: int) -> Redirect:
+    """The last rule that names the rank, else the rule for all."""
+    general = Redirect.NONE
+    for rank, redirect in rules:
+        if rank == local_rank:
+            return redirect
+        if rank is None:
+            general = redirect
+    return general

@@ -1,0 +1,98 @@
+"""What a spawner's messages mean for the machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast_wire import spawner_link as link
+
+from supervisor.core.facts import JobEvent, WorkerExit
+from supervisor.core.node import messages as node_messages
+from supervisor.engine.chronicle import Chronicle
+from supervisor.engine.job_book import JobRecord
+from supervisor.ports import JobFiles, Workers
+
+NS_PER_S = 1_000_000_000
+
+
+class SpawnerReports:
+    """Reads the messages of one job's spawner; keeps the record's pids."""
+
+    def __init__(self, job: JobRecord, *, files: JobFiles, workers: Workers, chronicle: Chronicle) -> None:
+        self._job = job
+        self._files = files
+        self._workers = workers
+        self._chronicle = chronicle
+
+    def read(self, message: link.FromSpawner) -> Iterator[node_messages.Event]:
+        """The events that follow from a message, in order."""
+        job = self._job
+        job_id = job.spec.job_id
+        match message:
+            case link.Ready():
+                job.spawner_reason = message.method_reason
+                reason = f"workers are started by {message.method}: {message.method_reason}"
+                self._chronicle.publish(job, JobEvent("spawner_ready", reason, cycle=job.cycle))
+                yield node_messages.SpawnerReady(job_id)
+            case link.StoreReady():
+                yield from self._store(node_messages.StoreReady(job_id, message.cycle, message.host, message.port))
+            case link.StoreFailed() | link.StoreExited():
+                yield from self._store(node_messages.StoreFailed(job_id, message.cycle, message.reason))
+            case link.Spawned():
+                if message.cycle == job.pids_cycle:
+                    job.pids[message.local_rank] = message.pid
+                self._workers.expect(job_id, message.cycle, message.local_rank, message.pid)
+                yield node_messages.WorkerSpawned(job_id, message.cycle, message.local_rank, message.pid)
+            case link.SpawnFailed():
+                yield node_messages.SpawnFailed(
+                    job_id, message.cycle, message.local_rank, message.reason, message.exit_code
+                )
+            case link.Exited():
+                if message.cycle == job.pids_cycle:
+                    job.pids.pop(message.local_rank, None)
+                yield node_messages.WorkerExited(job_id, message.cycle, self._exit(message))
+            case link.Emptied():
+                yield node_messages.WorkersEmptied(job_id, message.cycle, message.stuck_pids)
+            case link.OutputDropped():
+                reason = (
+                    f"{message.dropped_bytes} bytes of output of local rank {message.local_rank} were not kept: "
+                    f"{message.reason}"
+                )
+                self._chronicle.publish(job, JobEvent("output_dropped", reason, cycle=job.cycle))
+            case link.Learned():
+                self._chronicle.publish(job, JobEvent("preload_learned", message.reason, cycle=job.cycle))
+            case link.Ended():
+                return
+
+    def _store(
+        self, answer: node_messages.StoreReady | node_messages.StoreFailed
+    ) -> Iterator[node_messages.StoreReady | node_messages.StoreFailed]:
+        """What is told of a store that was made ahead is kept until the core asks for it.
+
+        The end of an older store, which may be told after that, must not take its place.
+        """
+        if answer.cycle <= self._job.store_wanted:
+            yield answer
+        else:
+            self._job.store_answer = answer
+
+    def _exit(self, message: link.Exited) -> WorkerExit:
+        job = self._job
+        error, error_at_unix_s = "", None
+        path = job.error_files.get(message.local_rank) if message.cycle == job.pids_cycle else None
+        if path and message.code != 0:
+            told = self._files.read_error(path)
+            if told is not None:
+                error, error_at_unix_s = told
+        return WorkerExit(
+            local_rank=message.local_rank,
+            rank=job.first_rank + message.local_rank,
+            pid=message.pid,
+            code=message.code,
+            signal=message.signal,
+            at_s=message.at_ns / NS_PER_S,
+            core_dumped=message.core_dumped,
+            out_of_memory=message.out_of_memory,
+            error=error,
+            error_at_unix_s=error_at_unix_s,
+        )

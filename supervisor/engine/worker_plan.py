@@ -1,0 +1,83 @@
+"""What each worker of a cycle is started with: its environment, its output, its binding."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+from holdfast_wire.spawner_link import StreamPlan, WorkerPlan
+
+from supervisor.config.numa import numactl_prefix
+from supervisor.core.facts import Assignment
+from supervisor.core.node.worker_environment import worker_environment
+from supervisor.engine.job_book import JobRecord
+from supervisor.engine.output_plan import Console, plan_streams, rank_log_dir
+
+ERROR_FILE_NAME = "error.json"
+
+
+class WorkerPlanner(msgspec.Struct, frozen=True):
+    """Plans for all local ranks of a cycle; makes the folders that the plans name."""
+
+    console: Console
+    worker_socket: str
+
+    def plan(
+        self,
+        job: JobRecord,
+        assignment: Assignment,
+        *,
+        token_path: Path,
+        store_host: str,
+        store_port: int,
+        local_ranks: tuple[int, ...] | None = None,
+        respawn: int = 0,
+    ) -> tuple[WorkerPlan, ...]:
+        """`local_ranks` None: all. `respawn`: counts new processes for ranks of the running cycle, 0: the first ones.
+
+        Raises OSError where a log folder can't be made.
+        """
+        spec = job.spec
+        plans: list[WorkerPlan] = []
+        for local_rank in range(spec.local_world_size) if local_ranks is None else local_ranks:
+            rank = assignment.first_rank + local_rank
+            folder = rank_log_dir(job.log_dir, spec.job_id, assignment.cycle, rank)
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            error_file = f"{folder}/{_error_file_name(respawn)}"
+            job.error_files[local_rank] = error_file
+            stdout, stderr = plan_streams(
+                spec, self.console, log_dir=job.log_dir, cycle=assignment.cycle, local_rank=local_rank, rank=rank
+            )
+            plans.append(
+                WorkerPlan(
+                    local_rank=local_rank,
+                    rank=rank,
+                    env=worker_environment(
+                        spec,
+                        assignment,
+                        local_rank=local_rank,
+                        store_host=store_host,
+                        store_port=store_port,
+                        error_file=error_file,
+                        socket_path=self.worker_socket,
+                        token_file=str(token_path),
+                    ),
+                    stdout=_kept(stdout, respawn),
+                    stderr=_kept(stderr, respawn),
+                    exec_prefix=numactl_prefix(spec, local_rank),
+                )
+            )
+        return tuple(plans)
+
+
+def _error_file_name(respawn: int) -> str:
+    """What the lost process has written must not be read as the new one's error."""
+    return f"error-respawn{respawn}.json" if respawn else ERROR_FILE_NAME
+
+
+def _kept(stream: StreamPlan, respawn: int) -> StreamPlan:
+    """A file that the worker opens itself is emptied by that: the lost process's one is kept."""
+    if not respawn or not stream.direct or not stream.file:
+        return stream
+    return stream._replace(file=f"{stream.file}.respawn{respawn}")

@@ -1,0 +1,241 @@
+"""What does the engine offer to edges, and what do edges need of each other?
+
+Plain frozen data that API, journal, command line and report share, and the protocols that the daemon wires together.
+Times that people see are Unix nanoseconds (`…_at_ns`); ages and limits are seconds, read at the time of asking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+from holdfast_wire.spawner_link import FromSpawner, ToSpawner
+
+from supervisor.config.job_spec import JobSpec
+from supervisor.core.calls.words import ToRank
+from supervisor.core.facts import Evidence, HangLimits, JobState, Progress
+
+
+class SectionReport(msgspec.Struct, frozen=True):
+    """An open section of a rank. `limit_s` None: not limited."""
+
+    name: str
+    age_s: float
+    limit_s: float | None = None
+
+
+class RankReport(msgspec.Struct, frozen=True):
+    """One worker as people see it. `state`: starting, running, hung, exited, failed or stopped."""
+
+    rank: int
+    local_rank: int
+    node: str
+    state: str
+    pid: int | None = None
+    heartbeat_age_s: float | None = None  # None: no heartbeat yet
+    sections: tuple[SectionReport, ...] = ()
+    cycle_started_at_ns: int | None = None
+    exit_code: int | None = None
+    exit_signal: int | None = None
+
+
+class JobNodeReport(msgspec.Struct, frozen=True):
+    """A node's part in a job."""
+
+    name: str
+    state: str
+    group_rank: int = 0
+
+
+class JobReport(msgspec.Struct, frozen=True):
+    """A job at one moment. Never holds an environment value or a token."""
+
+    job_id: str
+    state: JobState
+    submitted_at_ns: int
+    cycle: int = 0
+    iteration: int = 0
+    max_restarts: int = 0
+    restarts_used: int = 0
+    reason: str = ""  # the sentence behind the state
+    nodes: tuple[JobNodeReport, ...] = ()
+    ranks: tuple[RankReport, ...] = ()
+    exit_code: int | None = None  # once it has ended
+    ended_at_ns: int | None = None
+    log_dir: str = ""
+    command: tuple[str, ...] = ()  # as the user typed it, without its secrets
+    supervisor_pid: int = 0
+
+
+class NodeReport(msgspec.Struct, frozen=True):
+    """A node with its supervisor. `state`: ready or cordoned."""
+
+    name: str
+    state: str
+    reason: str = ""
+    job_ids: tuple[str, ...] = ()
+    supervisor_pid: int = 0
+    version: str = ""
+    started_at_ns: int = 0
+
+
+class RecordedEvent(msgspec.Struct, frozen=True):
+    """One thing that happened to a job. `sequence` counts the job's events from 1 without gaps."""
+
+    job_id: str
+    sequence: int
+    at_ns: int
+    kind: str  # constant name in snake_case
+    reason: str
+    cycle: int = 0
+    iteration: int = 0
+    node: str = ""
+    rank: int | None = None
+    details: tuple[tuple[str, str], ...] = ()
+
+
+class JobDesk(Protocol):
+    """What people and programs may ask of the engine. Refusals are `HoldfastError`s."""
+
+    async def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
+        """Start a job and return its id."""
+        ...
+
+    def jobs(self) -> Sequence[JobReport]:
+        """Live and just ended jobs of this supervisor, newest first."""
+        ...
+
+    def job(self, job_id: str) -> JobReport | None: ...
+
+    def stop(self, job_id: str, *, reason: str, signal: int) -> None:
+        """End the job. signal 0: a command's stop (SIGTERM to the ranks); else as if the launcher had got it."""
+        ...
+
+    def restart(self, job_id: str, *, reason: str) -> int:
+        """Begin a new cycle; takes nothing from the budget. Returns the number of that cycle."""
+        ...
+
+    async def stacks(self, job_id: str, rank: int | None) -> Evidence: ...
+
+    def subscribe(self, job_id: str) -> AbstractAsyncContextManager[AsyncIterator[RecordedEvent]]:
+        """Events from the moment of entering; ends after the last. A slow reader may lose some: see `sequence`."""
+        ...
+
+    def node(self) -> NodeReport: ...
+
+    def cordon(self, reason: str) -> None: ...
+
+    def uncordon(self) -> None: ...
+
+
+class JobHistory(Protocol):
+    """What was recorded, committed or not. Calls block on a disk: never call them on the event loop."""
+
+    def jobs(self, *, limit: int) -> Sequence[JobReport]:
+        """Newest first; those that still run show their last saved state."""
+        ...
+
+    def job(self, job_id: str) -> JobReport | None: ...
+
+    def events(self, job_id: str, *, after_sequence: int = 0, limit: int) -> Sequence[RecordedEvent]:
+        """In order of sequence."""
+        ...
+
+
+class Clock(Protocol):
+    def now_s(self) -> float:
+        """CLOCK_MONOTONIC in seconds."""
+        ...
+
+    def unix_ns(self) -> int: ...
+
+
+class Workers(Protocol):
+    """The worker socket: who may speak for which rank, and what the ranks have stamped."""
+
+    def open_cycle(
+        self, job_id: str, cycle: int, *, token: bytes, spec: JobSpec, limits: HangLimits, first_rank: int
+    ) -> None: ...
+
+    def expect(self, job_id: str, cycle: int, local_rank: int, pid: int) -> None: ...
+
+    def close_cycle(self, job_id: str, cycle: int) -> None: ...
+
+    def set_limits(self, job_id: str, cycle: int, limits: HangLimits) -> None: ...
+
+    def read_progress(self, job_id: str, cycle: int, local_rank: int) -> Progress | None: ...
+
+    def tell_ranks(self, job_id: str, cycle: int, local_ranks: Sequence[int], order: ToRank) -> None:
+        """To the Wrappers of these ranks. Never blocks; who is not connected learns it when it comes back."""
+        ...
+
+    async def ask_stacks(self, job_id: str, cycle: int, local_rank: int, *, timeout_s: float) -> str | None: ...
+
+
+class Spawner(Protocol):
+    """The link to the spawner of one job."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def send(self, message: ToSpawner) -> None:
+        """Never blocks."""
+        ...
+
+    def kill_tree(self) -> None:
+        """End whatever a lost spawner left behind."""
+        ...
+
+
+class Spawners(Protocol):
+    async def keep(
+        self,
+        spec: JobSpec,
+        environment: Mapping[str, str],
+        *,
+        on_started: Callable[[Spawner], None],
+        on_message: Callable[[FromSpawner], None],
+    ) -> str:
+        """Start a spawner and serve its link until it ends; returns why it ended."""
+        ...
+
+
+class StackSource(Protocol):
+    async def collect(
+        self,
+        pids: Mapping[int, int],
+        *,
+        ask: Callable[[int, float], Awaitable[str | None]],
+        budget_s: float,
+    ) -> Evidence: ...
+
+
+class Journal(Protocol):
+    """Neither blocks nor fails: what can't be written is counted and told once."""
+
+    def record(self, event: RecordedEvent) -> None: ...
+
+    def save(self, report: JobReport) -> None: ...
+
+
+class Tokens(Protocol):
+    """Secrets of a job's cycles, in files that only the job's user can read."""
+
+    def issue(self, job_id: str, cycle: int) -> tuple[bytes, Path]: ...
+
+    def withdraw(self, job_id: str, cycle: int) -> None: ...
+
+
+class JobFiles(Protocol):
+    """Small files that a job writes for us."""
+
+    async def read_iteration(self, path: str) -> int | None:
+        """The training iteration in a checkpoint tracker file; None if it can't be known. Bounded in time."""
+        ...
+
+    def read_error(self, path: str) -> tuple[str, float | None] | None:
+        """One line from a TORCHELASTIC_ERROR_FILE, and when it was written (Unix seconds)."""
+        ...
