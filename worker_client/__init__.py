@@ -1,0 +1,37 @@
+"""What runs inside the training process: heartbeats, sections, learned timeouts, workload control.
+
+Names are loaded when they are first used, so that importing this package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # what type checkers take for true; typing itself is not worth its price here
+
+if TYPE_CHECKING:
+    from worker_client.errors import RankMonitorClientError
+    from worker_client.rank_monitor_client import RankMonitorClient
+    from worker_client.workload_control import WorkloadAction, WorkloadControlRequest
+
+__all__ = ["RankMonitorClient", "RankMonitorClientError", "WorkloadAction", "WorkloadControlRequest"]
+
+_HOMES = {
+    "RankMonitorClient": "worker_client.rank_monitor_client",
+    "RankMonitorClientError": "worker_client.errors",
+    "WorkloadAction": "worker_client.workload_control",
+    "WorkloadControlRequest": "worker_client.workload_control",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,60 @@
+"""What is the largest value on any rank?
+
+Collective: every rank of the default group must call at the same point. torch is loaded only here, and only if the
+script has loaded torch.distributed itself or there is more than one rank.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from worker_client.errors import RankMonitorClientError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def global_rank() -> int | None:
+    """This rank's number in the default process group; None where there is none. Loads nothing."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return int(distributed.get_rank())
+
+
+def maxima(values: Sequence[float]) -> list[float]:
+    """Elementwise maxima over the ranks of the default group; the values themselves if this is the only rank.
+
+    Blocks until all ranks have called. Raises RankMonitorClientError where there are several ranks and no group.
+    """
+    if global_rank() is None:
+        if os.environ.get("WORLD_SIZE", "1") == "1":
+            return list(values)
+        raise RankMonitorClientError(
+            "cannot calculate timeouts: torch.distributed is not initialised; call init_process_group() first"
+        )
+    return _reduce(values)
+
+
+def _reduce(values: Sequence[float]) -> list[float]:
+    import torch
+    from torch import distributed
+
+    tensor = torch.tensor(values, dtype=torch.float64, device=_device(distributed.get_backend_config()))
+    distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX)  # pyright: ignore[reportUnknownMemberType]
+    return [float(value) for value in tensor.cpu()]
+
+
+def _device(backend_config: str) -> torch.device:
+    """Where the default group reduces; `backend_config` is torch's "cpu:gloo,cuda:nccl". The CPU if it may choose."""
+    import torch
+
+    devices = dict(entry.split(":", 1) for entry in backend_config.split(",") if ":" in entry)
+    if "cpu" in devices or not devices:
+        return torch.device("cpu")
+    if "cuda" in devices:
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device(next(iter(devices)))

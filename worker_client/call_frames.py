@@ -1,0 +1,268 @@
+"""What do a rank and its supervisor say to each other about one call of a wrapped function?
+
+Sans-I/O, like session.py: frames out, events in. holdfast_wire/v1/worker.proto says what each means.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import NamedTuple
+
+from holdfast_wire.framing import WORKER_FRAME_BYTES_MAX, encode
+from holdfast_wire.v1 import worker_pb2
+
+REASON_CHARS_MAX = 1000
+EXCHANGE_BYTES_MAX = 32 * 1024  # of one name and value; the frame of all ranks' values has a limit of its own
+
+
+class Stage(enum.Enum):
+    """Where the rank's main thread stands; names as on the wire."""
+
+    ENTERING = enum.auto()  # waits for Entered
+    RUNNING = enum.auto()
+    COMPLETING = enum.auto()  # waits for Committed
+    UNWINDING = enum.auto()  # interrupted or failed, not yet at the iteration barrier
+    RESTARTING = enum.auto()  # waits for the decision on the next iteration
+
+
+class Leaving(enum.Enum):
+    """Why a rank takes part in nothing more of the call; names as on the wire."""
+
+    DONE = enum.auto()
+    FAULT = enum.auto()
+    DISCARDED = enum.auto()
+
+
+class Settings(NamedTuple):
+    """What the coordinator must know of the Wrapper's arguments."""
+
+    last_call_wait: timedelta
+    soft_timeout: timedelta
+    hard_timeout: timedelta
+    termination_grace_time: timedelta
+    barrier_timeout: timedelta
+    completion_timeout: timedelta
+    heartbeat_timeout: timedelta
+
+
+class Position(NamedTuple):
+    """Where a rank stands in a call; `rank` and `world_size` are current ones."""
+
+    stage: Stage
+    iteration: int
+    rank: int
+    world_size: int
+    is_active: bool
+
+
+# --- events ---------------------------------------------------------------------------------------------------------
+
+
+class FaultTold(NamedTuple):
+    rank: int
+    interruption: str  # a name of attribution.Interruption
+    reason: str
+
+
+class IterationDecided(NamedTuple):
+    """`world_size` is that of the iteration that has ended; `terminated_ranks` are of its numbers."""
+
+    call: int
+    iteration: int
+    world_size: int
+    terminated_ranks: frozenset[int]
+
+
+class Exchanged(NamedTuple):
+    call: int
+    iteration: int
+    name: str
+    values: Mapping[int, str]
+
+
+class Entered(NamedTuple):
+    """`history` and `exchanges` are for a rank that replaces a lost one: all that was decided so far."""
+
+    call: int
+    iteration: int
+    history: tuple[IterationDecided, ...]
+    exchanges: tuple[Exchanged, ...]
+
+
+class Interrupted(NamedTuple):
+    call: int
+    iteration: int
+
+
+class RestartOrdered(NamedTuple):
+    call: int
+    iteration: int
+    faults: tuple[FaultTold, ...]
+
+
+class CallCompleted(NamedTuple):
+    call: int
+    iteration: int
+
+
+class Committed(NamedTuple):
+    call: int
+    iteration: int
+
+
+class CallRefused(NamedTuple):
+    call: int
+    reason: str
+
+
+CallEvent = (
+    Entered | Interrupted | RestartOrdered | IterationDecided | CallCompleted | Committed | Exchanged | CallRefused
+)
+
+
+def event(frame: worker_pb2.SupervisorFrame) -> CallEvent | None:
+    """What `frame` says about a call; None if it is about something else."""
+    match frame.WhichOneof("body"):
+        case "entered":
+            told = frame.entered
+            history = tuple(map(_decided, told.history))
+            return Entered(told.call, told.iteration, history, tuple(map(_exchanged, told.exchanges)))
+        case "interrupt":
+            return Interrupted(frame.interrupt.call, frame.interrupt.iteration)
+        case "restart":
+            faults = tuple(
+                FaultTold(record.rank, _interruption_name(record.interruption), record.reason)
+                for record in frame.restart.records
+            )
+            return RestartOrdered(frame.restart.call, frame.restart.iteration, faults)
+        case "begin_iteration":
+            return _decided(frame.begin_iteration)
+        case "call_completed":
+            return CallCompleted(frame.call_completed.call, frame.call_completed.iteration)
+        case "committed":
+            return Committed(frame.committed.call, frame.committed.iteration)
+        case "exchanged":
+            return _exchanged(frame.exchanged)
+        case "call_refused":
+            return CallRefused(frame.call_refused.call, frame.call_refused.reason)
+        case _:
+            return None
+
+
+def _decided(told: worker_pb2.BeginIteration) -> IterationDecided:
+    return IterationDecided(told.call, told.iteration, told.world_size, frozenset(told.terminated_ranks))
+
+
+def _exchanged(told: worker_pb2.Exchanged) -> Exchanged:
+    return Exchanged(told.call, told.iteration, told.name, dict(told.values))
+
+
+def _interruption_name(number: worker_pb2.Interruption.ValueType) -> str:
+    try:
+        return worker_pb2.Interruption.Name(number)
+    except ValueError:  # of a later protocol
+        return "EXCEPTION"
+
+
+# --- frames ---------------------------------------------------------------------------------------------------------
+
+
+def call_enter(call: int, initial_rank: int, initial_world_size: int, settings: Settings, position: Position) -> bytes:
+    seconds = {f"{name.removesuffix('_time')}_s": value.total_seconds() for name, value in settings._asdict().items()}
+    return _frame(
+        worker_pb2.WorkerFrame(
+            call_enter=worker_pb2.CallEnter(
+                call=call,
+                initial_rank=initial_rank,
+                initial_world_size=initial_world_size,
+                settings=worker_pb2.CallSettings(**seconds),
+                stage=position.stage.name,
+                iteration=position.iteration,
+                rank=position.rank,
+                world_size=position.world_size,
+                active=position.is_active,
+            )
+        )
+    )
+
+
+def iteration_began(
+    call: int, iteration: int, *, rank: int, world_size: int, active_rank: int | None, active_world_size: int
+) -> bytes:
+    began = worker_pb2.IterationBegan(
+        call=call, iteration=iteration, rank=rank, world_size=world_size, active_world_size=active_world_size
+    )
+    if active_rank is not None:
+        began.active_rank = active_rank
+    return _frame(worker_pb2.WorkerFrame(iteration_began=began))
+
+
+def rank_fault(call: int, iteration: int, *, rank: int, interruption: str, reason: str) -> bytes:
+    fault = worker_pb2.RankFault(
+        call=call,
+        iteration=iteration,
+        rank=rank,
+        interruption=interruption,
+        reason=_sendable(reason)[:REASON_CHARS_MAX],
+    )
+    return _frame(worker_pb2.WorkerFrame(rank_fault=fault))
+
+
+def faults_reported(call: int, iteration: int) -> bytes:
+    reported = worker_pb2.FaultsReported(call=call, iteration=iteration)
+    return _frame(worker_pb2.WorkerFrame(faults_reported=reported))
+
+
+def arrive_at_completion(call: int, position: Position) -> bytes:
+    return _arrive(call, position, "COMPLETION")
+
+
+def arrive_at_iteration(call: int, position: Position) -> bytes:
+    """At the end of `position.iteration`."""
+    return _arrive(call, position, "ITERATION")
+
+
+def _arrive(call: int, position: Position, barrier: str) -> bytes:
+    return _frame(
+        worker_pb2.WorkerFrame(
+            barrier_arrive=worker_pb2.BarrierArrive(
+                call=call,
+                iteration=position.iteration,
+                barrier=barrier,
+                rank=position.rank,
+                active=position.is_active,
+            )
+        )
+    )
+
+
+def call_leave(call: int, iteration: int, why: Leaving, reason: str) -> bytes:
+    leave = worker_pb2.CallLeave(
+        call=call,
+        iteration=iteration,
+        why=why.name,
+        reason=_sendable(reason)[:REASON_CHARS_MAX],
+    )
+    return _frame(worker_pb2.WorkerFrame(call_leave=leave))
+
+
+def exchange_value(call: int, iteration: int, *, name: str, rank: int, value: str) -> bytes:
+    """Raises ValueError for what is too long."""
+    size = len(name.encode()) + len(value.encode())
+    if size > EXCHANGE_BYTES_MAX:
+        raise ValueError(
+            f"cannot exchange {name!r}: it has {size} bytes with its value, at most {EXCHANGE_BYTES_MAX} can be sent"
+        )
+    told = worker_pb2.ExchangeValue(call=call, iteration=iteration, name=name, rank=rank, value=value)
+    return _frame(worker_pb2.WorkerFrame(exchange_value=told))
+
+
+def _sendable(text: str) -> str:
+    """Protobuf takes no lone surrogates, which an exception's text may have."""
+    return text.encode(errors="replace").decode()
+
+
+def _frame(message: worker_pb2.WorkerFrame) -> bytes:
+    return encode(message.SerializeToString(), frame_bytes_max=WORKER_FRAME_BYTES_MAX)

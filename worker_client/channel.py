@@ -1,0 +1,376 @@
+"""How do frames get to the supervisor and back without ever making training wait?
+
+One daemon thread owns the socket. It sleeps in poll() until a frame comes, a stamp wakes it, or the next Progress is
+due; it connects again with growing pauses when the supervisor is away. Whoever calls from another thread leaves a note
+and writes to an eventfd. Everything that is kept has a bound.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import threading
+from time import monotonic, monotonic_ns
+from typing import Protocol
+
+from worker_client import server_identity
+from worker_client.call_frames import CallEvent
+from worker_client.errors import ChannelProtocolError
+from worker_client.progress import Progress
+from worker_client.progress_page import PageUnusableError, ProgressPage
+from worker_client.session import Accepted, Event, Identity, Refused, Session, StacksRequested, Welcomed
+from worker_client.stacks import current_stacks
+from worker_client.timeouts import Limits
+from worker_client.workload_control import WorkloadControlRequest
+
+RECONNECT_MIN_S = 0.05
+RECONNECT_MAX_S = 5.0
+PROGRESS_INTERVAL_MIN_S = 0.01
+PROGRESS_INTERVAL_MAX_S = 1.0
+PROGRESS_PER_LIMIT = 10  # how often, at least, a rank without a shared page tells its progress within a limit
+OUT_BYTES_MAX = 256 * 1024
+CONTROL_REQUESTS_MAX = 16
+CALL_FRAMES_MAX = 64  # of a wrapped call, that wait to be sent
+RECEIVE_BYTES = 64 * 1024
+DESCRIPTORS_MAX = 4  # that are taken off one message; one is expected
+CLOSE_TIMEOUT_S = 1.0
+THREAD_NAME = "holdfast-channel"
+
+# Faults of this very thread must stay deliverable; every other signal belongs to the threads of the training script.
+_OWN_SIGNALS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+
+
+class ChannelOwner(Protocol):
+    """What the client does with what comes; called on the channel's thread."""
+
+    def welcomed(self, welcome: Welcomed, page: ProgressPage) -> None:
+        """Monitoring goes on in `page`."""
+        ...
+
+    def unreachable(self, reason: str) -> None:
+        """Nobody answers at the moment, or the connection ended; the channel tries again by itself."""
+        ...
+
+    def refused(self, reason: str) -> None:
+        """The supervisor wants nothing to do with this rank; the channel gives up."""
+        ...
+
+    def heard(self, event: CallEvent) -> None:
+        """Word about a wrapped call."""
+        ...
+
+
+class _ConnectionEndedError(Exception):
+    """The conversation is over; the message says why."""
+
+
+class Channel:
+    """The connection of one rank. `start()` and `close()` once each; nothing here raises for the supervisor's sake."""
+
+    def __init__(
+        self,
+        socket_path: str,
+        identity: Identity,
+        progress: Progress,
+        owner: ChannelOwner,
+        *,
+        warm_up_steps: int | None = None,
+        stacks: tuple[int, int] = (0, 0),
+        can_share_page: bool = True,
+    ) -> None:
+        self._socket_path = socket_path
+        self._identity = identity
+        self._progress = progress
+        self._owner = owner
+        self._warm_up_steps = warm_up_steps
+        self._stacks = stacks
+        self._can_share_page = can_share_page
+        self.supervisor_pid = 0  # of the last one that answered
+        self._is_closing = False
+        self._limits: Limits | None = None  # to be told; the newest wins
+        self._progress_interval_s = PROGRESS_INTERVAL_MAX_S
+        self._controls: dict[int, tuple[WorkloadControlRequest, threading.Event]] = {}
+        self._unsent_controls: list[int] = []
+        self._call_frames: list[bytes] = []
+        self._sent_all = threading.Event()  # set when nothing waits to be sent
+        self._watch_interval_s = PROGRESS_INTERVAL_MAX_S
+        self._is_watch_new = False
+        self._control_ids = 0
+        self._lock = threading.Lock()  # guards the notes that other threads leave; never held over a system call
+        self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._sock: socket.socket | None = None
+        self._session = Session(identity)
+        self._out = bytearray()
+        self._descriptors: list[int] = []  # come before the rest of their frame may
+        self._progress_due_s: float | None = None  # None: progress does not travel by frames
+        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+
+    @property
+    def has_given_up(self) -> bool:
+        """The supervisor has refused this rank for good."""
+        return self._is_closing
+
+    # --- called by other threads ---
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Makes the thread look at its notes. One system call; never blocks."""
+        with contextlib.suppress(OSError):
+            os.eventfd_write(self._wake_descriptor, 1)
+
+    def tell_limits(self, limits: Limits) -> None:
+        """Sends these limits as soon as there is a connection. The owner tells them again after each welcome."""
+        with self._lock:
+            self._limits = limits
+        self.wake()
+
+    def expect_limits(self, limits: Limits) -> None:
+        """The limits that hold; where progress travels by frames, they say how often."""
+        shortest_s = limits.shortest_s()
+        wanted_s = PROGRESS_INTERVAL_MAX_S if shortest_s is None else shortest_s / PROGRESS_PER_LIMIT
+        self._progress_interval_s = min(max(wanted_s, PROGRESS_INTERVAL_MIN_S), PROGRESS_INTERVAL_MAX_S)
+
+    def say(self, frame: bytes) -> None:
+        """Sends a frame of a wrapped call over this connection, or never: who says it says it again after a welcome."""
+        with self._lock:
+            if len(self._call_frames) < CALL_FRAMES_MAX:
+                self._call_frames.append(frame)
+            self._sent_all.clear()
+        self.wake()
+
+    def wait_sent(self, timeout_s: float) -> bool:
+        """Blocks until the kernel has all that was said, at most `timeout_s`; whether it has."""
+        return self._sent_all.wait(timeout_s)
+
+    def watch_changed(self, soft_timeout_s: float) -> None:
+        """The page's words on a wrapped call have changed: where there is no shared page, they are told at once."""
+        wanted_s = soft_timeout_s / PROGRESS_PER_LIMIT
+        self._watch_interval_s = min(max(wanted_s, PROGRESS_INTERVAL_MIN_S), PROGRESS_INTERVAL_MAX_S)
+        if self._progress_due_s is not None:
+            self._is_watch_new = True
+            self.wake()
+
+    def request_control(self, request: WorkloadControlRequest, *, timeout_s: float) -> bool:
+        """Blocks until the supervisor has accepted, at most `timeout_s`; whether it has. A reconnect sends it again."""
+        accepted = threading.Event()
+        with self._lock:
+            if len(self._controls) >= CONTROL_REQUESTS_MAX:
+                return False
+            self._control_ids += 1
+            request_id = self._control_ids
+            self._controls[request_id] = (request, accepted)
+            self._unsent_controls.append(request_id)
+        self.wake()
+        return accepted.wait(timeout_s)
+
+    def close(self) -> None:
+        """Says goodbye and ends the thread; at most CLOSE_TIMEOUT_S."""
+        self._is_closing = True
+        self.wake()
+        self._thread.join(CLOSE_TIMEOUT_S)
+        if not self._thread.is_alive():
+            self._close_wake_descriptor()
+
+    def abandon(self) -> None:
+        """In a forked child: lets go of this process's copies; the parent's connection is untouched."""
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            sock.close()
+        self._close_wake_descriptor()
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _OWN_SIGNALS)
+        pause_s = RECONNECT_MIN_S
+        while not self._is_closing:
+            began_s = monotonic()
+            try:
+                self._converse()
+            except (_ConnectionEndedError, ChannelProtocolError, OSError) as error:
+                self._owner.unreachable(str(error))
+            finally:
+                self._hang_up()
+            lasted_s = monotonic() - began_s
+            pause_s = RECONNECT_MIN_S if lasted_s > RECONNECT_MAX_S else min(2 * pause_s, RECONNECT_MAX_S)
+            self._rest(pause_s)
+
+    def _rest(self, pause_s: float) -> None:
+        """Until the pause is over, the channel closes, or somebody waits for an answer."""
+        poller = select.poll()
+        poller.register(self._wake_descriptor, select.POLLIN)
+        until_s = monotonic() + pause_s
+        while not self._is_closing and (left_s := until_s - monotonic()) > 0:
+            if poller.poll(left_s * 1000):
+                self._clear_wake()
+                if self._unsent_controls:
+                    return
+
+    def _converse(self) -> None:
+        """One connection, from hello to its end. Returns when the channel closes; raises why else it ended."""
+        sock = self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        sock.setblocking(False)
+        sock.connect(self._socket_path)  # a full backlog is an error at once, not a wait
+        self.supervisor_pid = server_identity.check(sock)
+        session = self._session
+        hello = session.hello(
+            now_ns=monotonic_ns(),
+            can_share_page=self._can_share_page,
+            warm_up_steps=self._warm_up_steps,
+            stacks=self._stacks,
+        )
+        self._send(hello)
+        poller = select.poll()
+        poller.register(self._wake_descriptor, select.POLLIN)
+        poller.register(sock, select.POLLIN)
+        while not self._is_closing:
+            if session.is_welcome:
+                self._say_what_is_due()
+            poller.modify(sock, select.POLLIN | (select.POLLOUT if self._out else 0))
+            for descriptor, ready in poller.poll(self._poll_timeout_ms()):
+                if descriptor == self._wake_descriptor:
+                    self._clear_wake()
+                    continue
+                if ready & select.POLLOUT:
+                    self._flush()
+                if ready & ~select.POLLOUT:
+                    self._receive()
+        if session.is_welcome:
+            self._say_what_is_due()
+            self._send(session.goodbye())
+
+    def _poll_timeout_ms(self) -> float | None:
+        if self._progress_due_s is None or self._out or not self._progress.has_news:
+            return None
+        return max(self._progress_due_s - monotonic(), 0) * 1000
+
+    def _say_what_is_due(self) -> None:
+        with self._lock:
+            limits, self._limits = self._limits, None
+            requests = [(request_id, self._controls[request_id][0]) for request_id in self._unsent_controls]
+            self._unsent_controls.clear()
+            call_frames, self._call_frames = self._call_frames, []
+        if self._is_watch_new:
+            self._is_watch_new = False
+            self._tell_progress(at_once=True)
+        for frame in call_frames:
+            self._send(frame)
+        with self._lock:
+            if not self._call_frames and not self._out:
+                self._sent_all.set()
+        if limits is not None:
+            self._tell_progress(at_once=True)  # Tighter limits must not meet a silence that is none any more.
+            self._send(self._session.limits_calculated(limits))
+        for request_id, request in requests:
+            self._send(self._session.workload_control(request, request_id))
+        self._tell_progress()
+
+    def _tell_progress(self, *, at_once: bool = False) -> None:
+        """A frame with what was stamped, where there is no shared page and it is due."""
+        due_s, now_s = self._progress_due_s, monotonic()
+        if due_s is None:
+            return
+        if at_once or (now_s >= due_s and not self._out and self._progress.has_news):
+            snapshot = self._progress.rearm()
+            self._progress_due_s = now_s + self._interval_s()
+            self._send(self._session.progress(snapshot, now_ns=monotonic_ns()))
+
+    def _interval_s(self) -> float:
+        if not self._progress.is_call_watched:
+            return self._progress_interval_s
+        return min(self._progress_interval_s, self._watch_interval_s)
+
+    def _receive(self) -> None:
+        assert self._sock is not None
+        try:
+            data, descriptors, _, _ = socket.recv_fds(
+                self._sock, RECEIVE_BYTES, DESCRIPTORS_MAX, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+            )
+        except BlockingIOError:
+            return
+        self._descriptors += descriptors
+        if len(self._descriptors) > DESCRIPTORS_MAX:
+            raise _ConnectionEndedError("the supervisor sent more descriptors than there can be pages")
+        if not data:
+            raise _ConnectionEndedError("the supervisor closed the connection")
+        for event in self._session.receive(data):
+            self._handle(event)
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Welcomed():
+                self._owner.welcomed(event, self._page(event))
+                self._close_descriptors()
+            case Refused(reason, retry):
+                if not retry:
+                    self._is_closing = True
+                    self._owner.refused(reason)
+                raise _ConnectionEndedError(f"the supervisor refused: {reason}")
+            case Accepted(request_id):
+                with self._lock:
+                    known = self._controls.pop(request_id, None)
+                if known is not None:
+                    known[1].set()
+            case StacksRequested(request_id):
+                self._send(self._session.stacks_answer(request_id, current_stacks()))
+            case _:
+                self._owner.heard(event)
+
+    def _page(self, welcome: Welcomed) -> ProgressPage:
+        """The shared page, or a private one that travels by frames."""
+        if not welcome.page_shared:
+            self._progress_due_s = monotonic()
+            return ProgressPage.private()
+        try:
+            if not self._descriptors:
+                raise PageUnusableError("cannot use the page: it did not come with the welcome")
+            return ProgressPage.shared(self._descriptors[0])
+        except (PageUnusableError, OSError, ValueError) as error:
+            # The supervisor believes in the page; only a new hello tells it better.
+            self._can_share_page = False
+            raise _ConnectionEndedError(str(error)) from error
+
+    def _send(self, frame: bytes) -> None:
+        """Queues a frame and sends what the socket takes. A frame that finds the queue full is dropped."""
+        if len(self._out) + len(frame) <= OUT_BYTES_MAX:
+            self._out += frame
+        self._flush()
+
+    def _flush(self) -> None:
+        assert self._sock is not None
+        with contextlib.suppress(BlockingIOError):
+            while self._out:
+                sent = self._sock.send(self._out, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                del self._out[:sent]
+
+    def _hang_up(self) -> None:
+        self._progress.disarm()
+        self._progress_due_s = None
+        self._out.clear()
+        self._close_descriptors()
+        self._session = Session(self._identity)
+        with self._lock:
+            self._unsent_controls = list(self._controls)
+            self._call_frames.clear()
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+    def _close_descriptors(self) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+    def _close_wake_descriptor(self) -> None:
+        # Forgotten before it is closed: the number may soon be another file's.
+        descriptor, self._wake_descriptor = self._wake_descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def _clear_wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake_descriptor)

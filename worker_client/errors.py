@@ -1,0 +1,11 @@
+"""What can a caller of the client do wrong, and how is it told?"""
+
+from __future__ import annotations
+
+
+class RankMonitorClientError(RuntimeError):
+    """Raised for misuse of the client's API, never because of the supervisor: that one may be away at any time."""
+
+
+class ChannelProtocolError(ValueError):
+    """Raised for bytes from the supervisor that are no frame of the worker channel; the connection is given up."""

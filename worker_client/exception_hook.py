@@ -1,0 +1,32 @@
+"""How does a rank that failed end at once, although its other threads or its teardown would hang?"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from types import TracebackType
+
+EXIT_CODE = 1
+
+
+class ExceptionHook:
+    """In sys.excepthook from construction until `remove()`."""
+
+    def __init__(self) -> None:
+        self._previous = sys.excepthook
+        sys.excepthook = self._hook = self._end
+
+    def remove(self) -> None:
+        """Restores what was there before, unless somebody has put a hook of their own over this one."""
+        if sys.excepthook is self._hook:
+            sys.excepthook = self._previous
+
+    def _end(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        try:
+            self._previous(kind, error, traceback)
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError, AttributeError):
+                    stream.flush()
+        finally:
+            os._exit(EXIT_CODE)

@@ -1,0 +1,58 @@
+"""When was this rank's last heartbeat, and which was the longest silence between two?
+
+The hottest path of the client. After a pause of the rank nearly all of its cost is memory that the processor's caches
+have lost, so it touches as little as it can: one clock reading, one object, two stores, written out by the numbers of
+their words (holdfast_wire.page). It takes no lock: each store is true by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic_ns
+
+from worker_client.progress_page import ProgressPage
+
+
+class Heartbeats:
+    """Of one rank, since `begin()`. Any thread may beat, and a signal handler in the middle of a beat."""
+
+    __slots__ = ("attends", "count", "first_gap_ns", "last_ns", "longest_gap_ns", "rouse", "words")
+
+    def __init__(self, page: ProgressPage, rouse: Callable[[], None]) -> None:
+        """`rouse` is called by the next beat after `attends` was set."""
+        self.words = page.words
+        self.rouse = rouse
+        self.count = 0
+        self.begin(monotonic_ns())
+
+    def begin(self, now_ns: int) -> None:
+        """The silence before the first heartbeat counts from here."""
+        self.last_ns = now_ns
+        self.first_gap_ns = self.longest_gap_ns = 0  # 0: not measured yet
+        self.attends = True  # the first one is a case of its own
+
+    def beat(self) -> None:
+        now_ns = monotonic_ns()
+        gap_ns = now_ns - self.last_ns
+        if gap_ns > self.longest_gap_ns:
+            self.longest_gap_ns = gap_ns
+        self.last_ns = now_ns
+        self.count = count = self.count + 1
+        words = self.words  # after the count: whoever gives us a new page meanwhile has seen this beat
+        words[2] = now_ns
+        words[3] = count
+        if self.attends:
+            self._attend()
+
+    def _attend(self) -> None:
+        self.attends = False
+        if not self.first_gap_ns:
+            self.first_gap_ns, self.longest_gap_ns = self.longest_gap_ns, 0
+        self.rouse()
+
+    def move(self, page: ProgressPage, now_ns: int) -> None:
+        """Goes on in a new page, whose clock starts now."""
+        self.words = page.words
+        # After the page is in place: a beat that went to the old one is seen here, a later one goes to the new.
+        if self.count:
+            page.beat(now_ns, self.count)

@@ -1,0 +1,161 @@
+"""How are the things on which the main thread waits ended from another thread, so that it can be interrupted?"""
+
+from __future__ import annotations
+
+import abc
+import gc
+import logging
+import sys
+from typing import TYPE_CHECKING, Any
+
+from worker_client.inprocess import flight_recorder
+from worker_client.inprocess.bounded_threads import BoundedThread, join_all
+from worker_client.inprocess.gloo_sockets import shut_down_gloo_connections
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from worker_client.inprocess.state import FrozenState
+
+# Each step may take so long; what it then still does, it does alone.
+ABORT_TIMEOUT_S = 10.0
+DESTROY_TIMEOUT_S = 10.0
+CHECKPOINT_TIMEOUT_S = 5.0
+
+# Modules whose AsyncCallsQueue writes checkpoints from processes of its own.
+_CHECKPOINT_MODULES = (
+    "nvidia_resiliency_ext.checkpointing.async_ckpt.core",
+    "megatron.core.dist_checkpointing.strategies.async_utils",
+)
+# Where Transformer Engine keeps what it remembers of fp8, newest first.
+_FP8_MODULES = ("transformer_engine.pytorch.quantization", "transformer_engine.pytorch.fp8")
+
+log = logging.getLogger("holdfast")
+
+
+class Abort(abc.ABC):
+    """Called on the monitor thread of every rank, once for each fault, while the main thread may hang in anything.
+
+    It should be quick and raise nothing; what it raises is logged and the restart goes on.
+    """
+
+    @abc.abstractmethod
+    def __call__(self, state: FrozenState) -> FrozenState: ...
+
+
+class AbortTorchDistributed(Abort):
+    """Ends all collectives of torch.distributed and then its process groups, whatever their backends.
+
+    NCCL's communicators are aborted in parallel, and Gloo's connections shut down, which torch itself can't do. Before
+    that, the flight recorder is dumped to `torch_fr_trace_path`/iter_<n>, if the path is known (by default from
+    HOLDFAST_FR_TRACE_PATH or NVRX_FR_TRACE_PATH) and the recorder is on. Raises nothing, and each step has a bound.
+    """
+
+    def __init__(self, torch_fr_trace_path: str | None = None) -> None:
+        self.torch_fr_trace_path = torch_fr_trace_path
+
+    def __call__(self, state: FrozenState) -> FrozenState:
+        distributed = sys.modules.get("torch.distributed")
+        # A script that never imported torch.distributed has nothing to abort, and pays for no import now.
+        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+            return state
+        groups = _process_groups()
+        flight_recorder.dump(self.torch_fr_trace_path, state, has_nccl=any(map(_nccl_backend, groups)))
+        gloo = shut_down_gloo_connections()
+        aborts = [
+            BoundedThread(f"abort NCCL group {number}", abort)
+            for number, group in enumerate(groups)
+            if (abort := _nccl_abort(group)) is not None
+        ]
+        for thread in aborts:
+            thread.start()
+        join_all(aborts, ABORT_TIMEOUT_S)
+        log.debug("ended %d Gloo connections and aborted %d NCCL groups", gloo, len(aborts))
+        _run_bounded("destroy the process groups", distributed.destroy_process_group, DESTROY_TIMEOUT_S)
+        return state
+
+
+class AbortTransformerEngine(Abort):
+    """Gives up Transformer Engine's user buffers and what it remembers of fp8; nothing where it is not loaded.
+
+    Must run after AbortTorchDistributed: in a Compose, list it first.
+    """
+
+    def __call__(self, state: FrozenState) -> FrozenState:
+        engine = sys.modules.get("transformer_engine.pytorch")
+        if engine is None:
+            return state
+        destroy_buffers: Callable[[], None] | None = getattr(engine, "destroy_ub", None)
+        if destroy_buffers is not None:
+            _run_logged("destroy Transformer Engine's user buffers", destroy_buffers)
+        for name in _FP8_MODULES:
+            fp8_state = getattr(sys.modules.get(name), "FP8GlobalStateManager", None)
+            if fp8_state is not None:
+                _run_logged("reset Transformer Engine's fp8 state", fp8_state.reset)
+                break
+        return state
+
+
+class AbortPersistentCheckpointProcesses(Abort):
+    """Ends the processes that write checkpoints in the background; nothing where no such library is loaded."""
+
+    def __call__(self, state: FrozenState) -> FrozenState:
+        kinds = tuple(
+            kind for name in _CHECKPOINT_MODULES if (kind := getattr(sys.modules.get(name), "AsyncCallsQueue", None))
+        )
+        if not kinds:
+            return state
+        # The libraries keep no list of their queues. By type(), since __class__ may be anything a proxy likes.
+        queues: list[Any] = [item for item in gc.get_objects() if issubclass(type(item), kinds)]
+        closes = [
+            BoundedThread(f"close checkpoint queue {number}", lambda queue=queue: queue.close(abort=True))
+            for number, queue in enumerate(queues)
+        ]
+        for thread in closes:
+            thread.start()
+        join_all(closes, CHECKPOINT_TIMEOUT_S)
+        return state
+
+
+def _process_groups() -> list[Any]:
+    """All process groups that this process has not destroyed."""
+    try:
+        from torch.distributed import distributed_c10d
+
+        return list(getattr(distributed_c10d, "_world").pg_map)  # noqa: B009  # torch has no public list of them
+    except (ImportError, AttributeError) as error:
+        log.warning("cannot list the process groups: %s; their NCCL communicators are not aborted one by one", error)
+        return []
+
+
+def _nccl_backend(group: Any) -> Any:  # noqa: ANN401  # torch's classes differ between its versions
+    """The group's ProcessGroupNCCL; None where it has none."""
+    import torch
+    from torch.distributed import distributed_c10d
+
+    nccl = getattr(distributed_c10d, "ProcessGroupNCCL", None)  # absent where torch was built without NCCL
+    if nccl is None:
+        return None
+    try:
+        backend = group._get_backend(torch.device("cuda"))
+    except (AttributeError, RuntimeError):  # the group has no backend for this device
+        return None
+    return backend if isinstance(backend, nccl) else None
+
+
+def _nccl_abort(group: Any) -> Callable[[], None] | None:  # noqa: ANN401  # torch's classes differ between its versions
+    backend = _nccl_backend(group)
+    return None if backend is None else getattr(backend, "abort", None) or getattr(backend, "_shutdown", None)
+
+
+def _run_bounded(what: str, run: Callable[[], object], timeout_s: float) -> None:
+    thread = BoundedThread(what, run)
+    thread.start()
+    join_all([thread], timeout_s)
+
+
+def _run_logged(what: str, run: Callable[[], object]) -> None:
+    try:
+        run()
+    except Exception as error:  # noqa: BLE001  # an abort that fails must not keep the rank from restarting
+        log.warning("cannot %s: %s", what, error)

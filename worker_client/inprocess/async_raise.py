@@ -1,0 +1,158 @@
+"""How does an exception get into the main thread, exactly while it may, wherever that thread stands?
+
+By a Python signal handler. Python runs it on the main thread, between two bytecodes or in a system call that a signal
+interrupts; so what decides whether to raise is the interrupted thread itself, and nothing can be raised too late.
+`request()` makes Python run the handler without any signal; `interrupt_system_call()` sends a real one.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from time import monotonic
+from types import FrameType
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
+
+from worker_client.stacks import is_handled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+SIGNALS_LEFT_FREE = 2  # the highest numbers, which people take first
+FRAMES_SHOWN_MAX = 5
+CONTEXTS_MAX = 1000  # how far a chain of exceptions is followed
+
+
+class RankShouldRestart(BaseException):
+    """Raised in the main thread, inside the wrapped function, to begin the restart. Do not keep it from getting out."""
+
+
+class MainThreadInterrupter:
+    """From construction to `remove()` one real-time signal is this object's. All but `request` and
+    `interrupt_system_call` belongs to the main thread.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        """For `patience_s` code that cleans up after the exception is left alone. Raises ValueError elsewhere than on
+        the main thread, RuntimeError where no signal is free.
+        """
+        self._patience_s = patience_s
+        self._message: str | None = None  # of the exception that is due
+        self._is_open = False  # the main thread is where it may be interrupted
+        self._raised: weakref.ref[RankShouldRestart] | None = None
+        self._raised_s = 0.0
+        self._places: list[str] = []
+        self._pid = os.getpid()
+        if threading.current_thread() is not threading.main_thread():
+            raise ValueError("cannot interrupt the wrapped function: it has to be called on the main thread")
+        self._thread_id = threading.get_ident()
+        self._signal = _free_signal()
+        self._previous_hook = sys.unraisablehook
+        self._hook = self._unraisable  # bound once, so that it can be recognised
+        self._previous_handler = signal.signal(self._signal, self._handle)
+        sys.unraisablehook = self._hook
+
+    def remove(self) -> None:
+        """Idempotent. Only once no thread calls `interrupt_system_call` any more."""
+        if self._signal == 0:
+            return
+        self._is_open = False
+        signal.signal(self._signal, self._previous_handler)
+        self._signal = 0
+        if sys.unraisablehook is self._hook:
+            sys.unraisablehook = self._previous_hook
+
+    # --- called by the main thread ---
+
+    def run(self, fn: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Calls `fn`; only in here can the exception be raised."""
+        try:
+            self._is_open = True
+            if self._message is not None:
+                raise RankShouldRestart(self._message)
+            return fn(*args, **kwargs)
+        finally:
+            self._is_open = False
+
+    def disarm(self) -> None:
+        """The exception is no longer due."""
+        self._message = None
+        self._raised = None
+
+    # --- called by the monitor thread ---
+
+    def arm(self, message: str) -> None:
+        self._message = message
+
+    def request(self) -> None:
+        """Makes the main thread raise before its next bytecode, if it is due and where it may be."""
+        _thread.interrupt_main(cast("signal.Signals", self._signal))
+
+    def interrupt_system_call(self) -> None:
+        """The same for a main thread that waits in the kernel."""
+        signal.pthread_kill(self._thread_id, self._signal)
+
+    def places(self) -> list[str]:
+        """Where the main thread stood each time that it was raised since the last time this was asked."""
+        places = self._places
+        self._places = []
+        return places
+
+    # --- run by Python on the main thread ---
+
+    def _handle(self, _signal: int, frame: FrameType | None) -> None:
+        if self._message is None or not self._is_open or os.getpid() != self._pid:
+            return
+        now_s = monotonic()
+        if self._is_under_way() and now_s - self._raised_s < self._patience_s:
+            return
+        self._places.append(_place(frame, self.run.__code__))
+        del frame  # The exception keeps this frame, and would keep all of the function's.
+        error = RankShouldRestart(self._message)
+        self._raised, self._raised_s = weakref.ref(error), now_s
+        raise error
+
+    def _is_under_way(self) -> bool:
+        """Whether the last exception is on its way up: code that cleans up after it runs now. Else it was swallowed."""
+        raised = self._raised() if self._raised is not None else None
+        if raised is None:
+            return False
+        return any(error is raised for error in _contexts(sys.exception()))
+
+    def _unraisable(self, unraisable: sys.UnraisableHookArgs, /) -> None:
+        """A destructor or a callback from C could not pass the exception on. It is raised again at the next request."""
+        if not issubclass(unraisable.exc_type, RankShouldRestart):
+            self._previous_hook(unraisable)
+
+
+def _contexts(error: BaseException | None) -> Iterator[BaseException]:
+    """The exception that is being handled, and those in whose handling it was raised."""
+    for _ in range(CONTEXTS_MAX):
+        if error is None:
+            return
+        yield error
+        error = error.__context__
+
+
+def _free_signal() -> int:
+    for number in range(signal.SIGRTMAX - SIGNALS_LEFT_FREE, signal.SIGRTMIN, -1):
+        if not is_handled(number):
+            return number
+    raise RuntimeError("cannot interrupt the wrapped function: no real-time signal is free; free one")
+
+
+def _place(frame: FrameType | None, outermost: object) -> str:
+    """The innermost frames of the wrapped function, the innermost first."""
+    shown: list[str] = []
+    while frame is not None and frame.f_code is not outermost and len(shown) < FRAMES_SHOWN_MAX:
+        shown.append(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}")
+        frame = frame.f_back
+    return ", called at ".join(shown)

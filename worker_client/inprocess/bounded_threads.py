@@ -1,0 +1,47 @@
+"""How does a restart run calls into foreign libraries that may hang, and go on without them?"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from time import monotonic
+
+log = logging.getLogger("holdfast")
+
+
+class BoundedThread:
+    """A daemon thread for one call. What the call raises is kept as `error`; a call that hangs hurts nobody."""
+
+    def __init__(self, what: str, run: Callable[[], object]) -> None:
+        self.what = what
+        self.error: BaseException | None = None
+        self._run = run
+        self._thread = threading.Thread(target=self._run_and_keep, name=f"holdfast-{what}"[:60], daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> bool:
+        """Blocks until the call has ended, at most `timeout_s`; whether it has."""
+        self._thread.join(max(timeout_s, 0.0))
+        return not self._thread.is_alive()
+
+    def _run_and_keep(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:  # noqa: BLE001  # the thread that waits for this one decides
+            self.error = error
+
+
+def join_all(threads: Sequence[BoundedThread], timeout_s: float) -> bool:
+    """Blocks until all have ended, at most `timeout_s` together; whether they have. Logs each that failed or hangs."""
+    deadline_s = monotonic() + timeout_s
+    have_ended = True
+    for thread in threads:
+        if not thread.join(deadline_s - monotonic()):
+            have_ended = False
+            log.warning("cannot %s within %.3g s; the restart goes on without it", thread.what, timeout_s)
+        elif thread.error is not None:
+            log.warning("cannot %s: %s", thread.what, thread.error)
+    return have_ended

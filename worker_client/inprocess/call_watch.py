@@ -1,0 +1,121 @@
+"""What may the supervisor expect of the main thread at this moment: progress, an unwinding, or nothing?
+
+Written into the rank's page, as holdfast_wire.page says, where the supervisor reads it when a limit falls due.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from time import monotonic_ns
+
+from holdfast_wire import page as layout
+
+from worker_client.progress_page import ProgressPage
+
+
+class CallWatch:
+    """One call's words. They outlive a connection: the next one's page gets them. Never blocks."""
+
+    __slots__ = ("__weakref__", "_changed", "_disabled", "_is_unwinding", "_wanted", "words")
+
+    def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
+        """`changed` is told after each change of what is expected."""
+        self.words = ProgressPage.private().words
+        self._changed = changed
+        self._wanted = layout.WATCH_OFF
+        self._is_unwinding = False
+        self._disabled = 0
+        _live.add(self)
+
+    def adopt(self, page: ProgressPage) -> None:
+        """Goes on in the page of a new connection."""
+        old, words, now_ns = self.words, page.words, monotonic_ns()
+        words[layout.WORD_TICK_INTERVAL_NS] = old[layout.WORD_TICK_INTERVAL_NS]
+        words[layout.WORD_TICK_NS] = now_ns
+        words[layout.WORD_WATCH_SINCE_NS] = now_ns
+        self.words = words
+        words[layout.WORD_WATCH] = self._expected()
+
+    def leave(self) -> None:
+        """Nothing is expected any more, and the page is no longer ours."""
+        self.end()
+        self.detach()
+
+    def detach(self) -> None:
+        """In a forked child: the page is the parent's."""
+        self.words = ProgressPage.private().words
+
+    # --- called by the main thread ---
+
+    def on(self) -> None:
+        """From now on the main thread makes progress; silence before does not count, protection is not disabled."""
+        self._is_unwinding = False
+        self._disabled = 0
+        self._set(layout.WATCH_ON)
+
+    def off(self) -> None:
+        """Nothing is expected: the main thread waits for others."""
+        self._set(layout.WATCH_OFF)
+
+    def end(self) -> None:
+        """Nothing is expected any more, an unwinding neither."""
+        self._is_unwinding = False
+        self._set(layout.WATCH_OFF)
+
+    def disable(self) -> None:
+        """No limits until as many `enable()`, or until the iteration ends."""
+        self._disabled += 1
+        self._set(self._wanted)
+
+    def enable(self) -> None:
+        self._disabled = max(self._disabled - 1, 0)
+        self._set(self._wanted)
+
+    # --- called by the monitor thread ---
+
+    def unwind(self) -> None:
+        """From now on the main thread has the hard timeout to come back, whatever else it says."""
+        self._is_unwinding = True
+        self._write(layout.WATCH_UNWINDING)
+
+    # --- called by the watchdog's thread ---
+
+    def ticks_every(self, interval_ns: int) -> None:
+        self.words[layout.WORD_TICK_INTERVAL_NS] = interval_ns
+
+    def tick(self, now_ns: int, pending_since_ns: int) -> None:
+        words = self.words
+        words[layout.WORD_PENDING_SINCE_NS] = pending_since_ns
+        words[layout.WORD_TICK_NS] = now_ns
+
+    def _set(self, wanted: int) -> None:
+        self._wanted = wanted
+        self._write(self._expected())
+        if self._is_unwinding:
+            # It came while we wrote, or the function's own cleanup has spoken: the unwinding stands.
+            self._write(layout.WATCH_UNWINDING)
+
+    def _expected(self) -> int:
+        if self._is_unwinding:
+            return layout.WATCH_UNWINDING
+        return layout.WATCH_OFF if self._disabled else self._wanted
+
+    def _write(self, watch: int) -> None:
+        words = self.words
+        if words[layout.WORD_WATCH] != layout.WATCH_UNWINDING or watch != layout.WATCH_UNWINDING:
+            words[layout.WORD_WATCH_SINCE_NS] = monotonic_ns()  # the time to unwind starts once
+        words[layout.WORD_WATCH] = watch
+        self._changed()
+
+
+_live: weakref.WeakSet[CallWatch] = weakref.WeakSet()
+
+
+def _detach_all() -> None:
+    for watch in list(_live):
+        watch.detach()
+
+
+os.register_at_fork(after_in_child=_detach_all)

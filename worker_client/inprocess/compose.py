@@ -1,0 +1,106 @@
+"""How do several callbacks of one family become one?"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, cast
+
+_T = TypeVar("_T")
+
+# Callables that have no class of ours above them: a composition of them would belong to no family.
+_PLAIN = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
+
+
+class Compose:
+    """`Compose(a, b, c)(x)` is `a(b(c(x)))`: the last one listed runs first.
+
+    The result is an instance of the nearest class that all `instances` have in common, so that a composition of
+    aborts is an `Abort`. A family may refuse a composition in its class method `check_composition`, which is given
+    the instances with nested compositions taken apart. Raises TypeError for what can't be composed.
+    """
+
+    instances: tuple[Callable[..., Any], ...]  # as listed
+
+    def __new__(cls, *instances: _T) -> _T:
+        if not instances:
+            raise TypeError("cannot compose nothing: give at least one callback")
+        for instance in instances:
+            if isinstance(instance, _PLAIN) or not callable(instance):
+                raise TypeError(f"cannot compose {instance!r}: not an instance of a callback family")
+        family = _family(instances)
+        check: Callable[[tuple[object, ...]], None] | None = getattr(family, "check_composition", None)
+        if check is not None:
+            check(tuple(flattened(instances)))
+        bases = (Compose,) if family is object else (Compose, family)
+        try:
+            kind = cast("type[object]", types.new_class(Compose.__name__, bases, exec_body=_as_this_module))
+            composed: object = object.__new__(kind)
+        except TypeError as error:
+            raise TypeError(f"cannot compose instances of {family.__name__}: {error}") from None
+        return cast(_T, composed)
+
+    def __init__(self, *instances: Callable[..., Any]) -> None:
+        self.instances = instances
+        self._take_arguments = tuple(map(_takes_arguments, instances))
+
+    def __call__(self, *args: Any) -> Any:  # noqa: ANN401  # what a family's callbacks take and return is its own affair
+        result: Any = args if len(args) != 1 else args[0]
+        for instance, takes_arguments in zip(reversed(self.instances), reversed(self._take_arguments), strict=True):
+            if not takes_arguments:
+                instance()
+                continue
+            given = result
+            result = instance(*cast("tuple[Any, ...]", given)) if isinstance(given, tuple) else instance(given)
+            if result is None and given is not None and given != ():
+                warnings.warn(f"{instance!r} was given {given!r} and returned None", UserWarning, stacklevel=2)
+        return result
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return Compose, self.instances  # so that copy.copy() and copy.deepcopy() make the family's class again
+
+    def __repr__(self) -> str:
+        return f"Compose({', '.join(map(repr, self.instances))})"
+
+    def fresh(self) -> Compose:
+        """The same composition without what its instances remember of an earlier call of the wrapped function."""
+        return cast("Compose", Compose(*(fresh(instance) for instance in self.instances)))
+
+
+def fresh(instance: _T) -> _T:
+    """`instance.fresh()` where its class has that method; else the instance itself, with all that it remembers."""
+    renew: Callable[[], _T] | None = getattr(instance, "fresh", None)
+    return instance if renew is None else renew()
+
+
+def flattened(instances: tuple[object, ...]) -> Iterator[object]:
+    """All callbacks in the order in which they are listed, nested compositions taken apart."""
+    for instance in instances:
+        if isinstance(instance, Compose):
+            yield from flattened(instance.instances)
+        else:
+            yield instance
+
+
+def _family(instances: tuple[object, ...]) -> type:
+    """The first class above the first instance that all others have too; a composition counts by its own family."""
+    candidates: tuple[type[object], ...] = type(instances[0]).__mro__
+    for candidate in candidates:
+        if issubclass(candidate, Compose):
+            continue
+        if all(isinstance(instance, candidate) for instance in instances):
+            return candidate
+    return object
+
+
+def _as_this_module(namespace: dict[str, Any]) -> None:
+    namespace["__module__"] = __name__
+
+
+def _takes_arguments(instance: Callable[..., Any]) -> bool:
+    try:
+        return bool(inspect.signature(instance).parameters)
+    except ValueError:  # written in C, without a signature
+        return True

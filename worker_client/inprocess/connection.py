@@ -1,0 +1,92 @@
+"""Over which connection does a wrapped call speak to its supervisor, and how is that one found?
+
+The rank's one connection, which its heartbeats use too. A rank that nobody supervises gets a private supervisor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from worker_client import monitoring
+from worker_client.call_frames import CallEvent
+from worker_client.inprocess import private_supervisor
+from worker_client.inprocess.call_watch import CallWatch
+from worker_client.inprocess.coordination import Coordination
+from worker_client.inprocess.exception import InternalError
+from worker_client.progress_page import ProgressPage
+
+SEND_TIMEOUT_S = 1.0
+
+
+class Connection:
+    """From construction to `close()`. Its CallListener's methods run on the channel's thread."""
+
+    def __init__(self, environment: Mapping[str, str], *, rank: int, soft_timeout_s: float) -> None:
+        """Blocks until the supervisor has answered. Raises InternalError where there is none."""
+        self._soft_timeout_s = soft_timeout_s
+        self._coordination: Coordination | None = None
+        self._watch: CallWatch | None = None
+        endpoint = private_supervisor.endpoint(environment)
+        self._is_open = True
+        self._monitoring = monitoring.acquire(
+            endpoint, rank=rank, local_rank=_local_rank(environment, rank), begin=False
+        )
+
+    def attach(self, coordination: Coordination, watch: CallWatch) -> None:
+        """From now on both hear of what comes. Raises InternalError where nobody can be spoken to."""
+        self._coordination, self._watch = coordination, watch
+        if not self._monitoring.listen(self):
+            raise InternalError("cannot restart in the process: there is no connection to a supervisor; see its log")
+
+    @property
+    def supervisor_pid(self) -> int:
+        """0 where it is not known."""
+        return self._monitoring.supervisor_pid
+
+    def say(self, frame: bytes) -> None:
+        self._monitoring.say(frame)
+
+    def watch_changed(self) -> None:
+        self._monitoring.watch_changed(self._soft_timeout_s)
+
+    def close(self) -> None:
+        """Blocks until what was said is sent, 1 s at most. Idempotent."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        if self._coordination is not None:
+            self._monitoring.wait_sent(SEND_TIMEOUT_S)
+        self._monitoring.listen(None)
+        self._coordination = None
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.leave()
+        self._monitoring.release()
+
+    # --- CallListener ---
+
+    def connected(self, page: ProgressPage) -> None:
+        if self._watch is not None:
+            self._watch.adopt(page)
+        if self._coordination is not None:
+            self._coordination.connected()
+
+    def disconnected(self) -> None:
+        if self._coordination is not None:
+            self._coordination.disconnected()
+
+    def refused(self, reason: str) -> None:
+        if self._coordination is not None:
+            self._coordination.refused(reason)
+
+    def heard(self, event: CallEvent) -> None:
+        if self._coordination is not None:
+            self._coordination.heard(event)
+
+
+def _local_rank(environment: Mapping[str, str], rank: int) -> int:
+    """Where nothing says it, all ranks are on this node."""
+    for name in ("LOCAL_RANK", "SLURM_LOCALID"):
+        if environment.get(name, "").isdecimal():
+            return int(environment[name])
+    return rank

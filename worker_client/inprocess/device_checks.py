@@ -1,0 +1,187 @@
+"""What do the driver and the kernel say about a rank's GPU, its NVLinks and its network card?
+
+NVML is asked through pynvml where both are there. Everything else, a library that is missing or a question that this
+GPU does not know, is "skipped" and says nothing against the rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_LIBRARY = "libnvidia-ml.so.1"
+_INFINIBAND = Path("/sys/class/infiniband")
+_PCI_DEVICES = Path("/sys/bus/pci/devices")
+# What pynvml calls the driver's advice.
+_ACTION_PREFIX = "NVML_GPU_RECOVERY_ACTION_"
+
+
+class Verdict(NamedTuple):
+    """`is_unfit` only for a clear no; `reason` says what was found, or why nothing was."""
+
+    is_unfit: bool
+    reason: str
+
+
+class Device(NamedTuple):
+    """Which GPU: the one with NVML's `nvml_index`, or the one that CUDA shows to the rank with this `local_rank`."""
+
+    nvml_index: int | None
+    local_rank: int | None
+
+
+class _SkippedError(Exception):
+    """The question can't be answered here; the message says why."""
+
+
+def check_gpu(device: Device) -> Verdict:
+    """Blocks as long as the driver does."""
+    return _verdict(device, _check_recovery_action)
+
+
+def check_nvlinks(device: Device) -> Verdict:
+    """Blocks as long as the driver does. Never unfit."""
+    return _verdict(device, _check_nvlinks)
+
+
+def check_nic(device: Device, before: dict[str, int]) -> Verdict:
+    """Whether a counter of `links_down` is higher than `before`."""
+    now, verdict = links_down(device)
+    raised = [name for name in sorted(before) if now.get(name, before[name]) > before[name]]
+    if raised:
+        return Verdict(True, f"link down on {', '.join(raised)}; check cable and switch port")
+    return verdict
+
+
+def links_down(device: Device) -> tuple[dict[str, int], Verdict]:
+    """Card and port → how often its link went down, of the cards that are nearest to the GPU."""
+    found: dict[str, int] = {}
+
+    def read(nvml: Any, handle: Any) -> Verdict:  # noqa: ANN401  # pynvml is optional and has no types
+        # NVML writes the domain with eight digits, sysfs with four.
+        bus = nvml.nvmlDeviceGetPciInfo(handle).busId
+        text = (bus.decode() if isinstance(bus, bytes) else str(bus)).lower()
+        gpu = (_PCI_DEVICES / text[-len("0000:00:00.0") :]).resolve()
+        found.update(_link_counters(gpu, _INFINIBAND))
+        return Verdict(False, f"{len(found)} InfiniBand ports are near the GPU")
+
+    return found, _verdict(device, read)
+
+
+def _link_counters(gpu: Path, infiniband: Path) -> dict[str, int]:
+    """Of the cards that share the most PCI bridges with the GPU. One that shares none serves other GPUs as well as this
+    one: were it counted, one lost link would end all ranks of a node.
+    """
+    try:
+        cards = [(entry.name, (entry / "device").resolve()) for entry in sorted(infiniband.iterdir())]
+    except OSError:  # no InfiniBand here
+        return {}
+    shared = {name: _bridges_shared(gpu, path) for name, path in cards}
+    counters: dict[str, int] = {}
+    for name, count in shared.items():
+        if count == 0 or count < max(shared.values()):
+            continue
+        for file in sorted((infiniband / name / "ports").glob("*/counters/link_downed")):
+            with contextlib.suppress(OSError, ValueError):
+                counters[f"{name} port {file.parent.parent.name}"] = int(file.read_text())
+    return counters
+
+
+def _bridges_shared(one: Path, other: Path) -> int:
+    """Parts of …/pci0000:00/0000:00:01.0/… that both paths begin with, the root itself not counted."""
+    common: list[str] = []
+    for part, other_part in zip(one.parts, other.parts, strict=False):
+        if part != other_part:
+            break
+        common.append(part)
+    roots = [index for index, part in enumerate(common) if part.startswith("pci")]
+    return len(common) - 1 - roots[0] if roots else 0
+
+
+def _check_recovery_action(nvml: Any, handle: Any) -> Verdict:  # noqa: ANN401  # pynvml is optional and has no types
+    field: int | None = getattr(nvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
+    if field is None:
+        raise _SkippedError("this pynvml knows no recovery action")
+    value = nvml.nvmlDeviceGetFieldValues(handle, [field])[0]
+    if value.nvmlReturn == nvml.NVML_ERROR_GPU_IS_LOST:
+        raise nvml.NVMLError(value.nvmlReturn)
+    if value.nvmlReturn != nvml.NVML_SUCCESS:
+        raise _SkippedError(f"the driver tells no recovery action: {nvml.nvmlErrorString(value.nvmlReturn)}")
+    action = int(value.value.uiVal)
+    if action == nvml.NVML_GPU_RECOVERY_ACTION_NONE:
+        return Verdict(False, "the GPU needs no recovery action")
+    names = (name for name in dir(nvml) if name.startswith(_ACTION_PREFIX) and getattr(nvml, name) == action)
+    name = next(names, f"{_ACTION_PREFIX}{action}").removeprefix(_ACTION_PREFIX).replace("_", " ").lower()
+    return Verdict(True, f"the driver asks for a recovery action of its GPU: {name}")
+
+
+def _check_nvlinks(nvml: Any, handle: Any) -> Verdict:  # noqa: ANN401  # pynvml is optional and has no types
+    down: list[int] = []
+    up_count = 0
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            is_up = bool(nvml.nvmlDeviceGetNvLinkState(handle, link))
+        except nvml.NVMLError:  # a GPU has as many links as it has
+            break
+        up_count += is_up
+        if not is_up:
+            down.append(link)
+    return Verdict(False, f"{up_count} NVLinks are up" + (f", down: {down}" if down else ""))
+
+
+def _verdict(device: Device, check: Callable[[Any, Any], Verdict]) -> Verdict:
+    try:
+        with _nvml() as nvml:
+            try:
+                return check(nvml, _handle(nvml, device))
+            except nvml.NVMLError as error:
+                if error.value == nvml.NVML_ERROR_GPU_IS_LOST:
+                    return Verdict(True, "the driver has lost its GPU; the node needs a reset or a reboot")
+                raise _SkippedError(f"NVML can't tell: {error}") from None
+    except _SkippedError as skipped:
+        return Verdict(False, f"skipped: {skipped}")
+
+
+@contextlib.contextmanager
+def _nvml() -> Generator[Any, None, None]:
+    """pynvml, in use. A process without the driver's library does not even import it."""
+    try:
+        ctypes.CDLL(_LIBRARY)
+        import pynvml  # pyright: ignore[reportMissingTypeStubs]
+    except (OSError, ImportError) as error:
+        raise _SkippedError(f"no NVML here: {error}") from None
+    nvml: Any = pynvml
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        raise _SkippedError(f"NVML does not start: {error}") from None
+    try:
+        yield nvml
+    finally:
+        with contextlib.suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
+
+
+def _handle(nvml: Any, device: Device) -> Any:  # noqa: ANN401  # pynvml is optional and has no types
+    """NVML counts all GPUs of the node, CUDA those that it may show to this process, in the order that it was given."""
+    if device.nvml_index is not None:
+        return nvml.nvmlDeviceGetHandleByIndex(device.nvml_index)
+    if device.local_rank is None:
+        raise _SkippedError("no LOCAL_RANK tells which GPU is this rank's")
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is None:
+        return nvml.nvmlDeviceGetHandleByIndex(device.local_rank)
+    names = [name.strip() for name in shown.split(",") if name.strip()]
+    # A launcher may show each rank its own GPU alone.
+    name = names[device.local_rank] if device.local_rank < len(names) else names[0] if len(names) == 1 else ""
+    if name.isdigit():
+        return nvml.nvmlDeviceGetHandleByIndex(int(name))
+    if name.startswith("GPU-"):
+        return nvml.nvmlDeviceGetHandleByUUID(name)
+    raise _SkippedError(
+        f"CUDA_VISIBLE_DEVICES={shown!r} does not tell which GPU is that of local rank {device.local_rank}"
+    )

@@ -1,0 +1,36 @@
+"""How is everything given up that a failed iteration has left in memory, without a long search for it?
+
+A caught exception holds the frames in which it was raised, and they hold models and process groups.
+"""
+
+from __future__ import annotations
+
+import gc
+import traceback
+from typing import cast
+
+from worker_client.inprocess.finalize import cuda_in_use
+
+YOUNG_GENERATION = 1  # the objects of the last moments; a search among all would take as long as the rest of a restart
+ERRORS_MAX = 10_000  # of one chain or group
+
+
+def forget(error: BaseException) -> None:
+    """Empties the frames of the exception and of all that it came from. Its traceback can still be printed."""
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left and len(seen) < ERRORS_MAX:
+        each = left.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        if each.__traceback__ is not None:
+            traceback.clear_frames(each.__traceback__)
+        left += [each.__cause__, each.__context__]
+        if isinstance(each, BaseExceptionGroup):
+            left += cast("BaseExceptionGroup[BaseException]", each).exceptions
+
+
+def collect_garbage() -> None:
+    """Looks for cycles: among all objects where the process uses a GPU, whose memory a second model would not fit."""
+    gc.collect() if cuda_in_use() is not None else gc.collect(YOUNG_GENERATION)

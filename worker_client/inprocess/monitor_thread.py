@@ -1,0 +1,162 @@
+"""How is a restart brought to the main thread, whatever that does? By a thread that waits for the coordinator's order.
+
+Once per fault: wait until the main thread is in no atomic block, abort what it may wait for, and raise in it until it
+has reached the Wrapper.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from worker_client.inprocess.async_raise import MainThreadInterrupter
+from worker_client.inprocess.async_raise import RankShouldRestart as RankShouldRestart
+from worker_client.inprocess.attribution import Interruption, InterruptionRecord, describe
+from worker_client.inprocess.call_watch import CallWatch
+from worker_client.inprocess.coordination import Coordination
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from worker_client.call_frames import FaultTold
+    from worker_client.inprocess.abort import Abort
+    from worker_client.inprocess.state import FrozenState
+
+FIRST_PAUSE_S = 0.005  # a main thread that executes bytecode is there by then; a signal wakes one that does not
+PAUSE_MIN_S = 0.05
+PAUSE_MAX_S = 1.0
+STOP_TIMEOUT_S = 1.0
+
+log = logging.getLogger("holdfast.inprocess")
+
+
+class AtomicLock:
+    """Re-entrant. The thread that holds it keeps the restart away; the restart keeps everybody out of it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        self._lock.release()
+
+    def give_up(self) -> None:
+        """The calling thread lets go of it, however often it holds it."""
+        with suppress(RuntimeError):
+            while True:
+                self._lock.release()
+
+
+class MonitorThread:
+    """Of one call, from `start()` to `stop()`."""
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        interrupter: MainThreadInterrupter,
+        watch: CallWatch,
+        atomic_lock: AtomicLock,
+        abort: Abort | None,
+        freeze: Callable[[], FrozenState],
+    ) -> None:
+        self._coordination = coordination
+        self._interrupter = interrupter
+        self._watch = watch
+        self._atomic_lock = atomic_lock
+        self._abort = abort
+        self._freeze = freeze
+        self._changed = threading.Condition(threading.Lock())
+        self._aborted = -1  # the last iteration whose abort is over
+        self._reached = -1  # the last iteration out of which the main thread has come
+        rank = freeze().initial_rank
+        self._thread = threading.Thread(target=self._run, name=f"holdfast-monitor-{rank}", daemon=True)
+
+    # --- called by the main thread ---
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> bool:
+        """Whether the thread has ended; an abort that hangs keeps it. Idempotent."""
+        self._coordination.close()
+        self._note_reached(sys.maxsize)
+        if self._thread.ident is not None:
+            self._thread.join(STOP_TIMEOUT_S)
+        return not self._thread.is_alive()
+
+    def note_reached(self, iteration: int) -> None:
+        """The main thread is out of the iteration: nothing is raised in it any more."""
+        self._note_reached(iteration)
+        self._interrupter.disarm()
+
+    def wait_aborted(self, iteration: int) -> None:
+        """Blocks until the abort of the iteration is over, which has been ordered."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._aborted >= iteration)
+
+    def _note_reached(self, iteration: int) -> None:
+        with self._changed:
+            self._reached = iteration
+            self._changed.notify_all()
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
+        last = -1
+        while (order := self._coordination.next_restart(last)) is not None:
+            last = order.iteration
+            self._restart(order.iteration, message(order.faults))
+
+    def _restart(self, iteration: int, text: str) -> None:
+        with self._atomic_lock:
+            state = self._freeze()
+            log.info("rank %d: restart after iteration %d: %s", state.rank, iteration, text)
+            self._watch.unwind()
+            if self._abort is not None:
+                try:
+                    self._abort(state)
+                except BaseException:  # whatever it is, the main thread waits for the end of this
+                    log.exception("rank %d: abort has failed; the restart goes on", state.rank)
+            with self._changed:
+                self._aborted = iteration
+                self._changed.notify_all()
+                if self._reached >= iteration:
+                    return
+                self._interrupter.arm(text)
+            self._deliver(iteration, state.rank)
+
+    def _deliver(self, iteration: int, rank: int) -> None:
+        """Until the main thread is there. Its handler raises again only if the last exception was swallowed."""
+        self._interrupter.request()
+        pause_s, raised = FIRST_PAUSE_S, 0
+        while not self._wait_reached(iteration, pause_s):
+            self._interrupter.interrupt_system_call()
+            pause_s = min(max(2 * pause_s, PAUSE_MIN_S), PAUSE_MAX_S)
+            for place in self._interrupter.places():
+                raised += 1
+                if raised > 1:
+                    log.debug("rank %d: the function has suppressed RankShouldRestart; raised again at %s", rank, place)
+                else:
+                    log.debug("rank %d: raised RankShouldRestart at %s", rank, place)
+
+    def _wait_reached(self, iteration: int, timeout_s: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._reached >= iteration, timeout_s)
+
+
+def message(faults: tuple[FaultTold, ...]) -> str:
+    """Like "Interruption.EXCEPTION affecting ranks {1}"."""
+    return describe(InterruptionRecord(fault.rank, Interruption[fault.interruption]) for fault in faults)
+
+
+_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}

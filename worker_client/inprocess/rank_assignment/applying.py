@@ -1,0 +1,42 @@
+"""How does the Wrapper use what it was given as a rank assignment?"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from worker_client.inprocess.compose import Compose, flattened
+from worker_client.inprocess.rank_assignment.assignment import RankAssignment, RankAssignmentCtx, RankFilter
+from worker_client.inprocess.rank_assignment.composable import ActivateAllRanks
+from worker_client.inprocess.state import Mode
+
+
+def resolve(rank_assignment: object, rank_filter: object = None) -> RankAssignment:
+    """The assignment that was meant. Raises TypeError.
+
+    The guides show one in tuples of one, by commas at the ends of lines: it is taken out. `rank_filter` is the older
+    argument; it runs after the assignment, and activates in the place of `ActivateAllRanks`.
+    """
+    given = rank_assignment
+    while isinstance(given, tuple) and len(cast("tuple[object, ...]", given)) == 1:
+        given = cast("tuple[object]", given)[0]
+    if not isinstance(given, RankAssignment):
+        raise TypeError(f"cannot assign ranks with {given!r}: rank_assignment has to be a RankAssignment")
+    if rank_filter is None:
+        return given
+    if not isinstance(rank_filter, RankFilter):
+        raise TypeError(f"cannot filter ranks with {rank_filter!r}: rank_filter has to be a RankFilter")
+    steps = [step for step in flattened((given,)) if not isinstance(step, ActivateAllRanks)]
+    return Compose(rank_filter, *cast("list[RankAssignment]", steps))
+
+
+def assign(rank_assignment: RankAssignment, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
+    """Run all steps; where none of them says who is active, all ranks are. Raises what the steps raise."""
+    activates = any(getattr(step, "activates", False) for step in flattened((rank_assignment,)))
+    if not activates:
+        ctx.state.mode = Mode.INITIALIZED  # a step of the user's own may still set it
+    assigned = cast("RankAssignmentCtx | None", rank_assignment(ctx))  # a user's own may forget to return it
+    if assigned is None:
+        raise TypeError(f"cannot assign ranks with {rank_assignment!r}: it returned None, not its context")
+    if assigned.state.mode is Mode.INITIALIZED:
+        return ActivateAllRanks()(assigned)
+    return assigned

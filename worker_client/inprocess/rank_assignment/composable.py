@@ -1,0 +1,106 @@
+"""How do ranks get new numbers when some are gone, and how many of them are active?"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from worker_client.inprocess.rank_assignment.assignment import (
+    RankAssignment,
+    RankAssignmentCtx,
+    RankDiscarded,
+    RankFilter,
+)
+from worker_client.inprocess.state import Mode, State
+
+
+class ShiftRanks(RankAssignment):
+    """Every rank moves down by the number of terminated ones below it: the order is kept."""
+
+    def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
+        gone = _gone(ctx)
+        ctx.state.rank -= bisect_left(gone, ctx.state.rank)
+        return _shrunk(ctx, gone)
+
+
+class FillGaps(RankAssignment):
+    """Ranks below the new world size keep their numbers; the n-th of the others takes the n-th gap."""
+
+    def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
+        gone = _gone(ctx)
+        state = ctx.state
+        kept = state.world_size - len(gone)
+        if state.rank >= kept:
+            # Terminated ranks from `kept` on leave no gap: only those that move are counted.
+            first_moved = bisect_left(gone, kept)
+            state.rank = gone[(state.rank - kept) - (bisect_left(gone, state.rank) - first_moved)]
+        return _shrunk(ctx, gone)
+
+
+class ActivateAllRanks(RankFilter):
+    """All ranks call the wrapped function."""
+
+    def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
+        _activate(ctx.state, ctx.state.world_size)
+        return ctx
+
+    def check_beside(self, others: tuple[object, ...]) -> None:
+        for other in others:
+            if isinstance(other, ActivateAllRanks | MaxActiveWorldSize | ActiveWorldSizeDivisibleBy):
+                name = type(other).__name__
+                raise TypeError(f"cannot compose ActivateAllRanks with {name}: both say which ranks are active")
+
+
+class MaxActiveWorldSize(RankFilter):
+    """At most `max_active_world_size` ranks are active, those with the lowest numbers; None is no limit."""
+
+    def __init__(self, max_active_world_size: int | None = None) -> None:
+        if max_active_world_size is not None and max_active_world_size < 0:
+            raise ValueError(f"cannot activate at most {max_active_world_size} ranks: give 0 or more")
+        self.max_active_world_size = max_active_world_size
+
+    def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
+        size, limit = _active_so_far(ctx.state), self.max_active_world_size
+        _activate(ctx.state, size if limit is None else min(size, limit))
+        return ctx
+
+
+class ActiveWorldSizeDivisibleBy(RankFilter):
+    """The number of active ranks is a multiple of `divisor`; the ranks with the lowest numbers are active."""
+
+    def __init__(self, divisor: int = 1) -> None:
+        if divisor < 1:
+            raise ValueError(f"cannot divide the active world size by {divisor}: give 1 or more")
+        self.divisor = divisor
+
+    def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
+        _activate(ctx.state, _active_so_far(ctx.state) // self.divisor * self.divisor)
+        return ctx
+
+
+def _gone(ctx: RankAssignmentCtx) -> list[int]:
+    """The terminated ranks in order. Raises RankDiscarded on one of them."""
+    if ctx.state.rank in ctx.terminated_ranks:
+        raise RankDiscarded(
+            f"cannot keep rank {ctx.state.rank} (initially {ctx.state.initial_rank}): it counts as terminated"
+        )
+    return sorted(ctx.terminated_ranks)
+
+
+def _shrunk(ctx: RankAssignmentCtx, gone: list[int]) -> RankAssignmentCtx:
+    ctx.state.world_size -= len(gone)
+    ctx.terminated_ranks = set()
+    return ctx
+
+
+def _active_so_far(state: State) -> int:
+    """What filters start from: the active world size of before, which a smaller world limits."""
+    size = state.active_world_size
+    return state.world_size if size is None else min(size, state.world_size)
+
+
+def _activate(state: State, size: int) -> None:
+    """The first `size` ranks are active, under their current numbers."""
+    is_active = state.rank < size
+    state.active_world_size = size
+    state.active_rank = state.rank if is_active else None
+    state.mode = Mode.ACTIVE if is_active else Mode.INACTIVE

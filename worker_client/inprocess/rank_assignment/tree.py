@@ -1,0 +1,139 @@
+"""How does a tree of ranks decide about all of them at once: who goes on, as what, and who stands in for the lost?"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+
+from worker_client.inprocess.rank_assignment.assignment import RankAssignment, RankAssignmentCtx, RankDiscarded
+from worker_client.inprocess.rank_assignment.grouped import group_key
+from worker_client.inprocess.rank_assignment.layers import Layer
+from worker_client.inprocess.rank_assignment.topology import Topology
+from worker_client.inprocess.rank_assignment.tree_ranks import TreeRanks
+from worker_client.inprocess.state import Mode
+
+MOVED_SHOWN_MAX = 8  # ranks that the tree orders otherwise, warned about one by one
+
+
+class Tree(RankAssignment):
+    """Assigns and activates ranks by their place in a tree of `layers`; the first one is the root.
+
+    The first call exchanges the keys of all ranks: it blocks for at most `timeout`, then raises BarrierTimeout. Later
+    ones only compute. `world_size_filter` is given the number of active ranks, returns how many are wanted, and has to
+    answer alike on all ranks.
+
+    `keep_spare_order`: spares step in from the first one on, so that a reserve host that replaces a lost host has its
+    ranks in the same local order. By default the last spare steps in first, which reverses them.
+    """
+
+    activates = True
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        world_size_filter: Callable[[int], int] | None = None,
+        *,
+        keep_spare_order: bool = False,
+        timeout: timedelta = timedelta(seconds=60),
+    ) -> None:
+        if not layers:
+            raise IndexError("cannot build a tree without layers: give at least one, the root")
+        self.layers = list(layers)
+        self.world_size_filter = world_size_filter
+        self.keep_spare_order = keep_spare_order
+        self.timeout = timeout
+        self._ranks: TreeRanks | None = None
+        self._leaf = 0  # of this rank
+
+    def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
+        fallen: dict[int, int | None] = {}
+        if self._ranks is None:
+            if ctx.state.rank in ctx.terminated_ranks:
+                raise RankDiscarded(f"cannot keep rank {ctx.state.rank}: it counts as terminated")
+            self._ranks = self._built(ctx)
+            if ctx.terminated_ranks:
+                fallen = self._ranks.restart(())  # who is missing is no leaf, but may leave a branch too small
+        else:
+            fallen = self._ranks.restart([self._ranks.living[rank] for rank in ctx.terminated_ranks])
+        if self.world_size_filter is not None:
+            self._ranks.narrow(self.world_size_filter)
+        ctx.terminated_ranks = set()
+        self._settle(ctx, self._ranks, fallen)
+        return ctx
+
+    def fresh(self) -> Tree:
+        return Tree(self.layers, self.world_size_filter, keep_spare_order=self.keep_spare_order, timeout=self.timeout)
+
+    def check_beside(self, others: tuple[object, ...]) -> None:
+        if others:
+            name = type(others[0]).__name__
+            raise TypeError(f"cannot compose Tree with {name}: Tree assigns and activates all ranks by itself")
+
+    def _built(self, ctx: RankAssignmentCtx) -> TreeRanks:
+        keys = [group_key(layer.key_or_fn, ctx.state) for layer in self.layers]
+        rules = "; ".join(layer.rules() for layer in self.layers)
+        values = ctx.exchange("tree", f"{rules}\n{json.dumps(keys)}", self.timeout)
+        ranks = sorted(values)
+        paths = _read(values[rank] for rank in ranks)
+        topology = Topology(paths, len(self.layers))
+        _warn_of_moved(ranks, topology)
+        self._leaf = topology.leaf_of[bisect_left(ranks, ctx.state.rank)]
+        return TreeRanks(topology, self.layers, in_order=self.keep_spare_order)
+
+    def _settle(self, ctx: RankAssignmentCtx, ranks: TreeRanks, fallen: dict[int, int | None]) -> None:
+        """Write down what this rank is now. Raises RankDiscarded if it is nothing."""
+        state, leaf = ctx.state, self._leaf
+        if leaf in fallen:
+            raise RankDiscarded(
+                f"cannot keep rank {state.rank} (initially {state.initial_rank}): {self._why(fallen[leaf])}"
+            )
+        state.rank = bisect_left(ranks.living, leaf)
+        state.world_size = len(ranks.living)
+        state.active_world_size = len(ranks.active)
+        try:
+            state.active_rank = ranks.active.index(leaf)
+            state.mode = Mode.ACTIVE
+        except ValueError:
+            state.active_rank = None
+            state.mode = Mode.INACTIVE
+
+    def _why(self, layer: int | None) -> str:
+        if layer is None:
+            return "it counts as terminated"
+        return f"fewer than {self.layers[layer].min_ranks} healthy ranks are left in its branch of layer {layer}"
+
+
+def _read(values: Iterable[str]) -> list[tuple[str, ...]]:
+    """The keys of each rank, root first. Raises RuntimeError if the ranks don't mean the same tree."""
+    texts = list(values)
+    distinct = list(dict.fromkeys(texts))  # mostly few: ranks of one host say the same
+    parts = [text.partition("\n") for text in distinct]
+    rules = {part[0] for part in parts}
+    if len(rules) > 1:
+        first, second = sorted(rules)[:2]
+        raise RuntimeError(
+            f"cannot build the tree of ranks: some have the layers ({first}), some ({second}); "
+            "give all ranks the same limits and flags"
+        )
+    rows: list[list[str]] = json.loads(f"[{','.join(part[2] for part in parts)}]")  # one call: many would be slow
+    keys = dict(zip(distinct, map(tuple, rows), strict=True))
+    roots = {path[0] for path in keys.values()}
+    if len(roots) > 1:
+        first, second = sorted(roots)[:2]
+        raise RuntimeError(
+            f"cannot build the tree of ranks: layer 0 has the key {first!r} on some and {second!r} on others; "
+            "it is the root, give all ranks the same key"
+        )
+    return [keys[text] for text in texts]
+
+
+def _warn_of_moved(ranks: list[int], topology: Topology) -> None:
+    moved = [(rank, leaf) for i, (rank, leaf) in enumerate(zip(ranks, topology.leaf_of, strict=True)) if i != leaf]
+    for rank, leaf in moved[:MOVED_SHOWN_MAX]:
+        warnings.warn(f"the tree puts rank {rank} at place {leaf}: it gets that number", UserWarning, stacklevel=5)
+    if len(moved) > MOVED_SHOWN_MAX:
+        more = len(moved) - MOVED_SHOWN_MAX
+        warnings.warn(f"the tree puts {more} more ranks at other places", UserWarning, stacklevel=5)

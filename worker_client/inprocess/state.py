@@ -1,0 +1,99 @@
+"""Who is this rank, in this iteration: for us, for the wrapped function, and for the callbacks?"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+
+class Mode(enum.Enum):
+    """What a rank does in the current iteration."""
+
+    INITIALIZED = enum.auto()  # not yet assigned
+    ACTIVE = enum.auto()  # calls the wrapped function
+    INACTIVE = enum.auto()  # waits as a reserve
+    TERMINATED = enum.auto()
+
+
+@dataclass(frozen=True)
+class FrozenState:
+    """What callbacks are given: a State that can't change. `fn_exception` is the very exception, never a copy."""
+
+    rank: int
+    world_size: int
+    active_rank: int | None
+    active_world_size: int | None
+    initial_rank: int
+    initial_world_size: int
+    iteration: int
+    mode: Mode
+    fn_exception: Exception | None
+
+
+@dataclass(init=False)
+class State:
+    """`rank` and `world_size` count all ranks that live; `active_*` are what the wrapped function sees.
+
+    `fn_exception` is set where the function itself raised, and nowhere else.
+    """
+
+    rank: int
+    world_size: int
+    active_rank: int | None
+    active_world_size: int | None
+    initial_rank: int
+    initial_world_size: int
+    iteration: int
+    mode: Mode
+    fn_exception: Exception | None
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        active_rank: int | None = None,
+        active_world_size: int | None = None,
+        initial_rank: int | None = None,
+        initial_world_size: int | None = None,
+        iteration: int = 0,
+        mode: Mode = Mode.INITIALIZED,
+        fn_exception: Exception | None = None,
+    ) -> None:
+        """`initial_*` default to the current ones."""
+        self.rank = rank
+        self.world_size = world_size
+        self.active_rank = active_rank
+        self.active_world_size = active_world_size
+        self.initial_rank = rank if initial_rank is None else initial_rank
+        self.initial_world_size = world_size if initial_world_size is None else initial_world_size
+        self.iteration = iteration
+        self.mode = mode
+        self.fn_exception = fn_exception
+
+    @classmethod
+    def from_env(cls) -> State:
+        """From RANK and WORLD_SIZE; a process without them is rank 0 of 1."""
+        return cls(rank=int(os.environ.get("RANK", "0")), world_size=int(os.environ.get("WORLD_SIZE", "1")))
+
+    def set_distributed_vars(self) -> None:
+        """Write RANK and WORLD_SIZE for the wrapped function: the text "None" where the rank is not active."""
+        os.environ["RANK"] = str(self.active_rank)
+        os.environ["WORLD_SIZE"] = str(self.active_world_size)
+
+    def advance(self) -> None:
+        """Go on to the next iteration."""
+        self.iteration += 1
+        self.fn_exception = None
+
+    def freeze(self) -> FrozenState:
+        return FrozenState(**{name: getattr(self, name) for name in _FIELDS})
+
+    def copy_from(self, other: State | FrozenState, fields: Iterable[str] | None = None) -> None:
+        """Take over `fields` of `other`; all of them by default."""
+        for name in _FIELDS if fields is None else fields:
+            setattr(self, name, getattr(other, name))
+
+
+_FIELDS = tuple(field.name for field in fields(FrozenState))

@@ -1,0 +1,16 @@
+"""What is left to do on a rank that leaves for good with an error?"""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from worker_client.inprocess.state import FrozenState
+
+
+class Terminate(abc.ABC):
+    """Called on the main thread of a rank that is about to leave the call by an error; its own replaces that one."""
+
+    @abc.abstractmethod
+    def __call__(self, state: FrozenState) -> FrozenState: ...

@@ -1,0 +1,1 @@
+"""What helps to try out restarts inside the process."""

@@ -1,0 +1,319 @@
+"""What is in place between init_workload_monitoring() and shutdown_workload_monitoring()?
+
+One object owns it all: what this rank has done, the limits that hold, the channel with its thread, the signal for
+stacks, the exception hook. Whatever the supervisor does or fails to do ends here in a log line.
+
+A rank is one to its supervisor, whoever speaks for it: all clients of a process, a framework's callback and the
+script's own, share one Monitoring and its one connection. `acquire()` gives it, the last `release()` ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from worker_client.endpoint import Endpoint, NoEndpoint
+from worker_client.exception_hook import ExceptionHook
+from worker_client.progress import Progress
+from worker_client.progress_page import ProgressPage
+from worker_client.stacks import StacksSignal, claim_signal
+from worker_client.timeouts import MonitoringConfig, Timeouts
+from worker_client.workload_control import WorkloadControlRequest
+
+if TYPE_CHECKING:
+    from worker_client.call_frames import CallEvent
+    from worker_client.channel import Channel
+    from worker_client.session import Welcomed
+
+WELCOME_WAIT_S = 2.0  # longest that the start of monitoring holds up training
+
+log = logging.getLogger("holdfast")
+
+
+class CallListener(Protocol):
+    """What a wrapped call does with what comes. Called on the channel's thread, `connected` on others too."""
+
+    def connected(self, page: ProgressPage) -> None:
+        """A new connection, which knows nothing of what was said on the last one."""
+        ...
+
+    def disconnected(self) -> None: ...
+
+    def refused(self, reason: str) -> None:
+        """There will be no connection any more."""
+        ...
+
+    def heard(self, event: CallEvent) -> None: ...
+
+
+class Monitoring:
+    """One rank under one supervisor, or under none. A ChannelOwner's methods run on the channel thread."""
+
+    def __init__(self, *, rank: int, local_rank: int, timeouts: Timeouts, warm_up_steps: int | None = None) -> None:
+        self.progress = Progress(wake=self._wake)
+        self.config = MonitoringConfig()
+        self._rank = rank
+        self._local_rank = local_rank
+        self._timeouts = timeouts
+        self._warm_up_steps = warm_up_steps
+        self._lock = threading.RLock()  # guards config and timeouts
+        self._answered = threading.Event()
+        self._has_warned = False
+        self._channel: Channel | None = None
+        self._stacks: StacksSignal | None = None
+        self._hook: ExceptionHook | None = None
+        self._calls: CallListener | None = None
+        self._page: ProgressPage | None = None  # of the connection, while there is one
+
+    @property
+    def timeouts(self) -> Timeouts:
+        return self._timeouts
+
+    @property
+    def has_supervisor(self) -> bool:
+        """Whether there is one to speak to, connected or not."""
+        return self._channel is not None
+
+    @property
+    def supervisor_pid(self) -> int:
+        """0 where it is not known."""
+        return self._channel.supervisor_pid if self._channel is not None else 0
+
+    # --- called by the script's threads ---
+
+    def start(self, endpoint: Endpoint | NoEndpoint) -> None:
+        """Connects in the background; waits for the first answer, at most WELCOME_WAIT_S. Never raises."""
+        if isinstance(endpoint, NoEndpoint):
+            self._warn(f"this rank is not monitored: {endpoint.reason}")
+            return
+        try:
+            from worker_client.channel import Channel
+            from worker_client.session import Identity
+        except Exception as error:  # noqa: BLE001 a protobuf that does not load must not end a training that could run
+            self._warn(f"this rank is not monitored: cannot load protobuf: {error}")
+            return
+        self._answered.clear()
+        self._stacks = claim_signal()
+        try:
+            self._channel = Channel(
+                endpoint.socket_path,
+                Identity(endpoint.job_id, endpoint.cycle, self._rank, self._local_rank, endpoint.token),
+                self.progress,
+                self,
+                warm_up_steps=self._warm_up_steps,
+                stacks=(self._stacks.signal, self._stacks.descriptor) if self._stacks else (0, 0),
+                can_share_page=endpoint.can_share_page,
+            )
+            self._channel.start()
+        except (OSError, RuntimeError) as error:  # out of descriptors or threads
+            self._warn(f"this rank is not monitored: {error}")
+            self._close()
+            return
+        self._answered.wait(WELCOME_WAIT_S)
+
+    def join(self, timeouts: Timeouts, warm_up_steps: int | None) -> None:
+        """Another client takes part; what it brings can only add."""
+        if warm_up_steps is not None and warm_up_steps != self._warm_up_steps:
+            log.warning(
+                "rank %d: num_warmup_iters=%d comes too late: another client has started the monitoring of this rank",
+                self._rank, warm_up_steps,
+            )  # fmt: skip
+        if timeouts.were_calculated:
+            self.hold(timeouts)
+
+    def hold(self, timeouts: Timeouts) -> None:
+        """These timeouts hold from now on, for what is configured; the supervisor is told when it can be."""
+        with self._lock:
+            self._timeouts = timeouts.over(self.config.limits) if self.progress.sections.is_settled else timeouts
+            self._tell()
+
+    def request_control(self, request: WorkloadControlRequest, *, timeout_s: float) -> bool:
+        """Blocks until the supervisor has accepted, at most `timeout_s`; whether it has."""
+        return self._channel is not None and self._channel.request_control(request, timeout_s=timeout_s)
+
+    def listen(self, calls: CallListener | None) -> bool:
+        """Word about wrapped calls goes there from now on; whether there is anybody who could send it."""
+        with self._lock:
+            self._calls = calls
+            if calls is not None and self._page is not None:
+                calls.connected(self._page)
+        return self._channel is not None and not self._channel.has_given_up
+
+    def say(self, frame: bytes) -> None:
+        """Sends a frame of a wrapped call, if there is a connection. Never blocks."""
+        if self._channel is not None:
+            self._channel.say(frame)
+
+    def wait_sent(self, timeout_s: float) -> bool:
+        """Blocks until all that was said has been sent, at most `timeout_s`; whether it has."""
+        return self._channel is not None and self._channel.wait_sent(timeout_s)
+
+    def watch_changed(self, soft_timeout_s: float) -> None:
+        """The words on a wrapped call have changed in the page."""
+        if self._channel is not None:
+            self._channel.watch_changed(soft_timeout_s)
+
+    def release(self) -> None:
+        """The end of one `acquire()`. The last one ends the channel, and blocks for its short goodbye, 1 s at most."""
+        global _shared, _holders
+        with _lock:
+            if _shared is self:
+                _holders -= 1
+                if _holders:
+                    return
+                _shared = None
+            self._close()
+
+    def _close(self) -> None:
+        """Ends the channel and gives back the signal and the hook."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            with contextlib.suppress(RuntimeError):  # its thread was never started
+                channel.close()
+        self.progress.detach()
+        self._calls = self._page = None
+        self._give_back()
+
+    def detach(self) -> None:
+        """In a forked child: nothing here speaks for the parent any more."""
+        channel, self._channel = self._channel, None
+        self._lock = threading.RLock()
+        self._calls = self._page = None
+        self.progress.detach()
+        if channel is not None:
+            channel.abandon()
+        self._give_back()
+
+    def _give_back(self) -> None:
+        stacks, self._stacks = self._stacks, None
+        if stacks is not None:
+            stacks.remove()
+        hook, self._hook = self._hook, None
+        if hook is not None:
+            hook.remove()
+
+    # --- called by the channel's thread ---
+
+    def welcomed(self, welcome: Welcomed, page: ProgressPage) -> None:
+        by_name = dict(welcome.limits.sections)
+        sections = tuple((name, by_name.get(name)) for name in welcome.sections)
+        with self._lock:
+            self.config = MonitoringConfig(
+                limits=replace(welcome.limits, sections=sections),
+                warm_up_steps=welcome.warm_up_steps,
+                safety_factor=welcome.safety_factor,
+                install_exception_hook=welcome.install_exception_hook,
+            )
+            self._timeouts = self._timeouts.over(self.config.limits)
+            self.progress.adopt(page, welcome.sections)
+            self._page = page
+            if self._calls is not None:
+                self._calls.connected(page)
+            self._tell()
+        if welcome.install_exception_hook and self._hook is None:
+            self._hook = ExceptionHook()
+        if self._has_warned:
+            log.info("rank %d: the supervisor answers, monitoring starts afresh", self._rank)
+        self._answered.set()
+
+    def unreachable(self, reason: str) -> None:
+        self._disconnected()
+        self._warn(f"the supervisor cannot be reached: {reason}; training goes on, trying again in the background")
+        self._answered.set()
+
+    def refused(self, reason: str) -> None:
+        self._has_warned = False
+        self._warn(f"the supervisor does not monitor this rank: {reason}")
+        self._disconnected()
+        if (calls := self._calls) is not None:
+            calls.refused(reason)
+        self._answered.set()
+
+    def heard(self, event: CallEvent) -> None:
+        if (calls := self._calls) is not None:
+            calls.heard(event)
+
+    def _disconnected(self) -> None:
+        with self._lock:
+            self._page = None
+            if self._calls is not None:
+                self._calls.disconnected()
+
+    def _tell(self) -> None:
+        channel = self._channel
+        if channel is None:
+            return
+        limits = self._timeouts.limits()
+        channel.expect_limits(limits)
+        if self.progress.sections.is_settled and limits != self.config.limits:
+            channel.tell_limits(limits)
+
+    def _wake(self) -> None:
+        channel = self._channel
+        if channel is not None:
+            channel.wake()
+
+    def _warn(self, message: str) -> None:
+        """Once; what follows is for those who ask for it."""
+        log.log(logging.DEBUG if self._has_warned else logging.WARNING, "rank %d: %s", self._rank, message)
+        self._has_warned = True
+
+
+# --- one for all ---------------------------------------------------------------------------------------------------
+
+_shared: Monitoring | None = None
+_holders = 0
+_lock = threading.RLock()  # guards both; re-entrant for a signal handler in the middle of a call
+
+
+def acquire(
+    endpoint: Endpoint | NoEndpoint,
+    *,
+    rank: int,
+    local_rank: int,
+    timeouts: Timeouts | None = None,
+    warm_up_steps: int | None = None,
+    begin: bool = True,
+) -> Monitoring:
+    """The monitoring of this process, made if there is none. Each caller owes it one `release()`. Never raises.
+
+    Blocks until the supervisor has answered, WELCOME_WAIT_S at most. Where it runs already, nothing is said anew, so
+    `warm_up_steps` comes too late; calculated `timeouts` hold from now on. One that has found no supervisor tries
+    `endpoint`. The first caller with `begin` starts the clocks of heartbeats and sections.
+    """
+    global _shared, _holders
+    with _lock:
+        monitoring = _shared
+        if monitoring is None:
+            given = timeouts or Timeouts()
+            monitoring = Monitoring(rank=rank, local_rank=local_rank, timeouts=given, warm_up_steps=warm_up_steps)
+            _shared, _holders = monitoring, 0
+        else:
+            monitoring.join(timeouts or Timeouts(), warm_up_steps)
+        _holders += 1
+        if begin:
+            monitoring.progress.begin()
+        if not monitoring.has_supervisor:
+            monitoring.start(endpoint)
+        return monitoring
+
+
+def current() -> Monitoring | None:
+    """The one that speaks for this process to a supervisor already, whichever client has made it."""
+    monitoring = _shared
+    return monitoring if monitoring is not None and monitoring.has_supervisor else None
+
+
+def _detach_shared() -> None:
+    global _shared, _lock
+    _lock = threading.RLock()  # its owner may be a thread that only the parent has
+    monitoring, _shared = _shared, None
+    if monitoring is not None:
+        monitoring.detach()
+
+
+os.register_at_fork(after_in_child=_detach_shared)

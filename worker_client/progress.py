@@ -1,0 +1,109 @@
+"""What has this rank done so far, and in which page does it stand?
+
+Holds together what the script stamps (heartbeats.py, sections.py) and the page of the connection, which the channel's
+thread changes under it. Never blocks on anything but a short lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import monotonic_ns
+
+from worker_client.heartbeats import Heartbeats
+from worker_client.progress_page import ProgressPage, Snapshot
+from worker_client.sections import Sections
+
+
+@dataclass(frozen=True, slots=True)
+class Maxima:
+    """The longest silences of this rank, in seconds; 0 is "none yet"."""
+
+    initial_heartbeat_s: float = 0.0
+    heartbeat_s: float = 0.0
+    out_of_section_s: float = 0.0
+    sections_s: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+class Progress:
+    """One rank, for as long as somebody holds its monitoring."""
+
+    __slots__ = ("_has_begun", "_page", "_wake", "_wants_wake", "heartbeats", "sections")
+
+    def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
+        """`wake` tells the channel thread that something was stamped; called only after `rearm()`."""
+        self._wake = wake
+        self._wants_wake = False
+        self._has_begun = False
+        self._page = ProgressPage.private()
+        self.heartbeats = Heartbeats(self._page, self._rouse)
+        self.sections = Sections(self._rouse)
+
+    def begin(self) -> None:
+        """The script's first init: its silences count from here. A connection of a wrapped call may be older."""
+        if self._has_begun:
+            return
+        now_ns = monotonic_ns()
+        self.heartbeats.begin(now_ns)
+        self.sections.begin(now_ns)
+        self._has_begun = True
+        page = self._page
+        page.begin(now_ns)
+        page.leave_sections(now_ns)
+        self._rouse()
+
+    # --- the connection ---
+
+    def adopt(self, page: ProgressPage, sections: Sequence[str]) -> None:
+        """Goes on in the page of a new connection, whose clock starts now. Called on the channel thread."""
+        now_ns = monotonic_ns()
+        self.sections.move(page, sections, now_ns)
+        self.heartbeats.move(page, now_ns)
+        self._page = page
+        if self._has_begun:
+            page.begin(now_ns)
+
+    def rearm(self) -> Snapshot:
+        """What there is to tell now; the next stamp calls `wake` once."""
+        self._wants_wake = True
+        # After it: a stamp clears its flag before it asks whether a wake is wanted, so none is lost.
+        self.heartbeats.attends = self.sections.attends = True
+        return self._page.snapshot()
+
+    def disarm(self) -> None:
+        """No stamp calls `wake` until the next `rearm()`."""
+        self._wants_wake = False
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something may have been stamped since `rearm()`; a wrapped call always makes progress."""
+        return not self._wants_wake or self._page.is_call_watched
+
+    @property
+    def is_call_watched(self) -> bool:
+        return self._page.is_call_watched
+
+    def detach(self) -> None:
+        """From here on, stamps stay in this object, also in a forked child."""
+        self._page = page = ProgressPage.private()
+        self._wants_wake = False
+        self.heartbeats.words = page.words
+        self.sections.detach(page)
+
+    def _rouse(self) -> None:
+        if self._wants_wake:
+            self._wants_wake = False
+            self._wake()
+
+    # --- what was measured ---
+
+    def maxima(self) -> Maxima:
+        """The longest silences until now; the running time outside sections counts, running sections don't."""
+        heartbeats = self.heartbeats
+        outside_ns, sections_ns = self.sections.measure()
+        return Maxima(
+            initial_heartbeat_s=heartbeats.first_gap_ns / 1e9,
+            heartbeat_s=heartbeats.longest_gap_ns / 1e9,
+            out_of_section_s=outside_ns / 1e9,
+            sections_s={name: longest_ns / 1e9 for name, longest_ns in sections_ns.items()},
+        )

@@ -1,0 +1,304 @@
+"""How does a training script say that it is alive, and have its limits learned?
+
+The facade that scripts use. Without a supervisor it warns once and does nothing, but still checks how it is called.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from worker_client import across_ranks
+from worker_client.endpoint import from_environment
+from worker_client.errors import RankMonitorClientError
+from worker_client.heartbeats import Heartbeats
+from worker_client.monitoring import Monitoring, acquire, current
+from worker_client.progress import Maxima
+from worker_client.sections import Sections
+from worker_client.timeouts import (
+    HeartbeatTimeouts,
+    MonitoringConfig,
+    SectionTimeouts,
+    Timeouts,
+    calculate_heartbeat,
+    calculate_sections,
+    from_state,
+    to_state,
+)
+from worker_client.workload_control import WorkloadControlRequest
+
+CONTROL_WAIT_S = 5.0  # longest that a control request waits for the supervisor's word
+
+log = logging.getLogger("holdfast")
+
+
+@dataclass(frozen=True, slots=True)
+class RankInfo:
+    """Which rank this is."""
+
+    global_rank: int
+    local_rank: int
+    host: str
+    pid: int
+
+
+class RankMonitorClient:
+    """Tells the node's supervisor that this rank makes progress, so that a hang is noticed and ended.
+
+    `send_heartbeat`, `start_section` and `end_section` never block and make no system call where the supervisor shares
+    a page. RankMonitorClientError is about how the script calls, never about the supervisor: one that is away, stopped
+    or slow costs training nothing. A process forked from this one may go on calling; it tells nobody.
+    """
+
+    def __init__(self) -> None:
+        self._monitoring: Monitoring | None = None
+        self._heartbeats: Heartbeats | _NotInitialised = _NOT_INITIALISED
+        self._sections: Sections | _NotInitialised = _NOT_INITIALISED
+        self._rank_info: RankInfo | None = None
+        self._timeouts = Timeouts()  # kept while there is no monitoring
+
+    # --- life ---
+
+    def init_workload_monitoring(self, num_warmup_iters: int | None = None) -> None:
+        """Starts the clocks of this rank. Blocks until the supervisor has answered, 2 s at most.
+
+        Afterwards the connection is made, and made again, in the background. `num_warmup_iters` replaces the configured
+        number of first steps for which the limit of the section "warmup" holds.
+        """
+        if self._monitoring is not None:
+            raise RankMonitorClientError(
+                "cannot initialise monitoring: it is initialised already; call shutdown_workload_monitoring() first"
+            )
+        if num_warmup_iters is not None and num_warmup_iters < 0:
+            raise RankMonitorClientError(f"cannot have {num_warmup_iters} warm-up iterations; pass 0 or more")
+        self._rank_info = rank = _this_rank()
+        self._monitoring = acquire(
+            from_environment(os.environ),
+            rank=rank.global_rank,
+            local_rank=rank.local_rank,
+            timeouts=self._timeouts,
+            warm_up_steps=num_warmup_iters,
+        )
+        progress = self._monitoring.progress
+        self._heartbeats, self._sections = progress.heartbeats, progress.sections
+
+    def shutdown_workload_monitoring(self) -> None:
+        """Ends monitoring; the process may live on. Idempotent. Blocks 1 s at most, usually well under 1 ms."""
+        monitoring, self._monitoring = self._monitoring, None
+        self._heartbeats = self._sections = _NOT_INITIALISED
+        if monitoring is not None:
+            self._timeouts = monitoring.timeouts
+            monitoring.progress.sections.end_all(self)
+            monitoring.release()
+
+    # --- progress ---
+
+    def send_heartbeat(self) -> None:
+        """This rank is alive, now."""
+        self._heartbeats.beat()
+
+    def start_section(self, section: str) -> None:
+        """Opens a section; sections may nest and overlap in any order. One that is not monitored costs nothing."""
+        self._sections.start(section, self)
+
+    def end_section(self, section: str) -> None:
+        """Closes a section that is open."""
+        self._sections.end(section)
+
+    def end_all_sections(self) -> None:
+        """Closes every section that this client has open, for example when an exception has skipped their ends."""
+        self._sections.end_all(self)
+
+    # --- limits ---
+
+    def calculate_and_set_hb_timeouts(self, skip_if_not_ready: bool = False) -> bool:
+        """Sets the heartbeat limits from what all ranks have measured. Collective: every rank must call it.
+
+        Needs two heartbeats on some rank; without them, returns False on all ranks if `skip_if_not_ready`, else raises
+        on all ranks.
+        """
+        monitoring = self._initialised()
+        mine = monitoring.progress.maxima()
+        initial_s, gap_s = across_ranks.maxima([mine.initial_heartbeat_s, mine.heartbeat_s])
+        if initial_s <= 0 or gap_s <= 0:
+            return _not_ready("heartbeat timeouts", "no rank has sent two heartbeats yet", skip=skip_if_not_ready)
+        calculated = calculate_heartbeat(
+            monitoring.timeouts.heartbeat,
+            initial_max_s=initial_s,
+            gap_max_s=gap_s,
+            safety_factor=monitoring.config.safety_factor,
+        )
+        monitoring.hold(replace(monitoring.timeouts, heartbeat=calculated))
+        return True
+
+    def calculate_and_set_section_timeouts(
+        self,
+        selected_sections: Iterable[str] | None = None,
+        calc_out_of_section: bool = True,
+        skip_if_not_ready: bool = False,
+    ) -> bool:
+        """Sets the limits of the selected sections (all) from what all ranks have measured.
+
+        Collective: every rank must call it with the same arguments. Each selected section must have been closed once
+        on some rank; otherwise returns False on all ranks if `skip_if_not_ready`, else raises on all ranks. Returns
+        False, too, while the supervisor of any rank has not said yet which sections are monitored.
+        """
+        monitoring = self._initialised()
+        names = sorted(set(monitoring.progress.sections.names if selected_sections is None else selected_sections))
+        if not self._ranks_agree(monitoring, [str(calc_out_of_section), *names]):
+            return False
+        if unknown := [name for name in names if name not in monitoring.progress.sections.names]:
+            raise RankMonitorClientError(
+                f"cannot calculate section timeouts: {', '.join(unknown)} not monitored; "
+                "name them in the job's section timeouts"
+            )
+        mine = monitoring.progress.maxima()
+        outside_s, *sections_s = across_ranks.maxima(_section_values(mine, names))
+        longest_s = dict(zip(names, sections_s, strict=True))
+        missing = [name for name, value in longest_s.items() if value <= 0]
+        if calc_out_of_section and outside_s <= 0:
+            missing.append("the time outside sections")
+        if missing:
+            why = f"no rank has measured {', '.join(missing)} yet"
+            return _not_ready("section timeouts", why, skip=skip_if_not_ready)
+        calculated = calculate_sections(
+            monitoring.timeouts.section,
+            max_s=longest_s,
+            outside_max_s=outside_s if calc_out_of_section else None,
+            safety_factor=monitoring.config.safety_factor,
+        )
+        monitoring.hold(replace(monitoring.timeouts, section=calculated))
+        return True
+
+    def _ranks_agree(self, monitoring: Monitoring, arguments: list[str]) -> bool:
+        """Whether all ranks calculate the same. Asked first, so that no rank waits for ever in a reduction of another
+        length; every rank gets the same answer."""
+        digest = float(zlib.crc32("\0".join(arguments).encode()))
+        unsettled = 0.0 if monitoring.progress.sections.is_settled else 1.0
+        largest, negated_smallest, any_unsettled = across_ranks.maxima([digest, -digest, unsettled])
+        if any_unsettled:
+            if monitoring.has_supervisor:
+                log.warning("cannot calculate section timeouts: not every rank has heard from its supervisor yet")
+            return False
+        if largest != -negated_smallest:
+            raise RankMonitorClientError(
+                "cannot calculate section timeouts: the ranks do not select the same sections; "
+                "pass the same arguments, and configure the same sections, on every rank"
+            )
+        return True
+
+    # --- state ---
+
+    def state_dict(self) -> dict[str, object]:
+        """The calculated timeouts as plain data that JSON can keep; the same on all ranks. Works at any time."""
+        return to_state(self._current_timeouts())
+
+    def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
+        """Takes calculated timeouts from an earlier run; they win over the configured ones. Before or after init."""
+        self._timeouts = from_state(state_dict)
+        if self._monitoring is not None:
+            self._monitoring.hold(self._timeouts)
+
+    # --- control ---
+
+    def send_workload_control_request(self, request: WorkloadControlRequest) -> None:
+        """Asks for what happens to the job after this rank's end; stops nothing by itself.
+
+        Blocks until the supervisor has accepted, 5 s at most. Works without initialised monitoring, too.
+        """
+        monitoring = self._monitoring or current()
+        if monitoring is not None:
+            accepted = monitoring.request_control(request, timeout_s=CONTROL_WAIT_S)
+        else:
+            rank = _this_rank()
+            once = acquire(from_environment(os.environ), rank=rank.global_rank, local_rank=rank.local_rank, begin=False)
+            accepted = once.request_control(request, timeout_s=CONTROL_WAIT_S)
+            once.release()
+        if not accepted:
+            log.warning("the supervisor has not accepted %s; nothing may come of it", request.action.name)
+
+    # --- attributes ---
+
+    @property
+    def is_initialized(self) -> bool:
+        return self._monitoring is not None
+
+    @property
+    def cfg(self) -> MonitoringConfig | None:
+        """What the supervisor configured; None before init."""
+        return self._monitoring.config if self._monitoring is not None else None
+
+    @property
+    def rank_info(self) -> RankInfo | None:
+        """None before init."""
+        return self._rank_info
+
+    @property
+    def hb_timeouts(self) -> HeartbeatTimeouts | None:
+        """The limits that hold now; None before init."""
+        return self._monitoring.timeouts.heartbeat if self._monitoring is not None else None
+
+    @property
+    def section_timeouts(self) -> SectionTimeouts | None:
+        """The limits that hold now; None before init."""
+        return self._monitoring.timeouts.section if self._monitoring is not None else None
+
+    def _current_timeouts(self) -> Timeouts:
+        return self._monitoring.timeouts if self._monitoring is not None else self._timeouts
+
+    def _initialised(self) -> Monitoring:
+        if self._monitoring is None:
+            raise _not_initialised()
+        return self._monitoring
+
+
+class _NotInitialised:
+    """Stands in for the heartbeats and sections of a rank that is not monitored; saves the hot path a question."""
+
+    __slots__ = ()
+
+    def beat(self) -> None:
+        raise _not_initialised()
+
+    def start(self, name: str, owner: object) -> None:
+        raise _not_initialised()
+
+    def end(self, name: str) -> None:
+        raise _not_initialised()
+
+    def end_all(self, owner: object) -> None:
+        raise _not_initialised()
+
+
+_NOT_INITIALISED = _NotInitialised()
+
+
+def _not_initialised() -> RankMonitorClientError:
+    return RankMonitorClientError(
+        "cannot do that: monitoring is not initialized; call init_workload_monitoring() first"
+    )
+
+
+def _not_ready(what: str, why: str, *, skip: bool) -> bool:
+    if skip:
+        return False
+    raise RankMonitorClientError(f"cannot calculate {what}: {why}; call later, or pass skip_if_not_ready=True")
+
+
+def _section_values(mine: Maxima, names: list[str]) -> list[float]:
+    return [mine.out_of_section_s, *(mine.sections_s[name] for name in names)]
+
+
+def _this_rank() -> RankInfo:
+    """From the default process group if there is one, else from the launcher's variables; alone: rank 0."""
+    rank = across_ranks.global_rank()
+    numbers: list[int] = []
+    for name, known in (("RANK", rank), ("LOCAL_RANK", None)):
+        text = os.environ.get(name, "0") if known is None else str(known)
+        if not text.isdecimal():
+            raise RankMonitorClientError(f"cannot tell this rank: {name} is {text!r}; set it to a number")
+        numbers.append(int(text))
+    return RankInfo(numbers[0], numbers[1], os.uname().nodename, os.getpid())

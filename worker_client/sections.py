@@ -1,0 +1,262 @@
+"""Which sections of this rank are open, and how long was each at most?
+
+As hot as heartbeats.py, and written like it: no lock, few objects, words by their numbers (holdfast_wire.page). What
+a section needs stands in one object, which belongs to one page. A call that a new page overtakes finds out at its end
+and repeats its stamp there; only that, and what is rare, takes the lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from sys import modules
+from time import monotonic_ns
+from typing import NamedTuple
+
+from holdfast_wire.page import SECTION_SLOTS_MAX, SECTION_SLOTS_START
+
+from worker_client import training_iteration
+from worker_client.errors import RankMonitorClientError
+from worker_client.progress_page import ProgressPage
+from worker_client.training_iteration import MEGATRON_MODULE
+
+STEP = "step"  # the section whose openings are counted
+UNSETTLED_NAMES_MAX = 1024  # sections remembered before it is known which ones are monitored
+
+
+class Section:
+    """One monitored name in one page."""
+
+    __slots__ = ("is_step", "longest_ns", "opened_ns", "owner", "word", "words")
+
+    def __init__(self, name: str, slot: int, page: ProgressPage) -> None:
+        self.is_step = name == STEP
+        self.words = page.words
+        self.word = SECTION_SLOTS_START + slot
+        self.opened_ns: int | None = None  # None: closed
+        self.longest_ns = 0
+        self.owner: object = None
+
+
+class _Early(NamedTuple):
+    """A section that opened before it is known which ones are monitored."""
+
+    opened_ns: int
+    owner: object
+
+
+class Sections:
+    """Of one rank. Any thread may call, and a signal handler in another call's middle.
+
+    Each section has an owner: whoever opened it last, so that one client's end need not close another's sections.
+    """
+
+    __slots__ = (
+        "_by_name", "_counts_openings", "_early", "_first_iteration", "_lock", "_open", "_steps", "_uncertain",
+        "attends", "is_settled", "longest_outside_ns", "outside_since_ns", "rouse",
+    )  # fmt: skip
+
+    def __init__(self, rouse: Callable[[], None]) -> None:
+        """`rouse` is called by the next stamp after `attends` was set."""
+        self._lock = threading.RLock()
+        self._by_name: dict[str, Section] = {}
+        self._open = 0  # how many of them are
+        self._early: dict[str, _Early] = {}
+        self._uncertain: set[str] = set()  # monitored, but may have been opened before that was known
+        self._steps = -1
+        self._counts_openings = False  # else the framework's own counter is asked
+        self._first_iteration: int | None = None
+        self.is_settled = False  # whether it is known which sections are monitored
+        self.attends = False
+        self.rouse = rouse
+        self.longest_outside_ns = 0
+        self.outside_since_ns = monotonic_ns()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the monitored ones."""
+        return tuple(self._by_name)
+
+    # --- stamps ---
+
+    def start(self, name: str, owner: object = None) -> None:
+        """Raises RankMonitorClientError if it is open."""
+        by_name = self._by_name
+        if name not in by_name:
+            if not self.is_settled:
+                self._remember(name, owner)
+            return
+        section = by_name[name]
+        if section.opened_ns is not None:
+            raise RankMonitorClientError(
+                f"cannot start section {name!r}: it is open already; call end_section({name!r}) first"
+            )
+        section.opened_ns = now_ns = monotonic_ns()
+        section.owner = owner
+        if not self._open:
+            outside_ns = now_ns - self.outside_since_ns
+            if outside_ns > self.longest_outside_ns:
+                self.longest_outside_ns = outside_ns
+        self._open += 1
+        words = section.words
+        if section.is_step:
+            self._steps = steps = self._steps + 1 if self._counts_openings else self._next_step()
+            words[6] = steps
+            words[5] = 1
+        words[section.word] = now_ns
+        if self.attends or by_name is not self._by_name:
+            self._attend(name, section)
+
+    def end(self, name: str) -> None:
+        """Raises RankMonitorClientError if it is not open."""
+        by_name = self._by_name
+        if name not in by_name:
+            if not self.is_settled:
+                self._forget(name)
+            return
+        section = by_name[name]
+        opened_ns = section.opened_ns
+        if opened_ns is None:
+            self._close_unopened(name)
+            return
+        section.opened_ns = None
+        self.outside_since_ns = now_ns = monotonic_ns()
+        self._open -= 1
+        open_ns = now_ns - opened_ns
+        if open_ns > section.longest_ns:
+            section.longest_ns = open_ns
+        words = section.words
+        words[4] = now_ns
+        words[section.word] = 0
+        if self.attends or by_name is not self._by_name:
+            self._attend(name, section)
+
+    def end_all(self, owner: object = None) -> None:
+        """Closes what `owner` has opened, or all that is open; nothing to close is no error."""
+        with self._lock:
+            for name, section in reversed(self._by_name.items()):
+                if section.opened_ns is not None and (owner is None or section.owner is owner):
+                    self.end(name)
+            self._early = {
+                name: early for name, early in self._early.items() if owner is not None and early.owner is not owner
+            }
+            if owner is None:
+                self._uncertain.clear()
+
+    def _attend(self, name: str, section: Section) -> None:
+        """What a stamp finds to do besides itself: rarely anything."""
+        with self._lock:
+            if section.opened_ns is not None:
+                self._uncertain.discard(name)
+            self.attends = bool(self._uncertain)
+            current = self._by_name.get(name)
+            if current is not None and current is not section:
+                self._repeat(section, current)
+        self.rouse()
+
+    def _repeat(self, section: Section, current: Section) -> None:
+        """A new page came in the middle of this stamp, and may have missed it."""
+        current.opened_ns, current.owner = section.opened_ns, section.owner
+        if current.is_step and self._steps >= 0:
+            current.words[6] = self._steps
+            current.words[5] = 1
+        current.words[current.word] = current.opened_ns or 0
+        self._count_open()
+
+    def _remember(self, name: str, owner: object) -> None:
+        with self._lock:
+            if self.is_settled:
+                self.start(name, owner)  # it has become known just now
+            elif len(self._early) < UNSETTLED_NAMES_MAX:
+                self._early.setdefault(name, _Early(monotonic_ns(), owner))
+
+    def _forget(self, name: str) -> None:
+        with self._lock:
+            if self.is_settled:
+                self.end(name)
+            elif self._early.pop(name, None) is not None:
+                self.outside_since_ns = monotonic_ns()
+
+    def _close_unopened(self, name: str) -> None:
+        with self._lock:
+            if name not in self._uncertain:
+                raise RankMonitorClientError(
+                    f"cannot end section {name!r}: it is not open; call start_section({name!r}) first"
+                )
+            self._uncertain.discard(name)
+
+    def _count_open(self) -> None:
+        self._open = sum(section.opened_ns is not None for section in self._by_name.values())
+
+    def _next_step(self) -> int:
+        """Steps since the cycle's first, by the framework's own counter where it has one."""
+        if MEGATRON_MODULE not in modules:
+            self._counts_openings = True
+            return self._steps + 1
+        iteration = training_iteration.current()
+        if iteration is None:
+            return self._steps + 1
+        if self._first_iteration is None:
+            self._first_iteration = iteration - max(self._steps + 1, 0)
+        return max(iteration - self._first_iteration, 0)  # a counter set back is no fault
+
+    # --- the connection ---
+
+    def move(self, page: ProgressPage, names: Sequence[str], now_ns: int) -> None:
+        """Goes on in a new page, whose clock starts now, with these names. Called on the channel thread."""
+        with self._lock:
+            self.attends = True  # a stamp in progress waits for the lock, and repeats itself
+            before, was_settled = self._by_name, self.is_settled
+            after = {name: Section(name, slot, page) for slot, name in enumerate(names[:SECTION_SLOTS_MAX])}
+            if not was_settled:
+                self.outside_since_ns = now_ns
+            if was_settled or len(self._early) >= UNSETTLED_NAMES_MAX:
+                self._uncertain |= after.keys() - before.keys()
+            for name, section in after.items():
+                self._carry(section, before.get(name), self._early.pop(name, None))
+            self._early.clear()
+            self._uncertain = {name for name in self._uncertain if name in after and after[name].opened_ns is None}
+            self._write(page, after, now_ns)
+            self._by_name = after
+            self.is_settled = True
+            self._count_open()
+
+    def _carry(self, section: Section, before: Section | None, early: _Early | None) -> None:
+        if before is not None:
+            section.opened_ns, section.owner = before.opened_ns, before.owner
+            section.longest_ns = before.longest_ns
+        elif early is not None:
+            section.opened_ns, section.owner = early
+            if section.is_step:
+                self._steps = self._next_step()
+
+    def _write(self, page: ProgressPage, after: dict[str, Section], now_ns: int) -> None:
+        page.leave_sections(now_ns)
+        if self._steps >= 0:
+            page.take_step(self._steps)
+        for section in after.values():
+            if section.opened_ns is not None:
+                section.words[section.word] = now_ns
+
+    def detach(self, page: ProgressPage) -> None:
+        """From here on, stamps stay in `page`; a lock that a forked child's parent held is forgotten."""
+        self._lock = threading.RLock()
+        self.attends = False
+        for section in self._by_name.values():
+            section.words = page.words
+
+    # --- what was measured ---
+
+    def begin(self, now_ns: int) -> None:
+        """The time outside sections counts from here."""
+        if not self._open:
+            self.outside_since_ns = now_ns
+
+    def measure(self) -> tuple[int, dict[str, int]]:
+        """The longest time outside of sections, also the running one, and the longest of each that was closed."""
+        with self._lock:
+            self._count_open()
+            if self.is_settled and not self._open:
+                running_ns = monotonic_ns() - self.outside_since_ns
+                self.longest_outside_ns = max(self.longest_outside_ns, running_ns)
+            return self.longest_outside_ns, {name: section.longest_ns for name, section in self._by_name.items()}

@@ -1,0 +1,1 @@
+"""Old names of what scripts import from elsewhere in this package."""

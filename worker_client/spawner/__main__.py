@@ -1,0 +1,22 @@
+"""The spawner that executes its workers: for commands that are not Python, and where a fork would be noticed."""
+
+import os
+import sys
+
+
+def main() -> None:
+    """Start as `PYTHON -I -S this_file`; settings come by the environment. Does not return."""
+    import json
+
+    folders: list[str] = json.loads(os.environ["HOLDFAST_SPAWNER_SETTINGS"])["import_folders"]
+    sys.path.extend(folders)
+    package = type(sys)("worker_client")  # The real one would load the client, and protobuf with it.
+    package.__path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
+    sys.modules["worker_client"] = package
+    from worker_client.spawner.entry import run_plain
+
+    run_plain()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""In which control group does a cycle live, and did the kernel kill one of its processes for want of memory?
+
+Folders are found from /proc, never assumed: hosts mount version 1, version 2 or both, anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from contextlib import ExitStack, suppress
+from typing import NamedTuple
+
+REMOVE_WAIT_S = 0.5
+
+
+class CycleCgroups:
+    """One cgroup v2 per cycle under the spawner's own. `folder` is "" where that can't be done."""
+
+    def __init__(self, job_id: str, *, wanted: bool) -> None:
+        self.folder = _make_parent(job_id) if wanted else ""
+
+    def make(self, cycle: int) -> str:
+        """The folder of `cycle`, made at need; "" where there is none."""
+        if not self.folder:
+            return ""
+        path = f"{self.folder}/cycle-{cycle}"
+        try:
+            os.makedirs(path, exist_ok=True)
+        except OSError:
+            return ""
+        return path
+
+    def kill(self, cycle: int) -> None:
+        """SIGKILL every process in the cgroup of `cycle` at once, where the kernel can (5.14)."""
+        if self.folder:
+            with suppress(OSError):
+                _write(f"{self.folder}/cycle-{cycle}/cgroup.kill", b"1")
+
+    def remove(self, cycle: int) -> None:
+        """Remove the cgroup of `cycle`; one with a stuck process in it stays."""
+        if self.folder:
+            _remove_tree(f"{self.folder}/cycle-{cycle}")
+
+    def remove_all(self) -> None:
+        """Remove every cgroup made here that is empty. May block for REMOVE_WAIT_S in all: kernels since 6.18 count a
+        process as a member for some milliseconds after it was reaped, and say when that has ended.
+        """
+        if not self.folder:
+            return
+        deadline_s = time.monotonic() + REMOVE_WAIT_S
+        _remove_tree(self.folder)
+        while os.path.isdir(self.folder) and (left_s := deadline_s - time.monotonic()) > 0:
+            _await_change(self.folder, left_s)
+            _remove_tree(self.folder)
+
+
+def join(folder: str) -> None:
+    """Move the calling process, which must have one thread, into the cgroup. Failure leaves it where it is."""
+    if folder:
+        with suppress(OSError):
+            _write(f"{folder}/cgroup.procs", b"0")
+
+
+class OomCounter(NamedTuple):
+    """Where the kernel counts its out-of-memory kills for a process, and the count at one moment."""
+
+    path: str
+    kills: int
+
+    def kills_since(self) -> int:
+        return max(0, _oom_kills(self.path) - self.kills)
+
+
+def oom_counter(folder: str) -> OomCounter:
+    """The counter of what this process is about to start in the cgroup v2 `folder` ("": in its own).
+
+    Of the whole machine (/proc/vmstat) where there is no memory cgroup.
+    """
+    path = _memory_events(folder) or "/proc/vmstat"
+    return OomCounter(path, _oom_kills(path))
+
+
+def _make_parent(job_id: str) -> str:
+    own = _own_folder_v2()
+    if not own:
+        return ""
+    _remove_abandoned(own)
+    name = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in job_id)[:64]
+    folder = f"{own}/holdfast-{name}-{os.getpid()}"
+    probe = f"{folder}/probe"
+    try:
+        os.makedirs(probe)
+    except OSError:
+        return ""
+    # Whether a process may be moved there is only known by moving one: a child that ends at once.
+    if os.path.exists(f"{probe}/cgroup.kill") and _can_join(probe):
+        with suppress(OSError):
+            os.rmdir(probe)
+        return folder
+    _remove_tree(folder)
+    return ""
+
+
+def _remove_abandoned(own: str) -> None:
+    """Empty cgroups of spawners that were killed and could not tidy up; one in use can't be removed anyway."""
+    with suppress(OSError):
+        for name in os.listdir(own):
+            pid = name.rpartition("-")[2]
+            if name.startswith("holdfast-") and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+                _remove_tree(f"{own}/{name}")
+
+
+def _await_change(folder: str, wait_s: float) -> None:
+    """Wait until the kernel says that a cgroup at or below `folder` has become empty."""
+    poller = select.poll()
+    with suppress(OSError), ExitStack() as files:
+        for path, _, _ in os.walk(folder):
+            file = files.enter_context(open(f"{path}/cgroup.events", "rb", buffering=0))
+            poller.register(file, select.POLLPRI)
+            is_empty = b"populated 1" not in file.read()  # Reading arms the poll.
+            if is_empty and path != folder:
+                return  # It happened meanwhile.
+        poller.poll(wait_s * 1000)
+
+
+def _can_join(folder: str) -> bool:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _write(f"{folder}/cgroup.procs", b"0")
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def _own_folder_v2() -> str:
+    path = _paths_of("self").get("", "")
+    mount = _mounts().get("cgroup2")
+    if not path or mount is None:
+        return ""
+    return _under(mount, path)
+
+
+def _memory_events(folder: str) -> str:
+    mounts = _mounts()
+    paths = _paths_of("self")
+    if "memory" in paths and "memory" in mounts:
+        file = f"{_under(mounts['memory'], paths['memory'])}/memory.oom_control"
+        return file if os.path.exists(file) else ""
+    if "" not in paths or "cgroup2" not in mounts:
+        return ""
+    folder, top = folder or _under(mounts["cgroup2"], paths[""]), mounts["cgroup2"][0]
+    while folder.startswith(top):  # The controller may be on above only: its count includes what is below.
+        if os.path.exists(f"{folder}/memory.events"):
+            return f"{folder}/memory.events"
+        folder = os.path.dirname(folder)
+    return ""
+
+
+def _paths_of(pid: str) -> dict[str, str]:
+    """Controller -> path from proc_pid_cgroup; version 2 has the controller ""."""
+    paths: dict[str, str] = {}
+    with suppress(OSError), open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            _, controllers, path = line.rstrip("\n").split(":", 2)
+            paths.update(dict.fromkeys(controllers.split(","), path))
+    return paths
+
+
+def _mounts() -> dict[str, tuple[str, str]]:
+    """ "cgroup2" or a version 1 controller -> (mount point, the path inside the hierarchy that is mounted there)."""
+    mounts: dict[str, tuple[str, str]] = {}
+    with suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            left, _, right = line.rstrip("\n").partition(" - ")
+            kind, _, options = right.split(" ", 2)
+            root, point = (_unescape(each) for each in left.split(" ")[3:5])
+            if kind == "cgroup2":
+                mounts.setdefault(kind, (point, root))
+            elif kind == "cgroup":
+                for option in options.split(","):
+                    mounts.setdefault(option, (point, root))
+    return mounts
+
+
+def _unescape(text: str) -> str:
+    for code, letter in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(code, letter)
+    return text
+
+
+def _under(mount: tuple[str, str], path: str) -> str:
+    point, root = mount
+    inside = path[len(root) :] if root != "/" and path.startswith(root) else path
+    return (point.rstrip("/") + "/" + inside.strip("/")).rstrip("/")
+
+
+def _oom_kills(path: str) -> int:
+    with suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
+        for line in file:
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return 0
+
+
+def _remove_tree(folder: str) -> None:
+    """Remove the cgroups below and at `folder`, also those that a script made, as far as they are empty."""
+    for path, _, _ in os.walk(folder, topdown=False):
+        with suppress(OSError):
+            os.rmdir(path)
+
+
+def _write(path: str, content: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, content)
+    finally:
+        os.close(fd)

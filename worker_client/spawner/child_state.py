@@ -1,0 +1,154 @@
+"""What must a forked child undo, so that it looks like a process that the user's command line started?"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from . import cgroup, identity
+
+_THREAD_COUNT = "OMP_NUM_THREADS"
+_ALL_SIGNALS = signal.valid_signals()  # asked once: it takes 0.1 ms, and each fork needs them
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU)
+_CHANGED = (*IGNORED, signal.SIGCHLD)  # all that a spawner handles in its own way
+_STREAM_NAMES = {1: "stdout", 2: "stderr"}
+
+
+class Inherited(NamedTuple):
+    """What this process was given at its start and a worker must find again."""
+
+    pid: int
+    title: identity.Title
+    fds: frozenset[int]  # open before the spawner opened its own
+    signal_mask: frozenset[int]
+    handlers: Mapping[int, Any]
+    modules: frozenset[str]
+
+
+def remember(title: identity.Title, own_fds: frozenset[int]) -> Inherited:
+    """The state of this process now, before the spawner changes it. `own_fds` are the spawner's already."""
+    return Inherited(
+        pid=os.getpid(),
+        title=title,
+        fds=frozenset(open_fds()) - own_fds,
+        signal_mask=frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        handlers={number: signal.getsignal(number) for number in _CHANGED},
+        modules=frozenset(sys.modules),
+    )
+
+
+def open_fds() -> list[int]:
+    """The descriptors that are open in this process."""
+    with os.scandir("/proc/self/fd") as entries:
+        listed = [int(entry.name) for entry in entries]
+    return [fd for fd in listed if _is_open(fd)]  # Without the one that listed them.
+
+
+def block_signals() -> None:
+    """Hold all signals back around a fork, so that a child meets none with its parent's handlers."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
+
+
+def fork_quietly() -> int:
+    """os.fork without the warning of Python >= 3.12 about threads; those that we have were looked at (fitness.py)."""
+    warnings = sys.modules.get("warnings")
+    if warnings is None:  # Nothing was loaded that could have started a thread.
+        return os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def restore_signal_mask(inherited: Inherited) -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, inherited.signal_mask)
+
+
+def settle(inherited: Inherited, *, streams: Mapping[int, int], keep: frozenset[int], cgroup_folder: str) -> None:
+    """The part that every child of the spawner needs: own session, own signals, none of the spawner's descriptors.
+
+    `streams` maps 1 and 2 to the descriptor to use; `keep` are further descriptors to leave open. Signals are still
+    held back at the end.
+    """
+    cgroup.join(cgroup_folder)
+    os.setsid()
+    identity.die_with_parent(signal.SIGKILL)
+    if os.getppid() != inherited.pid:  # The spawner died before the line above.
+        os._exit(1)
+    for number, fd in streams.items():
+        os.dup2(fd, number)
+    for fd in open_fds():
+        if fd not in inherited.fds and fd not in keep and fd not in streams:
+            os.close(fd)
+    inherited.title.restore()
+    signal.set_wakeup_fd(-1)
+    for number, handler in inherited.handlers.items():
+        if handler is not None and signal.getsignal(number) is not handler:
+            with suppress(OSError):
+                signal.signal(number, handler)
+
+
+def forget_spawner(inherited: Inherited) -> None:
+    """The part that only a forked worker needs, which runs the script in this very interpreter."""
+    for name in [name for name in sys.modules if name not in inherited.modules]:
+        del sys.modules[name]  # Loaded late on the spawner's behalf, such as a codec.
+    _renew_randomness()
+
+
+def take_rank(inherited: Inherited, streams: Mapping[int, int], env: Mapping[str, str]) -> None:
+    """The last part of a forked worker, which is of one rank from here on. Signals reach it again."""
+    threads_before = os.environ.get(_THREAD_COUNT)
+    os.environ.update(env)
+    for number in streams:
+        _rebuild_stream(number)
+    _set_thread_counts(threads_before)
+    restore_signal_mask(inherited)
+
+
+def _rebuild_stream(number: int) -> None:
+    """A new sys.stdout or sys.stderr as the interpreter makes it under -u: the old one knows the old descriptor."""
+    import io
+
+    name = _STREAM_NAMES[number]
+    old = getattr(sys, name)
+    raw = io.open(number, "wb", buffering=0, closefd=False)  # noqa: SIM115, UP020
+    raw.name = f"<{name}>"
+    encoding = old.encoding if old is not None else None
+    errors = old.errors if old is not None else ("backslashreplace" if number == 2 else "strict")
+    stream = io.TextIOWrapper(raw, encoding, errors, "\n", line_buffering=False, write_through=True)
+    object.__setattr__(stream, "mode", "w")
+    setattr(sys, name, stream)
+    setattr(sys, f"__{name}__", stream)
+
+
+def _set_thread_counts(before: str | None) -> None:
+    """Thread pools read OMP_NUM_THREADS when they were loaded; a worker's own value comes after that."""
+    wanted = os.environ.get(_THREAD_COUNT)
+    torch = sys.modules.get("torch")
+    if torch is None or wanted == before or not wanted or not wanted.isdigit() or wanted == "0":
+        return
+    torch.set_num_threads(int(wanted))
+
+
+def _renew_randomness() -> None:
+    """What a fresh process draws for itself, and a fork would share with its siblings. random.Random does it itself."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()  # Drawn when torch is loaded; torch.seed() would also ask CUDA.
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,142 @@
+"""How does a worker or a store host come to life: by a fork of this interpreter, or by executing a command?"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, NoReturn
+
+from . import child_state
+from .cgroup import OomCounter
+from .child_state import Inherited
+
+_EXIT_CODES = {errno.ENOENT: 127, errno.ENOTDIR: 127, errno.EACCES: 126, errno.ENOEXEC: 126, errno.EPERM: 126}
+_REMEDIES = {
+    errno.ENOENT: "check the path and PATH",
+    errno.EACCES: "make it executable (chmod +x)",
+    errno.ENOEXEC: "give it a first line such as #!/bin/sh",
+    errno.E2BIG: "shorten the arguments or the environment",
+    errno.ETXTBSY: "close the program that writes the file",
+}
+
+
+class BecomeWorkerError(BaseException):
+    """Unwinds a forked worker out of the spawner's frames, back to the interpreter that will run the script."""
+
+    def __init__(self, local_rank: int) -> None:
+        super().__init__(local_rank)
+        self.local_rank = local_rank
+
+
+class CannotExecuteError(Exception):
+    """Raised when a command can't be executed; the text is the sentence for people."""
+
+    def __init__(self, program: str, error: OSError) -> None:
+        remedy = _REMEDIES.get(error.errno or 0, "run the command by hand to see more")
+        super().__init__(f"cannot start {program}: {error.strerror}; {remedy}")
+        self.exit_code = _EXIT_CODES.get(error.errno or 0, 1)
+
+
+class Child:
+    """A child that was not reaped yet. `memory` None: nobody asks how it ended."""
+
+    __slots__ = ("cycle", "killed_by_us", "local_rank", "memory", "pid", "pidfd")
+
+    def __init__(self, cycle: int, local_rank: int, pid: int, pidfd: int, memory: OomCounter | None) -> None:
+        self.cycle = cycle
+        self.local_rank = local_rank
+        self.pid = pid
+        self.pidfd = pidfd
+        self.memory = memory
+        self.killed_by_us = False
+
+
+class Start(NamedTuple):
+    """What a child needs beside the spawner's own state."""
+
+    streams: Mapping[int, int]
+    env: Mapping[str, str]
+    cgroup_folder: str = ""
+    keep: frozenset[int] = frozenset()
+
+
+def fork_worker(inherited: Inherited, local_rank: int, start: Start, *, leave: Callable[[], None]) -> int:
+    """Fork a worker: the pid in the parent. In the child, raises BecomeWorkerError. `leave` closes the loop there."""
+    pid = fork(inherited)
+    if pid:
+        return pid
+    leave()
+    child_state.settle(inherited, streams=start.streams, keep=start.keep, cgroup_folder=start.cgroup_folder)
+    child_state.forget_spawner(inherited)
+    child_state.take_rank(inherited, start.streams, start.env)
+    raise BecomeWorkerError(local_rank)
+
+
+def fork_and_call(inherited: Inherited, start: Start, body: Callable[[], object], *, leave: Callable[[], None]) -> int:
+    """Fork a child that runs `body` and nothing else: the pid in the parent."""
+    pid = fork(inherited)
+    if pid:
+        return pid
+    try:
+        leave()
+        child_state.settle(inherited, streams=start.streams, keep=start.keep, cgroup_folder=start.cgroup_folder)
+        child_state.restore_signal_mask(inherited)
+        body()
+    except BaseException as error:  # noqa: BLE001 - whatever it is must not return into the spawner's loop
+        sys.excepthook(type(error), error, error.__traceback__)
+    finally:
+        os._exit(1)
+
+
+def execute(inherited: Inherited, start: Start, argv: tuple[str, ...], *, leave: Callable[[], None]) -> int:
+    """Start `argv` in a child: the pid. Waits until the kernel has taken it. Raises CannotExecuteError, OSError."""
+    reader, writer = os.pipe()
+    try:
+        pid = fork(inherited)
+        if pid == 0:
+            leave()
+            _execute_in_child(inherited, start, argv, writer)
+    except OSError:
+        os.close(reader)
+        raise
+    finally:
+        os.close(writer)
+    # The end of this pipe is closed by a successful execve, and by nothing else but the death of the child.
+    with open(reader, "rb", buffering=0) as pipe:
+        report = pipe.read(16)
+    if report:
+        os.waitpid(pid, 0)
+        number = int(report)
+        raise CannotExecuteError(argv[0], OSError(number, os.strerror(number)))
+    return pid
+
+
+def _execute_in_child(inherited: Inherited, start: Start, argv: tuple[str, ...], writer: int) -> NoReturn:
+    try:
+        child_state.settle(
+            inherited, streams=start.streams, keep=start.keep | {writer}, cgroup_folder=start.cgroup_folder
+        )
+        child_state.restore_signal_mask(inherited)
+        for fd in start.keep:
+            os.set_inheritable(fd, True)
+        env = dict(os.environ) | dict(start.env)
+        os.execvpe(argv[0], list(argv), env)
+    except OSError as error:
+        os.write(writer, str(error.errno).encode())
+    finally:
+        os._exit(127)
+
+
+def fork(inherited: Inherited) -> int:
+    """Fork with all signals held back; the parent's mask is put back here, the child's when it has settled."""
+    child_state.block_signals()
+    try:
+        pid = child_state.fork_quietly()
+    except OSError:
+        child_state.restore_signal_mask(inherited)
+        raise
+    if pid:
+        child_state.restore_signal_mask(inherited)
+    return pid

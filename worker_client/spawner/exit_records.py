@@ -1,0 +1,28 @@
+"""Where is it written how a worker ended while no supervisor listened?"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from holdfast_wire import spawner_link
+
+
+class ExitRecords:
+    """One file per job, one message of the spawner link (JSON) a line; a supervisor that returns can read them."""
+
+    def __init__(self, folder: str, job_id: str) -> None:
+        name = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in job_id)
+        self._path = os.path.join(folder, f"{name}.exits.jsonl") if folder else ""
+
+    def write(self, exited: spawner_link.Exited) -> None:
+        """Append one exit; a disk that does not take it costs the record only."""
+        if not self._path:
+            return
+        with suppress(OSError):
+            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(fd, spawner_link.encode(exited) + b"\n")
+                os.fsync(fd)
+            finally:
+                os.close(fd)

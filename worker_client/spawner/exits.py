@@ -1,0 +1,60 @@
+"""How did a process end?"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import NamedTuple
+
+from .cgroup import OomCounter
+
+
+class Ending(NamedTuple):
+    """Exactly one of `code` and `signal` is not None."""
+
+    pid: int
+    code: int | None
+    signal: int | None
+    core_dumped: bool
+
+    def says(self) -> str:
+        if self.signal is None:
+            return f"it exited with code {self.code}"
+        try:
+            name = signal.Signals(self.signal).name
+        except ValueError:
+            name = f"signal {self.signal}"
+        return f"it was ended by {name}"
+
+
+def reap(kind: int, which: int) -> Ending | None:
+    """Reap the child (kind P_PIDFD or P_PID) if it has ended; None where it has not or is not ours."""
+    try:
+        status = os.waitid(kind, which, os.WEXITED | os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return None if status is None else _ending(status)
+
+
+def next_ended_child() -> int | None:
+    """The pid of some child that has ended and is not reaped yet."""
+    try:
+        status = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    return None if status is None else status.si_pid
+
+
+def ran_out_of_memory(ending: Ending, *, killed_by_us: bool, counter: OomCounter | None) -> bool:
+    """Whether the kernel's out-of-memory killer ended the process or, in its memory cgroup, a child that it needed."""
+    if killed_by_us or ending.code == 0 or counter is None:
+        return False
+    if counter.path == "/proc/vmstat" and ending.signal != signal.SIGKILL:
+        return False  # The machine's count says nothing about this process unless it was killed itself.
+    return counter.kills_since() > 0
+
+
+def _ending(status: os.waitid_result) -> Ending:
+    if status.si_code == os.CLD_EXITED:
+        return Ending(status.si_pid, status.si_status, None, core_dumped=False)
+    return Ending(status.si_pid, None, status.si_status, core_dumped=status.si_code == os.CLD_DUMPED)

@@ -1,0 +1,89 @@
+"""What is this process called, and what does the kernel do with it when its parent dies?"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Sequence
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, argument: int | bytes) -> None:
+    value = ctypes.c_char_p(argument) if isinstance(argument, bytes) else ctypes.c_ulong(argument)
+    if _libc.prctl(ctypes.c_int(option), value, ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
+
+def adopt_orphans() -> None:
+    """From now on every descendant whose parent dies becomes a child of this process."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(signal_number: int) -> None:
+    """The kernel sends `signal_number` to this process when the thread that forked it ends."""
+    _prctl(_PR_SET_PDEATHSIG, signal_number)
+
+
+def set_comm(name: bytes) -> None:
+    """Name this process as /proc/self/comm shows it; the kernel keeps 15 bytes."""
+    _prctl(_PR_SET_NAME, name[:15])
+
+
+def variables() -> dict[bytes, bytes]:
+    """The environment as the C library has it: what a library that is loaded now would read."""
+    entries = ctypes.POINTER(ctypes.c_char_p).in_dll(_libc, "environ")
+    found: dict[bytes, bytes] = {}
+    at = 0
+    while entries and (entry := entries[at]) is not None:
+        name, _, value = entry.partition(b"=")
+        found[name] = value
+        at += 1
+    return found
+
+
+class Title:
+    """The command line and name of this process as `ps` shows them; remembers the first ones to put them back."""
+
+    def __init__(self) -> None:
+        with open("/proc/self/comm", "rb") as file:
+            self._comm = file.read().rstrip(b"\n")
+        with open("/proc/self/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        self._start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end, proc_pid_stat(5)
+        size = end - self._start if self._start and end > self._start else 0
+        self._arguments = ctypes.string_at(self._start, size) if size else b""
+
+    def show(self, comm: str, text: str) -> None:
+        """Show `text` (cut to the room that the first command line left) and `comm`."""
+        set_comm(comm.encode())
+        room = len(self._arguments)
+        if room > 1:  # The last byte stays NUL: else the kernel would read on into the environment.
+            self._write(text.encode()[: room - 1].ljust(room, b"\0"))
+
+    def restore(self) -> None:
+        """Show what this process was started as."""
+        set_comm(self._comm)
+        self._write(self._arguments)
+
+    def take_arguments(self, arguments: Sequence[str]) -> None:
+        """These stand in the place of as many last ones, for the script and for `ps` (as far as there is room)."""
+        count = len(arguments)
+        if not count or list(arguments) == sys.argv[-count:]:
+            return
+        sys.argv[-count:] = arguments
+        sys.orig_argv[-count:] = arguments
+        first = self._arguments.split(b"\0")[: -count - 1]  # After the last one comes a NUL, too.
+        shown = b"\0".join([*first, *map(os.fsencode, arguments), b""])
+        if len(shown) <= len(self._arguments):
+            self._write(shown.ljust(len(self._arguments), b"\0"))
+
+    def _write(self, content: bytes) -> None:
+        if content:
+            ctypes.memmove(self._start, content, len(content))

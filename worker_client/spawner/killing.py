@@ -1,0 +1,118 @@
+"""How is everything of a cycle ended and reaped, escapees included, and when is it given up?
+
+Each death wakes the spawner (a child's by SIGCHLD, an escapee's after its adoption); each time it looks again what is
+left. Nothing polls; one timer bounds the wait.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+from . import tree
+from .cgroup import CycleCgroups
+from .children import Child
+from .events import Events
+
+# What survives SIGKILL for so long is in state D (a dead file server, a broken driver) and is given up.
+KILL_WAIT_S = 10.0
+# From this round on everything is stopped before it is killed: it makes processes faster than they are found.
+_STOP_FIRST_FROM_ROUND = 4
+
+Emptied = Callable[[int, tuple[int, ...]], None]
+
+
+class _Kill:
+    __slots__ = ("cycle", "emptied", "killed", "rounds")
+
+    def __init__(self, cycle: int | None, emptied: Emptied) -> None:
+        self.cycle = cycle  # None: all cycles
+        self.emptied = emptied
+        self.killed: set[int] = set()
+        self.rounds = 0
+
+
+class Killing:
+    """The kills under way."""
+
+    def __init__(
+        self,
+        events: Events,
+        cgroups: CycleCgroups,
+        children: dict[int, Child],
+        cycle_ticks: dict[int, int],
+        reap_all: Callable[[], None],
+    ) -> None:
+        self._events = events
+        self._cgroups = cgroups
+        self._children = children
+        self._cycle_ticks = cycle_ticks
+        self._reap_all = reap_all
+        self._kills: list[_Kill] = []
+        self._given_up: set[int] = set()
+        self._busy = False
+
+    def start(self, cycle: int | None, emptied: Emptied, *, wait_s: float = KILL_WAIT_S) -> None:
+        """Kill all of `cycle` (None: of every cycle); calls `emptied` once, with what was killed and what was stuck."""
+        kill = _Kill(cycle, emptied)
+        self._kills.append(kill)
+        for each in {child.cycle for child in self._children.values()} if cycle is None else {cycle}:
+            self._cgroups.kill(each)
+        for child in self._children.values():
+            child.killed_by_us |= cycle is None or child.cycle == cycle
+        self._events.set_timer(f"kill {id(kill)}", wait_s, lambda: self._give_up(kill))
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Something died: look what is left of the cycles that are being killed."""
+        if self._busy or not self._kills:
+            return
+        self._busy = True  # Reaping reports deaths, which leads back here.
+        try:
+            for kill in list(self._kills):
+                self._round(kill)
+        finally:
+            self._busy = False
+
+    def _round(self, kill: _Kill) -> None:
+        while True:
+            self._reap_all()
+            left = self._members(kill.cycle)
+            if not left:
+                self._finish(kill, ())
+                return
+            kill.rounds += 1
+            if kill.rounds >= _STOP_FIRST_FROM_ROUND:
+                for pid in left:
+                    tree.send(pid, signal.SIGSTOP)
+            for pid in left:
+                tree.send(pid, signal.SIGKILL)
+            fresh = set(left) - kill.killed
+            kill.killed.update(left)
+            if not fresh:
+                return  # All were told; the next death calls again.
+
+    def _members(self, cycle: int | None) -> list[int]:
+        """What is left of `cycle`, zombies too: its children, their descendants, and what was adopted from them."""
+        children_of = tree.children_reader()
+        others = {child.pid for child in self._children.values() if cycle is not None and child.cycle != cycle}
+        newer = [ticks for each, ticks in self._cycle_ticks.items() if cycle is not None and each > cycle]
+        roots: list[int] = []
+        for pid in children_of(tree.own_pid()):
+            if pid in others or pid in self._given_up:
+                continue
+            started = tree.start_ticks(pid)
+            if pid not in self._children and newer and started is not None and started > min(newer):
+                continue  # An orphan of a later cycle.
+            roots.append(pid)
+        return tree.descendants(roots, children_of)
+
+    def _finish(self, kill: _Kill, stuck_pids: tuple[int, ...]) -> None:
+        self._kills.remove(kill)
+        self._events.cancel_timer(f"kill {id(kill)}")
+        kill.emptied(len(kill.killed), stuck_pids)
+
+    def _give_up(self, kill: _Kill) -> None:
+        stuck_pids = tuple(pid for pid in self._members(kill.cycle) if not tree.is_zombie(pid))
+        self._given_up.update(stuck_pids)
+        self._finish(kill, stuck_pids)

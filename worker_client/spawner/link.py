@@ -1,0 +1,65 @@
+"""How do messages get from and to the supervisor without ever blocking the spawner?"""
+
+from __future__ import annotations
+
+import os
+
+from holdfast_wire import framing, spawner_link
+
+READ_BYTES = 256 * 1024
+# Above this, a stalled supervisor loses what may be lost: OutputDropped, whose totals the next one repeats.
+UNSENT_BYTES_SOFT_MAX = 1024 * 1024
+
+
+class Link:
+    """One end of the spawner link over a non-blocking descriptor. `lost` once the supervisor is gone."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.lost = False
+        self._unsent = bytearray()
+        self._decoder = framing.Decoder(frame_bytes_max=framing.SPAWNER_FRAME_BYTES_MAX)
+        os.set_blocking(fd, False)
+        os.set_inheritable(fd, False)
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._unsent) and not self.lost
+
+    def receive(self) -> list[spawner_link.Message]:
+        """What has arrived. Sets `lost` at the end of the stream. Raises SpawnerProtocolError, FrameTooLongError."""
+        try:
+            data = os.read(self.fd, READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return []
+        except OSError:  # ECONNRESET: as good as the end of the stream.
+            data = b""
+        if not data:
+            self.lost = True
+            return []
+        return [spawner_link.decode(payload) for payload in self._decoder.feed(data)]
+
+    def send(self, message: spawner_link.Message) -> None:
+        """Queue `message` and send what the socket takes now; after the loss of the supervisor nothing happens."""
+        self.queue(message)
+        self.flush()
+
+    def queue(self, message: spawner_link.Message) -> None:
+        """Queue `message` for the next `send` or `flush`."""
+        if self.lost:
+            return
+        if isinstance(message, spawner_link.OutputDropped) and len(self._unsent) > UNSENT_BYTES_SOFT_MAX:
+            return
+        self._unsent += framing.encode(spawner_link.encode(message), frame_bytes_max=framing.SPAWNER_FRAME_BYTES_MAX)
+
+    def flush(self) -> None:
+        """Send what the socket takes now."""
+        while self._unsent and not self.lost:
+            try:
+                sent = os.write(self.fd, self._unsent)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:  # EPIPE, ECONNRESET
+                self.lost = True
+                return
+            del self._unsent[:sent]

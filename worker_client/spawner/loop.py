@@ -1,0 +1,383 @@
+"""What does the spawner do with each message, each death and each deadline?
+
+One process, one thread, one epoll loop. It holds no policy: it does what the supervisor says and reports what happened.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, NoReturn
+
+from holdfast_wire import spawner_link, spawner_settings
+from holdfast_wire.framing import FrameTooLongError
+from holdfast_wire.spawner_link import SpawnerProtocolError, WorkerPlan
+from holdfast_wire.spawner_settings import SpawnerSettings
+
+from . import children, exits, identity, store_host, tree
+from .cgroup import CycleCgroups, OomCounter, oom_counter
+from .child_state import IGNORED, Inherited
+from .children import BecomeWorkerError, CannotExecuteError, Child, Start
+from .events import READ, WRITE, Events
+from .exit_records import ExitRecords
+from .killing import Killing
+from .learning import Learning
+from .link import Link
+from .output import Output
+from .parking import Parking
+from .stores import Stores, Waiting
+
+STORE_HOST = -1  # the local rank under which the store host is kept
+PARKED = -2  # and a fork that has no rank yet
+# A private spawner ends its job within 5 s of the loss of its supervisor: so long for SIGTERM, the rest for SIGKILL.
+LOST_TERM_S = 3.0
+LOST_KILL_S = 1.5
+SPAWNED_AT_ONCE = 8  # workers that are announced together: the first must not wait for the last of many
+END_DRAIN_S = 1.0  # for output that a slow console has not taken when everything else has ended
+
+
+class Method(NamedTuple):
+    """How workers are started, why, and what was loaded for that."""
+
+    name: str
+    reason: str
+    loaded: tuple[str, ...]
+
+
+class Spawner:
+    """The state of one job's spawner."""
+
+    def __init__(
+        self, settings: SpawnerSettings, method: Method, inherited: Inherited, link_fd: int, learning: Learning
+    ) -> None:
+        self._settings = settings
+        self._learning = learning
+        self._method = method
+        self._inherited = inherited
+        self._prepare_process()
+        self._events = Events()
+        self._link = Link(link_fd)
+        self._output = Output(self._events, self._dropped)
+        self._dropped_bytes: dict[int, int] = {}
+        self._children: dict[int, Child] = {}  # pid -> not reaped yet
+        self._cycle_ticks: dict[int, int] = {}  # cycle -> when its first worker started
+        self._cgroups = CycleCgroups(settings.job_id, wanted=settings.cgroup)
+        self._killing = Killing(self._events, self._cgroups, self._children, self._cycle_ticks, self.reap_all)
+        self._records = ExitRecords(settings.exit_record_dir, settings.job_id)
+        self._stores = Stores(
+            self._events,
+            self._cgroups,
+            inherited,
+            self._serve_command if method.name == "exec" else None,
+            on_started=lambda cycle, pid: self._adopt(cycle, STORE_HOST, pid, memory=None),
+            on_failed=self._send,
+        )
+        self._parking = Parking(
+            self._events, inherited, adopt=lambda cycle, pid: self._adopt(cycle, PARKED, pid, memory=None)
+        )
+        self._wake_fd = self._wake_on_child()
+        self._ending_alone = False
+        self._ended = False
+
+    def run(self) -> NoReturn:
+        """Serve until the job is over, then end the process. Raises BecomeWorkerError in a forked worker."""
+        self._events.watch(self._link.fd, READ, self._on_link)
+        self._events.watch(self._wake_fd, READ, self._on_child_signal)
+        self._send(
+            spawner_link.Ready(
+                pid=os.getpid(),
+                protocol=spawner_link.PROTOCOL,
+                python=sys.version.split()[0],
+                method=self._method.name,
+                method_reason=self._method.reason,
+                preloaded=self._method.loaded,
+                cgroup=self._cgroups.folder,
+            )
+        )
+        try:
+            while not self._ended:
+                self._events.run_once()
+        except BecomeWorkerError as worker:
+            self._inherited.title.take_arguments(spawner_settings.worker_arguments(self._settings, worker.local_rank))
+            self._learning.observe(worker.local_rank)
+            raise
+        os._exit(0)  # Never by the interpreter's own end: the user's script would run.
+
+    # --- set-up ----------------------------------------------------------------------------------------------------
+
+    def _prepare_process(self) -> None:
+        identity.adopt_orphans()
+        self._inherited.title.show("hf-spawner", f"holdfast spawner {self._settings.job_id}")
+        if os.getsid(0) != os.getpid() and os.getpgid(0) != os.getpid():
+            os.setsid()  # Ctrl-C is the supervisor's to hear.
+        for number in IGNORED:
+            signal.signal(number, signal.SIG_IGN)
+
+    def _wake_on_child(self) -> int:
+        """A descriptor that becomes readable when a child ends, adopted ones too."""
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        os.set_blocking(writer, False)
+        signal.signal(signal.SIGCHLD, _note)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        return reader
+
+    # --- messages --------------------------------------------------------------------------------------------------
+
+    def _on_link(self) -> None:
+        self._link.flush()
+        try:
+            messages = self._link.receive()
+        except (SpawnerProtocolError, FrameTooLongError):
+            self._link.lost = True  # A supervisor that can't be understood is as good as none.
+            messages = []
+        for message in messages:
+            self._perform(message)
+        if self._link.lost:
+            self._on_lost()
+        else:
+            self._watch_link()
+
+    def _perform(self, message: spawner_link.Message) -> None:
+        match message:
+            case spawner_link.PrepareStore():
+                self._send(self._stores.prepare(message))
+                if message.workers_ahead and self._method.name == "fork":
+                    self._parking.want(message.cycle, message.workers_ahead, self._cgroups.make(message.cycle))
+            case spawner_link.Spawn():
+                folder = self._cgroups.make(message.cycle)
+                memory = oom_counter(folder)
+                self._learning.begin(message.cycle, [plan.local_rank for plan in message.workers])
+                for index, plan in enumerate(message.workers, start=1):
+                    self._spawn(message.cycle, plan, folder, memory)
+                    if index % SPAWNED_AT_ONCE == 0:
+                        self._flush()
+                self._flush()
+                self._parking.dismiss()
+            case spawner_link.Signal():
+                self._signal(message)
+            case spawner_link.KillTree(cycle):
+                self._kill(cycle)
+            case spawner_link.End():
+                self._parking.dismiss()
+                self._killing.start(None, self._on_end)
+            case _:
+                pass  # A message of the other direction; nothing to do.
+
+    def _send(self, message: spawner_link.Message) -> None:
+        self._link.send(message)
+        self._watch_link()
+
+    def _flush(self) -> None:
+        self._link.flush()
+        self._watch_link()
+
+    def _watch_link(self) -> None:
+        if not self._link.lost:
+            self._events.watch(self._link.fd, READ | (WRITE if self._link.has_unsent else 0), self._on_link)
+
+    def _serve_command(self, store: Waiting) -> tuple[str, ...]:
+        return store_host.serve_command(self._settings.python, store.host, store.port, store.listen_fd)
+
+    # --- workers ---------------------------------------------------------------------------------------------------
+
+    def _spawn(self, cycle: int, plan: WorkerPlan, cgroup_folder: str, memory: OomCounter) -> None:
+        method = "exec" if plan.exec_prefix else self._method.name
+        streams: dict[int, int] = {}
+        try:
+            streams[1] = self._output.open(cycle, plan.local_rank, 1, plan.stdout)
+            streams[2] = self._output.open(cycle, plan.local_rank, 2, plan.stderr)
+            start = Start(streams, plan.env, cgroup_folder)
+            if method == "fork":
+                pid = self._fork(cycle, plan, start)
+            else:
+                argv = (*plan.exec_prefix, *spawner_settings.worker_argv(self._settings, plan.local_rank))
+                pid = children.execute(self._inherited, start, argv, leave=self._events.close)
+        except BecomeWorkerError:
+            streams.clear()  # This is the worker: its descriptors are in order already.
+            raise
+        except CannotExecuteError as error:
+            self._send(spawner_link.SpawnFailed(cycle, plan.local_rank, str(error), error.exit_code))
+        except OSError as error:
+            where = f" ({error.filename})" if error.filename else ""
+            reason = f"cannot start local rank {plan.local_rank}: {error.strerror}{where}; free that resource and retry"
+            self._send(spawner_link.SpawnFailed(cycle, plan.local_rank, reason, 1))
+        else:
+            if pid not in self._children:
+                self._adopt(cycle, plan.local_rank, pid, memory)
+            else:
+                self._name(self._children[pid], plan.local_rank, memory)
+            # Not sent at once: the supervisor would take the processor that the next fork waits for.
+            self._link.queue(spawner_link.Spawned(cycle, plan.local_rank, pid, time.monotonic_ns(), method))
+        finally:
+            for fd in streams.values():
+                os.close(fd)
+
+    def _fork(self, cycle: int, plan: WorkerPlan, start: Start) -> int:
+        """The pid of the worker: of one that stands ready, else of a new one."""
+        at_ticks = tree.ticks_now()
+        pid = self._parking.take(cycle, plan.local_rank, plan.env, start.streams)
+        if not pid:
+            return children.fork_worker(self._inherited, plan.local_rank, start, leave=self._events.close)
+        # It was made while the cycle before it could still leave children; its own come after this moment.
+        self._cycle_ticks.setdefault(cycle, at_ticks)
+        return pid
+
+    def _name(self, child: Child, local_rank: int, memory: OomCounter) -> None:
+        child.local_rank = local_rank
+        child.memory = memory
+
+    def _adopt(self, cycle: int, local_rank: int, pid: int, memory: OomCounter | None) -> None:
+        pidfd = os.pidfd_open(pid)
+        child = Child(cycle, local_rank, pid, pidfd, memory)
+        self._children[pid] = child
+        # Only from a worker: the others may start while the workers of the cycle before end and still leave children.
+        if local_rank >= 0 and cycle not in self._cycle_ticks:
+            self._cycle_ticks[cycle] = tree.start_ticks(pid) or 0
+        self._events.watch(pidfd, READ, lambda: self._reap(child))
+
+    def _on_child_signal(self) -> None:
+        while True:
+            try:
+                if len(os.read(self._wake_fd, 4096)) < 4096:
+                    break
+            except BlockingIOError:
+                break
+        self.reap_all()
+        self._killing.go_on()
+        if (lesson := self._learning.lesson()) is not None:
+            # Not before the workers have loaded what they need: until then it would only take their time.
+            learned = spawner_link.Learned(*lesson)
+            self._events.set_timer("learned", self._settings.learn_after_s, lambda: self._send(learned))
+
+    def reap_all(self) -> None:
+        """Reap every child that has ended: workers with their report, adopted ones silently."""
+        while (pid := exits.next_ended_child()) is not None:
+            child = self._children.get(pid)
+            if child is not None:
+                self._reap(child)
+            else:
+                exits.reap(os.P_PID, pid)
+
+    def _reap(self, child: Child) -> None:
+        ending = exits.reap(os.P_PIDFD, child.pidfd)
+        if ending is None:
+            return
+        at_ns = time.monotonic_ns()
+        del self._children[child.pid]
+        self._events.forget(child.pidfd)
+        os.close(child.pidfd)
+        if child.local_rank == STORE_HOST:
+            if not child.killed_by_us:
+                self._send(spawner_link.StoreExited(child.cycle, child.pid, ending.says()))
+        elif child.local_rank == PARKED:
+            self._parking.forget(child.pid)
+        else:
+            self._output.drain(child.cycle, child.local_rank)
+            exited = spawner_link.Exited(
+                cycle=child.cycle,
+                local_rank=child.local_rank,
+                pid=child.pid,
+                code=ending.code,
+                signal=ending.signal,
+                core_dumped=ending.core_dumped,
+                out_of_memory=exits.ran_out_of_memory(ending, killed_by_us=child.killed_by_us, counter=child.memory),
+                at_ns=at_ns,
+            )
+            self._records.write(exited) if self._link.lost else self._send(exited)
+        if self._ending_alone and not self._children:
+            self._events.set_timer("lost", 0.0, self._kill_alone)
+        self._killing.go_on()
+
+    def _signal(self, message: spawner_link.Signal) -> None:
+        chosen: list[int] = []
+        for child in self._children.values():
+            wanted = not message.local_ranks or child.local_rank in message.local_ranks
+            if child.cycle == message.cycle and child.local_rank >= 0 and wanted:
+                child.killed_by_us |= message.signal == signal.SIGKILL
+                chosen.append(child.pid)
+        numbers = (signal.SIGCONT, message.signal) if message.resume else (message.signal,)
+        # A number that is a living child's again is no dead one's any more.
+        leaders = [pid for pid in message.sessions if pid not in self._children]
+        self._signal_children(chosen, numbers, whole_sessions=message.tree, leaders=leaders)
+
+    def _signal_children(
+        self, pids: Sequence[int], numbers: Sequence[int], *, whole_sessions: bool, leaders: Sequence[int] = ()
+    ) -> None:
+        """Children first: they are not reaped, so a number can't mean another process. The rest are read just before.
+
+        Who is of a child's session is looked for below this process, not below the child: it may have died of it, or
+        before (`leaders`). A session keeps its number for itself as long as anybody is left in it.
+        """
+        for number in numbers:
+            for pid in pids:
+                tree.send(pid, number)
+        led = (*pids, *leaders)
+        if not whole_sessions or not led:
+            return
+        for pid in tree.descendants([tree.own_pid()], tree.children_reader())[1:]:
+            if pid not in pids and tree.session_of(pid) in led:
+                for number in numbers:
+                    tree.send(pid, number)
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def _kill(self, cycle: int) -> None:
+        def emptied(killed: int, stuck_pids: tuple[int, ...]) -> None:
+            self._cgroups.remove(cycle)
+            self._cycle_ticks.pop(cycle, None)
+            self._send(spawner_link.Emptied(cycle, killed, stuck_pids))
+
+        self._parking.dismiss(cycle)
+        self._stores.close(cycle)
+        self._killing.start(cycle, emptied)
+
+    def _on_end(self, _killed: int, _stuck_pids: tuple[int, ...]) -> None:
+        self._cgroups.remove_all()
+        self._send(spawner_link.Ended())
+        self._leave_when(lambda: not self._output.has_waiting() and not self._link.has_unsent, END_DRAIN_S)
+
+    def _leave_when(self, done: Callable[[], bool], delay_s: float) -> None:
+        deadline_s = time.monotonic() + delay_s
+        self._events.set_timer("leave", delay_s, _note_nothing)
+        while not done() and time.monotonic() < deadline_s:
+            self._events.run_once()
+        self._ended = True
+
+    def _on_lost(self) -> None:
+        """The supervisor is gone. A returning one could be re-adopted here; until that exists nobody returns."""
+        self._events.forget(self._link.fd)
+        wait_s = 0.0 if self._settings.private else self._settings.supervisor_return_timeout_s
+        self._events.set_timer("lost", wait_s, self._end_alone)
+
+    def _end_alone(self) -> None:
+        self._ending_alone = True
+        self._parking.dismiss()
+        self._signal_children(list(self._children), (signal.SIGCONT, signal.SIGTERM), whole_sessions=True)
+        self._events.set_timer("lost", LOST_TERM_S if self._children else 0.0, self._kill_alone)
+
+    def _kill_alone(self) -> None:
+        self._ending_alone = False
+        self._killing.start(None, self._on_end, wait_s=LOST_KILL_S)
+
+    def _dropped(self, local_rank: int, dropped_bytes: int, reason: str) -> None:
+        """Report at most once a second for each rank: a full disk drops every write."""
+        total = self._dropped_bytes.get(local_rank, 0) + dropped_bytes
+        first = local_rank not in self._dropped_bytes
+        self._dropped_bytes[local_rank] = total
+
+        def report() -> None:
+            self._send(spawner_link.OutputDropped(local_rank, self._dropped_bytes[local_rank], reason))
+
+        self._events.set_timer(f"dropped {local_rank}", 0.0 if first else 1.0, report)
+
+
+def _note(_signal: int, _frame: object) -> None:
+    """A handler of our own makes the kernel interrupt the wait; the wake-up descriptor does the rest."""
+
+
+def _note_nothing() -> None:
+    pass

@@ -1,0 +1,215 @@
+"""How do the bytes that workers print reach the console and their files?
+
+A worker gets the terminal itself where its plan allows; else a pipe, which is read here in large pieces. Nothing that
+goes wrong on the way out ever blocks or ends a worker; only a slow console holds back the workers that write to it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from contextlib import suppress
+
+from holdfast_wire.spawner_link import StreamPlan
+
+from .events import READ, WRITE, Events
+from .sinks import Console, LogFile
+
+PIPE_BYTES = 1024 * 1024
+READ_BYTES = 64 * 1024  # more costs more: larger buffers are mapped and cleared anew each time
+SPLICE_BYTES = PIPE_BYTES
+LINE_BYTES_MAX = 64 * 1024  # a longer line is passed on in pieces
+_DRAIN_BYTES_MAX = 2 * PIPE_BYTES
+
+DropReport = Callable[[int, int, str], None]  # local rank, dropped bytes, reason
+
+
+class Pump:
+    """One worker's pipe and where its bytes go. `owner`: cycle, local rank."""
+
+    __slots__ = ("after_return", "console", "fd", "file", "owner", "partial", "prefix")
+
+    def __init__(
+        self, fd: int, owner: tuple[int, int], console: Console | None, prefix: bytes, file: LogFile | None
+    ) -> None:
+        self.fd = fd
+        self.owner = owner
+        self.console = console
+        self.prefix = prefix
+        self.file = file
+        self.partial = b""  # the unfinished last line, where lines are prefixed
+        self.after_return = False  # the last byte was a CR, taken for a line's end already
+
+    @property
+    def moves(self) -> bool:
+        """Whether the bytes only go from the pipe to the console as they are."""
+        return self.console is not None and not self.prefix and self.file is None
+
+    def turn(self) -> int:
+        """Pass on one piece: its bytes, 0 at the end of the pipe. Raises BlockingIOError if a side is not ready."""
+        if self.moves and self.console is not None and self.console.can_splice:
+            return self.console.splice_from(self.fd, SPLICE_BYTES)
+        data = os.read(self.fd, READ_BYTES)
+        if self.file is not None:
+            self.file.write(data)
+        if self.console is not None and data:
+            self._print(self.console, data)
+        return len(data)
+
+    def finish(self) -> None:
+        """The pipe has ended: pass on a last line without an end, and end it, so that the next one starts anew."""
+        if self.console is not None and self.partial:
+            self.console.write(self.prefix, self.partial, b"\n")
+            self.partial = b""
+
+    def _with_newlines(self, data: bytes) -> bytes:
+        """`data` with each CR and CR LF as LF, though the LF may come in the next piece."""
+        if self.after_return and data.startswith(b"\n"):
+            data = data[1:]
+        self.after_return = data.endswith(b"\r")
+        if b"\r" not in data:
+            return data
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _print(self, console: Console, data: bytes) -> None:
+        """Whole lines with the prefix before each; an unfinished last line waits for its end.
+
+        As torchrun does, a carriage return ends a line too: a progress bar is seen while it moves.
+        """
+        if not self.prefix:
+            console.write(data)
+            return
+        data = self._with_newlines(data)
+        marked = data.replace(b"\n", b"\n" + self.prefix)
+        end = marked.rfind(b"\n") + 1
+        if end:
+            console.write(self.prefix, self.partial, memoryview(marked)[:end])
+            self.partial = marked[end + len(self.prefix) :]
+        else:
+            self.partial += marked
+        if len(self.partial) > LINE_BYTES_MAX:
+            self.finish()
+
+
+class Output:
+    """All pumps, the two consoles and the open log files."""
+
+    def __init__(self, events: Events, on_drop: DropReport) -> None:
+        self._events = events
+        self._on_drop = on_drop
+        self._pumps: dict[int, Pump] = {}
+        self._consoles: dict[int, Console] = {}
+        self._files: dict[tuple[str, int], LogFile] = {}
+        self._held: set[int] = set()  # pipes that are not read while their console is full
+
+    def open(self, cycle: int, local_rank: int, number: int, plan: StreamPlan) -> int:
+        """The descriptor for stream `number` (1 or 2) of a worker; the caller closes it after the fork.
+
+        Raises OSError where a file can't be opened.
+        """
+        if plan.file and plan.direct:
+            return os.open(plan.file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        if plan.console and not plan.prefix and not plan.file and os.isatty(number):
+            return os.dup(number)
+        console = self._console(number) if plan.console else None
+        if console is None and not plan.file:
+            return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        file = self._file(plan.file, local_rank, plan.file_bytes_max) if plan.file else None
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        with suppress(OSError):  # Above /proc/sys/fs/pipe-max-size or the user's quota: the default of 64 KiB works.
+            fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        pump = Pump(reader, (cycle, local_rank), console, plan.prefix.encode(), file)
+        self._pumps[reader] = pump
+        self._events.watch(reader, READ, lambda: self._on_readable(pump))
+        return writer
+
+    def drain(self, cycle: int, local_rank: int) -> None:
+        """Pass on what a worker that has ended left in its pipes, as far as the console takes it."""
+        for pump in [each for each in self._pumps.values() if each.owner == (cycle, local_rank)]:
+            taken = 0
+            while taken < _DRAIN_BYTES_MAX and pump.fd in self._pumps and pump.fd not in self._held:
+                got = self._turn(pump)
+                taken += got
+                if not got:
+                    break
+
+    def has_waiting(self) -> bool:
+        """Whether some output has not reached its end yet."""
+        return bool(self._pumps) or any(each.has_backlog for each in self._consoles.values())
+
+    def _on_readable(self, pump: Pump) -> None:
+        self._turn(pump)
+
+    def _turn(self, pump: Pump) -> int:
+        """Pass on once; the bytes taken."""
+        try:
+            taken = pump.turn()
+        except BlockingIOError:
+            if pump.moves and pump.console is not None and pump.console.can_splice:
+                self._hold(pump, pump.console)  # The pipe was readable, so it is the console that is full.
+            return 0
+        if taken:
+            self._after_write(pump.console)
+        else:
+            self._close(pump)
+        return taken
+
+    def _close(self, pump: Pump) -> None:
+        pump.finish()
+        self._after_write(pump.console)
+        self._events.forget(pump.fd)
+        self._held.discard(pump.fd)
+        del self._pumps[pump.fd]
+        os.close(pump.fd)
+        file = pump.file
+        if file is not None and all(each.file is not file for each in self._pumps.values()):
+            file.close()
+            self._files = {key: each for key, each in self._files.items() if each is not file}
+
+    def _console(self, number: int) -> Console | None:
+        if number not in self._consoles:
+            try:
+                self._consoles[number] = Console(number)
+            except OSError:  # The spawner was started without this stream.
+                return None
+        return self._consoles[number]
+
+    def _file(self, path: str, local_rank: int, bytes_max: int) -> LogFile:
+        key = (path, local_rank)
+        if key not in self._files:
+
+            def dropped(count: int, reason: str) -> None:
+                self._on_drop(local_rank, count, reason)
+
+            self._files[key] = LogFile(path, bytes_max, dropped)
+        return self._files[key]
+
+    def _after_write(self, console: Console | None) -> None:
+        if console is None or not console.has_backlog:
+            return
+        self._await_console(console)
+        if console.is_full:
+            for pump in self._pumps.values():
+                if pump.console is console:
+                    self._hold(pump, console)
+
+    def _hold(self, pump: Pump, console: Console) -> None:
+        """Leave the pipe unread until the console takes something: its worker waits, nothing is lost."""
+        if pump.fd not in self._held:
+            self._held.add(pump.fd)
+            self._events.forget(pump.fd)
+        self._await_console(console)
+
+    def _await_console(self, console: Console) -> None:
+        self._events.watch(console.fd, WRITE, lambda: self._resume(console))
+
+    def _resume(self, console: Console) -> None:
+        console.flush()
+        if console.has_backlog:
+            return
+        self._events.forget(console.fd)
+        for pump in [each for each in self._pumps.values() if each.fd in self._held and each.console is console]:
+            self._held.discard(pump.fd)
+            self._events.watch(pump.fd, READ, lambda pump=pump: self._on_readable(pump))

@@ -1,0 +1,154 @@
+"""Which forks stand ready for a cycle before its workers are ordered, and how does one of them become a rank?
+
+While the workers of one cycle are brought to an end, those of the next are forked. Each undoes what every child must
+undo and then waits on its channel for its rank. It counts in no cycle's report before it has one, and is ended if none
+comes. Nothing depends on it: where there is none, a worker is forked when it is ordered.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from typing import NoReturn
+
+from . import child_state, children
+from .child_state import Inherited
+from .children import BecomeWorkerError
+from .events import Events
+
+PLAN_BYTES_MAX = 64 * 1024  # a larger environment goes to a worker that is forked with it
+_STREAMS_MAX = 2
+_FIRST_FREE_FD = 3  # below are the standard streams
+
+Adopt = Callable[[int, int], None]  # cycle, pid
+
+
+class Parking:
+    """The forks that wait, all for one cycle."""
+
+    def __init__(self, events: Events, inherited: Inherited, *, adopt: Adopt) -> None:
+        """`adopt` is told of each fork, which it watches and reaps; it may raise OSError."""
+        self._events = events
+        self._inherited = inherited
+        self._adopt = adopt
+        self._cycle = -1
+        self._channels: dict[int, int] = {}  # pid -> our end; a number, which nothing closes behind a fork's back
+        self._wanted = 0
+        self._cgroup_folder = ""
+
+    def want(self, cycle: int, workers: int, cgroup_folder: str) -> None:
+        """Fork that many for `cycle`: one at each turn of the loop, so that deaths and messages are not held up."""
+        self.dismiss()
+        self._cycle, self._wanted, self._cgroup_folder = cycle, workers, cgroup_folder
+        if workers:
+            self._events.set_timer("park", 0.0, self._park)
+
+    def take(self, cycle: int, local_rank: int, env: Mapping[str, str], streams: Mapping[int, int]) -> int:
+        """The pid of one that is this worker from now on; 0 where none stands ready for it."""
+        self._wanted = 0  # What was not forked by now is not ahead of anything.
+        if cycle != self._cycle:
+            return 0
+        numbers = sorted(streams)
+        plan = json.dumps([local_rank, dict(env), numbers], separators=(",", ":")).encode()
+        while self._channels and len(plan) <= PLAN_BYTES_MAX:
+            pid = next(iter(self._channels))
+            try:
+                with _socket_of(self._channels.pop(pid)) as channel:
+                    socket.send_fds(channel, [plan], [streams[number] for number in numbers])
+            except OSError:
+                _end(pid)  # It is gone, or can't be told: the next one, then.
+            else:
+                return pid
+        return 0
+
+    def dismiss(self, cycle: int | None = None) -> None:
+        """End those that wait for `cycle` (None: for any). The loop reaps them."""
+        if cycle is not None and cycle != self._cycle:
+            return
+        self._wanted = 0
+        self._events.cancel_timer("park")
+        for pid in list(self._channels):
+            _end(pid)
+            self.forget(pid)
+
+    def forget(self, pid: int) -> None:
+        """It was reaped, or will be."""
+        if pid in self._channels:
+            os.close(self._channels.pop(pid))
+
+    def _park(self) -> None:
+        """Raises BecomeWorkerError in the fork, once it has its rank."""
+        if not self._wanted:
+            return
+        try:
+            self._fork()
+        except OSError:  # A limit is reached: the job hears of it when its workers are forked, if it is still so then.
+            self._wanted = 0
+        else:
+            self._wanted -= 1
+            self._events.set_timer("park", 0.0, self._park)
+
+    def _fork(self) -> None:
+        pair = [each.detach() for each in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)]
+        ours, theirs = pair
+        try:
+            pid = children.fork(self._inherited)
+        except OSError:
+            os.close(ours)
+            os.close(theirs)
+            raise
+        if pid == 0:
+            self._become(theirs)
+        os.close(theirs)
+        self._channels[pid] = ours
+        try:
+            self._adopt(self._cycle, pid)
+        except OSError:
+            _end(pid)  # Whoever reaps orphans reaps it.
+            self.forget(pid)
+            raise
+
+    def _become(self, channel: int) -> NoReturn:
+        """In the fork: wait for a rank, with every signal held back until there is one."""
+        inherited = self._inherited
+        try:
+            self._events.close()
+            child_state.settle(inherited, streams={}, keep=frozenset({channel}), cgroup_folder=self._cgroup_folder)
+            child_state.forget_spawner(inherited)
+            local_rank, env, streams = _receive(channel)
+            for number, fd in streams.items():
+                os.dup2(fd, number)
+                os.close(fd)
+            child_state.take_rank(inherited, streams, env)
+        except BaseException as error:  # noqa: BLE001 - whatever it is must not return into the spawner's loop
+            sys.excepthook(type(error), error, error.__traceback__)
+            os._exit(1)
+        raise BecomeWorkerError(local_rank)
+
+
+def _end(pid: int) -> None:
+    """Only for a child that was not reaped: its number can't mean another process."""
+    os.kill(pid, signal.SIGKILL)
+
+
+def _socket_of(fd: int) -> socket.socket:
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fd)
+
+
+def _receive(channel: int) -> tuple[int, dict[str, str], dict[int, int]]:
+    """Local rank, environment and streams, once they are ordered. Ends the process where they never will be."""
+    with _socket_of(channel) as incoming:
+        data, received, _, _ = socket.recv_fds(incoming, PLAN_BYTES_MAX, _STREAMS_MAX)
+    if not data:
+        os._exit(0)
+    # Above the standard streams: where one of those was closed, its number may just have been given to another.
+    lifted = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE_FD) for fd in received]
+    for fd in received:
+        os.close(fd)
+    local_rank, env, numbers = json.loads(data)
+    return local_rank, env, dict(zip(numbers, lifted, strict=True))

@@ -1,0 +1,149 @@
+"""On which port is a store served, and who holds one that is taken?
+
+A script opens further stores at MASTER_PORT + 1, + 2 + iteration…, so the neighbours must be free as well; and the
+kernel must not hand one of them out to a client, so all lie outside ip_local_port_range.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from contextlib import suppress
+
+NEIGHBOURS = 64
+_PORT_MIN = 1024
+_PORT_MAX = 65535
+_ATTEMPTS_MAX = 200
+_BACKLOG = 4096  # the kernel cuts it to net.core.somaxconn
+
+
+class NoPortError(OSError):
+    """Raised when no store can be served at the wanted place; the text is the sentence for people."""
+
+
+def listen(host: str, port: int) -> tuple[int, int]:
+    """(descriptor of a listening socket, its port); port 0: choose. Raises NoPortError."""
+    if port:
+        return _listen_at(host, port), port
+    reason = "every port tried was taken"
+    for candidate in _candidates():
+        if not _neighbours_free(candidate):
+            continue
+        try:
+            return _listen_at(host, candidate), candidate
+        except NoPortError as error:
+            reason = str(error)
+            if error.errno != errno.EADDRINUSE:
+                raise
+    raise NoPortError(f"cannot serve a store on {host}: {reason}; free some ports outside ip_local_port_range")
+
+
+def choose(host: str) -> int:
+    """A port that is free now, for a rank that serves the store itself. Raises NoPortError."""
+    fd, port = listen(host, 0)
+    os.close(fd)
+    return port
+
+
+def holders(port: int) -> list[int]:
+    """The processes that hold a listening socket on `port`, as far as this user may see."""
+    inodes = _listening_inodes(port)
+    found: list[int] = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):  # Gone, or another user's.
+            for fd in os.listdir(f"/proc/{name}/fd"):
+                with suppress(OSError):
+                    if os.readlink(f"/proc/{name}/fd/{fd}") in inodes:
+                        found.append(int(name))
+                        break
+    return found
+
+
+def _candidates() -> list[int]:
+    low, high = _local_port_range()
+    spans = [(_PORT_MIN, low - NEIGHBOURS - 1), (high + 1, _PORT_MAX - NEIGHBOURS)]
+    sizes = [max(0, last - first + 1) for first, last in spans]
+    if not sum(sizes):  # The whole range is handed out to clients: any port is as good as another.
+        spans, sizes = [(_PORT_MIN, _PORT_MAX - NEIGHBOURS)], [_PORT_MAX - NEIGHBOURS - _PORT_MIN + 1]
+    chosen: list[int] = []
+    for _ in range(_ATTEMPTS_MAX):
+        at = int.from_bytes(os.urandom(4), "big") % sum(sizes)
+        for (first, _), size in zip(spans, sizes, strict=True):
+            if at < size:
+                chosen.append(first + at)
+                break
+            at -= size
+    return chosen
+
+
+def _local_port_range() -> tuple[int, int]:
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="utf-8") as file:
+            low, high = file.read().split()
+        return int(low), int(high)
+    except (OSError, ValueError):
+        return 32768, 60999  # the kernel's own default
+
+
+def _neighbours_free(port: int) -> bool:
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    for each in range(port, port + NEIGHBOURS + 1):
+        try:
+            probe = socket.socket(family)
+        except OSError:
+            return False
+        with probe:
+            if probe.family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            try:
+                probe.bind(("", each))
+            except OSError:
+                return False
+    return True
+
+
+def _listen_at(host: str, port: int) -> int:
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        # As bytes: a str host would go through the idna codec and load it under the user's script.
+        family, kind, _, _, address = socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind | socket.SOCK_CLOEXEC)
+    except OSError as error:
+        raise NoPortError(
+            error.errno, f"cannot serve a store on {place}: {error.strerror}; check --master-addr"
+        ) from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise NoPortError(error.errno, f"cannot serve a store on {place}: {_why(error, port)}") from error
+    return listener.detach()
+
+
+def _why(error: OSError, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        pids = ", ".join(f"{pid} ({_name_of(pid)})" for pid in holders(port))
+        return f"the port is held by {'pid ' + pids if pids else 'a process of another user'}; choose another or use 0"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "that is no address of this machine; check --master-addr"
+    return f"{error.strerror}; choose another port or use 0"
+
+
+def _name_of(pid: int) -> str:
+    with suppress(OSError), open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+        return file.read().strip()
+    return "gone"
+
+
+def _listening_inodes(port: int) -> set[str]:
+    inodes: set[str] = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError), open(table, encoding="utf-8") as file:
+            for line in file.readlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+                    inodes.add(f"socket:[{fields[9]}]")
+    return inodes

@@ -1,0 +1,170 @@
+"""Where do the bytes of a worker's output end: on the console, or in a file with a cap?"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+# What waits for a slow console before the workers that write to it are held back.
+CONSOLE_BACKLOG_BYTES_MAX = 1024 * 1024
+CONSOLE_PIPE_BYTES = 1024 * 1024
+
+
+class Console:
+    """The spawner's own stdout or stderr, written without blocking; after EPIPE all further output is dropped."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = _own_description(fd)
+        self._is_pipe = stat.S_ISFIFO(os.fstat(self.fd).st_mode)
+        if self._is_pipe:
+            with suppress(OSError):
+                fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, CONSOLE_PIPE_BYTES)
+        self._backlog: deque[bytes] = deque()
+        self._backlog_bytes = 0
+        self.broken = False
+
+    @property
+    def is_full(self) -> bool:
+        return self._backlog_bytes >= CONSOLE_BACKLOG_BYTES_MAX
+
+    @property
+    def can_splice(self) -> bool:
+        """Whether bytes can be moved into it from a pipe without copying them."""
+        return self._is_pipe and not self._backlog and not self.broken
+
+    @property
+    def has_backlog(self) -> bool:
+        return self._backlog_bytes > 0
+
+    def write(self, *parts: bytes | memoryview) -> None:
+        """Write what goes now and keep the rest. The caller stops reading from workers while `is_full`."""
+        if self.broken:
+            return
+        sent = 0 if self._backlog else self._put(parts)
+        for part in parts:
+            if sent < len(part) and not self.broken:
+                self._backlog.append(bytes(part[sent:]))
+                self._backlog_bytes += len(part) - sent
+            sent = max(0, sent - len(part))
+
+    def splice_from(self, pipe: int, bytes_max: int) -> int:
+        """Move bytes from `pipe` to the console inside the kernel: how many. Raises BlockingIOError if either waits."""
+        try:
+            return os.splice(pipe, self.fd, bytes_max, flags=os.SPLICE_F_NONBLOCK)
+        except BlockingIOError:
+            raise
+        except OSError:
+            self._break()
+            raise BlockingIOError from None
+
+    def flush(self) -> None:
+        """Write of the backlog what goes now."""
+        while self._backlog and not self.broken:
+            sent = self._put((self._backlog[0],))
+            self._backlog_bytes -= sent
+            if self.broken:
+                return
+            if sent < len(self._backlog[0]):
+                self._backlog[0] = self._backlog[0][sent:]
+                return
+            self._backlog.popleft()
+
+    def _put(self, parts: tuple[bytes | memoryview, ...]) -> int:
+        try:
+            return os.writev(self.fd, parts)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError:
+            self._break()
+            return 0
+
+    def _break(self) -> None:
+        """EPIPE, EIO of a closed terminal, a full disk behind it: training goes on without a console."""
+        self.broken = True
+        self._backlog.clear()
+        self._backlog_bytes = 0
+
+
+class LogFile:
+    """A file that takes at most `bytes_max` bytes (0: no limit), then starts anew after one rotation to `<path>.1`."""
+
+    def __init__(self, path: str, bytes_max: int, on_drop: Callable[[int, str], None]) -> None:
+        """Opens the file. Raises OSError."""
+        self.path = path
+        self._bytes_max = bytes_max
+        self._on_drop = on_drop
+        self._fd = _open_log(path)
+        self._size_bytes = os.fstat(self._fd).st_size
+
+    def write(self, data: bytes) -> None:
+        """Append `data`; what the disk does not take is dropped and counted."""
+        while data:
+            room = self._bytes_max - self._size_bytes if self._bytes_max else len(data)
+            if room <= 0:
+                if not self._rotate(len(data)):
+                    return
+                continue
+            part = data[:room]
+            if not self._append(part, len(data)):
+                return
+            data = data[len(part) :]
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _append(self, data: bytes, waiting_bytes: int) -> bool:
+        done = 0
+        try:
+            if self._fd < 0:
+                self._fd = _open_log(self.path)
+            while done < len(data):
+                done += os.write(self._fd, data[done:] if done else data)
+        except OSError as error:
+            self._size_bytes += done
+            self._on_drop(waiting_bytes - done, f"cannot write {self.path}: {_in_words(error)}")
+            return False
+        self._size_bytes += done
+        return True
+
+    def _rotate(self, waiting_bytes: int) -> bool:
+        try:
+            self.close()
+            os.replace(self.path, f"{self.path}.1")
+            self._fd = _open_log(self.path)
+        except OSError as error:
+            with suppress(OSError):
+                self._fd = _open_log(self.path)
+            self._on_drop(waiting_bytes, f"cannot rotate {self.path}: {_in_words(error)}")
+            return False
+        self._size_bytes = os.fstat(self._fd).st_size
+        return True
+
+
+def _in_words(error: OSError) -> str:
+    remedy = "; free space on that disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return f"{error.strerror}{remedy}"
+
+
+def _open_log(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+
+
+def _own_description(fd: int) -> int:
+    """A descriptor to write `fd` through, without blocking where that can be had.
+
+    O_NONBLOCK belongs to the open file description, which the shell that started us shares: so pipes and terminals are
+    opened anew. A regular file keeps its description (its offset is shared, its writes do not wait for a reader); a
+    socket can't be opened anew and may block.
+    """
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+        with suppress(OSError):
+            return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    return os.dup(fd)

@@ -1,0 +1,41 @@
+"""How is the TCPStore of one cycle served on a socket that listens already, and with the first client waiting in it?
+
+A fork of a spawner with torch loaded serves it at once; one without loads torch, in its own process.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from typing import NoReturn
+
+STORE_TIMEOUT_S = 300
+
+
+def serve(host: str, port: int, listen_fd: int) -> NoReturn:
+    """Serve until killed. Raises what torch raises where the store can't be made."""
+    from datetime import timedelta
+
+    from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - public, but not in __all__
+
+    store = TCPStore(
+        host,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=STORE_TIMEOUT_S),
+        master_listen_fd=listen_fd,
+    )
+    while store.port:  # Always: the store lives as long as this reference.
+        select.poll().poll()
+    raise AssertionError("a store lost its port")
+
+
+def serve_command(python: str, host: str, port: int, listen_fd: int) -> tuple[str, ...]:
+    """The command line that does the same from a fresh interpreter, for a spawner without the user's modules."""
+    return (python, os.path.abspath(__file__), host, str(port), str(listen_fd))
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,97 @@
+"""Which store waits for its first client, and who serves it when one comes?
+
+The listening socket exists from the start and connections wait in its queue. No process is made for a store that
+nobody asks: at a restart neither its start nor its end would be waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import NamedTuple
+
+from holdfast_wire.spawner_link import PrepareStore, StoreFailed, StoreReady
+
+from . import children, identity, ports, store_host, tree
+from .cgroup import CycleCgroups
+from .child_state import Inherited
+from .children import Start
+from .events import READ, Events
+
+
+class Waiting(NamedTuple):
+    """A store without a client yet."""
+
+    cycle: int
+    host: str
+    port: int
+    listen_fd: int
+
+
+class Stores:
+    """The stores of all cycles until each has its process."""
+
+    def __init__(
+        self,
+        events: Events,
+        cgroups: CycleCgroups,
+        inherited: Inherited,
+        serve_command: Callable[[Waiting], tuple[str, ...]] | None,
+        *,
+        on_started: Callable[[int, int], None],
+        on_failed: Callable[[StoreFailed], None],
+    ) -> None:
+        """`serve_command` says what to execute as a store host; None: it is forked. `on_started`: cycle, pid."""
+        self._events = events
+        self._cgroups = cgroups
+        self._inherited = inherited
+        self._serve_command = serve_command
+        self._on_started = on_started
+        self._on_failed = on_failed
+        self._waiting: dict[int, Waiting] = {}
+
+    def prepare(self, message: PrepareStore) -> StoreReady | StoreFailed:
+        """Listen, or only choose a port where rank 0 serves the store itself."""
+        cycle, host = message.cycle, message.host
+        self.close(cycle)
+        try:
+            if not message.serve:
+                return StoreReady(cycle, host, message.port or ports.choose(host))
+            listen_fd, port = ports.listen(host, message.port)
+        except OSError as error:
+            return StoreFailed(cycle, str(error))
+        self._waiting[cycle] = Waiting(cycle, host, port, listen_fd)
+        self._events.watch(listen_fd, READ, lambda: self._serve(cycle))
+        return StoreReady(cycle, host, port)
+
+    def close(self, cycle: int) -> None:
+        """Nobody will connect any more; the port is free again. A store that is being served is not touched."""
+        store = self._waiting.pop(cycle, None)
+        if store is not None:
+            self._events.forget(store.listen_fd)
+            os.close(store.listen_fd)
+
+    def _serve(self, cycle: int) -> None:
+        store = self._waiting[cycle]
+        start = Start({}, {}, self._cgroups.make(cycle), keep=frozenset({store.listen_fd}))
+        pid = 0
+        try:
+            pid = children.fork_and_call(self._inherited, start, lambda: self._be(store), leave=self._events.close)
+            self._on_started(cycle, pid)
+        except OSError as error:
+            if pid:
+                tree.send(pid, signal.SIGKILL)  # It can't be watched; whoever reaps orphans reaps it.
+            reason = f"cannot start the store host: {error.strerror}; check the limits on processes, memory and files"
+            self._on_failed(StoreFailed(cycle, reason))
+        finally:
+            self.close(cycle)
+
+    def _be(self, store: Waiting) -> None:
+        """In the new process."""
+        identity.set_comm(b"hf-store")
+        if self._serve_command is not None:
+            os.set_inheritable(store.listen_fd, True)
+            argv = self._serve_command(store)
+            os.execvp(argv[0], argv)
+        store_host.serve(store.host, store.port, store.listen_fd)

@@ -1,0 +1,50 @@
+"""Where do calculated timeouts live between runs, and how does a job's script learn that training is complete?"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+
+from worker_client.errors import RankMonitorClientError
+from worker_client.rank_monitor_client import RankMonitorClient
+
+STATE_FILE = "_ft_state_.json"
+FINISHED_VARIABLE = "FAULT_TOL_FINISHED_FLAG_FILE"
+
+log = logging.getLogger("holdfast")
+
+
+def load(client: RankMonitorClient, folder: Path) -> None:
+    """Gives the client what an earlier run has learned; a file that can't be used is left out with a warning."""
+    path = folder / STATE_FILE
+    try:
+        client.load_state_dict(json.loads(path.read_text()))
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, RankMonitorClientError) as error:
+        log.warning("cannot take learned timeouts from %s: %s", path, error)
+
+
+def save(client: RankMonitorClient, folder: Path) -> None:
+    """Writes what the client has learned, whole or not at all. For one rank; a disk that is full ends no training."""
+    path = folder / STATE_FILE
+    draft = path.with_name(f".{STATE_FILE}.{os.getpid()}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        draft.write_text(json.dumps(client.state_dict(), indent=2))
+        draft.replace(path)
+    except OSError as error:
+        log.warning("cannot keep learned timeouts in %s: %s", path, error)
+
+
+def mark_finished() -> None:
+    """Makes the file for which the job's script looks before it starts another run, if it named one."""
+    name = os.environ.get(FINISHED_VARIABLE)
+    if not name:
+        return
+    try:
+        Path(name).touch()
+    except OSError as error:
+        log.warning("cannot mark the training as finished in %s: %s", name, error)

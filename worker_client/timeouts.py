@@ -1,0 +1,240 @@
+"""Which limits hold for a rank, and which follow from what the ranks have measured?
+
+Pure. Calculated value = safety factor x the largest of any rank; if the current value was itself calculated, the mean
+of both. What was not selected keeps its value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from worker_client.errors import RankMonitorClientError
+
+CALCULATED_WEIGHT = 0.5  # of the new value against a current one that was calculated too
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """All limits of a rank, as they travel. None is no limit."""
+
+    initial_heartbeat_s: float | None = None
+    heartbeat_s: float | None = None
+    out_of_section_s: float | None = None
+    sections: tuple[tuple[str, float | None], ...] = ()
+
+    def shortest_s(self) -> float | None:
+        """The limit that is reached first; None if there is none."""
+        values = (self.initial_heartbeat_s, self.heartbeat_s, self.out_of_section_s, *dict(self.sections).values())
+        return min((value for value in values if value is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class MonitoringConfig:
+    """What the supervisor configured for this rank, before anything was calculated.
+
+    The properties carry the names under which users' scripts know these settings.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    warm_up_steps: int = 5
+    safety_factor: float = 5.0
+    install_exception_hook: bool = False
+
+    @property
+    def initial_rank_heartbeat_timeout(self) -> float | None:
+        return self.limits.initial_heartbeat_s
+
+    @property
+    def rank_heartbeat_timeout(self) -> float | None:
+        return self.limits.heartbeat_s
+
+    @property
+    def rank_section_timeouts(self) -> dict[str, float | None]:
+        return dict(self.limits.sections)
+
+    @property
+    def rank_out_of_section_timeout(self) -> float | None:
+        return self.limits.out_of_section_s
+
+    @property
+    def num_warmup_iterations(self) -> int:
+        return self.warm_up_steps
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatTimeouts:
+    """Seconds until the first heartbeat, and between two. None is no limit."""
+
+    initial: float | None = None
+    subsequent: float | None = None
+    were_calculated: bool = False
+
+    @property
+    def are_valid(self) -> bool:
+        return self.initial is not None and self.subsequent is not None
+
+
+@dataclass(frozen=True, slots=True)
+class SectionTimeouts:
+    """Seconds that each monitored section may stay open, and that may pass outside all of them. None is no limit."""
+
+    section: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
+    out_of_section: float | None = None
+    calculated_sections: tuple[str, ...] = ()  # sorted
+    is_out_of_section_calculated: bool = False
+
+    @property
+    def are_valid(self) -> bool:
+        return self.out_of_section is not None and None not in self.section.values()
+
+    @property
+    def were_calculated(self) -> bool:
+        return self.is_out_of_section_calculated or bool(self.calculated_sections)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Both kinds together: what `state_dict()` stores and what a supervisor is told."""
+
+    heartbeat: HeartbeatTimeouts = field(default_factory=HeartbeatTimeouts)
+    section: SectionTimeouts = field(default_factory=SectionTimeouts)
+
+    @property
+    def were_calculated(self) -> bool:
+        return self.heartbeat.were_calculated or self.section.were_calculated
+
+    def limits(self) -> Limits:
+        return Limits(
+            initial_heartbeat_s=self.heartbeat.initial,
+            heartbeat_s=self.heartbeat.subsequent,
+            out_of_section_s=self.section.out_of_section,
+            sections=tuple(self.section.section.items()),
+        )
+
+    def over(self, configured: Limits) -> Timeouts:
+        """What was calculated here wins over `configured`; sections that are not configured are left out."""
+        ours = self.section
+        sections = dict(configured.sections)
+        calculated = tuple(name for name in ours.calculated_sections if name in sections)
+        sections |= {name: ours.section[name] for name in calculated}
+        heartbeat = HeartbeatTimeouts(configured.initial_heartbeat_s, configured.heartbeat_s)
+        outside = ours.out_of_section if ours.is_out_of_section_calculated else configured.out_of_section_s
+        return Timeouts(
+            heartbeat=self.heartbeat if self.heartbeat.were_calculated else heartbeat,
+            section=SectionTimeouts(sections, outside, calculated, ours.is_out_of_section_calculated),
+        )
+
+
+# --- calculation ---------------------------------------------------------------------------------------------------
+
+
+def calculate_heartbeat(
+    current: HeartbeatTimeouts, *, initial_max_s: float, gap_max_s: float, safety_factor: float
+) -> HeartbeatTimeouts:
+    """New heartbeat limits from the longest silences of any rank."""
+    weigh = current.were_calculated
+    return HeartbeatTimeouts(
+        initial=_follow(current.initial, safety_factor * initial_max_s, weigh),
+        subsequent=_follow(current.subsequent, safety_factor * gap_max_s, weigh),
+        were_calculated=True,
+    )
+
+
+def calculate_sections(
+    current: SectionTimeouts, *, max_s: Mapping[str, float], outside_max_s: float | None, safety_factor: float
+) -> SectionTimeouts:
+    """New limits for the sections in `max_s` and, unless None, for the time outside; the others stay as they are."""
+    sections = dict(current.section)
+    for name, longest_s in max_s.items():
+        weigh = name in current.calculated_sections
+        sections[name] = _follow(sections.get(name), safety_factor * longest_s, weigh)
+    outside = current.out_of_section
+    if outside_max_s is not None:
+        outside = _follow(outside, safety_factor * outside_max_s, current.is_out_of_section_calculated)
+    return SectionTimeouts(
+        section=sections,
+        out_of_section=outside,
+        calculated_sections=tuple(sorted({*current.calculated_sections, *max_s})),
+        is_out_of_section_calculated=current.is_out_of_section_calculated or outside_max_s is not None,
+    )
+
+
+def _follow(current_s: float | None, calculated_s: float, weigh: bool) -> float:
+    if weigh and current_s is not None:
+        return CALCULATED_WEIGHT * calculated_s + (1 - CALCULATED_WEIGHT) * current_s
+    return calculated_s
+
+
+# --- state ---------------------------------------------------------------------------------------------------------
+
+
+def to_state(timeouts: Timeouts) -> dict[str, object]:
+    """What JSON can keep of `timeouts`: the calculated values only."""
+    heartbeat = timeouts.heartbeat if timeouts.heartbeat.were_calculated else HeartbeatTimeouts()
+    section = timeouts.section
+    outside_calculated = section.is_out_of_section_calculated
+    return {
+        "current_timeouts": {
+            "heartbeat": {
+                "initial": heartbeat.initial,
+                "subsequent": heartbeat.subsequent,
+                "were_calculated": heartbeat.were_calculated,
+            },
+            "section": {
+                "section": {name: section.section[name] for name in section.calculated_sections},
+                "out_of_section": section.out_of_section if outside_calculated else None,
+                "calculated_sections": list(section.calculated_sections),
+                "is_out_of_section_calculated": outside_calculated,
+            },
+        }
+    }
+
+
+def from_state(state: object) -> Timeouts:
+    """The timeouts in what `to_state()` gave. Raises RankMonitorClientError, naming the place that is wrong."""
+    current = _mapping(_mapping(state, "the state").get("current_timeouts"), "current_timeouts")
+    heartbeat = _mapping(current.get("heartbeat"), "heartbeat")
+    section = _mapping(current.get("section"), "section")
+    values = _mapping(section.get("section"), "section.section")
+    names = section.get("calculated_sections")
+    if not isinstance(names, list | tuple):
+        raise _unusable("section.calculated_sections is not a list")
+    calculated = sorted(str(name) for name in cast("list[object]", names))
+    if lost := [name for name in calculated if name not in values]:
+        raise _unusable(f"section.section lacks the calculated sections {', '.join(lost)}")
+    were_calculated = bool(heartbeat.get("were_calculated"))
+    outside_calculated = bool(section.get("is_out_of_section_calculated"))
+    return Timeouts(
+        heartbeat=HeartbeatTimeouts(
+            initial=_seconds(heartbeat.get("initial"), "heartbeat.initial", needed=were_calculated),
+            subsequent=_seconds(heartbeat.get("subsequent"), "heartbeat.subsequent", needed=were_calculated),
+            were_calculated=were_calculated,
+        ),
+        section=SectionTimeouts(
+            section={name: _seconds(values[name], f"section.section.{name}", needed=True) for name in calculated},
+            out_of_section=_seconds(section.get("out_of_section"), "out_of_section", needed=outside_calculated),
+            calculated_sections=tuple(calculated),
+            is_out_of_section_calculated=outside_calculated,
+        ),
+    )
+
+
+def _mapping(value: object, name: str) -> Mapping[str, object]:
+    if not isinstance(value, Mapping):
+        raise _unusable(f"{name} is not a mapping")
+    return cast("Mapping[str, object]", value)
+
+
+def _seconds(value: object, name: str, *, needed: bool) -> float | None:
+    if value is None and not needed:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        raise _unusable(f"{name} is {value!r}, not a number of seconds above 0")
+    return float(value)
+
+
+def _unusable(why: str) -> RankMonitorClientError:
+    return RankMonitorClientError(f"cannot load the client's state: {why}; pass what state_dict() returned")

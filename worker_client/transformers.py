@@ -1,0 +1,139 @@
+"""How does a transformers Trainer get its heartbeats and sections without a line in its own code?
+
+`FaultToleranceCallback` does both: what the job does not watch costs nothing. It is made when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from worker_client import state_file
+from worker_client.rank_monitor_client import RankMonitorClient
+
+SECTIONS = ("setup", "step", "checkpointing")
+
+
+class _Arguments(Protocol):
+    output_dir: str | None
+
+
+class _State(Protocol):
+    is_world_process_zero: bool
+    global_step: int
+    max_steps: int
+
+
+class _Control(Protocol):
+    should_save: bool
+    should_evaluate: bool
+
+
+class _Hooks:
+    """ "setup" until the first step, "step" for each step of the optimizer, "checkpointing" around each save.
+
+    A heartbeat after each step and each evaluated batch. Limits are calculated after each save, by all ranks together.
+    """
+
+    def __init__(self, *, calculate_timeouts: bool = True, autoresume: bool = False) -> None:
+        """With `autoresume`, the file named in FAULT_TOL_FINISHED_FLAG_FILE appears once training is complete."""
+        super().__init__()
+        self._calculate_timeouts = calculate_timeouts
+        self._autoresume = autoresume
+        self._client: RankMonitorClient | None = None
+        self._open: str | None = None  # the one section that is open
+
+    # --- hooks of transformers ---
+
+    def on_train_begin(self, args: _Arguments, state: _State, control: _Control, **_: object) -> None:
+        self._leave()  # an earlier training of this trainer ended with an exception
+        self._client = RankMonitorClient()
+        state_file.load(self._client, _folder(args))
+        self._client.init_workload_monitoring()
+        self._enter("setup")
+
+    def on_step_begin(self, args: _Arguments, state: _State, control: _Control, **_: object) -> None:
+        self._enter("step")
+
+    def on_substep_end(self, args: _Arguments, state: _State, control: _Control, **_: object) -> None:
+        self._beat()
+
+    def on_step_end(self, args: _Arguments, state: _State, control: _Control, **_: object) -> None:
+        self._beat()
+        self._enter("checkpointing" if control.should_save and not control.should_evaluate else None)
+
+    def on_prediction_step(self, args: _Arguments, state: _State, control: _Control, **_: object) -> None:
+        self._beat()
+
+    def on_evaluate(self, args: _Arguments, state: _State, control: _Control, **_: object) -> None:
+        self._beat()
+        if control.should_save:  # the evaluation came first
+            self._enter("checkpointing")
+
+    def on_epoch_end(self, args: _Arguments, state: _State, control: _Control, **_: object) -> None:
+        if control.should_save and not control.should_evaluate:
+            self._enter("checkpointing")
+
+    def on_save(self, args: _Arguments, state: _State, control: _Control, **_: object) -> None:
+        self._beat()
+        self._enter(None)
+        self._calculate(_folder(args), keep=state.is_world_process_zero)
+
+    def on_train_end(self, args: _Arguments, state: _State, control: _Control, **_: object) -> None:
+        self._leave()
+        if self._autoresume and state.is_world_process_zero and state.global_step >= state.max_steps:
+            state_file.mark_finished()
+
+    # --- what they do ---
+
+    def _enter(self, section: str | None) -> None:
+        """Closes the section that is open and opens this one."""
+        if self._client is None or self._open == section:
+            return
+        if self._open is not None:
+            self._client.end_section(self._open)
+        if section is not None:
+            self._client.start_section(section)
+        self._open = section
+
+    def _leave(self) -> None:
+        client, self._client, self._open = self._client, None, None
+        if client is not None:
+            client.shutdown_workload_monitoring()
+
+    def _beat(self) -> None:
+        if self._client is not None:
+            self._client.send_heartbeat()
+
+    def _calculate(self, folder: Path, *, keep: bool) -> None:
+        client = self._client
+        if client is None or client.section_timeouts is None or not self._calculate_timeouts:
+            return
+        done = client.calculate_and_set_hb_timeouts(skip_if_not_ready=True)
+        names = [name for name in SECTIONS if name in client.section_timeouts.section]
+        if names:
+            done = client.calculate_and_set_section_timeouts(names, skip_if_not_ready=True) or done
+        if done and keep:
+            state_file.save(client, folder)
+
+
+def _folder(args: _Arguments) -> Path:
+    return Path(args.output_dir or ".")
+
+
+if TYPE_CHECKING:
+    FaultToleranceCallback = _Hooks
+
+__all__ = ["FaultToleranceCallback"]
+
+
+def __getattr__(name: str) -> object:
+    if name != "FaultToleranceCallback":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import transformers  # pyright: ignore[reportMissingImports]
+
+    # Named by a string, so that types are checked alike with and without transformers installed.
+    base: type = getattr(transformers, "TrainerCallback")  # noqa: B009
+    made = type(name, (_Hooks, base), {"__module__": __name__, "__doc__": _Hooks.__doc__})
+    globals()[name] = made
+    return made
