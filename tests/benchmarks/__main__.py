@@ -1,0 +1,148 @@
+"""`python -m tests.benchmarks`: Holdfast beside torchrun and the reference product; writes docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from tests.benchmarks import (
+    cost,
+    endurance_frames,
+    endurance_output,
+    processes,
+    reference_product,
+    reliability,
+    report,
+    speed_assignment,
+    speed_detection,
+    speed_restart,
+    subjects,
+)
+from tests.benchmarks.bench import Bench
+from tests.benchmarks.conditions import Conditions
+from tests.benchmarks.launch import say
+from tests.benchmarks.rows import Row, judge
+from tests.benchmarks.subjects import Family, Subject
+
+ROOT = Path(__file__).parent.parent.parent
+
+MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
+    "restart": speed_restart.measure_restart,
+    "restart-torch": speed_restart.measure_restart_torch,
+    "stubborn": speed_restart.measure_stubborn,
+    "exit": speed_detection.measure_exit,
+    "hang": speed_detection.measure_hang,
+    "tree": speed_assignment.measure_tree,
+    "footprint": cost.measure_footprint,
+    "monitoring": cost.measure_monitoring,
+    "calls": cost.measure_calls,
+    "import": cost.measure_import,
+    "frames": endurance_frames.measure_frames,
+    "output": endurance_output.measure_output,
+    "reliability": reliability.measure_reliability,  # the longest: last, so that an interrupted run has the others
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    given = _parser().parse_args(arguments)
+    complete = not given.only and not given.quick and not given.subjects
+    folder: Path = given.out or (ROOT / "docs" if complete else ROOT / "build" / "benchmarks")
+    signal.signal(signal.SIGTERM, _leave)  # through every `with`, so that what was started is ended
+    processes.adopt_orphans()
+    _compile_ours()
+    conditions = Conditions.now()
+    conditions.quick, conditions.only = given.quick, given.only
+    measured = _subjects(given.python_reference, given.subjects, conditions)
+    labels = {subject.key: subject.label for subject in measured}
+    bench = Bench([s for s in measured if s.key not in conditions.absent], given.quick, given.runs)
+    started_s = time.monotonic()
+    rows: list[Row] = []
+    for name in given.only or MEASUREMENTS:
+        say(f"{time.monotonic() - started_s:6.1f} s  {name}")
+        rows += MEASUREMENTS[name](bench)
+        conditions.took_s = time.monotonic() - started_s
+        report.write(folder, rows, labels, conditions)  # after each, so that an interrupted run leaves what it has
+    text, data = report.write(folder, rows, labels, conditions)
+    say(f"{conditions.took_s:6.1f} s  written: {text} {data}")
+    unmet = [f"{row.title}: {found.wanted}" for row in rows for found in judge(row, labels) if found.met is False]
+    say("\n".join(["targets not met:", *unmet]) if unmet else "all targets that could be measured are met")
+    return 0
+
+
+def _compile_ours() -> None:
+    """What pip does with each module that it installs: this tree is used as it lies, torchrun's was compiled by pip."""
+    for folder in (ROOT / "supervisor", ROOT / "worker_client", ROOT / "proto", subjects.WORKLOADS):
+        compileall.compile_dir(folder, quiet=1)
+
+
+def _leave(number: int, _: object) -> NoReturn:
+    sys.exit(128 + number)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=MEASUREMENTS, default=[], help="measure these alone")
+    parser.add_argument("--subjects", nargs="+", default=[], help="measure these alone: torchrun, reference, holdfast")
+    parser.add_argument("--quick", action="store_true", help="few and short runs: does everything work?")
+    parser.add_argument("--runs", type=int, help="runs of each subject in each row")
+    parser.add_argument("--out", type=Path, help="folder for the report (docs; build/benchmarks for a partial run)")
+    parser.add_argument(
+        "--python-reference",
+        default=os.environ.get("PYTHON_REFERENCE", ""),
+        help="the Python for the reference product (PYTHON_REFERENCE; default: this one)",
+    )
+    return parser
+
+
+def _subjects(python_reference: str, wanted: list[str], conditions: Conditions) -> list[Subject]:
+    """All, those that can't be measured here told apart in `conditions`."""
+    launcher = Path("ft_launcher")
+    if not wanted or Family.REFERENCE in wanted:
+        try:
+            python = python_reference or getattr(sys, "_base_executable", sys.executable)
+            installed = reference_product.install(ROOT / ".venv-reference", python, say)
+            launcher = installed.launcher
+            conditions.versions["reference (nvidia-resiliency-ext)"] = _with_its(installed.versions)
+        except reference_product.InstallError as error:
+            say(f"the reference product is left out: {error}")
+            conditions.absent |= {subject.key: str(error) for subject in subjects.reference(launcher)}
+    everyone = [*subjects.torchrun(), *subjects.reference(launcher), *subjects.holdfast()]
+    for subject in everyone:
+        if wanted and subject.family not in wanted:
+            conditions.absent[subject.key] = "left out by --subjects"
+    for subject in everyone:
+        if subject.key not in conditions.absent and (why := _cannot_start(subject)):
+            say(f"{subject.label} is left out: {why}")
+            conditions.absent[subject.key] = why
+    return everyone
+
+
+def _with_its(versions: dict[str, str]) -> str:
+    others = " and ".join(f"{name} {version}" for name, version in versions.items() if name != "itself")
+    return f"{versions['itself']} with {others}"
+
+
+def _cannot_start(subject: Subject) -> str:
+    """Why, or "". Warms the file cache too, so that no subject pays for being first."""
+    try:
+        done = subprocess.run(
+            [str(subject.program), "--help"], check=False, capture_output=True, text=True, timeout=120
+        )
+    except OSError as error:
+        return f"cannot start it: {error.strerror}"
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        return f"cannot start it: {lines[-1] if lines else f'exit code {done.returncode}'}"
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

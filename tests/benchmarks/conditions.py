@@ -1,0 +1,75 @@
+"""Under which conditions the figures were taken: machine, versions, load. Nothing that names a person or a place."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+LOAD_QUIET = 0.5
+
+
+@dataclass(slots=True)
+class Conditions:
+    date: str
+    commit: str
+    processor: str
+    cpus: int
+    memory_gib: float
+    kernel: str
+    python: str
+    versions: dict[str, str] = field(default_factory=dict[str, str])
+    load_before: float = 0.0
+    took_s: float = 0.0
+    quick: bool = False
+    only: list[str] = field(default_factory=list[str])
+    absent: dict[str, str] = field(default_factory=dict[str, str])  # subject → why it was not measured
+
+    @classmethod
+    def now(cls) -> Conditions:
+        memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return cls(
+            date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            commit=_commit(),
+            processor=_processor(),
+            cpus=len(os.sched_getaffinity(0)),
+            memory_gib=round(memory_bytes / 2**30, 1),
+            kernel=platform.release(),
+            python=platform.python_version(),
+            versions={"holdfast": _version("holdfast"), "torch": _version("torch")},
+            load_before=os.getloadavg()[0],
+        )
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _commit() -> str:
+    """The commit that was measured, "+" behind it if the tree has other changes; "" outside a repository."""
+    here = Path(__file__).parent
+    try:
+        commit = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=here,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return commit.stdout.strip()

@@ -1,0 +1,110 @@
+"""Which processes a run started, what they cost, and how they are ended: by id, never by name."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import time
+from collections import defaultdict
+from pathlib import Path
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt_orphans() -> None:
+    """From now on an orphan of any process that we started becomes our child, so that nothing escapes the clean-up."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "cannot become the reaper of orphans")
+
+
+def descendants(pid: int) -> list[int]:
+    """All living processes below `pid`, parents first."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and (parent := _living_parent(int(entry))) is not None:
+            children[parent].append(int(entry))
+    found: list[int] = []
+    pending = [pid]
+    while pending:
+        below = children[pending.pop()]
+        found += below
+        pending += below
+    return found
+
+
+def _living_parent(pid: int) -> int | None:
+    """None for a zombie and for a process that is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    state, parent = stat.rpartition(")")[2].split()[:2]
+    return None if state in "ZX" else int(parent)
+
+
+def end_descendants(*, limit_s: float = 20) -> None:
+    """SIGKILL to everything below this process, until nothing is left; raises TimeoutError if something stays."""
+    give_up_at_s = time.monotonic() + limit_s
+    while remaining := descendants(os.getpid()):
+        for pid in remaining:
+            _signal(pid, signal.SIGKILL)
+        if not await_ends(remaining, limit_s=max(0.0, give_up_at_s - time.monotonic())):
+            raise TimeoutError(f"cannot end processes {remaining}: they do not die of SIGKILL")
+    reap()
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def await_ends(pids: list[int], *, limit_s: float) -> bool:
+    """Whether all of them ended within the limit."""
+    give_up_at_s = time.monotonic() + limit_s
+    for pid in pids:
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            if not select.select([pidfd], [], [], max(0.0, give_up_at_s - time.monotonic()))[0]:
+                return False
+        finally:
+            os.close(pidfd)
+    return True
+
+
+def reap() -> None:
+    """Collect the zombies that we adopted."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of all threads of `pid` so far, those that ended included, to the nanosecond; 0 if it is gone."""
+    try:
+        return time.clock_gettime((~pid << 3) | 2)  # CLOCK of another process: man 3 clock_getcpuclockid
+    except OSError:
+        return 0.0
+
+
+def pss_bytes(pid: int) -> int:
+    """Memory of `pid`, with pages that several share divided among them; 0 if it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
+def command(pid: int) -> str:
+    """How it was called; "" if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

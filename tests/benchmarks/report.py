@@ -1,0 +1,169 @@
+"""How a run of the bench is told: docs/benchmarks.md for people, docs/benchmarks.json with every sample."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.conditions import LOAD_QUIET, Conditions
+from tests.benchmarks.figures import Summary, percentile
+from tests.benchmarks.rows import OURS, Finding, Group, Row, Statistic, Unit, judge, show
+
+SCHEMA = "holdfast.benchmarks/v1"
+
+_HEAD = """# Benchmarks
+
+Written by `make bench`; not edited by hand. All figures of a row were taken in one run, on the same work, the subjects
+in turn (A B C A B C), so the ratios hold where the seconds do not. A cell shows the median (lowest to highest; n runs)
+unless its row says p99 or max. A ratio is ours to the peer's, below 1 we are faster or cheaper: the median (lowest to
+highest) over pairs of runs that stood next to each other. Every sample is in [benchmarks.json](benchmarks.json).
+"""
+
+_REFERENCE = (
+    "The reference is measured in the newest version that pip installs. Its targets were set against newer source, "
+    "which takes longer to restart; where a share of it is not met, compare the absolute figure too."
+)
+
+
+def write(folder: Path, rows: Sequence[Row], labels: Mapping[str, str], conditions: Conditions) -> tuple[Path, Path]:
+    """Both files, in `folder`, which is made if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text, data = folder / "benchmarks.md", folder / "benchmarks.json"
+    text.write_text(markdown(rows, labels, conditions))
+    data.write_text(json.dumps(raw(rows, labels, conditions), indent=1, ensure_ascii=False) + "\n")
+    return text, data
+
+
+def raw(rows: Sequence[Row], labels: Mapping[str, str], conditions: Conditions) -> dict[str, Any]:
+    """All samples and what was made of them, as plain data."""
+    return {
+        "schema": SCHEMA,
+        "conditions": dataclasses.asdict(conditions),
+        "subjects": dict(labels),
+        "rows": [
+            {
+                "key": row.key,
+                "group": row.group.value,
+                "title": row.title,
+                "unit": row.unit.value,
+                "statistic": row.statistic.value,
+                "samples": row.samples,
+                "ratios": {peer: row.ratios_to(peer) for peer in labels if peer != OURS and row.ratios_to(peer)},
+                "targets": [dataclasses.asdict(finding) for finding in judge(row, labels)],
+                "notes": row.notes,
+            }
+            for row in rows
+        ],
+    }
+
+
+def markdown(rows: Sequence[Row], labels: Mapping[str, str], conditions: Conditions) -> str:
+    """The whole page."""
+    parts = [_HEAD, _conditions(conditions, labels)]
+    for group in Group:
+        members = [row for row in rows if row.group is group]
+        if members:
+            parts.append(f"## {group.value}\n\n{_table(members, labels)}\n")
+            parts.append(_notes(members))
+    return "\n".join(part for part in parts if part)
+
+
+def _conditions(conditions: Conditions, labels: Mapping[str, str]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in conditions.versions.items())
+    lines = [
+        f"- {conditions.date}, commit {conditions.commit or 'unknown'}, {conditions.took_s / 60:.1f} min",
+        f"- {conditions.processor}, {conditions.cpus} CPUs, {conditions.memory_gib:g} GiB, "
+        f"Linux {conditions.kernel}, Python {conditions.python}",
+        f"- {versions}",
+        f"- load before the run: {conditions.load_before:.2f}",
+        "- all modules compiled before, as pip leaves them",
+    ]
+    if conditions.load_before > LOAD_QUIET:
+        lines.append("- **The machine was not quiet: read the ratios, not the seconds.**")
+    if conditions.quick:
+        lines.append("- **A quick run: too few samples for a verdict.**")
+    if conditions.only:
+        lines.append(f"- **A partial run: only {', '.join(conditions.only)}.**")
+    if any("reference" in name for name in conditions.versions):
+        lines.append(f"- {_REFERENCE}")
+    lines += [f"- not measured: {labels.get(key, key)}: {why}" for key, why in conditions.absent.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _table(rows: Sequence[Row], labels: Mapping[str, str]) -> str:
+    shown = [key for key in labels if any(row.samples.get(key) for row in rows)]
+    head = ["what", *(labels[key] for key in shown), f"{OURS} : peers", "target"]
+    lines = [head, ["---"] * len(head)]
+    lines += [
+        [_title(row), *(cell(row, key) for key in shown), _ratio_cell(row, labels), _target_cell(row, labels)]
+        for row in rows
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _title(row: Row) -> str:
+    return row.title if row.statistic is Statistic.MEDIAN else f"{row.title} ({row.statistic})"
+
+
+def cell(row: Row, subject: str) -> str:
+    """What one subject reached in one row."""
+    samples, good = row.samples.get(subject, []), row.good(subject)
+    if not samples:
+        return "-"
+    if row.unit is Unit.RECOVERED:
+        return f"{sum(sample == 1.0 for sample in good)} of {len(samples)}"
+    if not good:
+        return f"none of {len(samples)} runs passed"
+    summary = Summary.of(good)
+    low, middle, high = (show(value, row.unit) for value in (summary.low, summary.median, summary.high))
+    runs = f"n {summary.count}" if len(good) == len(samples) else f"{len(good)} of {len(samples)} runs passed"
+    if row.statistic is not Statistic.MEDIAN:
+        judged = high if row.statistic is Statistic.WORST else show(percentile(good, 99), row.unit)
+        return f"{judged} (median {_without_unit(middle, row.unit)}, lowest {_without_unit(low, row.unit)}; {runs})"
+    if summary.low == summary.high:
+        return f"{middle} ({runs})"
+    return f"{middle} ({_without_unit(low, row.unit)} to {_without_unit(high, row.unit)}; {runs})"
+
+
+def _without_unit(text: str, unit: Unit) -> str:
+    return text.removesuffix(f" {unit}")
+
+
+def _ratio_cell(row: Row, labels: Mapping[str, str]) -> str:
+    lines: list[str] = []
+    for peer, label in labels.items():
+        pairs = row.ratios_to(peer) if peer != OURS else []
+        if pairs:
+            summary = Summary.of(pairs)
+            lines.append(f"{label}: {_times(summary.median)} ({_times(summary.low)} to {_times(summary.high)})")
+    return "<br>".join(lines) or "-"
+
+
+def _times(ratio: float) -> str:
+    """ "1/12" below one, "1.3" above."""
+    if 0 < ratio < 0.95:
+        inverse = 1 / ratio
+        return f"1/{inverse:,.0f}" if inverse >= 10 else f"1/{inverse:.1f}"
+    return f"{ratio:.2f}"
+
+
+def _target_cell(row: Row, labels: Mapping[str, str]) -> str:
+    return "<br>".join(_told(finding) for finding in judge(row, labels)) or "-"
+
+
+def _told(finding: Finding) -> str:
+    match finding.met:
+        case True:
+            return f"{finding.wanted}: met"
+        case False:
+            return f"{finding.wanted}: **not met**"
+        case None:
+            return f"{finding.wanted}: not measured"
+
+
+def _notes(rows: Sequence[Row]) -> str:
+    lines = [f"- {row.title.split(':')[0]}: {note}" for row in rows for note in row.notes]
+    return "\n".join(lines) + "\n" if lines else ""

@@ -1,0 +1,99 @@
+"""Rows: cold start, restart after a kill, with and without torch, with workers that do not want to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tests.benchmarks.bench import EXIT_LIMIT_S, RECOVERY_LIMIT_S, START_LIMIT_S, Bench, seconds, settle
+from tests.benchmarks.launch import Run, RunFailedError
+from tests.benchmarks.rows import Group, Row, Target, Unit
+from tests.benchmarks.subjects import JobOptions, Subject
+
+
+def measure_restart(bench: Bench) -> list[Row]:
+    start = Row(
+        "cold_start",
+        Group.SPEED,
+        "cold start: the command → first line of the last of 4 workers, no torch in the script",
+        Unit.SECONDS,
+        Target(at_most=0.5),
+    )
+    restart = Row(
+        "restart",
+        Group.SPEED,
+        "restart: rank 1 of 4 kills itself → first line of the last new worker, no torch in the script",
+        Unit.SECONDS,
+        Target(at_most=0.06, share_of={"torchrun_tuned": 1 / 3, "reference": 1 / 30}),
+    )
+
+    def once(subject: Subject) -> Mapping[str, float]:
+        with Run(subject, "restart", JobOptions()) as run:
+            first = run.await_events("first_line", 4, cycle=0, limit_s=START_LIMIT_S)
+            took_s = restart_s(run, ready="ready", recovered="first_line")
+            return {start.key: seconds(run.launched_ns, max(event.at_ns for event in first)), restart.key: took_s}
+
+    bench.fill([start, restart], {**bench.counts(5), "holdfast": bench.runs(15)}, once)
+    return [start, restart]
+
+
+def measure_restart_torch(bench: Bench) -> list[Row]:
+    start = Row(
+        "cold_start_torch",
+        Group.SPEED,
+        "cold start with torch: the command → first gloo barrier of 4 workers",
+        Unit.SECONDS,
+        Target(at_most=1.6, share_of={"torchrun_tuned": 1 / 3}),
+    )
+    restart = Row(
+        "restart_torch",
+        Group.SPEED,
+        "restart with torch: rank 1 of 4 kills itself → the new workers' gloo barrier",
+        Unit.SECONDS,
+        Target(at_most=0.25, share_of={"torchrun_tuned": 1 / 20, "reference": 1 / 30}),
+        notes=[
+            "Where the first new cycle fails too, its successors count: the time ends when all ranks are back.",
+            "torchrun without its tuning seldom comes back from this (see the jobs that end well): no figure.",
+        ],
+    )
+
+    def once(subject: Subject) -> Mapping[str, float]:
+        with Run(subject, "restart_torch", JobOptions()) as run:
+            first = run.await_events("barrier", 4, cycle=0, limit_s=START_LIMIT_S)
+            start.add(subject.key, seconds(run.launched_ns, max(event.at_ns for event in first)))
+            return {restart.key: restart_s(run, ready="barrier", recovered="barrier")}
+
+    counts = bench.counts(3, only=("torchrun_tuned", "reference"))
+    bench.fill([restart], {**counts, "holdfast": bench.runs(9)}, once)
+    return [start, restart]
+
+
+def measure_stubborn(bench: Bench) -> list[Row]:
+    row = Row(
+        "restart_stubborn",
+        Group.SPEED,
+        "restart without torch, the workers ignore SIGTERM, stop timeout 1 s",
+        Unit.SECONDS,
+        Target(at_most=1.1),
+        notes=["torchrun is told --shutdown-timeout 1: it does not hold for restarts."],
+    )
+
+    def once(subject: Subject) -> Mapping[str, float]:
+        options = JobOptions(stop_timeout_s=1.0, arguments=("--ignore-sigterm",))
+        with Run(subject, "restart", options) as run:
+            return {row.key: restart_s(run, ready="ready", recovered="first_line")}
+
+    bench.fill([row], {**bench.counts(3, only=("reference", "holdfast")), "torchrun": 1}, once)
+    return [row]
+
+
+def restart_s(run: Run, *, ready: str, recovered: str) -> float:
+    """Let rank 1 fail once all are ready; from its own stamp to the last rank's `recovered`. The job must end well."""
+    run.await_events(ready, run.options.world_size, cycle=0, limit_s=START_LIMIT_S)
+    settle()
+    run.go()
+    fault = run.await_events("fault", 1, limit_s=START_LIMIT_S)[0]
+    back = run.await_recovery(recovered, limit_s=RECOVERY_LIMIT_S)
+    code = run.await_exit(limit_s=EXIT_LIMIT_S)
+    if code:
+        raise RunFailedError(f"{run.subject.label}: exit code {code} after the restart\n{run.output_tail()}")
+    return seconds(fault.at_ns, max(event.at_ns for event in back))

@@ -1,0 +1,101 @@
+"""Who is measured: how each launcher is called for the same job, as it comes and tuned."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+JOB_ID = "bench"  # by which our own events are asked for afterwards
+WORKLOADS = Path(__file__).parent / "workloads"
+
+
+class Family(enum.StrEnum):
+    TORCHRUN = "torchrun"
+    REFERENCE = "reference"
+    HOLDFAST = "holdfast"
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """What a row wants of a job; each family says it with its own flags."""
+
+    world_size: int = 4
+    max_restarts: int = 3
+    heartbeat_timeout_s: float | None = None
+    watch_section: str = ""  # a monitored section's name, with a limit that is never reached
+    stop_timeout_s: float | None = None
+    tee_into: Path | None = None  # keep the output in files there and show it too
+    file_timers: bool = False  # torchrun only: its countdown server
+    arguments: tuple[str, ...] = ()  # of the workload
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    key: str
+    label: str
+    family: Family
+    program: Path
+    tuning: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict[str, str])
+    client: str = ""  # what workloads use to send heartbeats
+
+    def command(self, workload: str, options: JobOptions) -> list[str]:
+        """The whole command line for `workload`."""
+        flags = ["--nproc-per-node", str(options.world_size), "--max-restarts", str(options.max_restarts)]
+        if self.family is not Family.HOLDFAST:
+            flags.append("--standalone")
+        if options.stop_timeout_s is not None:
+            name = "--shutdown-timeout" if self.family is Family.TORCHRUN else "--workers-stop-timeout"
+            flags += [name, f"{options.stop_timeout_s:g}"]
+        if options.tee_into is not None:
+            flags += ["--tee", "3", "--log-dir", str(options.tee_into)]
+        if self.family is not Family.TORCHRUN:
+            flags += self._monitoring_flags(options)
+        start = ["run", "--job-id", JOB_ID] if self.family is Family.HOLDFAST else []
+        script = str(WORKLOADS / f"{workload}.py")
+        return [str(self.program), *start, *flags, *self.tuning, script, *options.arguments]
+
+    def _monitoring_flags(self, options: JobOptions) -> list[str]:
+        flags: list[str] = []
+        if options.heartbeat_timeout_s is not None:
+            flags += ["--ft-rank-heartbeat-timeout", f"{options.heartbeat_timeout_s:g}"]
+            flags += ["--ft-initial-rank-heartbeat-timeout", "120"]
+        if options.watch_section:
+            flags += ["--ft-rank-section-timeouts", f"{options.watch_section}:3600"]
+        if self.family is Family.REFERENCE:
+            flags.append("--ignore-missing-fault-tol-cfg")
+        return flags
+
+    def variables(self, options: JobOptions) -> dict[str, str]:
+        """What is set in the launcher's environment besides what the bench itself has."""
+        timers = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"} if options.file_timers else {}
+        return {**self.environment, **timers, "BENCH_CLIENT": self.client}
+
+
+def torchrun() -> list[Subject]:
+    """As documented for one node, and with what its users can tune; a store for each attempt lets restarts pass."""
+    program = Path(sys.executable).parent / "torchrun"
+    tuned = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    interval = ("--monitor-interval", "0.01")
+    return [
+        Subject("torchrun", "torchrun", Family.TORCHRUN, program, client="file timers"),
+        Subject("torchrun_tuned", "torchrun tuned", Family.TORCHRUN, program, interval, tuned, "file timers"),
+    ]
+
+
+def reference(program: Path) -> list[Subject]:
+    """The installed reference product, as it comes and with both of its polling intervals at 10 ms."""
+    client = "nvidia_resiliency_ext.fault_tolerance"
+    intervals = ("--monitor-interval", "0.01", "--ft-workload-check-interval", "0.01")
+    return [
+        Subject("reference", "reference", Family.REFERENCE, program, client=client),
+        Subject("reference_tuned", "reference tuned", Family.REFERENCE, program, intervals, client=client),
+    ]
+
+
+def holdfast() -> list[Subject]:
+    """Ours, always with defaults."""
+    program = Path(sys.executable).parent / "holdfast"
+    return [Subject("holdfast", "holdfast", Family.HOLDFAST, program, client="worker_client")]

@@ -1,0 +1,66 @@
+"""What one heartbeat, and one section, costs the caller: paced as in training, and in a tight loop."""
+
+from recording import RANK, STARTED_NS, record
+
+record("first_line", STARTED_NS)
+
+import sys  # noqa: E402  (after the first line)
+import time  # noqa: E402
+from collections.abc import Callable  # noqa: E402
+
+from monitoring import connect  # noqa: E402
+
+PACE_S = 0.01
+BLOCK = 50  # calls of one kind, before the next kind has its turn: all kinds meet the same disturbances
+paced_calls = int(sys.argv[1])
+tight_calls = int(sys.argv[2])
+
+
+def timed(call: Callable[[], None], calls: int, pace_s: float) -> list[int]:
+    """What each call took, and the second reading of the clock with it."""
+    took_ns: list[int] = []
+    due_s = time.monotonic()
+    for _ in range(calls):
+        if pace_s:
+            due_s += pace_s
+            time.sleep(max(0.0, due_s - time.monotonic()))
+        time.perf_counter_ns()  # the first reading after a sleep is slow: it is not the call's
+        start_ns = time.perf_counter_ns()
+        call()
+        took_ns.append(time.perf_counter_ns() - start_ns)
+    return took_ns
+
+
+def measure(kinds: dict[str, Callable[[], None]], calls: int, pace_s: float) -> None:
+    """Times all kinds in turn; one that fails is told and left out from there on."""
+    took_ns: dict[str, list[int]] = {name: [] for name in kinds}
+    for _ in range(0, calls, BLOCK):
+        for name in list(took_ns):
+            try:
+                took_ns[name] += timed(kinds[name], BLOCK, pace_s)
+            except Exception as error:  # noqa: BLE001  (whatever a peer raises under load is this measurement's result)
+                record(name, failed=type(error).__name__)
+                del took_ns[name]
+    for name, took in took_ns.items():
+        took.sort()
+        record(name, p50_ns=took[len(took) // 2], p99_ns=took[len(took) * 99 // 100])
+
+
+client = connect()
+client.send_heartbeat()
+
+
+def section() -> None:
+    client.start_section("step")
+    client.end_section("step")
+
+
+def nothing() -> None:
+    pass
+
+
+if RANK == 0:
+    paced = {"nothing_paced": nothing, "heartbeat_paced": client.send_heartbeat, "section_paced": section}
+    measure(paced, paced_calls, PACE_S)
+    measure({"heartbeat_tight": client.send_heartbeat}, tight_calls, 0.0)
+record("done")

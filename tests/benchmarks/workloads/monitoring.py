@@ -1,0 +1,41 @@
+"""One interface to what each launcher offers a rank for "I am alive" and "this part has begun, and ended"."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from typing import Any, Protocol
+
+
+class Monitoring(Protocol):
+    def send_heartbeat(self) -> None: ...
+    def start_section(self, section: str) -> None: ...
+    def end_section(self, section: str) -> None: ...
+
+
+class FileTimers:
+    """torchrun has no heartbeats; the nearest that it has is a countdown that the rank renews."""
+
+    def __init__(self) -> None:
+        timers = importlib.import_module("torch.distributed.elastic.timer")
+        self._client: Any = timers.FileTimerClient(os.environ["TORCHELASTIC_TIMER_FILE"])
+
+    def send_heartbeat(self) -> None:
+        self._client.acquire("heartbeat", time.time() + 3600)
+
+    def start_section(self, section: str) -> None:
+        self._client.acquire(section, time.time() + 3600)
+
+    def end_section(self, section: str) -> None:
+        self._client.release(section)
+
+
+def connect() -> Monitoring:
+    """What BENCH_CLIENT names, ready to be used."""
+    name = os.environ["BENCH_CLIENT"]
+    if name == "file timers":
+        return FileTimers()
+    client: Any = importlib.import_module(name).RankMonitorClient()
+    client.init_workload_monitoring()
+    return client

@@ -1,0 +1,159 @@
+"""The command line as a user has it: real processes, against a real supervisor process with made-up jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import msgspec
+
+from supervisor.edges.machine import socket_dir
+from supervisor.ports import JobReport
+
+ROOT = Path(__file__).parents[2]
+
+# `holdfast`, but blind to supervisors outside the test's own directories: the registry of private ones is per user.
+HOLDFAST = """
+import os, sys
+from pathlib import Path
+from supervisor.edges.machine import socket_dir
+socket_dir.SHARED_TEMP = Path(os.environ["TEST_SHARED_TEMP"])
+socket_dir.SYSTEM_DIR = socket_dir.SHARED_TEMP / "system"
+from supervisor.cli import main
+sys.exit(main())
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Home:
+    """A user of this machine: directories of his own, no supervisor yet."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.state = root / "state"
+        self.runtime = root / "run"
+        for folder in (self.state, self.runtime):
+            folder.mkdir(mode=0o700)
+        keep = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+        self.environment = {
+            **keep,
+            "HOLDFAST_STATE_DIR": str(self.state),
+            "XDG_RUNTIME_DIR": str(self.runtime),
+            "TZ": "UTC",
+            "TEST_SHARED_TEMP": str(root),
+        }
+
+    def holdfast(self, *arguments: str, **more: str) -> Done:
+        command = [sys.executable, "-c", HOLDFAST, *arguments]
+        environment = {**self.environment, **more}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=60, check=False)
+        return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", HOLDFAST, *arguments]
+        return subprocess.Popen(
+            command, cwd=ROOT, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def on_terminal(self, columns: int, *arguments: str, **more: str) -> str:
+        """What a terminal of that width gets, line ends as in a file."""
+        mine, theirs = pty.openpty()
+        environment = {**self.environment, "COLUMNS": str(columns), "TERM": "xterm", **more}
+        command = [sys.executable, "-c", HOLDFAST, *arguments]
+        with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=theirs, stdout=theirs) as process:
+            os.close(theirs)
+            data = b""
+            while True:
+                try:
+                    chunk = os.read(mine, 4096)
+                except OSError:  # its end, on a terminal
+                    break
+                data += chunk
+            process.wait(30)
+        os.close(mine)
+        return data.decode().replace("\r\n", "\n")
+
+    @property
+    def service_dir(self) -> Path:
+        return self.runtime / "holdfast"
+
+    @contextmanager
+    def supervisor(
+        self, *reports: JobReport, place: Path | None = None, private: bool = False
+    ) -> Generator[RunningSupervisor]:
+        """A supervisor process that ends with the block; its jobs are then in the journal."""
+        folder = place or self.service_dir
+        folder.mkdir(mode=0o700, exist_ok=True)
+        given = {
+            "socket": str(folder / "control.sock"),
+            "state_dir": str(self.state),
+            "reports": msgspec.to_builtins(reports),
+        }
+        command = [sys.executable, "-m", "tests.edges.operators.fake_desk", json.dumps(given)]
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        running = RunningSupervisor(process)
+        try:
+            running.expect("ready")
+            if private:
+                with mock.patch.object(socket_dir, "SHARED_TEMP", self.root):
+                    socket_dir.register(folder, process.pid, 1, environment=self.environment)
+            yield running
+        finally:
+            running.end()
+
+
+class RunningSupervisor:
+    """Takes lines: "publish JOB", "end JOB"."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def tell(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+        self.expect("done")
+
+    def expect(self, word: str) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline().strip() == word
+
+    def end(self) -> None:
+        if self.process.stdin and not self.process.stdin.closed:
+            self.process.stdin.close()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(20)
+            raise
+        finally:
+            if self.process.stdout:
+                self.process.stdout.close()
+
+
+def without_colours(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def widest(lines: Sequence[str]) -> int:
+    return max(len(line) for line in lines)

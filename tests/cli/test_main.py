@@ -1,0 +1,78 @@
+"""Does the command line find its commands, say what is wrong, and end with the documented codes?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import supervisor
+from supervisor import cli
+from supervisor.cli.commands import COMMANDS, LATER
+from tests.cli.supervised import Home
+from tests.edges.operators.fake_desk import running
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"holdfast {supervisor.__version__}\n"
+    assert cli.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in (*COMMANDS, *LATER))
+    assert cli.main([]) == 2
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["statsu"], "cannot run holdfast statsu: there is no such command, did you mean status; see holdfast --help"),
+        (["top"], "cannot run holdfast top: not supported yet"),
+        (["report", "job", "-o", "f.html"], "cannot run holdfast report: not supported yet"),
+        (["status", "--colour"], "unrecognized arguments: --colour"),
+        (["stop", "job", "--signal", "SIGFOO"], "there is no signal 'SIGFOO'"),
+        (["logs"], "the following arguments are required: JOB"),
+    ],
+)
+def test_mistakes_are_usage_errors(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert shown.out == ""
+
+
+def test_another_owner_of_the_name_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cli").mkdir()
+    (tmp_path / "supervisord.py").touch()
+    monkeypatch.setattr(cli, "__file__", str(tmp_path / "cli" / "__init__.py"))
+    assert cli.main(["--version"]) == 78
+    assert "the distribution 'supervisor' (supervisord) is installed in this environment" in capsys.readouterr().err
+
+
+def test_a_broken_journal_is_a_configuration_error(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    (home.state / "journal.db").write_bytes(b"this is no database" * 100)
+    done = home.holdfast("jobs")
+    assert done.code == 78
+    assert "cannot read journal" in done.err
+
+
+def test_stop_restart_and_cordon_act_and_say_so(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with home.supervisor(running()):
+        restarted = home.holdfast("restart", "train", "--reason", "new data")
+        assert (restarted.code, restarted.out) == (0, "")
+        assert restarted.err == "holdfast: job train-7f3a restarts: cycle 3 comes next\n"
+        assert home.holdfast("cordon", "n0", "--reason", "disk is slow").code == 0
+        assert "cordoned" in home.holdfast("nodes").out
+        assert "disk is slow" in home.holdfast("nodes").out
+        again = home.holdfast("cordon", "n0")
+        assert (again.code, again.err) == (1, "holdfast: cannot cordon n0: it is cordoned\n")
+        assert "the daemon here serves n0" in home.holdfast("cordon", "n7").err
+        assert home.holdfast("uncordon", "n0").code == 0
+        stopped = home.holdfast("stop", "train", "--wait", "--reason", "enough")
+        assert stopped.code == 0
+        assert stopped.err.endswith("holdfast: job train-7f3a has ended: enough\n")
+        assert '"state": "stopped"' in home.holdfast("status", "train", "-o", "json").out

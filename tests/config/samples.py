@@ -1,0 +1,43 @@
+"""For every setting that reaches the specification: three different values, as text, none of them the default."""
+
+from __future__ import annotations
+
+from supervisor.config.launch_settings import RUN_SETTINGS
+from supervisor.config.setting import Setting
+
+SAMPLES: dict[str, tuple[str, str, str]] = {
+    "--python": ("/opt/a/python", "/opt/b/python", "/opt/c/python"),
+    "--role": ("trainer", "reader", "writer"),
+    "--spawn-method": ("exec", "fork", "exec"),
+    "--preload": ("none", "torch", "torch,numpy"),
+    "--max-restarts": ("1", "2", "3"),
+    "--workers-stop-timeout": ("1", "2.5", "0"),
+    "--term-timeout": ("1", "2.5", "0"),
+    "--signals-to-handle": ("SIGTERM", "SIGTERM,SIGUSR1", "SIGINT"),
+    "--completion-grace-s": ("1", "2.5", "0"),
+    "--evidence-budget-s": ("1", "2.5", "0"),
+    "--log-dir": ("/logs/a", "/logs/b", "/logs/c"),
+    "--redirects": ("1", "0:1,1:3", "3"),
+    "--tee": ("2", "0:2", "3"),
+    "--local-ranks-filter": ("0", "0,1", "1"),
+    "--rdzv-id": ("a", "b", "c"),
+    "--master-addr": ("10.0.0.1", "localhost", "::1"),
+    "--master-port": ("29500", "29501", "29502"),
+    "--ft-restart-policy": ("min-healthy", "min-healthy", "min-healthy"),
+    "--ft-no-restart-exit-code": ("94", "95", "96"),
+    "--ft-max-no-progress-cycles": ("0", "5", "7"),
+    "--ft-min-progress-iterations": ("10", "20", "30"),
+    "--ft-checkpoint-iteration-file": ("/a", "/b", "/c"),
+    "--ft-initial-rank-heartbeat-timeout": ("60", "90.5", "600"),
+    "--ft-rank-heartbeat-timeout": ("none", "90.5", "600"),
+    "--ft-rank-section-timeouts": ("setup:60", "setup:60,step:none", "step:0.5"),
+    "--ft-rank-out-of-section-timeout": ("60", "90.5", "600"),
+    "--ft-num-warmup-iterations": ("0", "1", "2"),
+    "--ft-safety-factor": ("1", "2.5", "3"),
+    "--ft-rank-termination-signal": ("SIGTERM", "SIGABRT", "SIGINT"),
+    "--ft-install-exception-hook": ("true", "true", "true"),
+    "--ft-numa-bind-strict": ("false", "false", "false"),
+}
+
+SETTINGS: tuple[Setting, ...] = tuple(setting for setting in RUN_SETTINGS if setting.path)
+SECTION_SETTINGS: tuple[Setting, ...] = tuple(setting for setting in SETTINGS if setting.keys)

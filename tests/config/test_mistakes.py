@@ -1,0 +1,232 @@
+"""Does every mistake say what is wrong, where, and what to write instead?"""
+
+# ruff: noqa: E501 - messages are quoted whole
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from supervisor.errors import ConfigurationError, InvalidRequestError
+from tests.config.runs import request, with_section
+
+USAGE: list[tuple[list[str], str]] = [
+    ([], "cannot run: no script is named; write holdfast run [options] script.py"),
+    (["--"], "cannot run: no script is named; write holdfast run [options] script.py"),
+    (["--max-restart", "3", "t"], "cannot use --max-restart: there is no such flag; did you mean --max-restarts"),
+    (["--nproc", "3", "t"], "cannot use --nproc: there is no such flag; did you mean --nproc-per-node"),
+    (["--frobnicate", "t"], "cannot use --frobnicate: there is no such flag; see holdfast run --help"),
+    (["-x", "t"], "cannot use -x: there is no such flag; see holdfast run --help"),
+    (["-mq", "t"], "cannot use -q: there is no such flag; see holdfast run --help"),
+    (["--max-restarts"], "cannot use --max-restarts: it needs a value; write --max-restarts N"),
+    (["--max-restarts", "--role", "a", "t"], "cannot use --max-restarts: it needs a value; write --max-restarts N"),
+    (["--max-restarts", "-1", "t"], "cannot use --max-restarts -1: it is below the least value 0 restarts; write 0 or more"),
+    (["--max-restarts", "1.5", "t"],
+     "cannot use --max-restarts 1.5: it is not a whole number; write a whole number from 0 to 1000000"),
+    (["--nproc-per-node", "0", "t"],
+     "cannot use --nproc-per-node 0: a node has 1 to 1024 workers; write a number in this range"),
+    (["--nproc-per-node", "all", "t"],
+     "cannot use --nproc-per-node all: it is neither a number nor auto, cpu or gpu; write the number of workers"),
+    (["--nproc-per-node", "xpu", "t"],
+     "cannot use --nproc-per-node xpu: Intel GPUs are not supported yet; write their number"),
+    (["--nproc-per-node", "gpu", "t"],
+     "cannot use --nproc-per-node gpu: this node has no GPU that a worker could use; check nvidia-smi, or write a number"),
+    (["--nnodes", "2", "t"], "cannot use --nnodes 2: more than one node is not supported yet; write --nnodes 1"),
+    (["--nnodes=1:2", "t"], "cannot use --nnodes 1:2: more than one node is not supported yet; write --nnodes 1"),
+    (["--nnodes", "2:1", "t"],
+     "cannot use --nnodes 2:1: MIN must be 1 or more and MAX no less than MIN; write 1"),
+    (["--nnodes", "a", "t"], "cannot use --nnodes a: it is neither a number of nodes nor MIN:MAX; write 1"),
+    (["--node-rank", "1", "t"],
+     "cannot use --node-rank 1: more than one node is not supported yet, and the only node has rank 0; remove --node-rank"),
+    (["--rdzv-backend", "etcd-v2", "t"],
+     "cannot use --rdzv-backend etcd-v2: rendezvous through etcd is not supported yet; write c10d"),
+    (["--rdzv-endpoint", "a:b", "t"],
+     "cannot use --rdzv-endpoint a:b: it is not HOST:PORT; write HOST:PORT, an IPv6 address in brackets"),
+    (["--rdzv-conf", "timeout", "t"],
+     "cannot use --rdzv-conf timeout: 'timeout' is not KEY=VALUE; write KEY=VALUE,KEY=VALUE"),
+    (["--master-port", "65536", "t"],
+     "cannot use --master-port 65536: it is above the greatest value 65535; write 65535 or less"),
+    (["-r", "4", "t"],
+     "cannot use -r 4: it is neither 0 to 3 nor a map of local ranks; write 3 (both streams of all ranks) or 0:1,1:2"),
+    (["--local-ranks-filter", "a", "t"],
+     "cannot use --local-ranks-filter a: it is not a list of local ranks; write ranks such as 0,1,2"),
+    (["-m", "--no-python", "t"], "cannot use --no-python with --module: a module needs Python; remove one of them"),
+    (["--spawn-method", "fork", "--no-python", "ls"],
+     "cannot use --spawn-method fork: a command that is not Python cannot be forked; write --spawn-method auto"),
+    (["--spawn-method", "thread", "t"],
+     "cannot use --spawn-method thread: it is none of auto, fork, exec; write auto or fork or exec"),
+    (["--preload", "a b", "t"],
+     "cannot use --preload a b: it is neither auto, torch, none nor a list of modules; write modules such as torch,numpy"),
+    (["--job-id", ".hidden", "t"],
+     "cannot use --job-id .hidden: a job id has 1 to 64 letters, digits, '.', '_' or '-' and no leading '.'; "
+     "write one such as train-17"),
+    (["--job-id", "../x", "t"],
+     "cannot use --job-id ../x: a job id has 1 to 64 letters, digits, '.', '_' or '-' and no leading '.'; "
+     "write one such as train-17"),
+    (["--signals-to-handle", "SIGKILL", "t"],
+     "cannot use --signals-to-handle SIGKILL: SIGKILL cannot be handled and forwarded; leave SIGKILL out"),
+    (["--signals-to-handle", "SIGFOO", "t"],
+     "cannot use --signals-to-handle SIGFOO: there is no such signal; write a name such as SIGKILL, or its number"),
+    (["--standalone=perhaps", "t"], "cannot use --standalone perhaps: it is neither true nor false; write true or false"),
+    (["--socket-dir", "", "t"], "cannot use --socket-dir '': it is empty; write a dir"),
+    (["--ft-rank-heartbeat-timeout", "30s", "t"],
+     "cannot use --ft-rank-heartbeat-timeout 30s: seconds are plain numbers without a unit; write 30"),
+    (["--ft-rank-heartbeat-timeout", "5m", "t"],
+     "cannot use --ft-rank-heartbeat-timeout 5m: seconds are plain numbers without a unit; write 300"),
+    (["--ft-rank-heartbeat-timeout", "0", "t"],
+     "cannot use --ft-rank-heartbeat-timeout 0: 0 seconds would never be kept; write none for no limit"),
+    (["--ft-rank-heartbeat-timeout", "-5", "t"],
+     "cannot use --ft-rank-heartbeat-timeout -5: it is below the least value 0 s; write 0 or more"),
+    (["--ft-rank-heartbeat-timeout", "nan", "t"],
+     "cannot use --ft-rank-heartbeat-timeout nan: seconds must be a finite number; "
+     "write a number such as 30, or none for no limit"),
+    (["--ft-rank-heartbeat-timeout", "inf", "t"],
+     "cannot use --ft-rank-heartbeat-timeout inf: seconds must be a finite number; "
+     "write a number such as 30, or none for no limit"),
+    (["--ft-rank-heartbeat-timeout", "3600000", "t"],
+     "cannot use --ft-rank-heartbeat-timeout 3600000: it is above the greatest value 604800 s (a week); "
+     "write seconds, not milliseconds, or none for no limit"),
+    (["--workers-stop-timeout", "none", "t"],
+     "cannot use --workers-stop-timeout none: seconds must be a plain number; write a number such as 30"),
+    (["--evidence-budget-s", "61", "t"],
+     "cannot use --evidence-budget-s 61: it is above the greatest value 60 s; write 60 or less"),
+    (["--ft-rank-section-timeouts", "step", "t"],
+     "cannot use --ft-rank-section-timeouts step: 'step' is not NAME:SECONDS; "
+     "write a map such as setup:600,step:60,save:null"),
+    (["--ft-rank-section-timeouts", "a:1,a:2", "t"],
+     "cannot use --ft-rank-section-timeouts a:1,a:2: section 'a' is named twice; keep one limit of 'a'"),
+    (["--ft-rank-section-timeouts", "a:1h", "t"],
+     "cannot use --ft-rank-section-timeouts a:1h: section 'a': seconds are plain numbers without a unit; write 3600"),
+    (["--ft-rank-termination-signal", "SIGSTOP", "t"],
+     "cannot use --ft-rank-termination-signal SIGSTOP: SIGSTOP does not end a process; write SIGKILL, SIGTERM or SIGABRT"),
+    (["--ft-rank-termination-signal", "0", "t"],
+     "cannot use --ft-rank-termination-signal 0: there is no such signal; write a name such as SIGKILL, or its number"),
+    (["--ft-safety-factor", "0.5", "t"], "cannot use --ft-safety-factor 0.5: it is below the least value 1; write 1 or more"),
+    (["--ft-no-restart-exit-code", "0", "t"],
+     "cannot use --ft-no-restart-exit-code 0: it is below the least value 1; write 1 or more"),
+    (["--ft-install-exception-hook", "ture", "t.py"],
+     "cannot use --ft-install-exception-hook ture: it is neither true nor false; write true or false"),
+    (["--ft-restart-policy", "none-failed", "t"],
+     "cannot use --ft-restart-policy none-failed: it is none of any-failed, min-healthy; write any-failed or min-healthy"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("argv", "message"), USAGE, ids=[" ".join(argv) or "nothing" for argv, _ in USAGE])
+def test_on_the_command_line(argv: list[str], message: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        request(*argv)
+    assert str(caught.value) == message
+
+
+ENVIRONMENT = [
+    ({"PET_MAX_RESTARTS": "x"},
+     "cannot use PET_MAX_RESTARTS=x: it is not a whole number; write a whole number from 0 to 1000000"),
+    ({"PET_NNODES": "2"}, "cannot use PET_NNODES=2: more than one node is not supported yet; write --nnodes 1"),
+    ({"PET_STANDALONE": "2"}, "cannot use PET_STANDALONE=2: it is neither true nor false; write true or false"),
+    ({"PET_FT_SEGMENT": "4"}, "cannot use PET_FT_SEGMENT=4: segments of nodes are not supported yet; unset PET_FT_SEGMENT"),
+    ({"NVRX_GPUS_PER_NUMA": "0"},
+     "cannot use NVRX_GPUS_PER_NUMA=0: it is not a number of GPUs from 1 to 1024; "
+     "write the GPUs of one NUMA node, such as 4"),
+    ({"NVRX_GPUS_PER_NUMA": "2", "HOLDFAST_GPUS_PER_NUMA": "4"},
+     "cannot bind workers to NUMA nodes: HOLDFAST_GPUS_PER_NUMA=4 and NVRX_GPUS_PER_NUMA=2 differ; unset one of them"),
+    ({"PET_FT_CFG_PATH": "/nowhere/job.yaml"},
+     "cannot read /nowhere/job.yaml: No such file or directory; check the path and its permissions"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("environ", "message"), ENVIRONMENT, ids=[" ".join(environ) for environ, _ in ENVIRONMENT])
+def test_in_the_environment(environ: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        request("t.py", environ=environ)
+    assert str(caught.value) == message
+
+
+NOT_YET = [
+    (["--run-path"], "running the script inside the launcher's worker is"),
+    (["--duplicate-stdout-filters", "a"], "a filtered copy of the output is"),
+    (["--logs-specs", "mine"], "a logging plug-in of torchrun is"),
+    (["--numa-binding", "node"], "torchrun's NUMA binding (use HOLDFAST_GPUS_PER_NUMA) is"),
+    (["--virtual-local-rank"], "a virtual local rank is"),
+    (["--keep-ranks"], "survivors that keep their ranks are"),
+    (["--ft-segment", "4"], "segments of nodes are"),
+    (["--ft-node-health-check-endpoint", "/var/run/nvhcd.sock"], "node health checks are"),
+    (["--ft-node_health_check_endpoint", "unix:///var/run/nvhcd.sock"], "node health checks are"),
+    (["--ft-enable-nic-monitor", "true"], "NIC checks are"),
+    (["--ft-enable-nic-healthcheck", "true"], "NIC checks are"),
+    (["--ft-enable-dist-storage-healthcheck", "true"], "storage checks are"),
+    (["--ft_enable_dist_storage_healthcheck", "true"], "storage checks are"),
+    (["--ft-storage-health-check-path", "/data,/mnt"], "storage checks are"),
+    (["--ft_storage_health_check_path", "/data,/mnt"], "storage checks are"),
+    (["--ft-gpu-memory-reclaim-timeout", "60"], "waiting for GPU memory is"),
+    (["--ft-gpu-memory-tolerance-mb", "1024"], "waiting for GPU memory is"),
+    (["--ft-gpu-memory-poll-interval", "1"], "waiting for GPU memory is"),
+    (["--ft-per-cycle-applog-prefix", "/lustre/train.log"], "per-cycle logs are"),
+    (["--ft-enable-log-server", "true"], "the log server is"),
+    (["--ft-cycle-info-dir", "/c"], "cycle info files are"),
+    (["--ft-attribution-endpoint", "localhost"], "attribution is"),
+    (["--ft_attribution_llm_model", "nvidia/x"], "attribution is"),
+    (["--ft-attribution-startup-timeout", "30"], "attribution is"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("argv", "what"), NOT_YET, ids=[argv[0] for argv, _ in NOT_YET])
+def test_what_is_not_there_yet(argv: list[str], what: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        request(*argv, "t.py")
+    shown = " ".join(argv) if argv[1:] != ["true"] else argv[0]
+    assert str(caught.value) == f"cannot use {shown}: {what} not supported yet; remove {argv[0]}"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--ft-gpu-memory-reclaim-timeout", "0"],
+        ["--ft-gpu-memory-reclaim-timeout", "0", "--ft-gpu-memory-tolerance-mb", "1024"],
+        ["--ft-gpu-memory-tolerance-mb", "512.0"],
+        ["--ft-enable-nic-healthcheck", "false"],
+        ["--ft-enable-log-server", "false"],
+        ["--ft-attribution-stop-action", "log"],
+        ["--logs-specs", "default"],
+        ["--virtual-local-rank=false"],
+    ],
+)
+def test_what_asks_for_nothing_passes_in_silence(argv: list[str]) -> None:
+    assert request(*argv, "t.py").warnings == ()
+
+
+def test_a_higher_layer_can_take_back_what_is_not_there_yet(tmp_path: Path) -> None:
+    run = with_section(tmp_path, "enable_nic_healthcheck: true", "--ft-enable-nic-healthcheck", "false")
+    assert run.warnings == ()
+
+
+WARNINGS = [
+    (["--monitor-interval", "5"],
+     "--monitor-interval 5 has no effect here: the supervisor learns of an exit from the kernel; nothing polls"),
+    (["--start-method=fork"], "--start-method fork has no effect here: --spawn-method says how workers are started"),
+    (["--event-log-handler", "console"],
+     "--event-log-handler console has no effect here: holdfast events and the journal hold the events"),
+    (["--ft-workload-check-interval", "1"],
+     "--ft-workload-check-interval 1 has no effect here: deadlines are exact; nothing polls"),
+    (["--ft-skip-section-response", "false"],
+     "--ft-skip-section-response false has no effect here: heartbeats and sections never wait for an answer"),
+    (["--ft-ignore-missing-cfg"], "--ft-ignore-missing-cfg has no effect here: no configuration file is needed"),
+    (["--ft-gpu-memory-reclaim-timeout", "50"],
+     "--ft-gpu-memory-reclaim-timeout 50 has no effect yet: waiting for GPU memory is not supported yet"),
+    (["--rdzv-conf", "join_timeuot=3"], "--rdzv-conf join_timeuot has no effect here: nothing knows this key"),
+    (["--local-ranks-filter", "0,5"], "output flags name local rank 5, but local ranks are 0 to 0: it has no effect"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("argv", "warning"), WARNINGS, ids=[argv[0] for argv, _ in WARNINGS])
+def test_what_has_no_effect_says_so_once(argv: list[str], warning: str) -> None:
+    assert request(*argv, "t.py").warnings == (warning,)
+
+
+def test_variables_that_are_not_read() -> None:
+    run = request("t.py", environ={"NVRX_DISABLE_RANK_MONITORS": "1", "PET_MAX_RESTART": "3", "PET_NAME": "rex"})
+    assert run.warnings == (
+        "NVRX_DISABLE_RANK_MONITORS has no effect here: limits are switched off one by one, "
+        "as with --ft-rank-heartbeat-timeout none",
+        "PET_MAX_RESTART is not read: did you mean PET_MAX_RESTARTS",
+    )

@@ -1,0 +1,74 @@
+"""What may never be seen of a wrapped call, whatever fails: two decisions, two world sizes, a decision that is late."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from supervisor.core.calls.book import State
+from supervisor.core.calls.words import Begin, Committed, Exchanged, ToRank
+from tests.core.simulated_rank import SimulatedRank
+
+DECISION_S = 30.0  # the longest absence of a living rank is 20 s; it is given up after 5
+
+Position = tuple[int, int]  # call, iteration
+
+
+@dataclass
+class CallChecks:
+    """`forgets`: supervisors lose their memory, which excuses what nobody could know."""
+
+    forgets: bool
+    complaints: list[str] = field(default_factory=list[str])
+    decisions: dict[Position, Begin] = field(default_factory=dict[Position, Begin])
+    began: dict[Position, set[Position]] = field(default_factory=dict[Position, "set[Position]"])
+    numbers: dict[Position, dict[int, SimulatedRank]] = field(
+        default_factory=dict[Position, "dict[int, SimulatedRank]"]
+    )
+    exchanged: dict[tuple[int, int, str], Exchanged] = field(default_factory=dict["tuple[int, int, str]", Exchanged])
+    committed: set[Position] = field(default_factory=set[Position])
+    interrupted: list[Position] = field(default_factory=list[Position])
+    restarted: list[Position] = field(default_factory=list[Position])
+    _interrupted_at_s: float | None = None
+
+    def note_began(self, rank: SimulatedRank, active: int) -> None:
+        position = (rank.call, rank.iteration)
+        self.began.setdefault(position, set()).add((rank.size, active))
+        holder = self.numbers.setdefault(position, {}).setdefault(rank.rank, rank)
+        if len(self.began[position]) > 1:
+            self.complaints.append(f"two world sizes in iteration {position}: {self.began[position]}")
+        if holder is not rank and not self.forgets:
+            self.complaints.append(f"number {rank.rank} was given twice in iteration {position}")
+
+    def note_event(self, kind: str, at: int, machine: State, *, now_s: float) -> None:
+        position = (machine.call, at)
+        if kind == "iteration_interrupted":
+            if position in self.interrupted and not self.forgets:
+                self.complaints.append(f"iteration {position} was interrupted twice")
+            self.interrupted.append(position)
+            self._interrupted_at_s = now_s
+        elif kind in ("iteration_restarted", "call_lost"):
+            if self._interrupted_at_s is not None and now_s - self._interrupted_at_s > DECISION_S:
+                self.complaints.append(f"{kind} only {now_s - self._interrupted_at_s:.1f} s after the fault")
+            self._interrupted_at_s = None
+            if kind == "iteration_restarted":
+                self.restarted.append(position)
+
+    def note_order(self, order: ToRank, machine: State) -> None:
+        if isinstance(order, Begin):
+            known = self.decisions.setdefault((order.call, order.iteration), order)
+            if known != order:
+                self.complaints.append(f"two decisions for one iteration: {known} and {order}")
+            if order.iteration <= machine.iteration and (order.call, order.iteration - 1) in self.committed:
+                self.complaints.append(f"{order} after that iteration was committed")
+        elif isinstance(order, Committed):
+            self.committed.add((order.call, order.iteration))
+        elif isinstance(order, Exchanged):
+            key = (order.call, order.iteration, order.name)
+            if self.exchanged.setdefault(key, order) != order and not self.forgets:
+                self.complaints.append(f"two results of one exchange: {order}")
+
+
+def is_excused_refusal(reason: str) -> bool:
+    """Somebody else's end, or its own absence, was the cause."""
+    harmless = ("gone on without", "before it entered", "not known any more", "no rank is left")
+    return any(each in reason for each in harmless)

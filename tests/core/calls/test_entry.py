@@ -1,0 +1,55 @@
+"""Who counts as here, when ranks come back to a coordinator that knows nothing of their call?"""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.core.calls import entry
+from supervisor.core.calls.book import Over, Rebuilding, Running, State
+from supervisor.core.calls.orders import Say, Tell
+from supervisor.core.calls.words import CallSettings, Enter, Refused, Stage
+
+R, E, W = Stage.RUNNING, Stage.ENTERING, Stage.RESTARTING
+
+
+def coming(*stands: tuple[Stage, int, int, int], world_size: int = 3) -> State:
+    """`stands`: stage, iteration, current number and world size of each member."""
+    state = State(world_size, phase=Rebuilding(30.0), call=1)
+    for member, (stage, iteration, rank, size) in enumerate(stands):
+        word = Enter(1, member, world_size, CallSettings(), stage, iteration, rank, size, True)
+        state.entries[member] = ("a", word)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("stands", "here", "world_size"),
+    [
+        (((R, 2, 0, 3), (R, 2, 1, 3), (R, 2, 2, 3)), [0, 1, 2], 3),
+        (((R, 2, 0, 2), (W, 1, 1, 3), (R, 2, 1, 2)), [0, 2], 2),
+        (((R, 0, 0, 3), (E, 0, 1, 3), (R, 0, 2, 3)), [0, 1, 2], 3),
+        (((R, 0, 0, 2), (E, 0, 1, 3), (R, 0, 1, 2)), [0, 2], 2),
+        (((R, 4, 0, 3), (E, 0, 1, 3)), [0], 3),
+    ],
+)
+def test_the_newest_iteration_is_the_one_that_goes_on(
+    stands: tuple[tuple[Stage, int, int, int], ...], here: list[int], world_size: int
+) -> None:
+    state = coming(*stands)
+    assert sorted(entry.newest(state)) == here
+    assert entry.rebuilt_world_size(state) == world_size
+
+
+def test_who_has_missed_a_decision_that_nobody_remembers_is_refused() -> None:
+    state = coming((R, 2, 0, 2), (W, 1, 1, 3), (R, 2, 1, 2))
+    orders = entry.rebuild(state)
+    assert [each.members for each in orders if isinstance(each, Tell) and isinstance(each.order, Refused)] == [(1,)]
+    assert (state.iteration, sorted(state.members), sorted(state.absent)) == (2, [0, 2], [1])
+    assert isinstance(state.phase, Running)
+    assert not state.can_replay
+
+
+def test_ranks_that_contradict_each_other_are_all_refused() -> None:
+    state = coming((R, 2, 0, 3), (R, 2, 0, 3), (R, 2, 2, 3))
+    orders = entry.rebuild(state)
+    assert isinstance(state.phase, Over)
+    assert "call_rebuilt" not in {each.kind for each in orders if isinstance(each, Say)}

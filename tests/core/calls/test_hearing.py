@@ -1,0 +1,78 @@
+"""What one word changes, and that a word in the wrong place changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.core.calls import hearing
+from supervisor.core.calls.book import Idle, LastCall, Member, Over, Restarting, Running, State, begin_iteration
+from supervisor.core.calls.words import (
+    Arrive,
+    Barrier,
+    Fault,
+    Interruption,
+    Leave,
+    Leaving,
+    Lost,
+    Reported,
+    Value,
+)
+
+KILLED = Lost(Interruption.TERMINATED, "was killed by SIGKILL", failed=True)
+
+
+def running(size: int = 3) -> State:
+    state = State(size, phase=Running(), call=1, iteration=2)
+    state.members = {member: Member("a", member) for member in range(size)}
+    begin_iteration(state)
+    for member in range(size):
+        hearing.number(state, member, member)
+    return state
+
+
+@pytest.mark.parametrize("phase", [Idle(), Over("x")])
+def test_without_an_open_iteration_nothing_counts_but_ends(phase: Idle | Over) -> None:
+    state = running()
+    state.phase = phase
+    assert hearing.hear(state, 0, Fault(1, 2, 0, Interruption.EXCEPTION, "x")) == []
+    assert hearing.hear_leave(state, 0, Leave(1, 2, Leaving.DONE, "")) == []
+    assert hearing.hear_lost(state, 1, KILLED) == []
+    assert (state.faults, list(state.ended)) == ({}, [1])
+
+
+def test_a_fault_is_its_ranks_report() -> None:
+    state = running()
+    hearing.hear(state, 1, Fault(1, 2, 1, Interruption.EXCEPTION, "x"))
+    hearing.hear(state, 2, Reported(1, 2))
+    assert state.unreported == {0}
+
+
+def test_a_return_that_has_crossed_a_fault_does_not_count() -> None:
+    state = running()
+    for phase in (LastCall(1.0), Restarting()):
+        state.phase = phase
+        assert hearing.hear(state, 0, Arrive(1, 2, Barrier.COMPLETION, 0, True)) == []
+    assert state.uncompleted == {0, 1, 2}
+
+
+def test_who_comes_to_the_iteration_barrier_by_itself_has_a_fault() -> None:
+    state = running()
+    hearing.hear(state, 0, Arrive(1, 2, Barrier.ITERATION, 0, True))
+    assert list(state.faults) == [0]
+    assert (state.unarrived, state.unreported) == ({1, 2}, {1, 2})
+
+
+def test_the_dead_give_no_values_and_are_not_waited_for() -> None:
+    state = running()
+    hearing.hear(state, 0, Value(1, 2, "a", 0, "x"))
+    hearing.hear_lost(state, 0, KILLED)
+    assert state.exchanges["a"].waiting == {1, 2}
+    assert state.exchanges["a"].values == {}
+
+
+def test_the_death_of_a_rank_that_was_ended_for_its_hang_is_no_second_fault() -> None:
+    state = running()
+    hearing.hear(state, 1, Fault(1, 2, -1, Interruption.HARD_TIMEOUT, "stood still"))
+    hearing.hear_lost(state, 1, KILLED)
+    assert list(state.faults[1]) == [Interruption.HARD_TIMEOUT]
+    assert state.replaceable == [("a", 1)]

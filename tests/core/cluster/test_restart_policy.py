@@ -1,0 +1,197 @@
+"""Budget, progress, back-off and suspicion, each against its rule and its slow twin."""
+
+# pyright: reportUnusedExpression=false
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.core.cluster import restart_policy as policy
+from supervisor.core.cluster.restart_policy import FaultHappened, GiveUp, Restart, Tolerate, Warn
+from supervisor.core.facts import JobState, RestartPolicyName, RestartRules
+from tests.core import dumb
+from tests.core.playbook import Playbook
+
+
+def opened(iteration: int | None = None, **rules: object) -> Playbook[policy.State]:
+    state = policy.initial_state(RestartRules(**({"max_restarts": 99} | rules)), iteration=iteration)  # pyright: ignore[reportArgumentType]
+    return Playbook(policy.step, state, jitter=0.0)
+
+
+def fault(node: str = "a", *, lived_s: float | None = 60.0, **more: object) -> FaultHappened:
+    return FaultHappened(node, "rank 1 died", healthy_nodes=0, lived_s=lived_s, **more)  # pyright: ignore[reportArgumentType]
+
+
+def decide(play: Playbook[policy.State], event: FaultHappened) -> Restart | Tolerate | GiveUp:
+    play >> event
+    (decision,) = [each for each in play.last if not isinstance(each, Warn)]
+    assert play.last[-1] is decision
+    return decision
+
+
+def delays(play: Playbook[policy.State], *events: FaultHappened) -> list[float | None]:
+    decisions = [decide(play, event) for event in events]
+    return [each.delay_s if isinstance(each, Restart) else None for each in decisions]
+
+
+# --- budget --------------------------------------------------------------------------------------------------------
+
+
+def test_each_restart_says_what_is_used() -> None:
+    play = opened(max_restarts=1)
+    assert decide(play, fault()) == Restart(0.0, "rank 1 died; restarting at once, restarts used 1 of 1")
+    end = decide(play, fault())
+    assert isinstance(end, GiveUp)
+    assert (end.verdict.state, end.verdict.exit_code) == (JobState.FAILED, 1)
+    assert end.verdict.reason == "rank 1 died; restarts used 1 of 1"
+
+
+@given(max_restarts=st.integers(0, 6), faults=st.integers(0, 10), nodes=st.lists(st.sampled_from("abc"), min_size=10))
+def test_the_budget_is_job_wide(max_restarts: int, faults: int, nodes: list[str]) -> None:
+    play = opened(max_restarts=max_restarts)
+    granted = sum(isinstance(decide(play, fault(nodes[number])), Restart) for number in range(faults))
+    assert granted == play.state.used == dumb.restarts_granted(max_restarts, faults)
+
+
+def test_a_workload_that_asked_for_its_end_is_not_restarted() -> None:
+    play = opened()
+    end = decide(play, fault(restart_allowed=False))
+    assert isinstance(end, GiveUp)
+    assert (end.verdict.exit_code, end.verdict.reason, play.state.used) == (1, "rank 1 died", 0)
+
+
+# --- min-healthy -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("healthy", "kind"), [(3, Tolerate), (2, Tolerate), (1, Restart), (0, Restart)])
+def test_min_healthy_restarts_when_too_few_nodes_are_left(healthy: int, kind: type) -> None:
+    play = opened(policy=RestartPolicyName.MIN_HEALTHY, min_nodes=2)
+    decision = decide(play, FaultHappened("a", "x", healthy_nodes=healthy, lived_s=60.0))
+    assert isinstance(decision, kind)
+    assert play.state.used == (kind is Restart)
+
+
+def test_any_failed_does_not_count_the_healthy() -> None:
+    play = opened(min_nodes=1)
+    assert isinstance(decide(play, FaultHappened("a", "x", healthy_nodes=9, lived_s=60.0)), Restart)
+
+
+# --- progress ------------------------------------------------------------------------------------------------------
+
+
+def test_no_progress_ends_the_job_with_its_own_exit_code() -> None:
+    play = opened(iteration=100, max_no_progress_cycles=2, min_progress_iterations=10, no_restart_exit_code=94)
+    assert isinstance(decide(play, fault(iteration=105)), Restart)  # cycle 0 counts
+    end = decide(play, fault(iteration=109))
+    assert isinstance(end, GiveUp)
+    assert end.verdict.exit_code == 94
+    assert "no progress in 2 cycles: the iteration is 109 and was 100" in end.verdict.reason
+
+
+def test_progress_is_judged_before_the_budget() -> None:
+    play = opened(iteration=0, max_no_progress_cycles=1, max_restarts=0)
+    end = decide(play, fault(iteration=0))
+    assert isinstance(end, GiveUp)
+    assert end.verdict.exit_code == 93
+
+
+def test_small_steps_add_up_from_the_mark() -> None:
+    play = opened(iteration=0, min_progress_iterations=10)
+    decide(play, fault(iteration=6))
+    decide(play, fault(iteration=12))
+    assert (play.state.iteration, play.state.fruitless) == (12, 0)
+
+
+def test_unknown_is_neither_progress_nor_none_and_is_said_once_in_a_row() -> None:
+    play = opened(iteration=100, max_no_progress_cycles=2)
+    decide(play, fault(iteration=100))
+    told: list[int] = []
+    for iteration in (None, None, 100, None):
+        play >> fault(iteration=iteration)
+        told.append(len([each for each in play.of(Warn) if each.kind == "progress_unknown"]))
+        if iteration == 100:
+            assert play.of(GiveUp)
+    assert told == [1, 0, 0, 1]
+
+
+def test_zero_or_less_switches_it_off() -> None:
+    play = opened(iteration=5, max_no_progress_cycles=0)
+    assert all(isinstance(decide(play, fault(iteration=5)), Restart) for _ in range(9))
+
+
+@given(
+    start=st.none() | st.integers(0, 9),
+    iterations=st.lists(st.none() | st.integers(0, 9), max_size=12),
+    wanted=st.integers(1, 3),
+    allowed=st.integers(0, 4),
+)
+def test_progress_against_its_slow_twin(
+    start: int | None, iterations: list[int | None], wanted: int, allowed: int
+) -> None:
+    play = opened(iteration=start, min_progress_iterations=wanted, max_no_progress_cycles=allowed)
+    ended: int | None = None
+    for number, iteration in enumerate(iterations, start=1):
+        if isinstance(decide(play, fault(iteration=iteration)), GiveUp):
+            ended = number
+            break
+    assert ended == dumb.cycles_until_no_progress(iterations, start, wanted=wanted, allowed=allowed)
+
+
+# --- back-off ------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_restart_is_at_once() -> None:
+    assert delays(opened(), fault(lived_s=0.01)) == [0.0]
+    assert delays(opened(iteration=3), fault(iteration=3, lived_s=0.01)) == [0.0]
+
+
+def test_progress_is_never_slowed() -> None:
+    events = [fault(iteration=number, lived_s=0.1) for number in range(1, 40)]
+    assert set(delays(opened(iteration=0), *events)) == {0.0}
+
+
+def test_no_progress_is_slowed_more_and_more() -> None:
+    play = opened(iteration=0, max_no_progress_cycles=0)
+    events = [fault(iteration=0)] * 9 + [fault(iteration=1), fault(iteration=1)]
+    assert delays(play, *events) == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 0.0, 0.0]
+
+
+def test_without_a_progress_file_only_cycles_that_die_young_in_a_row_are_slowed() -> None:
+    assert set(delays(opened(), *[fault(lived_s=5.0)] * 30)) == {0.0}
+    young = [fault(lived_s=1.0)] * 8
+    assert delays(opened(), *young) == [0.0] * 5 + [0.5, 1.0, 2.0]
+    assert delays(opened(), *young[:7], fault(lived_s=60.0), *young[:5])[7:] == [0.0] * 6
+
+
+def test_jitter_takes_off_a_quarter_at_most_and_never_adds() -> None:
+    play = opened(iteration=0, max_no_progress_cycles=0)
+    decide(play, fault(iteration=0))
+    for jitter in (0.0, 0.5, 1.0):
+        _, actions = policy.step(play.state, fault(iteration=0), now_s=0.0, jitter=jitter)
+        assert isinstance(actions[-1], Restart)
+        assert actions[-1].delay_s == pytest.approx(0.5 * (1 - 0.25 * jitter))
+        assert "waiting because 2 cycles made no progress" in actions[-1].reason
+
+
+# --- suspicion -----------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_fails_again_and_again_is_named_once() -> None:
+    play = opened()
+    named: list[str] = []
+    for at_s, node in ((0, "a"), (10, "b"), (20, "a"), (30, "a"), (40, "a"), (50, "b")):
+        play.at(at_s) >> fault(node)
+        named += [each.reason for each in play.of(Warn)]
+    assert len(named) == 1
+    assert named[0].startswith("node a failed 3 times within 10 min")
+
+
+def test_suspicion_is_forgotten_after_a_quiet_time() -> None:
+    play = opened()
+    for at_s in (0, 300, 599.9):
+        play.at(at_s) >> fault("a")
+    assert play.of(Warn)
+    play.at(10_000) >> fault("a")
+    assert play.of(Warn) == []
+    assert play.state.suspects == ()

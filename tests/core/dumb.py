@@ -1,0 +1,108 @@
+"""Slow, obvious versions of what the machines decide, to compare them with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from supervisor.core.facts import HangLimits, Progress
+
+
+@dataclass
+class Script:
+    """What a rank does and when, told in full; the machine sees only what it reads of it."""
+
+    initialised_at_s: float = 0.0
+    heartbeats: list[float] = field(default_factory=list[float])
+    sections: list[tuple[str, float, float]] = field(default_factory=list[tuple[str, float, float]])  # (name, from, to)
+    warm_up_steps: int = 0
+
+    def progress(self, at_s: float) -> Progress:
+        """The page as it would be read at `at_s`."""
+        beats = [beat for beat in self.heartbeats if beat <= at_s]
+        started = sorted(opened for name, opened, _ in self.sections if name == "step" and opened <= at_s)
+        return Progress(
+            initialised_at_s=self.initialised_at_s,
+            out_of_section_since_s=self._out_of_section_since_s(at_s),
+            heartbeat_at_s=beats[-1] if beats else None,
+            heartbeats=len(beats),
+            open_sections=tuple((name, opened) for name, opened, closed in self.sections if opened <= at_s < closed),
+            first_step_seen=bool(started),
+            steps_since_first=max(0, len(started) - 1),
+            read_at_s=at_s,
+        )
+
+    def _out_of_section_since_s(self, at_s: float) -> float:
+        """The last moment at which the last open section closed, or init."""
+        ends = [closed for _, _, closed in self.sections if closed <= at_s]
+        return max(
+            (end for end in ends if not any(opened <= end < closed for _, opened, closed in self.sections)),
+            default=self.initialised_at_s,
+        )
+
+    def changes(self) -> list[float]:
+        return sorted({*self.heartbeats, *(t for _, *span in self.sections for t in span), self.initialised_at_s})
+
+
+def first_hang_s(script: Script, limits: HangLimits, *, until_s: float) -> float | None:
+    """The true first moment at which some limit is met, found by looking at every stretch between two changes."""
+    moments = [change for change in script.changes() if change < until_s]
+    for begin, end in zip(moments, [*moments[1:], until_s], strict=True):
+        expiries = [since + limit for since, limit in silences(script.progress(begin), limits)]
+        met = [max(expiry, begin) for expiry in expiries if expiry < end]
+        if met:
+            return min(met)
+    return None
+
+
+def silences(progress: Progress, limits: HangLimits) -> list[tuple[float, float]]:
+    """(since, limit) of all that runs, written down rule by rule."""
+    sections = dict(limits.sections)
+    found: list[tuple[float, float | None]] = []
+    if progress.heartbeats == 0:
+        found.append((progress.initialised_at_s, limits.initial_heartbeat_s))
+    if progress.heartbeat_at_s is not None:
+        found.append((progress.heartbeat_at_s, limits.heartbeat_s))
+    for name, opened in progress.open_sections:
+        limit = sections.get(name)
+        if name == "step" and "warmup" in sections and progress.steps_since_first < limits.warm_up_steps:
+            limit = sections["warmup"]
+        found.append((opened, limit))
+    if not progress.open_sections:
+        closed_one = progress.out_of_section_since_s != progress.initialised_at_s
+        early = "warmup" in sections and (closed_one or progress.heartbeats == 0)
+        if progress.first_step_seen or early:
+            found.append((progress.out_of_section_since_s, limits.out_of_section_s))
+    return [(since, limit) for since, limit in found if limit is not None]
+
+
+def restarts_granted(max_restarts: int, faults: int) -> int:
+    """A budget counted in matches: one is taken away for each fault while there are any."""
+    matches = ["|"] * max_restarts
+    granted = 0
+    for _ in range(faults):
+        if not matches:
+            break
+        matches.pop()
+        granted += 1
+    return granted
+
+
+def cycles_until_no_progress(
+    iterations: list[int | None], start: int | None, *, wanted: int, allowed: int
+) -> int | None:
+    """Number of the fault at which a job without progress ends; None if it never does."""
+    best = start
+    in_a_row = 0
+    for number, iteration in enumerate(iterations, start=1):
+        if iteration is None:
+            continue
+        if best is None:
+            best = iteration
+            continue
+        if iteration >= best + wanted:
+            best, in_a_row = iteration, 0
+        else:
+            in_a_row += 1
+        if allowed > 0 and in_a_row >= allowed:
+            return number
+    return None

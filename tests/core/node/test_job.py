@@ -1,0 +1,376 @@
+"""The life of a job on one node, with its real neighbours, from every phase into every other."""
+
+from __future__ import annotations
+
+import signal as signals
+
+import pytest
+
+from supervisor.core.cluster import coordinator
+from supervisor.core.cluster import messages as cluster
+from supervisor.core.facts import Evidence, HangLimits, JobState, StackGroup, Verdict
+from supervisor.core.node import messages
+from supervisor.core.node.messages import (
+    CollectEvidence,
+    EndSpawner,
+    FinishJob,
+    KillTree,
+    PrepareStore,
+    SignalWorkers,
+    SpawnWorkers,
+    StartSpawner,
+    StopRequested,
+    WorkersEmptied,
+)  # fmt: skip
+from tests.core.one_node import JOB, OneNode, hang, in_back_off, in_first_cycle, joined, rules, running
+
+SIGTERM = int(signals.SIGTERM)
+SIGINT = int(signals.SIGINT)
+SIGKILL = int(signals.SIGKILL)
+TERM_ALL = SignalWorkers(JOB, 0, SIGTERM, resume=True)
+HEARTBEAT_5 = HangLimits(heartbeat_s=5.0)
+
+
+# --- the plain way -------------------------------------------------------------------------------------------------
+
+
+def test_from_submission_to_success() -> None:
+    job = OneNode(rules(2))
+    assert job.actions == [StartSpawner(JOB)]
+    assert job.view().state is JobState.PENDING
+    job.send(messages.SpawnerReady(JOB))
+    assert job.actions == [PrepareStore(JOB, 0)]
+    assert job.view().state is JobState.STARTING
+    job.send(messages.StoreReady(JOB, 0, "h", 7))
+    assert [(each.store_host, each.store_port) for each in job.of(SpawnWorkers)] == [("h", 7)]
+    job.send(messages.WorkerSpawned(JOB, 0, 0, 100), messages.WorkerSpawned(JOB, 0, 1, 101))
+    assert job.view().state is JobState.RUNNING
+    job.exit(0, 1, code=0)
+    assert job.actions == []
+    job.exit(0, 0, code=0)
+    assert job.actions == [KillTree(JOB, 0)]  # what the workers left running
+    job.send(WorkersEmptied(JOB, 0))
+    verdict = Verdict(JobState.SUCCEEDED, 0, "all ranks exited with code 0")
+    assert job.actions == [EndSpawner(JOB), FinishJob(JOB, verdict)]
+    assert job.view().state is JobState.SUCCEEDED
+    kinds = [event.kind for event in job.events]
+    assert kinds == [
+        "job_submitted", "cycle_started", "worker_started", "worker_started", "workers_started", "worker_exited",
+        "worker_exited", "workers_stopping", "workers_stopped", "job_succeeded",
+    ]  # fmt: skip
+
+
+def test_a_failed_worker_restarts_all_and_the_coordinator_hears_of_it_before_anything_is_stopped() -> None:
+    job = running(rules(2))
+    before = len(job.told)
+    job.exit(0, 1, signal=SIGKILL)
+    assert isinstance(job.told[before], cluster.NodeFailed)
+    assert job.actions == [TERM_ALL]
+    assert job.view().state is JobState.RESTARTING
+    assert job.said("restart_decided") == [
+        "rank 1 (pid 101) was killed by SIGKILL; restarting at once, restarts used 1 of 3"
+    ]
+    job.exit(0, 0, signal=SIGTERM)
+    assert job.actions == [KillTree(JOB, 0)]
+    job.send(WorkersEmptied(JOB, 0))
+    assert job.actions == [PrepareStore(JOB, 1)]
+    job.run_cycle(1)
+    assert (job.view().state, job.view().cycle) == (JobState.RUNNING, 1)
+    assert len(job.said("worker_failed")) == 1
+
+
+def test_an_exhausted_budget_ends_the_job_with_the_fault_in_its_reason() -> None:
+    job = running(rules(2, max_restarts=0))
+    job.exit(0, 0, code=3)
+    assert job.view().state is JobState.STOPPING
+    job.exit(0, 1, signal=SIGTERM)
+    job.send(WorkersEmptied(JOB, 0))
+    reason = "rank 0 (pid 100) failed with exit code 3; restarts used 0 of 0"
+    assert job.of(FinishJob) == [FinishJob(JOB, Verdict(JobState.FAILED, 1, reason))]
+    assert job.said("job_failed") == [reason]
+
+
+def test_the_verdict_names_the_failure_that_came_first_not_the_exit_that_was_seen_first() -> None:
+    job = running(rules(2, max_restarts=0))
+    job.send(messages.WorkerExited(JOB, 0, job.ended(1, code=1, error_at=1010.0)))
+    job.send(messages.WorkerExited(JOB, 0, job.ended(0, code=1, error_at=1009.0)))
+    job.send(WorkersEmptied(JOB, 0))
+    verdict = job.verdict()
+    assert verdict is not None
+    assert verdict.reason == "rank 0 (pid 100) failed with exit code 1: boom; restarts used 0 of 0"
+    assert len(job.said("root_cause_found")) == 1
+
+
+def test_all_ranks_dying_at_once_are_one_fault() -> None:
+    job = running(rules(4))
+    for local_rank in range(4):
+        job.exit(0, local_rank, signal=SIGKILL)
+    assert coordinator.restarts_used(job.coordinator) == 1
+    job.send(WorkersEmptied(JOB, 0))
+    assert job.actions == [PrepareStore(JOB, 1)]
+
+
+# --- faults around the start -----------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_cannot_be_started_is_a_fault_at_once() -> None:
+    job = OneNode(rules(2, max_restarts=0)).send(messages.SpawnerReady(JOB), messages.StoreReady(JOB, 0, "h", 1))
+    job.send(messages.SpawnFailed(JOB, 0, 0, "cannot start x: no such file", 127))
+    job.send(messages.WorkerSpawned(JOB, 0, 1, 101), messages.WorkerExited(JOB, 0, job.ended(1, signal=SIGTERM)))
+    job.send(WorkersEmptied(JOB, 0))
+    verdict = job.verdict()
+    assert verdict is not None
+    assert verdict.reason == "rank 0 was not started: cannot start x: no such file; restarts used 0 of 0"
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_store_that_fails_is_a_fault(is_running: bool) -> None:
+    job = running(rules(1)) if is_running else OneNode(rules(1)).send(messages.SpawnerReady(JOB))
+    job.send(messages.StoreFailed(JOB, 0, "no port is free"))
+    assert job.actions == ([TERM_ALL] if is_running else [KillTree(JOB, 0)])
+    assert job.said("store_failed") == ["the store of cycle 0 failed: no port is free"]
+    job.send(messages.StoreFailed(JOB, 0, "no port is free"))
+    assert coordinator.restarts_used(job.coordinator) == 1
+
+
+def test_a_spawner_that_never_comes_up_uses_the_budget_and_then_ends_the_job() -> None:
+    job = OneNode(rules(1, max_restarts=2))
+    for _ in range(2):
+        job.send(messages.SpawnerLost(JOB, "cannot start python4: no such file"))
+        assert job.actions == [StartSpawner(JOB)]
+    job.send(messages.SpawnerLost(JOB, "cannot start python4: no such file"))
+    verdict = job.verdict()
+    assert verdict is not None
+    assert (verdict.exit_code, job.of(EndSpawner)) == (1, [])
+    assert verdict.reason.endswith("no such file; restarts used 2 of 2")
+
+
+def test_a_lost_spawner_takes_its_workers_and_one_unit() -> None:
+    job = running(rules(2))
+    job.send(messages.SpawnerLost(JOB, "it was killed by SIGKILL"))
+    assert job.actions == [StartSpawner(JOB)]
+    assert coordinator.restarts_used(job.coordinator) == 1
+    job.send(messages.SpawnerReady(JOB))
+    assert job.actions == [PrepareStore(JOB, 1)]
+
+
+def test_a_spawner_lost_during_a_stop_belongs_to_the_same_round() -> None:
+    job = running(rules(2))
+    job.exit(0, 0, code=1)
+    job.send(messages.SpawnerLost(JOB, "it was killed by SIGKILL"))
+    assert job.actions == [StartSpawner(JOB)]
+    assert coordinator.restarts_used(job.coordinator) == 1
+
+
+def test_what_an_older_cycle_reports_changes_nothing() -> None:
+    job = running(rules(1))
+    job.exit(0, 0, code=1)
+    job.send(WorkersEmptied(JOB, 0))
+    job.run_cycle(1)
+    before = job.state
+    job.exit(0, 0, code=1)
+    job.send(messages.StoreFailed(JOB, 0, "late"), WorkersEmptied(JOB, 0), messages.SpawnFailed(JOB, 0, 0, "late", 1))
+    assert (job.state, job.actions) == (before, [])
+
+
+def test_an_order_for_a_cycle_that_runs_or_is_over_changes_nothing() -> None:
+    job = running(rules(1))
+    before = job.state
+    job.send(messages.CycleOrdered(JOB, coordinator.Assignment(cycle=0), "again"))
+    job.send(messages.RestartAnnounced(JOB, 0, "again"))
+    assert (job.state, job.actions) == (before, [])
+
+
+def test_an_order_while_workers_run_starts_after_they_are_gone() -> None:
+    job = running(rules(1))
+    job.send(messages.CycleOrdered(JOB, coordinator.Assignment(cycle=1), "moved"))
+    assert job.actions == [TERM_ALL]
+    job.exit(0, 0, signal=SIGTERM).send(WorkersEmptied(JOB, 0))
+    assert job.actions == [PrepareStore(JOB, 1)]
+
+
+def test_an_order_that_crossed_the_loss_of_the_spawner_is_answered_in_its_own_cycle() -> None:
+    job = OneNode(rules(1))
+    assignment = coordinator.Assignment(cycle=4)
+    told = len(job.told)
+    job.send(messages.CycleOrdered(JOB, assignment, "go"))
+    assert [each.cycle for each in job.told[told:] if isinstance(each, cluster.NodeFailed)] == [4]
+
+
+# --- hangs ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_hang_is_examined_before_anything_is_signalled() -> None:
+    job = joined(running(rules(2, hang_limits=HEARTBEAT_5)), 0, 1)
+    hang(job, 1, at=5.0)
+    assert job.actions == [CollectEvidence(JOB, 0, 0.25)]
+    assert job.said("hang_detected") == ["rank 1 sent no heartbeat for 5.0 s (limit 5.0 s)"]
+    assert job.view().state is JobState.RUNNING
+    assert [each.state for each in job.view().ranks] == ["running", "hung"]
+    evidence = Evidence(
+        (StackGroup((1,), "data.py:8 in load"), StackGroup((0,), "ddp.py:2 in reduce")), source="py-spy"
+    )
+    job.send(messages.EvidenceCollected(JOB, 0, evidence), at=5.03)
+    assert job.actions == [SignalWorkers(JOB, 0, SIGKILL, (1,), tree=False, resume=True), TERM_ALL]
+    assert job.said("stacks_collected") == ["rank 1 stands in data.py:8 in load; rank 0 stands in ddp.py:2 in reduce"]
+    assert job.said("restart_decided")[0].startswith("rank 1 sent no heartbeat for 5.0 s (limit 5.0 s); restarting")
+    job.exit(0, 1, signal=SIGKILL).exit(0, 0, signal=SIGTERM)
+    job.send(WorkersEmptied(JOB, 0))
+    assert job.actions == [PrepareStore(JOB, 1)]
+    assert coordinator.restarts_used(job.coordinator) == 1
+    assert job.said("root_cause_found") == []
+
+
+def test_evidence_that_does_not_come_is_not_waited_for() -> None:
+    job = joined(running(rules(1, hang_limits=HEARTBEAT_5)), 0)
+    hang(job, 0, at=5.0)
+    job.pass_to(5.3)
+    assert job.actions == []
+    job.pass_to(5.4)
+    assert job.of(SignalWorkers)[0].local_ranks == (0,)
+    assert len(job.said("stacks_missing")) == 1
+    job.send(messages.EvidenceCollected(JOB, 0, Evidence((StackGroup((0,), "x"),))))
+    assert job.actions == []
+    assert len(job.said("stacks_collected")) == 1
+
+
+def test_several_hung_ranks_are_one_fault_and_what_fails_meanwhile_is_an_echo() -> None:
+    job = joined(running(rules(3, hang_limits=HEARTBEAT_5)), 0, 1, 2)
+    hang(job, 0, 1, at=5.0)
+    job.exit(0, 2, signal=int(signals.SIGABRT))
+    assert job.actions == []
+    job.send(messages.EvidenceCollected(JOB, 0, Evidence()))
+    assert job.of(SignalWorkers)[0].local_ranks == (0, 1)
+    assert coordinator.restarts_used(job.coordinator) == 1
+    assert job.view().reason.startswith("rank 0 sent no heartbeat for 5.0 s (limit 5.0 s); rank 1 sent no")
+
+
+def test_a_gentle_termination_signal_is_escalated() -> None:
+    gentle = int(signals.SIGUSR1)
+    job = joined(running(rules(2, hang_limits=HEARTBEAT_5, rank_termination_signal=gentle)), 0, 1)
+    hang(job, 1, at=5.0)
+    job.send(messages.EvidenceCollected(JOB, 0, Evidence()))
+    assert job.actions == [SignalWorkers(JOB, 0, gentle, (1,), tree=False, resume=True)]
+    job.pass_to(6.9)
+    assert job.actions == []
+    job.pass_to(7.1)
+    assert SignalWorkers(JOB, 0, SIGKILL, (1,), tree=True) in job.actions
+    assert job.view().state is JobState.RESTARTING
+
+
+def test_a_rank_that_answers_its_gentle_signal_is_still_a_fault() -> None:
+    job = joined(running(rules(1, hang_limits=HEARTBEAT_5, rank_termination_signal=SIGTERM)), 0)
+    hang(job, 0, at=5.0)
+    job.send(messages.EvidenceCollected(JOB, 0, Evidence()))
+    job.exit(0, 0, code=0)
+    assert job.actions == [KillTree(JOB, 0)]
+    job.send(WorkersEmptied(JOB, 0))
+    assert job.actions == [PrepareStore(JOB, 1)]
+
+
+def test_a_rank_that_finishes_before_it_is_ended_was_no_hang() -> None:
+    job = joined(running(rules(2, hang_limits=HEARTBEAT_5)), 0, 1)
+    hang(job, 1, at=5.0)
+    job.exit(0, 1, code=0)
+    assert job.said("hang_ended") == ["rank 1 exited with code 0 before it was ended for its hang"]
+    job.send(messages.EvidenceCollected(JOB, 0, Evidence()))
+    assert job.of(SignalWorkers) == []
+    job.exit(0, 0, code=0).send(WorkersEmptied(JOB, 0))
+    assert job.view().state is JobState.SUCCEEDED
+
+
+def test_ranks_that_are_being_stopped_cannot_hang() -> None:
+    job = joined(running(rules(2, hang_limits=HEARTBEAT_5)), 0, 1)
+    job.send(StopRequested(JOB, "signalled", SIGTERM), at=4.0)
+    job.pass_to(1000.0)
+    assert job.actions == []
+    assert job.said("hang_detected") == []
+
+
+# --- what people and ranks ask for -----------------------------------------------------------------------------------
+
+
+def test_a_restart_by_a_person_takes_no_unit() -> None:
+    job = in_first_cycle().send(messages.RestartRequested(JOB, "new code"))
+    assert job.actions == [TERM_ALL]
+    job.exit(0, 0, signal=SIGTERM).exit(0, 1, signal=SIGTERM).send(WorkersEmptied(JOB, 0))
+    assert job.actions == [PrepareStore(JOB, 1)]
+    assert coordinator.restarts_used(job.coordinator) == 0
+
+
+def test_a_restart_by_a_person_ends_a_back_off() -> None:
+    job = in_back_off()
+    job.send(messages.RestartRequested(JOB, "new code"))
+    assert job.actions == [PrepareStore(JOB, 6)]
+
+
+def test_a_restart_of_a_job_that_ends_is_refused() -> None:
+    job = in_first_cycle().send(StopRequested(JOB, "signalled", SIGINT))
+    job.send(messages.RestartRequested(JOB, "new code"))
+    assert job.said("restart_refused") == ["cannot restart: the job is ending; signalled"]
+
+
+def test_continue_is_an_event_only() -> None:
+    job = in_first_cycle()
+    job.send(messages.ControlRequested(JOB, 0, 1, "continue", "nan seen"))
+    assert (job.actions, job.said("control_requested")) == ([], ["rank 1 asked to continue: nan seen"])
+    job.exit(0, 0, code=1)
+    assert coordinator.restarts_used(job.coordinator) == 1
+
+
+@pytest.mark.parametrize("action", ["shutdown_workload", "exclude_this_node"])
+def test_a_wish_takes_effect_at_the_next_fault(action: str) -> None:
+    job = in_first_cycle()
+    job.send(messages.ControlRequested(JOB, 0, 1, action, "loss is nan"))
+    assert job.actions == []
+    job.exit(0, 0, code=1).exit(0, 1, signal=SIGTERM).send(WorkersEmptied(JOB, 0))
+    verdict = job.verdict()
+    assert verdict is not None
+    assert (verdict.state, verdict.exit_code) == (JobState.FAILED, 1)
+    assert "rank 1 asked to" in verdict.reason
+    assert "loss is nan" in verdict.reason
+    assert coordinator.restarts_used(job.coordinator) == 0
+
+
+def test_a_wish_to_shut_down_does_not_spoil_a_success() -> None:
+    job = in_first_cycle()
+    job.send(messages.ControlRequested(JOB, 0, 1, "shutdown_workload", "done"))
+    job.exit(0, 0, code=0).exit(0, 1, code=0).send(WorkersEmptied(JOB, 0))
+    assert job.view().state is JobState.SUCCEEDED
+
+
+def test_calculated_limits_hold_for_all_ranks_and_later_cycles() -> None:
+    job = joined(running(rules(2, hang_limits=HangLimits(heartbeat_s=100.0, warm_up_steps=7))), 0, 1)
+    calculated = HangLimits(heartbeat_s=5.0)
+    for local_rank in (0, 1):
+        job.send(messages.LimitsCalculated(JOB, 0, local_rank, calculated))
+    assert len(job.said("limits_calculated")) == 1
+    assert job.view().limits == calculated
+    job.exit(0, 0, code=1).exit(0, 1, signal=SIGTERM).send(WorkersEmptied(JOB, 0))
+    joined(job.run_cycle(1), 0, 1, cycle=1)
+    assert [each.limits for each in job.view().ranks] == [HangLimits(heartbeat_s=5.0, warm_up_steps=7)] * 2
+    hang(job, 0, at=5.0, cycle=1)
+    assert job.of(CollectEvidence)
+
+
+def test_a_rank_is_judged_by_new_limits_once_it_has_told_them_itself() -> None:
+    """Its last frame may be older than the agreement of all ranks."""
+    job = joined(running(rules(2, hang_limits=HangLimits(heartbeat_s=100.0))), 0, 1)
+    job.send(messages.LimitsCalculated(JOB, 0, 0, HangLimits(heartbeat_s=5.0)))
+    hang(job, 1, at=50.0)
+    assert not job.of(CollectEvidence)
+    job.send(messages.LimitsCalculated(JOB, 0, 1, HangLimits(heartbeat_s=5.0)))
+    hang(job, 1, at=51.0)
+    assert job.of(CollectEvidence)
+
+
+# --- processes that do not die ---------------------------------------------------------------------------------------
+
+
+def test_processes_in_state_d_do_not_wedge_a_restart() -> None:
+    job = running(rules(2)).exit(0, 1, code=1)
+    job.pass_to(15.0)
+    assert job.actions == [KillTree(JOB, 0)]
+    job.send(WorkersEmptied(JOB, 0, stuck_pids=(100,)))
+    assert job.actions == [PrepareStore(JOB, 1)]
+    assert "100" in job.said("workers_stuck")[0]

@@ -1,0 +1,328 @@
+"""A node and its coordinator with ranks in a wrapped call: what is excused, replaced, charged, and how the job ends."""
+
+from __future__ import annotations
+
+import signal as signals
+
+import pytest
+
+from supervisor.core.calls.words import (
+    Arrive,
+    Barrier,
+    Began,
+    Begin,
+    CallSettings,
+    Committed,
+    Enter,
+    Entered,
+    FromRank,
+    Interrupt,
+    Leave,
+    Leaving,
+    Refused,
+    Reported,
+    Restart,
+    Stage,
+    ToRank,
+)
+from supervisor.core.cluster import coordinator
+from supervisor.core.facts import (
+    CallWatch,
+    Evidence,
+    HangLimits,
+    JobState,
+    Progress,
+    WatchMode,
+)
+from supervisor.core.node import messages
+from tests.core.one_node import JOB, OneNode, rules, running
+
+SETTINGS = CallSettings(soft_timeout_s=10.0, hard_timeout_s=20.0, termination_grace_s=5.0)
+
+
+def say(job: OneNode, local_rank: int, word: FromRank, *, at: float | None = None) -> OneNode:
+    return job.send(messages.RankSaid(JOB, job.view().cycle, local_rank, word), at=at)
+
+
+def enter(job: OneNode, local_rank: int, *, call: int = 1, settings: CallSettings = SETTINGS) -> OneNode:
+    world_size = job.rules.local_world_size
+    return say(job, local_rank, Enter(call, local_rank, world_size, settings, Stage.ENTERING))
+
+
+def told(job: OneNode, kind: type[ToRank]) -> list[tuple[int, ...]]:
+    return [each.local_ranks for each in job.of(messages.TellRanks) if isinstance(each.order, kind)]
+
+
+def in_call(world_size: int = 3, *, max_restarts: int = 0, **changed: object) -> OneNode:
+    """All ranks run iteration 0 of call 1."""
+    job = running(rules(world_size, max_restarts=max_restarts, **changed))
+    for local_rank in range(world_size):
+        progress = Progress(0.0, 0.0)
+        job.send(messages.ClientJoined(JOB, 0, local_rank, job.rules.hang_limits, progress))
+    for local_rank in range(world_size):
+        enter(job, local_rank)
+    assert told(job, Entered) == [tuple(range(world_size))]
+    for local_rank in range(world_size):
+        say(job, local_rank, Began(1, 0, local_rank, world_size, local_rank, world_size))
+    return job
+
+
+def restart(job: OneNode, numbers: dict[int, int], *, iteration: int = 0) -> OneNode:
+    """Everybody who is left reports and arrives; `numbers` are current ranks by local rank."""
+    for local_rank in numbers:
+        say(job, local_rank, Reported(1, iteration))
+    for local_rank, rank in numbers.items():
+        say(job, local_rank, Arrive(1, iteration, Barrier.ITERATION, rank, True))
+    return job
+
+
+def finish(job: OneNode, numbers: dict[int, int], *, iteration: int = 1) -> OneNode:
+    size = len(numbers)
+    for local_rank, rank in numbers.items():
+        say(job, local_rank, Began(1, iteration, rank, size, rank, size))
+    for local_rank, rank in numbers.items():
+        say(job, local_rank, Arrive(1, iteration, Barrier.COMPLETION, rank, True))
+    assert [sorted(each) for each in told(job, Committed)] == [sorted(numbers)]
+    for local_rank in numbers:
+        say(job, local_rank, Leave(1, iteration, Leaving.DONE, ""))
+    return job
+
+
+def test_a_rank_killed_in_a_call_is_no_fault_of_the_group_and_the_rest_succeeds() -> None:
+    job = in_call().exit(0, 1, signal=9)
+    assert told(job, Interrupt) == [(0, 2)]
+    restart(job, {0: 0, 2: 2})
+    assert told(job, Begin) == [(0, 2)]
+    assert job.view().state is JobState.RUNNING
+    finish(job, {0: 0, 2: 1})
+    job.exit(0, 0, code=0).exit(0, 2, code=0).send(messages.WorkersEmptied(JOB, 0))
+    verdict = job.verdict()
+    assert verdict is not None
+    assert (verdict.state, verdict.exit_code) == (JobState.SUCCEEDED, 0)
+    assert verdict.reason == (
+        "all ranks that remained exited with code 0; rank 1 was lost in a wrapped call, which succeeded without"
+    )
+
+
+def test_what_a_lost_rank_has_left_behind_is_ended_at_once() -> None:
+    job = in_call().exit(0, 1, signal=9)
+    kill = messages.SignalWorkers(JOB, 0, 9, (1,), tree=True, sessions=(101,))
+    assert job.of(messages.SignalWorkers) == [kill]
+
+
+def test_the_exit_code_of_a_rank_that_left_is_excused_before_and_after_the_commit() -> None:
+    for leaves_late in (False, True):
+        job = in_call()
+        say(job, 1, Leave(1, 0, Leaving.FAULT, "SystemExit: 3"))
+        if not leaves_late:
+            job.exit(0, 1, code=3)
+        restart(job, {0: 0, 2: 2})
+        finish(job, {0: 0, 2: 1})
+        if leaves_late:
+            job.exit(0, 1, code=3)
+        job.exit(0, 0, code=0).exit(0, 2, code=0).send(messages.WorkersEmptied(JOB, 0))
+        verdict = job.verdict()
+        assert verdict is not None
+        assert verdict.state is JobState.SUCCEEDED
+
+
+def test_the_job_waits_for_the_call_though_only_excused_ranks_have_ended() -> None:
+    job = in_call(2).exit(0, 1, signal=9)
+    assert job.view().state is JobState.RUNNING
+    assert job.verdict() is None
+
+
+def test_a_failure_after_the_commit_is_an_ordinary_fault() -> None:
+    job = in_call(2)
+    for local_rank in range(2):
+        say(job, local_rank, Arrive(1, 0, Barrier.COMPLETION, local_rank, True))
+    job.exit(0, 1, code=1)
+    assert "rank 1 (pid 101) failed with exit code 1" in job.view().reason
+
+
+def test_when_nobody_is_left_the_group_faults_with_the_reasons_and_one_unit() -> None:
+    job = in_call(2, max_restarts=1)
+    say(job, 0, Leave(1, 0, Leaving.FAULT, "RestartAbort: too few"))
+    job.exit(0, 0, code=1)
+    say(job, 1, Leave(1, 0, Leaving.FAULT, "RestartAbort: too few"))
+    job.exit(0, 1, code=1).send(messages.WorkersEmptied(JOB, 0))
+    assert job.view().cycle == 1
+    assert coordinator.restarts_used(job.coordinator) == 1
+    (reason,) = job.said("call_lost")
+    assert reason.startswith("no rank is left in call 1: rank 0 left the call: RestartAbort: too few; rank 1 left")
+    assert job.said("root_cause_found") == []
+    assert job.said("restart_decided") == [f"{reason}; restarting at once, restarts used 1 of 1"]
+
+
+def test_ranks_that_live_on_after_a_lost_call_end_the_job_as_they_end() -> None:
+    job = in_call(2)
+    for local_rank in range(2):
+        say(job, local_rank, Leave(1, 0, Leaving.FAULT, "RestartAbort: enough"))
+    assert job.view().state is JobState.RUNNING
+    job.exit(0, 0, code=0).exit(0, 1, code=0).send(messages.WorkersEmptied(JOB, 0))
+    verdict = job.verdict()
+    assert verdict is not None
+    assert verdict.state is JobState.SUCCEEDED
+
+
+def test_a_rank_that_fails_before_it_has_entered_is_an_ordinary_fault() -> None:
+    job = running(rules(2, max_restarts=1))
+    enter(job, 0).exit(0, 1, signal=9)
+    assert job.view().state is JobState.RESTARTING
+
+
+def test_a_rank_that_ends_before_it_has_entered_is_not_waited_for() -> None:
+    job = running(rules(2))
+    enter(job, 0).exit(0, 1, code=0)
+    assert told(job, Refused) == [(0,)]
+
+
+def test_a_restart_of_the_cycle_forgets_the_call() -> None:
+    job = in_call(2, max_restarts=1)
+    job.send(messages.RestartRequested(JOB, "a person asked"))
+    job.exit(0, 0, signal=15).exit(0, 1, signal=15).send(messages.WorkersEmptied(JOB, 0))
+    assert job.said("rank_lost_in_call") == []
+    job.run_cycle(1)
+    enter(job, 0)
+    enter(job, 1)
+    assert told(job, Entered) == [(0, 1)]
+
+
+# --- new processes -------------------------------------------------------------------------------------------------
+
+
+def replaced() -> OneNode:
+    job = in_call(3, max_restarts=1).exit(0, 1, signal=9)
+    (respawn,) = job.of(messages.RespawnWorkers)
+    assert respawn == messages.RespawnWorkers(JOB, 0, (1,))
+    assert coordinator.restarts_used(job.coordinator) == 1
+    return job
+
+
+def test_a_killed_rank_gets_a_new_process_that_joins_the_next_iteration() -> None:
+    job = replaced().send(messages.WorkerSpawned(JOB, 0, 1, 201))
+    restart(job, {0: 0, 2: 2})
+    assert told(job, Begin) == []
+    enter(job, 1)
+    assert told(job, Begin) == [(0, 2)]
+    assert told(job, Entered) == [(1,)]
+    finish(job, {0: 0, 1: 1, 2: 2})
+    for local_rank in range(3):
+        job.exit(0, local_rank, code=0)
+    job.send(messages.WorkersEmptied(JOB, 0))
+    verdict = job.verdict()
+    assert verdict is not None
+    assert verdict.reason == "all ranks exited with code 0"
+
+
+def test_a_new_process_that_can_not_be_started_holds_nobody_up() -> None:
+    job = restart(replaced(), {0: 0, 2: 2})
+    job.send(messages.SpawnFailed(JOB, 0, 1, "cannot start x: not found", 127))
+    assert told(job, Begin) == [(0, 2)]
+    assert job.view().state is JobState.RUNNING
+
+
+def test_a_new_process_that_comes_too_late_is_refused_and_its_exit_excused() -> None:
+    job = restart(replaced().send(messages.WorkerSpawned(JOB, 0, 1, 201)), {0: 0, 2: 2})
+    job.pass_to(job.now_s + 5.0)
+    assert told(job, Begin) == [(0, 2)]
+    enter(job, 1)
+    assert told(job, Refused) == [(1,)]
+    finish(job, {0: 0, 2: 1})
+    job.exit(0, 1, code=1).exit(0, 0, code=0).exit(0, 2, code=0).send(messages.WorkersEmptied(JOB, 0))
+    verdict = job.verdict()
+    assert verdict is not None
+    assert verdict.state is JobState.SUCCEEDED
+
+
+def test_nothing_new_is_started_on_a_node_that_was_excluded_or_for_a_job_that_wants_its_end() -> None:
+    for action in ("exclude_this_node", "shutdown_workload"):
+        job = in_call(3, max_restarts=3)
+        job.send(messages.ControlRequested(JOB, 0, 0, action, "bad loss"))
+        job.exit(0, 1, signal=9)
+        assert job.of(messages.RespawnWorkers) == []
+        restart(job, {0: 0, 2: 2})
+        assert told(job, Begin) == [(0, 2)]
+
+
+def test_a_new_process_is_watched_as_the_first_one_was() -> None:
+    job = in_call(2, max_restarts=1, hang_limits=HangLimits(heartbeat_s=50.0)).exit(0, 1, signal=9)
+    job.send(messages.WorkerSpawned(JOB, 0, 1, 201))
+    beat = Progress(0.0, 0.0, heartbeat_at_s=0.0, heartbeats=1)
+    job.send(messages.ClientJoined(JOB, 0, 1, job.rules.hang_limits, beat))
+    job.send(messages.DeadlineReached(), at=50.0)
+    assert 1 in [each.local_rank for each in job.of(messages.ReadProgress)]
+
+
+# --- timeouts ------------------------------------------------------------------------------------------------------
+
+
+def page(job: OneNode, local_rank: int, progressed_at_s: float) -> OneNode:
+    stamps = CallWatch(WatchMode.ON, 0.0, progressed_at_s)
+    progress = Progress(0.0, 0.0, read_at_s=job.now_s, call_watch=stamps)
+    return job.send(messages.ProgressRead(JOB, 0, local_rank, progress))
+
+
+def test_a_rank_that_stands_still_restarts_all_and_is_ended_with_stacks_if_it_stays() -> None:
+    job = in_call(2).pass_to(10.0)
+    assert {each.local_rank for each in job.of(messages.ReadProgress)} == {0, 1}
+    page(job, 0, 10.0)
+    page(job, 1, 0.0)
+    assert told(job, Interrupt) == [(0, 1)]
+    say(job, 0, Reported(1, 0))
+    assert told(job, Restart) == [(0, 1)]
+    say(job, 0, Arrive(1, 0, Barrier.ITERATION, 0, True))
+    job.send(messages.DeadlineReached(), at=20.0)
+    page(job, 1, 0.0)
+    assert job.of(messages.CollectEvidence)
+    job.send(messages.EvidenceCollected(JOB, 0, Evidence(source="fake")))
+    page(job, 1, 0.0)
+    (signal,) = job.of(messages.SignalWorkers)
+    assert (signal.signal, signal.local_ranks, signal.tree, signal.resume) == (15, (1,), False, True)
+    assert job.said("hard_timeout_reached") == [
+        "rank 1 executed no Python code for 20.0 s (hard timeout 20.0 s); its process is ended"
+    ]
+    job.exit(0, 1, signal=int(signals.SIGTERM))
+    assert told(job, Begin) == [(0,)]
+
+
+def test_a_soft_timeout_alone_ends_nobody() -> None:
+    job = in_call(2).pass_to(10.0)
+    page(job, 0, 10.0)
+    page(job, 1, 0.0)
+    restart(job, {0: 0, 1: 1})
+    assert told(job, Begin) == [(0, 1)]
+    assert job.of(messages.SignalWorkers) == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "beats", "names"),
+    [
+        (HangLimits(heartbeat_s=25.0), 0, "the limit between heartbeats, 25.0 s"),
+        (HangLimits(initial_heartbeat_s=20.0), 0, "the limit to the first heartbeat, 20.0 s"),
+        (HangLimits(sections=(("step", 3.0),)), 0, "the limit of section 'step', 3.0 s"),
+        (HangLimits(), 0, ""),
+        (HangLimits(heartbeat_s=None), 3, ""),
+        (HangLimits(heartbeat_s=25.1), 3, ""),
+    ],
+)
+def test_limits_of_the_monitoring_that_leave_no_room_are_refused_with_both_values(
+    limits: HangLimits, beats: int, names: str
+) -> None:
+    job = running(rules(1, hang_limits=limits))
+    progress = Progress(0.0, 0.0, heartbeats=beats, heartbeat_at_s=0.0 if beats else None)
+    job.send(messages.ClientJoined(JOB, 0, 0, limits, progress))
+    enter(job, 0)
+    refusals = [each.order for each in job.of(messages.TellRanks) if isinstance(each.order, Refused)]
+    if names:
+        assert f"hard_timeout 20.0 s and termination_grace_time 5.0 s are not below {names}" in refusals[0].reason
+    else:
+        assert refusals == []
+
+
+def test_a_silent_connection_is_lost_in_time_and_its_process_ended() -> None:
+    job = in_call(2).send(messages.ClientLeft(JOB, 0, 1), at=5.0).pass_to(35.0)
+    assert job.said("rank_lost_in_call") == [
+        "rank 1 lost its connection and did not come back within 30 s, in iteration 0 of call 1"
+    ]
+    assert {each.local_ranks for each in job.of(messages.SignalWorkers)} == {(1,)}

@@ -1,0 +1,126 @@
+"""Stops and signals in every phase of a job: what is forwarded, how long it is waited for, how it ends."""
+
+from __future__ import annotations
+
+import signal as signals
+from collections.abc import Callable
+
+import pytest
+
+from supervisor.core.cluster import coordinator
+from supervisor.core.facts import HangLimits, JobState, Verdict
+from supervisor.core.node import messages
+from supervisor.core.node.messages import EndSpawner, FinishJob, KillTree, SignalWorkers, StopRequested, WorkersEmptied
+from tests.core.one_node import JOB, OneNode, hang, in_back_off, in_first_cycle, joined, rules, running
+
+SIGTERM = int(signals.SIGTERM)
+SIGINT = int(signals.SIGINT)
+TERM_ALL = SignalWorkers(JOB, 0, SIGTERM, resume=True)
+HEARTBEAT_5 = HangLimits(heartbeat_s=5.0)
+
+
+def before_spawner() -> OneNode:
+    return OneNode(rules(2))
+
+
+def before_store() -> OneNode:
+    return OneNode(rules(2)).send(messages.SpawnerReady(JOB))
+
+
+def starting() -> OneNode:
+    return before_store().send(messages.StoreReady(JOB, 0, "h", 1), messages.WorkerSpawned(JOB, 0, 0, 100))
+
+
+def examining() -> OneNode:
+    return hang(joined(running(rules(2, hang_limits=HEARTBEAT_5)), 0, 1), 1, at=5.0)
+
+
+def restarting() -> OneNode:
+    return running(rules(2)).exit(0, 1, code=1)
+
+
+@pytest.mark.parametrize("phase", [before_spawner, in_back_off])
+def test_a_stop_where_nothing_runs_ends_the_job_at_once(phase: Callable[[], OneNode]) -> None:
+    job = phase()
+    job.send(StopRequested(JOB, "the launcher got SIGTERM", SIGTERM))
+    assert job.actions[-1] == FinishJob(JOB, Verdict(JobState.STOPPED, 128 + SIGTERM, "the launcher got SIGTERM"))
+    assert job.actions[:-1] == [EndSpawner(JOB)]
+
+
+def test_a_stop_before_the_workers_ends_the_store() -> None:
+    job = before_store().send(StopRequested(JOB, "signalled", SIGINT))
+    assert job.actions == [KillTree(JOB, 0)]
+    job.send(messages.StoreReady(JOB, 0, "h", 1))
+    assert job.actions == []
+    job.send(WorkersEmptied(JOB, 0))
+    assert job.verdict() == Verdict(JobState.STOPPED, 128 + SIGINT, "signalled")
+
+
+@pytest.mark.parametrize("phase", [starting, in_first_cycle, examining, restarting])
+def test_a_signal_is_forwarded_in_every_phase_with_workers(phase: Callable[[], OneNode]) -> None:
+    job = phase()
+    job.send(StopRequested(JOB, "signalled", SIGINT))
+    assert job.actions == [SignalWorkers(JOB, 0, SIGINT, resume=True)]
+    assert job.view().state is JobState.STOPPING
+    job.send(WorkersEmptied(JOB, 0))  # nobody has asked for that yet
+    assert job.verdict() is None
+    for local_rank in (0, 1):
+        job.exit(0, local_rank, signal=SIGINT)
+    assert job.actions in ([KillTree(JOB, 0)], [])
+    job.send(WorkersEmptied(JOB, 0))
+    verdict = job.verdict()
+    assert verdict is not None
+    assert (verdict.state, verdict.exit_code) == (JobState.STOPPED, 128 + SIGINT)
+    assert coordinator.restarts_used(job.coordinator) <= 1, "a stop takes no unit"
+
+
+def test_a_forwarded_signal_that_all_ranks_answer_with_0_is_a_success() -> None:
+    job = in_first_cycle().send(StopRequested(JOB, "signalled", SIGTERM))
+    job.exit(0, 0, code=0).exit(0, 1, code=0).send(WorkersEmptied(JOB, 0))
+    assert job.verdict() == Verdict(JobState.SUCCEEDED, 0, "signalled; all ranks then exited with code 0")
+
+
+def test_a_command_stops_with_its_own_grace_and_exit_code() -> None:
+    job = in_first_cycle().send(StopRequested(JOB, "stopped by kim"))
+    assert job.actions == [TERM_ALL]
+    job.pass_to(14.9)
+    assert job.actions == []
+    job.pass_to(15.0)
+    assert job.actions == [KillTree(JOB, 0)]
+    job.send(WorkersEmptied(JOB, 0))
+    assert job.verdict() == Verdict(JobState.STOPPED, 1, "stopped by kim")
+
+
+def test_a_signal_has_its_own_longer_grace() -> None:
+    job = in_first_cycle().send(StopRequested(JOB, "signalled", SIGTERM))
+    job.pass_to(1799.0)
+    assert job.actions == []
+    job.pass_to(1800.0)
+    assert job.actions == [KillTree(JOB, 0)]
+
+
+def test_a_second_signal_kills_at_once_but_not_the_echo_of_the_first() -> None:
+    job = in_first_cycle().send(StopRequested(JOB, "signalled", SIGINT))
+    job.send(StopRequested(JOB, "signalled", SIGINT), at=0.05)
+    assert job.actions == []
+    job.send(StopRequested(JOB, "signalled again", SIGINT), at=0.5)
+    assert job.actions == [KillTree(JOB, 0)]
+    job.send(WorkersEmptied(JOB, 0))
+    assert job.verdict() == Verdict(JobState.STOPPED, 128 + SIGINT, "signalled")
+
+
+def test_a_command_after_a_signal_shortens_its_grace() -> None:
+    job = in_first_cycle().send(StopRequested(JOB, "signalled", SIGINT))
+    job.send(StopRequested(JOB, "stopped by kim"), at=2.0)
+    assert job.actions == [TERM_ALL]
+    job.pass_to(17.0)
+    assert job.actions == [KillTree(JOB, 0)]
+
+
+def test_a_signal_does_not_change_a_verdict_that_was_reached() -> None:
+    job = running(rules(2, max_restarts=0)).exit(0, 0, code=1)
+    job.send(StopRequested(JOB, "signalled", SIGINT))
+    job.exit(0, 1, signal=SIGINT).send(WorkersEmptied(JOB, 0))
+    verdict = job.verdict()
+    assert verdict is not None
+    assert (verdict.state, verdict.exit_code) == (JobState.FAILED, 1)

@@ -1,0 +1,249 @@
+"""What goes to the coordinator when, and what the coordinator's orders make of the ranks."""
+
+# pyright: reportUnusedExpression=false
+from __future__ import annotations
+
+from supervisor.core.calls.words import (
+    Arrive,
+    Barrier,
+    Began,
+    Begin,
+    CallSettings,
+    Committed,
+    Enter,
+    Entered,
+    Fault,
+    Interrupt,
+    Interruption,
+    Leave,
+    Leaving,
+    Lost,
+    Refused,
+    Reported,
+    Stage,
+    Started,
+    Told,
+    Value,
+    Word,
+)
+from supervisor.core.node import local_call
+from supervisor.core.node.local_call import (
+    CallEnded,
+    ClientJoined,
+    ClientLeft,
+    CondemnRank,
+    CycleBegun,
+    DeadlineReached,
+    Ordered,
+    RankEnded,
+    RankFaulted,
+    RankSaid,
+    RankStarted,
+    SettleExcuses,
+    TellCoordinator,
+    TellRanks,
+    UnwatchRank,
+    WatchRank,
+    WorkersEnding,
+)
+from supervisor.core.workers import Excuse
+from tests.core.playbook import Playbook
+
+SETTINGS = CallSettings(heartbeat_timeout_s=30.0)
+
+
+def enter(member: int, world_size: int, *, call: int = 1, stage: Stage = Stage.ENTERING, iteration: int = 0) -> Enter:
+    return Enter(call, member, world_size, SETTINGS, stage, iteration, member, world_size, True)
+
+
+def told(*words: tuple[int, Word]) -> TellCoordinator:
+    return TellCoordinator(tuple(Told(member, word) for member, word in words))
+
+
+def begun(size: int = 2, *, first_rank: int = 0, world_size: int | None = None) -> Playbook[local_call.State]:
+    """All local ranks are in iteration 0 of call 1, and have said so."""
+    world_size = world_size or size
+    play = Playbook(local_call.step, local_call.initial_state())
+    play >> CycleBegun(first_rank, size, world_size)
+    for local_rank in range(size):
+        play >> RankSaid(local_rank, enter(first_rank + local_rank, world_size))
+    assert len(play.of(TellCoordinator)) == 1
+    play >> Ordered(tuple(range(world_size)), Entered(1))
+    assert [each.local_rank for each in play.of(WatchRank)] == list(range(size))
+    for local_rank in range(size):
+        play >> RankSaid(local_rank, began(first_rank + local_rank, world_size))
+    return play
+
+
+def began(member: int, world_size: int, *, iteration: int = 0) -> Began:
+    return Began(1, iteration, member, world_size, member, world_size)
+
+
+def test_the_node_reports_when_its_last_rank_has_entered() -> None:
+    play = Playbook(local_call.step, local_call.initial_state()) >> CycleBegun(2, 2, 4)
+    play >> RankSaid(1, enter(3, 4)) << ()
+    play >> RankSaid(0, enter(2, 4)) << told((3, enter(3, 4)), (2, enter(2, 4)))
+
+
+def test_a_rank_whose_environment_was_changed_is_refused() -> None:
+    play = Playbook(local_call.step, local_call.initial_state()) >> CycleBegun(0, 2, 2)
+    play >> RankSaid(0, enter(1, 2))
+    (refusal,) = play.of(TellRanks)
+    assert isinstance(refusal.order, Refused)
+    assert "RANK is 1 of 2 in the environment and was 0 of 2 at the start" in refusal.order.reason
+    play.lacks(TellCoordinator)
+
+
+def test_what_all_say_is_told_once_and_a_fault_at_once_after_the_numbers() -> None:
+    play = Playbook(local_call.step, local_call.initial_state()) >> CycleBegun(0, 2, 2)
+    play >> RankSaid(0, enter(0, 2)) >> RankSaid(1, enter(1, 2)) >> Ordered((0, 1), Entered(1))
+    play >> RankSaid(0, began(0, 2)) << ()
+    fault = Fault(1, 0, 0, Interruption.EXCEPTION, "ValueError")
+    play >> RankSaid(0, fault) << told((0, began(0, 2)), (0, fault))
+    play >> RankSaid(1, began(1, 2)) << told((1, began(1, 2)))
+    play >> RankSaid(1, Reported(1, 0)) << told((1, Reported(1, 0)))
+
+
+def test_arrivals_are_told_together_but_the_first_return_of_an_active_rank_at_once() -> None:
+    play = begun(3)
+    for local_rank in (2, 0):
+        play >> RankSaid(local_rank, Arrive(1, 0, Barrier.COMPLETION, local_rank, True))
+        expected = 1 if local_rank == 2 else 0
+        assert len(play.of(TellCoordinator)) == expected
+    play >> RankSaid(1, Arrive(1, 0, Barrier.COMPLETION, 1, True))
+    (report,) = play.of(TellCoordinator)
+    assert [each.member for each in report.told] == [0, 1]
+
+
+def test_values_are_told_by_name_when_the_last_rank_has_given_its_own() -> None:
+    play = begun(2)
+    play >> RankSaid(0, Value(1, 0, "a", 0, "x")) >> RankSaid(0, Value(1, 0, "b", 0, "x")) << ()
+    play >> RankSaid(1, Value(1, 0, "b", 1, "y")) << told((0, Value(1, 0, "b", 0, "x")), (1, Value(1, 0, "b", 1, "y")))
+
+
+def test_a_value_for_the_iteration_that_is_about_to_begin_is_passed_on() -> None:
+    play = begun(1) >> RankSaid(0, Value(1, 1, "a", 0, "x"))
+    play << told((0, Value(1, 1, "a", 0, "x")))
+
+
+def test_a_loss_is_told_at_once_and_completes_what_only_it_kept_waiting() -> None:
+    play = begun(2) >> RankSaid(0, Reported(1, 0)) << ()
+    lost = Lost(Interruption.TERMINATED, "was killed by SIGKILL", failed=True)
+    play >> RankEnded(1, "was killed by SIGKILL", True)
+    play << (told((1, lost), (0, Reported(1, 0))), UnwatchRank(1))
+
+
+def test_what_belongs_to_another_call_or_iteration_goes_nowhere() -> None:
+    play = begun(1)
+    for word in (
+        Reported(2, 0),
+        Reported(1, 1),
+        Fault(1, 3, 0, Interruption.EXCEPTION, ""),
+        Leave(3, 0, Leaving.FAULT, ""),
+    ):
+        play >> RankSaid(0, word) << ()
+
+
+def test_a_node_without_calls_says_nothing_of_its_ends() -> None:
+    play = Playbook(local_call.step, local_call.initial_state()) >> CycleBegun(0, 2, 2)
+    play >> RankEnded(0, "exited with code 0", False)
+    play.lacks(TellCoordinator)
+    play >> RankSaid(1, enter(1, 2))
+    (report,) = play.of(TellCoordinator)
+    assert [(each.member, type(each.word)) for each in report.told] == [(0, Lost), (1, Enter)]
+
+
+def test_who_comes_back_says_where_it_stands_at_once() -> None:
+    play = begun(2) >> ClientLeft(0) >> ClientJoined(0)
+    back = enter(0, 2, stage=Stage.COMPLETING)
+    play >> RankSaid(0, back)
+    play.has(told((0, back)))
+    assert local_call.next_deadline_s(play.state) is None
+    arrival = Arrive(1, 0, Barrier.COMPLETION, 1, True)
+    play >> RankSaid(1, arrival) << told((1, arrival))
+
+
+def test_who_does_not_come_back_is_lost_and_its_process_condemned() -> None:
+    play = begun(2).at(10.0) >> ClientLeft(1) << ()
+    assert local_call.next_deadline_s(play.state) == 40.0
+    play.at(40.0) >> DeadlineReached()
+    text = "lost its connection and did not come back within 30 s"
+    play << (told((1, Lost(Interruption.UNRESPONSIVE, text, failed=False))), UnwatchRank(1), CondemnRank(1))
+
+
+def test_a_fault_that_the_supervisor_finds_is_a_report_too() -> None:
+    play = begun(2) >> RankFaulted(1, Interruption.SOFT_TIMEOUT, "executed no Python code for 60.0 s")
+    (report,) = play.of(TellCoordinator)
+    assert [each.member for each in report.told] == [1]
+    play >> RankSaid(0, Reported(1, 0)) << told((0, Reported(1, 0)))
+
+
+def test_orders_reach_the_ranks_of_this_node_only() -> None:
+    play = begun(2, first_rank=2, world_size=4) >> Ordered((0, 1), Interrupt(1, 0)) << ()
+    play >> Ordered((1, 2, 3), Interrupt(1, 0)) << TellRanks((0, 1), Interrupt(1, 0))
+
+
+def test_a_decision_moves_the_ranks_to_the_next_iteration() -> None:
+    play = begun(2) >> Ordered((0, 1), Begin(1, 1, 2))
+    assert [each.local_rank for each in play.of(WatchRank)] == [0, 1]
+    play >> RankSaid(0, Reported(1, 0)) << ()
+    play >> RankSaid(0, began(0, 2, iteration=1)) >> RankSaid(1, began(1, 2, iteration=1))
+    assert len(play.of(TellCoordinator)) == 1
+
+
+# --- excuses -------------------------------------------------------------------------------------------------------
+
+
+def excuses(play: Playbook[local_call.State], size: int = 2) -> list[Excuse]:
+    return [local_call.excuse(play.state, local_rank) for local_rank in range(size)]
+
+
+def test_ends_are_excused_from_the_first_iteration_to_the_commit() -> None:
+    play = Playbook(local_call.step, local_call.initial_state()) >> CycleBegun(0, 2, 2)
+    play >> RankSaid(0, enter(0, 2)) >> RankSaid(1, enter(1, 2))
+    assert excuses(play) == [Excuse.NONE, Excuse.NONE]
+    play >> Ordered((0, 1), Entered(1))
+    assert excuses(play) == [Excuse.OPEN, Excuse.OPEN]
+    play >> RankSaid(1, Leave(1, 0, Leaving.FAULT, "SystemExit"))
+    play >> Ordered((0,), Committed(1, 0)) >> CallEnded(1, True, "call 1 succeeded")
+    play.has(SettleExcuses(True, "call 1 succeeded"))
+    assert excuses(play) == [Excuse.NONE, Excuse.STANDS]
+
+
+def test_when_nobody_is_left_no_end_is_excused() -> None:
+    play = begun(2) >> RankEnded(0, "was killed by SIGKILL", True)
+    play >> RankSaid(1, Leave(1, 0, Leaving.FAULT, "RestartAbort"))
+    play >> CallEnded(1, False, "no rank is left")
+    play.has(SettleExcuses(False, "no rank is left"))
+    assert excuses(play) == [Excuse.NONE, Excuse.NONE]
+
+
+def test_who_waits_for_its_neighbours_when_the_call_ends_is_refused() -> None:
+    play = Playbook(local_call.step, local_call.initial_state()) >> CycleBegun(0, 2, 4)
+    play >> RankSaid(0, enter(0, 4)) >> CallEnded(1, False, "cannot begin call 1")
+    play.has(TellRanks((0,), Refused(1, "cannot begin call 1")))
+    play >> RankSaid(1, enter(1, 4)) << TellRanks((1,), Refused(1, "cannot begin call 1"))
+
+
+def test_a_new_process_is_excused_enters_at_once_and_is_a_member_from_then_on() -> None:
+    play = begun(2) >> RankEnded(1, "was killed by SIGKILL", True)
+    play >> RankStarted(1) << told((1, Started()))
+    assert excuses(play)[1] is Excuse.OPEN
+    play >> RankSaid(1, enter(1, 2)) << told((1, enter(1, 2)))
+    play >> Ordered((1,), Entered(1, 1, (Begin(1, 1, 2),)))
+    play >> RankSaid(1, Reported(1, 1)) << ()
+    play >> Ordered((0,), Begin(1, 1, 2)) >> RankSaid(0, Reported(1, 1))
+    assert len(play.of(TellCoordinator)) == 1
+
+
+def test_a_new_process_that_is_refused_stays_excused() -> None:
+    play = begun(2) >> RankEnded(1, "was killed by SIGKILL", True) >> RankStarted(1)
+    play >> RankSaid(1, enter(1, 2)) >> Ordered((1,), Refused(1, "the others have gone on"))
+    assert excuses(play)[1] is Excuse.OPEN
+
+
+def test_nothing_is_news_once_the_workers_are_being_ended() -> None:
+    play = begun(2) >> WorkersEnding() << ()
+    play >> RankEnded(0, "was killed by SIGTERM", True) << ()
+    play >> RankSaid(1, Reported(1, 0)) << ()
+    play >> Ordered((0, 1), Interrupt(1, 0)) << ()

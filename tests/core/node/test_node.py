@@ -1,0 +1,87 @@
+"""Several jobs in one step, fences, deadlines, and what status is shown."""
+
+from __future__ import annotations
+
+import signal as signals
+
+from supervisor.core.facts import HangLimits, JobRules, JobState, Progress
+from supervisor.core.node import messages, node
+from tests.core.one_node import JOB, OneNode, rules, running
+
+
+def test_jobs_do_not_know_each_other() -> None:
+    state = node.initial_state("a")
+    for job_id in ("x", "y"):
+        state, actions = node.step(state, messages.JobSubmitted(JobRules(job_id, 1)), now_s=0.0)
+        assert {action.job_id for action in actions} == {job_id}
+    before = state.jobs["y"]
+    state, actions = node.step(state, messages.SpawnerLost("x", "gone"), now_s=1.0)
+    assert state.jobs["y"] is before
+    assert {action.job_id for action in actions} == {"x"}
+
+
+def test_what_concerns_no_known_job_is_dropped() -> None:
+    state = node.initial_state("a")
+    assert node.step(state, messages.SpawnerReady("nobody"), now_s=0.0) == (state, ())
+    assert node.view(state, "nobody") is None
+    assert node.next_deadline_s(state) is None
+
+
+def test_a_live_job_is_not_submitted_twice_and_an_ended_one_may_be() -> None:
+    job = running(rules(1))
+    before = job.state
+    job.send(messages.JobSubmitted(rules(1)))
+    assert (job.state, job.actions) == (before, [])
+    job.exit(0, 0, code=0).send(messages.WorkersEmptied(JOB, 0))
+    assert job.view().state is JobState.SUCCEEDED
+    job.send(messages.JobSubmitted(rules(1)))
+    assert job.view().state is JobState.PENDING
+
+
+def test_ended_jobs_are_kept_for_a_while_and_bounded() -> None:
+    state = node.initial_state("a")
+    for number in range(node.ENDED_JOBS_MAX + 5):
+        state, _ = node.step(state, messages.JobSubmitted(JobRules(f"job{number}", 1)), now_s=0.0)
+        stop = messages.VerdictReached(f"job{number}", node.job.Verdict(JobState.FAILED, 1, "x"))
+        state, _ = node.step(state, stop, now_s=0.0)
+    assert len(state.jobs) == node.ENDED_JOBS_MAX + 1
+    assert node.view(state, "job0") is None
+
+
+def test_the_next_deadline_is_the_earliest_of_all_ranks() -> None:
+    job = running(rules(2, hang_limits=HangLimits(heartbeat_s=10.0)))
+    assert node.next_deadline_s(job.state) is None
+    for local_rank, beat_s in ((0, 5.0), (1, 3.0)):
+        progress = Progress(0.0, 0.0, heartbeat_at_s=beat_s, heartbeats=1)
+        job.send(messages.ClientJoined(JOB, 0, local_rank, job.rules.hang_limits, progress))
+    assert node.next_deadline_s(job.state) == 13.0
+    job.send(messages.DeadlineReached(), at=12.9)
+    assert job.actions == []
+    job.send(messages.DeadlineReached(), at=13.0)
+    assert job.actions == [messages.ReadProgress(JOB, 0, 1)]
+    job.send(messages.ClientLeft(JOB, 0, 1))
+    assert node.next_deadline_s(job.state) == 15.0
+
+
+def test_a_rank_that_the_job_does_not_have_is_ignored() -> None:
+    job = running(rules(1))
+    before = job.state
+    job.send(messages.ClientJoined(JOB, 0, 7, HangLimits(), Progress(0.0, 0.0)), messages.WorkerSpawned(JOB, 0, 7, 1))
+    assert job.state == before
+
+
+def test_the_view_of_ranks_through_a_cycle() -> None:
+    job = OneNode(rules(4)).send(messages.SpawnerReady(JOB))
+    assert job.view().ranks == ()
+    job.run_cycle(0)
+    assert [each.state for each in job.view().ranks] == ["running"] * 4
+    job.exit(0, 0, code=0).exit(0, 1, code=7)
+    job.exit(0, 2, signal=int(signals.SIGTERM))
+    assert [each.state for each in job.view().ranks] == ["exited", "failed", "stopped", "running"]
+    assert [each.pid for each in job.view().ranks] == [100, 101, 102, 103]
+    job.pass_to(20.0)
+    job.send(messages.WorkersEmptied(JOB, 0, stuck_pids=(103,)))
+    job.send(messages.StoreReady(JOB, 1, "h", 1), messages.WorkerSpawned(JOB, 1, 0, 200))
+    assert [each.state for each in job.view().ranks] == ["running", "starting", "starting", "starting"]
+    view = job.view()
+    assert (view.cycle, view.cycle_started_at_s, view.verdict) == (1, 20.0, None)

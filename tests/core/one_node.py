@@ -1,0 +1,152 @@
+"""A node and the coordinator of its one job, joined as the engine joins them; the test plays everything outside."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from supervisor.core.cluster import coordinator
+from supervisor.core.cluster import messages as cluster
+from supervisor.core.facts import JobEvent, JobRules, JobState, JobView, Progress, RestartRules, Verdict, WorkerExit
+from supervisor.core.node import messages, node
+
+A = TypeVar("A")
+JOB = "job"
+
+
+def rules(world_size: int = 2, *, max_restarts: int = 3, **changed: object) -> JobRules:
+    restart = RestartRules(max_restarts=max_restarts)
+    return JobRules(JOB, world_size, **({"restart": restart} | changed))  # pyright: ignore[reportArgumentType]
+
+
+class OneNode:
+    """`actions` holds what came out since the last `send`, what was said to the coordinator left out."""
+
+    def __init__(self, of: JobRules, *, now_s: float = 0.0) -> None:
+        self.rules = of
+        self.now_s = now_s
+        self.state = node.initial_state("a")
+        self.coordinator = coordinator.initial_state(JOB)
+        self.actions: list[messages.Action] = []
+        self.events: list[JobEvent] = []
+        self.told: list[cluster.Event] = []
+        self.send(messages.JobSubmitted(of))
+
+    def send(self, *events: messages.Event, at: float | None = None) -> OneNode:
+        self.now_s = self.now_s if at is None else at
+        self.actions = []
+        for event in events:
+            self._send(event)
+        return self
+
+    def pass_to(self, now_s: float) -> OneNode:
+        """The timer goes off as often as it has to until then."""
+        kept: list[messages.Action] = []
+        while True:
+            moments = (node.next_deadline_s(self.state), coordinator.next_deadline_s(self.coordinator))
+            due_s = min((each for each in moments if each is not None), default=None)
+            if due_s is None or due_s > now_s:
+                self.now_s = now_s
+                self.actions = kept
+                return self
+            self.send(messages.DeadlineReached(), at=max(self.now_s, due_s))
+            self._coordinate(cluster.DeadlineReached())
+            kept += self.actions
+
+    def of(self, kind: type[A]) -> list[A]:
+        return [action for action in self.actions if isinstance(action, kind)]
+
+    def said(self, kind: str) -> list[str]:
+        return [event.reason for event in self.events if event.kind == kind]
+
+    def view(self) -> JobView:
+        view = node.view(self.state, JOB)
+        assert view is not None
+        return view
+
+    def verdict(self) -> Verdict | None:
+        return self.view().verdict
+
+    # --- the outside
+
+    def run_cycle(self, cycle: int) -> OneNode:
+        """The store and all workers of the cycle come up; pids are 100, 101, …"""
+        self.send(messages.StoreReady(JOB, cycle, "127.0.0.1", 30000 + cycle))
+        ranks = range(self.rules.local_world_size)
+        return self.send(*(messages.WorkerSpawned(JOB, cycle, each, 100 + each) for each in ranks))
+
+    def exit(self, cycle: int, local_rank: int, *, code: int | None = None, signal: int | None = None) -> OneNode:
+        return self.send(messages.WorkerExited(JOB, cycle, self.ended(local_rank, code=code, signal=signal)))
+
+    def ended(
+        self, local_rank: int, *, code: int | None = None, signal: int | None = None, error_at: float | None = None
+    ) -> WorkerExit:
+        error = "boom" if error_at is not None else ""
+        return WorkerExit(
+            local_rank, local_rank, 100 + local_rank, code, signal, self.now_s, error=error, error_at_unix_s=error_at
+        )
+
+    def _send(self, event: messages.Event) -> None:
+        self.state, actions = node.step(self.state, event, now_s=self.now_s)
+        for action in actions:
+            match action:
+                case messages.TellCoordinator(report=report):
+                    self.told.append(report)
+                    self._coordinate(report)
+                case messages.Publish(event=said):
+                    self.events.append(said)
+                case _:
+                    self.actions.append(action)
+
+    def _coordinate(self, report: cluster.Event) -> None:
+        self.coordinator, orders = coordinator.step(self.coordinator, report, now_s=self.now_s, jitter=0.0)
+        for order in orders:
+            match order:
+                case cluster.OrderCycle(assignment=assignment, reason=reason):
+                    self._send(messages.CycleOrdered(JOB, assignment, reason))
+                case cluster.AnnounceRestart(next_cycle, reason):
+                    self._send(messages.RestartAnnounced(JOB, next_cycle, reason))
+                case cluster.ReachVerdict(verdict):
+                    self._send(messages.VerdictReached(JOB, verdict))
+                case cluster.OrderCall(cycle, members, order):
+                    self._send(messages.CallOrdered(JOB, cycle, members, order))
+                case cluster.OrderRespawn(cycle, members, reason):
+                    self._send(messages.RespawnOrdered(JOB, cycle, members, reason))
+                case cluster.EndCall(cycle, call, stands, reason):
+                    self._send(messages.CallEnded(JOB, cycle, call, stands, reason))
+                case cluster.Publish(event=said):
+                    self.events.append(said)
+
+
+def running(of: JobRules) -> OneNode:
+    """A job whose first cycle runs."""
+    return OneNode(of).send(messages.SpawnerReady(JOB)).run_cycle(0)
+
+
+def in_first_cycle() -> OneNode:
+    return running(rules(2))
+
+
+def in_back_off() -> OneNode:
+    job = running(rules(1, max_restarts=99))
+    for cycle in range(6):
+        job.exit(cycle, 0, code=1).send(messages.WorkersEmptied(JOB, cycle))
+        if job.actions:
+            job.run_cycle(cycle + 1)
+    assert job.view().state is JobState.RESTARTING
+    assert job.view().reason.endswith("6 cycles in a row lived less than 5 s")
+    return job
+
+
+def joined(job: OneNode, *local_ranks: int, cycle: int = 0) -> OneNode:
+    """Clients whose last heartbeat is now."""
+    progress = Progress(job.now_s, job.now_s, heartbeat_at_s=job.now_s, heartbeats=1)
+    limits = job.rules.hang_limits
+    return job.send(*(messages.ClientJoined(JOB, cycle, each, limits, progress) for each in local_ranks))
+
+
+def hang(job: OneNode, *local_ranks: int, at: float, cycle: int = 0) -> OneNode:
+    """These ranks have said nothing since they joined at 0."""
+    silent = Progress(0.0, 0.0, heartbeat_at_s=0.0, heartbeats=1)
+    job.send(messages.DeadlineReached(), at=at)
+    answers = [messages.ProgressRead(JOB, cycle, each, silent) for each in local_ranks]
+    return job.send(*answers)

@@ -1,0 +1,400 @@
+"""Wrapped calls of many ranks on several nodes, with everything that can go wrong, in one heap of (time, what).
+
+The production machines (one local_call for each node, one iteration machine) between simulated ranks. Ranks fail,
+leave, die, are killed while they hang, lose their connection with frames in both directions, return at different times;
+all supervisors may forget everything. Whatever happens, what may never be seen is written to `complaints`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable
+
+from supervisor.core.calls import orders
+from supervisor.core.calls.words import (
+    Arrive,
+    Barrier,
+    Began,
+    Begin,
+    CallSettings,
+    Committed,
+    Completed,
+    Enter,
+    Entered,
+    Exchanged,
+    Fault,
+    FromRank,
+    Interrupt,
+    Interruption,
+    Leave,
+    Leaving,
+    Refused,
+    Reported,
+    Restart,
+    Stage,
+    ToRank,
+    Value,
+)
+from supervisor.core.cluster import iteration
+from supervisor.core.node import local_call
+from tests.core.call_checks import CallChecks, is_excused_refusal
+from tests.core.simulated_rank import Odds, SimulatedRank
+
+SETTINGS = CallSettings(last_call_wait_s=1.0, barrier_timeout_s=60.0, heartbeat_timeout_s=5.0)
+END_S = 5000.0
+ITERATIONS_MAX = 60
+
+
+class SimulatedCall:
+    """`run` plays until nothing happens any more."""
+
+    def __init__(self, seed: int, *, nodes: int, per_node: int, odds: Odds, units: int = 0, calls: int = 2) -> None:
+        self.random = random.Random(seed)
+        self.odds = odds
+        self.world_size = nodes * per_node
+        self.per_node = per_node
+        self.units = units
+        self.calls = calls
+        self.active_max = self.random.choice([self.world_size, max(1, self.world_size - 1)])
+        if odds.discarded:
+            self.active_max = self.world_size  # The last active one must not be the one that goes.
+        self.exchanges = self.random.random() < 0.5
+        self.now_s = 0.0
+        self.machine = iteration.initial_state(self.world_size)
+        self.nodes = [local_call.initial_state() for _ in range(nodes)]
+        self.ranks = [SimulatedRank(member, self.world_size) for member in range(self.world_size)]
+        self.checks = CallChecks(bool(odds.forgets))
+        self.complaints = self.checks.complaints
+        self.ends: list[orders.EndCall] = []
+        self.replaced = 0
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._sequence = 0
+        self._up: list[deque[iteration.Report]] = [deque() for _ in range(nodes)]
+        self._connections = 0
+
+    # --- time
+
+    def after(self, delay_s: float, what: Callable[[], None]) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (self.now_s + delay_s, self._sequence, what))
+
+    def chance(self, odds: float) -> bool:
+        return self.random.random() < odds
+
+    def run(self) -> SimulatedCall:
+        for number in range(len(self.nodes)):
+            self.tell_node(number, local_call.CycleBegun(number * self.per_node, self.per_node, self.world_size))
+        for rank in self.ranks:
+            self.after(self.random.uniform(0, 1), lambda rank=rank: self._enter(rank, 1))
+        if self.chance(self.odds.forgets):
+            self.after(self.random.uniform(1, 20), self._forget_everything)
+        while True:
+            timers = [iteration.next_deadline_s(self.machine), *map(local_call.next_deadline_s, self.nodes)]
+            deadline_s = min((each for each in timers if each is not None), default=None)
+            if deadline_s is not None and (not self._heap or deadline_s <= self._heap[0][0]):
+                self.now_s = max(self.now_s, deadline_s)
+                self.tell_machine(iteration.DeadlineReached())
+                for number in range(len(self.nodes)):
+                    self.tell_node(number, local_call.DeadlineReached())
+            elif self._heap:
+                self.now_s, _, what = heapq.heappop(self._heap)
+                what()
+            else:
+                break
+            if self.now_s > END_S or self.machine.iteration > ITERATIONS_MAX:
+                self.complaints.append(f"no end at {self.now_s:.0f} s in iteration {self.machine.iteration}")
+                break
+        self._check_end()
+        return self
+
+    def _check_end(self) -> None:
+        for rank in self.ranks:
+            if rank.alive and not rank.out and rank.stage is not None:
+                self.complaints.append(
+                    f"rank {rank.member} waits for ever in {rank.stage!r} of iteration {rank.iteration}, "
+                    f"the machine is in {self.machine.phase}"
+                )
+            if rank.waits_for_decision:
+                self.complaints.append(f"rank {rank.member}, which has left, is never told the decision")
+
+    # --- machines
+
+    def tell_node(self, number: int, event: local_call.Event) -> None:
+        self.nodes[number], actions = local_call.step(self.nodes[number], event, now_s=self.now_s)
+        for action in actions:
+            match action:
+                case local_call.TellCoordinator(told):
+                    self._up[number].append(iteration.Report(f"node{number}", told))
+                    self.after(self.random.uniform(0, 0.01), lambda: self._deliver_up(number))
+                case local_call.TellRanks(local_ranks, order):
+                    for local_rank in local_ranks:
+                        self._tell_rank(self.ranks[number * self.per_node + local_rank], order)
+                case local_call.CondemnRank(local_rank):
+                    rank = self.ranks[number * self.per_node + local_rank]
+                    self.after(0.5, lambda rank=rank: self._die(rank))
+                case local_call.WatchRank() | local_call.UnwatchRank() | local_call.SettleExcuses():
+                    pass
+
+    def _deliver_up(self, number: int) -> None:
+        if self._up[number]:
+            self.tell_machine(self._up[number].popleft())  # In order, whatever delay was drawn.
+
+    def tell_machine(self, event: iteration.Event) -> None:
+        self.machine, actions = iteration.step(self.machine, event, now_s=self.now_s, units_left=self.units)
+        for action in actions:
+            match action:
+                case orders.Tell(members, order):
+                    self.checks.note_order(order, self.machine)
+                    for number in range(len(self.nodes)):
+                        ordered = local_call.Ordered(members, order)
+                        self.tell_node(number, ordered)
+                case orders.Replace(lost, takes_unit):
+                    self.units -= takes_unit
+                    if self.units < 0:
+                        self.complaints.append("more units were taken than there were")
+                    for _, member in lost:
+                        self.after(self.random.uniform(0, 0.2), lambda member=member: self._respawn(member))
+                case orders.EndCall(call, stands, reason):
+                    self.ends.append(action)
+                    for number in range(len(self.nodes)):
+                        self.tell_node(number, local_call.CallEnded(call, stands, reason))
+                case orders.Say(kind, _, at):
+                    self.checks.note_event(kind, at, self.machine, now_s=self.now_s)
+
+    def _forget_everything(self) -> None:
+        """The supervisors are new; all connections are lost."""
+        self.machine = iteration.initial_state(self.world_size)
+        for queue in self._up:
+            queue.clear()
+        for number in range(len(self.nodes)):
+            self.nodes[number] = local_call.initial_state()
+            self.tell_node(number, local_call.CycleBegun(number * self.per_node, self.per_node, self.world_size))
+        for rank in self.ranks:
+            if rank.alive:
+                rank.connection = 0
+                self.after(self.random.uniform(0, 2), lambda rank=rank: self._reconnect(rank))
+            else:
+                self._node_of(rank, local_call.RankEnded(self._local(rank), "killed", failed=True))
+
+    # --- connections
+
+    def _local(self, rank: SimulatedRank) -> int:
+        return rank.member % self.per_node
+
+    def _node_of(self, rank: SimulatedRank, event: local_call.Event) -> None:
+        if self.ranks[rank.member] is rank:
+            self.tell_node(rank.member // self.per_node, event)
+
+    def _tell_rank(self, rank: SimulatedRank, order: ToRank) -> None:
+        connection = rank.connection
+        if connection:
+            self.after(0.001, lambda: self._hear(rank, order) if rank.connection == connection and rank.alive else None)
+
+    def say(self, rank: SimulatedRank, word: FromRank) -> None:
+        connection = rank.connection
+        if connection:
+
+            def arrive() -> None:
+                if rank.connection == connection:
+                    self._node_of(rank, local_call.RankSaid(self._local(rank), word))
+
+            self.after(0.001, arrive)
+
+    def _disconnect(self, rank: SimulatedRank) -> None:
+        if rank.alive and rank.connection:
+            rank.connection, rank.waits_for_decision = 0, False
+            self._node_of(rank, local_call.ClientLeft(self._local(rank)))
+            self.after(self.random.choice([0.01, 0.3, 1.5, 20.0]), lambda: self._reconnect(rank))
+
+    def _connect(self, rank: SimulatedRank) -> None:
+        self._connections += 1
+        rank.connection = self._connections
+        self._node_of(rank, local_call.ClientJoined(self._local(rank)))
+
+    def _reconnect(self, rank: SimulatedRank) -> None:
+        if not rank.alive or rank.connection:
+            return
+        self._connect(rank)
+        if rank.farewell is not None:
+            self.say(rank, rank.farewell)  # It may not have come.
+        elif rank.stage is not None and not rank.out:
+            self.say(rank, self._entry(rank))
+        if rank.stage is Stage.RUNNING and self.exchanges:
+            self._give_value(rank)  # It is repeated until it is answered.
+
+    def _entry(self, rank: SimulatedRank) -> Enter:
+        assert rank.stage is not None
+        return Enter(
+            call=rank.call,
+            initial_rank=rank.member,
+            initial_world_size=self.world_size,
+            settings=SETTINGS,
+            stage=rank.stage,
+            iteration=rank.iteration,
+            rank=rank.rank,
+            world_size=rank.size,
+            active=rank.active,
+        )
+
+    # --- what a rank does
+
+    def _enter(self, rank: SimulatedRank, call: int) -> None:
+        if not rank.alive or rank.out:
+            return
+        if not rank.connection:
+            self._connect(rank)
+        rank.call, rank.iteration, rank.stage = call, 0, Stage.ENTERING
+        rank.rank, rank.size, rank.is_restarting = rank.member, self.world_size, False
+        self.say(rank, self._entry(rank))
+        self._plan_trouble(rank)
+        self.after(SETTINGS.barrier_timeout_s, lambda: self._give_up_entering(rank, call))
+
+    def _give_up_entering(self, rank: SimulatedRank, call: int) -> None:
+        """BarrierTimeout at the initial barrier."""
+        if rank.stage is Stage.ENTERING and rank.call == call:
+            self._leave(rank, Leaving.FAULT)
+
+    def _plan_trouble(self, rank: SimulatedRank) -> None:
+        """At any moment of what follows."""
+        when_s = self.random.choice([0.0005, 0.002, 0.005, 0.5, 3.0]) * self.random.uniform(0.5, 2)
+        if self.chance(self.odds.dies):
+            self.after(when_s, lambda: self._die(rank))
+        elif self.chance(self.odds.leaves):
+            self.after(when_s, lambda: self._leave(rank, Leaving.FAULT))
+        if self.chance(self.odds.disconnects):
+            self.after(when_s * self.random.uniform(0.2, 2), lambda: self._disconnect(rank))
+
+    def _begin(self, rank: SimulatedRank) -> None:
+        position = (rank.call, rank.iteration)
+        if self.chance(self.odds.discarded):
+            self._leave(rank, Leaving.DISCARDED)
+            return
+        rank.stage, rank.is_restarting = Stage.RUNNING, False
+        rank.active = rank.rank < self.active_max
+        if self.exchanges:
+            self._give_value(rank)
+        active = min(rank.size, self.active_max)
+        self.checks.note_began(rank, active)
+        self.say(rank, Began(*position, rank.rank, rank.size, rank.rank if rank.active else None, active))
+        if self.chance(self.odds.fails) and rank.active:
+            self.after(self.random.uniform(0, 2), lambda: self._fail(rank, position))
+        elif self.chance(self.odds.hangs):
+            self.after(self.random.uniform(2, 6), lambda: self._is_found_hanging(rank, position))
+        elif rank.active:
+            self.after(self.random.uniform(0, 3), lambda: self._return(rank, position))
+        self._plan_trouble(rank)
+
+    def _give_value(self, rank: SimulatedRank) -> None:
+        self.say(rank, Value(rank.call, rank.iteration, "tree/1", rank.rank, f"of {rank.member}"))
+
+    def _fail(self, rank: SimulatedRank, position: tuple[int, int]) -> None:
+        if self._is_at(rank, position, Stage.RUNNING):
+            rank.stage = Stage.UNWINDING
+            self.say(rank, Fault(*position, rank.rank, Interruption.EXCEPTION, "ValueError: bad loss"))
+
+    def _return(self, rank: SimulatedRank, position: tuple[int, int]) -> None:
+        if self._is_at(rank, position, Stage.RUNNING):
+            rank.stage = Stage.COMPLETING
+            self.say(rank, Arrive(*position, Barrier.COMPLETION, rank.rank, rank.active))
+
+    def _is_found_hanging(self, rank: SimulatedRank, position: tuple[int, int]) -> None:
+        if not self._is_at(rank, position, Stage.RUNNING):
+            return
+        text = "executed no Python code for 60.0 s"
+        self._node_of(rank, local_call.RankFaulted(self._local(rank), Interruption.SOFT_TIMEOUT, text))
+        rank.connection = 0 if self.chance(0.2) else rank.connection
+        self.after(3.0, lambda: self._die(rank))
+
+    def _is_at(self, rank: SimulatedRank, position: tuple[int, int], stage: Stage) -> bool:
+        return rank.alive and not rank.out and (rank.call, rank.iteration) == position and rank.stage is stage
+
+    def _leave(self, rank: SimulatedRank, why: Leaving) -> None:
+        if not rank.alive or rank.out or rank.stage is None:
+            return
+        if not rank.connection:
+            self._connect(rank)
+            self.say(rank, self._entry(rank))
+        # It waits for what becomes of the others; not where its connection is lost meanwhile.
+        rank.waits_for_decision = why is Leaving.FAULT and rank.stage is not Stage.ENTERING and not self.odds.forgets
+        rank.out = f"left: {why!r}"
+        rank.farewell = Leave(rank.call, rank.iteration, why, "SystemExit: 1")
+        self.say(rank, rank.farewell)
+        self.after(self.random.uniform(0, 100), lambda: self._die(rank))
+
+    def _die(self, rank: SimulatedRank) -> None:
+        if not rank.alive:
+            return
+        rank.alive, rank.connection, rank.waits_for_decision = False, 0, False
+        if self.chance(0.5):
+            self._node_of(rank, local_call.ClientLeft(self._local(rank)))
+        ended = local_call.RankEnded(self._local(rank), "was killed by SIGKILL", failed=True)
+        self.after(self.random.uniform(0, 0.02), lambda: self._node_of(rank, ended))
+
+    def _respawn(self, member: int) -> None:
+        self.replaced += 1
+        rank = SimulatedRank(member, self.world_size)
+        self.ranks[member] = rank
+        self._node_of(rank, local_call.RankStarted(self._local(rank)))
+        if self.chance(self.odds.spawn_fails):
+            rank.alive = False
+            self._node_of(rank, local_call.RankEnded(self._local(rank), "cannot start", failed=True))
+            return
+        late = self.chance(self.odds.late)
+        self.after(self.random.uniform(8, 20) if late else self.random.uniform(0, 1), lambda: self._enter(rank, 1))
+
+    # --- what a rank is told
+
+    def _hear(self, rank: SimulatedRank, order: ToRank) -> None:  # noqa: C901 - one case for each order
+        if isinstance(order, Begin | Refused) and order.call == rank.call:
+            rank.waits_for_decision = False
+        if rank.out or order.call != rank.call or rank.stage is None:
+            return
+        match order:
+            case Entered(_, at, history):
+                if rank.stage is not Stage.ENTERING:
+                    return
+                for begin in history:
+                    if not rank.assign(begin):
+                        self.complaints.append(f"rank {rank.member} enters an iteration without itself: {history}")
+                if rank.iteration != at:
+                    self.complaints.append(f"rank {rank.member} enters iteration {at} with history {history}")
+                self._begin(rank)
+            case Interrupt(_, at):
+                if at == rank.iteration and rank.stage in (Stage.RUNNING, Stage.COMPLETING, Stage.UNWINDING):
+                    self.say(rank, Reported(rank.call, at))
+            case Restart(_, at, records):
+                if at != rank.iteration or rank.stage is Stage.RESTARTING or rank.is_restarting:
+                    return
+                if not records:
+                    self.complaints.append("a restart without a reason")
+                rank.stage, rank.is_restarting = Stage.UNWINDING, True
+                self.after(self.random.uniform(0, 0.5), lambda: self._arrive(rank, (rank.call, at)))
+            case Begin():
+                if rank.stage is Stage.RESTARTING and order.iteration == rank.iteration + 1:
+                    if not rank.assign(order):
+                        self.complaints.append(f"rank {rank.member} lives and is told that it does not: {order}")
+                    self._begin(rank)
+            case Completed(_, at):
+                if at == rank.iteration and rank.stage is Stage.RUNNING and not rank.active:
+                    self._return(rank, (rank.call, at))
+            case Committed(_, at):
+                if rank.stage is not Stage.COMPLETING or at != rank.iteration:
+                    self.complaints.append(f"rank {rank.member} has not arrived, and is told that all have")
+                self.say(rank, Leave(rank.call, at, Leaving.DONE, ""))
+                rank.stage = None
+                if rank.call < self.calls:
+                    self.after(self.random.uniform(0, 1), lambda: self._enter(rank, rank.call + 1))
+            case Refused(_, reason):
+                rank.out = reason
+                if self.odds.forgets == 0 and not is_excused_refusal(reason):
+                    self.complaints.append(f"rank {rank.member} was refused: {reason}")
+                self.after(1.0, lambda: self._die(rank))
+            case Exchanged():
+                rank.values[order.name] = order.values
+
+    def _arrive(self, rank: SimulatedRank, position: tuple[int, int]) -> None:
+        if rank.alive and not rank.out and (rank.call, rank.iteration) == position and rank.is_restarting:
+            rank.stage = Stage.RESTARTING
+            self.say(rank, Arrive(*position, Barrier.ITERATION, rank.rank, rank.active))

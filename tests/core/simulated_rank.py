@@ -1,0 +1,51 @@
+"""One process of a simulated wrapped call: where it stands, and what may happen to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from supervisor.core.calls.words import Begin, Leave, Stage
+
+
+@dataclass(frozen=True)
+class Odds:
+    fails: float = 0.3
+    dies: float = 0.1
+    leaves: float = 0.05
+    hangs: float = 0.05
+    disconnects: float = 0.1
+    forgets: float = 0.0
+    discarded: float = 0.0
+    spawn_fails: float = 0.2
+    late: float = 0.3
+
+
+@dataclass(eq=False)
+class SimulatedRank:
+    """One process. `stage` None: in no call (any more)."""
+
+    member: int
+    world_size: int
+    alive: bool = True
+    connection: int = 0  # counts; 0: none now
+    stage: Stage | None = None
+    call: int = 0
+    iteration: int = 0
+    rank: int = 0
+    size: int = 0
+    active: bool = True
+    values: dict[str, tuple[tuple[int, str], ...]] = field(default_factory=dict[str, "tuple[tuple[int, str], ...]"])
+    is_new: bool = True
+    out: str = ""  # why it takes part no more
+    is_restarting: bool = False
+    waits_for_decision: bool = False
+    farewell: Leave | None = None
+
+    def assign(self, begin: Begin) -> bool:
+        """ShiftRanks. False: it is not among those that go on."""
+        if self.rank in begin.terminated_ranks:
+            return False
+        self.rank -= sum(each < self.rank for each in begin.terminated_ranks)
+        self.size = begin.world_size - len(begin.terminated_ranks)
+        self.iteration = begin.iteration
+        return True

@@ -1,0 +1,24 @@
+"""Sentences about wishes and limits; verdicts of stops."""
+
+from supervisor.core.facts import HangLimits, JobState, Verdict
+from supervisor.core.job_sentences import control_sentence, limits_sentence, stopped_verdict
+
+
+def test_control() -> None:
+    assert control_sentence("exclude_this_node", "", rank=3, node="n1") == "rank 3 asked to exclude node n1"
+    assert (
+        control_sentence("dance", "now", rank=3, node="n1") == "rank 3 asked for 'dance', which means nothing here: now"
+    )
+
+
+def test_limits() -> None:
+    limits = HangLimits(60.0, 12.5, (("step", 3.0), ("save", None)))
+    assert limits_sentence(limits) == (
+        "first heartbeat 60.0 s, heartbeat 12.5 s, section 'step' 3.0 s, section 'save' off, outside of sections off"
+    )
+
+
+def test_stops() -> None:
+    assert stopped_verdict(0, "by kim", all_succeeded=True) == Verdict(JobState.STOPPED, 1, "by kim")
+    assert stopped_verdict(15, "signalled", all_succeeded=False) == Verdict(JobState.STOPPED, 143, "signalled")
+    assert stopped_verdict(15, "signalled", all_succeeded=True).exit_code == 0

@@ -1,0 +1,68 @@
+"""A script that imports torch inside a function restarts without loading it again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from textwrap import dedent
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.launch import assert_nothing_left, wait_until
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Start
+
+pytestmark = pytest.mark.timeout(180)
+
+SCRIPT = """
+import os, sys, time
+
+def main():
+    began_s = time.perf_counter()
+    import torch
+    import torch.distributed as dist
+    line = f"{os.environ['TORCHELASTIC_RESTART_COUNT']} {time.perf_counter() - began_s:.3f}\\n"
+    os.write(1, line.encode())
+    dist.init_process_group("gloo")
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert total.item() == 2
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        with open(os.environ["FIFO"]) as fifo:  # Until the test has seen a successor.
+            fifo.read()
+        sys.exit(3)
+    dist.destroy_process_group()
+
+main()
+"""
+
+
+def has_successor(launcher: int) -> bool:
+    """Whether the launcher has a second spawner that is ready (it has shown its title then)."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    titles = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children]
+    return sum(title.startswith(b"holdfast spawner") for title in titles) == 2
+
+
+def test_the_second_cycle_finds_torch_loaded(start: Start, tmp_path: Path) -> None:
+    script = tmp_path / "late.py"
+    script.write_text(dedent(SCRIPT))
+    fifo = tmp_path / "go"
+    os.mkfifo(fifo)
+    launch = start("--nproc-per-node", "2", "--max-restarts", "1", str(script), environment={"FIFO": str(fifo)})
+    wait_until(lambda: has_successor(launch.process.pid), timeout_s=120, what="a successor")
+    with fifo.open("w"):
+        pass
+    assert launch.wait(60) == 0, launch.explained()
+    lines = [line.split() for line in launch.stdout_text().splitlines()]
+    first = [float(seconds) for cycle, seconds in lines if cycle == "0"]
+    second = [float(seconds) for cycle, seconds in lines if cycle == "1"]
+    assert len(first) == len(second) == 2
+    assert max(second) < min(first) / 10
+    learned = [event for event in launch.events() if event["kind"] == "preload_learned"]
+    assert [event["reason"] for event in learned] == [
+        "every worker imports torch by itself, so the next cycle finds it loaded"
+    ]
+    assert_nothing_left(launch)

@@ -1,0 +1,255 @@
+"""Rows A15, A16 and C of the fault matrix at a live job: processes, memory, descriptors, disks, sockets run out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.hangs import BUSY_S, EARLY_S, MONITORED, has_v1, overshoot_s, told, v1_cgroup
+from tests.e2e.launch import Launch, assert_nothing_left, wait_until
+from tests.e2e.scripts.odd_bytes import ODD_BYTES
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Start
+
+pytestmark = pytest.mark.timeout(90)
+
+HANG_PLAN = "0:1/init,beat,hang=sleep"
+MEMORY_BYTES_MAX = 400 << 20
+PIDS_MAX = 80
+
+
+def python_after(folder: Path, command: str) -> str:
+    """An interpreter that does `command` of a shell first."""
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\n{command}\nexec {shlex.quote(sys.executable)} "$@"\n')
+    python.chmod(0o755)
+    return str(python)
+
+
+def assert_found_in_time(launch: Launch, limit_s: float, *, late_s_max: float = BUSY_S) -> None:
+    (event,) = told(launch, "hang_detected")
+    (beat,) = [line for line in launch.traced("beat") if line["rank"] == event["rank"]]
+    assert -EARLY_S <= overshoot_s(event, beat, limit_s) <= late_s_max
+
+
+# --- A: processes and memory ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not has_v1("pids"), reason="needs a writable cgroup v1 pids controller")
+def test_a15_a_fork_bomb_is_ended_and_takes_nobody_along(start: Start, tmp_path: Path) -> None:
+    with v1_cgroup("pids", f"holdfast-test-{os.getpid()}") as group:
+        (group / "pids.max").write_text(str(PIDS_MAX))
+        launch = start(
+            "--nproc-per-node", "2", "--max-restarts", "1", "--workers-stop-timeout", "1",
+            MONITORED, "0:1/bomb", "1:*/exit=0",
+            python=python_after(tmp_path, f"echo $$ > {group}/cgroup.procs"),
+        )  # fmt: skip
+        assert launch.wait() == 0, launch.stderr_text()
+        assert launch.traced("bombed")
+        (failed,) = told(launch, "worker_failed")
+        assert str(failed["reason"]).endswith("failed with exit code 3")
+        assert_nothing_left(launch)
+
+
+@pytest.mark.skipif(not has_v1("memory"), reason="needs a writable cgroup v1 memory controller")
+def test_a16_a_worker_that_the_kernel_killed_for_its_memory_is_told_as_that(start: Start, tmp_path: Path) -> None:
+    with v1_cgroup("memory", f"holdfast-test-{os.getpid()}") as group:
+        (group / "memory.limit_in_bytes").write_text(str(MEMORY_BYTES_MAX))
+        launch = start(
+            "--nproc-per-node", "2", "--max-restarts", "1", MONITORED, "0:1/init,devour", "1:*/exit=0",
+            python=python_after(tmp_path, f"echo $$ > {group}/cgroup.procs"),
+        )  # fmt: skip
+        assert launch.wait() == 0, launch.stderr_text()
+        (failed,) = told(launch, "worker_failed")
+        assert failed["rank"] == 1
+        assert str(failed["reason"]).endswith("was killed by SIGKILL because memory ran out")
+        assert_nothing_left(launch)
+
+
+# --- C: the worker socket ------------------------------------------------------------------------------------------
+
+
+def socket_of(launch: Launch) -> Path:
+    (first, *_) = launch.wait_for_trace("started")
+    return Path(str(first["socket"]))
+
+
+def test_c1_a_deleted_socket_comes_back_and_clients_find_it(start: Start) -> None:
+    launch = start(
+        "--ft-rank-heartbeat-timeout", "1",
+        MONITORED, "0:0/init,mark,sleep=0.5,shutdown,await-socket,init,beat,hang=sleep",
+    )  # fmt: skip
+    path = socket_of(launch)
+    launch.wait_for_trace("mark")
+    before = path.lstat().st_ino
+    path.unlink()
+
+    def is_new() -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return path.lstat().st_ino != before
+        return False
+
+    wait_until(is_new, timeout_s=10, what="the socket")
+    assert launch.wait() == 1
+    assert_found_in_time(launch, 1)
+
+
+@contextlib.contextmanager
+def connections(path: Path, count: int) -> Generator[list[socket.socket]]:
+    """As many as are taken, `count` at most."""
+    opened: list[socket.socket] = []
+    try:
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(count):
+                one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+                opened.append(one)
+                one.connect(str(path))
+        yield opened
+    finally:
+        for one in opened:
+            one.close()
+
+
+def test_c2_a_full_backlog_delays_monitoring_and_nothing_else(start: Start) -> None:
+    launch = start(
+        "--ft-rank-heartbeat-timeout", "1",
+        MONITORED, "0:0/mark,await-file,init,beat-for=1,await-page,beat,hang=sleep",
+    )  # fmt: skip
+    path = socket_of(launch)
+    launch.wait_for_trace("mark")
+    launch.process.send_signal(signal.SIGSTOP)
+    with connections(path, 20_000) as opened:
+        assert len(opened) < 20_000, "the backlog took them all"
+        (launch.folder / "go").touch()
+        (initialised,) = launch.wait_for_trace("initialised")
+        (initialises,) = launch.traced("initialises")
+        assert float(str(initialised["at"])) - float(str(initialises["at"])) < 2 + BUSY_S
+        launch.wait_for_trace("beaten")
+    launch.process.send_signal(signal.SIGCONT)
+    assert launch.wait() == 1
+    assert_found_in_time(launch, 1)
+
+
+def test_c5_peers_that_send_half_a_frame_or_never_read_hold_up_nobody(start: Start) -> None:
+    launch = start(
+        "--nproc-per-node",
+        "2",
+        "--ft-rank-heartbeat-timeout",
+        "1",
+        MONITORED,
+        "0:1/mark,await-file,init,beat,hang=sleep",
+    )
+    path = socket_of(launch)
+    launch.wait_for_trace("mark")
+    with connections(path, 100) as opened:
+        for number, one in enumerate(opened):
+            with contextlib.suppress(OSError):
+                one.send((b"", b"\0", b"\0\0\0\x20half", b"\xff\xff\xff\xff")[number % 4])
+        (launch.folder / "go").touch()
+        assert launch.wait() == 1
+    assert_found_in_time(launch, 1)
+
+
+def test_c7_with_64_descriptors_a_job_is_still_watched_and_restarted(start: Start, tmp_path: Path) -> None:
+    launch = start(
+        "--nproc-per-node", "3", "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "1",
+        MONITORED, "0:1/mark,await-file,init,beat,hang=sleep", "1:*/exit=0",
+        python=python_after(tmp_path, "ulimit -n 64"),
+    )  # fmt: skip
+    path = socket_of(launch)
+    launch.wait_for_trace("mark")
+    with connections(path, 100):
+        launch.holdfast("status", check=False)  # Who asks now may get no answer; the job goes on.
+        (launch.folder / "go").touch()
+        assert launch.wait() == 0, launch.stderr_text()
+    # Its clocks start once its client gets in, which may have to wait for strangers to be dropped.
+    assert_found_in_time(launch, 1, late_s_max=15)
+    assert_nothing_left(launch)
+
+
+# --- C: output -----------------------------------------------------------------------------------------------------
+
+
+def test_the_supervisor_raises_its_limit_of_descriptors_and_workers_keep_the_callers(
+    start: Start, tmp_path: Path
+) -> None:
+    """Of the first spawner, which was started before that, and of the next."""
+    script = tmp_path / "limits.py"
+    script.write_text(
+        "import os, resource, time\n"
+        "cycle, soft = os.environ['HOLDFAST_CYCLE'], resource.getrlimit(resource.RLIMIT_NOFILE)[0]\n"
+        "print(f'cycle {cycle} soft {soft}', flush=True)\n"
+        "time.sleep(600 if cycle == '0' else 0)\n"
+    )
+    python = python_after(tmp_path, "ulimit -S -n 300")
+    launch = start("--nproc-per-node", "1", "--max-restarts", "1", str(script), python=python)
+    launch.wait_for_output("cycle 0 soft 300", count=1)
+    soft, hard = resource.prlimit(launch.process.pid, resource.RLIMIT_NOFILE)
+    assert 300 < soft == hard
+    (spawner,) = [pid for pid in launch.leftovers() if Path(f"/proc/{pid}/comm").read_text() == "hf-spawner\n"]
+    os.kill(spawner, signal.SIGKILL)
+    assert launch.wait() == 0, launch.stderr_text()
+    assert launch.stdout_text() == "cycle 0 soft 300\ncycle 1 soft 300\n"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Generator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=False, capture_output=True
+    )
+    if done.returncode != 0:
+        pytest.skip("needs the right to mount a tmpfs")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_c8_a_full_disk_costs_log_bytes_that_are_counted_and_nothing_else(start: Start, small_disk: Path) -> None:
+    """Where the spawner writes the log. With --redirects the script writes it, and sees the full disk, as elsewhere."""
+    launch = start(
+        "--nproc-per-node", "2", "--ft-rank-heartbeat-timeout", "2", "--log-dir", str(small_disk), "--tee", "3",
+        MONITORED, "0:0/init,flood=5,exit=0", "0:1/init,beat-for=1,exit=0",
+    )  # fmt: skip
+    assert launch.wait() == 0, launch.stderr_text()
+    assert "hang_detected" not in launch.kinds()
+    dropped = told(launch, "output_dropped")
+    assert dropped
+    assert "of output of local rank 0 were not kept" in str(dropped[0]["reason"])
+
+
+def test_c9_a_flood_of_output_disturbs_no_heartbeat(start: Start, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    launch = start(
+        "--nproc-per-node", "2", "--ft-rank-heartbeat-timeout", "2", "--log-dir", str(logs), "--redirects", "3",
+        MONITORED, "0:*/init,flood=40,exit=0",
+    )  # fmt: skip
+    assert launch.wait() == 0, launch.stderr_text()
+    assert "hang_detected" not in launch.kinds()
+    slowest_s = [float(str(line["slowest_s"])) for line in launch.traced("flooded")]
+    assert len(slowest_s) == 2
+    assert max(slowest_s) < 1
+
+
+@pytest.mark.parametrize("how", ["--redirects", "--tee"])
+def test_c10_bytes_of_any_kind_are_kept_as_they_are(start: Start, tmp_path: Path, how: str) -> None:
+    logs = tmp_path / "logs"
+    launch = start("--log-dir", str(logs), how, "1", MONITORED, "0:0/write-odd,exit=0")
+    assert launch.wait() == 0, launch.stderr_text()
+    (file,) = logs.rglob("stdout.log")
+    assert file.read_bytes() == b"".join(ODD_BYTES)
+    if how == "--tee":
+        assert b"\xff\xfe not UTF-8" in launch.output.read_bytes()
+        assert len(launch.output.read_bytes()) >= sum(map(len, ODD_BYTES))

@@ -1,0 +1,73 @@
+"""Lightning and transformers under `holdfast run`: a rank is killed, and the training ends as an unharmed one does.
+
+Both train with their own checkpoints and with our callback, and are compared with the same script under torchrun.
+"""
+
+import json
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.launch import SCRIPTS, assert_nothing_left
+from tests.e2e.torchrun import Outcome, outcome, torchrun
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Start
+
+FLAGS = (
+    "--ft-initial-rank-heartbeat-timeout", "60", "--ft-rank-heartbeat-timeout", "60",
+    "--ft-rank-section-timeouts", "setup:60,step:60,checkpointing:60", "--ft-rank-out-of-section-timeout", "60",
+)  # fmt: skip
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def pieces(output: Outcome) -> list[str]:
+    """What the ranks printed, a piece for each; two ranks may write into one line."""
+    return [piece.strip() for piece in re.split(r"(?=rank \d)|\n", output.stdout.decode()) if piece.startswith("rank")]
+
+
+def killed_and_unharmed(start: "Start", tmp_path: Path, script: str) -> tuple[Outcome, Outcome, dict[str, object]]:
+    """(ours, torchrun's, what the callback has learned)."""
+    framework = script.partition("_")[0]
+    if find_spec(framework) is None:
+        pytest.skip(f"{framework} is not installed; install the dependency group e2e")
+    environment = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    arguments = (str(SCRIPTS / script), "checkpoints")
+    launch = start(
+        "--nproc-per-node", "2", "--max-restarts", "1", *FLAGS, *arguments, "--monitored",
+        environment=environment | {"KILL_AT_STEP": "10"},
+    )  # fmt: skip
+    got = outcome(launch)
+    assert got.code == 0, launch.stderr_text()
+    events = launch.events()
+    assert [event["rank"] for event in events if event["kind"] == "worker_failed"] == [1]
+    assert any(event["kind"] == "limits_calculated" for event in events)
+    assert b"the supervisor cannot be reached" not in got.stderr
+    assert_nothing_left(launch)
+    learned = json.loads((launch.folder / "checkpoints" / "_ft_state_.json").read_text())
+    expected = torchrun(tmp_path, "--nproc-per-node", "2", *arguments, environment=environment)
+    assert expected.code == 0, expected.stderr.decode()
+    return got, expected, learned
+
+
+def test_lightning(start: "Start", tmp_path: Path) -> None:
+    got, expected, learned = killed_and_unharmed(start, tmp_path, "lightning_training.py")
+    assert len(pieces(expected)) == 2 * (4 + 1)
+    # No epoch is trained twice and none is left out, so what is printed is the same.
+    assert sorted(pieces(got)) == sorted(pieces(expected))
+    assert "rank 1 done in TorchElasticEnvironment" in pieces(got)
+    assert b"Restored all states from the checkpoint" in got.stderr
+    assert learned
+
+
+def test_transformers(start: "Start", tmp_path: Path) -> None:
+    got, expected, learned = killed_and_unharmed(start, tmp_path, "transformers_training.py")
+    assert "rank 1 of 2 ParallelMode.DISTRIBUTED from 8" in pieces(got)
+    results = [piece for piece in pieces(expected) if "losses" in piece]
+    assert len(results) == 2
+    assert sorted(piece for piece in pieces(got) if "losses" in piece) == sorted(results)
+    assert learned

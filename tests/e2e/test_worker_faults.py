@@ -1,0 +1,171 @@
+"""Rows A1-A20 of the fault matrix that need no torch: real workers die, the job comes back or ends with the truth."""
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.launch import SCRIPTS, assert_nothing_left, wait_until
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Start
+
+FAULTY = str(SCRIPTS / "faulty.py")
+
+
+def reasons(events: list[dict[str, object]], kind: str) -> list[str]:
+    return [str(event["reason"]) for event in events if event["kind"] == kind]
+
+
+@pytest.mark.parametrize("code", [1, 7, 255])
+def test_a1_an_exit_code_is_told_exactly_and_the_job_restarts(start: "Start", code: int) -> None:
+    launch = start("--nproc-per-node", "2", "--max-restarts", "1", FAULTY, f"0:1/exit={code}", "1:*/write=ok")
+    assert launch.wait() == 0, launch.stderr_text()
+    events = launch.events()
+    (failed,) = reasons(events, "worker_failed")
+    assert failed.startswith("rank 1 ")
+    assert failed.endswith(f"exit code {code}")
+    assert len(reasons(events, "restart_decided")) == 1
+    assert launch.stdout_text() == "ok\nok\n"
+    assert_nothing_left(launch)
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS])
+def test_a2_a_signal_is_told_as_a_signal(start: "Start", number: signal.Signals) -> None:
+    launch = start("--nproc-per-node", "2", FAULTY, f"0:1/kill={int(number)}")
+    assert launch.wait() == 1
+    (failed,) = reasons(launch.events(), "worker_failed")
+    assert f"was killed by {number.name}" in failed
+    assert_nothing_left(launch)
+
+
+def test_a3_a_rank_that_ends_early_is_an_event_and_no_fault(start: "Start") -> None:
+    launch = start("--nproc-per-node", "2", FAULTY, "0:0/exit=0", "0:1/sleep=0.5")
+    assert launch.wait() == 0
+    assert "restart_decided" not in launch.kinds()
+
+
+def test_a3_with_a_grace_it_is_a_fault(start: "Start") -> None:
+    launch = start("--nproc-per-node", "2", "--completion-grace-s", "0.2", FAULTY, "0:0/exit=0")
+    assert launch.wait() == 1
+    assert_nothing_left(launch)
+
+
+def test_a4_an_error_in_every_cycle_uses_the_budget_up_and_is_quoted(start: "Start") -> None:
+    launch = start("--nproc-per-node", "2", "--max-restarts", "2", FAULTY, "*:*/raise=no such file")
+    assert launch.wait() == 1
+    (end,) = reasons(launch.events(), "job_failed")
+    assert "restarts used 2 of 2" in end
+    # A rank may be stopped before its first line, when the other one fails at once.
+    assert {line["cycle"] for line in launch.traced("started")} == {0, 1, 2}
+    assert_nothing_left(launch)
+
+
+def test_a13_escapees_and_grandchildren_die_with_their_cycle(start: "Start") -> None:
+    launch = start("--nproc-per-node", "2", FAULTY, "0:1/escape,exit=5")
+    launch.wait_for_trace("escaped")
+    assert launch.wait() == 1
+    assert_nothing_left(launch, within_s=2)
+
+
+def test_a14_an_exit_is_known_though_a_grandchild_holds_the_pipe(start: "Start") -> None:
+    launch = start("--nproc-per-node", "2", FAULTY, "0:1/hold-pipe=3")
+    assert launch.wait(20) == 1
+    assert any(text.endswith("exit code 3") for text in reasons(launch.events(), "worker_failed"))
+    assert_nothing_left(launch)
+
+
+def test_a17_all_ranks_die_at_once_and_it_costs_one_restart(start: "Start") -> None:
+    launch = start("--nproc-per-node", "4", "--max-restarts", "1", FAULTY, "0:*/kill=9", "1:*/write=ok")
+    assert launch.wait() == 0
+    assert len(reasons(launch.events(), "restart_decided")) == 1
+
+
+def test_a18_faults_in_each_cycle_and_during_restarts_are_all_seen(start: "Start") -> None:
+    plan = [f"{cycle}:{cycle % 3}/kill=9" for cycle in range(6)]
+    launch = start("--nproc-per-node", "3", "--max-restarts", "6", FAULTY, *plan, "6:*/write=ok")
+    assert launch.wait() == 0, launch.stderr_text()
+    assert len(reasons(launch.events(), "restart_decided")) == 6
+    assert_nothing_left(launch)
+
+
+def test_a19_a_command_that_is_not_there_is_told_at_once(start: "Start") -> None:
+    launch = start("--nproc-per-node", "2", "--no-python", "/nonexistent/program")
+    assert launch.wait(10) == 1
+    assert any("/nonexistent/program" in text for text in reasons(launch.events(), "job_failed"))
+
+
+def test_a19_a_script_that_is_not_there_is_told_as_python_would(start: "Start") -> None:
+    launch = start("--nproc-per-node", "2", "no_such_script.py")
+    assert launch.wait(10) in (1, 2)
+    assert "no_such_script.py" in launch.stderr_text()
+
+
+def test_workers_that_ignore_sigterm_are_killed_after_the_stop_timeout(start: "Start") -> None:
+    launch = start(
+        "--nproc-per-node", "3", "--max-restarts", "1", "--workers-stop-timeout", "0.3",
+        FAULTY, "0:0/ignore-term", "0:2/ignore-term", "0:1/sleep=0.5,exit=3", "1:*/write=ok",
+    )  # fmt: skip
+    launch.wait_for_trace("ignoring", count=2)
+    assert launch.wait() == 0, launch.stderr_text()
+    failed_at = next(event["at"] for event in launch.events() if event["kind"] == "worker_failed")
+    assert failed_at is not None
+    assert_nothing_left(launch)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_b12_a_signal_to_the_launcher_reaches_the_ranks_and_names_the_exit_code(
+    start: "Start", number: signal.Signals
+) -> None:
+    launch = start("--nproc-per-node", "2", "--max-restarts", "3", FAULTY)
+    launch.wait_for_trace("started", count=2)
+    launch.process.send_signal(number)
+    assert launch.wait(10) == 128 + number
+    kinds = launch.kinds()
+    assert "restart_decided" not in kinds
+    assert kinds[-1] == "job_stopped"
+    assert_nothing_left(launch)
+
+
+def test_b12_ranks_that_end_well_after_the_signal_make_a_success(start: "Start") -> None:
+    launch = start("--nproc-per-node", "2", str(SCRIPTS / "polite.py"))
+    launch.wait_for_trace("started", count=2)
+    launch.process.send_signal(signal.SIGTERM)
+    assert launch.wait(10) == 0
+    assert len(launch.traced("saved")) == 2
+
+
+def test_a_second_signal_ends_it_at_once(start: "Start") -> None:
+    launch = start("--nproc-per-node", "2", FAULTY, "*:*/ignore-term")
+    launch.wait_for_trace("ignoring", count=2)
+    launch.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: "stop_requested" in launch.kinds(), timeout_s=10, what="the first signal")
+    launch.process.send_signal(signal.SIGTERM)
+    assert launch.wait(10) == 128 + signal.SIGTERM
+    assert_nothing_left(launch)
+
+
+def test_the_death_of_holdfast_run_leaves_nothing_behind_within_5_s(start: "Start") -> None:
+    launch = start("--nproc-per-node", "2", FAULTY, "0:0/escape,ignore-term", "0:1/ignore-term")
+    launch.wait_for_trace("ignoring", count=2)
+    launch.wait_for_trace("escaped")
+    launch.process.kill()
+    launch.process.wait()
+    assert_nothing_left(launch, within_s=5)
+
+
+def test_b6_the_death_of_the_spawner_is_a_fault_and_the_job_comes_back(start: "Start") -> None:
+    launch = start("--nproc-per-node", "2", "--max-restarts", "1", FAULTY, "0:0/escape,sleep", "1:*/write=ok")
+    launch.wait_for_trace("escaped")
+    (first, *_) = launch.traced("started")
+    spawner_pid = parent_of(int(str(first["pid"])))
+    os.kill(spawner_pid, signal.SIGKILL)
+    assert launch.wait(30) == 0, launch.stderr_text()
+    assert "spawner_lost" in launch.kinds()
+    assert_nothing_left(launch)
+
+
+def parent_of(pid: int) -> int:
+    with open(f"/proc/{pid}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])

@@ -1,0 +1,80 @@
+"""What becomes of a journal that is damaged, torn, or newer than we are?"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from supervisor.edges.machine.journal import Journal
+from supervisor.edges.machine.journal_file import SCHEMA_VERSION, NewerJournalError
+from supervisor.edges.machine.journal_reader import open_reader
+from tests.edges.machine.journal_samples import Alarms, event, report, sequences, started
+
+
+@pytest.mark.parametrize("damage", ["garbage", "torn", "overwritten"])
+def test_a_damaged_file_is_set_aside_with_a_warning(tmp_path: Path, damage: str) -> None:
+    with started(tmp_path) as journal:
+        journal.save(report("old"))
+        for sequence in range(1, 501):
+            journal.record(event(sequence, "old"))
+    path = tmp_path / "journal.db"
+    content = path.read_bytes()
+    match damage:
+        case "garbage":
+            path.write_bytes(b"this is no database" * 100)
+        case "torn":
+            path.write_bytes(content[: len(content) // 2])
+        case _:
+            path.write_bytes(content[:8192] + os.urandom(4096) + content[12288:])
+    alarms = Alarms()
+    with started(tmp_path, alarms) as journal:
+        journal.save(report())
+        journal.record(event(1))
+        assert journal.flush(10)
+    assert len(alarms) == 1
+    assert "journal.db.corrupt-1" in alarms[0]
+    assert (tmp_path / "journal.db.corrupt-1").exists()
+    with open_reader(tmp_path) as reader:
+        assert sequences(reader) == [1]
+
+
+def test_a_journal_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as newer:
+        newer.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    before = (tmp_path / "journal.db").read_bytes()
+    alarms = Alarms()
+    journal = Journal(tmp_path, on_alarm=alarms)
+    journal.start()
+    journal.save(report())
+    journal.record(event(1))
+    alarms.wait(lambda heard: len(heard) == 1)
+    assert "a newer Holdfast wrote it" in alarms[0]
+    assert sequences(journal) == [1]  # from memory
+    assert not journal.close()
+    assert (tmp_path / "journal.db").read_bytes() == before
+    with pytest.raises(NewerJournalError, match="schema 2"):
+        open_reader(tmp_path)
+
+
+def test_on_a_network_file_system_each_node_has_a_file_and_all_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def network(path: Path) -> str:
+        del path
+        return "nfs4"
+
+    monkeypatch.setattr("supervisor.edges.machine.journal_file._file_system", network)
+    for number, node in enumerate(("n0", "n1"), 1):
+        monkeypatch.setattr("platform.node", lambda node=node: node)
+        with started(tmp_path) as journal:
+            journal.save(report(f"job-{node}", submitted_at_ns=number))
+            journal.record(event(1, f"job-{node}"))
+        with contextlib.closing(sqlite3.connect(tmp_path / f"journal-{node}.db")) as written:
+            assert written.execute("PRAGMA journal_mode").fetchone() == ("delete",)  # its own choice is not stored
+    with open_reader(tmp_path) as reader:
+        assert [each.job_id for each in reader.jobs()] == ["job-n1", "job-n0"]
+        assert sequences(reader, "job-n0") == [1]

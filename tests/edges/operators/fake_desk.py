@@ -1,0 +1,205 @@
+"""A desk with jobs that a test sets and moves, and a server around it that runs as a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from pathlib import Path
+
+import anyio
+from anyio.streams.memory import MemoryObjectSendStream
+from msgspec.structs import replace
+
+from supervisor.config.job_spec import JobSpec
+from supervisor.core.facts import Evidence, JobState, StackGroup
+from supervisor.edges.machine.journal import Journal
+from supervisor.edges.machine.journal_reader import report_from_json
+from supervisor.edges.operators import control_api
+from supervisor.errors import NotFoundError, NotNowError
+from supervisor.ports import JobHistory, JobNodeReport, JobReport, NodeReport, RankReport, RecordedEvent, SectionReport
+
+
+def running(
+    job_id: str = "train-7f3a", *, submitted_at_ns: int = 1_000, ranks: int = 4, log_dir: str = ""
+) -> JobReport:
+    return JobReport(
+        job_id=job_id,
+        state=JobState.RUNNING,
+        submitted_at_ns=submitted_at_ns,
+        cycle=2,
+        max_restarts=3,
+        restarts_used=1,
+        reason=f"all {ranks} ranks run",
+        nodes=(JobNodeReport("n0", "ready", 0),),
+        ranks=tuple(
+            RankReport(
+                rank, rank, "n0", "running", pid=800 + rank, heartbeat_age_s=0.25,
+                sections=(SectionReport("step", 0.5, 3.0),), cycle_started_at_ns=submitted_at_ns,
+            )
+            for rank in range(ranks)
+        ),
+        log_dir=log_dir,
+        command=("train.py", "--lr", "0.1", "--api-key=hunter2"),
+        supervisor_pid=4711,
+    )  # fmt: skip
+
+
+class FakeDesk:
+    """See ports.JobDesk."""
+
+    def __init__(self, *reports: JobReport, node_name: str = "n0", journal: Journal | None = None) -> None:
+        self.reports = {report.job_id: report for report in reports}
+        self.calls: list[tuple[object, ...]] = []
+        self.submitted: list[tuple[JobSpec, dict[str, str]]] = []
+        self.watchers: list[MemoryObjectSendStream[RecordedEvent]] = []
+        self._node = NodeReport(node_name, "ready", supervisor_pid=4711, version="0.1.0", started_at_ns=1_000)
+        self._journal = journal
+        self._sequence = dict.fromkeys(self.reports, 0)
+
+    async def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
+        self.submitted.append((spec, dict(environment)))
+        return spec.job_id
+
+    def jobs(self) -> Sequence[JobReport]:
+        return list(self.reports.values())
+
+    def job(self, job_id: str) -> JobReport | None:
+        return self.reports.get(job_id)
+
+    def stop(self, job_id: str, *, reason: str, signal: int) -> None:
+        self.calls.append(("stop", job_id, reason, signal))
+        self.end(job_id, JobState.STOPPED, reason)
+
+    def restart(self, job_id: str, *, reason: str) -> int:
+        self.calls.append(("restart", job_id, reason))
+        return self.reports[job_id].cycle + 1
+
+    async def stacks(self, job_id: str, rank: int | None) -> Evidence:
+        if rank == 99:
+            raise NotFoundError(f"cannot take stacks of rank 99: job {job_id} has ranks 0 to 3")
+        if rank == 98:
+            raise RuntimeError("secret detail")
+        groups = (
+            StackGroup((2,), "main (train.py:10)\n  load (data.py:88)"),
+            StackGroup((0, 1, 3), "main (train.py:12)\n  all_reduce (c10d.py:12)"),
+        )
+        return Evidence(groups=groups, notes=("rank 5: has exited",), source="py-spy")
+
+    @contextlib.asynccontextmanager
+    async def subscribe(self, job_id: str) -> AsyncGenerator[AsyncIterator[RecordedEvent]]:
+        send, receive = anyio.create_memory_object_stream[RecordedEvent](4)
+        if job_id in self.reports and not self.reports[job_id].state.has_ended:
+            self.watchers.append(send)
+        else:
+            send.close()
+        async with receive:
+            yield receive
+        send.close()
+
+    def node(self) -> NodeReport:
+        return self._node
+
+    def cordon(self, reason: str) -> None:
+        if self._node.state == "cordoned":
+            raise NotNowError("cannot cordon n0: it is cordoned")
+        self._node = replace(self._node, state="cordoned", reason=reason)
+
+    def uncordon(self) -> None:
+        self._node = replace(self._node, state="ready", reason="")
+
+    def publish(self, job_id: str, kind: str = "worker_exited", reason: str = "because", lost: bool = False) -> None:
+        """Record an event; `lost`: watchers are behind and do not get it."""
+        self._sequence[job_id] += 1
+        number = self._sequence[job_id]
+        event = RecordedEvent(job_id, number, 1_000_000_000 * number, kind, reason, 2, 0, "n0", 1, (("code", "9"),))
+        if self._journal is not None:
+            self._journal.record(event)
+        for watcher in [] if lost else self.watchers:
+            watcher.send_nowait(event)
+
+    def end(self, job_id: str, state: JobState, reason: str) -> None:
+        self.publish(job_id, "job_ended", reason)
+        self.reports[job_id] = replace(
+            self.reports[job_id], state=state, reason=reason, ended_at_ns=10**12, exit_code=0, ranks=()
+        )
+        if self._journal is not None:
+            self._journal.save(self.reports[job_id])
+        for watcher in self.watchers:
+            watcher.close()
+
+
+class NoHistory:
+    """See ports.JobHistory."""
+
+    def jobs(self, *, limit: int) -> Sequence[JobReport]:
+        return []
+
+    def job(self, job_id: str) -> JobReport | None:
+        return None
+
+    def events(self, job_id: str, *, after_sequence: int = 0, limit: int) -> Sequence[RecordedEvent]:
+        return []
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    desk: FakeDesk,
+    socket_path: Path,
+    history: JobHistory | None = None,
+    listener: control_api.SecureListener | None = None,
+) -> AsyncGenerator[None]:
+    async with anyio.create_task_group() as tasks:
+
+        async def serve(*, task_status: anyio.abc.TaskStatus[None]) -> None:
+            await control_api.run(
+                desk, history or NoHistory(), socket_path=socket_path, listener=listener, task_status=task_status
+            )
+
+        await tasks.start(serve)
+        try:
+            yield
+        finally:
+            tasks.cancel_scope.cancel()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+async def _main(socket_path: Path, state_dir: Path, reports: list[JobReport], node_name: str) -> None:
+    """Serve until a line on stdin: "publish JOB", "end JOB"; the end of stdin ends the process."""
+    journal = Journal(state_dir, on_alarm=_say)
+    journal.start()
+    desk = FakeDesk(*reports, node_name=node_name, journal=journal)
+    for report in reports:
+        journal.save(report)
+        desk.publish(report.job_id, "cycle_started", "cycle 2 starts with 4 ranks")
+    journal.flush(10)
+    async with serving(desk, socket_path, journal):
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        with anyio.open_signal_receiver(signal.SIGTERM):
+            async for line in anyio.wrap_file(sys.stdin):
+                verb, _, job_id = line.strip().partition(" ")
+                if verb == "publish":
+                    desk.publish(job_id, reason="a line from the test")
+                elif verb == "end":
+                    desk.end(job_id, JobState.SUCCEEDED, "all ranks exited with code 0")
+                sys.stdout.write("done\n")
+                sys.stdout.flush()
+    journal.close()
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    anyio.run(
+        _main,
+        Path(given["socket"]),
+        Path(given["state_dir"]),
+        [report_from_json(json.dumps(each)) for each in given["reports"]],
+        given.get("node", "n0"),
+        backend_options={"use_uvloop": True},
+    )

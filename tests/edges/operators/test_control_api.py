@@ -1,0 +1,160 @@
+"""Does the control API serve, with health, reflection and bounds, on a socket that only its user may reach?"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2
+from holdfast_wire.v1 import control_pb2 as wire
+
+from supervisor.edges.operators.control_api import SecureListener, secure_listener
+from supervisor.edges.operators.control_codec import MESSAGE_BYTES_MAX, refusal_from_wire
+from supervisor.errors import ConfigurationError, NotFoundError
+from tests.edges.operators.fake_desk import FakeDesk, running, serving
+
+Response = TypeVar("Response", bound=Message)
+
+
+def _serialise(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+async def ask(channel: grpc.aio.Channel, method: str, request: Message, response: type[Response]) -> Response:
+    path = method if method.startswith("/") else f"/holdfast.v1.Supervisor/{method}"
+    call = cast("Any", channel).unary_unary(
+        path, request_serializer=_serialise, response_deserializer=response.FromString
+    )
+    return await call(request, timeout=10)
+
+
+async def test_it_serves_on_a_socket_for_its_user_alone(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    async with serving(FakeDesk(running()), path):
+        assert path.stat().st_mode & 0o777 == 0o600
+        async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+            job = await ask(channel, "GetJob", wire.GetJobRequest(job_id="train-7f3a"), wire.Job)
+            assert job.state == wire.JOB_STATE_RUNNING
+            assert [rank.pid for rank in job.ranks] == [800, 801, 802, 803]
+    assert not path.exists()
+
+
+async def test_a_stale_socket_is_no_obstacle(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    with socket.socket(socket.AF_UNIX) as left_over:
+        left_over.bind(str(path))
+    assert path.exists()
+    async with serving(FakeDesk(), path), grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        assert not (await ask(channel, "ListJobs", wire.ListJobsRequest(), wire.ListJobsResponse)).jobs
+
+
+async def test_health_and_reflection(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    async with serving(FakeDesk(), path), grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        for service in ("", "holdfast.v1.Supervisor"):
+            request = health_pb2.HealthCheckRequest(service=service)
+            answer = await ask(channel, "/grpc.health.v1.Health/Check", request, health_pb2.HealthCheckResponse)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        from grpc_reflection.v1alpha import reflection_pb2
+
+        reflect = cast("Any", channel).stream_stream(
+            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+        )
+        call = reflect(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
+        names = {each.name for each in (await call.read()).list_services_response.service}
+        assert {"holdfast.v1.Supervisor", "grpc.health.v1.Health"} <= names
+
+
+async def test_a_refusal_has_a_canonical_code_and_error_info(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    async with serving(FakeDesk(), path), grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await ask(channel, "GetJob", wire.GetJobRequest(job_id="other"), wire.Job)
+        assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+        assert "cannot show job other" in (caught.value.details() or "")
+        trailers = dict(cast("Any", caught.value.trailing_metadata()))
+        assert isinstance(refusal_from_wire(trailers["grpc-status-details-bin"]), NotFoundError)
+
+
+async def test_a_fault_of_ours_shows_no_detail_and_ends_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    async with serving(FakeDesk(running()), path), grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        request = wire.GetStacksRequest(job_id="train-7f3a", rank=98)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await ask(channel, "GetStacks", request, wire.GetStacksResponse)
+        assert caught.value.code() == grpc.StatusCode.INTERNAL
+        assert "secret" not in repr(caught.value)
+        assert (await ask(channel, "GetNode", wire.GetNodeRequest(), wire.Node)).name == "n0"
+
+
+async def test_an_oversized_request_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    options = (("grpc.max_send_message_length", -1),)
+    async with serving(FakeDesk(), path), grpc.aio.insecure_channel(f"unix:{path}", options=options) as channel:
+        request = wire.SubmitJobRequest(spec_json="x" * (MESSAGE_BYTES_MAX + 1))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await ask(channel, "SubmitJob", request, wire.SubmitJobResponse)
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_tcp_takes_mutual_tls() -> None:
+    with pytest.raises(ConfigurationError, match="it takes mutual TLS; give --tls-key, --tls-ca"):
+        secure_listener("0.0.0.0:9000", certificate="c", key=None, client_authority=None)
+    with pytest.raises(ConfigurationError, match="no --listen"):
+        secure_listener(None, certificate="c", key=None, client_authority=None)
+    with pytest.raises(ConfigurationError, match="not HOST:PORT"):
+        secure_listener("9000", certificate="c", key="k", client_authority="a")
+    assert secure_listener(None, certificate=None, key=None, client_authority=None) is None
+
+
+def make_certificates(place: Path) -> None:
+    """An authority, and a certificate of it for "localhost", with the openssl program."""
+    config = place / "config"
+    config.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    for arguments in (
+        "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -subj /CN=authority -days 2",
+        "req -newkey rsa:2048 -nodes -keyout own.key -out own.csr -subj /CN=localhost",
+        "x509 -req -in own.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out own.pem -days 2 -extfile config",
+    ):
+        subprocess.run(["openssl", *arguments.split()], cwd=place, check=True, capture_output=True)
+
+
+async def test_tcp_answers_holders_of_a_certificate_only(tmp_path: Path, unused_tcp_port: int) -> None:
+    make_certificates(tmp_path)
+    authority, chain, key = ((tmp_path / name).read_bytes() for name in ("ca.pem", "own.pem", "own.key"))
+    address = f"127.0.0.1:{unused_tcp_port}"
+    listener = SecureListener(address, tmp_path / "own.pem", tmp_path / "own.key", tmp_path / "ca.pem")
+    async with serving(FakeDesk(running()), tmp_path / "control.sock", listener=listener):
+        mine = grpc.ssl_channel_credentials(authority, key, chain)
+        async with grpc.aio.secure_channel(address, mine) as channel:
+            assert (await ask(channel, "GetNode", wire.GetNodeRequest(), wire.Node)).name == "n0"
+        for stranger in (
+            grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(authority)),
+            grpc.aio.insecure_channel(address),
+        ):
+            async with stranger:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await ask(stranger, "GetNode", wire.GetNodeRequest(), wire.Node)
+                assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_port_that_is_taken_is_a_clear_error(tmp_path: Path) -> None:
+    listener = SecureListener("127.0.0.1:1", tmp_path / "no.pem", tmp_path / "no.key", tmp_path / "no.ca")
+    with pytest.RaisesGroup(pytest.RaisesExc(ConfigurationError, match=r"cannot listen on 127\.0\.0\.1:1")):
+        async with serving(FakeDesk(), tmp_path / "control.sock", listener=listener):
+            pass
+
+
+def test_importing_the_api_does_not_import_grpc() -> None:
+    code = "import sys, supervisor.edges.operators.control_api; sys.exit('grpc' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, env={**os.environ}).returncode == 0

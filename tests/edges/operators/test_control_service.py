@@ -1,0 +1,154 @@
+"""Does each call answer from the desk and the history, and refuse with the right sentence?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import pytest
+from anyio import to_thread
+from msgspec.structs import replace
+
+from supervisor.config.job_spec import JobSpec
+from supervisor.core.facts import JobState
+from supervisor.edges.machine.journal import Journal
+from supervisor.edges.operators.control_client import ControlClient
+from supervisor.edges.operators.log_streams import LogChoice
+from supervisor.errors import ExhaustedError, InvalidRequestError, NotFoundError, NotNowError
+from supervisor.ports import JobReport, RecordedEvent
+from tests.edges.operators.fake_desk import FakeDesk, running, serving
+from tests.edges.operators.test_event_streams import unexpected
+
+JOB = "train-7f3a"
+Answer = TypeVar("Answer")
+
+
+@asynccontextmanager
+async def asked(tmp_path: Path, *reports: JobReport) -> AsyncGenerator[tuple[FakeDesk, ControlClient, Journal]]:
+    """A desk, a blocking client to be called in threads, and the journal behind it."""
+    journal = Journal(tmp_path, on_alarm=unexpected)
+    journal.start()
+    desk = FakeDesk(*reports, journal=journal)
+    for report in reports:
+        journal.save(report)
+    async with serving(desk, tmp_path / "control.sock", journal):
+        with ControlClient(tmp_path / "control.sock") as client:
+            yield desk, client, journal
+    journal.close()
+
+
+async def test_submit_hands_on_specification_and_environment(tmp_path: Path) -> None:
+    spec = JobSpec("new", ("train.py",), local_world_size=2)
+    async with asked(tmp_path) as (desk, client, _):
+        assert await to_thread.run_sync(client.submit, spec, {"HF_TOKEN": "s3cret"}) == "new"
+        assert desk.submitted == [(spec, {"HF_TOKEN": "s3cret"})]
+
+
+async def test_lists_join_live_and_recorded_jobs(tmp_path: Path) -> None:
+    many = [
+        replace(running(f"old-{n}", submitted_at_ns=n), state=JobState.FAILED, ended_at_ns=9) for n in range(1, 251)
+    ]
+    async with asked(tmp_path, running(submitted_at_ns=10**6)) as (_, client, journal):
+        for report in many:
+            journal.save(report)
+        assert await to_thread.run_sync(journal.flush, 10)
+        assert [job.job_id for job in await to_thread.run_sync(client.jobs)] == [JOB]
+        found = await to_thread.run_sync(lambda: client.jobs(include_ended=True))  # three pages
+        assert [job.job_id for job in found] == [JOB, *(f"old-{n}" for n in range(250, 0, -1))]
+        assert (await to_thread.run_sync(client.job, "old-7")).state == JobState.FAILED
+
+
+async def test_stop_and_restart_reach_the_desk(tmp_path: Path) -> None:
+    async with asked(tmp_path, running()) as (desk, client, _):
+        assert await to_thread.run_sync(lambda: client.restart(JOB, reason="why")) == 3
+        await to_thread.run_sync(lambda: client.stop(JOB, reason="", signal=2))
+        assert desk.calls == [("restart", JOB, "why"), ("stop", JOB, "asked for through the control API", 2)]
+        with pytest.raises(NotNowError, match=r"cannot stop job train-7f3a: it has ended \(stopped\)"):
+            await to_thread.run_sync(lambda: client.stop(JOB, reason=""))
+        with pytest.raises(NotNowError, match="cannot restart"):
+            await to_thread.run_sync(lambda: client.restart(JOB, reason=""))
+        with pytest.raises(InvalidRequestError, match="there is no signal 99"):
+            await to_thread.run_sync(lambda: client.stop(JOB, reason="", signal=99))
+        with pytest.raises(NotFoundError, match="cannot stop job other"):
+            await to_thread.run_sync(lambda: client.stop("other", reason=""))
+
+
+async def test_stacks_come_with_groups_and_notes(tmp_path: Path) -> None:
+    async with asked(tmp_path, running()) as (_, client, _):
+        evidence = await to_thread.run_sync(client.stacks, JOB)
+        assert [group.ranks for group in evidence.groups] == [(2,), (0, 1, 3)]
+        assert evidence.notes == ("rank 5: has exited",)
+        with pytest.raises(NotFoundError, match="ranks 0 to 3"):
+            await to_thread.run_sync(client.stacks, JOB, 99)
+
+
+async def test_nodes_are_cordoned_by_name(tmp_path: Path) -> None:
+    async with asked(tmp_path) as (_, client, _):
+        assert (await to_thread.run_sync(lambda: client.cordon("n0", reason="disk"))).state == "cordoned"
+        assert [(node.name, node.reason) for node in await to_thread.run_sync(client.nodes)] == [("n0", "disk")]
+        with pytest.raises(NotNowError):
+            await to_thread.run_sync(lambda: client.cordon("n0", reason="disk"))
+        assert (await to_thread.run_sync(client.uncordon, "n0")).state == "ready"
+        with pytest.raises(NotFoundError, match="this supervisor's node is n0"):
+            await to_thread.run_sync(client.uncordon, "n1")
+
+
+async def test_watch_is_a_snapshot_then_all_events_to_the_end(tmp_path: Path) -> None:
+    async with asked(tmp_path, running()) as (desk, client, _):
+        desk.publish(JOB)
+        seen: list[JobReport | RecordedEvent] = []
+
+        def watch() -> None:
+            for each in client.watch(JOB, follow=True):
+                seen.append(each)  # noqa: PERF402  # one by one, for the test that looks on
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(to_thread.run_sync, watch)
+            await until(lambda: len(seen) == 2)
+            desk.publish(JOB)
+            await until(lambda: len(seen) == 3)
+            desk.end(JOB, JobState.SUCCEEDED, "done")
+        assert isinstance(seen[0], JobReport)
+        assert [each.sequence for each in seen if isinstance(each, RecordedEvent)] == [1, 2, 3]
+        again = await to_thread.run_sync(lambda: list(client.watch(JOB, after_sequence=1)))
+        assert [each.sequence for each in again if isinstance(each, RecordedEvent)] == [2, 3]
+
+
+async def test_logs_are_followed_to_the_end_of_the_job(tmp_path: Path) -> None:
+    rank_dir = tmp_path / "logs" / JOB / "cycle_2" / "rank_1"
+    rank_dir.mkdir(parents=True)
+    log = rank_dir / "stdout.log"
+    log.write_text("one\n")
+    async with asked(tmp_path, running(log_dir=str(tmp_path / "logs"))) as (desk, client, _):
+        seen: list[bytes] = []
+
+        def follow() -> None:
+            for piece in client.logs(JOB, LogChoice(rank=1), follow=True):
+                seen.append(piece.data)  # noqa: PERF401
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(to_thread.run_sync, follow)
+            await until(lambda: seen == [b"one\n"])
+            with log.open("a") as file:
+                file.write("two\n")
+            await until(lambda: seen == [b"one\n", b"two\n"])
+            desk.end(JOB, JobState.SUCCEEDED, "done")
+        with pytest.raises(NotFoundError, match="nothing of rank 7 lies in"):
+            await to_thread.run_sync(lambda: list(client.logs(JOB, LogChoice(rank=7))))
+
+
+async def test_followers_of_logs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("supervisor.edges.operators.control_service.FOLLOWERS_MAX", 0)
+    async with asked(tmp_path, running(log_dir=str(tmp_path))) as (_, client, _):
+        with pytest.raises(ExhaustedError, match="readers follow logs already"):
+            await to_thread.run_sync(lambda: list(client.logs(JOB, LogChoice(), follow=True)))
+
+
+async def until(holds: object) -> None:
+    assert callable(holds)
+    with anyio.fail_after(10):
+        while not holds():
+            await anyio.lowlevel.checkpoint()

@@ -1,0 +1,44 @@
+"""Do pages show every job once, newest first, while new ones come?"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from supervisor.core.facts import JobState
+from supervisor.edges.operators.job_pages import LIST_PAGE_MAX, merge, page_of
+from supervisor.errors import InvalidRequestError
+from tests.edges.operators.fake_desk import running
+
+
+@given(st.lists(st.integers(1, 1_000), max_size=60), st.integers(1, 7))
+def test_pages_cover_all_jobs_once(times: list[int], size: int) -> None:
+    jobs = merge([running(f"job-{index}", submitted_at_ns=time) for index, time in enumerate(times)], ())
+    seen: list[str] = []
+    token = ""
+    while True:
+        page, token = page_of(jobs, size=size, token=token)
+        seen += [job.job_id for job in page]
+        if not token:
+            break
+        newest = running("newer", submitted_at_ns=2_000)
+        jobs = merge([*[job for job in jobs if job.job_id != "newer"], newest], ())
+    assert sorted(seen) == sorted(f"job-{index}" for index in range(len(times)))
+
+
+def test_the_live_answer_wins_and_strangers_are_left_out() -> None:
+    mine = running("mine", submitted_at_ns=5)
+    stale = replace(mine, state=JobState.FAILED)
+    ended = replace(running("ended", submitted_at_ns=7), state=JobState.SUCCEEDED)
+    of_another_supervisor = running("stranger", submitted_at_ns=9)
+    assert merge([mine], [stale, ended, of_another_supervisor]) == [ended, mine]
+
+
+def test_a_page_is_bounded_and_a_bad_token_refused() -> None:
+    jobs = [running(f"job-{number}", submitted_at_ns=number) for number in range(LIST_PAGE_MAX + 5, 0, -1)]
+    assert len(page_of(jobs, size=10**6, token="")[0]) == LIST_PAGE_MAX
+    for token in ("?", "bm8=", "é"):
+        with pytest.raises(InvalidRequestError, match="page_token"):
+            page_of(jobs, size=1, token=token)

@@ -1,0 +1,150 @@
+"""Is all output read, across cycles, rotation and the job's end, and nothing that a link points at?"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor.edges.operators import log_streams
+from supervisor.edges.operators.log_streams import LogChoice, LogPiece
+from supervisor.errors import NotFoundError
+
+
+def put(root: Path, cycle: int, rank: int, text: str, name: str = "stdout.log", mode: str = "a") -> Path:
+    folder = root / "job" / f"cycle_{cycle}" / f"rank_{rank}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / name).open(mode) as file:
+        file.write(text)
+    return folder / name
+
+
+def text_of(root: Path, choice: LogChoice | None = None) -> str:
+    return b"".join(piece.data for piece in log_streams.read(root, "job", choice or LogChoice())).decode()
+
+
+def test_by_cycle_rank_and_stream_with_the_rotated_part_first(tmp_path: Path) -> None:
+    put(tmp_path, 10, 0, "ten\n")
+    put(tmp_path, 2, 1, "two-one\n")
+    put(tmp_path, 2, 0, "err\n", "stderr.log")
+    put(tmp_path, 2, 0, "new\n")
+    put(tmp_path, 2, 0, "old\n", "stdout.log.1")
+    put(tmp_path, 2, 0, "no log\n", "other.txt")
+    assert text_of(tmp_path) == "old\nnew\nerr\ntwo-one\nten\n"
+    assert text_of(tmp_path, LogChoice(rank=0)) == "old\nnew\nerr\nten\n"
+    assert text_of(tmp_path, LogChoice(cycle=10)) == "ten\n"
+    piece = next(iter(log_streams.read(tmp_path, "job", LogChoice(cycle=10))))
+    assert piece == LogPiece(0, 10, False, b"ten\n")
+
+
+def test_tail_counts_lines_of_the_newest_cycle(tmp_path: Path) -> None:
+    put(tmp_path, 0, 0, "older\n")
+    put(tmp_path, 1, 0, "".join(f"line {number}\n" for number in range(20_000)))
+    assert text_of(tmp_path, LogChoice(tail_lines=2)) == "line 19998\nline 19999\n"
+    assert text_of(tmp_path, LogChoice(tail_lines=30_000)).startswith("line 0\n")
+    put(tmp_path, 1, 0, "no end")
+    assert text_of(tmp_path, LogChoice(tail_lines=2)) == "line 19999\nno end"
+    assert text_of(tmp_path, LogChoice(tail_lines=5, cycle=0)) == "older\n"
+
+
+def test_a_tail_may_cross_chunks(tmp_path: Path) -> None:
+    put(tmp_path, 0, 0, "a" * log_streams.CHUNK_BYTES + "\n" + "b" * log_streams.CHUNK_BYTES + "\n")
+    assert text_of(tmp_path, LogChoice(tail_lines=1)) == "b" * log_streams.CHUNK_BYTES + "\n"
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    mine = put(tmp_path, 0, 0, "mine\n")
+    (mine.parent / "stderr.log").symlink_to(secret)
+    (tmp_path / "job" / "cycle_1").symlink_to(tmp_path)
+    os.mkfifo(mine.parent / "stdout.log.1")  # reading it would wait for a writer
+    assert text_of(tmp_path) == "mine\n"
+
+
+def test_nothing_there_is_a_clear_error(tmp_path: Path) -> None:
+    put(tmp_path, 0, 0, "x\n")
+    with pytest.raises(NotFoundError, match="nothing of cycle 3 of rank 1 lies in"):
+        text_of(tmp_path, LogChoice(rank=1, cycle=3))
+
+
+class Reader:
+    """Follows in a task and keeps what it got."""
+
+    def __init__(self, root: Path, choice: LogChoice | None = None) -> None:
+        self.text = ""
+        self.ended = anyio.Event()
+        self._root = root
+        self._choice = choice or LogChoice()
+
+    async def run(self) -> None:
+        async for piece in log_streams.follow(self._root, "job", self._choice, self.ended):
+            self.text += piece.data.decode()
+
+    async def wait_for(self, text: str) -> None:
+        with anyio.fail_after(10):
+            while self.text != text:
+                await anyio.lowlevel.checkpoint()
+
+
+async def test_what_is_written_from_now_on_comes_until_the_end(tmp_path: Path) -> None:
+    reader = Reader(tmp_path / "not" / "there" / "yet")
+    root = tmp_path / "not" / "there" / "yet"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reader.run)
+        await anyio.lowlevel.checkpoint()
+        put(root, 0, 0, "a\n")
+        await reader.wait_for("a\n")
+        put(root, 0, 0, "b\n")
+        await reader.wait_for("a\nb\n")
+        put(root, 0, 1, "c\n")
+        await reader.wait_for("a\nb\nc\n")
+        put(root, 1, 0, "d\n")
+        await reader.wait_for("a\nb\nc\nd\n")
+        put(root, 1, 0, "e\n")
+        reader.ended.set()
+    assert reader.text == "a\nb\nc\nd\ne\n"
+
+
+async def test_following_survives_rotation(tmp_path: Path) -> None:
+    path = put(tmp_path, 0, 0, "1\n")
+    reader = Reader(tmp_path, LogChoice(tail_lines=1))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reader.run)
+        await reader.wait_for("1\n")
+        put(tmp_path, 0, 0, "2\n")
+        path.rename(path.with_name("stdout.log.1"))
+        put(tmp_path, 0, 0, "3\n")
+        await reader.wait_for("1\n2\n3\n")
+        reader.ended.set()
+    assert reader.text == "1\n2\n3\n"
+
+
+async def test_following_one_rank_ignores_the_others(tmp_path: Path) -> None:
+    put(tmp_path, 0, 0, "zero\n")
+    put(tmp_path, 0, 1, "one\n")
+    reader = Reader(tmp_path, LogChoice(rank=1))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reader.run)
+        await reader.wait_for("one\n")
+        put(tmp_path, 0, 0, "more\n")
+        put(tmp_path, 0, 1, "two\n")
+        await reader.wait_for("one\ntwo\n")
+        reader.ended.set()
+
+
+async def test_ended_cycles_cost_no_descriptors(tmp_path: Path) -> None:
+    for cycle in range(30):
+        put(tmp_path, cycle, 0, f"{cycle}\n")
+    before = len(os.listdir("/proc/self/fd"))
+    reader = Reader(tmp_path)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reader.run)
+        await reader.wait_for("".join(f"{cycle}\n" for cycle in range(30)))
+        put(tmp_path, 30, 0, "30\n")
+        await reader.wait_for("".join(f"{cycle}\n" for cycle in range(31)))
+        assert len(os.listdir("/proc/self/fd")) <= before + 10
+        reader.ended.set()
+    assert len(os.listdir("/proc/self/fd")) <= before + 2

@@ -1,0 +1,205 @@
+"""The link to real processes that speak its protocol, break it, die, or leave others behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+import psutil
+import pytest
+from holdfast_wire import spawner_link as wire
+from holdfast_wire.spawner_settings import SpawnerCommand, SpawnerSettings
+
+from supervisor.config.job_spec import JobSpec
+from supervisor.edges.workers import spawner_link
+from supervisor.edges.workers.spawner_link import SpawnerLink, SpawnerOverflowError
+from supervisor.errors import InvalidRequestError
+from tests.edges.workers.worker_side import until
+
+FAKE = Path(__file__).with_name("fake_spawner.py")
+PLAN = wire.WorkerPlan(local_rank=0, rank=0, env={})
+
+
+@dataclass
+class Spawned:
+    link: SpawnerLink
+    messages: list[wire.FromSpawner] = field(default_factory=list[wire.FromSpawner])
+    lost: list[str] = field(default_factory=list[str])
+
+    def of(self, kind: type) -> list[wire.FromSpawner]:
+        return [message for message in self.messages if isinstance(message, kind)]
+
+
+@asynccontextmanager
+async def spawner(behaviour: str, *, job_id: str = "job", output_dir: Path | None = None) -> AsyncGenerator[Spawned]:
+    def command(settings: SpawnerSettings, env: Mapping[str, str], link_fd: int) -> SpawnerCommand:
+        assert settings.job_id == job_id
+        return SpawnerCommand((sys.executable, str(FAKE), behaviour, str(link_fd)), dict(env))
+
+    messages: list[wire.FromSpawner] = []
+    lost: list[str] = []
+    link = await SpawnerLink.start(
+        JobSpec(job_id=job_id, command=("train.py",)),
+        env=dict(os.environ),
+        private=True,
+        on_message=messages.append,
+        on_lost=lost.append,
+        output_dir=output_dir,
+        make_command=command,
+    )
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(link.run)
+        try:
+            yield Spawned(link, messages, lost)
+        finally:
+            link.kill_tree()
+            assert await link.emptied(timeout_s=10) == ()
+            if not tasks.cancel_scope.cancel_called:
+                await until(lambda: not psutil.pid_exists(link.pid))
+
+
+async def test_it_says_what_it_is_told_and_ends_as_it_was_told(tmp_path: Path):
+    async with spawner("obey", output_dir=tmp_path / "logs") as run:
+        assert os.getsid(run.link.pid) == run.link.pid
+        await until(lambda: run.of(wire.Ready))
+        run.link.send(wire.Spawn(3, (PLAN,)))
+        await until(lambda: run.of(wire.Spawned))
+        run.link.send(wire.End())
+        await until(lambda: run.of(wire.Ended))
+        await until(lambda: not psutil.pid_exists(run.link.pid))
+    assert run.lost == []
+    run.link.send(wire.End())  # nobody is there: nothing happens
+    assert (tmp_path / "logs" / "spawner.stdout.log").stat().st_mode & 0o777 == 0o600
+
+
+TRACE = """
+import ctypes, sys
+libc = ctypes.CDLL(None, use_errno=True)
+seized = libc.ptrace(ctypes.c_long(0x4206), ctypes.c_long(int(sys.argv[1])), None, None)  # PTRACE_SEIZE
+print("seized" if seized == 0 else "refused", flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_a_debugger_at_the_spawner_delays_its_end_and_breaks_nothing():
+    async with spawner("obey") as run:
+        await until(lambda: run.of(wire.Ready))
+        tracer = await anyio.open_process([sys.executable, "-c", TRACE, str(run.link.pid)], stderr=None)
+        async with tracer:
+            assert tracer.stdin is not None
+            assert tracer.stdout is not None
+            if b"seized" not in await tracer.stdout.receive():
+                pytest.skip("this user may not trace its processes")
+            os.kill(run.link.pid, signal.SIGKILL)
+            await until(lambda: psutil.Process(run.link.pid).status() == psutil.STATUS_ZOMBIE)
+            with anyio.move_on_after(0.1):
+                await until(lambda: run.lost)
+            assert run.lost == []
+            await tracer.stdin.aclose()
+        await until(lambda: run.lost)
+    assert "was killed by signal 9" in run.lost[0]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        ("exit", "exited with code 3"),
+        ("die", "was killed by signal 9"),
+        ("garbage", "cannot read a message"),
+        ("backwards", "cannot take End from a spawner"),
+        ("close", "it closed its link"),
+    ],
+)
+async def test_a_lost_spawner_is_reaped_and_told_with_its_reason(
+    behaviour: str, reason: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(spawner_link, "LAST_WORDS_TIMEOUT_S", 0.1)
+    async with spawner(behaviour) as run:
+        await until(lambda: run.lost)
+        assert reason in run.lost[0]
+        assert f"pid {run.link.pid}" in run.lost[0]
+        assert not psutil.pid_exists(run.link.pid)
+    assert len(run.lost) == 1
+    assert bool(run.of(wire.Ready)) == (behaviour in ("exit", "die", "close"))
+
+
+async def test_all_that_a_killed_spawner_left_behind_is_killed_and_nothing_else():
+    """Its workers, their children, and those that left session and parent; another job's stay."""
+    async with spawner("obey") as run, spawner("obey", job_id="other") as other:
+        for each in (run, other):
+            each.link.send(wire.Spawn(0, (PLAN, wire.WorkerPlan(local_rank=1, rank=1, env={}))))
+            await until(lambda each=each: len(_tree(each)) == 2 * 3)
+        left, others = _tree(run), _tree(other)
+        os.kill(run.link.pid, signal.SIGKILL)
+        await until(lambda: run.lost)
+        assert all(process.is_running() for process in left)  # nobody else ends them
+        run.link.kill_tree()
+        assert await run.link.emptied(timeout_s=10) == ()
+        assert not any(process.is_running() for process in left)
+        assert all(process.is_running() for process in others)
+        # A helper of the supervisor itself is not taken for an orphan.
+        async with await anyio.open_process(["sleep", "600"]) as helper:
+            run.link.kill_tree()
+            assert psutil.Process(helper.pid).status() != psutil.STATUS_ZOMBIE
+            helper.kill()
+
+
+def _tree(run: Spawned) -> list[psutil.Process]:
+    return [each for each in psutil.Process(run.link.pid).children(recursive=True) if each.name() != "setsid"]
+
+
+async def test_what_a_spawner_does_not_read_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(spawner_link, "UNSENT_BYTES_MAX", 1_000_000)
+    async with spawner("deaf") as run:
+        await until(lambda: run.of(wire.Ready))
+        big = wire.Spawn(0, (wire.WorkerPlan(local_rank=0, rank=0, env={"X": "x" * 100_000}),))
+
+        def send_on() -> None:
+            for _ in range(100):
+                run.link.send(big)
+
+        with pytest.raises(SpawnerOverflowError):
+            send_on()
+
+
+@pytest.mark.parametrize("what", ["python", "cwd"])
+async def test_what_can_not_be_executed_is_refused_with_the_reason(tmp_path: Path, what: str):
+    missing = str(tmp_path / "missing")
+    spec = JobSpec(
+        job_id="job",
+        command=("train.py",),
+        python=missing if what == "python" else "",
+        cwd=missing if what == "cwd" else "",
+    )
+    with pytest.raises(InvalidRequestError, match=r"cannot start the spawner of job job: .*missing"):
+        await SpawnerLink.start(spec, env={}, private=True, on_message=print, on_lost=print)
+
+
+async def test_the_real_spawner_starts_a_worker_and_reports_its_exit(tmp_path: Path):
+    script = tmp_path / "train.py"
+    script.write_text("import sys; sys.exit(7)")
+    messages: list[wire.FromSpawner] = []
+    lost: list[str] = []
+    link = await SpawnerLink.start(
+        JobSpec(job_id="job", command=(str(script),), preload="none", cwd=str(tmp_path)),
+        env=dict(os.environ),
+        private=True,
+        on_message=messages.append,
+        on_lost=lost.append,
+    )
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(link.run)
+        await until(lambda: any(isinstance(message, wire.Ready) for message in messages), at_most_s=60)
+        link.send(wire.Spawn(0, (PLAN,)))
+        await until(lambda: any(isinstance(message, wire.Exited) for message in messages), at_most_s=60)
+        link.send(wire.End())
+        await until(lambda: not psutil.pid_exists(link.pid))
+    (exit_told,) = [message for message in messages if isinstance(message, wire.Exited)]
+    assert (exit_told.code, exit_told.signal) == (7, None)
+    assert lost == []

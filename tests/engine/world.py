@@ -1,0 +1,243 @@
+"""The real engine between fakes: a spawner that obeys at once, a clock that is set, a journal that remembers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import anyio
+from anyio.abc import TaskGroup
+from holdfast_wire import spawner_link as link
+
+from supervisor.config import JobSpec
+from supervisor.core.calls.words import ToRank
+from supervisor.core.facts import Evidence, HangLimits, Progress, StackGroup
+from supervisor.engine.chronicle import Chronicle
+from supervisor.engine.desk import Desk
+from supervisor.engine.job_book import JobRecord
+from supervisor.engine.loop import Engine
+from supervisor.engine.output_plan import Console
+from supervisor.engine.perform import Edges, EnginePerformer
+from supervisor.engine.worker_plan import WorkerPlanner
+from supervisor.ports import JobReport, RecordedEvent, Spawner
+
+PID_OF_RANK_0 = 1000
+
+
+class SetClock:
+    def __init__(self) -> None:
+        self.at_s = 100.0
+
+    def now_s(self) -> float:
+        return self.at_s
+
+    def unix_ns(self) -> int:
+        return int(self.at_s * 1e9)
+
+
+@dataclass
+class FakeJournal:
+    events: list[RecordedEvent] = field(default_factory=list[RecordedEvent])
+    reports: list[JobReport] = field(default_factory=list[JobReport])
+
+    def record(self, event: RecordedEvent) -> None:
+        self.events.append(event)
+
+    def save(self, report: JobReport) -> None:
+        self.reports.append(report)
+
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.events]
+
+
+class FakeTokens:
+    def __init__(self) -> None:
+        self.live: set[tuple[str, int]] = set()
+
+    def issue(self, job_id: str, cycle: int) -> tuple[bytes, Path]:
+        self.live.add((job_id, cycle))
+        return b"t" * 32, Path(f"/tokens/{job_id}-{cycle}")
+
+    def withdraw(self, job_id: str, cycle: int) -> None:
+        self.live.discard((job_id, cycle))
+
+
+class FakeFiles:
+    def __init__(self) -> None:
+        self.iteration: int | None = None
+        self.errors: dict[int, tuple[str, float | None]] = {}
+
+    async def read_iteration(self, path: str) -> int | None:
+        return self.iteration
+
+    def read_error(self, path: str) -> tuple[str, float | None] | None:
+        rank = int(path.split("rank_")[1].split("/")[0])
+        return self.errors.get(rank)
+
+
+class FakeWorkers:
+    def __init__(self) -> None:
+        self.open: dict[int, HangLimits] = {}
+        self.expected: list[tuple[int, int, int]] = []
+        self.progress: dict[int, Progress] = {}
+        self.told: list[tuple[tuple[int, ...], ToRank]] = []
+
+    def open_cycle(
+        self, job_id: str, cycle: int, *, token: bytes, spec: JobSpec, limits: HangLimits, first_rank: int
+    ) -> None:
+        self.open[cycle] = limits
+
+    def expect(self, job_id: str, cycle: int, local_rank: int, pid: int) -> None:
+        self.expected.append((cycle, local_rank, pid))
+
+    def close_cycle(self, job_id: str, cycle: int) -> None:
+        self.open.pop(cycle, None)
+
+    def set_limits(self, job_id: str, cycle: int, limits: HangLimits) -> None:
+        self.open[cycle] = limits
+
+    def read_progress(self, job_id: str, cycle: int, local_rank: int) -> Progress | None:
+        return self.progress.get(local_rank)
+
+    def tell_ranks(self, job_id: str, cycle: int, local_ranks: Sequence[int], order: ToRank) -> None:
+        self.told.append((tuple(local_ranks), order))
+
+    async def ask_stacks(self, job_id: str, cycle: int, local_rank: int, *, timeout_s: float) -> str | None:
+        return None
+
+
+class FakeStacks:
+    def __init__(self) -> None:
+        self.asked: list[dict[int, int]] = []
+
+    async def collect(
+        self, pids: Mapping[int, int], *, ask: Callable[[int, float], Awaitable[str | None]], budget_s: float
+    ) -> Evidence:
+        self.asked.append(dict(pids))
+        return Evidence(groups=(StackGroup(tuple(pids), "main (t.py:1)"),), source="fake")
+
+
+class ObedientSpawner:
+    """Does what it is told at once, unless `silent` names the message's type."""
+
+    pid = 77
+
+    def __init__(self, on_message: Callable[[link.FromSpawner], None]) -> None:
+        self.tell = on_message
+        self.heard: list[link.ToSpawner] = []
+        self.silent: set[type] = set()
+        self.living: set[tuple[int, int]] = set()
+        self.ended = anyio.Event()
+
+    def send(self, message: link.ToSpawner) -> None:
+        self.heard.append(message)
+        if type(message) in self.silent:
+            return
+        match message:
+            case link.PrepareStore():
+                self.tell(link.StoreReady(message.cycle, message.host, 20000 + message.cycle))
+            case link.Spawn():
+                for worker in message.workers:
+                    self.living.add((message.cycle, worker.local_rank))
+                    pid = PID_OF_RANK_0 + 100 * message.cycle + worker.local_rank
+                    self.tell(link.Spawned(message.cycle, worker.local_rank, pid, 0, "fork"))
+            case link.KillTree():
+                self.tell(link.Emptied(message.cycle, 0, ()))
+            case link.End():
+                self.ended.set()
+            case link.Signal():
+                for cycle, local_rank in sorted(self.living):
+                    if cycle == message.cycle and local_rank in (message.local_ranks or (local_rank,)):
+                        self.exit(cycle, local_rank, signal=message.signal)
+
+    def kill_tree(self) -> None: ...
+
+    def exit(self, cycle: int, local_rank: int, *, code: int | None = None, signal: int | None = None) -> None:
+        self.living.discard((cycle, local_rank))
+        pid = PID_OF_RANK_0 + 100 * cycle + local_rank
+        self.tell(link.Exited(cycle, local_rank, pid, code, signal, False, False, 0))
+
+
+class FakeSpawners:
+    def __init__(self) -> None:
+        self.started: list[ObedientSpawner] = []
+
+    async def keep(
+        self,
+        spec: JobSpec,
+        environment: Mapping[str, str],
+        *,
+        on_started: Callable[[Spawner], None],
+        on_message: Callable[[link.FromSpawner], None],
+    ) -> str:
+        spawner = ObedientSpawner(on_message)
+        self.started.append(spawner)
+        on_started(spawner)
+        on_message(link.Ready(spawner.pid, 1, "3.11", "fork", "it is a test", (), ""))
+        await spawner.ended.wait()
+        return "the spawner was lost"
+
+
+class World:
+    """One supervisor without edges. `settle` lets everything happen that follows from what was done."""
+
+    def __init__(self, tasks: TaskGroup, log_dir: Path) -> None:
+        self.clock = SetClock()
+        self.journal = FakeJournal()
+        self.tokens = FakeTokens()
+        self.files = FakeFiles()
+        self.workers = FakeWorkers()
+        self.stacks = FakeStacks()
+        self.spawners = FakeSpawners()
+        self.jobs: dict[str, JobRecord] = {}
+        self.engine = Engine(clock=self.clock, node_name="n0", jitter=lambda: 0.5)
+        self.chronicle = Chronicle(journal=self.journal, clock=self.clock, node_name="n0")
+
+        def start_soon(work: Callable[[], Coroutine[object, object, None]]) -> None:
+            tasks.start_soon(work)
+
+        self.performer = EnginePerformer(
+            edges=Edges(
+                clock=self.clock,
+                workers=self.workers,
+                spawners=self.spawners,
+                stacks=self.stacks,
+                tokens=self.tokens,
+                files=self.files,
+                planner=WorkerPlanner(console=Console(), worker_socket="/s/worker.sock"),
+            ),
+            jobs=self.jobs,
+            chronicle=self.chronicle,
+            engine=self.engine,
+            start_soon=start_soon,
+        )
+        self.engine.attach(self.performer)
+        self.desk = Desk(
+            engine=self.engine,
+            performer=self.performer,
+            jobs=self.jobs,
+            chronicle=self.chronicle,
+            workers=self.workers,
+            clock=self.clock,
+            log_dir=str(log_dir),
+        )
+        self.performer.on_finished = self.desk.finished
+        tasks.start_soon(self.engine.run)
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, log_dir: Path) -> AsyncGenerator[Self]:
+        async with anyio.create_task_group() as tasks:
+            yield cls(tasks, log_dir)
+            tasks.cancel_scope.cancel()
+
+    async def settle(self) -> None:
+        await anyio.wait_all_tasks_blocked()
+
+    async def submit(self, spec: JobSpec) -> ObedientSpawner:
+        await self.desk.submit(spec, {"A": "secret"})
+        await self.settle()
+        return self.spawners.started[-1]

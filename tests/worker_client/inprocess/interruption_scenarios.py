@@ -1,0 +1,163 @@
+"""What the ranks do when the restart comes upon them in places where it is awkward."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from tests.worker_client.inprocess.scenario import FOR_EVER_S, INJECTED, RANK, NotedAbort, note, noting, scenario
+from worker_client import inprocess
+from worker_client.inprocess import CallWrapper, FrozenState
+
+
+def _one_fault(call: CallWrapper, stay: Callable[[], None], after_s: float = 0.2) -> None:
+    """In iteration 0, rank 1 fails while rank 0 is in `stay`."""
+    if call.iteration == 0:
+        if RANK == 1:
+            time.sleep(after_s)
+            note("raise")
+            raise ValueError("by intention")
+        stay()
+
+
+@scenario
+def suppressed() -> None:
+    """Rank 0 suppresses it three times."""
+    logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
+
+    def stay() -> None:
+        for _ in range(3):
+            with contextlib.suppress(BaseException):
+                time.sleep(FOR_EVER_S)
+            note("suppressed")
+        time.sleep(FOR_EVER_S)
+
+    @inprocess.Wrapper()
+    def train(call: CallWrapper = INJECTED) -> int:
+        note("fn", iteration=call.iteration)
+        _one_fault(call, stay)
+        return RANK
+
+    note("returned", value=train())
+
+
+@scenario
+def cleans_up_slowly() -> None:
+    """Rank 0 needs a second in `finally`; nothing interrupts that."""
+
+    def stay() -> None:
+        try:
+            time.sleep(FOR_EVER_S)
+        finally:
+            end_s = time.monotonic() + 1.0
+            while time.monotonic() < end_s:
+                with contextlib.suppress(KeyError):
+                    time.sleep(0.001)
+                    raise KeyError
+            note("cleaned")
+
+    @inprocess.Wrapper()
+    def train(call: CallWrapper = INJECTED) -> int:
+        note("fn", iteration=call.iteration)
+        _one_fault(call, stay)
+        return RANK
+
+    note("returned", value=train())
+
+
+@scenario
+def in_a_destructor() -> None:
+    """Rank 0 is in one when the exception comes, which Python can't pass on."""
+
+    class Slow:
+        def __del__(self) -> None:
+            note("destructor")
+            end_s = time.monotonic() + FOR_EVER_S
+            while time.monotonic() < end_s:
+                pass
+
+    def stay() -> None:
+        slow = Slow()
+        del slow
+        note("after destructor")
+        while True:
+            pass
+
+    @inprocess.Wrapper()
+    def train(call: CallWrapper = INJECTED) -> int:
+        note("fn", iteration=call.iteration)
+        _one_fault(call, stay)
+        return RANK
+
+    note("returned", value=train())
+
+
+@scenario
+def atomic() -> None:
+    """Rank 0 is in a block when rank 1 fails, and wants into another one."""
+
+    def stay(call: CallWrapper) -> None:
+        with call.atomic(), call.atomic():
+            time.sleep(0.6)
+            note("left the block")
+        time.sleep(0.1)
+        with call.atomic():
+            note("in the second block")
+            time.sleep(FOR_EVER_S)
+
+    @noting()
+    def train(call: CallWrapper = INJECTED) -> int:
+        note("fn", iteration=call.iteration)
+        _one_fault(call, lambda: stay(call))
+        with call.atomic():
+            pass
+        return RANK
+
+    note("returned", value=train())
+
+
+@scenario
+def atomic_while_aborting() -> None:
+    """Rank 0 wants into a block when the restart is on its way."""
+
+    def stay(call: CallWrapper) -> None:
+        aborting.wait()
+        note("wants in")
+        with call.atomic():
+            note("in the block")
+
+    aborting = threading.Event()
+
+    def slow(_state: FrozenState) -> None:
+        aborting.set()
+        time.sleep(0.3)
+
+    @noting(abort=NotedAbort("abort", slow))
+    def train(call: CallWrapper = INJECTED) -> int:
+        note("fn", iteration=call.iteration)
+        _one_fault(call, lambda: stay(call))
+        return RANK
+
+    note("returned", value=train())
+
+
+@scenario
+def collateral() -> None:
+    """What rank 0's function raises because of the abort is no fault of its own."""
+    ended = threading.Event()
+
+    def stay() -> None:
+        ended.wait()
+        raise RuntimeError("connection closed by abort")
+
+    @noting(abort=NotedAbort("abort", lambda state: ended.set()))
+    def train(call: CallWrapper = INJECTED) -> int:
+        note("fn", iteration=call.iteration)
+        _one_fault(call, stay)
+        return RANK
+
+    note("returned", value=train())

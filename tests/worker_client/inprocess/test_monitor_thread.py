@@ -1,0 +1,42 @@
+"""Does the restart's exception come where it may, as often as it must, and nowhere else? Real ranks, one at a time."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+from tests.worker_client.inprocess.ranks import ran
+
+
+def test_a_function_that_suppresses_it_is_interrupted_again_and_the_log_says_where(tmp_path: Path):
+    job = ran(tmp_path, "suppressed", 2)
+    suppressed = [line["at"] for line in job.all(0, "suppressed")]
+    assert len(suppressed) == 3
+    assert all(later - earlier > 0.03 for earlier, later in itertools.pairwise(suppressed))  # paced
+    assert job.all(0, "fn")[1]["at"] - job.one(1, "raise")["at"] < 5.0
+    told = [line for line in job.errors[0].splitlines() if "has suppressed RankShouldRestart" in line]
+    assert told
+    assert all("interruption_scenarios.py" in line and " in stay" in line for line in told)
+
+
+def test_cleaning_up_is_not_interrupted(tmp_path: Path):
+    job = ran(tmp_path, "cleans_up_slowly", 2)
+    assert job.told(0) == ["fn", "cleaned", "fn", "returned"]
+
+
+def test_one_that_a_destructor_loses_is_raised_again(tmp_path: Path):
+    job = ran(tmp_path, "in_a_destructor", 2)
+    assert job.told(0) == ["fn", "destructor", "after destructor", "fn", "returned"]
+    assert "RankShouldRestart" not in job.errors[0]  # Python would print what it could not pass on.
+
+
+def test_an_atomic_block_is_left_first_and_no_other_entered(tmp_path: Path):
+    job = ran(tmp_path, "atomic", 2)
+    assert job.told(0, "left the block", "abort", "in the second block") == ["left the block", "abort"]
+    assert job.one(1, "abort")["at"] < job.one(0, "left the block")["at"]
+
+
+def test_an_atomic_block_is_closed_while_aborting(tmp_path: Path):
+    job = ran(tmp_path, "atomic_while_aborting", 2)
+    assert not job.all(0, "in the block")
+    assert job.all(0, "fn")[1]["at"] - job.one(0, "wants in")["at"] < 2.0

@@ -1,0 +1,86 @@
+"""Timeouts that several ranks calculate together, over a real process group."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from worker_client import RankMonitorClientError, across_ranks
+
+SCRIPT = """
+import json, sys, time
+import torch.distributed as dist
+from pathlib import Path
+from tests.worker_client.fake_supervisor import FakeSupervisor
+from worker_client import RankMonitorClient, RankMonitorClientError
+
+rank, folder = int(sys.argv[1]), Path(sys.argv[2])
+served = FakeSupervisor(folder / f"{rank}.sock", sections=("a", "b") if rank else ("b", "a"))
+served.answers = False
+dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), 2), rank=rank, world_size=2)
+client = RankMonitorClient()
+told = {"before": None}
+client.init_workload_monitoring()
+if rank == 0:
+    served.welcome(served.client())
+    served.wait(lambda: client.cfg.rank_section_timeouts)
+told["one rank not welcome"] = client.calculate_and_set_section_timeouts(["a"])
+if rank == 1:
+    served.welcome(served.client())
+    served.wait(lambda: client.cfg.rank_section_timeouts)
+told["rank"] = client.rank_info.global_rank
+told["not ready"] = client.calculate_and_set_hb_timeouts(skip_if_not_ready=True)
+if rank == 1:
+    client.send_heartbeat(); client.send_heartbeat()
+    client.start_section("a"); client.end_section("a")
+told["ready on one"] = client.calculate_and_set_hb_timeouts()
+told["sections"] = client.calculate_and_set_section_timeouts(["a"])
+told["state"] = client.state_dict()
+try:
+    client.calculate_and_set_section_timeouts(["a" if rank else "b"])
+except RankMonitorClientError as error:
+    told["disagree"] = str(error)
+client.shutdown_workload_monitoring()
+served.stop()
+dist.destroy_process_group()
+print(json.dumps(told))
+"""
+
+
+def test_all_ranks_get_the_same_from_whoever_measured(tmp_path: Path, rank_environment: Path):
+    root = Path(__file__).parents[2]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(rank), str(tmp_path)],
+            cwd=root,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"HOLDFAST_SOCKET": str(tmp_path / f"{rank}.sock"), "WORLD_SIZE": "2", "RANK": "7"},
+        )
+        for rank in range(2)
+    ]
+    told = [json.loads(process.communicate(timeout=90)[0]) for process in processes]
+    assert [each["rank"] for each in told] == [0, 1]
+    assert [each["one rank not welcome"] for each in told] == [False, False]
+    assert [each["not ready"] for each in told] == [False, False]
+    assert [each["ready on one"] for each in told] == [True, True]
+    assert [each["sections"] for each in told] == [True, True]
+    assert told[0]["state"] == told[1]["state"]
+    assert told[0]["state"]["current_timeouts"]["section"]["calculated_sections"] == ["a"]
+    assert all("do not select the same sections" in each["disagree"] for each in told)
+
+
+def test_one_rank_needs_no_process_group(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert across_ranks.maxima([1.5, 0.0]) == [1.5, 0.0]
+
+
+def test_several_ranks_without_a_process_group_are_an_error(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RankMonitorClientError, match="is not initialised"):
+        across_ranks.maxima([1.0])

@@ -1,0 +1,100 @@
+"""A process forked from the worker tells nobody anything, and takes nothing from its parent."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from tests.worker_client.fake_supervisor import FakeSupervisor
+from worker_client import RankMonitorClient, RankMonitorClientError
+
+NewClient = Callable[[], RankMonitorClient]
+
+
+def _in_child(run: Callable[[], None]) -> None:
+    """Runs `run` in a fork and asserts that nothing was raised there."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            run()
+            code = 0
+        except BaseException:  # noqa: BLE001 the child must end here, whatever it was
+            traceback.print_exc(file=sys.__stderr__)
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_fork_writes_nothing_and_leaves_the_connection_alone(supervisor: FakeSupervisor, new_client: NewClient):
+    client = new_client()
+    client.init_workload_monitoring()
+    connection = supervisor.client()
+    client.send_heartbeat()
+    client.start_section("step")
+    supervisor.wait(lambda: (seen := connection.seen()) and seen.heartbeats == 1 and seen.open_sections, "progress")
+    before = connection.seen()
+    assert before is not None
+
+    def child() -> None:
+        for _ in range(10):
+            client.send_heartbeat()
+        client.end_section("step")
+        client.start_section("checkpointing")
+        client.end_all_sections()
+        try:
+            client.end_section("step")
+        except RankMonitorClientError:
+            client.shutdown_workload_monitoring()
+        else:
+            raise AssertionError("misuse is still told")
+
+    _in_child(child)
+    client.send_heartbeat()
+    supervisor.wait(lambda: (seen := connection.seen()) and seen.heartbeats == 2, "the parent's beat")
+    after = connection.seen()
+    assert after is not None
+    assert set(after.open_sections) == {"step"}
+    assert after.out_of_section_since_ns - before.out_of_section_since_ns < 50_000_000
+    assert not connection.is_closed
+    assert not connection.of("goodbye")
+    client.end_section("step")
+
+
+def test_a_fork_holds_no_descriptor_of_the_channel(supervisor: FakeSupervisor, new_client: NewClient):
+    """Or the supervisor would not see the rank's end while a data loader lives on."""
+    before = set(os.listdir("/proc/self/fd"))
+    client = new_client()
+    client.init_workload_monitoring()
+    supervisor.client()
+    mine = set(os.listdir("/proc/self/fd")) - before
+    assert mine
+
+    def child() -> None:
+        numbers = [number for number in os.listdir("/proc/self/fd") if number in mine]
+        # The listing's own descriptor is among them, and gone.
+        names = [os.readlink(path) for number in numbers if os.path.lexists(path := f"/proc/self/fd/{number}")]
+        kept = [name for name in names if "eventfd" in name or "holdfast" in name]
+        assert not kept, kept
+
+    _in_child(child)
+
+
+def test_a_fork_may_start_a_monitoring_of_its_own(supervisor: FakeSupervisor, new_client: NewClient):
+    client = new_client()
+    client.init_workload_monitoring()
+    supervisor.client()
+
+    def child() -> None:
+        client.shutdown_workload_monitoring()
+        client.init_workload_monitoring()
+        client.send_heartbeat()
+        client.shutdown_workload_monitoring()
+
+    _in_child(child)
+    second = supervisor.client(1)
+    assert second.peer_pid != os.getpid()
+    supervisor.wait(lambda: second.of("goodbye"), "the child's goodbye")
+    assert not supervisor.client(0).is_closed

@@ -1,0 +1,110 @@
+"""The callbacks in a real Lightning training, watched by a supervisor at a real socket."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="Lightning is not installed"),
+    pytest.mark.timeout(300),  # Lightning alone takes long to import
+]
+
+ROOT = Path(__file__).parents[2]
+
+SCRIPT = """
+import json, os, sys
+from pathlib import Path
+import torch
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import ModelCheckpoint
+from tests.worker_client.fake_supervisor import FakeSupervisor
+from worker_client import WorkloadAction, WorkloadControlRequest
+from worker_client import lightning as holdfast
+
+class Model(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+    def training_step(self, batch, index):
+        if os.environ.get("FAIL_AT") == str(self.global_step):
+            raise ValueError("bad batch")
+        return self.layer(batch[0]).sum()
+    validation_step = test_step = lambda self, batch, index: None
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.01)
+
+folder, kind, epochs = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+served = FakeSupervisor(Path(os.environ["HOLDFAST_SOCKET"]), shares_page=False)
+data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(8, 4)), batch_size=2)
+
+def policy(error):
+    return WorkloadControlRequest(WorkloadAction.ShutdownWorkload, str(error))
+
+callback = getattr(holdfast, kind)(exp_dir=folder, autoresume=True, exc_handling_policy=policy)
+assert isinstance(callback, pl.Callback) and type(callback) is getattr(holdfast, kind)
+trainer = pl.Trainer(
+    max_epochs=epochs, accelerator="cpu",
+    callbacks=[callback, ModelCheckpoint(folder / "ckpt", save_last=True, every_n_train_steps=2)],
+    logger=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder,
+)
+last = folder / "ckpt" / "last.ckpt"
+code = 0
+try:
+    trainer.fit(Model(), data, data, ckpt_path=last if last.exists() else None, weights_only=False)
+except ValueError:
+    code = 1
+connection = served.client(0)
+served.wait(lambda: connection.of("goodbye"), "the end")
+seen = connection.seen()
+assert "save_checkpoint" not in vars(trainer)
+print(json.dumps({
+    "connections": len(served.connections), "heartbeats": seen.heartbeats, "steps": seen.steps_since_first,
+    "open": list(seen.open_sections), "limits": len(connection.of("limits_calculated")),
+    "control": [c.workload_control.description for each in served.connections for c in each.of("workload_control")],
+}))
+served.stop()
+sys.exit(code)
+"""
+
+
+def _fit(tmp_path: Path, kind: str, epochs: int, **more: str) -> tuple[int, dict[str, object]]:
+    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(tmp_path), kind, str(epochs)]
+    environment = os.environ | {"FAULT_TOL_FINISHED_FLAG_FILE": str(tmp_path / "finished")} | more
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=140)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout.splitlines()[-1])
+
+
+def test_sections(tmp_path: Path, rank_environment: Path):
+    code, told = _fit(tmp_path, "FaultToleranceSectionsCallback", 2)
+    assert code == 0
+    assert (told["connections"], told["heartbeats"]) == (1, 0)
+    assert told["limits"]
+    state = json.loads((tmp_path / "_ft_state_.json").read_text())
+    assert state["current_timeouts"]["section"]["calculated_sections"] == ["checkpointing", "setup", "step"]
+    assert (tmp_path / "finished").exists()
+
+
+def test_heartbeats_are_learned_in_the_run_that_loads_and_saves(tmp_path: Path, rank_environment: Path):
+    code, told = _fit(tmp_path, "FaultToleranceCallback", 2, FAIL_AT="5")
+    assert code == 1
+    assert told["control"] == ["bad batch"]
+    assert told["limits"] == 0
+    assert not (tmp_path / "_ft_state_.json").exists()
+    assert (tmp_path / "finished").exists()
+    (tmp_path / "finished").unlink()
+    code, told = _fit(tmp_path, "FaultToleranceCallback", 3)
+    assert code == 0
+    assert isinstance(told["heartbeats"], int)
+    assert told["heartbeats"] > 4
+    assert told["limits"] == 1
+    state = json.loads((tmp_path / "_ft_state_.json").read_text())
+    assert state["current_timeouts"]["heartbeat"]["were_calculated"] is True
+    assert (tmp_path / "finished").exists()
