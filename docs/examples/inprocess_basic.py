@@ -1,0 +1,83 @@
+"""In-process restart in its simplest form: a fault on any rank calls the function again on all, in the same processes.
+
+    holdfast run --nproc-per-node 4 docs/examples/inprocess_basic.py --fail-at-step 30
+    torchrun --nproc-per-node 4 docs/examples/inprocess_basic.py --fail-at-step 30
+
+A script for the reference product becomes this one by its import line.
+"""
+
+# torch's annotations are too partial for strict types.
+# pyright: basic
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from worker_client import inprocess
+
+
+@inprocess.Wrapper(soft_timeout=datetime.timedelta(seconds=60), hard_timeout=datetime.timedelta(seconds=90))
+def train(args: argparse.Namespace, call_wrapper: inprocess.CallWrapper | None = None) -> float:
+    """Called anew after each fault: everything that a fault may have spoiled is made or loaded here."""
+    assert call_wrapper is not None  # The Wrapper passes it to the parameter of this type.
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    step = load(args.checkpoint, model, optimizer)
+    print(f"iteration {call_wrapper.iteration}: rank {rank} of {world_size} starts at step {step}", flush=True)
+    loss = torch.tensor(0.0)
+    while step < args.steps:
+        inputs = torch.randn(8, 16, generator=torch.Generator().manual_seed(step * 1000 + rank))
+        loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        step += 1
+        if step % 10 == 0 and rank == 0:
+            save(args.checkpoint, step, model, optimizer)
+        if step == args.fail_at_step and rank == 1 and call_wrapper.iteration == 0:
+            raise RuntimeError(f"rank {rank} fails at step {step}, as it was told")
+    dist.barrier()
+    dist.destroy_process_group()
+    return loss.item()
+
+
+def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """The step of the checkpoint that was loaded; 0 if there is none."""
+    if not path.exists():
+        return 0
+    saved = torch.load(path, weights_only=True)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    return saved["step"]
+
+
+def save(path: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Whole or not at all: a restart may come at any moment."""
+    unfinished = path.with_suffix(".new")
+    torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, unfinished)
+    unfinished.replace(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--checkpoint", type=Path, default=Path("inprocess-basic.pt"))
+    parser.add_argument("--fail-at-step", type=int, help="rank 1 raises an exception after this step, once")
+    args = parser.parse_args()
+    loss = train(args)
+    print(f"finished with loss {loss:.4f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
