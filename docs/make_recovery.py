@@ -1,0 +1,157 @@
+"""Writes docs/architecture/recovery.md: who says what to whom in a restart inside the process.
+
+Three ranks that do as they are told talk to the machine that decides. What is drawn is what was said.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+
+from supervisor.core.calls import words
+from supervisor.core.calls.orders import EndCall, Order, Replace, Say, Tell
+from supervisor.core.calls.words import Barrier, Interruption
+from supervisor.core.cluster import iteration
+
+RANKS = (0, 1, 2)
+CALL = 1
+FORK_S = 0.05
+
+HEADER = """# One recovery inside the processes
+
+<!-- Written by docs/make_recovery.py from what the machine of wrapped calls says. Do not edit: run `make docs`. -->
+
+Ranks talk to their supervisor over its Unix socket. What concerns all ranks is decided by one machine,
+`supervisor.core.cluster.iteration`. The messages are those of `holdfast_wire/v1/worker.proto`.
+"""
+
+RAISED = """## A rank raises an exception
+
+The function of rank 1 raises. No rank waits `last_call_wait` out, since all have answered.
+"""
+
+KILLED = """## A rank is killed
+
+Rank 1 is killed by SIGKILL. Its new process is forked while the others unwind, runs its rank assignment through the
+decisions that it has missed, and is rank 1 again.
+"""
+
+
+class Play:
+    """The machine, three obedient ranks, and what they said as lines of a diagram."""
+
+    def __init__(self) -> None:
+        self.state = iteration.initial_state(len(RANKS))
+        self.lines: list[str] = []
+        self.is_drawn = False
+        self.now_s = 0.0
+        self.iteration: dict[int, int] = dict.fromkeys(RANKS, 0)
+        self._unheard: deque[tuple[int, words.ToRank]] = deque()
+
+    def enter(self, rank: int) -> None:
+        self.say(rank, words.Enter(CALL, rank, len(RANKS), words.CallSettings()))
+
+    def say(self, rank: int, word: words.Word, text: str = "") -> None:
+        """`rank` says it; all that follows from it follows."""
+        if isinstance(word, words.Started | words.Lost):
+            self.note(f"over supervisor: {text}")
+        else:
+            self.arrow(f"rank {rank}", "supervisor", text or type(word).__name__)
+        report = iteration.Report("node", (words.Told(rank, word),))
+        self.state, orders = iteration.step(self.state, report, now_s=self.now_s, units_left=1)
+        for order in orders:
+            self._perform(order)
+
+    def settle(self) -> None:
+        """Every rank answers what it was told, in the order in which it was told."""
+        while self._unheard:
+            rank, order = self._unheard.popleft()
+            self._answer(rank, order)
+
+    def arrow(self, source: str, target: str, text: str) -> None:
+        if self.is_drawn:
+            self.lines.append(f"    {source.replace(' ', '')} ->> {target.replace(' ', '')}: {text}")
+
+    def note(self, text: str) -> None:
+        if self.is_drawn:
+            self.lines.append(f"    note {text}")
+
+    def _perform(self, order: Order) -> None:
+        match order:
+            case Tell(members, told):
+                for member in members:
+                    self.arrow("supervisor", f"rank {member}", type(told).__name__)
+                    self._unheard.append((member, told))
+            case Replace(lost):
+                for _, member in lost:
+                    self.arrow("supervisor", "spawner", f"fork rank {member} anew")
+            case Say(_, reason):
+                self.note(f"over supervisor: {reason.replace(';', ',')}")
+            case EndCall():
+                pass
+
+    def _answer(self, rank: int, order: words.ToRank) -> None:
+        match order:
+            case words.Entered(_, number) | words.Begin(_, number):
+                self.iteration[rank] = number
+                self.note(f"over rank{rank}: rank assignment, then the function")
+                self.say(rank, words.Began(CALL, number, rank, len(RANKS), rank, len(RANKS)))
+            case words.Interrupt(_, number):
+                self.say(rank, words.Reported(CALL, number), "Reported: no other fault")
+            case words.Restart(_, number):
+                self.note(f"over rank{rank}: abort, RankShouldRestart, finalize, health check")
+                self.say(
+                    rank, words.Arrive(CALL, number, Barrier.ITERATION, rank, True), "Arrive at the iteration barrier"
+                )
+            case words.Exchanged() | words.Completed() | words.Committed() | words.Refused():
+                pass
+
+    def complete(self) -> None:
+        for rank in RANKS:
+            self.say(
+                rank, words.Arrive(CALL, self.iteration[rank], Barrier.COMPLETION, rank, True), "Arrive at completion"
+            )
+
+    def diagram(self) -> str:
+        people = [f"    participant rank{rank} as rank {rank}" for rank in RANKS]
+        lines = ["```mermaid", "sequenceDiagram", *people, "    participant supervisor", "    participant spawner"]
+        if not any("spawner" in line for line in self.lines):
+            lines.pop()
+        return "\n".join([*lines, *self.lines, "```", ""])
+
+
+def begun() -> Play:
+    """All ranks are in the function of iteration 0; what comes is drawn."""
+    play = Play()
+    for rank in RANKS:
+        play.enter(rank)
+    play.settle()
+    play.is_drawn = True
+    return play
+
+
+def raised() -> str:
+    play = begun()
+    fault = words.Fault(CALL, 0, 1, Interruption.EXCEPTION, "RuntimeError: loss is nan")
+    play.say(1, fault, "Fault: RuntimeError, loss is nan")
+    play.settle()
+    play.complete()
+    return play.diagram()
+
+
+def killed() -> str:
+    play = begun()
+    lost = words.Lost(Interruption.TERMINATED, "was killed by SIGKILL", failed=True)
+    play.say(1, lost, "rank 1 has ended by SIGKILL")
+    play.now_s += FORK_S
+    play.arrow("spawner", "supervisor", "rank 1 was started")
+    play.say(1, words.Started(), "rank 1 has a new process")
+    play.enter(1)
+    play.settle()
+    play.complete()
+    return play.diagram()
+
+
+if __name__ == "__main__":
+    text = "\n".join([HEADER, RAISED, raised(), KILLED, killed()])
+    (Path(__file__).parent / "architecture" / "recovery.md").write_text(text)
