@@ -10,8 +10,8 @@ import os
 import random
 import signal as signals
 import socket
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -229,14 +229,11 @@ async def run_job(request: RunRequest, folder: Path, early: SpawnerProcess) -> i
     place = Place(folder, state, console, private=True, log_limits=request.log_limits)
     spec = request.spec
     async with open_supervisor(place, early=(early,)) as running:
-        registration = socket_dir.register(folder, os.getpid(), Clock().unix_ns())
-        try:
+        with _registered(folder):
             await running.desk.submit(spec, request.environment)
             running.tasks.start_soon(_forward_signals, running.desk, spec.job_id, spec.signals_to_handle)
             running.tasks.start_soon(_open_slow_edges, running, spec.job_id)
             job = await running.desk.wait(spec.job_id)
-        finally:
-            registration.remove()
     return job.verdict.exit_code if job.verdict is not None else 1
 
 
@@ -256,14 +253,21 @@ async def serve_adopted(spec: JobSpec, folder: Path, on_open: Callable[[Path, Pa
         return AdoptedRanks(workers=workers, clock=Clock(), on_open=opened, on_idle=idle.set, idle_s=ADOPTED_IDLE_S)
 
     async with open_supervisor(place, make_spawners=adopt) as running:
-        registration = socket_dir.register(folder, os.getpid(), Clock().unix_ns())
-        try:
+        with _registered(folder):
             await running.desk.submit(spec, {})
             running.tasks.start_soon(_open_slow_edges, running, spec.job_id)
             running.tasks.start_soon(_stop_when, idle, running.desk, spec.job_id)
             await running.desk.wait(spec.job_id)
-        finally:
-            registration.remove()
+
+
+@contextmanager
+def _registered(folder: Path) -> Generator[None]:
+    """Commands of this user find the private supervisor that serves in `folder`."""
+    registration = socket_dir.register(folder, os.getpid(), Clock().unix_ns())
+    try:
+        yield
+    finally:
+        registration.remove()
 
 
 async def _stop_when(idle: anyio.Event, desk: Desk, job_id: str) -> None:

@@ -71,7 +71,7 @@ def _run_command(command: Command, arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     from supervisor.cli.interrupt import ends_at_once  # Not before `holdfast run`, whose workers wait for each import.
 
-    with ends_at_once():
+    with ends_at_once(INTERRUPTED):
         return module.execute(given)
 
 

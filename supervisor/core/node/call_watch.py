@@ -16,8 +16,8 @@ import msgspec
 
 from supervisor.core.calls.words import CallSettings, Interruption
 from supervisor.core.facts import CallWatch, Progress, WatchMode
+from supervisor.core.silence import REREAD_PAUSE_S, Silence, read_moment_s
 
-REREAD_PAUSE_S = 0.05  # after an answer too old to judge by: the page is read again, but not in a tight loop
 EVIDENCE_MARGIN_S = 0.1  # beyond the budget, for an answer that is under way
 
 # --- states --------------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def next_deadline_s(state: State) -> float | None:
     match state:
         case Watching(settings, watch, read_at_s, soft_told, not_before_s):
             # What is off may be on right after the reading: then silence counts from there.
-            moments = [due.at_s for due in _dues(settings, watch, soft_told=soft_told)]
+            moments = [due.due_at_s for due in _dues(settings, watch, soft_told=soft_told)]
             moments.append(read_at_s + (settings.hard_timeout_s if soft_told else settings.soft_timeout_s))
             return max(min(moments), not_before_s)
         case Examining(until_s=at_s) | Terminating(kill_at_s=at_s):
@@ -231,16 +231,16 @@ def _judge(state: State, progress: Progress, now_s: float, evidence_budget_s: fl
             pass
         case Watching(settings, _, _, soft_told, not_before_s):
             # Not asked for, so maybe old by now: it may bring the next reading forward, never a verdict.
-            return Watching(settings, progress.call_watch, _read_at_s(progress, now_s), soft_told, not_before_s), ()
+            return Watching(settings, progress.call_watch, read_moment_s(progress, now_s), soft_told, not_before_s), ()
         case Idle() | Examining() | Terminating() | Gone():
             return state, ()
         case _:
             assert_never(state)
     settings, soft_told = state.settings, isinstance(state, Confirming) or state.soft_told
-    read_at_s = _read_at_s(progress, now_s)
+    read_at_s = read_moment_s(progress, now_s)
     told: list[Action] = []
-    for due in sorted(_dues(settings, progress.call_watch, soft_told=soft_told), key=lambda due: due.at_s):
-        if due.at_s > read_at_s:
+    for due in sorted(_dues(settings, progress.call_watch, soft_told=soft_told), key=lambda due: due.due_at_s):
+        if due.due_at_s > read_at_s:
             continue
         reason = due.reason(read_at_s)
         if due.interruption is Interruption.SOFT_TIMEOUT:
@@ -270,33 +270,11 @@ def _grace_s(state: State) -> float:
     )
 
 
-def _read_at_s(progress: Progress, now_s: float) -> float:
-    return now_s if progress.read_at_s is None else min(progress.read_at_s, now_s)
-
-
 # --- timeouts ------------------------------------------------------------------------------------------------------
 
 
-class _Due(msgspec.Struct, frozen=True):
-    """A silence that began at `since_s` and may last `limit_s`."""
-
-    since_s: float
-    limit_s: float
+class _Due(Silence, frozen=True):
     interruption: Interruption
-    text: str  # with {age}
-
-    @property
-    def at_s(self) -> float:
-        return self.since_s + self.limit_s
-
-    def reason(self, now_s: float) -> str:
-        name = "soft timeout" if self.interruption is Interruption.SOFT_TIMEOUT else "hard timeout"
-        age_s = max(now_s - self.since_s, self.limit_s)  # Rounding must not show an age below the limit.
-        return f"{self.text.format(age=_seconds(age_s))} ({name} {_seconds(self.limit_s)})"
-
-
-def _seconds(duration_s: float) -> str:
-    return f"{duration_s:.1f} s" if duration_s >= 1 else f"{duration_s:.3g} s"
 
 
 def _dues(settings: CallSettings, watch: CallWatch | None, *, soft_told: bool) -> Iterator[_Due]:
@@ -306,14 +284,18 @@ def _dues(settings: CallSettings, watch: CallWatch | None, *, soft_told: bool) -
         case WatchMode.OFF:
             return
         case WatchMode.UNWINDING:
-            text = "has not come back from the interrupted function for {age}"
-            yield _Due(watch.since_s, settings.hard_timeout_s, Interruption.HARD_TIMEOUT, text)
+            yield _hard(settings, watch.since_s, "has not come back from the interrupted function for {age}")
         case WatchMode.ON:
             since_s, text = max(watch.since_s, watch.progressed_at_s), "executed no Python code for {age}"
             if watch.ping_at_s is not None and watch.since_s < watch.ping_at_s < since_s:
                 since_s, text = watch.ping_at_s, "called no ping() for {age}"
             if not soft_told:
-                yield _Due(since_s, settings.soft_timeout_s, Interruption.SOFT_TIMEOUT, text)
-            yield _Due(since_s, settings.hard_timeout_s, Interruption.HARD_TIMEOUT, text)
+                soft = f"{text} (soft timeout {{limit}})"
+                yield _Due(since_s, settings.soft_timeout_s, soft, Interruption.SOFT_TIMEOUT)
+            yield _hard(settings, since_s, text)
         case _:
             assert_never(watch.mode)
+
+
+def _hard(settings: CallSettings, since_s: float, text: str) -> _Due:
+    return _Due(since_s, settings.hard_timeout_s, f"{text} (hard timeout {{limit}})", Interruption.HARD_TIMEOUT)

@@ -15,10 +15,10 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core.facts import HangLimits, Progress
+from supervisor.core.silence import REREAD_PAUSE_S, Silence, read_moment_s
 
 STEP = "step"
 WARM_UP = "warmup"
-REREAD_PAUSE_S = 0.05  # after an answer too old to judge by: the page is read again, but not in a tight loop
 
 
 # --- states --------------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def next_deadline_s(state: State) -> float | None:
 def _join(state: State, limits: HangLimits, progress: Progress, now_s: float) -> tuple[State, tuple[Action, ...]]:
     match state:
         case Silent() | Watching() | Reading():
-            return Watching(limits, progress, _read_at_s(progress, now_s)), ()
+            return Watching(limits, progress, read_moment_s(progress, now_s)), ()
         case Hung() | Gone():
             return state, ()  # One verdict for each hang; and a hello may race the exit.
         case _:
@@ -187,9 +187,9 @@ def _ask(state: State, now_s: float) -> tuple[State, tuple[Action, ...]]:
 def _judge(state: State, progress: Progress, now_s: float) -> tuple[State, tuple[Action, ...]]:
     match state:
         case Reading(limits):
-            read_at_s = _read_at_s(progress, now_s)
-            due = min(_dues(limits, progress), key=lambda due: due.at_s, default=None)
-            if due is not None and due.at_s <= read_at_s:
+            read_at_s = read_moment_s(progress, now_s)
+            due = min(_dues(limits, progress), key=lambda due: due.due_at_s, default=None)
+            if due is not None and due.due_at_s <= read_at_s:
                 reason = due.reason(read_at_s)
                 return Hung(limits, progress, due.since_s, reason), (DeclareHang(due.since_s, reason),)
             watching = Watching(limits, progress, read_at_s)
@@ -199,49 +199,24 @@ def _judge(state: State, progress: Progress, now_s: float) -> tuple[State, tuple
             return watching, ()
         case Watching(limits):
             # Not asked for, so maybe old by now: it may bring the next reading forward, never a verdict.
-            return Watching(limits, progress, _read_at_s(progress, now_s), state.not_before_s), ()
+            return Watching(limits, progress, read_moment_s(progress, now_s), state.not_before_s), ()
         case Silent() | Hung() | Gone():
             return state, ()
         case _:
             assert_never(state)
 
 
-def _read_at_s(progress: Progress, now_s: float) -> float:
-    return now_s if progress.read_at_s is None else min(progress.read_at_s, now_s)
-
-
 # --- limits --------------------------------------------------------------------------------------------------------
 
 
-class _Due(msgspec.Struct, frozen=True):
-    """A silence that began at `since_s` and may last `limit_s`."""
-
-    since_s: float
-    limit_s: float
-    text: str  # with {age} and {limit}
-
-    @property
-    def at_s(self) -> float:
-        return self.since_s + self.limit_s
-
-    def reason(self, now_s: float) -> str:
-        # The deadline was met, so rounding must not show an age below the limit.
-        age_s = max(now_s - self.since_s, self.limit_s)
-        return self.text.format(age=_seconds(age_s), limit=_seconds(self.limit_s))
-
-
-def _seconds(duration_s: float) -> str:
-    return f"{duration_s:.1f} s" if duration_s >= 1 else f"{duration_s:.3g} s"
-
-
-def _dues(limits: HangLimits, progress: Progress) -> Iterator[_Due]:
+def _dues(limits: HangLimits, progress: Progress) -> Iterator[Silence]:
     """The silences that run as far as `progress` tells, each with its limit."""
     if progress.heartbeat_at_s is None:
         if limits.initial_heartbeat_s is not None:
             text = "sent no first heartbeat for {age} since its start (limit {limit})"
-            yield _Due(progress.initialised_at_s, limits.initial_heartbeat_s, text)
+            yield Silence(progress.initialised_at_s, limits.initial_heartbeat_s, text)
     elif limits.heartbeat_s is not None:
-        yield _Due(progress.heartbeat_at_s, limits.heartbeat_s, "sent no heartbeat for {age} (limit {limit})")
+        yield Silence(progress.heartbeat_at_s, limits.heartbeat_s, "sent no heartbeat for {age} (limit {limit})")
     section_limits = dict(limits.sections)
     for name, opened_at_s in progress.open_sections:
         warms_up = name == STEP and _is_warming_up(limits, section_limits, progress)
@@ -249,10 +224,10 @@ def _dues(limits: HangLimits, progress: Progress) -> Iterator[_Due]:
         if limit_s is not None:
             which = "warmup limit" if warms_up else "limit"
             shown = name.replace("{", "{{").replace("}", "}}")
-            yield _Due(opened_at_s, limit_s, f"has been in section '{shown}' for {{age}} ({which} {{limit}})")
+            yield Silence(opened_at_s, limit_s, f"has been in section '{shown}' for {{age}} ({which} {{limit}})")
     if limits.out_of_section_s is not None and not progress.open_sections and _uses_sections(section_limits, progress):
         text = "is outside of all sections for {age} (limit {limit})"
-        yield _Due(progress.out_of_section_since_s, limits.out_of_section_s, text)
+        yield Silence(progress.out_of_section_since_s, limits.out_of_section_s, text)
 
 
 def _earliest_s(limits: HangLimits, progress: Progress, read_at_s: float) -> float | None:
@@ -261,7 +236,7 @@ def _earliest_s(limits: HangLimits, progress: Progress, read_at_s: float) -> flo
     The page was read at `read_at_s`. Right after that a section may have opened or closed, or the first heartbeat come,
     of which nothing is known yet: each of these silences could end as early as one limit after the reading.
     """
-    moments = [due.at_s for due in _dues(limits, progress)]
+    moments = [due.due_at_s for due in _dues(limits, progress)]
     moments += [read_at_s + limit_s for _, limit_s in limits.sections if limit_s is not None]
     if limits.out_of_section_s is not None and limits.sections:
         moments.append(read_at_s + limits.out_of_section_s)

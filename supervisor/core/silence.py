@@ -1,0 +1,39 @@
+"""How long may a rank be silent, since when is it, and in which words is that told?
+
+Shared by the machines that judge a rank by its page: rank_monitor.py and call_watch.py.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from supervisor.core.facts import Progress
+
+REREAD_PAUSE_S = 0.05  # after an answer too old to judge by: the page is read again, but not in a tight loop
+
+
+class Silence(msgspec.Struct, frozen=True):
+    """One that began at `since_s` and may last `limit_s`."""
+
+    since_s: float
+    limit_s: float
+    text: str  # with {age} and {limit}
+
+    @property
+    def due_at_s(self) -> float:
+        return self.since_s + self.limit_s
+
+    def reason(self, now_s: float) -> str:
+        """The text for a silence that was found to be too long at `now_s`."""
+        # The deadline was met, so rounding must not show an age below the limit.
+        age_s = max(now_s - self.since_s, self.limit_s)
+        return self.text.format(age=_seconds(age_s), limit=_seconds(self.limit_s))
+
+
+def read_moment_s(progress: Progress, now_s: float) -> float:
+    """The moment of which `progress` tells; never in the future."""
+    return now_s if progress.read_at_s is None else min(progress.read_at_s, now_s)
+
+
+def _seconds(duration_s: float) -> str:
+    return f"{duration_s:.1f} s" if duration_s >= 1 else f"{duration_s:.3g} s"
