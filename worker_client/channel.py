@@ -181,6 +181,7 @@ class Channel:
         sock, self._sock = self._sock, None
         if sock is not None:
             sock.close()
+        self._close_descriptors()
         self._close_wake_descriptor()
 
     # --- the thread ---
@@ -304,8 +305,9 @@ class Channel:
     def _handle(self, event: Event) -> None:
         match event:
             case Welcomed():
-                self._owner.welcomed(event, self._page(event))
-                self._close_descriptors()
+                page = self._page(event)
+                self._close_descriptors()  # Before anybody hears of it: whoever forks then must not take it along.
+                self._owner.welcomed(event, page)
             case Refused(reason, retry):
                 if not retry:
                     self._is_closing = True
