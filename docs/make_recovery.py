@@ -53,10 +53,8 @@ class Play:
 
     def say(self, rank: int, word: words.Word, text: str = "") -> None:
         """`rank` says it; all that follows from it follows."""
-        if isinstance(word, words.Started | words.Lost):
-            self.note(f"over supervisor: {text}")
-        else:
-            self.arrow(f"rank {rank}", "supervisor", text or type(word).__name__)
+        source = "spawner" if isinstance(word, words.Started | words.Lost) else f"rank {rank}"
+        self.arrow(source, "supervisor", text or type(word).__name__)
         report = iteration.Report("node", (words.Told(rank, word),))
         self.state, orders = iteration.step(self.state, report, now_s=self.now_s, units_left=1)
         for order in orders:
@@ -144,8 +142,7 @@ def killed() -> str:
     lost = words.Lost(Interruption.TERMINATED, "was killed by SIGKILL", failed=True)
     play.say(1, lost, "rank 1 has ended by SIGKILL")
     play.now_s += FORK_S
-    play.arrow("spawner", "supervisor", "rank 1 was started")
-    play.say(1, words.Started(), "rank 1 has a new process")
+    play.say(1, words.Started(), "rank 1 was started")
     play.enter(1)
     play.settle()
     play.complete()
