@@ -1,0 +1,40 @@
+"""Do all ranks agree on the world and go on, whichever step of a restart one of them dies in? With real processes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.fault_rounds import Traces, running, wait_while_it_goes_on
+from tests.e2e.launch import assert_nothing_left
+from tests.e2e.scripts.faulty_restart import BEGINNING, ENDING, KINDS, removes
+
+RANKS = 6
+RANDOM_ROUNDS = int(os.environ.get("FAULT_ROUNDS", "25"))
+
+
+@pytest.mark.parametrize("who", ["first", "last"])
+@pytest.mark.parametrize("step", [*ENDING, *BEGINNING])
+def test_a_rank_that_dies_in_a_step_is_missed_by_all_alike(tmp_path: Path, step: str, who: str):
+    """By SIGKILL, os._exit, an exception, SystemExit; one after the other, rank 0 or the last one each time."""
+    with running(tmp_path, "--step", step, "--who", who, nproc=RANKS, max_restarts=0) as (launch, path):
+        assert wait_while_it_goes_on(launch, path) == 0, launch.explained()
+        assert_nothing_left(launch)
+        traces = Traces.read(path)
+    assert traces.problems() == []
+    assert [line["kind"] for line in sorted(traces.all("fault"), key=lambda line: line["iteration"])] == list(KINDS)
+    assert traces.last_world_size() == RANKS - sum(removes(step, kind) for kind in KINDS)
+
+
+@pytest.mark.parametrize("budget", [0, 2 * RANDOM_ROUNDS])
+def test_faults_at_random_steps_and_moments(tmp_path: Path, budget: int):
+    """`python -m tests.e2e.fault_rounds` runs more of them. Without a budget, the world shrinks to half its size."""
+    arguments = ("--seed", str(budget), "--rounds", str(RANDOM_ROUNDS))
+    with running(tmp_path, *arguments, nproc=8, max_restarts=budget) as (launch, path):
+        assert wait_while_it_goes_on(launch, path) == 0, launch.explained()
+        assert_nothing_left(launch)
+        traces = Traces.read(path)
+    assert traces.problems() == []
+    assert len(traces.all("fault")) > 0
