@@ -13,11 +13,14 @@ import select
 import signal
 import socket
 import threading
+from collections.abc import Callable
+from dataclasses import replace
 from time import monotonic, monotonic_ns
 from typing import Protocol
 
 from worker_client import server_identity
 from worker_client.call_frames import CallEvent
+from worker_client.endpoint import Endpoint
 from worker_client.errors import ChannelProtocolError
 from worker_client.progress import Progress
 from worker_client.progress_page import PageUnusableError, ProgressPage
@@ -80,9 +83,12 @@ class Channel:
         warm_up_steps: int | None = None,
         stacks: tuple[int, int] = (0, 0),
         can_share_page: bool = True,
+        find: Callable[[], Endpoint | None] = lambda: None,
     ) -> None:
+        """`find` says, on the channel's thread, where the supervisor answers now; None: where it always did."""
         self._socket_path = socket_path
         self._identity = identity
+        self._find = find
         self._progress = progress
         self._owner = owner
         self._warm_up_steps = warm_up_steps
@@ -200,6 +206,19 @@ class Channel:
             lasted_s = monotonic() - began_s
             pause_s = RECONNECT_MIN_S if lasted_s > RECONNECT_MAX_S else min(2 * pause_s, RECONNECT_MAX_S)
             self._rest(pause_s)
+            if not self._is_closing:
+                self._follow()
+
+    def _follow(self) -> bool:
+        """To where the supervisor answers now; whether that is another place, or another secret."""
+        found = self._find()
+        if found is None:
+            return False
+        before = self._socket_path, self._identity
+        self._socket_path = found.socket_path
+        self._identity = replace(self._identity, job_id=found.job_id, cycle=found.cycle, token=found.token)
+        self._session = Session(self._identity)
+        return before != (self._socket_path, self._identity)
 
     def _rest(self, pause_s: float) -> None:
         """Until the pause is over, the channel closes, or somebody waits for an answer."""
@@ -309,7 +328,7 @@ class Channel:
                 self._close_descriptors()  # Before anybody hears of it: whoever forks then must not take it along.
                 self._owner.welcomed(event, page)
             case Refused(reason, retry):
-                if not retry:
+                if not retry and not self._follow():  # What refuses us may be another one than we looked for.
                     self._is_closing = True
                     self._owner.refused(reason)
                 raise _ConnectionEndedError(f"the supervisor refused: {reason}")

@@ -14,7 +14,8 @@ CYCLE_VARIABLES = ("HOLDFAST_CYCLE", "TORCHELASTIC_RESTART_COUNT")
 NO_PAGE_VARIABLE = "HOLDFAST_NO_SHARED_PAGE"  # any value: progress travels by frames, as where no page can be had
 TOKEN_BYTES_MAX = 4096
 
-# A descriptor that is a pipe gives its token once; whoever asks again gets the same.
+# A descriptor that is a pipe gives its token once; whoever asks again gets the same. A file is read again: the
+# supervisor that takes the place of a dead one writes a token of its own.
 _tokens: dict[str, bytes] = {}
 
 
@@ -70,5 +71,6 @@ def _read_token(path: str) -> bytes:
         raise ValueError("it is empty")
     if len(token) > TOKEN_BYTES_MAX:
         raise ValueError(f"it has more than {TOKEN_BYTES_MAX} bytes")
-    _tokens[path] = token
+    if not stat.S_ISREG(status.st_mode) or not status.st_nlink:
+        _tokens[path] = token
     return token

@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -68,6 +69,7 @@ class Monitoring:
         self._hook: ExceptionHook | None = None
         self._calls: CallListener | None = None
         self._page: ProgressPage | None = None  # of the connection, while there is one
+        self._find: Callable[[], Endpoint | None] = lambda: None
 
     @property
     def timeouts(self) -> Timeouts:
@@ -107,6 +109,7 @@ class Monitoring:
                 warm_up_steps=self._warm_up_steps,
                 stacks=(self._stacks.signal, self._stacks.descriptor) if self._stacks else (0, 0),
                 can_share_page=endpoint.can_share_page,
+                find=lambda: self._find(),
             )
             self._channel.start()
         except (OSError, RuntimeError) as error:  # out of descriptors or threads
@@ -142,6 +145,10 @@ class Monitoring:
             if calls is not None and self._page is not None:
                 calls.connected(self._page)
         return self._channel is not None and not self._channel.has_given_up
+
+    def follow(self, find: Callable[[], Endpoint | None]) -> None:
+        """After a lost connection the channel asks `find`, on its thread, where the supervisor answers now."""
+        self._find = find
 
     def say(self, frame: bytes) -> None:
         """Sends a frame of a wrapped call, if there is a connection. Never blocks."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ import anyio
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.facts import HangLimits
-from supervisor.errors import HoldfastError
+from supervisor.errors import HoldfastError, InUseError
 
 ENDPOINT_FILE = "endpoint.json"
 
@@ -38,15 +39,20 @@ def execute_argv(argv: Sequence[str]) -> int:
         hang_limits=HangLimits(heartbeat_s=None),
     )
     starter = _Starter(given.ready_fd, spec.job_id, given.dir)
+    # Who was started by a rank's thread that takes no signals must still hear those of people.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+    is_ours = True  # the directory
     try:
         from supervisor.daemon import serve_adopted
 
         anyio.run(serve_adopted, spec, given.dir, starter.opened, backend_options={"use_uvloop": True})
     except HoldfastError as error:
+        is_ours = not isinstance(error, InUseError)
         starter.say(str(error))
         return error.exit_code
     finally:
-        shutil.rmtree(given.dir, ignore_errors=True)
+        if is_ours:
+            shutil.rmtree(given.dir, ignore_errors=True)
     return 0
 
 

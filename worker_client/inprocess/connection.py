@@ -9,10 +9,12 @@ from collections.abc import Mapping
 
 from worker_client import monitoring
 from worker_client.call_frames import CallEvent
+from worker_client.endpoint import NoEndpoint, from_environment
 from worker_client.inprocess import private_supervisor
 from worker_client.inprocess.call_watch import CallWatch
 from worker_client.inprocess.coordination import Coordination
 from worker_client.inprocess.exception import InternalError
+from worker_client.inprocess.private_successor import PrivateSuccessor
 from worker_client.progress_page import ProgressPage
 
 SEND_TIMEOUT_S = 1.0
@@ -28,9 +30,15 @@ class Connection:
         self._watch: CallWatch | None = None
         endpoint = private_supervisor.endpoint(environment)
         self._is_open = True
+        self._successor: PrivateSuccessor | None = None
+        if isinstance(from_environment(environment), NoEndpoint):
+            folder = private_supervisor.job_folder(environment)
+            self._successor = PrivateSuccessor(folder, environment, self._needs_supervisor)
         self._monitoring = monitoring.acquire(
             endpoint, rank=rank, local_rank=_local_rank(environment, rank), begin=False
         )
+        if self._successor is not None:
+            self._monitoring.follow(self._successor.find)
 
     def attach(self, coordination: Coordination, watch: CallWatch) -> None:
         """From now on both hear of what comes. Raises InternalError where nobody can be spoken to."""
@@ -54,6 +62,8 @@ class Connection:
         if not self._is_open:
             return
         self._is_open = False
+        if self._successor is not None:
+            self._successor.close()
         if self._coordination is not None:
             self._monitoring.wait_sent(SEND_TIMEOUT_S)
         self._monitoring.listen(None)
@@ -62,6 +72,10 @@ class Connection:
         if watch is not None:
             watch.leave()
         self._monitoring.release()
+
+    def _needs_supervisor(self) -> bool:
+        coordination = self._coordination
+        return self._is_open and (coordination is None or coordination.needs_supervisor())
 
     # --- CallListener ---
 

@@ -237,6 +237,12 @@ class Coordination:
             self._take(event)
             self._changed.notify_all()
 
+    def needs_supervisor(self) -> bool:
+        """Whether somebody has to decide before this rank is through."""
+        with self._changed:
+            is_over = self._left is not None or self._refusal is not None or self._is_closed
+            return not is_over and not self._now().is_committed
+
     # --- under the lock ---
 
     def _take(self, event: CallEvent) -> None:

@@ -2,7 +2,7 @@
 
 Under plain python, torchrun or srun the first rank of the job that needs it starts `python -m supervisor adopt`; the
 others find it in a directory of this user that is named after the job. It is no child of any rank, outlives the one
-that started it and ends with the last of them.
+that started it and ends with the last of them. If it dies before, private_successor.py starts another.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import socket
 import stat
 import subprocess
@@ -36,9 +37,11 @@ from worker_client.inprocess.exception import InternalError
 
 START_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 1.0
+KILL_TIMEOUT_S = 1.0
 ENDPOINT_FILE = "endpoint.json"
 LOG_FILE = "supervisor.log"
 LOCK_FILE = "inprocess.lock"  # one for all jobs of this user: a file of each job's own could never be removed safely
+LIFE_FILE = "supervisor.lock"  # in the directory; a supervisor keeps it locked while it lives, stopped or not
 ENDPOINT_BYTES_MAX = 16 * 1024
 WORD_BYTES_MAX = 4096
 BASE = Path("/tmp")  # not TMPDIR: a socket's path is short, and all ranks must name the same one
@@ -66,8 +69,25 @@ def endpoint(environment: Mapping[str, str], *, start_timeout_s: float = START_T
         )
     folder = job_folder(environment)
     with _locked(folder.with_name(LOCK_FILE)):
-        found = _find(folder, environment)
+        found = find(folder, environment)
         return found if found is not None else _start(folder, environment, monotonic() + start_timeout_s)
+
+
+def start_another(folder: Path, environment: Mapping[str, str], *, cancel: int) -> Endpoint | None:
+    """One in the place of a dead one; None where another rank is about to, or where the old one lives after all.
+
+    `cancel` is a descriptor: once it is readable, whatever was started ends. Blocks for START_TIMEOUT_S at most. Raises
+    InternalError.
+    """
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(_locked(folder.with_name(LOCK_FILE), waits=False))
+        except BlockingIOError:
+            return None
+        found = find(folder, environment)
+        if found is not None or _lives(folder):
+            return found
+        return _start(folder, environment, monotonic() + START_TIMEOUT_S, cancel=cancel)
 
 
 def job_folder(environment: Mapping[str, str]) -> Path:
@@ -104,14 +124,14 @@ def _closed(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Generator[None]:
+def _locked(path: Path, *, waits: bool = True) -> Generator[None]:
     """One rank at a time looks for the supervisor and starts it; the kernel lets a dead one's lock go.
 
-    flock() knows no timeout, but whoever holds it is bounded by its own.
+    flock() knows no timeout, but whoever holds it is bounded by its own. Raises BlockingIOError where it `waits` not.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
         os.close(descriptor)
@@ -120,8 +140,8 @@ def _locked(path: Path) -> Generator[None]:
 # --- one that runs -------------------------------------------------------------------------------------------------
 
 
-def _find(folder: Path, environment: Mapping[str, str]) -> Endpoint | None:
-    """A supervisor that serves this job already."""
+def find(folder: Path, environment: Mapping[str, str]) -> Endpoint | None:
+    """A supervisor that serves this job already: it lets us connect."""
     try:
         with (folder / ENDPOINT_FILE).open("rb") as file:
             told = cast("dict[str, str]", json.loads(file.read(ENDPOINT_BYTES_MAX)))
@@ -143,10 +163,25 @@ def _answers(path: str) -> bool:
         return True
 
 
+def _lives(folder: Path) -> bool:
+    """Whether the supervisor of this directory is a living process, though it does not answer."""
+    try:
+        descriptor = os.open(folder / LIFE_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 # --- a new one -----------------------------------------------------------------------------------------------------
 
 
-def _start(folder: Path, environment: Mapping[str, str], deadline_s: float) -> Endpoint:
+def _start(folder: Path, environment: Mapping[str, str], deadline_s: float, *, cancel: int = -1) -> Endpoint:
     shutil.rmtree(folder, ignore_errors=True)  # Of a supervisor that is no more.
     _closed(folder)
     reader, writer = os.pipe()
@@ -157,25 +192,53 @@ def _start(folder: Path, environment: Mapping[str, str], deadline_s: float) -> E
     ]  # fmt: skip
     try:
         # By a shell that ends at once: the supervisor is nobody's child, no wait() of the script ever meets it.
-        with (folder / LOG_FILE).open("ab") as log:
-            shell = subprocess.Popen(
-                ["/bin/sh", "-c", '"$@" &', "sh", *command],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(writer,), start_new_session=True,
-                cwd="/", env={name: value for name, value in environment.items() if name not in RANK_VARIABLES},
-            )  # fmt: skip
+        shell = subprocess.Popen(
+            ["/bin/sh", "-c", '"$@" >>"$0" 2>&1 & echo $!', str(folder / LOG_FILE), *command],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=(writer,),
+            start_new_session=True, cwd="/",
+            env={name: value for name, value in environment.items() if name not in RANK_VARIABLES},
+        )  # fmt: skip
     finally:
         os.close(writer)
     try:
-        shell.wait()
-        said = _word(reader, deadline_s)
+        with _Process(shell.communicate()[0]) as process:
+            said = _word(reader, deadline_s, cancel)
+            found = find(folder, environment) if said == "ready" else None
+            if found is None:
+                why = _why(folder, said)
+                process.kill()
+                if not _lives(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
+                raise InternalError(f"cannot start a private supervisor: {why}")
     finally:
         os.close(reader)
-    found = _find(folder, environment) if said == "ready" else None
-    if found is None:
-        why = _why(folder, said)
-        shutil.rmtree(folder, ignore_errors=True)
-        raise InternalError(f"cannot start a private supervisor: {why}")
     return found
+
+
+class _Process:
+    """One that is nobody's child, by the number that the shell has told."""
+
+    def __init__(self, told: bytes) -> None:
+        self._descriptor = -1
+        with contextlib.suppress(OSError, ValueError):  # It has ended already.
+            self._descriptor = os.pidfd_open(int(told))
+
+    def __enter__(self) -> _Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+    def kill(self) -> None:
+        """Returns once it has ended, or after KILL_TIMEOUT_S."""
+        if self._descriptor < 0:
+            return
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+        poller = select.poll()
+        poller.register(self._descriptor, select.POLLIN)
+        poller.poll(KILL_TIMEOUT_S * 1000)
 
 
 def _job_id(environment: Mapping[str, str], folder: Path) -> str:
@@ -183,14 +246,16 @@ def _job_id(environment: Mapping[str, str], folder: Path) -> str:
     return f"inprocess-{run_id}" if run_id else folder.name
 
 
-def _word(reader: int, deadline_s: float) -> str:
+def _word(reader: int, deadline_s: float, cancel: int) -> str:
     """What the supervisor says at its start, up to the end of the line or of itself; "" if nothing comes in time."""
     said = b""
     poller = select.poll()
     poller.register(reader, select.POLLIN)
+    if cancel >= 0:
+        poller.register(cancel, select.POLLIN)
     while b"\n" not in said and len(said) < WORD_BYTES_MAX:
         left_s = deadline_s - monotonic()
-        if left_s <= 0 or not poller.poll(left_s * 1000):
+        if left_s <= 0 or reader not in dict(poller.poll(left_s * 1000)):
             return ""
         chunk = os.read(reader, WORD_BYTES_MAX)
         if not chunk:
