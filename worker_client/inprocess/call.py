@@ -15,11 +15,12 @@ import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import timedelta
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from worker_client.call_frames import IterationDecided, Leaving
 from worker_client.inprocess.async_raise import MainThreadInterrupter, RankShouldRestart
 from worker_client.inprocess.attribution import Interruption
+from worker_client.inprocess.call_stores import CallStores
 from worker_client.inprocess.call_watch import CallWatch
 from worker_client.inprocess.compose import fresh
 from worker_client.inprocess.connection import Connection
@@ -33,7 +34,7 @@ from worker_client.inprocess.progress_watchdog import ProgressWatchdog
 from worker_client.inprocess.rank_assignment import RankAssignmentCtx, RankDiscarded, assign
 from worker_client.inprocess.rank_variables import RankVariables
 from worker_client.inprocess.state import FrozenState, Mode, State
-from worker_client.inprocess.store import BarrierTimeout
+from worker_client.inprocess.store import BarrierTimeout, KeyStore, PrefixStore
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -75,6 +76,8 @@ class CallWrapper:
             ending.callback(self._connection.close)
             self._call = _next_call()
             ending.callback(_end_call)
+            self._stores = CallStores(wrapper, self._call, self._variables.as_launched)
+            ending.callback(self._stores.forget)
             self._watch = CallWatch(self._connection.watch_changed)
             self.progress_watchdog = ProgressWatchdog(
                 self._watch, wrapper.progress_watchdog_interval.total_seconds(), soft_timeout_s
@@ -119,6 +122,24 @@ class CallWrapper:
             yield
         finally:
             self._enable_hang_protection()
+
+    @property
+    def base_store(self) -> KeyStore:
+        """`store_factory(**store_kwargs)`, opened when this rank first asks, and the same in all iterations."""
+        return self._stores.base()
+
+    @property
+    def store(self) -> PrefixStore:
+        """The part of `base_store` that is this iteration's."""
+        return self._stores.of_iteration(self.state.iteration)
+
+    @property
+    def monitor_process(self) -> NoReturn:
+        """There is none."""
+        raise AttributeError(
+            "a CallWrapper has no monitor_process: the supervisor watches the rank; "
+            "its pid is written to the Wrapper's monitor_process_pidfile"
+        )
 
     def _disable_hang_protection(self) -> None:
         self._watch.disable()

@@ -6,10 +6,11 @@ earlier iteration has used: what one left in its store would be taken for the pr
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from worker_client.inprocess.state import State
@@ -53,11 +54,25 @@ class RankVariables:
     def restore(self) -> None:
         """Everything as before the call. Idempotent."""
         self._server = None
-        for name, value in self._before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        _set(self._before)
+
+    @contextlib.contextmanager
+    def as_launched(self) -> Generator[None]:
+        """Inside the block everything is as before the call."""
+        present = {name: os.environ.get(name) for name in VARIABLES}
+        _set(self._before)
+        try:
+            yield
+        finally:
+            _set(present)
+
+
+def _set(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _serve(port: int) -> Any:  # noqa: ANN401  # a torch.distributed.TCPStore

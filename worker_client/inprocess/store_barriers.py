@@ -1,0 +1,107 @@
+"""How do ranks wait for each other through a store of torch's, and how does that end when one does not come?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+from time import monotonic
+from typing import Any, Protocol, cast
+
+from worker_client.inprocess.exception import RestartError
+
+CHUNK_MAX = timedelta(seconds=1)  # how long a thread that waits executes no Python
+
+
+class BarrierError(RestartError):
+    """The root of all errors of a barrier between ranks."""
+
+
+class BarrierTimeout(BarrierError):
+    """Raised when not all ranks arrived in time, though none of the missing ones is known to be dead."""
+
+
+class BarrierOverflow(BarrierError):
+    """Raised when more ranks arrived at a barrier than it was made for."""
+
+
+class KeyStore(Protocol):
+    """What an open store has of torch's Store."""
+
+    def set(self, key: str, value: str, /) -> None: ...
+    def get(self, key: str, /) -> bytes: ...
+    def add(self, key: str, amount: int, /) -> int: ...
+    def append(self, key: str, value: str, /) -> None: ...
+    def check(self, keys: list[str], /) -> bool: ...
+    def wait(self, keys: list[str], timeout: timedelta = ..., /) -> None: ...
+    def multi_get(self, keys: list[str], /) -> list[bytes]: ...
+
+
+class StoreMixin:
+    """Marks a class as a `store_factory` of the Wrapper; one of torch's stores beside it does the work.
+
+    Its barriers are for code that uses a store of its own: the Wrapper's are the supervisor's.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401  # whatever a metaclass takes
+        """Later versions of torch have a `Store.barrier` of another meaning: ours stays, whatever the bases' order."""
+        super().__init_subclass__(**options)
+        owner = next(each for each in cls.__mro__ if "barrier" in vars(each))
+        if not issubclass(owner, StoreMixin):
+            cls.barrier = StoreMixin.barrier
+
+    def barrier(
+        self,
+        ranks: Collection[int],
+        group_name: str,
+        rendezvous_count: int,
+        timeout: timedelta,
+        timeout_chunk: timedelta | None = None,
+    ) -> None:
+        """`ranks` arrive. Blocks until `rendezvous_count` have; with a timeout of 0 they only arrive.
+
+        Good for one use under its name: a rank that comes twice counts twice. Raises BarrierTimeout, BarrierOverflow.
+        """
+        store = _opened(self)
+        arrived = store.add(f"barrier/{group_name}/arrived", len(ranks))
+        _meet(store, group_name, arrived, rendezvous_count, timeout, timeout_chunk)
+
+    def reentrant_barrier(
+        self,
+        ranks: Collection[int],
+        group_name: str,
+        rendezvous_count: int,
+        timeout: timedelta,
+        timeout_chunk: timedelta | None = None,
+    ) -> None:
+        """The same, but each rank counts once, however often it comes, and whoever comes in its place."""
+        store = _opened(self)
+        new = sum(store.add(f"barrier/{group_name}/rank/{rank}", 1) == 1 for rank in ranks)
+        arrived = store.add(f"barrier/{group_name}/arrived", new)
+        _meet(store, group_name, arrived, rendezvous_count, timeout, timeout_chunk)
+
+
+def _opened(store: StoreMixin) -> KeyStore:
+    return cast("KeyStore", store)
+
+
+def _meet(
+    store: KeyStore, name: str, arrived: int, wanted: int, timeout: timedelta, timeout_chunk: timedelta | None
+) -> None:
+    done = f"barrier/{name}/done"
+    if arrived > wanted:
+        raise BarrierOverflow(f"cannot pass barrier {name!r}: {arrived} ranks came, but it was made for {wanted}")
+    if arrived == wanted:
+        store.set(done, "1")
+    if not timeout:
+        return
+    deadline_s = monotonic() + timeout.total_seconds()
+    chunk = CHUNK_MAX if timeout_chunk is None else timeout_chunk
+    while not store.check([done]):
+        left = timedelta(seconds=max(deadline_s - monotonic(), 0.0))
+        if not left:
+            arrived = store.add(f"barrier/{name}/arrived", 0)
+            raise BarrierTimeout(f"cannot pass barrier {name!r}: {arrived} of {wanted} ranks came within {timeout}")
+        try:
+            store.wait([done], min(chunk, left))
+        except RuntimeError:  # what torch raises in the end; a store that is gone says so again at the next check
+            continue
