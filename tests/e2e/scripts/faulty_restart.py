@@ -33,6 +33,7 @@ UNFIT = ("finalize", "health_check", "assignment", "between_exchanges", "assigne
 FOR_EVER_S = 3600.0
 MOMENT_MAX_S = 0.06  # a restart is over by then
 INJECTED = cast("CallWrapper", None)  # replaced by the Wrapper
+SOFT_TIMEOUT_S = 20.0 if "--step" in sys.argv else 1.0  # random hangs have to be over soon
 INITIAL_RANK = int(os.environ.get("RANK", "0"))
 
 
@@ -82,8 +83,8 @@ class Plan:
         return Fault(step, kind, victim, trigger if step in ENDING else -1)
 
     def _diced(self, iteration: int, world_size: int) -> Fault:
-        """Who leaves does not come back, who is killed may. So that there are ranks for all rounds, nobody leaves a world
-        of three quarters of its size, and nobody dies in one of half its size.
+        """Who leaves does not come back, who is killed may. So that some are left for all rounds, nobody leaves when the
+        world has three quarters of its size, and nobody dies when it has half of it.
         """
         dice = random.Random(f"{self._seed} {iteration}")
         victim, trigger = dice.randrange(world_size), dice.randrange(world_size)
@@ -231,8 +232,8 @@ wrapper = inprocess.Wrapper(
         exchange(),
         DiesInAssignment("assignment"),
     ),
-    soft_timeout=timedelta(seconds=1),
-    hard_timeout=timedelta(seconds=2),
+    soft_timeout=timedelta(seconds=SOFT_TIMEOUT_S),
+    hard_timeout=timedelta(seconds=2 * SOFT_TIMEOUT_S),
     termination_grace_time=timedelta(seconds=0.5),
     monitor_thread_interval=timedelta(seconds=0.5),
     monitor_process_interval=timedelta(seconds=0.5),
