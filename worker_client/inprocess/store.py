@@ -24,6 +24,11 @@ from worker_client.inprocess.store_barriers import StoreMixin as StoreMixin
 if TYPE_CHECKING:
     from typing import Self
 
+    class _OfTorch(KeyStore): ...
+
+else:
+    _OfTorch = object  # torch's own class, once an instance is made
+
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # the launcher serves the store at MASTER_PORT
 STORE_TIMEOUT = timedelta(seconds=300)
 ANSWER_TIMEOUT_S = 10.0  # of whoever has the port that rank 0 wanted to serve at
@@ -31,7 +36,7 @@ CONNECT_TIMEOUT_S = 1.0
 PAUSE_S = 0.1  # between two attempts to reach a server that is not there yet
 
 
-class _OverTorch(StoreMixin):
+class _OverTorch(StoreMixin, _OfTorch):
     """Becomes one of torch's stores when an instance is made."""
 
     _torch_class: ClassVar[str]
@@ -99,8 +104,7 @@ class FileStore(_OverTorch):
     _torch_class = "FileStore"
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
-        _of_torch("FileStore").__init__(self, self.path, -1)
+        _of_torch("FileStore").__init__(self, os.fspath(path), -1)
 
 
 class PrefixStore(_OverTorch):

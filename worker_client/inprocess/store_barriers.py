@@ -95,13 +95,13 @@ def _meet(
     if not timeout:
         return
     deadline_s = monotonic() + timeout.total_seconds()
-    chunk = CHUNK_MAX if timeout_chunk is None else timeout_chunk
+    chunk_s = (CHUNK_MAX if timeout_chunk is None else timeout_chunk).total_seconds()
     while not store.check([done]):
-        left = timedelta(seconds=max(deadline_s - monotonic(), 0.0))
-        if not left:
+        left_s = deadline_s - monotonic()
+        if left_s <= 0:
             arrived = store.add(f"barrier/{name}/arrived", 0)
             raise BarrierTimeout(f"cannot pass barrier {name!r}: {arrived} of {wanted} ranks came within {timeout}")
         try:
-            store.wait([done], min(chunk, left))
+            store.wait([done], timedelta(seconds=min(chunk_s, left_s)))
         except RuntimeError:  # what torch raises in the end; a store that is gone says so again at the next check
             continue

@@ -63,7 +63,13 @@ class Job:
 
 @contextlib.contextmanager
 def started(
-    folder: Path, scenario: str, world_size: int, *, shares_page: bool = True, environment: dict[str, str] | None = None
+    folder: Path,
+    scenario: str,
+    world_size: int,
+    *,
+    shares_page: bool = True,
+    environment: dict[str, str] | None = None,
+    module: str = SCENARIOS,
 ) -> Generator[Job]:
     """The ranks run while the block does; nothing of them outlives it."""
     token = folder / "token"
@@ -81,7 +87,7 @@ def started(
             }  # fmt: skip
             processes.append(
                 subprocess.Popen(
-                    [sys.executable, "-m", SCENARIOS, scenario], text=True, env=env,
+                    [sys.executable, "-m", module, scenario], text=True, env=env,
                     stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,
                 )
             )  # fmt: skip
