@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from holdfast_wire.v1 import worker_pb2 as wire
@@ -29,6 +30,7 @@ class Coordinator(FakeSupervisor):
     values: dict[str, dict[int, tuple[int, str]]] = field(default_factory=dict[str, dict[int, tuple[int, str]]])
     decisions: list[wire.BeginIteration] = field(default_factory=list[wire.BeginIteration])
     holds_entry: bool = False
+    faults_awaited: int = 1  # the last call lasts until there are so many
 
     def _serve(self, connection: Connection) -> None:
         super()._serve(connection)
@@ -113,7 +115,7 @@ class Coordinator(FakeSupervisor):
         if self.phase == "running" and self.faults:
             self.phase = "last call"
             self._tell(wire.SupervisorFrame(interrupt=wire.Interrupt(**position)))
-        if self.phase == "last call" and everybody <= self.reported:
+        if self.phase == "last call" and everybody <= self.reported and len(self.faults) >= self.faults_awaited:
             self.phase, self.arrived = "restarting", set()
             self._tell(wire.SupervisorFrame(restart=wire.Restart(**position, records=self.faults)))
         if self.phase == "running" and everybody <= self.arrived:
@@ -127,7 +129,8 @@ class Coordinator(FakeSupervisor):
             self.decisions.append(decision)
             told = wire.SupervisorFrame(begin_iteration=decision)
             for connection in self.left:
-                connection.send(told)
+                with suppress(OSError):  # It has waited long enough.
+                    connection.send(told)
             self._begin(self.iteration + 1)
             self._tell(told)
 

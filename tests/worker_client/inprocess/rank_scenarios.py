@@ -392,5 +392,6 @@ def idles() -> None:
 
 
 if __name__ == "__main__":
-    importlib.import_module("tests.worker_client.inprocess.interruption_scenarios")  # registers its own
+    for name in ("interruption_scenarios", "fault_scenarios"):
+        importlib.import_module(f"tests.worker_client.inprocess.{name}")  # registers its own
     SCENARIOS[sys.argv[1]]()
