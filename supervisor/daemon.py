@@ -34,6 +34,7 @@ from supervisor.edges.machine.supervisor_log import SupervisorLog
 from supervisor.edges.machine.token_files import TokenFiles
 from supervisor.edges.operators.control_gate import ControlGate
 from supervisor.edges.workers.adopted_ranks import AdoptedRanks
+from supervisor.edges.workers.adopted_record import AdoptedRecord
 from supervisor.edges.workers.spawner_keeper import SpawnerKeeper
 from supervisor.edges.workers.spawner_process import SpawnerProcess
 from supervisor.edges.workers.stacks import StackCollector
@@ -250,7 +251,14 @@ async def serve_adopted(spec: JobSpec, folder: Path, on_open: Callable[[Path, Pa
         on_open(folder / socket_dir.WORKER_SOCKET, token)
 
     def adopt(workers: WorkerServer) -> Spawners:
-        return AdoptedRanks(workers=workers, clock=Clock(), on_open=opened, on_idle=idle.set, idle_s=ADOPTED_IDLE_S)
+        return AdoptedRanks(
+            workers=workers,
+            clock=Clock(),
+            record=AdoptedRecord(folder),
+            on_open=opened,
+            on_idle=idle.set,
+            idle_s=ADOPTED_IDLE_S,
+        )
 
     async with open_supervisor(place, make_spawners=adopt) as running:
         with _registered(folder):

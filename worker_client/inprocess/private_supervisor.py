@@ -41,8 +41,10 @@ KILL_TIMEOUT_S = 1.0
 ENDPOINT_FILE = "endpoint.json"
 LOG_FILE = "supervisor.log"
 LOCK_FILE = "inprocess.lock"  # one for all jobs of this user: a file of each job's own could never be removed safely
+RANKS_FILE = "ranks"  # in the directory; whom its supervisor has met
 LIFE_FILE = "supervisor.lock"  # in the directory; a supervisor keeps it locked while it lives, stopped or not
 ENDPOINT_BYTES_MAX = 16 * 1024
+RANKS_BYTES_MAX = 1024 * 1024
 WORD_BYTES_MAX = 4096
 BASE = Path("/tmp")  # not TMPDIR: a socket's path is short, and all ranks must name the same one
 RUN_ID_VARIABLES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
@@ -87,7 +89,7 @@ def start_another(folder: Path, environment: Mapping[str, str], *, cancel: int) 
         found = find(folder, environment)
         if found is not None or _lives(folder):
             return found
-        return _start(folder, environment, monotonic() + START_TIMEOUT_S, cancel=cancel)
+        return _start(folder, environment, monotonic() + START_TIMEOUT_S, ranks=_ranks(folder), cancel=cancel)
 
 
 def job_folder(environment: Mapping[str, str]) -> Path:
@@ -181,9 +183,21 @@ def _lives(folder: Path) -> bool:
 # --- a new one -----------------------------------------------------------------------------------------------------
 
 
-def _start(folder: Path, environment: Mapping[str, str], deadline_s: float, *, cancel: int = -1) -> Endpoint:
+def _ranks(folder: Path) -> bytes:
+    """What a supervisor that died has noted of its ranks: its successor misses those that have ended since."""
+    try:
+        with (folder / RANKS_FILE).open("rb") as file:
+            return file.read(RANKS_BYTES_MAX)
+    except OSError:
+        return b""
+
+
+def _start(
+    folder: Path, environment: Mapping[str, str], deadline_s: float, *, ranks: bytes = b"", cancel: int = -1
+) -> Endpoint:
     shutil.rmtree(folder, ignore_errors=True)  # Of a supervisor that is no more.
     _closed(folder)
+    (folder / RANKS_FILE).write_bytes(ranks)
     reader, writer = os.pipe()
     command = [
         sys.executable, "-m", "supervisor", "adopt", "--dir", str(folder), "--ready-fd", str(writer),

@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 from holdfast_wire import spawner_link as link
 
 from supervisor.config.job_spec import JobSpec
+from supervisor.edges.workers.adopted_record import AdoptedRecord
 from supervisor.ports import Clock, Spawner
 
 NS_PER_S = 1_000_000_000
@@ -42,6 +43,7 @@ class AdoptedRanks:
         *,
         workers: Meeting,
         clock: Clock,
+        record: AdoptedRecord,
         on_open: Callable[[], None],
         on_idle: Callable[[], None],
         idle_s: float,
@@ -49,6 +51,7 @@ class AdoptedRanks:
         """`on_open`: ranks can be met. `on_idle`: no rank is here, and none has come for `idle_s`."""
         self._workers = workers
         self.clock = clock
+        self.record = record
         self._on_open = on_open
         self._on_idle = on_idle
         self._idle_s = idle_s
@@ -104,6 +107,9 @@ class _Ranks:
                 self._tell(link.StoreReady(cycle, host, port))  # The script's own store is left alone.
             case link.Spawn(cycle):
                 self._cycle = cycle
+                for local_rank, pid in self._owner.record.ended().items():
+                    self._tell(link.Spawned(cycle, local_rank, pid, self._now_ns(), "adopt"))
+                    self._tell_end(local_rank, pid)
                 self._owner.meet(self._job_id, cycle, self._met)
             case link.Signal():
                 self._signal(message)
@@ -132,6 +138,7 @@ class _Ranks:
             self._pidfds[local_rank] = os.pidfd_open(pid)
         except OSError:
             return  # It has ended already, and its connection with it.
+        self._owner.record.note(local_rank, pid)
         self._changed()
         self._tell(link.Spawned(self._cycle, local_rank, pid, self._now_ns(), "adopt"))
         self._tasks.start_soon(self._watch, local_rank, pid)
@@ -144,9 +151,11 @@ class _Ranks:
             del self._pidfds[local_rank]
             os.close(pidfd)
         self._changed()
+        self._tell_end(local_rank, pid)
+
+    def _tell_end(self, local_rank: int, pid: int) -> None:
         # Only its parent learns how it ended: whether that was a loss is known by what it was in the middle of.
-        ended = link.Exited(self._cycle, local_rank, pid, 0, None, False, False, self._now_ns())
-        self._tell(ended)
+        self._tell(link.Exited(self._cycle, local_rank, pid, 0, None, False, False, self._now_ns()))
 
     def _signal(self, message: link.Signal) -> None:
         for local_rank in message.local_ranks or tuple(self._pidfds):

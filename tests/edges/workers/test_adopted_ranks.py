@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import anyio
 import pytest
@@ -14,6 +16,7 @@ from holdfast_wire import spawner_link as link
 from supervisor.config.job_spec import JobSpec
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.workers.adopted_ranks import AdoptedRanks
+from supervisor.edges.workers.adopted_record import AdoptedRecord
 from supervisor.ports import Spawner
 from tests.edges.workers.worker_side import until
 
@@ -33,14 +36,15 @@ class Meeting:
 class World:
     """One kept job: what was said, and whether anybody is here."""
 
-    def __init__(self, *, idle_s: float = 60.0) -> None:
+    def __init__(self, folder: Path, *, idle_s: float = 60.0) -> None:
         self.meeting = Meeting()
         self.told: list[link.FromSpawner] = []
         self.opened = anyio.Event()
         self.idle = anyio.Event()
         self.spawners = AdoptedRanks(
-            workers=self.meeting, clock=Clock(), on_open=self.opened.set, on_idle=self.idle.set, idle_s=idle_s
-        )
+            workers=self.meeting, clock=Clock(), record=AdoptedRecord(folder),
+            on_open=self.opened.set, on_idle=self.idle.set, idle_s=idle_s,
+        )  # fmt: skip
         self.spawner: Spawner | None = None
 
     async def keep(self) -> None:
@@ -64,8 +68,8 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-async def test_a_rank_is_met_signalled_and_its_end_is_told(process: subprocess.Popen[bytes]):
-    world = World()
+async def test_a_rank_is_met_signalled_and_its_end_is_told(tmp_path: Path, process: subprocess.Popen[bytes]):
+    world = World(tmp_path)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(world.keep)
         await until(lambda: len(world.of(link.Ready)) == 1)
@@ -87,8 +91,8 @@ async def test_a_rank_is_met_signalled_and_its_end_is_told(process: subprocess.P
         world.send(link.End())
 
 
-async def test_where_no_rank_comes_or_is_left_that_is_told(process: subprocess.Popen[bytes]):
-    world = World(idle_s=0.05)
+async def test_where_no_rank_comes_or_is_left_that_is_told(tmp_path: Path, process: subprocess.Popen[bytes]):
+    world = World(tmp_path, idle_s=0.05)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(world.keep)
         await until(lambda: world.spawner is not None)
@@ -104,8 +108,8 @@ async def test_where_no_rank_comes_or_is_left_that_is_told(process: subprocess.P
         world.send(link.End())
 
 
-async def test_a_rank_that_has_ended_before_it_is_met_is_nobody(process: subprocess.Popen[bytes]):
-    world = World()
+async def test_a_rank_that_has_ended_before_it_is_met_is_nobody(tmp_path: Path, process: subprocess.Popen[bytes]):
+    world = World(tmp_path)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(world.keep)
         await until(lambda: world.spawner is not None)
@@ -114,4 +118,30 @@ async def test_a_rank_that_has_ended_before_it_is_met_is_nobody(process: subproc
         process.wait(10)
         world.meeting.met(0, process.pid)
         assert world.of(link.Spawned) == []
+        world.send(link.End())
+
+
+async def test_who_has_ended_while_nobody_watched_is_lost_to_the_successor(
+    tmp_path: Path, process: subprocess.Popen[bytes]
+):
+    async with anyio.create_task_group() as tasks:
+        first = World(tmp_path)
+        tasks.start_soon(first.keep)
+        await until(lambda: first.spawner is not None)
+        first.send(link.Spawn(0, ()))
+        first.meeting.met(1, process.pid)
+        first.meeting.met(0, os.getpid())
+        tasks.cancel_scope.cancel()  # It dies.
+    process.kill()
+    process.wait(10)
+    async with anyio.create_task_group() as tasks:
+        world = World(tmp_path)
+        tasks.start_soon(world.keep)
+        await until(lambda: world.spawner is not None)
+        world.send(link.Spawn(0, ()))
+        told = [each for each in world.told if isinstance(each, link.Spawned | link.Exited)]
+        assert [(type(each), each.local_rank, each.pid) for each in told] == [
+            (link.Spawned, 1, process.pid),
+            (link.Exited, 1, process.pid),
+        ]
         world.send(link.End())
