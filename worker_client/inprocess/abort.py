@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import gc
 import logging
 import sys
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from worker_client.inprocess import flight_recorder
 from worker_client.inprocess.bounded_threads import BoundedThread, join_all
+from worker_client.inprocess.compose import flattened
 from worker_client.inprocess.gloo_sockets import shut_down_gloo_connections
+from worker_client.inprocess.store_sockets import shut_down_store_connections
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from worker_client.inprocess.state import FrozenState
 
@@ -46,22 +49,28 @@ class Abort(abc.ABC):
 class AbortTorchDistributed(Abort):
     """Ends all collectives of torch.distributed and then its process groups, whatever their backends.
 
-    NCCL's communicators are aborted in parallel, and Gloo's connections shut down, which torch itself can't do. Before
+    NCCL's communicators are aborted in parallel; Gloo's connections and those of this iteration to TCPStores are shut
+    down, which torch itself can't do: so a rank is released, too, that is still waiting in `init_process_group`. Before
     that, the flight recorder is dumped to `torch_fr_trace_path`/iter_<n>, if the path is known (by default from
     HOLDFAST_FR_TRACE_PATH or NVRX_FR_TRACE_PATH) and the recorder is on. Raises nothing, and each step has a bound.
     """
+
+    _has_run = False  # A class that is derived from this one may abort in a way of its own.
 
     def __init__(self, torch_fr_trace_path: str | None = None) -> None:
         self.torch_fr_trace_path = torch_fr_trace_path
 
     def __call__(self, state: FrozenState) -> FrozenState:
-        distributed = sys.modules.get("torch.distributed")
+        distributed = _torch_distributed()
         # A script that never imported torch.distributed has nothing to abort, and pays for no import now.
-        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        if distributed is None:
             return state
-        groups = _process_groups()
-        flight_recorder.dump(self.torch_fr_trace_path, state, has_nccl=any(map(_nccl_backend, groups)))
-        gloo = shut_down_gloo_connections()
+        self._has_run = True
+        is_initialized = distributed.is_initialized()
+        groups = _process_groups() if is_initialized else []
+        if is_initialized:
+            flight_recorder.dump(self.torch_fr_trace_path, state, has_nccl=any(map(_nccl_backend, groups)))
+        ended = self._release()
         aborts = [
             BoundedThread(f"abort NCCL group {number}", abort)
             for number, group in enumerate(groups)
@@ -70,9 +79,41 @@ class AbortTorchDistributed(Abort):
         for thread in aborts:
             thread.start()
         join_all(aborts, ABORT_TIMEOUT_S)
-        log.debug("ended %d Gloo connections and aborted %d NCCL groups", gloo, len(aborts))
-        _run_bounded("destroy the process groups", distributed.destroy_process_group, DESTROY_TIMEOUT_S)
+        log.debug("ended %d connections of Gloo and of stores and aborted %d NCCL groups", ended, len(aborts))
+        if is_initialized:
+            _run_bounded("destroy the process groups", distributed.destroy_process_group, DESTROY_TIMEOUT_S)
         return state
+
+    def release_again(self) -> None:
+        """The main thread is still in the function, and may have come to wait for something new. Quick."""
+        if self._has_run:
+            self._release()
+
+    def clear_after(self) -> None:
+        """The main thread has left the function: what it has made meanwhile goes, too."""
+        distributed = _torch_distributed()
+        if not self._has_run or distributed is None:
+            return
+        if distributed.is_initialized():
+            self._release()
+            _run_bounded("destroy the process groups", distributed.destroy_process_group, DESTROY_TIMEOUT_S)
+        _forget_unfinished_groups()
+        self._has_run = False
+
+    def _release(self) -> int:
+        return shut_down_store_connections() + shut_down_gloo_connections()
+
+
+def release_again(abort: Abort) -> None:
+    """From the abort until the main thread is out of the function, now and then."""
+    for each in _torch_aborts(abort):
+        each.release_again()
+
+
+def clear_after(abort: Abort) -> None:
+    """Once after each abort, when the main thread is out of the function and waits for this."""
+    for each in _torch_aborts(abort):
+        each.clear_after()
 
 
 class AbortTransformerEngine(Abort):
@@ -115,6 +156,25 @@ class AbortPersistentCheckpointProcesses(Abort):
             thread.start()
         join_all(closes, CHECKPOINT_TIMEOUT_S)
         return state
+
+
+def _torch_aborts(abort: Abort) -> Iterator[AbortTorchDistributed]:
+    return (each for each in flattened((abort,)) if isinstance(each, AbortTorchDistributed))
+
+
+def _torch_distributed() -> Any:  # noqa: ANN401  # torch is not imported for this question
+    distributed = sys.modules.get("torch.distributed")
+    return distributed if distributed is not None and distributed.is_available() else None
+
+
+def _forget_unfinished_groups() -> None:
+    """torch names groups by a count that it begins anew only where a group was finished. A rank that failed inside
+    `init_process_group` would look for the next one under another name than all others.
+    """
+    with contextlib.suppress(ImportError, AttributeError):  # torch has no public way
+        from torch.distributed import distributed_c10d
+
+        getattr(distributed_c10d, "_world").group_count = 0  # noqa: B009
 
 
 def _process_groups() -> list[Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, cast
 
+from worker_client.inprocess import store_sockets
 from worker_client.inprocess.store import KeyStore, PrefixStore
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class CallStores:
             raise ValueError("cannot open a store for a call that is over: ask for it in the wrapped function")
         if self._base is None:
             factory = cast("Callable[..., Any]", self._wrapper.store_factory)
-            with self._as_launched():
+            with self._as_launched(), store_sockets.kept():
                 self._base = factory(**self._wrapper.store_kwargs)
         return cast("KeyStore", self._base)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from worker_client.inprocess.abort import clear_after, release_again
 from worker_client.inprocess.async_raise import MainThreadInterrupter
 from worker_client.inprocess.async_raise import RankShouldRestart as RankShouldRestart
 from worker_client.inprocess.attribution import Interruption, InterruptionRecord, describe
@@ -75,7 +76,7 @@ class MonitorThread:
         self._abort = abort
         self._freeze = freeze
         self._changed = threading.Condition(threading.Lock())
-        self._aborted = -1  # the last iteration whose abort is over
+        self._aborted = -1  # the last iteration whose abort is over, and has left nothing
         self._reached = -1  # the last iteration out of which the main thread has come
         rank = freeze().initial_rank
         self._thread = threading.Thread(target=self._run, name=f"holdfast-monitor-{rank}", daemon=True)
@@ -128,26 +129,38 @@ class MonitorThread:
                 except BaseException:  # whatever it is, the main thread waits for the end of this
                     log.exception("rank %d: abort has failed; the restart goes on", state.rank)
             with self._changed:
+                is_inside = self._reached < iteration
+                if is_inside:
+                    self._interrupter.arm(text)
+            if is_inside:
+                self._deliver(iteration, state)
+            if self._abort is not None:
+                clear_after(self._abort)
+            with self._changed:
                 self._aborted = iteration
                 self._changed.notify_all()
-                if self._reached >= iteration:
-                    return
-                self._interrupter.arm(text)
-            self._deliver(iteration, state.rank)
 
-    def _deliver(self, iteration: int, rank: int) -> None:
+    def _deliver(self, iteration: int, state: FrozenState) -> None:
         """Until the main thread is there. Its handler raises again only if the last exception was swallowed."""
         self._interrupter.request()
         pause_s, raised = FIRST_PAUSE_S, 0
         while not self._wait_reached(iteration, pause_s):
+            self._release_again(iteration)
             self._interrupter.interrupt_system_call()
             pause_s = min(max(2 * pause_s, PAUSE_MIN_S), PAUSE_MAX_S)
             for place in self._interrupter.places():
                 raised += 1
                 if raised > 1:
-                    log.debug("rank %d: the function has suppressed RankShouldRestart; raised again at %s", rank, place)
+                    told = "the function has suppressed RankShouldRestart; raised again at"
                 else:
-                    log.debug("rank %d: raised RankShouldRestart at %s", rank, place)
+                    told = "raised RankShouldRestart at"
+                log.debug("rank %d: %s %s", state.rank, told, place)
+
+    def _release_again(self, iteration: int) -> None:
+        """Inside C++ it may have come from one wait to another. Under the lock: once it is out, nothing is released."""
+        with self._changed:
+            if self._abort is not None and self._reached < iteration:
+                release_again(self._abort)
 
     def _wait_reached(self, iteration: int, timeout_s: float) -> bool:
         with self._changed:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
+from worker_client.inprocess import store_sockets
 from worker_client.inprocess.state import State
 
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
@@ -43,8 +44,11 @@ class RankVariables:
         The launcher's store serves the first one. Then active rank 0 serves another, before anybody could look for it.
         """
         state.set_distributed_vars()
-        if not self._has_store or (call == 1 and state.iteration == 0):
-            return
+        if self._has_store and (call, state.iteration) != (1, 0):
+            self._enter_store(state, call, exchange)
+        store_sockets.begin_iteration(state.iteration, self._before[MASTER_PORT], os.environ.get(MASTER_PORT))
+
+    def _enter_store(self, state: State, call: int, exchange: Callable[[str, str], Mapping[int, str]]) -> None:
         self._server = None
         if state.active_rank == 0:
             self._server = _serve(int(self._before[MASTER_PORT] or 0) + FIRST_PORT + (call + state.iteration) % PORTS)
@@ -53,6 +57,7 @@ class RankVariables:
 
     def restore(self) -> None:
         """Everything as before the call. Idempotent."""
+        store_sockets.end_call()
         self._server = None
         _set(self._before)
 

@@ -1,0 +1,120 @@
+"""What can be asked of a socket that other code owns, and how is it ended, without changing anything else about it?
+
+Python's socket objects won't do: where a script has called socket.setdefaulttimeout(), merely making one for a
+descriptor sets O_NONBLOCK for everybody who shares the connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import socket
+import stat
+from collections.abc import Generator
+from functools import cache
+from typing import NamedTuple
+
+_ADDRESS_BYTES = 128  # sizeof(struct sockaddr_storage)
+_MAPPED = bytes(10) + b"\xff\xff"  # what comes before an IPv4 address in an IPv6 one
+
+
+class Endpoint(NamedTuple):
+    address: bytes  # 4 bytes of IPv4, or 16 of IPv6; never a mapped one
+    port: int
+
+
+@contextlib.contextmanager
+def borrowed(descriptor: int, inode: int) -> Generator[int | None]:
+    """A descriptor of our own for a TCP socket; None if it is none, or another by now.
+
+    The number may be closed and given away at any time, by any thread.
+    """
+    try:
+        own = os.dup(descriptor)
+    except OSError:
+        yield None
+        return
+    try:
+        status = os.fstat(own)
+        is_same = stat.S_ISSOCK(status.st_mode) and status.st_ino == inode
+        yield own if is_same and _is_tcp(own) else None
+    finally:
+        os.close(own)
+
+
+def socket_inodes() -> dict[int, int]:
+    """Descriptor → inode, of all sockets that this process has open now."""
+    found: dict[int, int] = {}
+    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            status = os.fstat(int(name))
+            if stat.S_ISSOCK(status.st_mode):
+                found[int(name)] = status.st_ino
+    return found
+
+
+def listens(descriptor: int) -> bool:
+    """True also if that cannot be told: whatever it is, it is best left alone."""
+    return option(descriptor, socket.SOL_SOCKET, socket.SO_ACCEPTCONN) != 0
+
+
+def option(descriptor: int, level: int, name: int) -> int | None:
+    value = ctypes.c_int()
+    size = ctypes.c_uint32(ctypes.sizeof(value))
+    failed = _libc().getsockopt(descriptor, level, name, ctypes.byref(value), ctypes.byref(size))
+    return None if failed else value.value
+
+
+def peer(descriptor: int) -> Endpoint | None:
+    """None if it is not connected."""
+    return _endpoint(descriptor, "getpeername")
+
+
+def own_port(descriptor: int) -> int | None:
+    own = _endpoint(descriptor, "getsockname")
+    return None if own is None else own.port
+
+
+def shut_down(descriptor: int) -> bool:
+    """Ends the connection for all who share it: each call that waits in it returns. Whether there was one."""
+    return _libc().shutdown(descriptor, socket.SHUT_RDWR) == 0
+
+
+def packed(address: str) -> bytes | None:
+    """Of a numeric address, as in an Endpoint; None for a name."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError):
+            return _unmapped(socket.inet_pton(family, address.partition("%")[0]))
+    return None
+
+
+def _is_tcp(descriptor: int) -> bool:
+    family = option(descriptor, socket.SOL_SOCKET, socket.SO_DOMAIN)
+    kind = option(descriptor, socket.SOL_SOCKET, socket.SO_TYPE)
+    return family in (socket.AF_INET, socket.AF_INET6) and kind == socket.SOCK_STREAM
+
+
+def _endpoint(descriptor: int, call: str) -> Endpoint | None:
+    buffer = ctypes.create_string_buffer(_ADDRESS_BYTES)
+    size = ctypes.c_uint32(_ADDRESS_BYTES)
+    if getattr(_libc(), call)(descriptor, buffer, ctypes.byref(size)):
+        return None
+    raw = buffer.raw[: size.value]
+    port = int.from_bytes(raw[2:4], "big")
+    match ctypes.c_uint16.from_buffer_copy(raw).value:
+        case socket.AF_INET:
+            return Endpoint(raw[4:8], port)
+        case socket.AF_INET6:
+            return Endpoint(_unmapped(raw[8:24]), port)
+        case _:
+            return None
+
+
+def _unmapped(address: bytes) -> bytes:
+    return address[len(_MAPPED) :] if address.startswith(_MAPPED) and len(address) == 16 else address
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
