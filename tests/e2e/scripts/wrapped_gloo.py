@@ -22,7 +22,7 @@ def note(what: str, **more: object) -> None:
     os.close(descriptor)
 
 
-@inprocess.Wrapper()
+@inprocess.Wrapper(soft_timeout=timedelta(seconds=5 if sys.argv[1] == "sleep" else 60))
 def train(call: inprocess.CallWrapper | None = None) -> None:
     assert call is not None
     dist.init_process_group("gloo", timeout=timedelta(minutes=5))
@@ -40,6 +40,8 @@ def train(call: inprocess.CallWrapper | None = None) -> None:
             note("fault", iteration=call.iteration)
             if sys.argv[1] == "kill" and call.iteration == 0:
                 os.kill(os.getpid(), 9)
+            if sys.argv[1] == "sleep" and call.iteration == 0:
+                time.sleep(3600)
             raise ValueError("by intention")
         dist.all_reduce(value)
     dist.barrier()
