@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
-from tests.e2e.alone import Alone, alone
+from tests.e2e.alone import SCRIPT, Alone, alone
 
 WORLD_SIZE = 4
 ALL = range(WORLD_SIZE)
@@ -47,3 +49,75 @@ def test_an_exception_restarts_all_ranks_under_the_new_one(tmp_path: Path):
         job.until(lambda: job.entered(1) == set(ALL), "the next iteration on all ranks")
         assert job.worlds(1) == {"4"}
         succeed(job, *ALL)
+
+
+def test_a_rank_that_dies_afterwards_is_noticed_and_the_others_go_on(tmp_path: Path):
+    with alone(tmp_path, WORLD_SIZE) as job:
+        begin(job)
+        until_another(job, job.kill_supervisor())
+        job.order("die", 2)
+        job.until(lambda: job.entered(job.latest()) == {0, 1, 3} != job.entered(0), "the next iteration without rank 2")
+        assert job.worlds(job.latest()) == {"3"}
+        succeed(job, 0, 1, 3)
+
+
+def test_a_rank_that_dies_while_nobody_watches_is_missed(tmp_path: Path):
+    with alone(tmp_path, WORLD_SIZE) as job:
+        begin(job)
+        job.processes[2].send_signal(signal.SIGSTOP)  # It is not the one that starts another supervisor.
+        job.kill_supervisor()
+        job.processes[2].kill()
+        job.until(lambda: len(job.entered(job.latest())) == 3, "the next iteration on three ranks")
+        assert job.worlds(job.latest()) == {"3"}
+        succeed(job, 0, 1, 3)
+
+
+def test_a_rank_that_hangs_afterwards_is_restarted(tmp_path: Path):
+    with alone(tmp_path, WORLD_SIZE) as job:
+        begin(job)
+        until_another(job, job.kill_supervisor())
+        job.order("hang", 3)
+        job.until(lambda: job.entered(1) == set(ALL), "the next iteration on all ranks")
+        succeed(job, *ALL)
+
+
+def test_it_may_die_again_and_in_the_next_call(tmp_path: Path):
+    with alone(tmp_path, WORLD_SIZE) as job:
+        job.start_ranks(calls=2)
+        job.until(lambda: job.entered(0) == set(ALL), "the first iteration on all ranks")
+        for iteration in (1, 2):
+            until_another(job, job.kill_supervisor())
+            job.order("fail", iteration)
+            job.until(lambda: job.entered(iteration) == set(ALL), "the next iteration on all ranks")  # noqa: B023
+        until_another(job, job.kill_supervisor())
+        job.end()
+        assert job.codes() == [0] * WORLD_SIZE, job.explained()
+        assert len(job.traced("returned")) == 2 * WORLD_SIZE
+        job.until_nothing_is_left()
+
+
+def test_one_that_is_only_stopped_is_not_replaced(tmp_path: Path):
+    with alone(tmp_path, WORLD_SIZE) as job:
+        begin(job)
+        (pid,) = job.supervisors()
+        os.kill(pid, signal.SIGSTOP)
+        job.order("fail", 1)
+        job.until_answered(0, 2, 3)
+        assert job.supervisors() == [pid]
+        os.kill(pid, signal.SIGCONT)
+        job.until(lambda: job.entered(1) == set(ALL), "the next iteration on all ranks")
+        assert job.supervisors() == [pid]
+        succeed(job, *ALL)
+
+
+def test_under_torchrun_too(tmp_path: Path):
+    with alone(tmp_path, WORLD_SIZE) as job:
+        job.start("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD_SIZE), SCRIPT)
+        job.until(lambda: job.entered(0) == set(ALL), "the first iteration on all ranks")
+        job.kill_supervisor()
+        job.order("fail", 1)
+        job.until(lambda: job.entered(1) == set(ALL), "the next iteration on all ranks")
+        job.end()
+        assert job.codes() == [0], job.explained()
+        assert len(job.traced("returned")) == WORLD_SIZE
+        job.until_nothing_is_left()
