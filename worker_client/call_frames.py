@@ -67,12 +67,16 @@ class FaultTold(NamedTuple):
 
 
 class IterationDecided(NamedTuple):
-    """`world_size` is that of the iteration that has ended; `terminated_ranks` are of its numbers."""
+    """`world_size` is that of the iteration that has ended; `terminated_ranks` are of its numbers.
+
+    Where new processes are `joining`, they are numbered after all others, and rank assignment starts anew.
+    """
 
     call: int
     iteration: int
     world_size: int
     terminated_ranks: frozenset[int]
+    joining: int = 0
 
 
 class Exchanged(NamedTuple):
@@ -82,13 +86,31 @@ class Exchanged(NamedTuple):
     values: Mapping[int, str]
 
 
+class Origin(NamedTuple):
+    """Where a rank's assignments begin, and as which rank of how many."""
+
+    iteration: int
+    rank: int
+    world_size: int
+
+
 class Entered(NamedTuple):
-    """`history` and `exchanges` are for a rank that replaces a lost one: all that was decided so far."""
+    """`history` and `exchanges` are for a rank that replaces a lost one: all that was decided since `origin`.
+
+    That is None where it is the call's first iteration, with the initial numbers.
+    """
 
     call: int
     iteration: int
     history: tuple[IterationDecided, ...]
     exchanges: tuple[Exchanged, ...]
+    origin: Origin | None = None
+
+
+class CallUnderway(NamedTuple):
+    """The rank has come too late. It is told Entered when the others restart, or that the call is over."""
+
+    call: int
 
 
 class Interrupted(NamedTuple):
@@ -118,7 +140,15 @@ class CallRefused(NamedTuple):
 
 
 CallEvent = (
-    Entered | Interrupted | RestartOrdered | IterationDecided | CallCompleted | Committed | Exchanged | CallRefused
+    Entered
+    | CallUnderway
+    | Interrupted
+    | RestartOrdered
+    | IterationDecided
+    | CallCompleted
+    | Committed
+    | Exchanged
+    | CallRefused
 )
 
 
@@ -128,7 +158,10 @@ def event(frame: worker_pb2.SupervisorFrame) -> CallEvent | None:
         case "entered":
             told = frame.entered
             history = tuple(map(_decided, told.history))
-            return Entered(told.call, told.iteration, history, tuple(map(_exchanged, told.exchanges)))
+            exchanges = tuple(map(_exchanged, told.exchanges))
+            return Entered(told.call, told.iteration, history, exchanges, _origin(told))
+        case "call_underway":
+            return CallUnderway(frame.call_underway.call)
         case "interrupt":
             return Interrupted(frame.interrupt.call, frame.interrupt.iteration)
         case "restart":
@@ -151,8 +184,15 @@ def event(frame: worker_pb2.SupervisorFrame) -> CallEvent | None:
             return None
 
 
+def _origin(told: worker_pb2.Entered) -> Origin | None:
+    if not told.HasField("origin"):
+        return None
+    return Origin(told.origin.iteration, told.origin.rank, told.origin.world_size)
+
+
 def _decided(told: worker_pb2.BeginIteration) -> IterationDecided:
-    return IterationDecided(told.call, told.iteration, told.world_size, frozenset(told.terminated_ranks))
+    gone = frozenset(told.terminated_ranks)
+    return IterationDecided(told.call, told.iteration, told.world_size, gone, told.joining)
 
 
 def _exchanged(told: worker_pb2.Exchanged) -> Exchanged:

@@ -20,7 +20,7 @@ ROUTINE = frozenset(
     {
         "job_submitted", "spawner_ready", "cycle_started", "worker_started", "workers_started", "worker_exited",
         "workers_stopping", "workers_stopped", "job_succeeded", "limits_calculated", "preload_learned",
-        "call_entered", "call_committed", "rank_lost_in_call", "rank_left_call", "rank_discarded",
+        "call_entered", "call_committed", "replacement_waits", "rank_lost_in_call", "rank_left_call", "rank_discarded",
     }
 )  # fmt: skip
 FAULTS = frozenset(

@@ -52,6 +52,18 @@ class CallChecks:
             self._interrupted_at_s = None
             if kind == "iteration_restarted":
                 self.restarted.append(position)
+                if waiting := [member for member, each in machine.newcomers.items() if each.entered]:
+                    self.complaints.append(f"new processes {waiting} were there, and are not in iteration {position}")
+
+    def note_end(self, ranks: list[SimulatedRank], machine: State) -> None:
+        for rank in ranks:
+            if rank.alive and not rank.out and rank.stage is not None:
+                self.complaints.append(
+                    f"rank {rank.member} waits for ever in {rank.stage!r} of iteration {rank.iteration}, "
+                    f"the machine is in {machine.phase}"
+                )
+            if rank.waits_for_decision:
+                self.complaints.append(f"rank {rank.member}, which has left, is never told the decision")
 
     def note_order(self, order: ToRank, machine: State) -> None:
         if isinstance(order, Begin):

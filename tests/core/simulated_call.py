@@ -21,7 +21,6 @@ from supervisor.core.calls.words import (
     CallSettings,
     Committed,
     Completed,
-    Enter,
     Entered,
     Exchanged,
     Fault,
@@ -35,6 +34,7 @@ from supervisor.core.calls.words import (
     Restart,
     Stage,
     ToRank,
+    Underway,
     Value,
 )
 from supervisor.core.cluster import iteration
@@ -106,18 +106,8 @@ class SimulatedCall:
             if self.now_s > END_S or self.machine.iteration > ITERATIONS_MAX:
                 self.complaints.append(f"no end at {self.now_s:.0f} s in iteration {self.machine.iteration}")
                 break
-        self._check_end()
+        self.checks.note_end(self.ranks, self.machine)
         return self
-
-    def _check_end(self) -> None:
-        for rank in self.ranks:
-            if rank.alive and not rank.out and rank.stage is not None:
-                self.complaints.append(
-                    f"rank {rank.member} waits for ever in {rank.stage!r} of iteration {rank.iteration}, "
-                    f"the machine is in {self.machine.phase}"
-                )
-            if rank.waits_for_decision:
-                self.complaints.append(f"rank {rank.member}, which has left, is never told the decision")
 
     # --- machines
 
@@ -204,7 +194,7 @@ class SimulatedCall:
 
     def _disconnect(self, rank: SimulatedRank) -> None:
         if rank.alive and rank.connection:
-            rank.connection, rank.waits_for_decision = 0, False
+            rank.connection, rank.waits_for_decision, rank.was_away = 0, False, True
             self._node_of(rank, local_call.ClientLeft(self._local(rank)))
             self.after(self.random.choice([0.01, 0.3, 1.5, 20.0]), lambda: self._reconnect(rank))
 
@@ -220,23 +210,12 @@ class SimulatedCall:
         if rank.farewell is not None:
             self.say(rank, rank.farewell)  # It may not have come.
         elif rank.stage is not None and not rank.out:
-            self.say(rank, self._entry(rank))
+            self.say(rank, rank.entry(SETTINGS))
+        if rank.stage is Stage.ENTERING and rank.is_late:
+            rank.is_late = False
+            self.after(SETTINGS.barrier_timeout_s, lambda: self._give_up_entering(rank, rank.call))
         if rank.stage is Stage.RUNNING and self.exchanges:
             self._give_value(rank)  # It is repeated until it is answered.
-
-    def _entry(self, rank: SimulatedRank) -> Enter:
-        assert rank.stage is not None
-        return Enter(
-            call=rank.call,
-            initial_rank=rank.member,
-            initial_world_size=self.world_size,
-            settings=SETTINGS,
-            stage=rank.stage,
-            iteration=rank.iteration,
-            rank=rank.rank,
-            world_size=rank.size,
-            active=rank.active,
-        )
 
     # --- what a rank does
 
@@ -246,14 +225,14 @@ class SimulatedCall:
         if not rank.connection:
             self._connect(rank)
         rank.call, rank.iteration, rank.stage = call, 0, Stage.ENTERING
-        rank.rank, rank.size, rank.is_restarting = rank.member, self.world_size, False
-        self.say(rank, self._entry(rank))
+        rank.rank, rank.size, rank.is_restarting, rank.is_late = rank.member, self.world_size, False, False
+        self.say(rank, rank.entry(SETTINGS))
         self._plan_trouble(rank)
         self.after(SETTINGS.barrier_timeout_s, lambda: self._give_up_entering(rank, call))
 
     def _give_up_entering(self, rank: SimulatedRank, call: int) -> None:
         """BarrierTimeout at the initial barrier."""
-        if rank.stage is Stage.ENTERING and rank.call == call:
+        if rank.stage is Stage.ENTERING and rank.call == call and not rank.is_late:
             self._leave(rank, Leaving.FAULT)
 
     def _plan_trouble(self, rank: SimulatedRank) -> None:
@@ -315,7 +294,7 @@ class SimulatedCall:
             return
         if not rank.connection:
             self._connect(rank)
-            self.say(rank, self._entry(rank))
+            self.say(rank, rank.entry(SETTINGS))
         # It waits for what becomes of the others; not where its connection is lost meanwhile.
         rank.waits_for_decision = why is Leaving.FAULT and rank.stage is not Stage.ENTERING and not self.odds.forgets
         rank.out = f"left: {why!r}"
@@ -334,7 +313,7 @@ class SimulatedCall:
 
     def _respawn(self, member: int) -> None:
         self.replaced += 1
-        rank = SimulatedRank(member, self.world_size)
+        rank = SimulatedRank(member, self.world_size, stands_in=True)
         self.ranks[member] = rank
         self._node_of(rank, local_call.RankStarted(self._local(rank)))
         if self.chance(self.odds.spawn_fails):
@@ -352,9 +331,13 @@ class SimulatedCall:
         if rank.out or order.call != rank.call or rank.stage is None:
             return
         match order:
-            case Entered(_, at, history):
+            case Underway():
+                rank.is_late = True
+            case Entered(_, at, history, _, origin):
                 if rank.stage is not Stage.ENTERING:
                     return
+                if origin is not None:
+                    rank.start_at(origin)
                 for begin in history:
                     if not rank.assign(begin):
                         self.complaints.append(f"rank {rank.member} enters an iteration without itself: {history}")
@@ -380,7 +363,8 @@ class SimulatedCall:
                 if at == rank.iteration and rank.stage is Stage.RUNNING and not rank.active:
                     self._return(rank, (rank.call, at))
             case Committed(_, at):
-                if rank.stage is not Stage.COMPLETING or at != rank.iteration:
+                has_arrived = rank.stage is Stage.COMPLETING and at == rank.iteration
+                if not (has_arrived or (rank.stage is Stage.ENTERING and rank.stands_in)):
                     self.complaints.append(f"rank {rank.member} has not arrived, and is told that all have")
                 self.say(rank, Leave(rank.call, at, Leaving.DONE, ""))
                 rank.stage = None
@@ -388,6 +372,8 @@ class SimulatedCall:
                     self.after(self.random.uniform(0, 1), lambda: self._enter(rank, rank.call + 1))
             case Refused(_, reason):
                 rank.out = reason
+                if rank.stands_in and not rank.was_away and not self.odds.forgets and "gone on without" in reason:
+                    self.complaints.append(f"the new process of rank {rank.member} was refused: {reason}")
                 if self.odds.forgets == 0 and not is_excused_refusal(reason):
                     self.complaints.append(f"rank {rank.member} was refused: {reason}")
                 self.after(1.0, lambda: self._die(rank))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from supervisor.core.calls.words import Begin, Leave, Stage
+from supervisor.core.calls.words import Begin, CallSettings, Enter, Leave, Origin, Stage
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,9 @@ class SimulatedRank:
     size: int = 0
     active: bool = True
     values: dict[str, tuple[tuple[int, str], ...]] = field(default_factory=dict[str, "tuple[tuple[int, str], ...]"])
-    is_new: bool = True
+    stands_in: bool = False  # started for one that was lost
+    was_away: bool = False
+    is_late: bool = False  # waits for the next iteration
     out: str = ""  # why it takes part no more
     is_restarting: bool = False
     waits_for_decision: bool = False
@@ -46,6 +48,16 @@ class SimulatedRank:
         if self.rank in begin.terminated_ranks:
             return False
         self.rank -= sum(each < self.rank for each in begin.terminated_ranks)
-        self.size = begin.world_size - len(begin.terminated_ranks)
+        self.size = begin.world_size - len(begin.terminated_ranks) + begin.joining
         self.iteration = begin.iteration
         return True
+
+    def entry(self, settings: CallSettings) -> Enter:
+        assert self.stage is not None
+        return Enter(
+            self.call, self.member, self.world_size, settings, self.stage, self.iteration, self.rank, self.size,
+            self.active,
+        )  # fmt: skip
+
+    def start_at(self, origin: Origin) -> None:
+        self.iteration, self.rank, self.size = origin.iteration, origin.rank, origin.world_size

@@ -17,7 +17,7 @@ from datetime import timedelta
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from worker_client.call_frames import IterationDecided, Leaving
+from worker_client.call_frames import Entered, IterationDecided, Leaving
 from worker_client.inprocess.async_raise import MainThreadInterrupter, RankShouldRestart
 from worker_client.inprocess.attribution import Interruption
 from worker_client.inprocess.call_stores import CallStores
@@ -166,8 +166,12 @@ class CallWrapper:
     def __call__(self, fn: Callable[..., _T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> _T | None:
         """Calls `fn` until all ranks have completed it. Raises what ends this rank."""
         given_args, given_kwargs = inject(fn, args, kwargs, self)
+        if self._entered is None:  # The call has succeeded without this rank, which came late and had to wait.
+            self.state.mode = Mode.INACTIVE
+            self._complete()
+            return None
         try:
-            self._assign_first()
+            self._assign_first(self._entered)
             while True:
                 is_done, result = self._iterate(fn, given_args, given_kwargs)
                 if is_done:
@@ -263,12 +267,16 @@ class CallWrapper:
             except Exception as error:  # a check says in its own words why the rank is unfit
                 raise HealthCheckError(f"cannot go on with rank {frozen.rank}: {_in_a_line(error)}") from error
 
-    def _assign_first(self) -> None:
+    def _assign_first(self, entered: Entered) -> None:
         """All assignments up to the iteration that begins: a rank that replaces a lost one has missed some."""
-        decisions = {decision.iteration: decision for decision in self._entered.history}
-        for iteration in range(self._entered.iteration + 1):
+        decisions = {decision.iteration: decision for decision in entered.history}
+        if entered.origin is not None:
+            self.state.start_anew(entered.origin.rank, entered.origin.world_size)
+            self.state.iteration = entered.origin.iteration
+        first = self.state.iteration
+        for iteration in range(first, entered.iteration + 1):
             self._assign(iteration, decisions.get(iteration))
-            if iteration:
+            if iteration > first:
                 self.state.advance()
         self._is_assigned = True
         self._enter_iteration()
@@ -282,6 +290,10 @@ class CallWrapper:
             )
         self._coordination.assign(iteration)
         terminated = set[int]() if decision is None else set(decision.terminated_ranks)
+        if decision is not None and decision.joining:
+            rank = self.state.rank - sum(each < self.state.rank for each in terminated)
+            self.state.start_anew(rank, decision.world_size - len(terminated) + decision.joining)
+            self._rank_assignment, terminated = fresh(self._rank_assignment), set[int]()
         store = _AssignmentStore(self._coordination, self._watch)
         assigned = assign(self._rank_assignment, RankAssignmentCtx(self.state, store, terminated))
         self.state.copy_from(assigned.state)

@@ -16,6 +16,7 @@ from worker_client.call_frames import (
     CallCompleted,
     CallEvent,
     CallRefused,
+    CallUnderway,
     Committed,
     Entered,
     Exchanged,
@@ -63,6 +64,8 @@ class Coordination:
         self._left: bytes | None = None
         self._is_entering = False
         self._entered: Entered | None = None
+        self._is_late = False  # the others have begun without this rank
+        self._is_over = False  # and have succeeded without it
         self._decided: IterationDecided | None = None
         self._iterations: dict[int, _Iteration] = {}
         self._unanswered: dict[tuple[int, str], bytes] = {}  # values given, until all have given theirs
@@ -70,12 +73,20 @@ class Coordination:
 
     # --- called by the main thread ---
 
-    def enter(self, timeout: timedelta) -> Entered:
-        """Blocks until all ranks have entered. Raises BarrierTimeout."""
+    def enter(self, timeout: timedelta) -> Entered | None:
+        """Blocks until all ranks have entered. Raises BarrierTimeout.
+
+        A rank that comes late waits for the next iteration, without a limit. None: there was none, the call is over.
+        """
         with self._changed:
             self._is_entering = True
             self._say(self._enter_frame())
-            self._wait(lambda: self._entered is not None, timeout)
+            self._wait(lambda: self._is_late or self._is_entered(), timeout)
+            while self._is_late and not self._is_entered():
+                self._wait(lambda: not self._is_late or self._is_entered())
+                self._wait(lambda: self._is_late or self._is_entered(), timeout)
+            if self._is_over:
+                return None
             if self._entered is None:
                 why = "not all ranks came; all of them must call the wrapped function, and as often"
                 if not self._is_connected:
@@ -218,6 +229,8 @@ class Coordination:
         """There is a connection that knows nothing: says where the rank stands."""
         with self._changed:
             self._is_connected = True
+            self._is_late = False  # Whoever said so may be gone: the barrier's timeout counts again until it is repeated.
+            self._changed.notify_all()
             for frame in self._standing() if self._is_entering else ():
                 self._say(frame)
 
@@ -240,17 +253,15 @@ class Coordination:
     def needs_supervisor(self) -> bool:
         """Whether somebody has to decide before this rank is through."""
         with self._changed:
-            is_over = self._left is not None or self._refusal is not None or self._is_closed
+            is_over = self._left is not None or self._refusal is not None or self._is_closed or self._is_over
             return not is_over and not self._now().is_committed
 
     # --- under the lock ---
 
     def _take(self, event: CallEvent) -> None:
         match event:
-            case Entered():
-                self._entered = event
-            case CallRefused(_, reason):
-                self._refusal = reason
+            case Entered() | CallUnderway() | CallRefused():
+                self._take_entry(event)
             case IterationDecided(_, iteration):
                 if iteration > self._assigning:
                     self._decided = event
@@ -268,12 +279,26 @@ class Coordination:
                 if (known := self._known(iteration)) is not None:
                     known.is_completed = True
             case Committed(_, iteration):
+                self._is_over = self._entered is None
                 if (known := self._known(iteration)) is not None:
                     known.is_committed = True
+
+    def _take_entry(self, event: Entered | CallUnderway | CallRefused) -> None:
+        match event:
+            case Entered():
+                self._entered = event
+            case CallUnderway():
+                self._is_late = True
+            case CallRefused(_, reason):
+                self._refusal = reason
 
     def _known(self, iteration: int) -> _Iteration | None:
         """None for one that is over. One to come may be spoken of before the main thread has begun it."""
         return self._iterations.setdefault(iteration, _Iteration()) if iteration >= self._position.iteration else None
+
+    def _is_entered(self) -> bool:
+        """Or has nothing to enter any more."""
+        return self._entered is not None or self._is_over
 
     def _now(self) -> _Iteration:
         return self._iterations.setdefault(self._position.iteration, _Iteration())

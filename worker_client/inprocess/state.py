@@ -82,6 +82,12 @@ class State:
         os.environ["RANK"] = str(self.active_rank)
         os.environ["WORLD_SIZE"] = str(self.active_world_size)
 
+    def start_anew(self, rank: int, world_size: int) -> None:
+        """Before an assignment that depends on nothing that was assigned before."""
+        self.rank, self.world_size = rank, world_size
+        self.active_rank, self.active_world_size = None, None
+        self.mode = Mode.INITIALIZED
+
     def advance(self) -> None:
         """Go on to the next iteration."""
         self.iteration += 1

@@ -38,16 +38,18 @@ class BarrierArrive(_message.Message):
     def __init__(self, call: _Optional[int] = ..., iteration: _Optional[int] = ..., barrier: _Optional[_Union[BarrierArrive.Barrier, str]] = ..., rank: _Optional[int] = ..., active: bool = ...) -> None: ...
 
 class BeginIteration(_message.Message):
-    __slots__ = ["call", "iteration", "terminated_ranks", "world_size"]
+    __slots__ = ["call", "iteration", "joining", "terminated_ranks", "world_size"]
     CALL_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FIELD_NUMBER: _ClassVar[int]
+    JOINING_FIELD_NUMBER: _ClassVar[int]
     TERMINATED_RANKS_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     call: int
     iteration: int
+    joining: int
     terminated_ranks: _containers.RepeatedScalarFieldContainer[int]
     world_size: int
-    def __init__(self, call: _Optional[int] = ..., iteration: _Optional[int] = ..., world_size: _Optional[int] = ..., terminated_ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, call: _Optional[int] = ..., iteration: _Optional[int] = ..., world_size: _Optional[int] = ..., terminated_ranks: _Optional[_Iterable[int]] = ..., joining: _Optional[int] = ...) -> None: ...
 
 class CallCompleted(_message.Message):
     __slots__ = ["call", "iteration"]
@@ -129,6 +131,12 @@ class CallSettings(_message.Message):
     termination_grace_s: float
     def __init__(self, last_call_wait_s: _Optional[float] = ..., soft_timeout_s: _Optional[float] = ..., hard_timeout_s: _Optional[float] = ..., termination_grace_s: _Optional[float] = ..., barrier_timeout_s: _Optional[float] = ..., completion_timeout_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ...) -> None: ...
 
+class CallUnderway(_message.Message):
+    __slots__ = ["call"]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    call: int
+    def __init__(self, call: _Optional[int] = ...) -> None: ...
+
 class CallWatch(_message.Message):
     __slots__ = ["pending_age_ns", "ping_age_ns", "tick_age_ns", "watch", "watch_since_age_ns"]
     PENDING_AGE_NS_FIELD_NUMBER: _ClassVar[int]
@@ -152,16 +160,18 @@ class Committed(_message.Message):
     def __init__(self, call: _Optional[int] = ..., iteration: _Optional[int] = ...) -> None: ...
 
 class Entered(_message.Message):
-    __slots__ = ["call", "exchanges", "history", "iteration"]
+    __slots__ = ["call", "exchanges", "history", "iteration", "origin"]
     CALL_FIELD_NUMBER: _ClassVar[int]
     EXCHANGES_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
     call: int
     exchanges: _containers.RepeatedCompositeFieldContainer[Exchanged]
     history: _containers.RepeatedCompositeFieldContainer[BeginIteration]
     iteration: int
-    def __init__(self, call: _Optional[int] = ..., iteration: _Optional[int] = ..., history: _Optional[_Iterable[_Union[BeginIteration, _Mapping]]] = ..., exchanges: _Optional[_Iterable[_Union[Exchanged, _Mapping]]] = ...) -> None: ...
+    origin: Origin
+    def __init__(self, call: _Optional[int] = ..., iteration: _Optional[int] = ..., history: _Optional[_Iterable[_Union[BeginIteration, _Mapping]]] = ..., exchanges: _Optional[_Iterable[_Union[Exchanged, _Mapping]]] = ..., origin: _Optional[_Union[Origin, _Mapping]] = ...) -> None: ...
 
 class ExchangeValue(_message.Message):
     __slots__ = ["call", "iteration", "name", "rank", "value"]
@@ -296,6 +306,16 @@ class OpenSection(_message.Message):
     slot: int
     def __init__(self, slot: _Optional[int] = ..., age_ns: _Optional[int] = ...) -> None: ...
 
+class Origin(_message.Message):
+    __slots__ = ["iteration", "rank", "world_size"]
+    ITERATION_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    iteration: int
+    rank: int
+    world_size: int
+    def __init__(self, iteration: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ...) -> None: ...
+
 class Progress(_message.Message):
     __slots__ = ["call_watch", "first_step_seen", "heartbeat_age_ns", "heartbeats", "initialised_age_ns", "open_sections", "out_of_section_age_ns", "steps_since_first"]
     CALL_WATCH_FIELD_NUMBER: _ClassVar[int]
@@ -371,11 +391,12 @@ class StacksRequest(_message.Message):
     def __init__(self, request_id: _Optional[int] = ...) -> None: ...
 
 class SupervisorFrame(_message.Message):
-    __slots__ = ["accepted", "begin_iteration", "call_completed", "call_refused", "committed", "entered", "exchanged", "interrupt", "refused", "restart", "stacks_request", "welcome"]
+    __slots__ = ["accepted", "begin_iteration", "call_completed", "call_refused", "call_underway", "committed", "entered", "exchanged", "interrupt", "refused", "restart", "stacks_request", "welcome"]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     BEGIN_ITERATION_FIELD_NUMBER: _ClassVar[int]
     CALL_COMPLETED_FIELD_NUMBER: _ClassVar[int]
     CALL_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    CALL_UNDERWAY_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     ENTERED_FIELD_NUMBER: _ClassVar[int]
     EXCHANGED_FIELD_NUMBER: _ClassVar[int]
@@ -388,6 +409,7 @@ class SupervisorFrame(_message.Message):
     begin_iteration: BeginIteration
     call_completed: CallCompleted
     call_refused: CallRefused
+    call_underway: CallUnderway
     committed: Committed
     entered: Entered
     exchanged: Exchanged
@@ -396,7 +418,7 @@ class SupervisorFrame(_message.Message):
     restart: Restart
     stacks_request: StacksRequest
     welcome: Welcome
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., stacks_request: _Optional[_Union[StacksRequest, _Mapping]] = ..., entered: _Optional[_Union[Entered, _Mapping]] = ..., interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., restart: _Optional[_Union[Restart, _Mapping]] = ..., begin_iteration: _Optional[_Union[BeginIteration, _Mapping]] = ..., call_completed: _Optional[_Union[CallCompleted, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., exchanged: _Optional[_Union[Exchanged, _Mapping]] = ..., call_refused: _Optional[_Union[CallRefused, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., stacks_request: _Optional[_Union[StacksRequest, _Mapping]] = ..., entered: _Optional[_Union[Entered, _Mapping]] = ..., interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., restart: _Optional[_Union[Restart, _Mapping]] = ..., begin_iteration: _Optional[_Union[BeginIteration, _Mapping]] = ..., call_completed: _Optional[_Union[CallCompleted, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., exchanged: _Optional[_Union[Exchanged, _Mapping]] = ..., call_refused: _Optional[_Union[CallRefused, _Mapping]] = ..., call_underway: _Optional[_Union[CallUnderway, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ["cycle", "install_exception_hook", "limits", "page_shared", "protocol", "rank", "safety_factor", "sections", "warm_up_steps"]

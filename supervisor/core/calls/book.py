@@ -17,6 +17,7 @@ from supervisor.core.calls.words import (
     Exchanged,
     FaultRecord,
     Interruption,
+    Origin,
     Told,
 )
 
@@ -74,6 +75,7 @@ Phase = Idle | Entering | Rebuilding | Open | Over
 class Member(msgspec.Struct):
     node: str
     rank: int | None = None  # None: it has not begun this iteration
+    is_active: bool = True  # or has not said yet that it is a reserve
 
 
 class Replacement(msgspec.Struct):
@@ -82,6 +84,21 @@ class Replacement(msgspec.Struct):
     node: str
     rank: int | None
     entered: bool = False
+
+
+class Newcomer(msgspec.Struct):
+    """A process started for a rank that was lost, without which the others have gone on."""
+
+    node: str
+    entered: bool = False  # waits for the next iteration
+
+
+class Reunion(msgspec.Struct):
+    """The last iteration in which newcomers joined: as who its members began their rank assignment anew."""
+
+    iteration: int
+    world_size: int
+    numbers: dict[int, int]  # by member
 
 
 class Exchange(msgspec.Struct):
@@ -110,8 +127,11 @@ class State(msgspec.Struct):
     history: list[Begin] = msgspec.field(default_factory=list[Begin])
     replay: list[Exchanged] = msgspec.field(default_factory=list[Exchanged])
     replay_chars: int = 0
+    reunion: Reunion | None = None  # what is kept for late ones begins there; None: at the first iteration
     decision: Begin | None = None  # the last one
     is_rebuilt: bool = False  # what was decided before is not known
+    newcomers: dict[int, Newcomer] = msgspec.field(default_factory=dict[int, Newcomer])  # absent, but may join
+    lost_newcomers: list[tuple[str, int]] = msgspec.field(default_factory=list[tuple[str, int]])  # node, member
 
     # of this iteration
     assigned_world_size: int | None = None  # as rank assignment came out; None: no rank has said it
@@ -124,6 +144,7 @@ class State(msgspec.Struct):
     unreported: set[int] = msgspec.field(default_factory=set[int])
     unarrived: set[int] = msgspec.field(default_factory=set[int])
     gone: dict[int, int | None] = msgspec.field(default_factory=dict[int, "int | None"])  # and what number it had
+    lost_active: set[int] = msgspec.field(default_factory=set[int])  # of those gone, who was or may have been active
     left: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # went by itself; waits for the decision
     replaceable: list[tuple[str, int]] = msgspec.field(default_factory=list[tuple[str, int]])  # lost: node, member
     replacing: dict[int, Replacement] = msgspec.field(default_factory=dict[int, Replacement])
@@ -150,7 +171,7 @@ def open_call(state: State, call: int, settings: CallSettings) -> None:
     state.call, state.iteration, state.settings = call, 0, settings
     state.members, state.entries, state.held = {}, {}, []
     state.history, state.replay, state.replay_chars = [], [], 0
-    state.decision, state.is_rebuilt = None, False
+    state.reunion, state.decision, state.is_rebuilt, state.lost_newcomers = None, None, False, []
     begin_iteration(state)
 
 
@@ -158,11 +179,11 @@ def begin_iteration(state: State) -> None:
     """All members are before their rank assignment."""
     state.assigned_world_size, state.active_world_size, state.numbers = None, None, {}
     state.is_completed = False
-    state.faults, state.gone, state.left = {}, {}, {}
+    state.faults, state.gone, state.lost_active, state.left = {}, {}, set(), {}
     state.replaceable, state.replacing, state.unit_taken = [], {}, False
     state.exchanges, state.exchanged = {}, {}
     for member in state.members.values():
-        member.rank = None
+        member.rank, member.is_active = None, True
     state.uncompleted, state.unreported = set(state.members), set(state.members)
     state.unarrived = set(state.members)
 
@@ -199,6 +220,8 @@ def remove(state: State, member: int, why: str) -> None:
     gone = state.members.pop(member)
     state.absent[member] = why
     state.gone[member] = gone.rank
+    if gone.is_active:
+        state.lost_active.add(member)
     for waiting in (state.uncompleted, state.unreported, state.unarrived):
         waiting.discard(member)
     for exchange in state.exchanges.values():
@@ -210,7 +233,7 @@ def close(state: State, phase: Idle | Over) -> None:
     """The call has ended. After one that came to nothing, whoever lives may enter the next."""
     state.phase = phase
     if isinstance(phase, Over):
-        state.members, state.entries, state.replacing = {}, {}, {}
+        state.members, state.entries, state.replacing, state.newcomers = {}, {}, {}, {}
         state.absent = {member: why for member, why in state.absent.items() if member in state.ended}
 
 
@@ -226,26 +249,14 @@ def remember(state: State, decided: Begin | Exchanged) -> None:
         state.history, state.replay = [], []
 
 
-def entered(state: State) -> Entered:
-    return Entered(state.call, state.iteration, tuple(state.history), tuple(state.replay))
+def entered(state: State, member: int) -> Entered:
+    """What the member begins from."""
+    origin = None
+    if state.reunion is not None:
+        origin = Origin(state.reunion.iteration, state.reunion.numbers[member], state.reunion.world_size)
+    return Entered(state.call, state.iteration, tuple(state.history), tuple(state.replay), origin)
 
 
-def terminated_ranks(state: State, world_size: int) -> tuple[int, ...]:
-    """Who of {0 … world_size - 1} takes no part in the next iteration; the numbers of this one.
-
-    A process that stands in for a lost rank takes its number. Where that number is not known (the rank died before it
-    could say it) it is found by elimination, or, where that is ambiguous, the process is turned away.
-    """
-    missing = set(range(world_size)) - {member.rank for member in state.members.values()}
-    standing_in = {member: each.rank for member, each in state.replacing.items() if each.entered}
-    kept = missing & {rank for rank in standing_in.values() if rank is not None}
-    unknown = [member for member, rank in standing_in.items() if rank is None]
-    if unknown:
-        others = [rank for member, rank in state.gone.items() if member not in standing_in]
-        free = missing - kept - set(others)
-        if None not in others and len(free) == len(unknown):
-            kept |= free
-        else:
-            for member in unknown:
-                del state.replacing[member]
-    return tuple(sorted(missing - kept))
+def begun_at(state: State) -> int:
+    """The iteration before which nothing has to be known of the call."""
+    return 0 if state.reunion is None else state.reunion.iteration

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from supervisor.core.calls import book, hearing
-from supervisor.core.calls.book import Entering, Idle, LastCall, Member, Over, Rebuilding, Restarting, Running, State
+from supervisor.core.calls import book, hearing, joining
+from supervisor.core.calls.book import (
+    Entering,
+    Idle,
+    LastCall,
+    Member,
+    Newcomer,
+    Over,
+    Rebuilding,
+    Restarting,
+    Running,
+    State,
+)
 from supervisor.core.calls.orders import Orders, Say, Tell, refuse
 from supervisor.core.calls.words import (
     Arrive,
     Barrier,
     Begin,
+    Committed,
     Completed,
     Enter,
     Interrupt,
     Interruption,
     Restart,
     Stage,
+    Underway,
 )
 
 
@@ -33,6 +46,11 @@ def hear_enter(state: State, node: str, member: int, word: Enter, *, now_s: floa
     done = state.committed
     if done is not None and word.call == done.call and word.stage is Stage.COMPLETING and member in state.committed_on:
         return [Tell((member,), done)]  # It has missed that, and the others may have gone on to the next call.
+    if member in state.newcomers and word.stage is Stage.ENTERING:
+        if done is not None and word.call <= done.call:
+            return [Tell((member,), Committed(word.call, done.iteration))]  # It has come after the end.
+        if isinstance(state.phase, Entering) or (isinstance(state.phase, Idle) and word.call > state.call):
+            joining.come_in(state, member)
     match state.phase:
         case Idle() | Over() | Entering() | Rebuilding() if member in state.absent:
             return refuse(member, word.call, late_sentence(state, member))
@@ -74,13 +92,15 @@ def _come_in(state: State, node: str, member: int, word: Enter, now_s: float) ->
 
 def _come_back(state: State, node: str, member: int, word: Enter) -> Orders:
     """A new process for a lost rank, or a member whose connection was lost: it is told what it has missed."""
-    replacement = state.replacing.get(member)
-    if replacement is not None and word.call == state.call and word.stage is Stage.ENTERING:
-        replacement.node, replacement.entered = node, True
-        return []
+    if word.call == state.call and word.stage is Stage.ENTERING and joining.enter(state, node, member):
+        told: Orders = [Tell((member,), Underway(state.call))]
+        if member not in state.newcomers:
+            return told
+        text = f"the new process of rank {member} waits, and joins the next iteration of call {state.call}"
+        return [*told, Say("replacement_waits", text, state.iteration, member)]
     if member not in state.members:
         return refuse(member, word.call, late_sentence(state, member))
-    is_entering = word.stage is Stage.ENTERING and (state.can_replay or state.iteration == 0)
+    is_entering = word.stage is Stage.ENTERING and (state.can_replay or state.iteration == book.begun_at(state))
     has_missed = word.stage is Stage.RESTARTING and word.iteration == state.iteration - 1
     is_here = word.stage is not Stage.ENTERING and word.iteration == state.iteration
     if word.call != state.call or not (is_entering or has_missed or is_here):
@@ -91,7 +111,7 @@ def _come_back(state: State, node: str, member: int, word: Enter) -> Orders:
     state.members[member].node = node
     orders: Orders = []
     if is_entering:
-        orders.append(Tell((member,), book.entered(state)))
+        orders.append(Tell((member,), book.entered(state, member)))
     elif has_missed and state.decision is not None:
         orders.append(Tell((member,), state.decision))
     elif is_here:
@@ -107,6 +127,7 @@ def stand(state: State, member: int, word: Enter) -> Orders:
     told = hearing.number(state, member, word.rank)
     if told:
         return told
+    state.members[member].is_active = word.active
     match word.stage:
         case Stage.COMPLETING:
             arrival = Arrive(*state.position, Barrier.COMPLETION, word.rank, word.active)
@@ -179,16 +200,19 @@ def rebuild(state: State) -> Orders:
     for member in range(state.world_size):
         if member not in here:
             state.absent[member] = "was not there when its supervisor came back"
-    orders: Orders = [
-        order for member in entries if member not in here
-        for order in refuse(member, state.call, late_sentence(state, member))
-    ]  # fmt: skip
+    orders: Orders = []
+    for member, (node, word) in entries.items():
+        if member not in here and word.stage is Stage.ENTERING:
+            state.newcomers[member] = Newcomer(node, entered=True)  # It needs to know nothing of what was before.
+            orders.append(Tell((member,), Underway(state.call)))
+        elif member not in here:
+            orders += refuse(member, state.call, late_sentence(state, member))
     state.assigned_world_size = None if all(word.stage is Stage.ENTERING for word in here.values()) else world_size
     for member, word in here.items():
         if not state.is_open:
             return orders  # They contradict each other: the call was given up.
         if word.stage is Stage.ENTERING:
-            orders.append(Tell((member,), book.entered(state)))
+            orders.append(Tell((member,), book.entered(state, member)))
         else:
             orders += stand(state, member, word)
     if state.is_open and len(here) < world_size:
@@ -208,4 +232,4 @@ def first_iteration(state: State) -> Orders:
         book.remember(state, Begin(state.call, 0, state.world_size, tuple(sorted(state.absent))))
     state.phase = Running()
     text = f"call {state.call} begins with {len(state.members)} of {state.world_size} ranks"
-    return [Tell(tuple(state.members), book.entered(state)), Say("call_entered", text, 0)]
+    return [Tell(tuple(state.members), book.entered(state, -1)), Say("call_entered", text, 0)]

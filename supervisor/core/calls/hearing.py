@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from supervisor.core.calls import book
+from supervisor.core.calls import book, joining
 from supervisor.core.calls.book import Entering, Exchange, Idle, Over, Running, State
 from supervisor.core.calls.orders import EndCall, Orders, Say, Tell
 from supervisor.core.calls.sentences import ranks_sentence
@@ -61,6 +61,7 @@ def _began(state: State, member: int, word: Began) -> Orders:
             f"({word.active_world_size} active) on rank {member} and to {known[0]} ({known[1]} active) on another; "
             "it must come to the same on all ranks",
         )
+    state.members[member].is_active = word.active_rank is not None
     return number(state, member, word.rank)
 
 
@@ -93,6 +94,7 @@ def _arrived(state: State, member: int, word: Arrive) -> Orders:
                 book.add_fault(state, member, Interruption.EXCEPTION, text, rank=word.rank)
             state.unreported.discard(member)
             state.unarrived.discard(member)
+            state.members[member].is_active = word.active
             return number(state, member, word.rank)
         case _:
             assert_never(word.barrier)
@@ -115,12 +117,13 @@ def hear_leave(state: State, member: int, word: Leave) -> Orders:
     reason = f"left the call: {word.reason}" if word.reason else "left the call"
     if isinstance(state.phase, Entering):
         return cannot_enter(state, member, reason)
-    if member in state.replacing:
+    if joining.lose(state, member, may_come_again=False):
         return _replacement_lost(state, member, reason)
     if member not in state.members:
         return []
     if word.why is Leaving.DISCARDED:
         book.remove(state, member, reason)
+        state.lost_active.discard(member)
         del state.gone[member]  # It has no number in this iteration: all ranks know that it is out.
         return [Say("rank_discarded", f"rank {member} {reason}", state.iteration, member)]
     if member not in state.faults:
@@ -133,7 +136,7 @@ def hear_leave(state: State, member: int, word: Leave) -> Orders:
 def hear_lost(state: State, member: int, word: Lost) -> Orders:
     """Its process has ended, or can't be reached any more."""
     state.ended[member] = word.reason
-    if member in state.replacing:
+    if joining.lose(state, member, may_come_again=word.failed):
         return _replacement_lost(state, member, word.reason)
     if member in state.absent:
         return []
@@ -150,7 +153,6 @@ def hear_lost(state: State, member: int, word: Lost) -> Orders:
 
 
 def _replacement_lost(state: State, member: int, reason: str) -> Orders:
-    del state.replacing[member]
     text = f"the new process of rank {member} {reason} before it took part"
     return [Say("replacement_lost", text, state.iteration, member)]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from supervisor.core.calls.book import Faults
+from supervisor.core.calls.joining import Plan
 from supervisor.core.calls.words import FaultRecord, Interruption
 
 NAMED_MAX = 4
@@ -34,16 +35,49 @@ def ranks_sentence(members: Iterable[int]) -> str:
     return f"rank{'' if len(names) == 1 else 's'} {text}" + (f" and {more} more" if more > 0 else "")
 
 
-def begun_sentence(iteration: int, size: int, world_size: int, gone: Iterable[int], joined: Iterable[int]) -> str:
-    """ "iteration 3 begins with 7 of 8 ranks; rank 2 is gone"."""
+def begun_sentence(
+    iteration: int,
+    size: int,
+    before: int,
+    gone: Iterable[int],
+    plan: Plan,
+    *,
+    later: Collection[int] = (),
+    has_reserves: bool = False,
+) -> str:
+    """ "iteration 3 begins with 7 of 8 ranks; rank 2 is gone". `before`: how many ranks the last one had."""
+    world_size = max(size, before)
     whole = "all" if size == world_size else f"{size} of"
     text = f"iteration {iteration} begins with {whole} {world_size} ranks"
-    missing, new = list(gone), list(joined)
+    missing = list(gone)
     if missing:
         text += f"; {ranks_sentence(missing)} {'is' if len(missing) == 1 else 'are'} gone"
-    if new:
-        text += f"; a new process stands in for {ranks_sentence(new)}"
+        text += ", and the reserve stands in" if has_reserves else ""
+    if plan.standing_in:
+        text += f"; a new process stands in for {ranks_sentence(plan.standing_in)}"
+    if plan.joining:
+        text += f"; a new process of {ranks_sentence(plan.joining)} joins"
+    if later:
+        text += f"; a new process of {ranks_sentence(later)} may join the next iteration"
     return text
+
+
+def late_sentence(awaited: Collection[int]) -> str:
+    return (
+        f"the new process of {ranks_sentence(awaited)} did not enter in time; going on without, "
+        "it may join the next iteration"
+    )
+
+
+def lost_sentence(iteration: int, lost: Collection[int], again: Collection[int]) -> str:
+    """ "rank 1 was lost in iteration 4, and rank 2 before it took part again"."""
+    text = f"{ranks_sentence(lost)} {'was' if len(lost) == 1 else 'were'} lost in iteration {iteration}"
+    return text + (f", and {ranks_sentence(again)} before it took part again" if again else "")
+
+
+def committed_sentence(call: int, iteration: int, members: Iterable[int], waiting: Collection[int]) -> str:
+    text = f"call {call} succeeded in iteration {iteration} on {ranks_sentence(members)}"
+    return text + (f"; the new process of {ranks_sentence(waiting)} had not joined" if waiting else "")
 
 
 def deserted_sentence(call: int, why: dict[int, str]) -> str:

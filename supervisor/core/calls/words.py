@@ -154,12 +154,17 @@ class FaultRecord(msgspec.Struct, frozen=True):
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """The one decision for an iteration. Numbers are those of the iteration that has ended."""
+    """The one decision for an iteration. Numbers are those of the iteration that has ended.
+
+    `joining` new processes get the numbers above those of the ranks that are left. Then rank assignment starts anew on
+    all ranks, so that nobody has to know what was before.
+    """
 
     call: int
     iteration: int
     world_size: int
     terminated_ranks: tuple[int, ...] = ()
+    joining: int = 0
 
 
 class Exchanged(msgspec.Struct, frozen=True):
@@ -169,13 +174,31 @@ class Exchanged(msgspec.Struct, frozen=True):
     values: tuple[tuple[int, str], ...]
 
 
+class Origin(msgspec.Struct, frozen=True):
+    """As which rank of how many a rank was, or would have been, before its first assignment, and in which iteration."""
+
+    iteration: int
+    rank: int
+    world_size: int
+
+
 class Entered(msgspec.Struct, frozen=True):
-    """`history` and `exchanges`: what a rank that joins late, or that knows of ranks that are gone, begins from."""
+    """`history` and `exchanges`: what a rank that joins late, or that knows of ranks that are gone, begins from.
+
+    They begin at `origin`; None: at the call's first iteration, with the initial numbers.
+    """
 
     call: int
     iteration: int = 0
     history: tuple[Begin, ...] = ()
     exchanges: tuple[Exchanged, ...] = ()
+    origin: Origin | None = None
+
+
+class Underway(msgspec.Struct, frozen=True):
+    """The call goes on without this rank, which joins its next iteration, however long that takes."""
+
+    call: int
 
 
 class Interrupt(msgspec.Struct, frozen=True):
@@ -206,4 +229,4 @@ class Refused(msgspec.Struct, frozen=True):
     reason: str
 
 
-ToRank = Entered | Interrupt | Restart | Begin | Completed | Committed | Exchanged | Refused
+ToRank = Entered | Underway | Interrupt | Restart | Begin | Completed | Committed | Exchanged | Refused

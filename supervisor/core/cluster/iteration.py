@@ -12,12 +12,12 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core.calls import book, entry, hearing
+from supervisor.core.calls import book, entry, hearing, joining
 from supervisor.core.calls.book import (
     Entering,
     Idle,
     LastCall,
-    Member,
+    Newcomer,
     Over,
     Rebuilding,
     Replacement,
@@ -25,8 +25,15 @@ from supervisor.core.calls.book import (
     Running,
     State,
 )
-from supervisor.core.calls.orders import EndCall, Order, Orders, Replace, Say, Tell, refuse
-from supervisor.core.calls.sentences import begun_sentence, deserted_sentence, faults_sentence, ranks_sentence
+from supervisor.core.calls.orders import EndCall, Order, Orders, Replace, Say, Tell
+from supervisor.core.calls.sentences import (
+    begun_sentence,
+    committed_sentence,
+    deserted_sentence,
+    faults_sentence,
+    late_sentence,
+    lost_sentence,
+)
 from supervisor.core.calls.words import Begin, Committed, Enter, Exchanged, Leave, Lost, Started, Told
 
 REPLACE_WAIT_S = 5.0  # for a new process, after everybody else is ready; at most half of the barrier's timeout
@@ -172,21 +179,24 @@ def _restart(state: State) -> Orders:
 def _replace(state: State, units_left: int) -> Orders:
     """New processes are ordered at once: they start while the others unwind.
 
-    A new process counts its calls from 1, so it can take part in the first call only.
+    A new process counts its calls from 1, so it can take part in the first call only. Those that were lost before they
+    took part are replaced along with the next fault.
     """
     lost, state.replaceable = state.replaceable, []
-    if state.call != 1 or not state.can_replay or not (units_left > 0 or state.unit_taken):
+    if state.call != 1 or not (units_left > 0 or state.unit_taken):
         return []
+    again, state.lost_newcomers = state.lost_newcomers, []
     for node, member in lost:
         state.replacing[member] = Replacement(node, state.gone[member])
     takes_unit, state.unit_taken = not state.unit_taken, True
-    members = [member for _, member in lost]
-    were = "was" if len(members) == 1 else "were"
-    return [Replace(tuple(lost), takes_unit, f"{ranks_sentence(members)} {were} lost in iteration {state.iteration}")]
+    for node, member in again:
+        state.newcomers[member] = Newcomer(node)
+    text = lost_sentence(state.iteration, [member for _, member in lost], [member for _, member in again])
+    return [Replace((*lost, *again), takes_unit, text)]
 
 
 def _hold_or_decide(state: State, hold_until_s: float | None, now_s: float) -> Orders | None:
-    awaited = [member for member, each in state.replacing.items() if not each.entered]
+    awaited = joining.awaited(state)
     if not awaited:
         return _decide(state, now_s)
     if hold_until_s is None:
@@ -195,10 +205,7 @@ def _hold_or_decide(state: State, hold_until_s: float | None, now_s: float) -> O
         return []
     if now_s < hold_until_s:
         return None
-    for member in awaited:
-        del state.replacing[member]
-    text = f"the new process of {ranks_sentence(awaited)} did not enter in time; going on without"
-    return [Say("replacement_late", text, state.iteration), *_decide(state, now_s)]
+    return [Say("replacement_late", late_sentence(awaited), state.iteration), *_decide(state, now_s)]
 
 
 def _decide(state: State, now_s: float) -> Orders:
@@ -206,27 +213,24 @@ def _decide(state: State, now_s: float) -> Orders:
     world_size = state.assigned_world_size
     if world_size is None:
         return hearing.give_up(state, f"cannot restart iteration {state.iteration}: no rank said how many ranks it had")
-    standing_in = list(state.replacing)
-    decision = Begin(state.call, state.iteration + 1, world_size, book.terminated_ranks(state, world_size))
-    book.remember(state, decision)
+    plan = joining.plan(state, world_size)
+    decision = Begin(state.call, state.iteration + 1, world_size, plan.terminated_ranks, len(plan.joining))
+    before, stayed = len(state.members) + len(state.gone), (*state.members, *state.left)
+    gone, after = sorted(set(state.gone) - set(plan.new)), faults_sentence(state.faults)
+    late = sorted(set(state.replacing) - set(plan.new))
+    reserves = sum(not member.is_active for member in state.members.values()) if state.lost_active else 0
+    joining.admit(state, plan)
+    if not plan.joining:
+        book.remember(state, decision)
     state.decision = decision
-    joined = sorted(state.replacing)
-    orders: Orders = [Tell((*state.members, *state.left), decision)]
-    for member in standing_in:
-        if member not in joined:
-            orders += refuse(member, state.call, entry.late_sentence(state, member))
-    before, gone = len(state.members) + len(state.gone), sorted(set(state.gone) - set(joined))
-    after = faults_sentence(state.faults)
-    for member in joined:
-        state.members[member] = Member(state.replacing[member].node)
-        del state.absent[member]
-        state.ended.pop(member, None)
     state.iteration += 1
     book.begin_iteration(state)
     state.phase = Running()
-    if joined:
-        orders.append(Tell(tuple(joined), book.entered(state)))
-    text = begun_sentence(state.iteration, len(state.members), before, gone, joined)
+    orders: Orders = [Tell(stayed, decision)]
+    orders += [Tell((member,), book.entered(state, member)) for member in plan.new]
+    text = begun_sentence(
+        state.iteration, len(state.members), before, gone, plan, later=late, has_reserves=reserves > 0
+    )
     took = (("took_s", f"{now_s - state.interrupted_at_s:.3f}"),)
     return [*orders, Say("iteration_restarted", f"{text}, after {after}", state.iteration, details=took)]
 
@@ -235,9 +239,9 @@ def _commit(state: State) -> Orders:
     """Nothing can undo it."""
     book.close(state, Idle())
     state.committed, state.committed_on = Committed(*state.position), frozenset(state.members)
-    text = f"call {state.call} succeeded in iteration {state.iteration} on {ranks_sentence(state.members)}"
+    text = committed_sentence(state.call, state.iteration, state.members, state.newcomers)
     return [
-        Tell(tuple(state.members), state.committed),
+        Tell((*state.members, *joining.release(state)), state.committed),
         Say("call_committed", text, state.iteration),
         EndCall(state.call, stands=True, reason=text),
     ]

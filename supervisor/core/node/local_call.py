@@ -316,6 +316,9 @@ class _Book:
                     self._forget(local_rank)
                     self.change(local_rank, place=Place.OUT, excuse=Excuse.NONE)
                     self._actions.append(UnwatchRank(local_rank))
+                elif rank.place is Place.ENTERING:  # A new process that has not taken part: still nobody waits for it.
+                    self._forget(local_rank)
+                    self.change(local_rank, place=Place.OUT)
             case Refused():
                 if rank.place in (Place.IN, Place.ENTERING):
                     # The others may go on without a member that is refused; who never was one fails by itself.
@@ -370,7 +373,9 @@ class _Book:
             if words is None:
                 continue
             places = (Place.OUT, Place.ENTERING) if key == "entered" else (Place.IN,)
-            expected = {local_rank for local_rank, rank in enumerate(self._ranks) if rank.place in places}
+            expected = {
+                local_rank for local_rank, rank in enumerate(self._ranks) if rank.place in places and not rank.stands_in
+            }
             if all(local_rank in words or (key, local_rank) in self._sent for local_rank in expected):
                 self._flush(key)
 

@@ -1,53 +1,14 @@
-"""Who is gone, by which number; what is kept for those who join late; what fits into a frame."""
+"""What is known of a fault; what is kept for those who join late; what fits into a frame."""
 
 from __future__ import annotations
 
-import pytest
-
 from supervisor.core.calls import book
-from supervisor.core.calls.book import Member, Replacement, State
-from supervisor.core.calls.words import Begin, CallSettings, Exchanged, Interruption
-
-
-def state(here: dict[int, int], *, gone: dict[int, int | None], joined: dict[int, int | None]) -> State:
-    """Members and their numbers; `joined` are processes that stand in for some of those that are gone."""
-    made = State(world_size=len(here) + len(gone))
-    made.members = {member: Member("a", rank) for member, rank in here.items()}
-    made.gone = dict(gone)
-    made.replacing = {member: Replacement("a", rank, entered=True) for member, rank in joined.items()}
-    return made
-
-
-@pytest.mark.parametrize(
-    ("here", "gone", "joined", "terminated", "kept"),
-    [
-        ({0: 0, 1: 1}, {}, {}, (), []),
-        ({0: 0, 2: 2}, {1: 1}, {}, (1,), []),
-        ({0: 0, 5: 1}, {1: None, 2: None}, {}, (2, 3), []),
-        ({0: 0, 2: 2}, {1: 1}, {1: 1}, (), [1]),
-        ({0: 0}, {1: 1, 2: 2}, {2: 2}, (1,), [2]),
-        # Numbers that nobody has said are found by elimination …
-        ({0: 0, 2: 2}, {1: None}, {1: None}, (), [1]),
-        ({0: 0}, {1: None, 2: None}, {1: None, 2: None}, (), [1, 2]),
-        ({0: 0}, {1: None, 2: 2}, {1: None}, (2,), [1]),
-        # … and where that is ambiguous, the process that stands in is turned away.
-        ({0: 0}, {1: None, 2: None}, {1: None}, (1, 2), []),
-    ],
-)
-def test_who_is_terminated(
-    here: dict[int, int],
-    gone: dict[int, int | None],
-    joined: dict[int, int | None],
-    terminated: tuple[int, ...],
-    kept: list[int],
-) -> None:
-    made = state(here, gone=gone, joined=joined)
-    assert book.terminated_ranks(made, len(here) + len(gone)) == terminated
-    assert sorted(made.replacing) == kept
+from supervisor.core.calls.book import Member, Reunion, State
+from supervisor.core.calls.words import Begin, CallSettings, Exchanged, Interruption, Origin
 
 
 def test_a_fault_is_recorded_once_by_the_number_of_its_iteration() -> None:
-    made = state({4: 1}, gone={}, joined={})
+    made = State(world_size=5, members={4: Member("a", 1)})
     for reason in ("first", "second"):
         book.add_fault(made, 4, Interruption.EXCEPTION, reason, rank=9)
     book.add_fault(made, 4, Interruption.TERMINATED, "x" * 10_000)
@@ -80,3 +41,15 @@ def test_settings_that_differ_give_nobody_up_earlier_than_any_rank_says() -> Non
         CallSettings(last_call_wait_s=1.0, barrier_timeout_s=9.0), CallSettings(barrier_timeout_s=5.0)
     )
     assert (merged.last_call_wait_s, merged.barrier_timeout_s) == (1.0, 9.0)
+
+
+def test_who_joins_late_begins_where_rank_assignment_has_last_started_anew() -> None:
+    made = State(world_size=3)
+    book.open_call(made, 1, CallSettings())
+    assert (book.entered(made, 2).origin, book.begun_at(made)) == (None, 0)
+    made.reunion = Reunion(4, 3, {0: 0, 1: 2, 2: 1})
+    made.iteration = 5
+    assert book.entered(made, 2).origin == Origin(4, 1, 3)
+    assert book.begun_at(made) == 4
+    book.open_call(made, 2, CallSettings())
+    assert book.entered(made, 2).origin is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from supervisor.core.calls import sentences
+from supervisor.core.calls.joining import Plan
 from supervisor.core.calls.words import FaultRecord, Interruption
 
 
@@ -22,10 +23,27 @@ def test_a_member_that_is_known_by_its_number_alone_is_named_by_that() -> None:
 
 
 def test_how_an_iteration_begins() -> None:
-    assert sentences.begun_sentence(1, 4, 4, (), ()) == "iteration 1 begins with all 4 ranks"
-    assert sentences.begun_sentence(2, 3, 4, (2,), ()) == "iteration 2 begins with 3 of 4 ranks; rank 2 is gone"
-    text = sentences.begun_sentence(2, 7, 8, (2,), (5,))
+    plan = Plan(4, ())
+    assert sentences.begun_sentence(1, 4, 4, (), plan) == "iteration 1 begins with all 4 ranks"
+    assert sentences.begun_sentence(2, 3, 4, (2,), plan) == "iteration 2 begins with 3 of 4 ranks; rank 2 is gone"
+    text = sentences.begun_sentence(2, 7, 8, (2,), Plan(8, (2,), standing_in=(5,)))
     assert text == "iteration 2 begins with 7 of 8 ranks; rank 2 is gone; a new process stands in for rank 5"
+    text = sentences.begun_sentence(2, 7, 8, (2,), Plan(8, (2,)), later=(2,), has_reserves=True)
+    assert text == (
+        "iteration 2 begins with 7 of 8 ranks; rank 2 is gone, and the reserve stands in; "
+        "a new process of rank 2 may join the next iteration"
+    )
+    text = sentences.begun_sentence(3, 8, 7, (), Plan(7, (), joining=(2,)))
+    assert text == "iteration 3 begins with all 8 ranks; a new process of rank 2 joins"
+
+
+def test_who_was_lost_and_who_had_not_joined() -> None:
+    assert sentences.lost_sentence(4, [1], []) == "rank 1 was lost in iteration 4"
+    text = sentences.lost_sentence(4, [1, 2], [0])
+    assert text == "ranks 1, 2 were lost in iteration 4, and rank 0 before it took part again"
+    assert sentences.committed_sentence(1, 2, [0, 2], []) == "call 1 succeeded in iteration 2 on ranks 0, 2"
+    assert sentences.committed_sentence(1, 2, [0, 2], [1]).endswith("; the new process of rank 1 had not joined")
+    assert sentences.late_sentence([1]).startswith("the new process of rank 1 did not enter in time")
 
 
 def test_many_ranks_are_counted() -> None:

@@ -263,15 +263,6 @@ def test_a_new_process_takes_the_place_of_the_lost_rank_and_the_world_is_whole()
     assert sorted(calls.state.members) == [0, 1, 2]
 
 
-def test_a_new_process_that_comes_too_late_is_turned_away() -> None:
-    calls = replaced(started(3, units=1)).pass_to(5.0)
-    assert calls.said() == ["replacement_late", "iteration_restarted"]
-    assert calls.told(Begin) == [Tell((0, 2), Begin(1, 1, 3, (1,)))]
-    (told,) = calls.say((1, Enter(1, 1, 3, SETTINGS))).told(Refused)
-    assert told.members == (1,)
-    assert "the others have gone on without" in str(told.order)
-
-
 def test_a_new_process_that_dies_is_not_waited_for_any_longer() -> None:
     calls = replaced(started(3, units=1)).say((1, LOST))
     assert calls.said() == ["replacement_lost", "iteration_restarted"]
@@ -427,6 +418,7 @@ ODDS = {
     "usual": Odds(),
     "healthy but for connections": Odds(fails=0.1, dies=0.02, leaves=0.02, hangs=0.02, disconnects=0.4),
     "deadly": Odds(fails=0.1, dies=0.3, leaves=0.1, disconnects=0.2, late=0.4),
+    "late": Odds(fails=0.4, dies=0.15, leaves=0.02, disconnects=0.1, late=0.8),
     "leaving": Odds(fails=0.1, leaves=0.3, discarded=0.1, disconnects=0.2),
     "supervisors start again": Odds(forgets=1.0, disconnects=0.0),
 }

@@ -15,8 +15,10 @@ from supervisor.core.calls.words import (
     Committed,
     Enter,
     Entered,
+    Fault,
     FromRank,
     Interrupt,
+    Interruption,
     Leave,
     Leaving,
     Refused,
@@ -24,6 +26,7 @@ from supervisor.core.calls.words import (
     Restart,
     Stage,
     ToRank,
+    Underway,
 )
 from supervisor.core.cluster import coordinator
 from supervisor.core.facts import (
@@ -222,13 +225,45 @@ def test_a_new_process_that_can_not_be_started_holds_nobody_up() -> None:
     assert job.view().state is JobState.RUNNING
 
 
-def test_a_new_process_that_comes_too_late_is_refused_and_its_exit_excused() -> None:
+def late() -> OneNode:
+    """The others have gone on without it."""
     job = restart(replaced().send(messages.WorkerSpawned(JOB, 0, 1, 201)), {0: 0, 2: 2})
     job.pass_to(job.now_s + 5.0)
     assert told(job, Begin) == [(0, 2)]
-    enter(job, 1)
-    assert told(job, Refused) == [(1,)]
-    finish(job, {0: 0, 2: 1})
+    return job
+
+
+def test_a_new_process_that_comes_too_late_joins_the_next_iteration() -> None:
+    job = enter(late(), 1)
+    assert told(job, Underway) == [(1,)]
+    for local_rank, rank in {0: 0, 2: 1}.items():
+        say(job, local_rank, Began(1, 1, rank, 2, rank, 2))
+    say(job, 0, Fault(1, 1, 0, Interruption.EXCEPTION, "ValueError: bad loss"))
+    say(job, 2, Reported(1, 1))
+    for local_rank, rank in {0: 0, 2: 1}.items():
+        say(job, local_rank, Arrive(1, 1, Barrier.ITERATION, rank, True))
+    assert (told(job, Begin), told(job, Entered)) == ([(0, 2)], [(1,)])
+    finish(job, {0: 0, 2: 1, 1: 2}, iteration=2)
+    for local_rank in range(3):
+        job.exit(0, local_rank, code=0)
+    verdict = job.send(messages.WorkersEmptied(JOB, 0)).verdict()
+    assert verdict is not None
+    assert verdict.reason == "all ranks exited with code 0"
+
+
+@pytest.mark.parametrize("comes", ["before the end", "after the end"])
+def test_a_new_process_that_has_not_joined_is_released_and_its_exit_excused(comes: str) -> None:
+    job = late()
+    if comes == "before the end":
+        enter(job, 1)
+    for local_rank, rank in {0: 0, 2: 1}.items():
+        say(job, local_rank, Began(1, 1, rank, 2, rank, 2))
+        say(job, local_rank, Arrive(1, 1, Barrier.COMPLETION, rank, True))
+    if comes == "after the end":
+        assert told(job, Committed) == [(0, 2)]
+        enter(job, 1)
+    assert 1 in {local_rank for each in told(job, Committed) for local_rank in each}
+    say(job, 1, Leave(1, 0, Leaving.DONE, ""))
     job.exit(0, 1, code=1).exit(0, 0, code=0).exit(0, 2, code=0).send(messages.WorkersEmptied(JOB, 0))
     verdict = job.verdict()
     assert verdict is not None

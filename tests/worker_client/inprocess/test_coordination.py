@@ -13,6 +13,7 @@ from holdfast_wire.v1 import worker_pb2 as wire
 
 from worker_client.call_frames import (
     CallRefused,
+    CallUnderway,
     Committed,
     Entered,
     Exchanged,
@@ -20,6 +21,7 @@ from worker_client.call_frames import (
     Interrupted,
     IterationDecided,
     Leaving,
+    Origin,
     RestartOrdered,
     Settings,
 )
@@ -62,7 +64,7 @@ class Rank:
         entering = self.main.submit(self.coordination.enter, SOON)
         self.wait_said("call_enter")
         self.coordination.heard(Entered(CALL, 0, (), ()))
-        assert entering.result().iteration == 0
+        assert entering.result() == Entered(CALL, 0, (), ())
         self.coordination.begin(self.state)
 
     def reconnect(self) -> list[str]:
@@ -185,9 +187,38 @@ def test_values_are_exchanged_under_a_name_of_the_iteration(rank: Rank):
 
 def test_one_who_replaces_a_lost_rank_knows_what_was_exchanged(rank: Rank):
     history = (IterationDecided(CALL, 1, 3, frozenset()),)
-    rank.coordination.heard(Entered(CALL, 1, history, (Exchanged(CALL, 0, "a", {0: "x"}),)))
-    assert rank.coordination.enter(SOON).history == history
+    entered = Entered(CALL, 1, history, (Exchanged(CALL, 0, "a", {0: "x"}),))
+    rank.coordination.heard(entered)
+    assert rank.coordination.enter(SOON) == entered
     assert rank.coordination.exchange("a", "mine", rank=1, timeout=NOW) == {0: "x"}
+
+
+def test_one_who_comes_late_waits_for_the_next_iteration_longer_than_the_barrier_allows(rank: Rank):
+    rank.coordination.heard(CallUnderway(CALL))
+    entering = rank.main.submit(rank.coordination.enter, NOW)
+    with pytest.raises(TimeoutError):
+        entering.result(0.2)
+    entered = Entered(CALL, 3, (), (), Origin(3, 2, 3))
+    rank.coordination.heard(entered)
+    assert entering.result(SOON.total_seconds()) == entered
+
+
+def test_one_who_comes_late_is_released_when_the_call_has_succeeded_without_it(rank: Rank):
+    assert rank.coordination.needs_supervisor()
+    entering = rank.main.submit(rank.coordination.enter, SOON)
+    rank.wait_said("call_enter")
+    rank.coordination.heard(CallUnderway(CALL))
+    rank.coordination.heard(Committed(CALL, 2))
+    assert entering.result(SOON.total_seconds()) is None
+    assert not rank.coordination.needs_supervisor()
+
+
+def test_that_one_is_late_has_to_be_said_anew_by_each_supervisor(rank: Rank):
+    entering = rank.main.submit(rank.coordination.enter, NOW * 200)
+    rank.wait_said("call_enter")
+    rank.coordination.heard(CallUnderway(CALL))
+    assert (rank.reconnect(), stage(rank)) == (["call_enter"], "ENTERING")
+    assert isinstance(entering.exception(SOON.total_seconds()), BarrierTimeout)
 
 
 def test_a_supervisor_that_knows_nothing_is_told_where_the_rank_stands(rank: Rank):

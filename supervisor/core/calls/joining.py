@@ -1,0 +1,118 @@
+"""Which new processes take part in the next iteration, as whom, and which of them is its decision worth a wait?
+
+A process that is there in time takes the place of the one that was lost: it is told all that was decided, and comes to
+the same number. One that comes later finds that the others have gone on. It waits, and joins with the next decision,
+whatever causes that: the ranks that are left keep their order, the newcomers come after them in the order of their
+initial ranks, and rank assignment starts anew on all of them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+import msgspec
+
+from supervisor.core.calls.book import Member, Newcomer, Reunion, State
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Who goes and who comes with one decision. Numbers are those of the iteration that has ended."""
+
+    world_size: int
+    terminated_ranks: tuple[int, ...]
+    standing_in: tuple[int, ...] = ()  # members, each under the number of its lost process
+    joining: tuple[int, ...] = ()  # members, after all others
+
+    @property
+    def new(self) -> tuple[int, ...]:
+        return tuple(sorted((*self.standing_in, *self.joining)))
+
+
+def awaited(state: State) -> list[int]:
+    """New processes without which fewer ranks would be active. Nobody, where a reserve or a newcomer can stand in."""
+    reserves = sum(not member.is_active for member in state.members.values())
+    here = sum(each.entered for each in (*state.replacing.values(), *state.newcomers.values()))
+    if len(state.lost_active) <= reserves + here:
+        return []
+    return [member for member, each in state.replacing.items() if not each.entered and member in state.lost_active]
+
+
+def plan(state: State, world_size: int) -> Plan:
+    """All that are there take part; each in its own place, or, if that can't be for all of them, all as newcomers."""
+    missing = set(range(world_size)) - {member.rank for member in state.members.values()}
+    in_time = [member for member, each in state.replacing.items() if each.entered]
+    late = [member for member, each in state.newcomers.items() if each.entered]
+    kept = None if late or not state.can_replay else _own_places(state, in_time, missing)
+    if kept is None:
+        return Plan(world_size, tuple(sorted(missing)), joining=tuple(sorted((*in_time, *late))))
+    return Plan(world_size, tuple(sorted(missing - kept)), standing_in=tuple(sorted(in_time)))
+
+
+def _own_places(state: State, in_time: list[int], missing: set[int]) -> set[int] | None:
+    """The numbers of the lost processes for which these stand in; None: they can't be known.
+
+    Where a rank died before it could say its number, that is found by elimination.
+    """
+    ranks = [state.replacing[member].rank for member in in_time]
+    kept = missing & {rank for rank in ranks if rank is not None}
+    unknown = ranks.count(None)
+    if not unknown:
+        return kept
+    others = [rank for member, rank in state.gone.items() if member not in in_time]
+    free = missing - kept - set(others)
+    return kept | free if None not in others and len(free) == unknown else None
+
+
+def admit(state: State, plan: Plan) -> None:
+    """The new processes of the plan are members, before the iteration begins; all others may join the next one."""
+    if plan.joining:
+        _reunite(state, plan)
+    for member in plan.new:
+        new = state.replacing.pop(member, None) or state.newcomers.pop(member)
+        state.members[member] = Member(new.node)
+        state.absent.pop(member, None)
+        state.ended.pop(member, None)
+    state.newcomers |= {member: Newcomer(each.node) for member, each in state.replacing.items()}
+    state.replacing = {}
+
+
+def _reunite(state: State, plan: Plan) -> None:
+    """Nothing that was before has to be known any more: what is kept for late ones begins anew."""
+    gone = plan.terminated_ranks
+    ranks = {member: each.rank for member, each in state.members.items() if each.rank is not None}
+    numbers = {member: rank - bisect_left(gone, rank) for member, rank in ranks.items()}
+    first = plan.world_size - len(gone)
+    numbers |= {member: first + nth for nth, member in enumerate(plan.joining)}
+    state.reunion = Reunion(state.iteration + 1, first + len(plan.joining), numbers)
+    state.history, state.replay, state.replay_chars, state.is_rebuilt = [], [], 0, False
+
+
+def enter(state: State, node: str, member: int) -> bool:
+    """A new process has come to the initial barrier of a call that is under way. False: it is none that may join."""
+    known = state.replacing.get(member) or state.newcomers.get(member)
+    if known is None:
+        return False
+    known.node, known.entered = node, True
+    return True
+
+
+def lose(state: State, member: int, *, may_come_again: bool) -> bool:
+    """A new process is gone before it took part. False: it was none. Another one may be started at the next fault."""
+    known = state.replacing.pop(member, None) or state.newcomers.pop(member, None)
+    if known is not None and may_come_again and state.is_open:
+        state.lost_newcomers.append((known.node, member))
+    return known is not None
+
+
+def release(state: State) -> tuple[int, ...]:
+    """Who waits for an iteration that will not come, since the call has succeeded. In a later call they may join."""
+    waiting = [member for member, each in state.newcomers.items() if each.entered]
+    for member in waiting:
+        state.newcomers[member].entered = False
+    return tuple(waiting)
+
+
+def come_in(state: State, member: int) -> None:
+    """A newcomer that comes to a call which has not begun is a rank like any other."""
+    if state.newcomers.pop(member, None) is not None:
+        state.absent.pop(member, None)
