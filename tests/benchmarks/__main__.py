@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from tests.benchmarks import (
     cost,
+    cost_inprocess,
     endurance_frames,
     endurance_output,
     processes,
@@ -23,6 +24,7 @@ from tests.benchmarks import (
     report,
     speed_assignment,
     speed_detection,
+    speed_inprocess,
     speed_restart,
     subjects,
 )
@@ -41,10 +43,16 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "exit": speed_detection.measure_exit,
     "hang": speed_detection.measure_hang,
     "tree": speed_assignment.measure_tree,
+    "inprocess-exception": speed_inprocess.measure_exception,
+    "inprocess-gloo": speed_inprocess.measure_gloo,
+    "inprocess-kill": speed_inprocess.measure_kill,
+    "inprocess-silence": speed_inprocess.measure_silence,
+    "inprocess-nothing": speed_inprocess.measure_nothing,
     "footprint": cost.measure_footprint,
     "monitoring": cost.measure_monitoring,
     "calls": cost.measure_calls,
     "import": cost.measure_import,
+    "inprocess-cost": cost_inprocess.measure_wrapper,
     "frames": endurance_frames.measure_frames,
     "output": endurance_output.measure_output,
     "reliability": reliability.measure_reliability,  # the longest: last, so that an interrupted run has the others

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tests.benchmarks import figures
 from tests.benchmarks.launch import RunFailedError, say
@@ -15,6 +16,8 @@ from tests.benchmarks.subjects import Subject
 START_LIMIT_S = 90.0
 RECOVERY_LIMIT_S = 40.0
 EXIT_LIMIT_S = 30.0
+
+Measured: TypeAlias = Mapping[str, "float | Sequence[float]"]  # a row's key → its sample, or samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,11 @@ class Bench:
         for key, _ in figures.interleave({key: count for key, count in counts.items() if key in here}):
             yield here[key]
 
-    def fill(
-        self, rows: Sequence[Row], counts: Mapping[str, int], once: Callable[[Subject], Mapping[str, float]]
-    ) -> None:
-        """Run `once` for every turn and keep what it returns by the rows' keys; a failed run is kept as failed."""
+    def fill(self, rows: Sequence[Row], counts: Mapping[str, int], once: Callable[[Subject], Measured]) -> None:
+        """Run `once` for every turn and keep what it returns by the rows' keys; a failed run is kept as failed.
+
+        One run may give several samples of a row.
+        """
         failures: dict[str, list[str]] = {}
         for subject in self.turns(counts):
             try:
@@ -58,11 +62,12 @@ class Bench:
                 for row in rows:
                     row.add(subject.key, None)
                 continue
-            shown = ", ".join(f"{key} {value:.4g}" for key, value in measured.items())
+            samples = {key: found if isinstance(found, Sequence) else [found] for key, found in measured.items()}
+            shown = ", ".join(f"{key} {' '.join(f'{value:.4g}' for value in found)}" for key, found in samples.items())
             say(f"    {subject.label}: {shown}")
             for row in rows:
-                if row.key in measured:
-                    row.add(subject.key, measured[row.key])
+                for sample in samples.get(row.key, ()):
+                    row.add(subject.key, sample)
         for label, errors in failures.items():
             rows[0].notes.append(f"{label}: {len(errors)} failed; the first: {errors[0].splitlines()[0]}")
 

@@ -150,8 +150,12 @@ class Run:
                     return found
             return []
 
-        self._await(lambda: bool(complete()), f'"{name}" from all ranks of a later cycle', limit_s)
-        return complete()
+        return self.await_found(complete, f'"{name}" from all ranks of a later cycle', limit_s=limit_s)
+
+    def await_found(self, find: Callable[[], list[Event]], what: str, *, limit_s: float) -> list[Event]:
+        """What `find` finds among the events, as soon as that is something. Raises RunFailedError."""
+        self._await(lambda: bool(find()), what, limit_s)
+        return find()
 
     def await_exit(self, *, limit_s: float) -> int:
         """The launcher's exit code, below 0 for a signal. Raises RunFailedError."""

@@ -18,6 +18,8 @@ class Unit(enum.StrEnum):
     PROCESSES = "processes"
     RECOVERED = "recovered"  # samples are 1.0 (the job came back) and 0.0
     INPUTS = "inputs"
+    MESSAGES = "messages"
+    ROUNDS = "rounds"
     MB_PER_S = "MB/s"
 
 
@@ -129,7 +131,7 @@ def _conditions(row: Row, labels: Mapping[str, str]) -> list[Finding]:
 
 def show(value: float, unit: Unit) -> str:
     """With as many digits as the figure is worth."""
-    if unit in (Unit.PROCESSES, Unit.INPUTS):
+    if unit in (Unit.PROCESSES, Unit.INPUTS, Unit.ROUNDS):
         return f"{value:,.0f}"
     size = abs(value)
     digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 or unit is not Unit.SECONDS else 3

@@ -28,6 +28,9 @@ class JobOptions:
     stop_timeout_s: float | None = None
     tee_into: Path | None = None  # keep the output in files there and show it too
     file_timers: bool = False  # torchrun only: its countdown server
+    wrapped: bool = (
+        False  # ranks restart in their processes; the reference runs without its launcher, which would stop it
+    )
     arguments: tuple[str, ...] = ()  # of the workload
 
 
@@ -43,6 +46,10 @@ class Subject:
 
     def command(self, workload: str, options: JobOptions) -> list[str]:
         """The whole command line for `workload`."""
+        script = str(WORKLOADS / f"{workload}.py")
+        if options.wrapped and self.family is Family.REFERENCE:
+            starter = str(WORKLOADS / "starting.py")
+            return [str(self.program.parent / "python"), starter, str(options.world_size), script, *options.arguments]
         flags = ["--nproc-per-node", str(options.world_size), "--max-restarts", str(options.max_restarts)]
         if self.family is not Family.HOLDFAST:
             flags.append("--standalone")
@@ -54,7 +61,6 @@ class Subject:
         if self.family is not Family.TORCHRUN:
             flags += self._monitoring_flags(options)
         start = ["run", "--job-id", JOB_ID] if self.family is Family.HOLDFAST else []
-        script = str(WORKLOADS / f"{workload}.py")
         return [str(self.program), *start, *flags, *self.tuning, script, *options.arguments]
 
     def _monitoring_flags(self, options: JobOptions) -> list[str]:

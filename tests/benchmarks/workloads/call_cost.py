@@ -5,30 +5,15 @@ from recording import RANK, STARTED_NS, record
 record("first_line", STARTED_NS)
 
 import sys  # noqa: E402  (after the first line)
-import time  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 
 from monitoring import connect  # noqa: E402
+from timing import timed  # noqa: E402
 
 PACE_S = 0.01
 BLOCK = 50  # calls of one kind, before the next kind has its turn: all kinds meet the same disturbances
 paced_calls = int(sys.argv[1])
 tight_calls = int(sys.argv[2])
-
-
-def timed(call: Callable[[], None], calls: int, pace_s: float) -> list[int]:
-    """What each call took, and the second reading of the clock with it."""
-    took_ns: list[int] = []
-    due_s = time.monotonic()
-    for _ in range(calls):
-        if pace_s:
-            due_s += pace_s
-            time.sleep(max(0.0, due_s - time.monotonic()))
-        time.perf_counter_ns()  # the first reading after a sleep is slow: it is not the call's
-        start_ns = time.perf_counter_ns()
-        call()
-        took_ns.append(time.perf_counter_ns() - start_ns)
-    return took_ns
 
 
 def measure(kinds: dict[str, Callable[[], None]], calls: int, pace_s: float) -> None:

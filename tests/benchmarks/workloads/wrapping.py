@@ -1,0 +1,34 @@
+"""One interface to the Wrapper of whoever is measured: the same script for all, but for the import line."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+TUNED_S = {  # what lets the reference restart soonest: shorter intervals keep its processes busy, and it takes seconds
+    "monitor_thread_interval": 0.1,
+    "monitor_process_interval": 0.01,
+    "heartbeat_interval": 0.1,
+    "progress_watchdog_interval": 0.1,
+    "last_call_wait": 0.01,
+}
+
+_client = os.environ["BENCH_CLIENT"].partition(".")[0]
+_inprocess: Any = importlib.import_module(f"{_client}.inprocess")
+_calls = 0
+
+
+def call_wrapped(fn: Callable[[Any], Any], **durations_s: float) -> Any:  # noqa: ANN401  (what the function returns)
+    """Calls `fn` under a Wrapper with those durations; it is given the CallWrapper.
+
+    Each call has a port of its own beside MASTER_PORT: one store does not serve two calls of the reference.
+    """
+    global _calls
+    _calls += 1
+    fn.__annotations__["call"] = _inprocess.CallWrapper
+    durations = {name: timedelta(seconds=value) for name, value in durations_s.items()}
+    store: dict[str, Any] = {"port": int(os.environ["MASTER_PORT"]) + _calls}
+    return _inprocess.Wrapper(store_kwargs=store, **durations)(fn)(None)

@@ -1,0 +1,86 @@
+"""One job of wrapped ranks under way: who is in which iteration, and how is one of them made to fail?"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+
+from tests.benchmarks.bench import EXIT_LIMIT_S, RECOVERY_LIMIT_S, START_LIMIT_S
+from tests.benchmarks.launch import Event, Run, RunFailedError
+from tests.benchmarks.subjects import JobOptions, Subject
+
+WORKLOAD = "wrapped_faults"
+
+
+def wrapped_run(
+    subject: Subject,
+    fault: str,
+    *,
+    world_size: int = 4,
+    max_restarts: int = 0,
+    tuned: bool = False,
+    gloo_timeout_s: float = 0.0,
+    durations_s: Mapping[str, float] | None = None,
+) -> Run:
+    """Not yet started. `durations_s` by the Wrapper's names for them."""
+    arguments = ["--fault", fault, "--gloo-timeout-s", f"{gloo_timeout_s:g}"]
+    arguments += ["--tuned"] if tuned else []
+    arguments += ["--durations-s", *(f"{name}={value:g}" for name, value in (durations_s or {}).items())]
+    options = JobOptions(world_size=world_size, max_restarts=max_restarts, wrapped=True, arguments=tuple(arguments))
+    return Run(subject, WORKLOAD, options)
+
+
+def await_world(run: Run, size: int, *, from_iteration: int = 0, limit_s: float = RECOVERY_LIMIT_S) -> list[Event]:
+    """The entries of all `size` ranks, of the first iteration from `from_iteration` on in which so many have come.
+
+    Raises RunFailedError, also when an iteration had two world sizes.
+    """
+
+    def whole() -> list[Event]:
+        found: dict[int, list[Event]] = defaultdict(list)
+        for event in run.events:
+            if event.name == "entered" and iteration_of(event) >= from_iteration:
+                found[iteration_of(event)].append(event)
+        return next((found[each] for each in sorted(found) if len(found[each]) >= size), list[Event]())
+
+    what = f"entry of {size} ranks in iteration {from_iteration} or a later one"
+    came = run.await_found(whole, what, limit_s=limit_s)
+    iterations = {iteration_of(event) for event in came}
+    sizes = {event.fields["world_size"] for event in run.events if event.name == "entered"
+             and iteration_of(event) in iterations}  # fmt: skip
+    if sizes != {str(size)}:
+        raise RunFailedError(f"{run.subject.label}: {size} ranks entered iteration {iterations} with worlds of {sizes}")
+    return came
+
+
+def await_first_world(run: Run) -> list[Event]:
+    return await_world(run, run.options.world_size, limit_s=START_LIMIT_S)
+
+
+def iteration_of(event: Event) -> int:
+    return int(event.fields["iteration"])
+
+
+def fail(run: Run, world: list[Event], rank: int) -> Event:
+    """Make the process that came as `rank` fail, a random time from now; its own stamp of the fault."""
+    before = sum(event.name == "fault" for event in run.events)
+    time.sleep(random.uniform(0.1, 0.4))  # so that a poller's phase is met at every point
+    os.kill(next(event.pid for event in world if event.rank == rank), signal.SIGUSR1)
+    return run.await_events("fault", before + 1, limit_s=START_LIMIT_S)[-1]
+
+
+def end_well(run: Run, world: list[Event]) -> None:
+    """Let all return from the function; the job has to end well. Raises RunFailedError."""
+    for event in world:
+        os.kill(event.pid, signal.SIGUSR2)
+    code = run.await_exit(limit_s=EXIT_LIMIT_S)
+    if code:
+        raise RunFailedError(f"{run.subject.label}: exit code {code} after the restarts\n{run.output_tail()}")
+
+
+def last_ns(events: list[Event]) -> int:
+    return max(event.at_ns for event in events)
