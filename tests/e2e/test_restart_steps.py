@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.fault_rounds import Traces, running, wait_while_it_goes_on
 from tests.e2e.launch import assert_nothing_left
-from tests.e2e.scripts.faulty_restart import BEGINNING, ENDING, KINDS, removes
+from tests.e2e.scripts.faulty_restart import BEGINNING, COMMITTED, ENDING, KINDS, removes
 
 RANKS = 6
 RANDOM_ROUNDS = int(os.environ.get("FAULT_ROUNDS", "25"))
@@ -26,6 +26,25 @@ def test_a_rank_that_dies_in_a_step_is_missed_by_all_alike(tmp_path: Path, step:
     assert traces.problems() == []
     assert [line["kind"] for line in sorted(traces.all("fault"), key=lambda line: line["iteration"])] == list(KINDS)
     assert traces.last_world_size() == RANKS - sum(removes(step, kind) for kind in KINDS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "who", "code"), [("kill", "first", 1), ("exit", "last", 1), ("raise", "last", 0), ("leave", "first", 1)]
+)
+def test_a_rank_that_dies_in_completion_is_a_failure_of_a_job_whose_call_has_succeeded(
+    tmp_path: Path, kind: str, who: str, code: int
+):
+    """What `completion` raises changes nothing, unless it is to end the process."""
+    arguments = ("--step", COMMITTED, "--kinds", kind, "--who", who)
+    with running(tmp_path, *arguments, nproc=3, max_restarts=0) as (launch, path):
+        assert wait_while_it_goes_on(launch, path) == code, launch.explained()
+        assert_nothing_left(launch)
+        traces = Traces.read(path)
+    assert len(traces.all("fault")) == 1
+    assert {line["iteration"] for line in traces.all("returned")} <= {1}
+    if kind == "raise":
+        assert traces.problems() == []
+        assert traces.last_world_size() == 3
 
 
 @pytest.mark.parametrize("budget", [0, 2 * RANDOM_ROUNDS])

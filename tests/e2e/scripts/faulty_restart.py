@@ -28,6 +28,7 @@ from worker_client.inprocess.rank_assignment import RankAssignmentCtx
 # In the order in which a restart comes by. The first ones end the iteration that has the fault, the others begin it.
 ENDING = ("abort", "unwinding", "finalize", "health_check", "assignment", "between_exchanges", "assigned")
 BEGINNING = ("initialize", "first_health_check", "entered", "returning", "completion_barrier")
+COMMITTED = "completion"  # the call has succeeded by then; one kind only
 KINDS = ("kill", "exit", "raise", "leave")
 UNFIT = ("finalize", "health_check", "assignment", "between_exchanges", "assigned")  # who raises there, leaves
 FOR_EVER_S = 3600.0
@@ -68,11 +69,17 @@ class Plan:
         # A round without a death lies between two faults, so that who died after a decision is gone before the next.
         self._kinds = [kind for each in arguments.kinds.split(",") for kind in ("plain", each)]
         self.rounds: int = arguments.rounds if self._step is None else len(self._kinds)
+        if self._step == COMMITTED:
+            self.rounds -= 1
 
     def fault(self, iteration: int, world_size: int) -> Fault | None:
         if iteration >= self.rounds or world_size < 2:
             return None
         return self._given(iteration, world_size) if self._step is not None else self._diced(iteration, world_size)
+
+    def fault_at_the_end(self, world_size: int) -> Fault | None:
+        is_planned = self._step == COMMITTED
+        return Fault(COMMITTED, self._kinds[-1], 0 if self._is_first else world_size - 1, -1) if is_planned else None
 
     def _given(self, iteration: int, world_size: int) -> Fault:
         victim = 0 if self._is_first else world_size - 1
@@ -83,8 +90,8 @@ class Plan:
         return Fault(step, kind, victim, trigger if step in ENDING else -1)
 
     def _diced(self, iteration: int, world_size: int) -> Fault:
-        """Who leaves does not come back, who is killed may. So that some are left for all rounds, nobody leaves when the
-        world has three quarters of its size, and nobody dies when it has half of it.
+        """Who leaves does not come back, who is killed may. So that some are left for all rounds, nobody leaves a world
+        of at most three quarters, and nobody dies in one of at most half its size.
         """
         dice = random.Random(f"{self._seed} {iteration}")
         victim, trigger = dice.randrange(world_size), dice.randrange(world_size)
@@ -204,6 +211,14 @@ class DiesInFinalize(inprocess.finalize.Finalize):
         return state
 
 
+class DiesInCompletion(inprocess.completion.Completion):
+    def __call__(self, state: FrozenState) -> FrozenState:
+        fault = rank.plan.fault_at_the_end(state.world_size)
+        if fault is not None and fault.victim == state.rank:
+            rank.die(fault, state.iteration)
+        return state
+
+
 class DiesInAssignment(rank_assignment.RankAssignment):
     def __init__(self, step: str) -> None:
         self.step = step
@@ -223,6 +238,7 @@ wrapper = inprocess.Wrapper(
     health_check=DiesInHealthCheck(),
     abort=DiesInAbort(),
     finalize=DiesInFinalize(),
+    completion=DiesInCompletion(),
     rank_assignment=Compose(
         DiesInAssignment("assigned"),
         rank_assignment.ActivateAllRanks(),
@@ -268,7 +284,7 @@ def train(call: CallWrapper = INJECTED) -> int:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--step", choices=[*ENDING, *BEGINNING])
+    parser.add_argument("--step", choices=[*ENDING, *BEGINNING, COMMITTED])
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--who", choices=["first", "last"], default="first")
     parser.add_argument("--seed", type=int, default=0)
