@@ -208,6 +208,19 @@ class Coordination:
             self._is_closed = True
             self._changed.notify_all()
 
+    # --- called by any thread ---
+
+    def interrupt(self, interruption: str, reason: str) -> bool:
+        """The same as `fail()` for a main thread that is inside the function; False where it is not."""
+        with self._changed:
+            now = self._now()
+            if self._began is None or self._position.stage is not Stage.RUNNING or now.faults is not None:
+                return False
+            if now.fault is None:
+                now.fault = interruption, reason
+                self._say(self._fault_frame(now.fault))
+            return True
+
     # --- called by the monitor thread ---
 
     def next_restart(self, last: int) -> RestartOrdered | None:

@@ -7,6 +7,7 @@ has reached the Wrapper.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -20,6 +21,9 @@ from worker_client.inprocess.async_raise import RankShouldRestart as RankShouldR
 from worker_client.inprocess.attribution import Interruption, InterruptionRecord, describe
 from worker_client.inprocess.call_watch import CallWatch
 from worker_client.inprocess.coordination import Coordination
+from worker_client.inprocess.raise_in_thread import async_raise as async_raise
+from worker_client.inprocess.raise_in_thread import delayed_async_raise as delayed_async_raise
+from worker_client.inprocess.raise_in_thread import reraise_if_unraisable as reraise_if_unraisable
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -75,6 +79,7 @@ class MonitorThread:
         self._atomic_lock = atomic_lock
         self._abort = abort
         self._freeze = freeze
+        self._pid = os.getpid()
         self._changed = threading.Condition(threading.Lock())
         self._aborted = -1  # the last iteration whose abort is over, and has left nothing
         self._reached = -1  # the last iteration out of which the main thread has come
@@ -84,10 +89,15 @@ class MonitorThread:
     # --- called by the main thread ---
 
     def start(self) -> None:
+        global _current
         self._thread.start()
+        _current = self
 
     def stop(self) -> bool:
         """Whether the thread has ended; an abort that hangs keeps it. Idempotent."""
+        global _current
+        if _current is self:
+            _current = None
         self._coordination.close()
         self._note_reached(sys.maxsize)
         if self._thread.ident is not None:
@@ -108,6 +118,13 @@ class MonitorThread:
         with self._changed:
             self._reached = iteration
             self._changed.notify_all()
+
+    # --- called by any thread ---
+
+    def abort_main_thread(self, reason: str) -> None:
+        """This rank has a fault: the restart is brought to the function as any other, and to all ranks."""
+        if os.getpid() != self._pid or not self._coordination.interrupt(Interruption.EXCEPTION.name, reason):
+            raise RuntimeError(_NOT_INSIDE)
 
     # --- the thread ---
 
@@ -165,6 +182,25 @@ class MonitorThread:
     def _wait_reached(self, iteration: int, timeout_s: float) -> bool:
         with self._changed:
             return self._changed.wait_for(lambda: self._reached >= iteration, timeout_s)
+
+
+_current: MonitorThread | None = None  # of the call that runs in this process
+_NOT_INSIDE = (
+    "cannot abort the main thread: it is not inside a function that a Wrapper has called; "
+    "call this from a thread of that function, or raise an exception in the thread with async_raise()"
+)
+
+
+def async_abort_main_thread(msg: str | None = None) -> None:
+    """From any thread: ends the wrapped function by a restart on all ranks. `msg` is the reason that is told.
+
+    Returns at once. Raises RuntimeError while the main thread is not inside a wrapped function, where there is nothing
+    to abort; so does a second one during a restart.
+    """
+    current = _current
+    if current is None:
+        raise RuntimeError(_NOT_INSIDE)
+    current.abort_main_thread(msg or "async_abort_main_thread() was called")
 
 
 def message(faults: tuple[FaultTold, ...]) -> str:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 import signal
 import threading
-from time import monotonic_ns
+from datetime import timedelta
+from time import monotonic, monotonic_ns
+from typing import NamedTuple
 
 from worker_client.inprocess.call_watch import CallWatch
 
@@ -18,6 +20,18 @@ TICKS_PER_SOFT_TIMEOUT = 240  # a hang is noticed that much later at most; each 
 SEMAPHORE_BYTES = 64  # more than sem_t has anywhere
 STOP_TIMEOUT_S = 1.0
 THREAD_NAME = "holdfast-watchdog"
+
+
+class Timestamp(NamedTuple):
+    """When a rank was last heard, by time.monotonic(); None where that kind of sign is not expected."""
+
+    auto: float | None = None  # its main thread executed bytecode
+    manual: float | None = None  # it called ping()
+
+    def is_timed_out(self, timeout: timedelta) -> bool:
+        """Whether either sign is older than that."""
+        oldest = monotonic() - timeout.total_seconds()
+        return any(stamp is not None and stamp < oldest for stamp in self)
 
 
 class _MainThreadMark:

@@ -161,3 +161,28 @@ def collateral() -> None:
         return RANK
 
     note("returned", value=train())
+
+
+@scenario
+def aborted_from_a_thread() -> None:
+    """A thread of rank 1's function finds that it is time for a restart."""
+    from worker_client.inprocess.monitor_thread import async_abort_main_thread
+
+    def refused() -> None:
+        try:
+            async_abort_main_thread("too early, too late")
+        except RuntimeError as error:
+            note("refused", message=str(error))
+
+    @noting()
+    def train(call: CallWrapper = INJECTED) -> int:
+        note("fn", iteration=call.iteration)
+        if call.iteration == 0:
+            if RANK == 1:
+                threading.Thread(target=async_abort_main_thread, args=("a thread found it",)).start()
+            time.sleep(FOR_EVER_S)
+        return RANK
+
+    refused()
+    note("returned", value=train())
+    refused()

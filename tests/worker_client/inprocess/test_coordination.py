@@ -129,6 +129,19 @@ def test_a_fault_is_told_once_and_not_when_the_restart_is_ordered_already(rank: 
     assert not rank.coordination.fail("EXCEPTION", "because of the abort")
 
 
+def test_another_thread_can_interrupt_the_function_and_nothing_else(rank: Rank):
+    assert not rank.coordination.interrupt("EXCEPTION", "not entered yet")
+    rank.enter()
+    assert rank.coordination.interrupt("EXCEPTION", "a thread found it")
+    assert rank.coordination.interrupt("EXCEPTION", "again")
+    (fault,) = [frame.rank_fault for frame in rank.frames if frame.HasField("rank_fault")]
+    assert (fault.iteration, fault.rank, fault.reason) == (0, 1, "a thread found it")
+    assert rank.reconnect()[-1] == "rank_fault"
+    rank.coordination.heard(RestartOrdered(CALL, 0, FAULTS))
+    assert rank.coordination.wait_for_order(NOW)
+    assert not rank.coordination.interrupt("EXCEPTION", "between two iterations")
+
+
 def test_a_restart_ends_in_the_next_iteration(rank: Rank):
     rank.enter()
     completing = rank.main.submit(rank.coordination.complete, SOON)

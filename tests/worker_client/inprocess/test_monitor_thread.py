@@ -40,3 +40,11 @@ def test_an_atomic_block_is_closed_while_aborting(tmp_path: Path):
     job = ran(tmp_path, "atomic_while_aborting", 2)
     assert not job.all(0, "in the block")
     assert job.all(0, "fn")[1]["at"] - job.one(0, "wants in")["at"] < 2.0
+
+
+def test_any_thread_can_have_the_function_restarted(tmp_path: Path):
+    job = ran(tmp_path, "aborted_from_a_thread", 2)
+    for rank in (0, 1):
+        assert job.told(rank, "fn", "abort", "returned") == ["fn", "abort", "fn", "returned"]
+        assert job.one(rank, "finalize")["failed"] is None  # The function itself has raised nothing.
+        assert ["not inside a function" in line["message"] for line in job.all(rank, "refused")] == [True, True]
