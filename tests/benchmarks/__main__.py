@@ -17,6 +17,7 @@ from tests.benchmarks import (
     cost,
     cost_inprocess,
     endurance_frames,
+    endurance_inprocess,
     endurance_output,
     processes,
     reference_product,
@@ -55,6 +56,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "inprocess-cost": cost_inprocess.measure_wrapper,
     "frames": endurance_frames.measure_frames,
     "output": endurance_output.measure_output,
+    "inprocess-rounds": endurance_inprocess.measure_rounds,
     "reliability": reliability.measure_reliability,  # the longest: last, so that an interrupted run has the others
 }
 
