@@ -10,7 +10,6 @@ ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "docs" / "architecture" / "in-process-faults.md"
 ROWS = [str(number) for number in range(1, 21)]
 COMPLETE = (
-    "tests/e2e/test_inprocess_faults.py",
     "tests/e2e/test_inprocess_silence.py",
     "tests/e2e/test_restart_steps.py",
     "tests/worker_client/inprocess/test_faults.py",
