@@ -50,11 +50,12 @@ class Alone:
         self.processes.append(process)
         return process
 
-    def start_ranks(self, calls: int = 1) -> None:
+    def start_ranks(self, calls: int = 1, *, command: tuple[str, ...] = ()) -> None:
+        """`command`: another script, with its arguments."""
         for rank in range(self.world_size):
             self.start(
-                SCRIPT, str(calls), RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(self.world_size),
-                LOCAL_WORLD_SIZE=str(self.world_size), MASTER_ADDR="127.0.0.1", MASTER_PORT="29999",
+                *(command or (SCRIPT, str(calls))), RANK=str(rank), LOCAL_RANK=str(rank),
+                WORLD_SIZE=str(self.world_size), LOCAL_WORLD_SIZE=str(self.world_size), MASTER_ADDR="127.0.0.1", MASTER_PORT="29999",
                 TORCHELASTIC_RUN_ID=self.cookie,
             )  # fmt: skip
 

@@ -7,12 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.fault_rounds import Traces, running, wait_while_it_goes_on
+from tests.e2e.alone import alone
+from tests.e2e.fault_rounds import SCRIPT, Traces, running, wait_while_it_goes_on
 from tests.e2e.launch import assert_nothing_left
 from tests.e2e.scripts.faulty_restart import BEGINNING, COMMITTED, ENDING, KINDS, removes
 
 RANKS = 6
 RANDOM_ROUNDS = int(os.environ.get("FAULT_ROUNDS", "25"))
+
+
+def assert_as_planned(traces: Traces, step: str) -> None:
+    assert traces.problems() == []
+    assert [line["kind"] for line in sorted(traces.all("fault"), key=lambda line: line["iteration"])] == list(KINDS)
+    assert traces.last_world_size() == RANKS - sum(removes(step, kind) for kind in KINDS)
 
 
 @pytest.mark.parametrize("who", ["first", "last"])
@@ -23,9 +30,18 @@ def test_a_rank_that_dies_in_a_step_is_missed_by_all_alike(tmp_path: Path, step:
         assert wait_while_it_goes_on(launch, path) == 0, launch.explained()
         assert_nothing_left(launch)
         traces = Traces.read(path)
-    assert traces.problems() == []
-    assert [line["kind"] for line in sorted(traces.all("fault"), key=lambda line: line["iteration"])] == list(KINDS)
-    assert traces.last_world_size() == RANKS - sum(removes(step, kind) for kind in KINDS)
+    assert_as_planned(traces, step)
+
+
+@pytest.mark.parametrize("step", [*ENDING, "completion_barrier"])
+def test_the_same_under_a_private_supervisor(tmp_path: Path, step: str):
+    """Which starts no processes, and is no parent of any."""
+    (traces := tmp_path / "traces").mkdir()
+    with alone(tmp_path, RANKS, TRACES=str(traces)) as job:
+        job.start_ranks(command=(str(SCRIPT), "--step", step, "--who", "first" if step in BEGINNING else "last"))
+        job.codes()
+        job.until_nothing_is_left()
+    assert_as_planned(Traces.read(traces), step)
 
 
 @pytest.mark.parametrize(
