@@ -55,8 +55,8 @@ class Alone:
         for rank in range(self.world_size):
             self.start(
                 *(command or (SCRIPT, str(calls))), RANK=str(rank), LOCAL_RANK=str(rank),
-                WORLD_SIZE=str(self.world_size), LOCAL_WORLD_SIZE=str(self.world_size), MASTER_ADDR="127.0.0.1", MASTER_PORT="29999",
-                TORCHELASTIC_RUN_ID=self.cookie,
+                WORLD_SIZE=str(self.world_size), LOCAL_WORLD_SIZE=str(self.world_size),
+                MASTER_ADDR="127.0.0.1", MASTER_PORT="29999", TORCHELASTIC_RUN_ID=self.cookie,
             )  # fmt: skip
 
     # --- what is ordered
