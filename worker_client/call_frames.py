@@ -69,14 +69,14 @@ class FaultTold(NamedTuple):
 class IterationDecided(NamedTuple):
     """`world_size` is that of the iteration that has ended; `terminated_ranks` are of its numbers.
 
-    Where new processes are `joining`, they are numbered after all others, and rank assignment starts anew.
+    `anew`: new processes join, so that rank assignment starts anew, and all numbers are initial ones.
     """
 
     call: int
     iteration: int
     world_size: int
     terminated_ranks: frozenset[int]
-    joining: int = 0
+    anew: bool = False
 
 
 class Exchanged(NamedTuple):
@@ -86,25 +86,13 @@ class Exchanged(NamedTuple):
     values: Mapping[int, str]
 
 
-class Origin(NamedTuple):
-    """Where a rank's assignments begin, and as which rank of how many."""
-
-    iteration: int
-    rank: int
-    world_size: int
-
-
 class Entered(NamedTuple):
-    """`history` and `exchanges` are for a rank that replaces a lost one: all that was decided since `origin`.
-
-    That is None where it is the call's first iteration, with the initial numbers.
-    """
+    """`history` and `exchanges` are for a rank that replaces a lost one: all that was decided so far."""
 
     call: int
     iteration: int
     history: tuple[IterationDecided, ...]
     exchanges: tuple[Exchanged, ...]
-    origin: Origin | None = None
 
 
 class CallUnderway(NamedTuple):
@@ -158,8 +146,7 @@ def event(frame: worker_pb2.SupervisorFrame) -> CallEvent | None:
         case "entered":
             told = frame.entered
             history = tuple(map(_decided, told.history))
-            exchanges = tuple(map(_exchanged, told.exchanges))
-            return Entered(told.call, told.iteration, history, exchanges, _origin(told))
+            return Entered(told.call, told.iteration, history, tuple(map(_exchanged, told.exchanges)))
         case "call_underway":
             return CallUnderway(frame.call_underway.call)
         case "interrupt":
@@ -184,15 +171,9 @@ def event(frame: worker_pb2.SupervisorFrame) -> CallEvent | None:
             return None
 
 
-def _origin(told: worker_pb2.Entered) -> Origin | None:
-    if not told.HasField("origin"):
-        return None
-    return Origin(told.origin.iteration, told.origin.rank, told.origin.world_size)
-
-
 def _decided(told: worker_pb2.BeginIteration) -> IterationDecided:
     gone = frozenset(told.terminated_ranks)
-    return IterationDecided(told.call, told.iteration, told.world_size, gone, told.joining)
+    return IterationDecided(told.call, told.iteration, told.world_size, gone, told.anew)
 
 
 def _exchanged(told: worker_pb2.Exchanged) -> Exchanged:

@@ -333,11 +333,9 @@ class SimulatedCall:
         match order:
             case Underway():
                 rank.is_late = True
-            case Entered(_, at, history, _, origin):
+            case Entered(_, at, history):
                 if rank.stage is not Stage.ENTERING:
                     return
-                if origin is not None:
-                    rank.start_at(origin)
                 for begin in history:
                     if not rank.assign(begin):
                         self.complaints.append(f"rank {rank.member} enters an iteration without itself: {history}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from supervisor.core.calls.words import Begin, CallSettings, Enter, Leave, Origin, Stage
+from supervisor.core.calls.words import Begin, CallSettings, Enter, Leave, Stage
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,12 @@ class SimulatedRank:
 
     def assign(self, begin: Begin) -> bool:
         """ShiftRanks. False: it is not among those that go on."""
+        if begin.anew:
+            self.rank, self.size = self.member, self.world_size
         if self.rank in begin.terminated_ranks:
             return False
         self.rank -= sum(each < self.rank for each in begin.terminated_ranks)
-        self.size = begin.world_size - len(begin.terminated_ranks) + begin.joining
+        self.size = begin.world_size - len(begin.terminated_ranks)
         self.iteration = begin.iteration
         return True
 
@@ -58,6 +60,3 @@ class SimulatedRank:
             self.call, self.member, self.world_size, settings, self.stage, self.iteration, self.rank, self.size,
             self.active,
         )  # fmt: skip
-
-    def start_at(self, origin: Origin) -> None:
-        self.iteration, self.rank, self.size = origin.iteration, origin.rank, origin.world_size

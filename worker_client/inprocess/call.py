@@ -270,10 +270,8 @@ class CallWrapper:
     def _assign_first(self, entered: Entered) -> None:
         """All assignments up to the iteration that begins: a rank that replaces a lost one has missed some."""
         decisions = {decision.iteration: decision for decision in entered.history}
-        if entered.origin is not None:
-            self.state.start_anew(entered.origin.rank, entered.origin.world_size)
-            self.state.iteration = entered.origin.iteration
-        first = self.state.iteration
+        first = next((each.iteration for each in entered.history if each.anew), 0)
+        self.state.iteration = first
         for iteration in range(first, entered.iteration + 1):
             self._assign(iteration, decisions.get(iteration))
             if iteration > first:
@@ -283,6 +281,9 @@ class CallWrapper:
 
     def _assign(self, iteration: int, decision: IterationDecided | None) -> None:
         """Who this rank is in `iteration`. Without a decision, all ranks that there were take part."""
+        if decision is not None and decision.anew:
+            self.state.start_anew()
+            self._rank_assignment = fresh(self._rank_assignment)
         if decision is not None and decision.world_size != self.state.world_size:
             raise InternalError(
                 f"cannot begin iteration {iteration}: it was decided for {decision.world_size} ranks, but rank "
@@ -290,10 +291,6 @@ class CallWrapper:
             )
         self._coordination.assign(iteration)
         terminated = set[int]() if decision is None else set(decision.terminated_ranks)
-        if decision is not None and decision.joining:
-            rank = self.state.rank - sum(each < self.state.rank for each in terminated)
-            self.state.start_anew(rank, decision.world_size - len(terminated) + decision.joining)
-            self._rank_assignment, terminated = fresh(self._rank_assignment), set[int]()
         store = _AssignmentStore(self._coordination, self._watch)
         assigned = assign(self._rank_assignment, RankAssignmentCtx(self.state, store, terminated))
         self.state.copy_from(assigned.state)

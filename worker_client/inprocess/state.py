@@ -82,9 +82,9 @@ class State:
         os.environ["RANK"] = str(self.active_rank)
         os.environ["WORLD_SIZE"] = str(self.active_world_size)
 
-    def start_anew(self, rank: int, world_size: int) -> None:
-        """Before an assignment that depends on nothing that was assigned before."""
-        self.rank, self.world_size = rank, world_size
+    def start_anew(self) -> None:
+        """As before the first assignment, but in the same iteration."""
+        self.rank, self.world_size = self.initial_rank, self.initial_world_size
         self.active_rank, self.active_world_size = None, None
         self.mode = Mode.INITIALIZED
 

@@ -38,18 +38,18 @@ class BarrierArrive(_message.Message):
     def __init__(self, call: _Optional[int] = ..., iteration: _Optional[int] = ..., barrier: _Optional[_Union[BarrierArrive.Barrier, str]] = ..., rank: _Optional[int] = ..., active: bool = ...) -> None: ...
 
 class BeginIteration(_message.Message):
-    __slots__ = ["call", "iteration", "joining", "terminated_ranks", "world_size"]
+    __slots__ = ["anew", "call", "iteration", "terminated_ranks", "world_size"]
+    ANEW_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FIELD_NUMBER: _ClassVar[int]
-    JOINING_FIELD_NUMBER: _ClassVar[int]
     TERMINATED_RANKS_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    anew: bool
     call: int
     iteration: int
-    joining: int
     terminated_ranks: _containers.RepeatedScalarFieldContainer[int]
     world_size: int
-    def __init__(self, call: _Optional[int] = ..., iteration: _Optional[int] = ..., world_size: _Optional[int] = ..., terminated_ranks: _Optional[_Iterable[int]] = ..., joining: _Optional[int] = ...) -> None: ...
+    def __init__(self, call: _Optional[int] = ..., iteration: _Optional[int] = ..., world_size: _Optional[int] = ..., terminated_ranks: _Optional[_Iterable[int]] = ..., anew: bool = ...) -> None: ...
 
 class CallCompleted(_message.Message):
     __slots__ = ["call", "iteration"]
@@ -160,18 +160,16 @@ class Committed(_message.Message):
     def __init__(self, call: _Optional[int] = ..., iteration: _Optional[int] = ...) -> None: ...
 
 class Entered(_message.Message):
-    __slots__ = ["call", "exchanges", "history", "iteration", "origin"]
+    __slots__ = ["call", "exchanges", "history", "iteration"]
     CALL_FIELD_NUMBER: _ClassVar[int]
     EXCHANGES_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FIELD_NUMBER: _ClassVar[int]
-    ORIGIN_FIELD_NUMBER: _ClassVar[int]
     call: int
     exchanges: _containers.RepeatedCompositeFieldContainer[Exchanged]
     history: _containers.RepeatedCompositeFieldContainer[BeginIteration]
     iteration: int
-    origin: Origin
-    def __init__(self, call: _Optional[int] = ..., iteration: _Optional[int] = ..., history: _Optional[_Iterable[_Union[BeginIteration, _Mapping]]] = ..., exchanges: _Optional[_Iterable[_Union[Exchanged, _Mapping]]] = ..., origin: _Optional[_Union[Origin, _Mapping]] = ...) -> None: ...
+    def __init__(self, call: _Optional[int] = ..., iteration: _Optional[int] = ..., history: _Optional[_Iterable[_Union[BeginIteration, _Mapping]]] = ..., exchanges: _Optional[_Iterable[_Union[Exchanged, _Mapping]]] = ...) -> None: ...
 
 class ExchangeValue(_message.Message):
     __slots__ = ["call", "iteration", "name", "rank", "value"]
@@ -305,16 +303,6 @@ class OpenSection(_message.Message):
     age_ns: int
     slot: int
     def __init__(self, slot: _Optional[int] = ..., age_ns: _Optional[int] = ...) -> None: ...
-
-class Origin(_message.Message):
-    __slots__ = ["iteration", "rank", "world_size"]
-    ITERATION_FIELD_NUMBER: _ClassVar[int]
-    RANK_FIELD_NUMBER: _ClassVar[int]
-    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
-    iteration: int
-    rank: int
-    world_size: int
-    def __init__(self, iteration: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ["call_watch", "first_step_seen", "heartbeat_age_ns", "heartbeats", "initialised_age_ns", "open_sections", "out_of_section_age_ns", "steps_since_first"]

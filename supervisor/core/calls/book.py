@@ -17,7 +17,6 @@ from supervisor.core.calls.words import (
     Exchanged,
     FaultRecord,
     Interruption,
-    Origin,
     Told,
 )
 
@@ -93,14 +92,6 @@ class Newcomer(msgspec.Struct):
     entered: bool = False  # waits for the next iteration
 
 
-class Reunion(msgspec.Struct):
-    """The last iteration in which newcomers joined: as who its members began their rank assignment anew."""
-
-    iteration: int
-    world_size: int
-    numbers: dict[int, int]  # by member
-
-
 class Exchange(msgspec.Struct):
     """One name's values by member, and who has not given one yet."""
 
@@ -127,7 +118,7 @@ class State(msgspec.Struct):
     history: list[Begin] = msgspec.field(default_factory=list[Begin])
     replay: list[Exchanged] = msgspec.field(default_factory=list[Exchanged])
     replay_chars: int = 0
-    reunion: Reunion | None = None  # what is kept for late ones begins there; None: at the first iteration
+    begun_at: int = 0  # the iteration before which nothing has to be known: what is kept for late ones begins there
     decision: Begin | None = None  # the last one
     is_rebuilt: bool = False  # what was decided before is not known
     newcomers: dict[int, Newcomer] = msgspec.field(default_factory=dict[int, Newcomer])  # absent, but may join
@@ -171,7 +162,7 @@ def open_call(state: State, call: int, settings: CallSettings) -> None:
     state.call, state.iteration, state.settings = call, 0, settings
     state.members, state.entries, state.held = {}, {}, []
     state.history, state.replay, state.replay_chars = [], [], 0
-    state.reunion, state.decision, state.is_rebuilt, state.lost_newcomers = None, None, False, []
+    state.begun_at, state.decision, state.is_rebuilt, state.lost_newcomers = 0, None, False, []
     begin_iteration(state)
 
 
@@ -249,14 +240,11 @@ def remember(state: State, decided: Begin | Exchanged) -> None:
         state.history, state.replay = [], []
 
 
-def entered(state: State, member: int) -> Entered:
-    """What the member begins from."""
-    origin = None
-    if state.reunion is not None:
-        origin = Origin(state.reunion.iteration, state.reunion.numbers[member], state.reunion.world_size)
-    return Entered(state.call, state.iteration, tuple(state.history), tuple(state.replay), origin)
+def entered(state: State) -> Entered:
+    return Entered(state.call, state.iteration, tuple(state.history), tuple(state.replay))
 
 
-def begun_at(state: State) -> int:
-    """The iteration before which nothing has to be known of the call."""
-    return 0 if state.reunion is None else state.reunion.iteration
+def begin_anew(state: State) -> None:
+    """With the next iteration; what is kept for late ones, too."""
+    state.begun_at = state.iteration + 1
+    state.history, state.replay, state.replay_chars, state.is_rebuilt = [], [], 0, False

@@ -100,7 +100,7 @@ def _come_back(state: State, node: str, member: int, word: Enter) -> Orders:
         return [*told, Say("replacement_waits", text, state.iteration, member)]
     if member not in state.members:
         return refuse(member, word.call, late_sentence(state, member))
-    is_entering = word.stage is Stage.ENTERING and (state.can_replay or state.iteration == book.begun_at(state))
+    is_entering = word.stage is Stage.ENTERING and (state.can_replay or state.iteration == state.begun_at)
     has_missed = word.stage is Stage.RESTARTING and word.iteration == state.iteration - 1
     is_here = word.stage is not Stage.ENTERING and word.iteration == state.iteration
     if word.call != state.call or not (is_entering or has_missed or is_here):
@@ -111,7 +111,7 @@ def _come_back(state: State, node: str, member: int, word: Enter) -> Orders:
     state.members[member].node = node
     orders: Orders = []
     if is_entering:
-        orders.append(Tell((member,), book.entered(state, member)))
+        orders.append(Tell((member,), book.entered(state)))
     elif has_missed and state.decision is not None:
         orders.append(Tell((member,), state.decision))
     elif is_here:
@@ -212,7 +212,7 @@ def rebuild(state: State) -> Orders:
         if not state.is_open:
             return orders  # They contradict each other: the call was given up.
         if word.stage is Stage.ENTERING:
-            orders.append(Tell((member,), book.entered(state, member)))
+            orders.append(Tell((member,), book.entered(state)))
         else:
             orders += stand(state, member, word)
     if state.is_open and len(here) < world_size:
@@ -232,4 +232,4 @@ def first_iteration(state: State) -> Orders:
         book.remember(state, Begin(state.call, 0, state.world_size, tuple(sorted(state.absent))))
     state.phase = Running()
     text = f"call {state.call} begins with {len(state.members)} of {state.world_size} ranks"
-    return [Tell(tuple(state.members), book.entered(state, -1)), Say("call_entered", text, 0)]
+    return [Tell(tuple(state.members), book.entered(state)), Say("call_entered", text, 0)]

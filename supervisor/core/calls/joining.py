@@ -2,26 +2,25 @@
 
 A process that is there in time takes the place of the one that was lost: it is told all that was decided, and comes to
 the same number. One that comes later finds that the others have gone on. It waits, and joins with the next decision,
-whatever causes that: the ranks that are left keep their order, the newcomers come after them in the order of their
-initial ranks, and rank assignment starts anew on all of them.
+whatever causes that: rank assignment then starts anew on all ranks, from the numbers with which they were launched,
+as it does in a call that begins without those who are absent.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-
 import msgspec
 
-from supervisor.core.calls.book import Member, Newcomer, Reunion, State
+from supervisor.core.calls import book
+from supervisor.core.calls.book import Member, Newcomer, State
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Who goes and who comes with one decision. Numbers are those of the iteration that has ended."""
+    """Who goes and who comes with one decision; numbers as in Begin."""
 
     world_size: int
     terminated_ranks: tuple[int, ...]
     standing_in: tuple[int, ...] = ()  # members, each under the number of its lost process
-    joining: tuple[int, ...] = ()  # members, after all others
+    joining: tuple[int, ...] = ()  # members; then rank assignment starts anew
 
     @property
     def new(self) -> tuple[int, ...]:
@@ -42,9 +41,11 @@ def plan(state: State, world_size: int) -> Plan:
     missing = set(range(world_size)) - {member.rank for member in state.members.values()}
     in_time = [member for member, each in state.replacing.items() if each.entered]
     late = [member for member, each in state.newcomers.items() if each.entered]
-    kept = None if late or not state.can_replay else _own_places(state, in_time, missing)
+    can_replay = state.can_replay or not in_time
+    kept = None if late or not can_replay else _own_places(state, in_time, missing)
     if kept is None:
-        return Plan(world_size, tuple(sorted(missing)), joining=tuple(sorted((*in_time, *late))))
+        absent = set(range(state.world_size)) - {*state.members, *in_time, *late}
+        return Plan(state.world_size, tuple(sorted(absent)), joining=tuple(sorted((*in_time, *late))))
     return Plan(world_size, tuple(sorted(missing - kept)), standing_in=tuple(sorted(in_time)))
 
 
@@ -66,7 +67,7 @@ def _own_places(state: State, in_time: list[int], missing: set[int]) -> set[int]
 def admit(state: State, plan: Plan) -> None:
     """The new processes of the plan are members, before the iteration begins; all others may join the next one."""
     if plan.joining:
-        _reunite(state, plan)
+        book.begin_anew(state)
     for member in plan.new:
         new = state.replacing.pop(member, None) or state.newcomers.pop(member)
         state.members[member] = Member(new.node)
@@ -74,17 +75,6 @@ def admit(state: State, plan: Plan) -> None:
         state.ended.pop(member, None)
     state.newcomers |= {member: Newcomer(each.node) for member, each in state.replacing.items()}
     state.replacing = {}
-
-
-def _reunite(state: State, plan: Plan) -> None:
-    """Nothing that was before has to be known any more: what is kept for late ones begins anew."""
-    gone = plan.terminated_ranks
-    ranks = {member: each.rank for member, each in state.members.items() if each.rank is not None}
-    numbers = {member: rank - bisect_left(gone, rank) for member, rank in ranks.items()}
-    first = plan.world_size - len(gone)
-    numbers |= {member: first + nth for nth, member in enumerate(plan.joining)}
-    state.reunion = Reunion(state.iteration + 1, first + len(plan.joining), numbers)
-    state.history, state.replay, state.replay_chars, state.is_rebuilt = [], [], 0, False
 
 
 def enter(state: State, node: str, member: int) -> bool:

@@ -156,15 +156,15 @@ class FaultRecord(msgspec.Struct, frozen=True):
 class Begin(msgspec.Struct, frozen=True):
     """The one decision for an iteration. Numbers are those of the iteration that has ended.
 
-    `joining` new processes get the numbers above those of the ranks that are left. Then rank assignment starts anew on
-    all ranks, so that nobody has to know what was before.
+    `anew`: new processes join. Numbers are the initial ones, and rank assignment starts anew on all ranks, so that
+    nobody has to know what was before.
     """
 
     call: int
     iteration: int
     world_size: int
     terminated_ranks: tuple[int, ...] = ()
-    joining: int = 0
+    anew: bool = False
 
 
 class Exchanged(msgspec.Struct, frozen=True):
@@ -174,25 +174,13 @@ class Exchanged(msgspec.Struct, frozen=True):
     values: tuple[tuple[int, str], ...]
 
 
-class Origin(msgspec.Struct, frozen=True):
-    """As which rank of how many a rank was, or would have been, before its first assignment, and in which iteration."""
-
-    iteration: int
-    rank: int
-    world_size: int
-
-
 class Entered(msgspec.Struct, frozen=True):
-    """`history` and `exchanges`: what a rank that joins late, or that knows of ranks that are gone, begins from.
-
-    They begin at `origin`; None: at the call's first iteration, with the initial numbers.
-    """
+    """`history` and `exchanges`: what a rank that joins late, or that knows of ranks that are gone, begins from."""
 
     call: int
     iteration: int = 0
     history: tuple[Begin, ...] = ()
     exchanges: tuple[Exchanged, ...] = ()
-    origin: Origin | None = None
 
 
 class Underway(msgspec.Struct, frozen=True):

@@ -214,20 +214,21 @@ def _decide(state: State, now_s: float) -> Orders:
     if world_size is None:
         return hearing.give_up(state, f"cannot restart iteration {state.iteration}: no rank said how many ranks it had")
     plan = joining.plan(state, world_size)
-    decision = Begin(state.call, state.iteration + 1, world_size, plan.terminated_ranks, len(plan.joining))
+    anew = bool(plan.joining)
+    decision = Begin(state.call, state.iteration + 1, plan.world_size, plan.terminated_ranks, anew)
     before, stayed = len(state.members) + len(state.gone), (*state.members, *state.left)
     gone, after = sorted(set(state.gone) - set(plan.new)), faults_sentence(state.faults)
     late = sorted(set(state.replacing) - set(plan.new))
     reserves = sum(not member.is_active for member in state.members.values()) if state.lost_active else 0
     joining.admit(state, plan)
-    if not plan.joining:
-        book.remember(state, decision)
+    book.remember(state, decision)
     state.decision = decision
     state.iteration += 1
     book.begin_iteration(state)
     state.phase = Running()
     orders: Orders = [Tell(stayed, decision)]
-    orders += [Tell((member,), book.entered(state, member)) for member in plan.new]
+    if plan.new:
+        orders.append(Tell(plan.new, book.entered(state)))
     text = begun_sentence(
         state.iteration, len(state.members), before, gone, plan, later=late, has_reserves=reserves > 0
     )

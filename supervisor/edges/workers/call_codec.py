@@ -163,8 +163,14 @@ def _order(order: words.ToRank) -> worker_pb2.SupervisorFrame:
     from holdfast_wire.v1 import worker_pb2
 
     match order:
-        case words.Entered():
-            return worker_pb2.SupervisorFrame(entered=_entered(order))
+        case words.Entered(call, iteration, history, exchanges):
+            entered = worker_pb2.Entered(
+                call=call,
+                iteration=iteration,
+                history=[_begin(each) for each in history],
+                exchanges=[_exchanged(each) for each in exchanges],
+            )
+            return worker_pb2.SupervisorFrame(entered=entered)
         case words.Underway(call):
             return worker_pb2.SupervisorFrame(call_underway=worker_pb2.CallUnderway(call=call))
         case words.Interrupt(call, iteration):
@@ -193,19 +199,6 @@ def _order(order: words.ToRank) -> worker_pb2.SupervisorFrame:
             return worker_pb2.SupervisorFrame(call_refused=worker_pb2.CallRefused(call=call, reason=reason))
 
 
-def _entered(order: words.Entered) -> worker_pb2.Entered:
-    from holdfast_wire.v1 import worker_pb2
-
-    origin = order.origin
-    return worker_pb2.Entered(
-        call=order.call,
-        iteration=order.iteration,
-        history=[_begin(each) for each in order.history],
-        exchanges=[_exchanged(each) for each in order.exchanges],
-        origin=origin and worker_pb2.Origin(iteration=origin.iteration, rank=origin.rank, world_size=origin.world_size),
-    )
-
-
 def _begin(order: words.Begin) -> worker_pb2.BeginIteration:
     from holdfast_wire.v1 import worker_pb2
 
@@ -214,7 +207,7 @@ def _begin(order: words.Begin) -> worker_pb2.BeginIteration:
         iteration=order.iteration,
         world_size=order.world_size,
         terminated_ranks=order.terminated_ranks,
-        joining=order.joining,
+        anew=order.anew,
     )
 
 

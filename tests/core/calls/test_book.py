@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from supervisor.core.calls import book
-from supervisor.core.calls.book import Member, Reunion, State
-from supervisor.core.calls.words import Begin, CallSettings, Exchanged, Interruption, Origin
+from supervisor.core.calls.book import Member, State
+from supervisor.core.calls.words import Begin, CallSettings, Entered, Exchanged, Interruption
 
 
 def test_a_fault_is_recorded_once_by_the_number_of_its_iteration() -> None:
@@ -43,13 +43,14 @@ def test_settings_that_differ_give_nobody_up_earlier_than_any_rank_says() -> Non
     assert (merged.last_call_wait_s, merged.barrier_timeout_s) == (1.0, 9.0)
 
 
-def test_who_joins_late_begins_where_rank_assignment_has_last_started_anew() -> None:
+def test_what_is_kept_for_late_ones_begins_where_rank_assignment_has_last_started_anew() -> None:
     made = State(world_size=3)
     book.open_call(made, 1, CallSettings())
-    assert (book.entered(made, 2).origin, book.begun_at(made)) == (None, 0)
-    made.reunion = Reunion(4, 3, {0: 0, 1: 2, 2: 1})
-    made.iteration = 5
-    assert book.entered(made, 2).origin == Origin(4, 1, 3)
-    assert book.begun_at(made) == 4
+    made.iteration, made.is_rebuilt = 3, True
+    book.begin_anew(made)
+    book.remember(made, Begin(1, 4, 3, (), anew=True))
+    made.iteration = 4
+    assert (made.begun_at, made.can_replay) == (4, True)
+    assert book.entered(made) == Entered(1, 4, (Begin(1, 4, 3, (), anew=True),))
     book.open_call(made, 2, CallSettings())
-    assert book.entered(made, 2).origin is None
+    assert (made.begun_at, book.entered(made)) == (0, Entered(2))

@@ -58,13 +58,14 @@ def test_who_is_there_in_time_takes_the_place_of_the_lost_process(
     ("here", "gone", "in_time", "late", "terminated", "new"),
     [
         # Which of two numbers that nobody has said was its own is not known.
-        ({0: 0}, {1: None, 2: None}, {1: None}, (), (1, 2), (1,)),
+        ({0: 0}, {1: None, 2: None}, {1: None}, (), (2,), (1,)),
         ({0: 0, 2: 1}, {}, {}, (1,), (), (1,)),
         # One that comes late makes newcomers of all.
-        ({0: 0, 2: 2}, {1: 1}, {1: 1}, (4, 3), (1,), (1, 3, 4)),
+        ({0: 0, 2: 2}, {1: 1}, {1: 1}, (4, 3), (), (1, 3, 4)),
+        ({0: 0, 4: 2}, {1: 1}, {}, (2,), (1, 3), (2,)),
     ],
 )
-def test_where_a_place_can_not_be_taken_all_new_processes_come_after_the_others(
+def test_where_a_place_can_not_be_taken_rank_assignment_starts_anew_with_all_that_are_there(
     here: dict[int, int],
     gone: dict[int, int | None],
     in_time: dict[int, int | None],
@@ -72,27 +73,27 @@ def test_where_a_place_can_not_be_taken_all_new_processes_come_after_the_others(
     terminated: tuple[int, ...],
     new: tuple[int, ...],
 ) -> None:
-    size = len(here) + len(gone)
     made = state(here, gone=gone, in_time=in_time, late=late)
-    assert joining.plan(made, size) == Plan(size, terminated, joining=new)
+    made.world_size = 1 + max(*here, *gone, *late)
+    assert joining.plan(made, len(here) + len(gone)) == Plan(made.world_size, terminated, joining=new)
 
 
 def test_what_can_not_be_replayed_has_not_to_be() -> None:
     made = state({0: 0}, gone={1: 1}, in_time={1: 1})
     made.is_rebuilt = True
     plan = joining.plan(made, 2)
-    assert plan == Plan(2, (1,), joining=(1,))
+    assert plan == Plan(2, (), joining=(1,))
     joining.admit(made, plan)
     assert made.can_replay
 
 
-def test_after_a_reunion_numbers_are_those_of_the_ranks_that_are_left_and_then_of_the_newcomers() -> None:
+def test_who_is_not_there_in_time_may_join_later() -> None:
     made = state({0: 0, 7: 3, 3: 2}, gone={1: 1}, late=(2, 6))
     made.replacing = {1: Replacement("b", 1)}
     made.iteration = 4
     book.remember(made, Begin(1, 4, 4))
     joining.admit(made, joining.plan(made, 4))
-    assert made.reunion == book.Reunion(5, 5, {0: 0, 3: 1, 7: 2, 2: 3, 6: 4})
+    assert made.begun_at == 5
     assert sorted(made.members) == [0, 2, 3, 6, 7]
     assert list(made.absent) == [1]
     assert (made.history, made.newcomers, made.replacing) == ([], {1: Newcomer("b")}, {})

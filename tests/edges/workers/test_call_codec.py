@@ -102,14 +102,13 @@ def parsed(frame: bytes) -> worker_pb2.SupervisorFrame:
 
 
 def test_every_order_reaches_the_rank_as_it_was_given() -> None:
-    begin = words.Begin(1, 3, 8, (2, 5), joining=1)
+    begin = words.Begin(1, 3, 8, (2, 5), anew=True)
     exchanged = words.Exchanged(1, 3, "tree/1", ((0, "x"), (4, "y")))
     entered = parsed(call_codec.encode_order(words.Entered(1, 3, (begin,), (exchanged,)))).entered
-    assert (entered.call, entered.iteration, entered.HasField("origin")) == (1, 3, False)
+    assert (entered.call, entered.iteration) == (1, 3)
     assert (entered.history[0].world_size, list(entered.history[0].terminated_ranks)) == (8, [2, 5])
-    assert entered.history[0].joining == 1
-    told = parsed(call_codec.encode_order(words.Entered(1, 3, origin=words.Origin(2, 0, 4)))).entered.origin
-    assert (told.iteration, told.rank, told.world_size) == (2, 0, 4)
+    assert entered.history[0].anew
+    assert not parsed(call_codec.encode_order(words.Begin(1, 3, 8))).begin_iteration.anew
     assert parsed(call_codec.encode_order(words.Underway(1))).call_underway.call == 1
     assert dict(entered.exchanges[0].values) == {0: "x", 4: "y"}
     assert parsed(call_codec.encode_order(words.Interrupt(1, 2))).interrupt.iteration == 2

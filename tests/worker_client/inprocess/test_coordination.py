@@ -21,7 +21,6 @@ from worker_client.call_frames import (
     Interrupted,
     IterationDecided,
     Leaving,
-    Origin,
     RestartOrdered,
     Settings,
 )
@@ -211,7 +210,7 @@ def test_one_who_comes_late_waits_for_the_next_iteration_longer_than_the_barrier
     entering = rank.main.submit(rank.coordination.enter, NOW)
     with pytest.raises(TimeoutError):
         entering.result(0.2)
-    entered = Entered(CALL, 3, (), (), Origin(3, 2, 3))
+    entered = Entered(CALL, 3, (IterationDecided(CALL, 3, 3, frozenset(), anew=True),), ())
     rank.coordination.heard(entered)
     assert entering.result(SOON.total_seconds()) == entered
 
