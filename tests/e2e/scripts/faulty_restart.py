@@ -32,6 +32,7 @@ COMMITTED = "completion"  # the call has succeeded by then; one kind only
 KINDS = ("kill", "exit", "raise", "leave")
 UNFIT = ("finalize", "health_check", "assignment", "between_exchanges", "assigned")  # who raises there, leaves
 FOR_EVER_S = 3600.0
+SECOND_FAULTS = 0.2  # of all rounds
 MOMENT_MAX_S = 0.06  # a restart is over by then
 INJECTED = cast("CallWrapper", None)  # replaced by the Wrapper
 SOFT_TIMEOUT_S = 20.0 if "--step" in sys.argv else 1.0  # random hangs have to be over soon
@@ -72,10 +73,13 @@ class Plan:
         if self._step == COMMITTED:
             self.rounds -= 1
 
-    def fault(self, iteration: int, world_size: int) -> Fault | None:
+    def faults(self, iteration: int, world_size: int) -> tuple[Fault, ...]:
         if iteration >= self.rounds or world_size < 2:
-            return None
-        return self._given(iteration, world_size) if self._step is not None else self._diced(iteration, world_size)
+            return ()
+        if self._step is not None:
+            return (self._given(iteration, world_size),)
+        first = self._diced(iteration, world_size)
+        return first, *self._second(first, iteration, world_size)
 
     def fault_at_the_end(self, world_size: int) -> Fault | None:
         is_planned = self._step == COMMITTED
@@ -103,6 +107,14 @@ class Plan:
             step, kind = "entered", "raise"
         return Fault(step, kind, victim, trigger if step in ENDING or kind == "moment" else -1)
 
+    def _second(self, first: Fault, iteration: int, world_size: int) -> tuple[Fault, ...]:
+        """Now and then another rank is killed in the same restart, or in the one that follows from it."""
+        dice = random.Random(f"{self._seed} {iteration} second")
+        if dice.random() > SECOND_FAULTS or world_size <= self._nproc // 2 + 1:
+            return ()
+        victim = (first.victim + dice.randrange(1, world_size)) % world_size
+        return (Fault(dice.choice([*ENDING, *BEGINNING]), "kill", victim, -1),)
+
 
 class Rank:
     """This process: what it has seen, and what it is to do."""
@@ -119,8 +131,8 @@ class Rank:
         os.write(self._trace, f"{line}\n".encode())
 
     def own_fault(self, iteration: int, rank: int, world_size: int) -> Fault | None:
-        fault = self.plan.fault(iteration, world_size)
-        return fault if fault is not None and fault.victim == rank else None
+        faults = self.plan.faults(iteration, world_size)
+        return next((fault for fault in faults if fault.victim == rank), None)
 
     def meet(self, step: str, state: FrozenState) -> None:
         """Dies here, if that is the plan."""
@@ -261,10 +273,10 @@ wrapper = inprocess.Wrapper(
 def train(call: CallWrapper = INJECTED) -> int:
     own, world_size, iteration = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), call.iteration
     rank.note("fn", iteration=iteration, rank=os.environ["RANK"], world_size=os.environ["WORLD_SIZE"])
-    fault = rank.plan.fault(iteration, world_size)
-    if fault is None:
+    faults, fault = rank.plan.faults(iteration, world_size), rank.own_fault(iteration, own, world_size)
+    if not faults:
         return iteration
-    if fault.victim == own:
+    if fault is not None:
         if fault.kind == "moment":
             rank.die_at_a_moment(iteration)
         elif fault.step in ("entered", "returning"):
@@ -272,13 +284,13 @@ def train(call: CallWrapper = INJECTED) -> int:
         elif fault.step == "completion_barrier":
             rank.die_in_the_barrier(fault, iteration)
             return iteration
-    if fault.trigger == own:
+    if any(each.trigger == own for each in faults):
         raise ValueError("by intention, so that there is a restart")
     try:
         while True:
             time.sleep(0.005)
     finally:
-        if fault.victim == own and fault.step == "unwinding":
+        if fault is not None and fault.step == "unwinding":
             rank.die(fault, iteration)
 
 
