@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from worker_client.inprocess import flight_recorder
 from worker_client.inprocess.bounded_threads import BoundedThread, join_all
 from worker_client.inprocess.compose import flattened
-from worker_client.inprocess.gloo_sockets import shut_down_gloo_connections
+from worker_client.inprocess.gloo_listeners import hang_up
+from worker_client.inprocess.gloo_sockets import gloo_listeners, shut_down_gloo_connections
 from worker_client.inprocess.store_sockets import shut_down_store_connections
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class AbortTorchDistributed(Abort):
     """
 
     _has_run = False  # A class that is derived from this one may abort in a way of its own.
+    _hung_up: frozenset[int] = frozenset()  # inodes of Gloo's listeners that were told in this iteration
 
     def __init__(self, torch_fr_trace_path: str | None = None) -> None:
         self.torch_fr_trace_path = torch_fr_trace_path
@@ -65,7 +67,7 @@ class AbortTorchDistributed(Abort):
         # A script that never imported torch.distributed has nothing to abort, and pays for no import now.
         if distributed is None:
             return state
-        self._has_run = True
+        self._has_run, self._hung_up = True, frozenset()
         is_initialized = distributed.is_initialized()
         groups = _process_groups() if is_initialized else []
         if is_initialized:
@@ -84,10 +86,13 @@ class AbortTorchDistributed(Abort):
             _run_bounded("destroy the process groups", distributed.destroy_process_group, DESTROY_TIMEOUT_S)
         return state
 
-    def release_again(self) -> None:
+    def release_again(self, state: FrozenState) -> None:
         """The main thread is still in the function, and may have come to wait for something new. Quick."""
         if self._has_run:
             self._release()
+            pending = [(descriptor, inode) for descriptor, inode in gloo_listeners() if inode not in self._hung_up]
+            hang_up(pending, (state.active_world_size or state.world_size) + 1)
+            self._hung_up |= {inode for _, inode in pending}
 
     def clear_after(self) -> None:
         """The main thread has left the function: what it has made meanwhile goes, too."""
@@ -104,10 +109,10 @@ class AbortTorchDistributed(Abort):
         return shut_down_store_connections() + shut_down_gloo_connections()
 
 
-def release_again(abort: Abort) -> None:
+def release_again(abort: Abort, state: FrozenState) -> None:
     """From the abort until the main thread is out of the function, now and then."""
     for each in _torch_aborts(abort):
-        each.release_again()
+        each.release_again(state)
 
 
 def clear_after(abort: Abort) -> None:

@@ -13,9 +13,10 @@ import contextlib
 import os
 import platform
 import re
-import socket
 import stat
 from typing import NamedTuple
+
+from worker_client.inprocess import raw_sockets
 
 _LOOP_THREAD = "gloo_tcp_loop"  # what newer versions of torch call the thread of a device
 _EPOLL_LINK = "anon_inode:[eventpoll]"
@@ -43,6 +44,12 @@ def shut_down_gloo_connections() -> int:
     for epoll in _gloo_epolls():
         count += sum(map(_shut_down, _watched_by(epoll)))
     return count
+
+
+def gloo_listeners() -> list[tuple[int, int]]:
+    """(Descriptor, inode) of each socket at which one of Gloo's devices awaits other ranks."""
+    watched = (entry for epoll in _gloo_epolls() for entry in _watched_by(epoll))
+    return [(entry.descriptor, entry.inode) for entry in watched if _is_listener(entry)]
 
 
 def _gloo_epolls() -> list[int]:
@@ -108,55 +115,15 @@ def _is_pipe(descriptor: int) -> bool:
 
 
 def _is_listener(entry: _Watched) -> bool:
-    connection = _tcp_socket(entry)
-    if connection is None:
-        return False
-    with connection:
-        return _listens(connection)
+    with raw_sockets.borrowed(entry.descriptor, entry.inode) as own:
+        return own is not None and raw_sockets.listens(own)
 
 
 def _shut_down(entry: _Watched) -> bool:
-    connection = _tcp_socket(entry)
-    if connection is None:
-        return False
-    with connection:
-        if _listens(connection):
+    with raw_sockets.borrowed(entry.descriptor, entry.inode) as own:
+        if own is None or raw_sockets.listens(own) or raw_sockets.peer(own) is None:
             return False
-        try:
-            connection.getpeername()  # raises for one that is not established
-            connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return False
-    return True
-
-
-def _tcp_socket(entry: _Watched) -> socket.socket | None:
-    """A descriptor of our own for the watched socket, which may be closed and its number given away at any time."""
-    try:
-        own = os.dup(entry.descriptor)
-    except OSError:
-        return None
-    try:
-        status = os.fstat(own)
-        if stat.S_ISSOCK(status.st_mode) and status.st_ino == entry.inode:
-            connection = socket.socket(fileno=own)
-            own = -1  # the socket owns it now
-            if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM:
-                return connection
-            connection.close()
-    except OSError:
-        pass
-    finally:
-        if own >= 0:
-            os.close(own)
-    return None
-
-
-def _listens(connection: socket.socket) -> bool:
-    try:
-        return connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) != 0
-    except OSError:
-        return True  # whatever it is: leave it alone
+        return raw_sockets.shut_down(own)
 
 
 def _numbers(folder: str) -> list[int]:

@@ -162,7 +162,7 @@ class MonitorThread:
         self._interrupter.request()
         pause_s, raised = FIRST_PAUSE_S, 0
         while not self._wait_reached(iteration, pause_s):
-            self._release_again(iteration)
+            self._release_again(iteration, state)
             self._interrupter.interrupt_system_call()
             pause_s = min(max(2 * pause_s, PAUSE_MIN_S), PAUSE_MAX_S)
             for place in self._interrupter.places():
@@ -173,11 +173,11 @@ class MonitorThread:
                     told = "raised RankShouldRestart at"
                 log.debug("rank %d: %s %s", state.rank, told, place)
 
-    def _release_again(self, iteration: int) -> None:
+    def _release_again(self, iteration: int, state: FrozenState) -> None:
         """Inside C++ it may have come from one wait to another. Under the lock: once it is out, nothing is released."""
         with self._changed:
             if self._abort is not None and self._reached < iteration:
-                release_again(self._abort)
+                release_again(self._abort, state)
 
     def _wait_reached(self, iteration: int, timeout_s: float) -> bool:
         with self._changed:

@@ -11,6 +11,7 @@ import ctypes
 import os
 import socket
 import stat
+import sys
 from collections.abc import Generator
 from functools import cache
 from typing import NamedTuple
@@ -22,6 +23,7 @@ _MAPPED = bytes(10) + b"\xff\xff"  # what comes before an IPv4 address in an IPv
 class Endpoint(NamedTuple):
     address: bytes  # 4 bytes of IPv4, or 16 of IPv6; never a mapped one
     port: int
+    scope: int = 0  # the interface of a link-local address
 
 
 @contextlib.contextmanager
@@ -76,6 +78,15 @@ def own_port(descriptor: int) -> int | None:
     return None if own is None else own.port
 
 
+def own_address(descriptor: int) -> tuple[str, int] | None:
+    """As text, to connect to."""
+    own = _endpoint(descriptor, "getsockname")
+    if own is None:
+        return None
+    family = socket.AF_INET if len(own.address) == 4 else socket.AF_INET6
+    return socket.inet_ntop(family, own.address) + (f"%{own.scope}" if own.scope else ""), own.port
+
+
 def shut_down(descriptor: int) -> bool:
     """Ends the connection for all who share it: each call that waits in it returns. Whether there was one."""
     return _libc().shutdown(descriptor, socket.SHUT_RDWR) == 0
@@ -106,7 +117,7 @@ def _endpoint(descriptor: int, call: str) -> Endpoint | None:
         case socket.AF_INET:
             return Endpoint(raw[4:8], port)
         case socket.AF_INET6:
-            return Endpoint(_unmapped(raw[8:24]), port)
+            return Endpoint(_unmapped(raw[8:24]), port, int.from_bytes(raw[24:28], sys.byteorder))
         case _:
             return None
 
