@@ -2,6 +2,7 @@
 
     holdfast run --nproc-per-node 4 docs/examples/inprocess_basic.py --fail-at-step 30
     torchrun --nproc-per-node 4 docs/examples/inprocess_basic.py --fail-at-step 30
+    python docs/examples/inprocess_basic.py
 
 A script for the reference product becomes this one by its import line.
 """
@@ -29,6 +30,8 @@ def train(args: argparse.Namespace, call_wrapper: inprocess.CallWrapper | None =
     """Called anew after each fault: everything that a fault may have spoiled is made or loaded here."""
     assert call_wrapper is not None  # The Wrapper passes it to the parameter of this type.
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")  # Under plain python no launcher has said where ranks meet;
+    os.environ.setdefault("MASTER_PORT", "0")  # the one rank that there is meets itself at any free port.
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(16, 1))
