@@ -21,6 +21,8 @@ from .children import BecomeWorkerError
 from .learning import Learning
 from .loop import Method, Spawner
 
+_OWN = "worker_client."  # a package that is here before anything is loaded ahead: this module is in it
+
 
 def run_as_script(hook_folder: str) -> None:
     """Be the spawner inside the interpreter that would run the script. Returns in each forked worker only."""
@@ -43,7 +45,7 @@ def run_as_script(hook_folder: str) -> None:
     if failure:
         _start_bare(settings, link_fd, hook_folder, failure)
     new_modules = set(sys.modules) - before
-    checked = set[str]() if choice.as_script else new_modules
+    checked = {name for name in new_modules if not name.startswith(_OWN) and not choice.as_script}
     objection = fitness.objection(checked, preload.script_folder(settings), choice.folders)
     if objection and settings.method != "fork":
         _start_plain(settings, link_fd, f"workers are executed: {objection}")

@@ -19,7 +19,7 @@ from .path_expression import Folders
 # Variables that torch, a BLAS or OpenMP runtime, the C library or the interpreter reads when it is loaded.
 _READ_AT_LOAD = (
     r"(OMP|MKL|KMP|GOMP|OPENBLAS|GOTO|BLIS|VECLIB|NUMEXPR|ATEN|C10|TORCH|TORCHINDUCTOR|TRITON|PYTORCH|CUDA|HIP|ROCR|PYTHON)_?"
-    r"|LD_PRELOAD$|LD_LIBRARY_PATH$|GLIBC_TUNABLES$|MALLOC_"
+    r"|LD_PRELOAD$|LD_LIBRARY_PATH$|GLIBC_TUNABLES$|MALLOC_|PROTOCOL_BUFFERS_"
 )
 # Calls that change what a later import does, or how many threads it makes.
 _FORBIDDEN_CALLS = {
@@ -35,6 +35,8 @@ _LOADS_DYNAMO = frozenset({"DistributedDataParallel", "DDP", "FullyShardedDataPa
 _LOADS_DYNAMO_PACKAGES = frozenset({"lightning", "pytorch_lightning", "accelerate", "deepspeed"})
 _READ_BY_DYNAMO = r"TORCHDYNAMO|TORCHINDUCTOR|TORCH_LOGS|TORCH_COMPILE|TORCH_TRACE|TRITON"
 DYNAMO = "torch._dynamo"
+# All that a wrapped call loads: loaded in each rank it dirties 10 MiB of the memory that a fork shares.
+_WRAPPER = ("worker_client.inprocess.wrap", "worker_client.channel")
 _MAX_SOURCE_BYTES = 4 * 1024 * 1024
 
 
@@ -76,7 +78,8 @@ def choose(settings: SpawnerSettings) -> Choice:
     if objection:
         return Choice("exec", f"workers are executed: {os.path.basename(path)}, {objection}, above the import of torch")
     reason = "workers are forked with torch loaded: the script imports it at its top"
-    return Choice("fork", reason, (*modules, *dynamo), folders=tuple(folders.found))
+    wrapper = _WRAPPER if _imports_wrapper(tree) else ()
+    return Choice("fork", reason, (*modules, *dynamo, *wrapper), folders=tuple(folders.found))
 
 
 def _bare(reason: str, dynamo: tuple[str, ...] = ()) -> Choice:
@@ -145,6 +148,17 @@ def _loads_dynamo(tree: ast.Module) -> bool:
         elif isinstance(node, ast.Import | ast.ImportFrom):
             wraps |= any(name.partition(".")[0] in _LOADS_DYNAMO_PACKAGES for name, _ in _imported(node))
     return wraps
+
+
+def _imports_wrapper(tree: ast.Module) -> bool:
+    """Whether the script imports the in-process restart in any case."""
+    for statement in _always_run(tree.body):
+        names = [name for name, _ in _imported(statement)]
+        if isinstance(statement, ast.ImportFrom) and names == ["worker_client"]:
+            names = [f"worker_client.{alias.name}" for alias in statement.names]
+        if any(f"{name}.".startswith("worker_client.inprocess.") for name in names):
+            return True
+    return False
 
 
 def _always_run(body: list[ast.stmt]) -> Iterator[ast.stmt]:

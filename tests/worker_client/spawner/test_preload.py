@@ -14,6 +14,8 @@ from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, clean_env, worker
 from worker_client.spawner import fitness, preload
 
+WRAPPER = ("worker_client.inprocess.wrap", "worker_client.channel")
+
 
 def choose(path: str, **settings: str) -> preload.Choice:
     return preload.choose(SpawnerSettings("j", (path,), **settings))  # pyright: ignore[reportArgumentType]
@@ -34,6 +36,13 @@ class TestWhatIsLoaded:
             ("import torch\nm = torch.nn.parallel.DistributedDataParallel(x)", ("torch", "torch._dynamo")),
             ("import torch\nfrom x import FSDP\ndef f():\n    return FSDP(m)", ("torch", "torch._dynamo")),
             ("import torch, os\nos.environ['TORCH_LOGS'] = 'x'\nDDP(m)", ("torch",)),
+            ("import torch\nfrom worker_client import inprocess", ("torch", *WRAPPER)),
+            ("import worker_client.inprocess.rank_assignment\nimport torch", ("torch", *WRAPPER)),
+            ("import torch\nfrom worker_client.inprocess import Wrapper", ("torch", *WRAPPER)),
+            ("import torch\nimport worker_client.inprocessing", ("torch",)),
+            ("import torch\nfrom worker_client import RankMonitorClient", ("torch",)),
+            ("import torch\nfrom worker_client import X\nfrom worker_client import inprocess", ("torch", *WRAPPER)),
+            ("from worker_client import inprocess", ()),
             ("import numpy", ()),
             ("if len(x) > 2:\n    import torch", ()),
             ("def main():\n    import torch", ()),
