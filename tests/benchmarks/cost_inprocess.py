@@ -48,7 +48,7 @@ def measure_wrapper(bench: Bench) -> list[Row]:
 
     def once(subject: Subject) -> Measured:
         idle_s = watched_s + MARGIN_S
-        with Run(subject, "wrapped_idle", _options(idle_s + 2 * START_LIMIT_S, "--bare")) as run:
+        with Run(subject, "bare_idle", _options(idle_s + 2 * START_LIMIT_S)) as run:
             bare = _Job.idle(run, theirs=frozenset())
             with Run(subject, "wrapped_idle", _options(idle_s)) as other:
                 wrapped = _Job.idle(other, theirs=frozenset(bare.pids))
@@ -76,8 +76,8 @@ def measure_wrapper(bench: Bench) -> list[Row]:
     return rows
 
 
-def _options(idle_s: float, *more: str) -> JobOptions:
-    return JobOptions(world_size=WORLD_SIZE, max_restarts=0, wrapped=True, arguments=(f"{idle_s:g}", str(PINGS), *more))
+def _options(idle_s: float) -> JobOptions:
+    return JobOptions(world_size=WORLD_SIZE, max_restarts=0, wrapped=True, arguments=(f"{idle_s:g}", str(PINGS)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,11 @@ import torch
 import torch.distributed as dist
 from wrapping import TUNED_S, call_wrapped
 
+try:  # what changes in a script that moves over
+    from worker_client import inprocess
+except ImportError:
+    from nvidia_resiliency_ext import inprocess  # pyright: ignore
+
 PACE_S = 0.002  # the function is in Python code that often, as a training step is
 FOR_EVER_S = 3600
 
@@ -100,5 +105,5 @@ given = parser.parse_args()
 durations_s = {name: float(value) for name, _, value in (entry.partition("=") for entry in given.durations_s)}
 signal.signal(signal.SIGUSR1, note_fault)
 signal.signal(signal.SIGUSR2, note_end)
-call_wrapped(train, **{**(TUNED_S if given.tuned else {}), **durations_s})
+call_wrapped(inprocess, train, **{**(TUNED_S if given.tuned else {}), **durations_s})
 record("returned")

@@ -8,6 +8,11 @@ from typing import Any
 import torch.distributed  # noqa: F401  # pyright: ignore[reportUnusedImport]  (as in a training script)
 from wrapping import call_wrapped
 
+try:  # what changes in a script that moves over
+    from worker_client import inprocess
+except ImportError:
+    from nvidia_resiliency_ext import inprocess  # pyright: ignore
+
 
 def nothing(call: Any) -> None:  # noqa: ANN401  (of two products)
     record("entered", call=number)
@@ -16,5 +21,5 @@ def nothing(call: Any) -> None:  # noqa: ANN401  (of two products)
 
 for number in range(int(sys.argv[1])):
     record("calling", call=number)
-    call_wrapped(nothing)
+    call_wrapped(inprocess, nothing)
     record("returned", call=number)

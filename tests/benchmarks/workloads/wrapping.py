@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,19 +15,20 @@ TUNED_S = {  # what lets the reference restart soonest: shorter intervals keep i
     "last_call_wait": 0.01,
 }
 
-_client = os.environ["BENCH_CLIENT"].partition(".")[0]
-_inprocess: Any = importlib.import_module(f"{_client}.inprocess")
 _calls = 0
 
 
-def call_wrapped(fn: Callable[[Any], Any], **durations_s: float) -> Any:  # noqa: ANN401  (what the function returns)
-    """Calls `fn` under a Wrapper with those durations; it is given the CallWrapper.
+def call_wrapped(inprocess: Any, fn: Callable[[Any], Any], **durations_s: float) -> Any:  # noqa: ANN401  (of two products)
+    """Calls `fn` under a Wrapper of that module with those durations; it is given the CallWrapper.
 
     Each call has a port of its own beside MASTER_PORT: one store does not serve two calls of the reference.
     """
     global _calls
     _calls += 1
-    fn.__annotations__["call"] = _inprocess.CallWrapper
+    package = inprocess.__name__.partition(".")[0]
+    if package != os.environ["BENCH_CLIENT"].partition(".")[0]:
+        raise RuntimeError(f"cannot measure {os.environ['BENCH_CLIENT']}: {package} was imported in its place")
+    fn.__annotations__["call"] = inprocess.CallWrapper
     durations = {name: timedelta(seconds=value) for name, value in durations_s.items()}
     store: dict[str, Any] = {"port": int(os.environ["MASTER_PORT"]) + _calls}
-    return _inprocess.Wrapper(store_kwargs=store, **durations)(fn)(None)
+    return inprocess.Wrapper(store_kwargs=store, **durations)(fn)(None)
