@@ -20,7 +20,12 @@ class CallChecks:
     forgets: bool
     complaints: list[str] = field(default_factory=list[str])
     decisions: dict[Position, Begin] = field(default_factory=dict[Position, Begin])
-    began: dict[Position, set[Position]] = field(default_factory=dict[Position, "set[Position]"])
+    heard: dict[Position, list[tuple[SimulatedRank, Begin]]] = field(
+        default_factory=dict[Position, "list[tuple[SimulatedRank, Begin]]"]
+    )
+    began: dict[Position, list[tuple[SimulatedRank, Position]]] = field(
+        default_factory=dict[Position, "list[tuple[SimulatedRank, Position]]"]
+    )
     numbers: dict[Position, dict[int, SimulatedRank]] = field(
         default_factory=dict[Position, "dict[int, SimulatedRank]"]
     )
@@ -32,12 +37,22 @@ class CallChecks:
 
     def note_began(self, rank: SimulatedRank, active: int) -> None:
         position = (rank.call, rank.iteration)
-        self.began.setdefault(position, set()).add((rank.size, active))
+        began = self.began.setdefault(position, [])
+        began.append((rank, (rank.size, active)))
+        # Who has died or was refused cannot harm those that go on under a supervisor which never knew of it.
+        sizes = {sizes for other, sizes in began if not self.forgets or (other.alive and not other.out)}
         holder = self.numbers.setdefault(position, {}).setdefault(rank.rank, rank)
-        if len(self.began[position]) > 1:
-            self.complaints.append(f"two world sizes in iteration {position}: {self.began[position]}")
+        if len(sizes) > 1:
+            self.complaints.append(f"two world sizes in iteration {position}: {sizes}")
         if holder is not rank and not self.forgets:
             self.complaints.append(f"number {rank.rank} was given twice in iteration {position}")
+
+    def note_heard(self, rank: SimulatedRank, order: Begin) -> None:
+        """No two that live go on by different decisions of one number."""
+        heard = self.heard.setdefault((order.call, order.iteration), [])
+        heard.append((rank, order))
+        if any(other.alive and not other.out and decided != order for other, decided in heard):
+            self.complaints.append(f"two decisions for one iteration: {[decided for _, decided in heard]}")
 
     def note_event(self, kind: str, at: int, machine: State, *, now_s: float) -> None:
         position = (machine.call, at)
@@ -68,7 +83,7 @@ class CallChecks:
     def note_order(self, order: ToRank, machine: State) -> None:
         if isinstance(order, Begin):
             known = self.decisions.setdefault((order.call, order.iteration), order)
-            if known != order:
+            if known != order and not self.forgets:
                 self.complaints.append(f"two decisions for one iteration: {known} and {order}")
             if order.iteration <= machine.iteration and (order.call, order.iteration - 1) in self.committed:
                 self.complaints.append(f"{order} after that iteration was committed")

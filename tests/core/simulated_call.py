@@ -65,7 +65,8 @@ class SimulatedCall:
         self.machine = iteration.initial_state(self.world_size)
         self.nodes = [local_call.initial_state() for _ in range(nodes)]
         self.ranks = [SimulatedRank(member, self.world_size) for member in range(self.world_size)]
-        self.checks = CallChecks(bool(odds.forgets))
+        self.checks = CallChecks(bool(odds.forgets) or odds.forgets_decision)
+        self.forgotten_decision = self.random.randrange(1, 4) if odds.forgets_decision else 0
         self.complaints = self.checks.complaints
         self.ends: list[orders.EndCall] = []
         self.replaced = 0
@@ -87,6 +88,7 @@ class SimulatedCall:
         for number in range(len(self.nodes)):
             self.tell_node(number, local_call.CycleBegun(number * self.per_node, self.per_node, self.world_size))
         for rank in self.ranks:
+            rank.delay_s = self.random.uniform(0.0005, 0.0015)
             self.after(self.random.uniform(0, 1), lambda rank=rank: self._enter(rank, 1))
         if self.chance(self.odds.forgets):
             self.after(self.random.uniform(1, 20), self._forget_everything)
@@ -137,6 +139,9 @@ class SimulatedCall:
             match action:
                 case orders.Tell(members, order):
                     self.checks.note_order(order, self.machine)
+                    if isinstance(order, Begin) and order.iteration == self.forgotten_decision:
+                        self.forgotten_decision = 0
+                        self.after(self.random.uniform(0, 0.002), self._forget_everything)
                     for number in range(len(self.nodes)):
                         ordered = local_call.Ordered(members, order)
                         self.tell_node(number, ordered)
@@ -164,7 +169,8 @@ class SimulatedCall:
         for rank in self.ranks:
             if rank.alive:
                 rank.connection = 0
-                self.after(self.random.uniform(0, 2), lambda rank=rank: self._reconnect(rank))
+                away_s = 20.0 if self.chance(self.odds.silent) else self.random.uniform(0, 2)
+                self.after(away_s, lambda rank=rank: self._reconnect(rank))
             else:
                 self._node_of(rank, local_call.RankEnded(self._local(rank), "killed", failed=True))
 
@@ -180,7 +186,9 @@ class SimulatedCall:
     def _tell_rank(self, rank: SimulatedRank, order: ToRank) -> None:
         connection = rank.connection
         if connection:
-            self.after(0.001, lambda: self._hear(rank, order) if rank.connection == connection and rank.alive else None)
+            self.after(
+                rank.delay_s, lambda: self._hear(rank, order) if rank.connection == connection and rank.alive else None
+            )
 
     def say(self, rank: SimulatedRank, word: FromRank) -> None:
         connection = rank.connection
@@ -296,7 +304,7 @@ class SimulatedCall:
             self._connect(rank)
             self.say(rank, rank.entry(SETTINGS))
         # It waits for what becomes of the others; not where its connection is lost meanwhile.
-        rank.waits_for_decision = why is Leaving.FAULT and rank.stage is not Stage.ENTERING and not self.odds.forgets
+        rank.waits_for_decision = why is Leaving.FAULT and rank.stage is not Stage.ENTERING and not self.checks.forgets
         rank.out = f"left: {why!r}"
         rank.farewell = Leave(rank.call, rank.iteration, why, "SystemExit: 1")
         self.say(rank, rank.farewell)
@@ -353,7 +361,8 @@ class SimulatedCall:
                 rank.stage, rank.is_restarting = Stage.UNWINDING, True
                 self.after(self.random.uniform(0, 0.5), lambda: self._arrive(rank, (rank.call, at)))
             case Begin():
-                if rank.stage is Stage.RESTARTING and order.iteration == rank.iteration + 1:
+                if rank.stage is Stage.RESTARTING and order.iteration > rank.iteration:
+                    self.checks.note_heard(rank, order)
                     if not rank.assign(order):
                         self.complaints.append(f"rank {rank.member} lives and is told that it does not: {order}")
                     self._begin(rank)
@@ -370,9 +379,9 @@ class SimulatedCall:
                     self.after(self.random.uniform(0, 1), lambda: self._enter(rank, rank.call + 1))
             case Refused(_, reason):
                 rank.out = reason
-                if rank.stands_in and not rank.was_away and not self.odds.forgets and "gone on without" in reason:
+                if rank.stands_in and not rank.was_away and not self.checks.forgets and "gone on without" in reason:
                     self.complaints.append(f"the new process of rank {rank.member} was refused: {reason}")
-                if self.odds.forgets == 0 and not is_excused_refusal(reason):
+                if not self.checks.forgets and not is_excused_refusal(reason):
                     self.complaints.append(f"rank {rank.member} was refused: {reason}")
                 self.after(1.0, lambda: self._die(rank))
             case Exchanged():

@@ -15,6 +15,8 @@ class Odds:
     hangs: float = 0.05
     disconnects: float = 0.1
     forgets: float = 0.0
+    forgets_decision: bool = False  # everything, just after a decision, which not all may have heard
+    silent: float = 0.0  # how many are away for longer than they are waited for, when everything is forgotten
     discarded: float = 0.0
     spawn_fails: float = 0.2
     late: float = 0.3
@@ -28,6 +30,7 @@ class SimulatedRank:
     world_size: int
     alive: bool = True
     connection: int = 0  # counts; 0: none now
+    delay_s: float = 0.001  # until it hears
     stage: Stage | None = None
     call: int = 0
     iteration: int = 0

@@ -254,7 +254,7 @@ class CallWrapper:
         decision = self._coordination.arrive(self.wrapper.barrier_timeout)
         self._watch.on()
         self._assign(decision.iteration, decision)
-        self.state.advance()
+        self.state.advance(decision.iteration)
         self._enter_iteration()
         collect_garbage()
 

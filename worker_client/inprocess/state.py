@@ -88,9 +88,9 @@ class State:
         self.active_rank, self.active_world_size = None, None
         self.mode = Mode.INITIALIZED
 
-    def advance(self) -> None:
-        """Go on to the next iteration."""
-        self.iteration += 1
+    def advance(self, iteration: int | None = None) -> None:
+        """Go on to the next iteration, or to that one: after a supervisor's death, a number may be left out."""
+        self.iteration = self.iteration + 1 if iteration is None else iteration
         self.fn_exception = None
 
     def freeze(self) -> FrozenState:

@@ -120,7 +120,9 @@ class State(msgspec.Struct):
     replay_chars: int = 0
     begun_at: int = 0  # the iteration before which nothing has to be known: what is kept for late ones begins there
     decision: Begin | None = None  # the last one
+    previous: int = -1  # the iteration that the last decision has ended
     is_rebuilt: bool = False  # what was decided before is not known
+    skips_number: bool = False  # who is missing, and may live, may have been told to begin the next iteration
     newcomers: dict[int, Newcomer] = msgspec.field(default_factory=dict[int, Newcomer])  # absent, but may join
     lost_newcomers: list[tuple[str, int]] = msgspec.field(default_factory=list[tuple[str, int]])  # node, member
 
@@ -144,6 +146,11 @@ class State(msgspec.Struct):
     exchanged: dict[str, Exchanged] = msgspec.field(default_factory=dict[str, Exchanged])
 
     @property
+    def next_iteration(self) -> int:
+        """A number is given once: what was decided before may have reached somebody who does not answer any more."""
+        return self.iteration + (2 if self.skips_number else 1)
+
+    @property
     def can_replay(self) -> bool:
         """Whether a rank that joins late can be told everything that was decided."""
         return not self.is_rebuilt and self.replay_chars <= REPLAY_CHARS_MAX
@@ -163,6 +170,7 @@ def open_call(state: State, call: int, settings: CallSettings) -> None:
     state.members, state.entries, state.held = {}, {}, []
     state.history, state.replay, state.replay_chars = [], [], 0
     state.begun_at, state.decision, state.is_rebuilt, state.lost_newcomers = 0, None, False, []
+    state.previous, state.skips_number = -1, False
     begin_iteration(state)
 
 
@@ -246,5 +254,5 @@ def entered(state: State) -> Entered:
 
 def begin_anew(state: State) -> None:
     """With the next iteration; what is kept for late ones, too."""
-    state.begun_at = state.iteration + 1
+    state.begun_at = state.next_iteration
     state.history, state.replay, state.replay_chars, state.is_rebuilt = [], [], 0, False

@@ -101,7 +101,7 @@ def _come_back(state: State, node: str, member: int, word: Enter) -> Orders:
     if member not in state.members:
         return refuse(member, word.call, late_sentence(state, member))
     is_entering = word.stage is Stage.ENTERING and (state.can_replay or state.iteration == state.begun_at)
-    has_missed = word.stage is Stage.RESTARTING and word.iteration == state.iteration - 1
+    has_missed = word.stage is Stage.RESTARTING and word.iteration == state.previous
     is_here = word.stage is not Stage.ENTERING and word.iteration == state.iteration
     if word.call != state.call or not (is_entering or has_missed or is_here):
         why = f"came back to iteration {word.iteration} of call {word.call}, which is not known any more"
@@ -186,6 +186,12 @@ def rebuilt_world_size(state: State) -> int:
     return max(sizes, default=state.world_size)
 
 
+def can_rebuild(state: State) -> bool:
+    """Whether nobody is waited for: all ranks of the newest iteration are here, or all that live."""
+    living = [member for member in range(state.world_size) if member not in state.ended]
+    return len(newest(state)) >= rebuilt_world_size(state) or all(member in state.entries for member in living)
+
+
 def rebuild(state: State) -> Orders:
     """The call as its ranks say that it stands. Who is not there by now is lost; what was decided before is unknown."""
     here, world_size = newest(state), rebuilt_world_size(state)
@@ -216,7 +222,9 @@ def rebuild(state: State) -> Orders:
         else:
             orders += stand(state, member, word)
     if state.is_open and len(here) < world_size:
+        state.skips_number = any(member not in here and member not in state.ended for member in range(state.world_size))
         text = f"did not come back within {state.settings.heartbeat_timeout_s:.0f} s after its supervisor was lost"
+        text = text if state.skips_number else "ended while its supervisor was away"
         for rank in sorted(set(range(world_size)) - set(state.numbers)):
             book.add_fault(state, -1 - rank, Interruption.UNRESPONSIVE, text, rank=rank)
     text = f"iteration {state.iteration} of call {state.call} goes on with {len(here)} of {world_size} ranks"

@@ -96,6 +96,8 @@ def _hear(state: State, node: str, told: Told, now_s: float) -> Orders:
         case _ if isinstance(state.phase, Rebuilding):
             if len(state.held) < HELD_WORDS_MAX:
                 state.held.append((node, told))
+            if isinstance(told.word, Lost):
+                state.ended[told.member] = told.word.reason
             return []
         case Lost():
             return hearing.hear_lost(state, told.member, told.word)
@@ -117,8 +119,7 @@ def _go_on(state: State, now_s: float, units_left: int) -> Orders | None:
             is_complete = len(state.entries) >= state.world_size - len(state.absent)
             return entry.first_iteration(state) if is_complete else None
         case Rebuilding(until_s):
-            is_complete = len(entry.newest(state)) >= entry.rebuilt_world_size(state)
-            return _rebuild(state, now_s) if is_complete or now_s >= until_s else None
+            return _rebuild(state, now_s) if entry.can_rebuild(state) or now_s >= until_s else None
         case Running() | LastCall() | Restarting():
             pass
         case _:
@@ -215,7 +216,7 @@ def _decide(state: State, now_s: float) -> Orders:
         return hearing.give_up(state, f"cannot restart iteration {state.iteration}: no rank said how many ranks it had")
     plan = joining.plan(state, world_size)
     anew = bool(plan.joining)
-    decision = Begin(state.call, state.iteration + 1, plan.world_size, plan.terminated_ranks, anew)
+    decision = Begin(state.call, state.next_iteration, plan.world_size, plan.terminated_ranks, anew)
     before, stayed = len(state.members) + len(state.gone), (*state.members, *state.left)
     gone, after = sorted(set(state.gone) - set(plan.new)), faults_sentence(state.faults)
     late = sorted(set(state.replacing) - set(plan.new))
@@ -223,7 +224,7 @@ def _decide(state: State, now_s: float) -> Orders:
     joining.admit(state, plan)
     book.remember(state, decision)
     state.decision = decision
-    state.iteration += 1
+    state.previous, state.iteration, state.skips_number = state.iteration, decision.iteration, False
     book.begin_iteration(state)
     state.phase = Running()
     orders: Orders = [Tell(stayed, decision)]
@@ -252,7 +253,7 @@ def _deserted(state: State) -> Orders:
     """Those who left wait for what becomes of the others: nobody begins the next iteration."""
     reason = deserted_sentence(state.call, state.absent)
     world_size = state.world_size if state.assigned_world_size is None else state.assigned_world_size
-    nobody = Begin(state.call, state.iteration + 1, world_size, tuple(range(world_size)))
+    nobody = Begin(state.call, state.next_iteration, world_size, tuple(range(world_size)))
     told: Orders = [Tell(tuple(state.left), nobody)] if state.left else []
     book.close(state, Over(reason))
     return [*told, Say("call_lost", reason, state.iteration), EndCall(state.call, stands=False, reason=reason)]

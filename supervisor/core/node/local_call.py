@@ -165,7 +165,7 @@ class _Book:
             return
         if rank.place is not Place.IN or word.call != rank.call:
             return
-        if isinstance(word, Value) and word.iteration == rank.iteration + 1:
+        if isinstance(word, Value) and word.iteration > rank.iteration:
             self._tell(local_rank, word)  # It has come back in the midst of the assignment, ahead of what we know.
         if word.iteration != rank.iteration:
             return

@@ -408,8 +408,23 @@ def test_a_coordinator_without_memory_waits_for_the_missing_as_long_as_for_a_sil
     assert calls.said() == ["call_rebuilt", "iteration_interrupted"]
     assert [record.rank for told in calls.state.faults.values() for record in told.values()] == [2]
     calls.say((0, Reported(1, 4)), (2, Reported(1, 4))).arrive(0, 2)
-    assert calls.told(Begin) == [Tell((0, 2), Begin(1, 5, 3, (2,)))]
-    assert len(calls.say(back(1, Stage.RUNNING, at=4)).told(Refused)) == 1
+    assert calls.told(Begin) == [Tell((0, 2), Begin(1, 6, 3, (2,)))]  # Rank 1 may be in 5.
+    assert len(calls.say(back(1, Stage.RUNNING, at=5)).told(Refused)) == 1
+    assert calls.say(back(0, Stage.RESTARTING, at=4)).told(Begin) == [Tell((0,), Begin(1, 6, 3, (2,)))]
+
+
+def test_a_coordinator_without_memory_does_not_wait_for_who_is_known_to_have_ended() -> None:
+    calls = Calls(3).say((1, Lost(Interruption.TERMINATED, "ended", failed=False)))
+    calls.say(back(0, Stage.RUNNING, at=4), back(2, Stage.RUNNING, at=4, rank=1))
+    assert calls.said() == ["call_rebuilt", "iteration_interrupted"]
+    (told,) = [record for told in calls.state.faults.values() for record in told.values()]
+    assert (told.rank, told.reason) == (2, "ended while its supervisor was away")
+
+
+def test_who_ends_while_the_call_is_rebuilt_is_not_waited_for() -> None:
+    calls = Calls(3).say(back(0, Stage.RUNNING, at=4), back(2, Stage.RUNNING, at=4, rank=1))
+    calls.say((1, Lost(Interruption.TERMINATED, "was killed", failed=True)))
+    assert calls.said() == ["call_rebuilt", "iteration_interrupted"]
 
 
 # --- everything at once --------------------------------------------------------------------------------------------
@@ -421,6 +436,8 @@ ODDS = {
     "late": Odds(fails=0.4, dies=0.15, leaves=0.02, disconnects=0.1, late=0.8),
     "leaving": Odds(fails=0.1, leaves=0.3, discarded=0.1, disconnects=0.2),
     "supervisors start again": Odds(forgets=1.0, disconnects=0.0),
+    "supervisors start again, and not all come back": Odds(forgets=1.0, disconnects=0.0, silent=0.3),
+    "supervisors end with a decision": Odds(forgets_decision=True, disconnects=0.0, silent=0.3),
 }
 
 
