@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
 from pathlib import Path
 
 from tests.e2e.alone import SCRIPT, Alone, alone
+from tests.e2e.launch import wait_until
 
 WORLD_SIZE = 4
 ALL = range(WORLD_SIZE)
+ROUNDS = 4
 
 
 def begin(job: Alone) -> None:
@@ -121,3 +125,17 @@ def test_under_torchrun_too(tmp_path: Path):
         assert job.codes() == [0], job.explained()
         assert len(job.traced("returned")) == WORLD_SIZE
         job.until_nothing_is_left()
+
+
+def test_at_any_moment_of_a_restart(tmp_path: Path):
+    dice = random.Random(os.fsencode(tmp_path))
+    with alone(tmp_path, WORLD_SIZE) as job:
+        begin(job)
+        for _ in range(ROUNDS):
+            before = job.latest()
+            job.order("fail", dice.randrange(WORLD_SIZE))
+            with contextlib.suppress(AssertionError):  # At some random moment, or not at all.
+                wait_until(lambda: job.latest() > before, timeout_s=dice.uniform(0, 0.05), what="a restart")  # noqa: B023
+            until_another(job, job.kill_supervisor())
+            job.until(lambda: job.latest() > before and job.entered(job.latest()) == set(ALL), "the restart")  # noqa: B023
+        succeed(job, *ALL)
