@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -120,7 +121,7 @@ def test_starts_that_fail_are_further_and_further_apart(
     for _ in range(4000):
         assert successor.find() is None
         now_s += 0.1
-    assert [round(later - start) for start, later in zip(starts[:-1], starts[1:], strict=True)] == [
+    assert [round(later - start) for start, later in itertools.pairwise(starts)] == [
         1, 2, 4, 8, 16, 32, 60, 60, 60, 60, 60,
     ]  # fmt: skip
     assert "training goes on" in caplog.text
