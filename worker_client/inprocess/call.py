@@ -92,8 +92,9 @@ class CallWrapper:
             ending.callback(self._end_monitor_thread)
             self._monitor_thread.start()
             self.progress_watchdog.start()
-            self._connection.attach(self._coordination, self._watch)
-            ending.enter_context(MonitorFiles(wrapper, self.state.initial_rank, self._connection.supervisor_pid))
+            files = MonitorFiles(wrapper, self.state.initial_rank)
+            ending.enter_context(files)
+            self._connection.attach(self._coordination, self._watch, files.supervised_by)
             self._entered = self._coordination.enter(wrapper.barrier_timeout)
             self._ending = ending.pop_all()
 

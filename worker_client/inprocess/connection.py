@@ -5,7 +5,7 @@ The rank's one connection, which its heartbeats use too. A rank that nobody supe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from worker_client import monitoring
 from worker_client.call_frames import CallEvent
@@ -28,6 +28,7 @@ class Connection:
         self._soft_timeout_s = soft_timeout_s
         self._coordination: Coordination | None = None
         self._watch: CallWatch | None = None
+        self._supervised_by: Callable[[int], None] = lambda pid: None
         endpoint = private_supervisor.endpoint(environment)
         self._is_open = True
         self._successor: PrivateSuccessor | None = None
@@ -40,16 +41,16 @@ class Connection:
         if self._successor is not None:
             self._monitoring.follow(self._successor.find)
 
-    def attach(self, coordination: Coordination, watch: CallWatch) -> None:
-        """From now on both hear of what comes. Raises InternalError where nobody can be spoken to."""
-        self._coordination, self._watch = coordination, watch
+    def attach(
+        self, coordination: Coordination, watch: CallWatch, supervised_by: Callable[[int], None] = lambda pid: None
+    ) -> None:
+        """From now on both hear of what comes, and `supervised_by` the supervisor's pid after each connection.
+
+        Raises InternalError where nobody can be spoken to.
+        """
+        self._coordination, self._watch, self._supervised_by = coordination, watch, supervised_by
         if not self._monitoring.listen(self):
             raise InternalError("cannot restart in the process: there is no connection to a supervisor; see its log")
-
-    @property
-    def supervisor_pid(self) -> int:
-        """0 where it is not known."""
-        return self._monitoring.supervisor_pid
 
     def say(self, frame: bytes) -> None:
         self._monitoring.say(frame)
@@ -83,6 +84,7 @@ class Connection:
         if self._watch is not None:
             self._watch.adopt(page)
         if self._coordination is not None:
+            self._supervised_by(self._monitoring.supervisor_pid)
             self._coordination.connected()
 
     def disconnected(self) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from worker_client.inprocess.wrap import Wrapper
 
 FILE_MODE = 0o600
+LEVEL = logging.INFO  # of the file, whatever the script shows elsewhere
 
 log = logging.getLogger("holdfast.inprocess")
 
@@ -20,36 +21,79 @@ log = logging.getLogger("holdfast.inprocess")
 class MonitorFiles:
     """In use within its block. A file that can't be written is a warning, not a fault of the training."""
 
-    def __init__(self, wrapper: Wrapper, initial_rank: int, supervisor_pid: int) -> None:
+    def __init__(self, wrapper: Wrapper, initial_rank: int) -> None:
+        self._rank = initial_rank
         self._logfile = _named(wrapper.monitor_process_logfile, initial_rank)
         self._pidfile = _named(wrapper.monitor_process_pidfile, initial_rank)
-        self._supervisor_pid = supervisor_pid
-        self._handler: logging.Handler | None = None
+        self._supervisor_pid = 0
+        self._log: _LogFile | None = None
 
     def __enter__(self) -> None:
-        if self._pidfile is not None and self._supervisor_pid:
-            try:
-                self._pidfile.touch(FILE_MODE)
-                self._pidfile.write_text(f"{self._supervisor_pid}\n")
-            except OSError as error:
-                log.warning("cannot write monitor_process_pidfile: %s", error)
         if self._logfile is not None:
             try:
-                self._logfile.touch(FILE_MODE)
-                self._handler = logging.FileHandler(self._logfile)
+                self._log = _LogFile(self._logfile)
             except OSError as error:
                 log.warning("cannot write monitor_process_logfile: %s", error)
-                return
-            self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-            log.addHandler(self._handler)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
     ) -> None:
-        if self._handler is not None:
-            log.removeHandler(self._handler)
-            self._handler.close()
-            self._handler = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def supervised_by(self, pid: int) -> None:
+        """By that process from now on. 0: not known."""
+        if not pid or pid == self._supervisor_pid:
+            return
+        self._supervisor_pid = pid
+        log.info("rank %d: pid %d is supervised by pid %d", self._rank, os.getpid(), pid)
+        if self._pidfile is not None:
+            try:
+                _write(self._pidfile, f"{pid}\n")
+            except OSError as error:
+                log.warning("cannot write monitor_process_pidfile: %s", error)
+
+
+class _LogFile(logging.Filter):
+    """The logger's records from LEVEL on, without showing any of them elsewhere that would not be shown anyway."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        path.touch(FILE_MODE)
+        self._handler = logging.FileHandler(path)
+        self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        self._level_before = log.level
+        self._is_lowered = log.getEffectiveLevel() > LEVEL
+        if self._is_lowered:
+            log.setLevel(LEVEL)
+        log.addFilter(self)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether it is shown elsewhere."""
+        if record.levelno >= LEVEL:
+            self._handler.handle(record)
+        if not self._is_lowered or log.level != LEVEL:
+            return True
+        shown_from = self._level_before or (log.parent.getEffectiveLevel() if log.parent else 0)
+        return record.levelno >= shown_from
+
+    def close(self) -> None:
+        log.removeFilter(self)
+        if self._is_lowered and log.level == LEVEL:
+            log.setLevel(self._level_before)
+        self._handler.close()
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all: another rank may write the same file, and a script may wait for it."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+    unfinished.replace(path)
 
 
 def _named(path: str | None, initial_rank: int) -> Path | None:
