@@ -247,3 +247,19 @@ def test_nothing_is_news_once_the_workers_are_being_ended() -> None:
     play >> RankEnded(0, "was killed by SIGTERM", True) << ()
     play >> RankSaid(1, Reported(1, 0)) << ()
     play >> Ordered((0, 1), Interrupt(1, 0)) << ()
+
+
+def test_nobody_waits_at_the_entry_of_a_call_for_a_process_that_stands_in() -> None:
+    play = begun(3)
+    play >> RankEnded(1, "was killed by SIGKILL", failed=True)
+    play >> RankStarted(1)
+    play >> RankSaid(1, enter(1, 3))
+    assert play.of(TellCoordinator) == [told((1, enter(1, 3)))]
+    play >> Ordered((0, 2, 1), Committed(1, 0))
+    assert [local_call.excuse(play.state, local_rank) for local_rank in (0, 1)] == [Excuse.NONE, Excuse.OPEN]
+    play >> RankSaid(0, enter(0, 3, call=2))
+    assert play.of(TellCoordinator) == []
+    play >> RankSaid(2, enter(2, 3, call=2))
+    assert play.of(TellCoordinator) == [told((0, enter(0, 3, call=2)), (2, enter(2, 3, call=2)))]
+    play >> RankSaid(1, enter(1, 3, call=2))
+    assert play.of(TellCoordinator) == [told((1, enter(1, 3, call=2)))]
