@@ -17,7 +17,7 @@ from supervisor.core.calls.book import (
     Running,
     State,
 )
-from supervisor.core.calls.orders import Orders, Say, Tell, refuse
+from supervisor.core.calls.orders import EndCall, Orders, Say, Tell, refuse
 from supervisor.core.calls.words import (
     Arrive,
     Barrier,
@@ -73,6 +73,10 @@ def hear_enter(state: State, node: str, member: int, word: Enter, *, now_s: floa
 
 
 def _come_in(state: State, node: str, member: int, word: Enter, now_s: float) -> Orders:
+    if word.call == state.call - 1 and word.stage is Stage.COMPLETING:
+        return [Tell((member,), Committed(word.call, word.iteration))]  # Who is in this call was told so.
+    if word.call == state.call + 1 and word.stage is Stage.ENTERING and isinstance(state.phase, Rebuilding):
+        return [*_conclude(state), *hear_enter(state, node, member, word, now_s=now_s)]
     if word.call != state.call:
         reason = (
             f"cannot begin: rank {member} is at call {word.call} while others are at call {state.call}; "
@@ -190,6 +194,20 @@ def can_rebuild(state: State) -> bool:
     """Whether nobody is waited for: all ranks of the newest iteration are here, or all that live."""
     living = [member for member in range(state.world_size) if member not in state.ended]
     return len(newest(state)) >= rebuilt_world_size(state) or all(member in state.entries for member in living)
+
+
+def _conclude(state: State) -> Orders:
+    """Somebody has gone on to the next call: this one was committed, by a coordinator that is no more."""
+    here = newest(state)
+    state.committed = Committed(state.call, max((word.iteration for word in here.values()), default=0))
+    state.committed_on, state.held, state.entries = frozenset(range(state.world_size)), [], {}
+    book.close(state, Idle())
+    text = f"call {state.call} succeeded, before its supervisor was lost"
+    return [
+        Tell(tuple(here), state.committed),
+        Say("call_committed", text, state.committed.iteration),
+        EndCall(state.call, stands=True, reason=text),
+    ]
 
 
 def rebuild(state: State) -> Orders:

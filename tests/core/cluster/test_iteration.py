@@ -421,6 +421,20 @@ def test_a_coordinator_without_memory_does_not_wait_for_who_is_known_to_have_end
     assert (told.rank, told.reason) == (2, "ended while its supervisor was away")
 
 
+def test_a_coordinator_without_memory_learns_of_a_commit_from_who_has_gone_on() -> None:
+    calls = Calls(3).say(back(0, Stage.COMPLETING, at=4)).say((1, Enter(2, 1, 3, SETTINGS)))
+    assert calls.told(Committed) == [Tell((0,), Committed(1, 4))]
+    assert calls.say(back(2, Stage.COMPLETING, at=4)).told(Committed) == [Tell((2,), Committed(1, 4))]
+    calls.say((0, Enter(2, 0, 3, SETTINGS)), (2, Enter(2, 2, 3, SETTINGS)))
+    assert calls.told(Entered) == [Tell((1, 0, 2), Entered(2))]
+
+
+def test_who_has_gone_on_may_be_the_first_to_come_back() -> None:
+    calls = Calls(2).say((1, Enter(2, 1, 2, SETTINGS)))
+    assert calls.say(back(0, Stage.COMPLETING, at=4)).orders == (Tell((0,), Committed(1, 4)),)
+    assert calls.say((0, Enter(2, 0, 2, SETTINGS))).told(Entered) == [Tell((1, 0), Entered(2))]
+
+
 def test_who_ends_while_the_call_is_rebuilt_is_not_waited_for() -> None:
     calls = Calls(3).say(back(0, Stage.RUNNING, at=4), back(2, Stage.RUNNING, at=4, rank=1))
     calls.say((1, Lost(Interruption.TERMINATED, "was killed", failed=True)))
