@@ -39,9 +39,11 @@ def test_an_error_of_terminate_replaces_the_one_that_ended_the_rank(tmp_path: Pa
 
 def test_an_error_of_abort_does_not_stop_the_restart(tmp_path: Path):
     job = ran(tmp_path, "abort_fails", 2)
-    recovery = ["abort", "finalize", "health_check", "initialize", "health_check", "fn", "completion"]
+    recovery = ["finalize", "health_check", "initialize", "health_check", "fn", "completion"]
     for rank in range(2):
-        assert job.told(rank, *CALLBACKS)[-7:] == recovery
+        told = job.told(rank, *CALLBACKS)
+        told.remove("abort")  # Its thread may be faster than the function's.
+        assert told[-6:] == recovery
         assert job.one(rank, "returned")["value"] == 1
 
 
