@@ -1,0 +1,114 @@
+"""Ranks that wait inside C++ for rank 1, which fails before it comes: argv is the place, the fault and how often.
+
+A thread of each rank keeps a connection to ECHO_PORT meanwhile.
+"""
+# pyright: basic, reportPrivateImportUsage=false
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from worker_client import inprocess
+
+RANK = int(os.environ["RANK"])
+PLACE, FAULT, TIMES = sys.argv[1], sys.argv[2], int(sys.argv[3])
+PATIENCE = timedelta(minutes=20)
+WAIT_S = 60.0
+
+
+def note(what: str, **more: object) -> None:
+    line = json.dumps({"what": what, "rank": RANK, "pid": os.getpid(), "at": time.monotonic(), **more})
+    descriptor = os.open(os.environ["TRACE"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.write(descriptor, f"{line}\n".encode())
+    os.close(descriptor)
+
+
+class Bystander:
+    """A connection to another server of this host, opened while the wrapped function runs."""
+
+    def __init__(self) -> None:
+        self.is_kept = True
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with socket.create_connection(("127.0.0.1", int(os.environ["ECHO_PORT"]))) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # like a store's
+            while self.is_kept and not self._is_over.wait(0.01):
+                connection.sendall(b"x")
+                self.is_kept = connection.recv(1) == b"x"
+
+    def end(self) -> bool:
+        """Whether the connection was there to the end."""
+        self._is_over.set()
+        self._thread.join()
+        return self.is_kept
+
+
+def fail(iteration: int) -> None:
+    """Once all others have noted that they come to where they wait."""
+    deadline_s = time.monotonic() + WAIT_S
+    told = f'"what": "waits in {iteration}"'
+    while Path(os.environ["TRACE"]).read_text().count(told) < int(os.environ["WORLD_SIZE"]) - 1:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.002)
+    time.sleep(0.02)  # most of them are inside then; it must not matter
+    note("fault", iteration=iteration)
+    if FAULT == "kill":
+        os.kill(os.getpid(), 9)
+    raise ValueError("by intention")
+
+
+def wait(iteration: int) -> None:
+    match PLACE:
+        case "init":
+            note(f"waits in {iteration}")
+            dist.init_process_group("gloo", timeout=PATIENCE)
+        case "group":
+            dist.init_process_group("gloo", timeout=PATIENCE)
+            dist.new_group([0, 2])
+            note(f"waits in {iteration}")
+            dist.new_group()
+        case "own":
+            port = int(os.environ["MASTER_PORT"]) + 2 + iteration
+            store = dist.TCPStore(os.environ["MASTER_ADDR"], port, is_master=RANK == 0, timeout=PATIENCE)
+            note(f"waits in {iteration}")
+            store.wait(["what nobody sets"])
+    raise AssertionError("it did not wait for rank 1")
+
+
+bystanders: list[Bystander] = []
+
+
+@inprocess.Wrapper()
+def train(call: inprocess.CallWrapper | None = None) -> None:
+    assert call is not None
+    if not bystanders:
+        bystanders.append(Bystander())
+    note("fn", iteration=call.iteration, descriptors=len(os.listdir("/proc/self/fd")))
+    if call.iteration < TIMES:
+        if RANK != 1:
+            wait(call.iteration)
+        if PLACE == "group":
+            dist.init_process_group("gloo", timeout=PATIENCE)
+            dist.new_group([0, 2])
+        fail(call.iteration)
+    dist.init_process_group("gloo", timeout=PATIENCE)
+    value = torch.ones(1)
+    dist.all_reduce(value)
+    assert value.item() == int(os.environ["WORLD_SIZE"])
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+train()
+note("returned", is_kept=bystanders[0].end())
