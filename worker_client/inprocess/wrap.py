@@ -49,8 +49,9 @@ class Wrapper:
     The wrapped function is called on the main thread of every rank. It returns what the function returns on ranks that
     are active in the last iteration, None on the others. With `enabled=False` it is the function itself.
 
-    Intervals are upper bounds: nothing here polls. `store_factory` and `store_kwargs` are accepted; ranks find each
-    other through the supervisor. Raises TypeError for a wrong type and ValueError for durations in a wrong order.
+    Intervals are upper bounds: nothing here polls. `store_factory(**store_kwargs)` is opened for a function that asks
+    its CallWrapper for a store; ranks find each other through the supervisor. Raises TypeError for a wrong type and
+    ValueError for durations in a wrong order.
     """
 
     def __init__(
