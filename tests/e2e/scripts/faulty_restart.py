@@ -121,6 +121,7 @@ class Rank:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self.is_at_the_end = False  # who dies now may die after the commit, which fails the job
         self.ended = -1  # the last iteration that a restart has ended here
         self._fault: Fault | None = None  # of that iteration, if this rank is its victim
         path = os.path.join(os.environ["TRACES"], f"{INITIAL_RANK}-{os.getpid()}.jsonl")
@@ -172,7 +173,8 @@ class Rank:
         def run() -> None:
             time.sleep(wait_s)
             self.note("fault", iteration=iteration, step="", kind="moment", wait_s=wait_s)
-            os.kill(os.getpid(), signal.SIGKILL)
+            if not self.is_at_the_end:
+                os.kill(os.getpid(), signal.SIGKILL)
 
         threading.Thread(target=run, daemon=True).start()
 
@@ -275,6 +277,8 @@ def train(call: CallWrapper = INJECTED) -> int:
     rank.note("fn", iteration=iteration, rank=os.environ["RANK"], world_size=os.environ["WORLD_SIZE"])
     faults, fault = rank.plan.faults(iteration, world_size), rank.own_fault(iteration, own, world_size)
     if not faults:
+        rank.is_at_the_end = True
+        time.sleep(MOMENT_MAX_S)
         return iteration
     if fault is not None:
         if fault.kind == "moment":
