@@ -17,8 +17,11 @@ from worker_client.inprocess.abort import (
     AbortPersistentCheckpointProcesses,
     AbortTorchDistributed,
     AbortTransformerEngine,
+    clear_after,
+    release_again,
 )
-from worker_client.inprocess.state import State
+from worker_client.inprocess.compose import Compose
+from worker_client.inprocess.state import FrozenState, State
 
 STATE = State(1, 4, active_rank=1, active_world_size=4, iteration=3).freeze()
 TRACE, STACKS = b"a trace", b"a trace with stacks"
@@ -59,7 +62,8 @@ class Torch:
         self.may_give_stacks = threading.Event()
         self.may_give_stacks.set()
         self.torch, self.distributed = ModuleType("torch"), ModuleType("torch.distributed")
-        self.c10d, self.bindings = ModuleType("distributed_c10d"), ModuleType("torch._C._distributed_c10d")
+        self.c10d: Any = ModuleType("distributed_c10d")
+        self.bindings = ModuleType("torch._C._distributed_c10d")
         self._set(self.torch, __version__="2.13.0+cpu", device=str, distributed=self.distributed)
         self._set(
             self.distributed,
@@ -188,6 +192,43 @@ def test_a_torch_that_has_moved_its_list_of_groups_is_still_destroyed(torch: Tor
     AbortTorchDistributed()(STATE)
     assert torch.calls == ["destroy"]
     assert "cannot list the process groups" in warnings.text
+
+
+def test_what_the_function_made_after_the_abort_goes_when_it_has_ended(torch: Torch):
+    """Else the next `init_process_group` would find a group, or be the second by its name on this rank alone."""
+    own = AbortTorchDistributed()
+    torch.is_initialized = False
+    own(STATE)
+    torch.is_initialized, torch.c10d._world.group_count = True, 1
+    clear_after(Compose(AbortTransformerEngine(), own))
+    assert torch.calls == ["destroy"]
+    assert torch.c10d._world.group_count == 0
+
+
+def test_a_group_that_was_never_finished_is_forgotten(torch: Torch):
+    own = AbortTorchDistributed()
+    torch.is_initialized, torch.c10d._world.group_count = False, 1
+    own(STATE)
+    clear_after(own)
+    assert torch.calls == []
+    assert torch.c10d._world.group_count == 0
+
+
+def test_an_abort_of_another_kind_is_not_followed_up(torch: Torch):
+    """A class of the user's that does not call ours, and one that has not run."""
+
+    class Own(AbortTorchDistributed):
+        def __call__(self, state: FrozenState) -> FrozenState:
+            return state
+
+    for each in (Own(), AbortTorchDistributed(), AbortTransformerEngine()):
+        torch.c10d._world.group_count = 1
+        if isinstance(each, Own):
+            each(STATE)
+        release_again(each, STATE)
+        clear_after(each)
+        assert torch.c10d._world.group_count == 1
+    assert torch.calls == []
 
 
 # --- the flight recorder -------------------------------------------------------------------------------------------
