@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from supervisor.core.calls.book import State
-from supervisor.core.calls.words import Begin, Committed, Exchanged, ToRank
+from supervisor.core.calls.words import Begin, Committed, Exchanged, Stage, ToRank
 from tests.core.simulated_rank import SimulatedRank
 
 DECISION_S = 30.0  # the longest absence of a living rank is 20 s; it is given up after 5
@@ -53,6 +53,12 @@ class CallChecks:
         heard.append((rank, order))
         if any(other.alive and not other.out and decided != order for other, decided in heard):
             self.complaints.append(f"two decisions for one iteration: {[decided for _, decided in heard]}")
+
+    def note_refused(self, rank: SimulatedRank, reason: str, *, may_be_silent: bool) -> None:
+        """Who waits for the decision when its supervisor is lost takes part in what is decided afterwards."""
+        is_ready = rank.stage is Stage.RESTARTING and not may_be_silent and not rank.was_away
+        if is_ready and "cannot take part" in reason and "when its supervisor came back" in reason:
+            self.complaints.append(f"rank {rank.member} was there, and was refused: {reason}")
 
     def note_event(self, kind: str, at: int, machine: State, *, now_s: float) -> None:
         position = (machine.call, at)

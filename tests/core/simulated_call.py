@@ -381,6 +381,7 @@ class SimulatedCall:
                 rank.out = reason
                 if rank.stands_in and not rank.was_away and not self.checks.forgets and "gone on without" in reason:
                     self.complaints.append(f"the new process of rank {rank.member} was refused: {reason}")
+                self.checks.note_refused(rank, reason, may_be_silent=self.odds.silent > 0)
                 if not self.checks.forgets and not is_excused_refusal(reason):
                     self.complaints.append(f"rank {rank.member} was refused: {reason}")
                 self.after(1.0, lambda: self._die(rank))

@@ -90,6 +90,7 @@ class Newcomer(msgspec.Struct):
 
     node: str
     entered: bool = False  # waits for the next iteration
+    stayed: bool = False  # the same process all the time, which only missed a decision: at the barrier still
 
 
 class Exchange(msgspec.Struct):

@@ -102,6 +102,9 @@ def _come_back(state: State, node: str, member: int, word: Enter) -> Orders:
             return told
         text = f"the new process of rank {member} waits, and joins the next iteration of call {state.call}"
         return [*told, Say("replacement_waits", text, state.iteration, member)]
+    if word.call == state.call and word.stage is Stage.RESTARTING and joining.stays(state, member):
+        state.newcomers[member].node = node
+        return []
     if member not in state.members:
         return refuse(member, word.call, late_sentence(state, member))
     is_entering = word.stage is Stage.ENTERING and (state.can_replay or state.iteration == state.begun_at)
@@ -229,6 +232,8 @@ def rebuild(state: State) -> Orders:
         if member not in here and word.stage is Stage.ENTERING:
             state.newcomers[member] = Newcomer(node, entered=True)  # It needs to know nothing of what was before.
             orders.append(Tell((member,), Underway(state.call)))
+        elif member not in here and word.stage is Stage.RESTARTING and len(here) < world_size:
+            state.newcomers[member] = Newcomer(node, entered=True, stayed=True)
         elif member not in here:
             orders += refuse(member, state.call, late_sentence(state, member))
     state.assigned_world_size = None if all(word.stage is Stage.ENTERING for word in here.values()) else world_size
@@ -240,9 +245,11 @@ def rebuild(state: State) -> Orders:
         else:
             orders += stand(state, member, word)
     if state.is_open and len(here) < world_size:
-        state.skips_number = any(member not in here and member not in state.ended for member in range(state.world_size))
+        living = set(range(state.world_size)) - set(state.ended)
+        state.skips_number = not living <= set(entries)
         text = f"did not come back within {state.settings.heartbeat_timeout_s:.0f} s after its supervisor was lost"
-        text = text if state.skips_number else "ended while its supervisor was away"
+        if not state.skips_number:
+            text = "ended, or had not heard the last decision, when its supervisor was lost"
         for rank in sorted(set(range(world_size)) - set(state.numbers)):
             book.add_fault(state, -1 - rank, Interruption.UNRESPONSIVE, text, rank=rank)
     text = f"iteration {state.iteration} of call {state.call} goes on with {len(here)} of {world_size} ranks"

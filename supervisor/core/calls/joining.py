@@ -86,6 +86,11 @@ def enter(state: State, node: str, member: int) -> bool:
     return True
 
 
+def stays(state: State, member: int) -> bool:
+    """Whether the member waits at the barrier of an iteration before, and joins the next one."""
+    return member in state.newcomers and state.newcomers[member].stayed
+
+
 def lose(state: State, member: int, *, may_come_again: bool) -> bool:
     """A new process is gone before it took part. False: it was none. Another one may be started at the next fault."""
     known = state.replacing.pop(member, None) or state.newcomers.pop(member, None)

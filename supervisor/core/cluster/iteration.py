@@ -25,7 +25,7 @@ from supervisor.core.calls.book import (
     Running,
     State,
 )
-from supervisor.core.calls.orders import EndCall, Order, Orders, Replace, Say, Tell
+from supervisor.core.calls.orders import EndCall, Order, Orders, Replace, Say, Tell, refuse
 from supervisor.core.calls.sentences import (
     begun_sentence,
     committed_sentence,
@@ -217,7 +217,8 @@ def _decide(state: State, now_s: float) -> Orders:
     plan = joining.plan(state, world_size)
     anew = bool(plan.joining)
     decision = Begin(state.call, state.next_iteration, plan.world_size, plan.terminated_ranks, anew)
-    before, stayed = len(state.members) + len(state.gone), (*state.members, *state.left)
+    stayed = (*state.members, *state.left, *(member for member in plan.new if joining.stays(state, member)))
+    before = len(state.members) + len(state.gone)
     gone, after = sorted(set(state.gone) - set(plan.new)), faults_sentence(state.faults)
     late = sorted(set(state.replacing) - set(plan.new))
     reserves = sum(not member.is_active for member in state.members.values()) if state.lost_active else 0
@@ -228,8 +229,8 @@ def _decide(state: State, now_s: float) -> Orders:
     book.begin_iteration(state)
     state.phase = Running()
     orders: Orders = [Tell(stayed, decision)]
-    if plan.new:
-        orders.append(Tell(plan.new, book.entered(state)))
+    if new := tuple(member for member in plan.new if member not in stayed):
+        orders.append(Tell(new, book.entered(state)))
     text = begun_sentence(
         state.iteration, len(state.members), before, gone, plan, later=late, has_reserves=reserves > 0
     )
@@ -255,5 +256,7 @@ def _deserted(state: State) -> Orders:
     world_size = state.world_size if state.assigned_world_size is None else state.assigned_world_size
     nobody = Begin(state.call, state.next_iteration, world_size, tuple(range(world_size)))
     told: Orders = [Tell(tuple(state.left), nobody)] if state.left else []
+    for member in state.newcomers:
+        told += refuse(member, state.call, reason) if joining.stays(state, member) else []
     book.close(state, Over(reason))
     return [*told, Say("call_lost", reason, state.iteration), EndCall(state.call, stands=False, reason=reason)]

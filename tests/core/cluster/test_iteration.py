@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from supervisor.core.calls import orders
 from supervisor.core.calls.book import Idle, LastCall, Over, Restarting, Running
@@ -37,8 +35,6 @@ from supervisor.core.calls.words import (
     Word,
 )
 from supervisor.core.cluster import iteration
-from tests.core.simulated_call import SimulatedCall
-from tests.core.simulated_rank import Odds
 
 SETTINGS = CallSettings(last_call_wait_s=1.0, barrier_timeout_s=60.0, heartbeat_timeout_s=30.0)
 
@@ -418,7 +414,15 @@ def test_a_coordinator_without_memory_does_not_wait_for_who_is_known_to_have_end
     calls.say(back(0, Stage.RUNNING, at=4), back(2, Stage.RUNNING, at=4, rank=1))
     assert calls.said() == ["call_rebuilt", "iteration_interrupted"]
     (told,) = [record for told in calls.state.faults.values() for record in told.values()]
-    assert (told.rank, told.reason) == (2, "ended while its supervisor was away")
+    assert (told.rank, told.reason) == (2, "ended, or had not heard the last decision, when its supervisor was lost")
+
+
+def test_who_had_not_heard_the_last_decision_joins_the_next_iteration() -> None:
+    calls = Calls(3).say(back(0, Stage.RUNNING, at=5), back(2, Stage.RESTARTING, at=4), back(1, Stage.RUNNING, at=5))
+    assert calls.said() == ["call_rebuilt", "iteration_interrupted"]
+    calls.say((0, Reported(1, 5)), (1, Reported(1, 5)), back(2, Stage.RESTARTING, at=4)).arrive(0, 1)
+    assert calls.told(Begin) == [Tell((0, 1, 2), Begin(1, 6, 3, (), True))]
+    assert calls.told(Refused) == []
 
 
 def test_a_coordinator_without_memory_learns_of_a_commit_from_who_has_gone_on() -> None:
@@ -439,26 +443,3 @@ def test_who_ends_while_the_call_is_rebuilt_is_not_waited_for() -> None:
     calls = Calls(3).say(back(0, Stage.RUNNING, at=4), back(2, Stage.RUNNING, at=4, rank=1))
     calls.say((1, Lost(Interruption.TERMINATED, "was killed", failed=True)))
     assert calls.said() == ["call_rebuilt", "iteration_interrupted"]
-
-
-# --- everything at once --------------------------------------------------------------------------------------------
-
-ODDS = {
-    "usual": Odds(),
-    "healthy but for connections": Odds(fails=0.1, dies=0.02, leaves=0.02, hangs=0.02, disconnects=0.4),
-    "deadly": Odds(fails=0.1, dies=0.3, leaves=0.1, disconnects=0.2, late=0.4),
-    "late": Odds(fails=0.4, dies=0.15, leaves=0.02, disconnects=0.1, late=0.8),
-    "leaving": Odds(fails=0.1, leaves=0.3, discarded=0.1, disconnects=0.2),
-    "supervisors start again": Odds(forgets=1.0, disconnects=0.0),
-    "supervisors start again, and not all come back": Odds(forgets=1.0, disconnects=0.0, silent=0.3),
-    "supervisors end with a decision": Odds(forgets_decision=True, disconnects=0.0, silent=0.3),
-}
-
-
-@pytest.mark.parametrize("name", ODDS)
-@settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 2**32), nodes=st.sampled_from([1, 2, 3]), per_node=st.sampled_from([1, 2, 4]))
-def test_whatever_happens(name: str, seed: int, nodes: int, per_node: int) -> None:
-    """Never two world sizes, one decision and one interruption for each iteration, nobody waits for ever."""
-    world = SimulatedCall(seed, nodes=nodes, per_node=per_node, odds=ODDS[name], units=seed % 4).run()
-    assert world.complaints == []

@@ -1,0 +1,31 @@
+"""Whatever goes wrong, in whatever order: many seeds of simulated calls, each with a mix of faults of its own."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.core.simulated_call import SimulatedCall
+from tests.core.simulated_rank import Odds
+
+ODDS = {
+    "usual": Odds(),
+    "healthy but for connections": Odds(fails=0.1, dies=0.02, leaves=0.02, hangs=0.02, disconnects=0.4),
+    "deadly": Odds(fails=0.1, dies=0.3, leaves=0.1, disconnects=0.2, late=0.4),
+    "late": Odds(fails=0.4, dies=0.15, leaves=0.02, disconnects=0.1, late=0.8),
+    "leaving": Odds(fails=0.1, leaves=0.3, discarded=0.1, disconnects=0.2),
+    "supervisors start again": Odds(forgets=1.0, disconnects=0.0),
+    "supervisors start again, and not all come back": Odds(forgets=1.0, disconnects=0.0, silent=0.3),
+    "supervisors end with a decision": Odds(forgets_decision=True, disconnects=0.0),
+    "supervisors end with a decision, and not all come back": Odds(forgets_decision=True, disconnects=0.0, silent=0.3),
+}
+
+
+@pytest.mark.parametrize("name", ODDS)
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), nodes=st.sampled_from([1, 2, 3]), per_node=st.sampled_from([1, 2, 4]))
+def test_whatever_happens(name: str, seed: int, nodes: int, per_node: int) -> None:
+    """Never two world sizes, one decision and one interruption for each iteration, nobody waits for ever."""
+    world = SimulatedCall(seed, nodes=nodes, per_node=per_node, odds=ODDS[name], units=seed % 4).run()
+    assert world.complaints == []
