@@ -8,8 +8,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
-from tests.worker_client.inprocess.scenario import FOR_EVER_S, INJECTED, RANK, NotedAbort, note, noting, scenario
+from tests.worker_client.inprocess.scenario import (
+    FOR_EVER_S,
+    INJECTED,
+    RANK,
+    WORLD_SIZE,
+    NotedAbort,
+    note,
+    noting,
+    scenario,
+)
 from worker_client import inprocess
 from worker_client.inprocess import CallWrapper, FrozenState
 
@@ -178,6 +188,9 @@ def aborted_from_a_thread() -> None:
     def train(call: CallWrapper = INJECTED) -> int:
         note("fn", iteration=call.iteration)
         if call.iteration == 0:
+            Path(f"begun-{RANK}").touch()
+            while len(list(Path().glob("begun-*"))) < WORLD_SIZE:
+                time.sleep(0.01)
             if RANK == 1:
                 threading.Thread(target=async_abort_main_thread, args=("a thread found it",)).start()
             time.sleep(FOR_EVER_S)
