@@ -58,6 +58,8 @@ def fail(call: Any) -> None:  # noqa: ANN401  (of two products)
         case "gil":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             record("fault")
+            # The signal by which stacks are asked for would end the sleep, and with it the hang.
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             ctypes.PyDLL(None).sleep(FOR_EVER_S)
         case _:
             raise AssertionError(given.fault)

@@ -41,6 +41,8 @@ def fail() -> None:
         case "sleep":
             time.sleep(FOR_EVER_S)
         case "gil":
+            # The signal by which stacks are asked for would end the sleep.
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {signal.SIGTERM})
             ctypes.PyDLL(None).sleep(int(FOR_EVER_S))
         case "stop":
             os.kill(os.getpid(), signal.SIGSTOP)

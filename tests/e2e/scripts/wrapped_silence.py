@@ -116,6 +116,8 @@ def be_beyond_reach() -> None:
     if CASE == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         note("fault")
+        # The signal by which stacks are asked for would end the sleep.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         ctypes.PyDLL(None).sleep(int(FOR_EVER_S))
     signal.signal(signal.SIGTERM, end)
     note("fault")
