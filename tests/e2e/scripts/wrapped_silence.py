@@ -126,8 +126,11 @@ def be_beyond_reach() -> None:
 
 
 def end(_signal: int, _frame: object) -> NoReturn:
-    note("sigterm")
-    os._exit(3)
+    """The restart is due as well, and may be raised in here."""
+    while True:
+        with contextlib.suppress(BaseException):
+            note("sigterm")
+            os._exit(3)
 
 
 def protected(call: CallWrapper) -> None:
