@@ -10,14 +10,13 @@ import contextlib
 import logging
 import os
 import sys
-import threading
-import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import timedelta
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from worker_client.call_frames import Entered, IterationDecided, Leaving
+from worker_client.inprocess import call_number
 from worker_client.inprocess.async_raise import MainThreadInterrupter, RankShouldRestart
 from worker_client.inprocess.attribution import Interruption
 from worker_client.inprocess.call_stores import CallStores
@@ -26,7 +25,7 @@ from worker_client.inprocess.compose import fresh
 from worker_client.inprocess.connection import Connection
 from worker_client.inprocess.coordination import Coordination
 from worker_client.inprocess.exception import HealthCheckError, InternalError, RestartAbort
-from worker_client.inprocess.failed_iteration import collect_garbage, forget
+from worker_client.inprocess.failed_iteration import collect_garbage, forget, in_a_line, story
 from worker_client.inprocess.monitor_files import MonitorFiles
 from worker_client.inprocess.monitor_thread import AtomicLock, MonitorThread
 from worker_client.inprocess.param_injection import inject
@@ -56,7 +55,7 @@ class CallWrapper:
         Raises ValueError where torch.distributed is initialised or this is not the main thread, BarrierTimeout where
         ranks are missing, InternalError where no supervisor can be had.
         """
-        _check_may_begin()
+        call_number.check_may_begin()
         self.wrapper = wrapper
         self.state = State.from_env()
         self.atomic_lock = AtomicLock()
@@ -74,8 +73,8 @@ class CallWrapper:
             ending.callback(self._variables.restore)
             self._connection = Connection(os.environ, rank=self.state.rank, soft_timeout_s=soft_timeout_s)
             ending.callback(self._connection.close)
-            self._call = _next_call()
-            ending.callback(_end_call)
+            self._call = call_number.begin()
+            ending.callback(call_number.end)
             self._stores = CallStores(wrapper, self._call, self._variables.as_launched)
             ending.callback(self._stores.forget)
             self._watch = CallWatch(self._connection.watch_changed)
@@ -231,10 +230,11 @@ class CallWrapper:
         self.atomic_lock.give_up()
         self._monitor_thread.note_reached(iteration)
         if cause is not None:
-            told = "".join(traceback.format_exception(cause))
+            told = story(cause)
             forget(cause)
+            is_first = self._coordination.fail(Interruption.EXCEPTION.name, in_a_line(cause))
             log.error("rank %d: iteration %d has failed:\n%s", self.state.rank, iteration, told)
-            if not self._coordination.fail(Interruption.EXCEPTION.name, _in_a_line(cause)):
+            if not is_first:
                 cause = None  # The restart, ordered before, has made the function raise this.
         elif not self._coordination.is_interrupted():
             self._coordination.fail(Interruption.EXCEPTION.name, "the function itself raised RankShouldRestart")
@@ -266,7 +266,7 @@ class CallWrapper:
             try:
                 self._restart_health_check(frozen)
             except Exception as error:  # a check says in its own words why the rank is unfit
-                raise HealthCheckError(f"cannot go on with rank {frozen.rank}: {_in_a_line(error)}") from error
+                raise HealthCheckError(f"cannot go on with rank {frozen.rank}: {in_a_line(error)}") from error
 
     def _assign_first(self, entered: Entered) -> None:
         """All assignments up to the iteration that begins: a rank that replaces a lost one has missed some."""
@@ -325,10 +325,10 @@ class CallWrapper:
         """This rank ends; the others go on without it. It stays until they do."""
         is_expected = isinstance(error, RankDiscarded) or self._is_deserted  # All ranks know of it.
         self.atomic_lock.give_up()
-        self._coordination.leave(Leaving.DISCARDED if is_expected else Leaving.FAULT, _in_a_line(error))
+        self._coordination.leave(Leaving.DISCARDED if is_expected else Leaving.FAULT, in_a_line(error))
         self._monitor_thread.note_reached(sys.maxsize)
         self._watch.end()
-        log.info("rank %d leaves the wrapped function: %s", self.state.rank, _in_a_line(error))
+        log.info("rank %d leaves the wrapped function: %s", self.state.rank, in_a_line(error))
         if not is_expected:
             with contextlib.suppress(InternalError):
                 self._coordination.wait_for_others(self.wrapper.barrier_timeout)
@@ -357,39 +357,3 @@ class _AssignmentStore:
             return self._coordination.exchange(name, value, rank=rank, timeout=timeout)
         finally:
             self._watch.on()
-
-
-# --- calls of this process -----------------------------------------------------------------------------------------
-
-_calls = 0
-_pid_in_call = 0
-
-
-def _check_may_begin() -> None:
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        raise ValueError(
-            "cannot call the wrapped function: `not torch.distributed.is_initialized()` does not hold; "
-            "initialise it in the wrapped function, or destroy its process groups before the call"
-        )
-    if threading.current_thread() is not threading.main_thread():
-        raise ValueError("cannot call the wrapped function: it has to be called on the main thread")
-    if _pid_in_call == os.getpid():
-        raise ValueError("cannot call the wrapped function: a wrapped function is running in this process already")
-
-
-def _next_call() -> int:
-    """Every rank counts its calls, so that the n-th of each is known to be the same."""
-    global _calls, _pid_in_call
-    _calls += 1
-    _pid_in_call = os.getpid()
-    return _calls
-
-
-def _end_call() -> None:
-    global _pid_in_call
-    _pid_in_call = 0
-
-
-def _in_a_line(error: BaseException) -> str:
-    return " ".join("".join(traceback.format_exception_only(error)).split())

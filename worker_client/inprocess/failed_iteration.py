@@ -13,6 +13,7 @@ from worker_client.inprocess.finalize import cuda_in_use
 
 YOUNG_GENERATION = 1  # the objects of the last moments; a search among all would take as long as the rest of a restart
 ERRORS_MAX = 10_000  # of one chain or group
+STORY_CHARACTERS_MAX = 16 * 1024  # a quarter of what a pipe holds that nobody reads: a restart waits for no reader
 
 
 def forget(error: BaseException) -> None:
@@ -34,3 +35,17 @@ def forget(error: BaseException) -> None:
 def collect_garbage() -> None:
     """Looks for cycles: among all objects where the process uses a GPU, whose memory a second model would not fit."""
     gc.collect() if cuda_in_use() is not None else gc.collect(YOUNG_GENERATION)
+
+
+def story(error: BaseException) -> str:
+    """Its traceback for the log; the middle of a very long one is left out."""
+    text = "".join(traceback.format_exception(error))
+    if len(text) <= STORY_CHARACTERS_MAX:
+        return text
+    half = STORY_CHARACTERS_MAX // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters are left out ...\n{text[-half:]}"
+
+
+def in_a_line(error: BaseException) -> str:
+    """Its kind and message, without line breaks."""
+    return " ".join("".join(traceback.format_exception_only(error)).split())

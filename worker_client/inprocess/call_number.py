@@ -1,0 +1,38 @@
+"""Which call of a wrapped function is this, and may this process begin one now?"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+_calls = 0
+_pid_in_call = 0
+
+
+def check_may_begin() -> None:
+    """Raises ValueError where torch.distributed is initialised, off the main thread, and within another call."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        raise ValueError(
+            "cannot call the wrapped function: `not torch.distributed.is_initialized()` does not hold; "
+            "initialise it in the wrapped function, or destroy its process groups before the call"
+        )
+    if threading.current_thread() is not threading.main_thread():
+        raise ValueError("cannot call the wrapped function: it has to be called on the main thread")
+    if _pid_in_call == os.getpid():
+        raise ValueError("cannot call the wrapped function: a wrapped function is running in this process already")
+
+
+def begin() -> int:
+    """From 1. Every rank counts its calls, so that the n-th of each is known to be the same."""
+    global _calls, _pid_in_call
+    _calls += 1
+    _pid_in_call = os.getpid()
+    return _calls
+
+
+def end() -> None:
+    """Another call may begin."""
+    global _pid_in_call
+    _pid_in_call = 0
