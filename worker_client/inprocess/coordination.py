@@ -242,7 +242,8 @@ class Coordination:
         """There is a connection that knows nothing: says where the rank stands."""
         with self._changed:
             self._is_connected = True
-            self._is_late = False  # Whoever said so may be gone: the barrier's timeout counts again until it is repeated.
+            # Whoever said so may be gone: the barrier's timeout counts again until it is repeated.
+            self._is_late = False
             self._changed.notify_all()
             for frame in self._standing() if self._is_entering else ():
                 self._say(frame)
