@@ -101,7 +101,7 @@ class Play:
                 self.say(
                     rank, words.Arrive(CALL, number, Barrier.ITERATION, rank, True), "Arrive at the iteration barrier"
                 )
-            case words.Exchanged() | words.Completed() | words.Committed() | words.Refused():
+            case words.Exchanged() | words.Completed() | words.Committed() | words.Underway() | words.Refused():
                 pass
 
     def complete(self) -> None:

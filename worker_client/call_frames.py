@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import NamedTuple
 
+from holdfast_wire.call_bounds import (
+    EXCHANGE_NAME_CHARACTERS_MAX,
+    EXCHANGE_VALUE_CHARACTERS_MAX,
+    REASON_CHARACTERS_MAX,
+)
 from holdfast_wire.framing import WORKER_FRAME_BYTES_MAX, encode
 from holdfast_wire.v1 import worker_pb2
-
-REASON_CHARS_MAX = 1000
-EXCHANGE_BYTES_MAX = 32 * 1024  # of one name and value; the frame of all ranks' values has a limit of its own
 
 
 class Stage(enum.Enum):
@@ -226,7 +228,7 @@ def rank_fault(call: int, iteration: int, *, rank: int, interruption: str, reaso
         iteration=iteration,
         rank=rank,
         interruption=interruption,
-        reason=_sendable(reason)[:REASON_CHARS_MAX],
+        reason=_sendable(reason)[:REASON_CHARACTERS_MAX],
     )
     return _frame(worker_pb2.WorkerFrame(rank_fault=fault))
 
@@ -264,17 +266,18 @@ def call_leave(call: int, iteration: int, why: Leaving, reason: str) -> bytes:
         call=call,
         iteration=iteration,
         why=why.name,
-        reason=_sendable(reason)[:REASON_CHARS_MAX],
+        reason=_sendable(reason)[:REASON_CHARACTERS_MAX],
     )
     return _frame(worker_pb2.WorkerFrame(call_leave=leave))
 
 
 def exchange_value(call: int, iteration: int, *, name: str, rank: int, value: str) -> bytes:
     """Raises ValueError for what is too long."""
-    size = len(name.encode()) + len(value.encode())
-    if size > EXCHANGE_BYTES_MAX:
+    if len(name) > EXCHANGE_NAME_CHARACTERS_MAX or len(value) > EXCHANGE_VALUE_CHARACTERS_MAX:
+        limits = f"{EXCHANGE_NAME_CHARACTERS_MAX} and {EXCHANGE_VALUE_CHARACTERS_MAX}"
         raise ValueError(
-            f"cannot exchange {name!r}: it has {size} bytes with its value, at most {EXCHANGE_BYTES_MAX} can be sent"
+            f"cannot exchange {name[:40]!r}: name and value have {len(name)} and {len(value)} characters, and the "
+            f"limits are {limits}; exchange shorter ones"
         )
     told = worker_pb2.ExchangeValue(call=call, iteration=iteration, name=name, rank=rank, value=value)
     return _frame(worker_pb2.WorkerFrame(exchange_value=told))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from dataclasses import replace
 from time import monotonic, monotonic_ns
 from typing import Protocol
 
-from worker_client import server_identity
+from worker_client import server_identity, thread_signals
 from worker_client.call_frames import CallEvent
 from worker_client.endpoint import Endpoint
 from worker_client.errors import ChannelProtocolError
@@ -41,9 +40,6 @@ RECEIVE_BYTES = 64 * 1024
 DESCRIPTORS_MAX = 4  # that are taken off one message; one is expected
 CLOSE_TIMEOUT_S = 1.0
 THREAD_NAME = "holdfast-channel"
-
-# Faults of this very thread must stay deliverable; every other signal belongs to the threads of the training script.
-_OWN_SIGNALS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 
 
 class ChannelOwner(Protocol):
@@ -193,7 +189,7 @@ class Channel:
     # --- the thread ---
 
     def _run(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _OWN_SIGNALS)
+        thread_signals.leave_to_the_script()
         pause_s = RECONNECT_MIN_S
         while not self._is_closing:
             began_s = monotonic()

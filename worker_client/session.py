@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
-from holdfast_wire.framing import WORKER_FRAME_BYTES_MAX, Decoder, FrameTooLongError, encode
+from holdfast_wire.framing import SUPERVISOR_FRAME_BYTES_MAX, WORKER_FRAME_BYTES_MAX, Decoder, FrameTooLongError, encode
 from holdfast_wire.v1 import worker_pb2
 
 from worker_client import call_frames
@@ -72,7 +72,7 @@ class Session:
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
-        self._decoder = Decoder(frame_bytes_max=WORKER_FRAME_BYTES_MAX)
+        self._decoder = Decoder(frame_bytes_max=SUPERVISOR_FRAME_BYTES_MAX)
         self.is_welcome = False
 
     def hello(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 
-WORKER_FRAME_BYTES_MAX = 64 * 1024
+WORKER_FRAME_BYTES_MAX = 64 * 1024  # from a worker
+SUPERVISOR_FRAME_BYTES_MAX = 1024 * 1024  # to a worker: what all ranks exchange comes in one frame
 SPAWNER_FRAME_BYTES_MAX = 4 * 1024 * 1024
 PEER_FRAME_BYTES_MAX = 1024 * 1024
 

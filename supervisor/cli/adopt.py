@@ -15,12 +15,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
+from holdfast_wire.private_folder import (
+    CYCLE_VARIABLE,
+    ENDPOINT_FILE,
+    JOB_ID_VARIABLE,
+    READY,
+    SOCKET_VARIABLE,
+    TOKEN_VARIABLE,
+)
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.facts import HangLimits
 from supervisor.errors import HoldfastError, InUseError
-
-ENDPOINT_FILE = "endpoint.json"
 
 
 def execute_argv(argv: Sequence[str]) -> int:
@@ -68,15 +74,15 @@ class _Starter:
     def opened(self, socket_path: Path, token_path: Path) -> None:
         """Tells all ranks of this node how to speak to us, then the one that waits."""
         told = {
-            "HOLDFAST_SOCKET": str(socket_path),
-            "HOLDFAST_JOB_ID": self._job_id,
-            "HOLDFAST_TOKEN_FILE": str(token_path),
-            "HOLDFAST_CYCLE": "0",
+            SOCKET_VARIABLE: str(socket_path),
+            JOB_ID_VARIABLE: self._job_id,
+            TOKEN_VARIABLE: str(token_path),
+            CYCLE_VARIABLE: "0",
         }
         unfinished = self._folder / f"{ENDPOINT_FILE}.new"
         unfinished.write_text(json.dumps(told))
         unfinished.replace(self._folder / ENDPOINT_FILE)
-        self.say("ready")
+        self.say(READY)
 
     def say(self, line: str) -> None:
         """Once; whoever waited may be gone."""

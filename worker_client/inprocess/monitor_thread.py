@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from worker_client import thread_signals
 from worker_client.inprocess.abort import clear_after, release_again
 from worker_client.inprocess.async_raise import MainThreadInterrupter
 from worker_client.inprocess.async_raise import RankShouldRestart as RankShouldRestart
@@ -129,7 +129,7 @@ class MonitorThread:
     # --- the thread ---
 
     def _run(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
+        thread_signals.leave_to_the_script()
         last = -1
         while (order := self._coordination.next_restart(last)) is not None:
             last = order.iteration
@@ -206,6 +206,3 @@ def async_abort_main_thread(msg: str | None = None) -> None:
 def message(faults: tuple[FaultTold, ...]) -> str:
     """Like "Interruption.EXCEPTION affecting ranks {1}"."""
     return describe(InterruptionRecord(fault.rank, Interruption[fault.interruption]) for fault in faults)
-
-
-_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}

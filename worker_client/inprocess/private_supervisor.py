@@ -24,11 +24,11 @@ from pathlib import Path
 from time import monotonic
 from typing import cast
 
+from holdfast_wire.private_folder import ENDPOINT_FILE, JOB_ID_VARIABLE, LIFE_FILE, RANKS_FILE, READY, TOKEN_VARIABLE
+
 from worker_client.endpoint import (
-    JOB_ID_VARIABLE,
     NO_PAGE_VARIABLE,
     SOCKET_VARIABLES,
-    TOKEN_VARIABLE,
     Endpoint,
     NoEndpoint,
     from_environment,
@@ -38,11 +38,8 @@ from worker_client.inprocess.exception import InternalError
 START_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 1.0
 KILL_TIMEOUT_S = 1.0
-ENDPOINT_FILE = "endpoint.json"
 LOG_FILE = "supervisor.log"
 LOCK_FILE = "inprocess.lock"  # one for all jobs of this user: a file of each job's own could never be removed safely
-RANKS_FILE = "ranks"  # in the directory; whom its supervisor has met
-LIFE_FILE = "supervisor.lock"  # in the directory; a supervisor keeps it locked while it lives, stopped or not
 ENDPOINT_BYTES_MAX = 16 * 1024
 RANKS_BYTES_MAX = 1024 * 1024
 WORD_BYTES_MAX = 4096
@@ -217,7 +214,7 @@ def _start(
     try:
         with _Process(shell.communicate()[0]) as process:
             said = _word(reader, deadline_s, cancel)
-            found = find(folder, environment) if said == "ready" else None
+            found = find(folder, environment) if said == READY else None
             if found is None:
                 why = _why(folder, said)
                 process.kill()
@@ -279,7 +276,7 @@ def _word(reader: int, deadline_s: float, cancel: int) -> str:
 
 
 def _why(folder: Path, said: str) -> str:
-    if said and said != "ready":
+    if said and said != READY:
         return said
     try:
         (last,) = (folder / LOG_FILE).read_text(errors="replace").strip().splitlines()[-1:] or ("",)

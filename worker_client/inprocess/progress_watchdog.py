@@ -7,12 +7,12 @@ library: no Python code is involved that an exception could hit, and to look cos
 from __future__ import annotations
 
 import ctypes
-import signal
 import threading
 from datetime import timedelta
 from time import monotonic, monotonic_ns
 from typing import NamedTuple
 
+from worker_client import thread_signals
 from worker_client.inprocess.call_watch import CallWatch
 
 TICK_INTERVAL_MIN_S = 0.02
@@ -93,11 +93,7 @@ class ProgressWatchdog:
             self._thread.join(STOP_TIMEOUT_S)
 
     def _run(self) -> None:
-        # Signals belong to the training script's threads.
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
+        thread_signals.leave_to_the_script()
         while not self._stopping.acquire(timeout=self._interval_s):
             now_ns = monotonic_ns()
             self._watch.tick(now_ns, self._mark.look(now_ns))
-
-
-_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}

@@ -20,7 +20,7 @@ from supervisor.core.calls.words import (
     Told,
 )
 
-REPLAY_CHARS_MAX = 48 * 1024  # of what a rank that joins late is given; beyond it nobody can join late
+REPLAY_CHARS_MAX = 512 * 1024  # of what a rank that joins late is given; beyond it nobody can join late
 REASON_CHARS_MAX = 512
 RECORDS_WITH_REASON_MAX = 32
 

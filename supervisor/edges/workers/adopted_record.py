@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from holdfast_wire.private_folder import RANKS_FILE
+
 from supervisor.edges.machine import process_table
 
-FILE = "ranks"  # "local_rank pid started_ticks" on each line
 BYTES_MAX = 1024 * 1024
 
 _log = logging.getLogger("holdfast.workers")
@@ -19,7 +20,7 @@ _log = logging.getLogger("holdfast.workers")
 
 class AdoptedRecord:
     def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE
+        self._path = folder / RANKS_FILE
 
     def note(self, local_rank: int, pid: int) -> None:
         """One that can't be noted is only missed later."""

@@ -9,7 +9,12 @@ import math
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from holdfast_wire.framing import WORKER_FRAME_BYTES_MAX, FrameTooLongError, encode
+from holdfast_wire.call_bounds import (
+    EXCHANGE_NAME_CHARACTERS_MAX,
+    EXCHANGE_VALUE_CHARACTERS_MAX,
+    REASON_CHARACTERS_MAX,
+)
+from holdfast_wire.framing import SUPERVISOR_FRAME_BYTES_MAX, FrameTooLongError, encode
 
 from supervisor.core.calls import words
 
@@ -23,9 +28,6 @@ KINDS = frozenset(
     }
 )  # fmt: skip
 COUNT_MAX = 2**31 - 1
-REASON_CHARACTERS_MAX = 512
-NAME_CHARACTERS_MAX = 256
-VALUE_CHARACTERS_MAX = 8192
 DURATION_S_MAX = 10 * 365 * 24 * 3600.0
 
 Choice = TypeVar("Choice", bound=IntEnum)
@@ -90,9 +92,9 @@ def _enter(enter: worker_pb2.CallEnter) -> words.Enter:
 
 
 def _value(told: worker_pb2.ExchangeValue) -> words.Value:
-    if len(told.name) > NAME_CHARACTERS_MAX or len(told.value) > VALUE_CHARACTERS_MAX:
+    if len(told.name) > EXCHANGE_NAME_CHARACTERS_MAX or len(told.value) > EXCHANGE_VALUE_CHARACTERS_MAX:
         sizes = f"{len(told.name)} and {len(told.value)} characters"
-        limits = f"{NAME_CHARACTERS_MAX} and {VALUE_CHARACTERS_MAX}"
+        limits = f"{EXCHANGE_NAME_CHARACTERS_MAX} and {EXCHANGE_VALUE_CHARACTERS_MAX}"
         raise CallFrameError(f"cannot take a name and a value of {sizes}: the limits are {limits}")
     return words.Value(*_position(told), told.name, _count(told.rank), told.value)
 
@@ -218,4 +220,4 @@ def _exchanged(order: words.Exchanged) -> worker_pb2.Exchanged:
 
 
 def _frame(message: worker_pb2.SupervisorFrame) -> bytes:
-    return encode(message.SerializeToString(), frame_bytes_max=WORKER_FRAME_BYTES_MAX)
+    return encode(message.SerializeToString(), frame_bytes_max=SUPERVISOR_FRAME_BYTES_MAX)

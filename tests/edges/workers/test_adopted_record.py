@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from holdfast_wire.private_folder import RANKS_FILE
+
 from supervisor.edges.machine import process_table
-from supervisor.edges.workers.adopted_record import FILE, AdoptedRecord
+from supervisor.edges.workers.adopted_record import AdoptedRecord
 
 
 def test_who_lives_is_not_among_those_that_ended(tmp_path: Path):
@@ -26,7 +28,7 @@ def test_who_lives_is_not_among_those_that_ended(tmp_path: Path):
 def test_another_process_of_the_same_number_is_another(tmp_path: Path):
     entry = process_table.look_up(os.getpid())
     assert entry is not None
-    (tmp_path / FILE).write_text(f"2 {os.getpid()} {entry.started_ticks - 1}\n")
+    (tmp_path / RANKS_FILE).write_text(f"2 {os.getpid()} {entry.started_ticks - 1}\n")
     record = AdoptedRecord(tmp_path)
     assert record.ended() == {2: os.getpid()}
     record.note(2, os.getpid())
@@ -34,7 +36,7 @@ def test_another_process_of_the_same_number_is_another(tmp_path: Path):
 
 
 def test_what_cannot_be_read_or_written_is_nothing(tmp_path: Path):
-    (tmp_path / FILE).write_bytes(b"\xff\n1 2\n\nx y z\n")
+    (tmp_path / RANKS_FILE).write_bytes(b"\xff\n1 2\n\nx y z\n")
     assert AdoptedRecord(tmp_path).ended() == {}
     AdoptedRecord(tmp_path / "nowhere").note(0, os.getpid())
     assert AdoptedRecord(tmp_path / "nowhere").ended() == {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from holdfast_wire.framing import HEADER_BYTES, WORKER_FRAME_BYTES_MAX
+from holdfast_wire.framing import HEADER_BYTES, SUPERVISOR_FRAME_BYTES_MAX
 from holdfast_wire.v1 import worker_pb2
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,9 +123,9 @@ def test_every_order_reaches_the_rank_as_it_was_given() -> None:
 
 
 def test_an_order_that_no_frame_holds_is_a_refusal_with_the_sizes() -> None:
-    values = tuple((rank, "v" * 8000) for rank in range(20))
+    values = tuple((rank, "v" * 8000) for rank in range(140))
     frame = call_codec.encode_order(words.Exchanged(1, 0, "tree/1", values))
-    assert len(frame) < WORKER_FRAME_BYTES_MAX
+    assert len(frame) < SUPERVISOR_FRAME_BYTES_MAX
     refused = parsed(frame).call_refused
     assert refused.call == 1
-    assert "and a frame holds 65536" in refused.reason
+    assert "and a frame holds 1048576" in refused.reason

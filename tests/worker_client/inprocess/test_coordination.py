@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
+from holdfast_wire.call_bounds import REASON_CHARACTERS_MAX
 from holdfast_wire.framing import WORKER_FRAME_BYTES_MAX, Decoder
 from holdfast_wire.v1 import worker_pb2 as wire
 
@@ -122,7 +123,7 @@ def test_a_fault_is_told_once_and_not_when_the_restart_is_ordered_already(rank: 
     assert rank.coordination.fail("EXCEPTION", "x" * 5000)
     assert rank.coordination.fail("EXCEPTION", "again")
     (fault,) = [frame.rank_fault for frame in rank.frames if frame.HasField("rank_fault")]
-    assert (fault.iteration, fault.rank, len(fault.reason)) == (0, 1, 1000)
+    assert (fault.iteration, fault.rank, len(fault.reason)) == (0, 1, REASON_CHARACTERS_MAX)
     rank.coordination.heard(RestartOrdered(CALL, 0, FAULTS))
     assert rank.coordination.wait_for_order(NOW)
     assert not rank.coordination.fail("EXCEPTION", "because of the abort")

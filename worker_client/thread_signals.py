@@ -1,0 +1,12 @@
+"""Which signals may be delivered to a thread of ours? Only its own faults: all others are for the script's threads."""
+
+from __future__ import annotations
+
+import signal
+
+_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+
+
+def leave_to_the_script() -> None:
+    """For the calling thread, from now on."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
