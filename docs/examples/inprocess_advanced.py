@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -24,6 +25,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from worker_client import inprocess
 from worker_client.inprocess.rank_assignment import Layer, LayerFlag, Tree
+
+# torch 2.13 may deadlock where a Gloo group ends in the moment in which its last collective does, under any launcher.
+GLOO_REST_S = 0.1
 
 
 class CloseDataset(inprocess.finalize.Finalize):
@@ -80,6 +84,7 @@ def train(args: argparse.Namespace, call_wrapper: inprocess.CallWrapper | None =
             os.kill(os.getpid(), signal.SIGKILL)
     with call_wrapper.disable_hang_protection():  # What may take longer than any step.
         dist.barrier()
+    time.sleep(GLOO_REST_S)
     dist.destroy_process_group()
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
+import time
 from pathlib import Path
 
 import torch
@@ -23,6 +24,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from worker_client import inprocess
+
+# torch 2.13 may deadlock where a Gloo group ends in the moment in which its last collective does, under any launcher.
+GLOO_REST_S = 0.1
 
 
 @inprocess.Wrapper(soft_timeout=datetime.timedelta(seconds=60), hard_timeout=datetime.timedelta(seconds=90))
@@ -51,6 +55,7 @@ def train(args: argparse.Namespace, call_wrapper: inprocess.CallWrapper | None =
         if step == args.fail_at_step and rank == 1 and call_wrapper.iteration == 0:
             raise RuntimeError(f"rank {rank} fails at step {step}, as it was told")
     dist.barrier()
+    time.sleep(GLOO_REST_S)
     dist.destroy_process_group()
     return loss.item()
 
