@@ -20,9 +20,8 @@ from holdfast_wire import spawner_link as link
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.edges.workers.adopted_record import AdoptedRecord
+from supervisor.edges.workers.progress_page import now_ns
 from supervisor.ports import Clock, Spawner
-
-NS_PER_S = 1_000_000_000
 
 Tell = Callable[[link.FromSpawner], None]
 
@@ -108,7 +107,7 @@ class _Ranks:
             case link.Spawn(cycle):
                 self._cycle = cycle
                 for local_rank, pid in self._owner.record.ended().items():
-                    self._tell(link.Spawned(cycle, local_rank, pid, self._now_ns(), "adopt"))
+                    self._tell(link.Spawned(cycle, local_rank, pid, now_ns(self._owner.clock), "adopt"))
                     self._tell_end(local_rank, pid)
                 self._owner.meet(self._job_id, cycle, self._met)
             case link.Signal():
@@ -140,7 +139,7 @@ class _Ranks:
             return  # It has ended already, and its connection with it.
         self._owner.record.note(local_rank, pid)
         self._changed()
-        self._tell(link.Spawned(self._cycle, local_rank, pid, self._now_ns(), "adopt"))
+        self._tell(link.Spawned(self._cycle, local_rank, pid, now_ns(self._owner.clock), "adopt"))
         self._tasks.start_soon(self._watch, local_rank, pid)
 
     async def _watch(self, local_rank: int, pid: int) -> None:
@@ -155,7 +154,7 @@ class _Ranks:
 
     def _tell_end(self, local_rank: int, pid: int) -> None:
         # Only its parent learns how it ended: whether that was a loss is known by what it was in the middle of.
-        self._tell(link.Exited(self._cycle, local_rank, pid, 0, None, False, False, self._now_ns()))
+        self._tell(link.Exited(self._cycle, local_rank, pid, 0, None, False, False, now_ns(self._owner.clock)))
 
     def _signal(self, message: link.Signal) -> None:
         for local_rank in message.local_ranks or tuple(self._pidfds):
@@ -166,9 +165,6 @@ class _Ranks:
                 if message.resume:
                     signals.pidfd_send_signal(pidfd, signals.SIGCONT)
                 signals.pidfd_send_signal(pidfd, message.signal)
-
-    def _now_ns(self) -> int:
-        return int(self._owner.clock.now_s() * NS_PER_S)
 
     def _changed(self) -> None:
         self._left.set()

@@ -16,6 +16,7 @@ from holdfast_wire import page
 
 from supervisor.core.facts import CallWatch, Progress, WatchMode
 from supervisor.edges.workers.worker_codec import CallWatchTold, ProgressTold
+from supervisor.ports import Clock
 
 NS_PER_S = 1_000_000_000
 CLOCK_TOLERANCE_NS = NS_PER_S  # clocks further apart than this are not one
@@ -26,6 +27,11 @@ _WATCH_MODES = {page.WATCH_ON: WatchMode.ON, page.WATCH_UNWINDING: WatchMode.UNW
 
 _F_ADD_SEALS = 1033
 _SEAL_SEAL_SHRINK_GROW = 0x1 | 0x2 | 0x4
+
+
+def now_ns(clock: Clock) -> int:
+    """The moment as stamps have it."""
+    return int(clock.now_s() * NS_PER_S)
 
 
 class RawWatch(msgspec.Struct, frozen=True):

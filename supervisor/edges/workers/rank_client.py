@@ -9,7 +9,7 @@ from supervisor.core.calls.words import FromRank
 from supervisor.core.facts import HangLimits, Progress
 from supervisor.core.node import messages as node_messages
 from supervisor.edges.workers import worker_codec as codec
-from supervisor.edges.workers.progress_page import NS_PER_S, ProgressPage, TrueStamps, stamps_from_frame
+from supervisor.edges.workers.progress_page import NS_PER_S, ProgressPage, TrueStamps, now_ns, stamps_from_frame
 from supervisor.edges.workers.stack_text import main_thread_first
 from supervisor.edges.workers.stacks_signal import ask_by_signal
 from supervisor.edges.workers.worker_codec import WorkerProtocolError
@@ -52,7 +52,7 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
         """The page as it is now, or the last frame that has come, taken from the socket or not."""
         read_at_s = self.clock.now_s()
         if self.page is not None:
-            self.stamps.take(self.page.read(len(self.stamps.section_names)), now_ns=self._now_ns())
+            self.stamps.take(self.page.read(len(self.stamps.section_names)), now_ns=now_ns(self.clock))
         else:
             self._look_ahead()
         return self.stamps.progress(read_at_s=read_at_s)
@@ -65,8 +65,8 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
             except WorkerProtocolError:
                 continue  # Told, and answered, where it is received.
             if isinstance(told, codec.ProgressTold):
-                now_ns = self._now_ns()
-                self.stamps.take(stamps_from_frame(told, now_ns=now_ns), now_ns=now_ns)
+                read_ns = now_ns(self.clock)
+                self.stamps.take(stamps_from_frame(told, now_ns=read_ns), now_ns=read_ns)
                 return
 
     async def hear(self, payload: bytes) -> node_messages.Event | None:
@@ -105,12 +105,12 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
     def _take_progress(self, told: codec.ProgressTold) -> node_messages.Event | None:
         if self.page is not None:
             return None  # The page knows better.
-        now_ns = self._now_ns()
+        read_ns = now_ns(self.clock)
         before = set(self.stamps.open_slots)
-        self.stamps.take(stamps_from_frame(told, now_ns=now_ns), now_ns=now_ns)
+        self.stamps.take(stamps_from_frame(told, now_ns=read_ns), now_ns=read_ns)
         if set(self.stamps.open_slots) <= before:
             return None  # Only a section that opens can shorten a deadline.
-        return node_messages.ProgressRead(*self.key, self.stamps.progress(read_at_s=now_ns / NS_PER_S))
+        return node_messages.ProgressRead(*self.key, self.stamps.progress(read_at_s=read_ns / NS_PER_S))
 
     async def ask_stacks(self, timeout_s: float) -> str | None:
         """What faulthandler prints in the worker, the main thread first; None if it can't be had in time.
@@ -143,6 +143,3 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
             self.page.close()
             self.page = None
         self.scope.cancel()
-
-    def _now_ns(self) -> int:
-        return int(self.clock.now_s() * NS_PER_S)

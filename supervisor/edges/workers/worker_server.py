@@ -24,7 +24,7 @@ from supervisor.core.node import messages as node_messages
 from supervisor.edges.machine import process_table
 from supervisor.edges.workers import call_codec
 from supervisor.edges.workers import worker_codec as codec
-from supervisor.edges.workers.progress_page import CLOCK_TOLERANCE_NS, NS_PER_S, ProgressPage, TrueStamps
+from supervisor.edges.workers.progress_page import CLOCK_TOLERANCE_NS, ProgressPage, TrueStamps, now_ns
 from supervisor.edges.workers.rank_client import RankClient
 from supervisor.edges.workers.worker_codec import WorkerProtocolError
 from supervisor.edges.workers.worker_connection import Peer, WorkerConnection
@@ -199,7 +199,7 @@ class WorkerServer:
             payload = await connection.receive()
         if payload is None:
             return None
-        received_ns = self._now_ns()
+        received_ns = now_ns(self._clock)
         hello = codec.decode(payload)
         if not isinstance(hello, codec.Hello):
             raise WorkerProtocolError(f"cannot take a {type(hello).__name__} before Hello")
@@ -312,9 +312,6 @@ class WorkerServer:
         client.cycle.speaking.pop(client.local_rank, None)
         self._stamps_ignored += client.stamps.ignored
         client.close()
-
-    def _now_ns(self) -> int:
-        return int(self._clock.now_s() * NS_PER_S)
 
 
 def _is_one_clock(sent_ns: int, received_ns: int, peer: Peer) -> bool:
