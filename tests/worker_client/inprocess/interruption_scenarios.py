@@ -34,6 +34,18 @@ def _one_fault(call: CallWrapper, stay: Callable[[], None], after_s: float = 0.2
         stay()
 
 
+def _train(wrapper: inprocess.Wrapper, stay: Callable[[], None]) -> None:
+    """A whole call under `wrapper`, with that one fault."""
+
+    @wrapper
+    def train(call: CallWrapper = INJECTED) -> int:
+        note("fn", iteration=call.iteration)
+        _one_fault(call, stay)
+        return RANK
+
+    note("returned", value=train())
+
+
 @scenario
 def suppressed() -> None:
     """Rank 0 suppresses it three times."""
@@ -46,13 +58,7 @@ def suppressed() -> None:
             note("suppressed")
         time.sleep(FOR_EVER_S)
 
-    @inprocess.Wrapper()
-    def train(call: CallWrapper = INJECTED) -> int:
-        note("fn", iteration=call.iteration)
-        _one_fault(call, stay)
-        return RANK
-
-    note("returned", value=train())
+    _train(inprocess.Wrapper(), stay)
 
 
 @scenario
@@ -70,13 +76,7 @@ def cleans_up_slowly() -> None:
                     raise KeyError
             note("cleaned")
 
-    @inprocess.Wrapper()
-    def train(call: CallWrapper = INJECTED) -> int:
-        note("fn", iteration=call.iteration)
-        _one_fault(call, stay)
-        return RANK
-
-    note("returned", value=train())
+    _train(inprocess.Wrapper(), stay)
 
 
 @scenario
@@ -97,13 +97,7 @@ def in_a_destructor() -> None:
         while True:
             pass
 
-    @inprocess.Wrapper()
-    def train(call: CallWrapper = INJECTED) -> int:
-        note("fn", iteration=call.iteration)
-        _one_fault(call, stay)
-        return RANK
-
-    note("returned", value=train())
+    _train(inprocess.Wrapper(), stay)
 
 
 @scenario
@@ -164,13 +158,7 @@ def collateral() -> None:
         ended.wait()
         raise RuntimeError("connection closed by abort")
 
-    @noting(abort=NotedAbort("abort", lambda state: ended.set()))
-    def train(call: CallWrapper = INJECTED) -> int:
-        note("fn", iteration=call.iteration)
-        _one_fault(call, stay)
-        return RANK
-
-    note("returned", value=train())
+    _train(noting(abort=NotedAbort("abort", lambda state: ended.set())), stay)
 
 
 @scenario
