@@ -106,3 +106,12 @@ def cycles_until_no_progress(
         if allowed > 0 and in_a_row >= allowed:
             return number
     return None
+
+
+def nodes_suspected(faults: list[tuple[str, float]], *, often: int, window_s: float) -> list[list[str]]:
+    """The suspects after each fault (node, at_s), counted over the whole history every time."""
+    suspected: list[list[str]] = []
+    for number, (_, now_s) in enumerate(faults, start=1):
+        recent = [node for node, at_s in faults[:number] if now_s - at_s < window_s]
+        suspected.append(sorted({node for node in recent if recent.count(node) >= often}))
+    return suspected

@@ -19,7 +19,7 @@ SHORT_CYCLES_FREE = 5  # so many of them in a row are restarted at once
 JITTER_SHARE = 0.25  # of a delay, taken off at random
 SUSPECT_FAULTS = 3
 SUSPECT_WINDOW_S = 600.0
-FAULTS_KEPT_MAX = 1024
+SUSPECT_NODES_MAX = 1024  # remembered at once; beyond it, the node whose last fault is oldest is forgotten
 
 
 # --- state ---------------------------------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ class State(msgspec.Struct, frozen=True):
     fruitless: int = 0  # cycles in a row without progress
     short: int = 0  # cycles in a row that died young, their progress unknown
     is_unknown_told: bool = False
-    node_faults: tuple[tuple[str, float], ...] = ()  # (node, at_s) within the window
+    node_faults: tuple[tuple[str, tuple[float, ...]], ...] = ()  # (node, its newest ones), the newest node last
     suspects: tuple[str, ...] = ()
 
 
@@ -167,16 +167,24 @@ def _delay_s(state: State, jitter: float) -> float:
     return full_s * (1 - JITTER_SHARE * jitter)
 
 
-def _suspect(state: State, event: FaultHappened, now_s: float) -> tuple[State, tuple[Action, ...]]:
-    """A node that fails again and again in a short time is named once, until it has been quiet for the window."""
-    faults = tuple(each for each in state.node_faults if now_s - each[1] < SUSPECT_WINDOW_S)
-    faults = (*faults, (event.node, now_s))[-FAULTS_KEPT_MAX:]
-    counts = {node: sum(1 for each, _ in faults if each == node) for node, _ in faults}
-    suspects = tuple(sorted(node for node, count in counts.items() if count >= SUSPECT_FAULTS))
+def _suspect(state: State, event: Event, now_s: float) -> tuple[State, tuple[Action, ...]]:
+    """A node that fails again and again in a short time is named once, until it has been quiet for the window.
+
+    No more than the faults that make a suspect are kept of a node, so a fault costs the same after thousands of them.
+    """
+    others = [each for each in state.node_faults if each[0] != event.node]
+    own = next((times for node, times in state.node_faults if node == event.node), ())
+    own = (*own, now_s)[-SUSPECT_FAULTS:]
+    faults = [each for each in others if now_s - each[1][-1] < SUSPECT_WINDOW_S] + [(event.node, own)]
+    suspects = tuple(sorted(node for node, times in faults if _is_often(times, now_s)))
     warnings: tuple[Action, ...] = ()
     if event.node in suspects and event.node not in state.suspects:
-        minutes = SUSPECT_WINDOW_S / 60
-        often = f"failed {counts[event.node]} times within {minutes:.0f} min"
+        often = f"failed {SUSPECT_FAULTS} times within {SUSPECT_WINDOW_S / 60:.0f} min"
         text = f"node {event.node} {often}; look at its hardware and at the output of its ranks"
         warnings = (Warn("node_suspected", text),)
-    return msgspec.structs.replace(state, node_faults=faults, suspects=suspects), warnings
+    kept = tuple(faults[-SUSPECT_NODES_MAX:])
+    return msgspec.structs.replace(state, node_faults=kept, suspects=suspects), warnings
+
+
+def _is_often(times: tuple[float, ...], now_s: float) -> bool:
+    return len(times) == SUSPECT_FAULTS and now_s - times[0] < SUSPECT_WINDOW_S

@@ -195,3 +195,32 @@ def test_suspicion_is_forgotten_after_a_quiet_time() -> None:
     play.at(10_000) >> fault("a")
     assert play.of(Warn) == []
     assert play.state.suspects == ()
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([0, 1, 150, 299.5, 300, 599, 600])), max_size=30))
+def test_suspicion_against_its_slow_twin(gaps: list[tuple[str, float]]) -> None:
+    play = opened()
+    faults: list[tuple[str, float]] = []
+    for node, gap_s in gaps:
+        faults.append((node, (faults[-1][1] if faults else 0.0) + gap_s))
+    before: list[str] = []
+    wanted = dumb.nodes_suspected(faults, often=policy.SUSPECT_FAULTS, window_s=policy.SUSPECT_WINDOW_S)
+    for (node, at_s), suspects in zip(faults, wanted, strict=True):
+        play.at(at_s) >> fault(node)
+        assert play.state.suspects == tuple(suspects)
+        assert len(play.of(Warn)) == (node in suspects and node not in before)
+        before = suspects
+
+
+def test_what_is_remembered_does_not_grow_with_the_faults() -> None:
+    state = policy.initial_state(RestartRules(max_restarts=99_999), iteration=None)
+    sizes: list[int] = []
+    for number in range(5_000):
+        state, _ = policy.step(state, fault(f"n{number % 4}"), now_s=number * 0.01, jitter=0.0)
+        sizes.append(sum(len(times) for _, times in state.node_faults))
+    assert max(sizes) == 4 * policy.SUSPECT_FAULTS
+    for number in range(3 * policy.SUSPECT_NODES_MAX):
+        state, _ = policy.step(state, fault(f"m{number}"), now_s=60.0, jitter=0.0)
+    assert len(state.node_faults) == policy.SUSPECT_NODES_MAX
+    state, _ = policy.step(state, fault("last"), now_s=1_000.0, jitter=0.0)
+    assert state.node_faults == (("last", (1_000.0,)),)
