@@ -6,7 +6,7 @@ import os
 import socket
 import struct
 
-_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+_CREDENTIALS = struct.Struct("iII")  # pid, uid, gid: a user id above 2**31 is no negative number
 _FULL_MAP = ["0", "0", "4294967295"]
 
 

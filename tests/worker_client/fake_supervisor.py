@@ -165,7 +165,7 @@ class FakeSupervisor:
                 sock, _ = self._listener.accept()
             except OSError:
                 return
-            pid, _, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            pid, _, _ = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
             connection = Connection(sock, self.sections, pid)
             self._start(self._serve, connection)
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import copy
-import os
 import socket
-import struct
 from collections import deque
 from collections.abc import Sequence
 
 import anyio
-import msgspec
 from holdfast_wire.framing import WORKER_FRAME_BYTES_MAX, Decoder, FrameTooLongError
 
-from supervisor.edges.machine import process_table
 from supervisor.edges.workers.worker_codec import WorkerProtocolError
 from supervisor.ports import Clock
 
@@ -23,27 +19,6 @@ FRAMES_PER_S = 200.0  # of one connection, in the long run; a faster one is read
 FRAMES_BURST = 1000.0
 BYTES_PER_TOKEN = 4096  # a big frame counts as several
 WAITING_FRAMES_MAX = 256  # of ours, for a peer that does not read
-
-_CREDENTIALS = struct.Struct("3i")
-
-
-class Peer(msgspec.Struct, frozen=True):
-    """Who connected, in the kernel's word. `foreign`: from another user namespace, so its ids say nothing here."""
-
-    pid: int
-    uid: int
-    foreign: bool
-
-    @classmethod
-    def of(cls, sock: socket.socket) -> Peer:
-        pid, uid, _ = _CREDENTIALS.unpack(
-            sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)  # gives the values at connect()
-        )
-        foreign = pid == 0
-        if not foreign and uid != os.geteuid():
-            theirs = process_table.namespace(pid, "user")
-            foreign = theirs is not None and theirs != process_table.namespace(os.getpid(), "user")
-        return cls(pid, uid, foreign)
 
 
 class TokenBucket:

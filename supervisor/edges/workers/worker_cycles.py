@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import anyio
@@ -11,8 +10,8 @@ import msgspec
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.facts import HangLimits
 from supervisor.edges.machine import process_table
+from supervisor.edges.machine.peer_credentials import Peer
 from supervisor.edges.workers.worker_codec import PROTOCOL, Hello
-from supervisor.edges.workers.worker_connection import Peer
 
 
 class OpenCycle(msgspec.Struct):
@@ -125,19 +124,3 @@ class WorkerCycles:
         if cycle.speaking.get(local_rank) != pid and self._descends_from(peer.pid, pid):
             return Admitted(cycle)
         return NotYet(f"cannot serve local rank {local_rank}: its worker is pid {pid}, not {peer.pid}")
-
-
-def may_connect(peer: Peer) -> bool:
-    """Before a byte is read: our own user, or one whose id can't be judged here."""
-    return peer.foreign or peer.uid in (os.geteuid(), _OVERFLOW_UID)
-
-
-def _overflow_uid() -> int:
-    try:
-        with open("/proc/sys/kernel/overflowuid") as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return 65534
-
-
-_OVERFLOW_UID = _overflow_uid()

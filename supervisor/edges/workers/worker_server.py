@@ -22,13 +22,14 @@ from supervisor.core.calls.words import ToRank
 from supervisor.core.facts import HangLimits, Progress
 from supervisor.core.node import messages as node_messages
 from supervisor.edges.machine import process_table
+from supervisor.edges.machine.peer_credentials import Peer
 from supervisor.edges.workers import call_codec
 from supervisor.edges.workers import worker_codec as codec
 from supervisor.edges.workers.progress_page import CLOCK_TOLERANCE_NS, ProgressPage, TrueStamps, now_ns
 from supervisor.edges.workers.rank_client import RankClient
 from supervisor.edges.workers.worker_codec import WorkerProtocolError
-from supervisor.edges.workers.worker_connection import Peer, WorkerConnection
-from supervisor.edges.workers.worker_cycles import Admitted, OpenCycle, Refusal, WorkerCycles, may_connect
+from supervisor.edges.workers.worker_connection import WorkerConnection
+from supervisor.edges.workers.worker_cycles import Admitted, OpenCycle, Refusal, WorkerCycles
 from supervisor.edges.workers.worker_listener import WorkerListener
 from supervisor.ports import Clock
 
@@ -154,7 +155,7 @@ class WorkerServer:
         except OSError:
             sock.close()
             return
-        if not may_connect(peer):
+        if not peer.may_be_this_user:
             self.counters.foreign_uid += 1
             _tell_seldom(self.counters.foreign_uid, f"refused a connection of user id {peer.uid} (pid {peer.pid})")
             sock.close()

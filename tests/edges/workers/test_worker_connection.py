@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from pathlib import Path
@@ -17,7 +16,7 @@ from holdfast_wire.v1 import worker_pb2
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.workers import worker_connection, worker_server
 from supervisor.edges.workers.worker_codec import WorkerProtocolError
-from supervisor.edges.workers.worker_connection import Peer, TokenBucket, WorkerConnection
+from supervisor.edges.workers.worker_connection import TokenBucket, WorkerConnection
 from tests.edges.workers.worker_side import JOB_ID, hello, serve, until
 
 
@@ -53,10 +52,6 @@ def pair():
 
 
 Pair = tuple[WorkerConnection, socket.socket]
-
-
-async def test_the_peer_is_the_kernels_word(pair: Pair):
-    assert Peer.of(pair[1]) == Peer(os.getpid(), os.geteuid(), foreign=False)
 
 
 async def test_frames_come_whole_in_any_chunking(pair: Pair):

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.facts import HangLimits
+from supervisor.edges.machine.peer_credentials import Peer
 from supervisor.edges.workers.worker_codec import Hello
-from supervisor.edges.workers.worker_connection import Peer
-from supervisor.edges.workers.worker_cycles import Admitted, NotYet, OpenCycle, Refusal, WorkerCycles, may_connect
+from supervisor.edges.workers.worker_cycles import Admitted, NotYet, OpenCycle, Refusal, WorkerCycles
 
 HELLO = Hello(1, b"t" * 32, "job", 2, 9, 1, True, 0, None, 0, 0)
 WORKER, CHILD, STRANGER = 500, 501, 900
@@ -78,10 +78,3 @@ def test_a_closed_cycle_is_unknown_and_closing_twice_is_nothing(cycles: WorkerCy
     assert cycles.answer(HELLO, _peer(WORKER)) == Refusal(
         "cannot serve cycle 2 of job 'job': this supervisor does not run it now", retry=True
     )
-
-
-def test_only_our_user_or_a_mapped_one_may_connect():
-    assert may_connect(_peer(1))
-    assert may_connect(Peer(1, 65534, foreign=False))  # an id that is not mapped here
-    assert may_connect(Peer(0, 12345, foreign=True))
-    assert not may_connect(Peer(1, os.geteuid() + 1000, foreign=False))
