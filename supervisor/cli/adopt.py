@@ -1,6 +1,6 @@
 """`python -m supervisor adopt`: the private supervisor of ranks that somebody else has started.
 
-worker_client/inprocess/private_supervisor.py starts it, at most one per job and node, and reads the line that it writes
+worker_client/inprocess/private_supervisor starts it, at most one per job and node, and reads the line that it writes
 to --ready-fd: "ready", or why it could not start.
 """
 

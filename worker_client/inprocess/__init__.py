@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         tools,
         wrap,
     )
-    from worker_client.inprocess.call import CallWrapper
+    from worker_client.inprocess.call.call_wrapper import CallWrapper
     from worker_client.inprocess.compose import Compose
     from worker_client.inprocess.state import FrozenState, Mode, State
     from worker_client.inprocess.wrap import Wrapper
@@ -60,7 +60,7 @@ __all__ = [
 
 # name → where it lives; "" for a module of this package
 _HOMES = {
-    "CallWrapper": "call",
+    "CallWrapper": "call.call_wrapper",
     "Compose": "compose",
     "FrozenState": "state",
     "Mode": "state",

@@ -9,12 +9,12 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
-from worker_client.inprocess import flight_recorder
-from worker_client.inprocess.bounded_threads import BoundedThread, join_all
+from worker_client.bounded_threads import BoundedThread, join_all
 from worker_client.inprocess.compose import flattened
-from worker_client.inprocess.gloo_listeners import hang_up
-from worker_client.inprocess.gloo_sockets import gloo_listeners, shut_down_gloo_connections
-from worker_client.inprocess.store_sockets import shut_down_store_connections
+from worker_client.inprocess.releasing import flight_recorder
+from worker_client.inprocess.releasing.gloo_listeners import hang_up
+from worker_client.inprocess.releasing.gloo_sockets import gloo_listeners, shut_down_gloo_connections
+from worker_client.inprocess.releasing.store_sockets import shut_down_store_connections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from worker_client.inprocess.bounded_threads import BoundedThread
+from worker_client.bounded_threads import BoundedThread
 from worker_client.inprocess.exception import TimeoutError
 
 if TYPE_CHECKING:

@@ -9,16 +9,16 @@ import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
-from worker_client.inprocess import device_checks
-from worker_client.inprocess.bounded_threads import BoundedThread, join_all
+from worker_client.bounded_threads import BoundedThread, join_all
 from worker_client.inprocess.compose import Compose, flattened
+from worker_client.inprocess.devices import device_checks
 from worker_client.inprocess.exception import HealthCheckError, RestartError, TimeoutError
 from worker_client.inprocess.finalize import cuda_in_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from worker_client.inprocess.device_checks import Verdict
+    from worker_client.inprocess.devices.device_checks import Verdict
     from worker_client.inprocess.state import FrozenState
 
 DEVICE_CHECK_TIMEOUT_S = 5.0  # a driver that doesn't answer by then has not answered

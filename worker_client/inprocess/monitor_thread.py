@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 from worker_client import thread_signals
 from worker_client.inprocess.abort import clear_after, release_again
-from worker_client.inprocess.async_raise import MainThreadInterrupter
-from worker_client.inprocess.async_raise import RankShouldRestart as RankShouldRestart
 from worker_client.inprocess.attribution import Interruption, InterruptionRecord, describe
-from worker_client.inprocess.call_watch import CallWatch
-from worker_client.inprocess.coordination import Coordination
-from worker_client.inprocess.raise_in_thread import async_raise as async_raise
-from worker_client.inprocess.raise_in_thread import delayed_async_raise as delayed_async_raise
-from worker_client.inprocess.raise_in_thread import reraise_if_unraisable as reraise_if_unraisable
+from worker_client.inprocess.coordinating.coordination import Coordination
+from worker_client.inprocess.interrupting.async_raise import async_raise as async_raise
+from worker_client.inprocess.interrupting.async_raise import delayed_async_raise as delayed_async_raise
+from worker_client.inprocess.interrupting.async_raise import reraise_if_unraisable as reraise_if_unraisable
+from worker_client.inprocess.interrupting.main_thread_interrupter import MainThreadInterrupter
+from worker_client.inprocess.interrupting.main_thread_interrupter import RankShouldRestart as RankShouldRestart
+from worker_client.inprocess.watching.call_watch import CallWatch
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -13,7 +13,7 @@ from time import monotonic, monotonic_ns
 from typing import NamedTuple
 
 from worker_client import thread_signals
-from worker_client.inprocess.call_watch import CallWatch
+from worker_client.inprocess.watching.call_watch import CallWatch
 
 TICK_INTERVAL_MIN_S = 0.02
 TICKS_PER_SOFT_TIMEOUT = 240  # a hang is noticed that much later at most; each tick costs 0.1 to 0.2 ms of CPU

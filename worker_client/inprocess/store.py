@@ -15,11 +15,11 @@ from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from worker_client.inprocess.store_barriers import BarrierError as BarrierError
-from worker_client.inprocess.store_barriers import BarrierOverflow as BarrierOverflow
-from worker_client.inprocess.store_barriers import BarrierTimeout as BarrierTimeout
-from worker_client.inprocess.store_barriers import KeyStore as KeyStore
-from worker_client.inprocess.store_barriers import StoreMixin as StoreMixin
+from worker_client.inprocess.torch_stores.store_barriers import BarrierError as BarrierError
+from worker_client.inprocess.torch_stores.store_barriers import BarrierOverflow as BarrierOverflow
+from worker_client.inprocess.torch_stores.store_barriers import BarrierTimeout as BarrierTimeout
+from worker_client.inprocess.torch_stores.store_barriers import KeyStore as KeyStore
+from worker_client.inprocess.torch_stores.store_barriers import StoreMixin as StoreMixin
 
 if TYPE_CHECKING:
     from typing import Self
@@ -181,7 +181,7 @@ def _master_port() -> int:
 
 def _connect(join: Any, host: str, port: int, timeout_s: float) -> None:  # noqa: ANN401  # any callable
     """In a thread: a server that accepts and says nothing would hold the main thread inside C++ for ever."""
-    from worker_client.inprocess.bounded_threads import BoundedThread  # brings logging
+    from worker_client.bounded_threads import BoundedThread  # brings logging
 
     deadline_s = monotonic() + timeout_s
     _reach(host, port, timeout_s)

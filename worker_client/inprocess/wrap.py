@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from worker_client.call_frames import Settings
 from worker_client.inprocess.abort import Abort, AbortTorchDistributed
-from worker_client.inprocess.call import CallWrapper as CallWrapper
+from worker_client.inprocess.call.call_wrapper import CallWrapper as CallWrapper
 from worker_client.inprocess.completion import Completion
 from worker_client.inprocess.compose import Compose
 from worker_client.inprocess.finalize import Finalize

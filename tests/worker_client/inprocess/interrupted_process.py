@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from worker_client.inprocess.async_raise import MainThreadInterrupter, RankShouldRestart
+from worker_client.inprocess.interrupting.main_thread_interrupter import MainThreadInterrupter, RankShouldRestart
 
 LONGEST = 3000  # steps of the function
 OUTSIDE = 200  # steps afterwards

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from worker_client.inprocess import abort, flight_recorder
+from worker_client.inprocess import abort
 from worker_client.inprocess.abort import (
     AbortPersistentCheckpointProcesses,
     AbortTorchDistributed,
@@ -21,6 +21,7 @@ from worker_client.inprocess.abort import (
     release_again,
 )
 from worker_client.inprocess.compose import Compose
+from worker_client.inprocess.releasing import flight_recorder
 from worker_client.inprocess.state import FrozenState, State
 
 STATE = State(1, 4, active_rank=1, active_world_size=4, iteration=3).freeze()

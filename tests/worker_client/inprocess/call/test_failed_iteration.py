@@ -1,0 +1,46 @@
+"""What is told of a failed iteration, and what is let go of."""
+
+from __future__ import annotations
+
+import weakref
+
+from worker_client.inprocess.call.failed_iteration import STORY_CHARACTERS_MAX, forget, in_a_line, story
+
+
+class _Model:
+    pass
+
+
+def _raised(message: str) -> tuple[RuntimeError, weakref.ref[_Model]]:
+    def fail() -> None:
+        model = _Model()
+        models.append(weakref.ref(model))
+        raise RuntimeError(message)
+
+    models: list[weakref.ref[_Model]] = []
+    try:
+        fail()
+    except RuntimeError as error:
+        return error, models[0]
+    raise AssertionError("unreachable")
+
+
+def test_what_the_frames_of_an_error_held_is_gone_and_its_story_stays():
+    error, model = _raised("loss is nan")
+    assert model() is not None
+    forget(error)
+    assert model() is None
+    assert "in fail" in story(error)
+    assert story(error).endswith("RuntimeError: loss is nan\n")
+
+
+def test_a_very_long_story_is_told_in_part():
+    """A pipe holds 64 KiB: nobody may have to read what a restart says before it goes on."""
+    told = story(_raised("x" * 1_000_000)[0])
+    assert len(told) < STORY_CHARACTERS_MAX + 100
+    assert "in fail" in told
+    assert "characters are left out" in told
+
+
+def test_an_error_is_told_in_a_line():
+    assert in_a_line(_raised("two\nlines")[0]) == "RuntimeError: two lines"

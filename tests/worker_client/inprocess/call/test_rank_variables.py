@@ -1,0 +1,92 @@
+"""Which address does each iteration get for its store, and is everything put back?"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+import pytest
+
+from worker_client.inprocess.call.rank_variables import STORE_NAME, RankVariables
+from worker_client.inprocess.state import State
+
+
+class Exchange:
+    """What the others give; keeps what this rank gave."""
+
+    def __init__(self, others: Mapping[int, str]) -> None:
+        self.others = dict(others)
+        self.given: list[tuple[str, str]] = []
+
+    def __call__(self, name: str, value: str) -> Mapping[int, str]:
+        self.given.append((name, value))
+        return self.others | {1: value}
+
+
+@pytest.fixture(autouse=True)
+def variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "20000"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    monkeypatch.delitem(sys.modules, "torch.distributed", raising=False)
+
+
+def entered(own: RankVariables, exchange: Exchange, *, call: int = 1, iteration: int = 1, active_rank: int = 1) -> str:
+    """MASTER_PORT of this iteration."""
+    state = State(1, 2, active_rank=active_rank, active_world_size=2)
+    state.iteration = iteration
+    own.enter(state, call, exchange)
+    assert (os.environ["RANK"], os.environ["WORLD_SIZE"]) == (str(active_rank), "2")
+    return os.environ["MASTER_PORT"]
+
+
+def test_without_a_launchers_store_the_address_is_the_scripts_own_affair():
+    exchange = Exchange({})
+    assert entered(RankVariables(), exchange) == "20000"
+    assert exchange.given == []
+
+
+def test_later_iterations_and_calls_use_the_store_of_active_rank_0(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    own, exchange = RankVariables(), Exchange({0: "31234"})
+    assert entered(own, exchange, iteration=0) == "20000"
+    assert exchange.given == []
+    assert entered(own, exchange, iteration=1) == "31234"
+    assert entered(own, exchange, call=2, iteration=0) == "31234"
+    assert exchange.given == [(STORE_NAME, "")] * 2
+    own.restore()
+    assert (os.environ["RANK"], os.environ["WORLD_SIZE"], os.environ["MASTER_PORT"]) == ("3", "4", "20000")
+
+
+def test_active_rank_0_serves_it(monkeypatch: pytest.MonkeyPatch):
+    made: list[tuple[object, ...]] = []
+
+    def store(host: str, port: int, *, is_master: bool, wait_for_workers: bool) -> SimpleNamespace:
+        made.append((host, port, is_master, wait_for_workers))
+        if port == 20034:
+            raise RuntimeError("the port is in use")
+        return SimpleNamespace(port=port or 31002)
+
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setitem(sys.modules, "torch.distributed", SimpleNamespace(is_available=lambda: True, TCPStore=store))  # pyright: ignore
+    own, exchange = RankVariables(), Exchange({0: ""})
+    assert entered(own, exchange, active_rank=0, iteration=2) == "20035"
+    assert entered(own, exchange, active_rank=0) == "31002"
+    assert [port for _, port, _, _ in made] == [20035, 20034, 0]
+    assert {(host, is_master, waits) for host, _, is_master, waits in made} == {("127.0.0.1", True, False)}
+
+
+def test_a_server_that_has_died_leaves_the_old_address(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    assert entered(RankVariables(), Exchange({})) == "20000"
+
+
+def test_what_was_not_there_is_not_there_again(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("RANK")
+    own = RankVariables()
+    own.enter(State(0, 1), 1, Exchange({}))
+    assert os.environ["RANK"] == "None"
+    own.restore()
+    assert "RANK" not in os.environ

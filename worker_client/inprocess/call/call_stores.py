@@ -1,0 +1,52 @@
+"""Which stores does a call open for the wrapped function? None, until it asks; then as the Wrapper was told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, cast
+
+from worker_client.inprocess.releasing import store_sockets
+from worker_client.inprocess.store import KeyStore, PrefixStore
+
+if TYPE_CHECKING:
+    from worker_client.inprocess.wrap import Wrapper
+
+
+class CallStores:
+    """Of one call, from construction to `forget()`. Belongs to the main thread."""
+
+    def __init__(self, wrapper: Wrapper, call: int, as_launched: Callable[[], AbstractContextManager[None]]) -> None:
+        """In `as_launched()` the environment is the one that the launcher has made: the iteration's own has other ranks
+        and another MASTER_PORT.
+        """
+        self._wrapper = wrapper
+        self._call = call
+        self._as_launched = as_launched
+        self._base: KeyStore | None = None
+        self._of_iteration: tuple[int, PrefixStore] | None = None
+        self._is_over = False
+
+    def base(self) -> KeyStore:
+        """The same for all iterations. Blocks until it is open; raises what the factory raises."""
+        if self._is_over:
+            raise ValueError("cannot open a store for a call that is over: ask for it in the wrapped function")
+        if self._base is None:
+            factory = cast("Callable[..., Any]", self._wrapper.store_factory)
+            with self._as_launched(), store_sockets.kept():
+                self._base = factory(**self._wrapper.store_kwargs)
+        return cast("KeyStore", self._base)
+
+    def of_iteration(self, iteration: int) -> PrefixStore:
+        """What an earlier iteration, or an earlier call, has left in the base is not seen through it."""
+        base = self.base()
+        if self._of_iteration is None or self._of_iteration[0] != iteration:
+            name = iteration if self._call == 1 else f"{iteration}_of_call_{self._call}"
+            self._of_iteration = iteration, PrefixStore(name, base)
+        return self._of_iteration[1]
+
+    def forget(self) -> None:
+        """A store that nobody else holds is closed by that. Idempotent."""
+        self._is_over = True
+        self._base = None
+        self._of_iteration = None

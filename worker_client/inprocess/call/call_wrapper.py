@@ -1,0 +1,359 @@
+"""What happens, in which order, in one call of a wrapped function on one rank?
+
+All of it on the main thread, but for `abort` and the raising of the exception that interrupts the function
+(monitor_thread.py). Who decides, and when, is the coordinator's affair (coordination.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from datetime import timedelta
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from worker_client.call_frames import Entered, IterationDecided, Leaving
+from worker_client.inprocess.attribution import Interruption
+from worker_client.inprocess.call import call_number
+from worker_client.inprocess.call.call_stores import CallStores
+from worker_client.inprocess.call.failed_iteration import collect_garbage, forget, in_a_line, story
+from worker_client.inprocess.call.param_injection import inject
+from worker_client.inprocess.call.rank_variables import RankVariables
+from worker_client.inprocess.compose import fresh
+from worker_client.inprocess.coordinating.connection import Connection
+from worker_client.inprocess.coordinating.coordination import Coordination
+from worker_client.inprocess.exception import HealthCheckError, InternalError, RestartAbort
+from worker_client.inprocess.interrupting.main_thread_interrupter import MainThreadInterrupter, RankShouldRestart
+from worker_client.inprocess.monitor_thread import AtomicLock, MonitorThread
+from worker_client.inprocess.progress_watchdog import ProgressWatchdog
+from worker_client.inprocess.rank_assignment import RankAssignmentCtx, RankDiscarded, assign
+from worker_client.inprocess.state import FrozenState, Mode, State
+from worker_client.inprocess.store import BarrierTimeout, KeyStore, PrefixStore
+from worker_client.inprocess.watching.call_watch import CallWatch
+from worker_client.inprocess.watching.monitor_files import MonitorFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from types import TracebackType
+
+    from worker_client.inprocess.wrap import Wrapper
+
+_T = TypeVar("_T")
+
+log = logging.getLogger("holdfast.inprocess")
+
+
+class CallWrapper:
+    """One call of a wrapped function. The function gets it as the argument that is annotated with this class."""
+
+    def __init__(self, wrapper: Wrapper) -> None:
+        """Blocks until all ranks have come, at most `barrier_timeout`.
+
+        Raises ValueError where torch.distributed is initialised or this is not the main thread, BarrierTimeout where
+        ranks are missing, InternalError where no supervisor can be had.
+        """
+        call_number.check_may_begin()
+        self.wrapper = wrapper
+        self.state = State.from_env()
+        self.atomic_lock = AtomicLock()
+        self._pid = os.getpid()
+        self._is_assigned = False
+        self._is_deserted = False
+        self._variables = RankVariables()
+        self._initialize = fresh(wrapper.initialize)
+        self._health_check = fresh(wrapper.health_check)
+        self._restart_health_check = fresh(wrapper.restart_health_check)
+        self._finalize = fresh(wrapper.finalize)
+        self._rank_assignment = fresh(wrapper.rank_assignment)
+        with contextlib.ExitStack() as ending:
+            soft_timeout_s = wrapper.soft_timeout.total_seconds()
+            ending.callback(self._variables.restore)
+            self._connection = Connection(os.environ, rank=self.state.rank, soft_timeout_s=soft_timeout_s)
+            ending.callback(self._connection.close)
+            self._call = call_number.begin()
+            ending.callback(call_number.end)
+            self._stores = CallStores(wrapper, self._call, self._variables.as_launched)
+            ending.callback(self._stores.forget)
+            self._watch = CallWatch(self._connection.watch_changed)
+            self.progress_watchdog = ProgressWatchdog(
+                self._watch, wrapper.progress_watchdog_interval.total_seconds(), soft_timeout_s
+            )
+            ending.callback(self.progress_watchdog.stop)
+            self._coordination = Coordination(self._call, self.state, wrapper.settings(), self._connection.say)
+            self._interrupter = MainThreadInterrupter(soft_timeout_s)
+            self._monitor_thread = MonitorThread(
+                self._coordination, self._interrupter, self._watch, self.atomic_lock, fresh(wrapper.abort),
+                self.state.freeze,
+            )  # fmt: skip
+            ending.callback(self._end_monitor_thread)
+            self._monitor_thread.start()
+            self.progress_watchdog.start()
+            files = MonitorFiles(wrapper, self.state.initial_rank)
+            ending.enter_context(files)
+            self._connection.attach(self._coordination, self._watch, files.supervised_by)
+            self._entered = self._coordination.enter(wrapper.barrier_timeout)
+            self._ending = ending.pop_all()
+
+    # --- for the wrapped function ---
+
+    @property
+    def iteration(self) -> int:
+        """How often the function was called before, in this call."""
+        return self.state.iteration
+
+    def ping(self) -> None:
+        """The function makes progress. From the first call in an iteration on, silence is judged by `soft_timeout`."""
+        self._watch.words[10] = monotonic_ns()  # page.WORD_PING_NS, by its number: this is the hot path
+
+    @contextlib.contextmanager
+    def atomic(self) -> Generator[None]:
+        """No restart begins inside the block, and none that has begun lets anybody in. Re-entrant."""
+        with self.atomic_lock:
+            yield
+
+    @contextlib.contextmanager
+    def disable_hang_protection(self) -> Generator[None]:
+        """No soft and no hard timeout inside the block. An exception still leads to a restart. May be nested."""
+        self._disable_hang_protection()
+        try:
+            yield
+        finally:
+            self._enable_hang_protection()
+
+    @property
+    def base_store(self) -> KeyStore:
+        """`store_factory(**store_kwargs)`, opened when this rank first asks, and the same in all iterations."""
+        return self._stores.base()
+
+    @property
+    def store(self) -> PrefixStore:
+        """The part of `base_store` that is this iteration's."""
+        return self._stores.of_iteration(self.state.iteration)
+
+    @property
+    def monitor_process(self) -> NoReturn:
+        """There is none."""
+        raise AttributeError(
+            "a CallWrapper has no monitor_process: the supervisor watches the rank; "
+            "its pid is written to the Wrapper's monitor_process_pidfile"
+        )
+
+    def _disable_hang_protection(self) -> None:
+        self._watch.disable()
+
+    def _enable_hang_protection(self) -> None:
+        self._watch.enable()
+
+    # --- for the Wrapper ---
+
+    def __enter__(self) -> CallWrapper:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self.shutdown()
+
+    def shutdown(self) -> None:
+        """Gives back all that was taken. Idempotent. In a forked child, nothing is this process's to give back."""
+        if os.getpid() == self._pid:
+            self._coordination.leave(Leaving.FAULT, "the Wrapper was shut down before the call had ended")
+            self._ending.close()
+
+    def __call__(self, fn: Callable[..., _T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> _T | None:
+        """Calls `fn` until all ranks have completed it. Raises what ends this rank."""
+        given_args, given_kwargs = inject(fn, args, kwargs, self)
+        if self._entered is None:  # The call has succeeded without this rank, which came late and had to wait.
+            self.state.mode = Mode.INACTIVE
+            self._complete()
+            return None
+        try:
+            self._assign_first(self._entered)
+            while True:
+                is_done, result = self._iterate(fn, given_args, given_kwargs)
+                if is_done:
+                    break
+                self._restart()
+        except BaseException as error:
+            if os.getpid() == self._pid:
+                self._leave(error)
+            raise
+        self._complete()
+        return result
+
+    # --- one iteration ---
+
+    def _iterate(self, fn: Callable[..., _T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[bool, _T | None]:
+        """Up to the commit: True and what `fn` returned. False: this rank is out of the iteration, which restarts."""
+        self._coordination.begin(self.state)
+        self._watch.on()
+        cause: Exception | None = None
+        try:
+            result = self._interrupter.run(self._run, fn, args, kwargs)
+            if self._wait_for_all():
+                return True, result
+        except RankShouldRestart as error:
+            forget(error)
+            if os.getpid() != self._pid:
+                raise
+        except Exception as error:  # whatever the function raises, it may not raise in the next iteration
+            if os.getpid() != self._pid:
+                raise
+            cause = error
+        self._unwind(cause)
+        return False, None
+
+    def _run(self, fn: Callable[..., _T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> _T | None:
+        """What the restart may interrupt."""
+        frozen = self.state.freeze()
+        if self._initialize is not None:
+            self._initialize(frozen)
+        if self._health_check is not None:
+            self._health_check(frozen)
+        return fn(*args, **kwargs) if self.state.mode is Mode.ACTIVE else None
+
+    def _wait_for_all(self) -> bool:
+        """Blocks until all ranks have completed the iteration: True; False: the restart is ordered."""
+        self._watch.off()
+        if self.state.mode is not Mode.ACTIVE and not self._coordination.wait_for_completion():
+            return False
+        timeout = self.wrapper.completion_timeout
+        return self._coordination.complete(timeout if timeout else None)  # 0: as long as it takes
+
+    def _unwind(self, cause: Exception | None) -> None:
+        """The main thread is out of the function: until the abort is over."""
+        iteration = self.state.iteration
+        self._watch.off()
+        self.atomic_lock.give_up()
+        self._monitor_thread.note_reached(iteration)
+        if cause is not None:
+            told = story(cause)
+            forget(cause)
+            is_first = self._coordination.fail(Interruption.EXCEPTION.name, in_a_line(cause))
+            log.error("rank %d: iteration %d has failed:\n%s", self.state.rank, iteration, told)
+            if not is_first:
+                cause = None  # The restart, ordered before, has made the function raise this.
+        elif not self._coordination.is_interrupted():
+            self._coordination.fail(Interruption.EXCEPTION.name, "the function itself raised RankShouldRestart")
+        timeout = self.wrapper.last_call_wait + self.wrapper.barrier_timeout
+        if not self._coordination.wait_for_order(timeout):
+            raise BarrierTimeout(
+                f"cannot restart after iteration {iteration}: the supervisor has not answered within {timeout}"
+            )
+        self._monitor_thread.wait_aborted(iteration)
+        self._watch.on()
+        self.state.fn_exception = cause
+
+    # --- between two iterations ---
+
+    def _restart(self) -> None:
+        self._recover(self.state.freeze())
+        self._watch.off()
+        decision = self._coordination.arrive(self.wrapper.barrier_timeout)
+        self._watch.on()
+        self._assign(decision.iteration, decision)
+        self.state.advance(decision.iteration)
+        self._enter_iteration()
+        collect_garbage()
+
+    def _recover(self, frozen: FrozenState) -> None:
+        if self._finalize is not None:
+            self._finalize(frozen)
+        if self._restart_health_check is not None:
+            try:
+                self._restart_health_check(frozen)
+            except Exception as error:  # a check says in its own words why the rank is unfit
+                raise HealthCheckError(f"cannot go on with rank {frozen.rank}: {in_a_line(error)}") from error
+
+    def _assign_first(self, entered: Entered) -> None:
+        """All assignments up to the iteration that begins: a rank that replaces a lost one has missed some."""
+        decisions = {decision.iteration: decision for decision in entered.history}
+        first = next((each.iteration for each in entered.history if each.anew), 0)
+        self.state.iteration = first
+        for iteration in range(first, entered.iteration + 1):
+            self._assign(iteration, decisions.get(iteration))
+            if iteration > first:
+                self.state.advance()
+        self._is_assigned = True
+        self._enter_iteration()
+
+    def _assign(self, iteration: int, decision: IterationDecided | None) -> None:
+        """Who this rank is in `iteration`. Without a decision, all ranks that there were take part."""
+        if decision is not None and decision.anew:
+            self.state.start_anew()
+            self._rank_assignment = fresh(self._rank_assignment)
+        if decision is not None and decision.world_size != self.state.world_size:
+            raise InternalError(
+                f"cannot begin iteration {iteration}: it was decided for {decision.world_size} ranks, but rank "
+                f"{self.state.rank} knows of {self.state.world_size}"
+            )
+        self._coordination.assign(iteration)
+        terminated = set[int]() if decision is None else set(decision.terminated_ranks)
+        store = _AssignmentStore(self._coordination, self._watch)
+        assigned = assign(self._rank_assignment, RankAssignmentCtx(self.state, store, terminated))
+        self.state.copy_from(assigned.state)
+
+    def _enter_iteration(self) -> None:
+        if not self.state.active_world_size:
+            self._is_deserted = True
+            raise RestartAbort(
+                f"cannot begin iteration={self.state.iteration}: rank assignment left no rank active of "
+                f"world_size={self.state.world_size}"
+            )
+        self._variables.enter(self.state, self._call, self._exchange)
+
+    def _exchange(self, name: str, value: str) -> dict[int, str]:
+        store = _AssignmentStore(self._coordination, self._watch)
+        ranks = range(self.state.world_size)
+        return store.exchange(name, value, rank=self.state.rank, ranks=ranks, timeout=self.wrapper.barrier_timeout)
+
+    # --- ends ---
+
+    def _complete(self) -> None:
+        try:
+            if self.wrapper.completion is not None:
+                self.wrapper.completion(self.state.freeze())
+        except Exception:  # the call is committed: nothing may undo it
+            log.exception("rank %d: completion has failed; the call has succeeded all the same", self.state.rank)
+        finally:
+            self._coordination.leave(Leaving.DONE, "")
+
+    def _leave(self, error: BaseException) -> None:
+        """This rank ends; the others go on without it. It stays until they do."""
+        is_expected = isinstance(error, RankDiscarded) or self._is_deserted  # All ranks know of it.
+        self.atomic_lock.give_up()
+        self._coordination.leave(Leaving.DISCARDED if is_expected else Leaving.FAULT, in_a_line(error))
+        self._monitor_thread.note_reached(sys.maxsize)
+        self._watch.end()
+        log.info("rank %d leaves the wrapped function: %s", self.state.rank, in_a_line(error))
+        if not is_expected:
+            with contextlib.suppress(InternalError):
+                self._coordination.wait_for_others(self.wrapper.barrier_timeout)
+        if self._is_assigned and self.wrapper.terminate is not None:
+            self.wrapper.terminate(self.state.freeze())
+
+    def _end_monitor_thread(self) -> None:
+        if self._monitor_thread.stop():
+            self._interrupter.remove()
+        else:
+            log.warning("rank %d: the thread that aborts hangs; its signal stays in use", self.state.rank)
+
+
+class _AssignmentStore:
+    """A RankStore over the supervisor. While it waits for the other ranks, no progress is expected."""
+
+    def __init__(self, coordination: Coordination, watch: CallWatch) -> None:
+        self._coordination = coordination
+        self._watch = watch
+
+    def exchange(
+        self, name: str, value: str, *, rank: int, ranks: Collection[int], timeout: timedelta
+    ) -> dict[int, str]:
+        self._watch.off()
+        try:
+            return self._coordination.exchange(name, value, rank=rank, timeout=timeout)
+        finally:
+            self._watch.on()

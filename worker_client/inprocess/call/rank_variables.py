@@ -1,0 +1,93 @@
+"""Which environment variables does the wrapped function see, and what does the caller get back?
+
+RANK and WORLD_SIZE are those of the iteration. Under a launcher that serves a store, MASTER_PORT leads to one that no
+earlier iteration has used: what one left in its store would be taken for the present.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+from worker_client.inprocess.releasing import store_sockets
+from worker_client.inprocess.state import State
+
+AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+MASTER_ADDR = "MASTER_ADDR"
+MASTER_PORT = "MASTER_PORT"
+VARIABLES = ("RANK", "WORLD_SIZE", MASTER_PORT)
+STORE_NAME = "holdfast/store"
+
+# `holdfast run` has found the 64 ports from MASTER_PORT on free. Scripts use the first of them, for stores of their own
+# at MASTER_PORT + 2 + iteration; here too, there is room for that behind each of ours.
+FIRST_PORT = 32
+PORTS = 16
+
+log = logging.getLogger("holdfast.inprocess")
+
+
+class RankVariables:
+    """Of one call, from construction to `restore()`."""
+
+    def __init__(self) -> None:
+        self._before = {name: os.environ.get(name) for name in VARIABLES}
+        self._has_store = os.environ.get(AGENT_STORE) == str(True) and bool(self._before[MASTER_PORT])
+        self._server: Any = None  # torch's
+
+    def enter(self, state: State, call: int, exchange: Callable[[str, str], Mapping[int, str]]) -> None:
+        """For the iteration that begins, on every rank. Raises what `exchange(name, value)` raises.
+
+        The launcher's store serves the first one. Then active rank 0 serves another, before anybody could look for it.
+        """
+        state.set_distributed_vars()
+        if self._has_store and (call, state.iteration) != (1, 0):
+            self._enter_store(state, call, exchange)
+        store_sockets.begin_iteration(state.iteration, self._before[MASTER_PORT], os.environ.get(MASTER_PORT))
+
+    def _enter_store(self, state: State, call: int, exchange: Callable[[str, str], Mapping[int, str]]) -> None:
+        self._server = None
+        if state.active_rank == 0:
+            self._server = _serve(int(self._before[MASTER_PORT] or 0) + FIRST_PORT + (call + state.iteration) % PORTS)
+        ports = exchange(STORE_NAME, "" if self._server is None else str(self._server.port))
+        os.environ[MASTER_PORT] = next((port for port in ports.values() if port), self._before[MASTER_PORT] or "")
+
+    def restore(self) -> None:
+        """Everything as before the call. Idempotent."""
+        store_sockets.end_call()
+        self._server = None
+        _set(self._before)
+
+    @contextlib.contextmanager
+    def as_launched(self) -> Generator[None]:
+        """Inside the block everything is as before the call."""
+        present = {name: os.environ.get(name) for name in VARIABLES}
+        _set(self._before)
+        try:
+            yield
+        finally:
+            _set(present)
+
+
+def _set(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _serve(port: int) -> Any:  # noqa: ANN401  # a torch.distributed.TCPStore
+    """A store in this process, at any other port if need be; None where the script does without torch.distributed."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available():
+        return None
+    for each in (port, 0):
+        try:
+            return distributed.TCPStore(os.environ.get(MASTER_ADDR, ""), each, is_master=True, wait_for_workers=False)
+        except (RuntimeError, ValueError, OSError) as error:
+            log.warning("cannot serve a store for this iteration at port %d: %s", each, error)
+    return None

@@ -1,0 +1,1 @@
+"""What does this process know about its GPU and network card, without importing torch?"""

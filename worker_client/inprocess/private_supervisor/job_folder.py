@@ -1,0 +1,116 @@
+"""Where are the files of this job's private supervisor, whose turn is it to touch them, and does it live and answer?
+
+All ranks of a job on a node name the same directory, which belongs to this user and to nobody else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import socket
+import stat
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import cast
+
+from holdfast_wire.private_folder import ENDPOINT_FILE, LIFE_FILE, RANKS_FILE
+
+from worker_client.endpoint import NO_PAGE_VARIABLE, Endpoint, NoEndpoint, from_environment
+from worker_client.inprocess.exception import InternalError
+
+CONNECT_TIMEOUT_S = 1.0
+LOCK_FILE = "inprocess.lock"  # one for all jobs of this user: a file of each job's own could never be removed safely
+ENDPOINT_BYTES_MAX = 16 * 1024
+RANKS_BYTES_MAX = 1024 * 1024
+BASE = Path("/tmp")  # not TMPDIR: a socket's path is short, and all ranks must name the same one
+RUN_ID_VARIABLES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
+JOB_VARIABLES = (
+    *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", *RUN_ID_VARIABLES),
+    *("SLURM_STEP_ID", "TORCHELASTIC_RESTART_COUNT"),
+)
+
+
+def job_folder(environment: Mapping[str, str]) -> Path:
+    """The directory of this job's private supervisor: the same for all its ranks on this node, and for nobody else."""
+    told = [f"{name}={environment.get(name, '')}" for name in JOB_VARIABLES]
+    if not environment.get("MASTER_PORT"):
+        told.append(f"pid={os.getpid()}")  # Without an address there is one rank, which is this process.
+    key = hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
+    return private_folder(BASE / f"holdfast-{os.geteuid()}") / f"inprocess-{key}"
+
+
+def private_folder(path: Path) -> Path:
+    """`path` as a directory of our own that nobody else may enter. Raises InternalError."""
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise InternalError(f"cannot make {path} for a private supervisor: {error.strerror}; free the name") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        why = f"it is no directory of user id {os.geteuid()} with mode 0700"
+        raise InternalError(f"cannot use {path} for a private supervisor: {why}; remove it")
+    return path
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, waits: bool = True) -> Generator[None]:
+    """One rank at a time looks for the supervisor and starts it; the kernel lets a dead one's lock go.
+
+    flock() knows no timeout, but whoever holds it is bounded by its own. Raises BlockingIOError where it `waits` not.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def find(folder: Path, environment: Mapping[str, str]) -> Endpoint | None:
+    """A supervisor that serves this job already: it lets us connect."""
+    try:
+        with (folder / ENDPOINT_FILE).open("rb") as file:
+            told = cast("dict[str, str]", json.loads(file.read(ENDPOINT_BYTES_MAX)))
+        found = from_environment({**told, NO_PAGE_VARIABLE: environment.get(NO_PAGE_VARIABLE, "")})
+    except (OSError, ValueError, TypeError):
+        return None
+    if isinstance(found, NoEndpoint) or not _answers(found.socket_path):
+        return None
+    return found
+
+
+def _answers(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(CONNECT_TIMEOUT_S)
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+        return True
+
+
+def lives(folder: Path) -> bool:
+    """Whether the supervisor of this directory is a living process, though it does not answer."""
+    try:
+        descriptor = os.open(folder / LIFE_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def noted_ranks(folder: Path) -> bytes:
+    """What a supervisor that died has noted of its ranks: its successor misses those that have ended since."""
+    try:
+        with (folder / RANKS_FILE).open("rb") as file:
+            return file.read(RANKS_BYTES_MAX)
+    except OSError:
+        return b""

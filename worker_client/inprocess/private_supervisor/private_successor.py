@@ -1,0 +1,94 @@
+"""Who decides after a private supervisor has died in the middle of a call? Another one, which one of the ranks starts.
+
+Training goes on meanwhile: all of this happens on the channel's thread, between two attempts to connect. The new one
+knows nothing; each rank tells it where it stands (coordination.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import monotonic
+
+from worker_client.endpoint import Endpoint
+from worker_client.inprocess.exception import InternalError
+from worker_client.inprocess.private_supervisor import finding
+from worker_client.inprocess.private_supervisor.job_folder import find
+
+PAUSE_MIN_S = 1.0  # between two starts by this rank
+PAUSE_MAX_S = 60.0
+CALM_S = 300.0  # a start so long after the last one is no sign of a supervisor that always dies
+
+log = logging.getLogger("holdfast.inprocess")
+
+
+class PrivateSuccessor:
+    """Of one call's supervisor. A dead one is replaced while `is_wanted()`; one that is only stopped is not."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str], is_wanted: Callable[[], bool]) -> None:
+        """`environment` as the first one was started with; the function may change it."""
+        self._folder = folder
+        self._environment = dict(environment)
+        self._is_wanted = is_wanted
+        self._pause_s = PAUSE_MIN_S
+        self._not_before_s = 0.0
+        self._lock = threading.Lock()  # guards the two below
+        self._cancel = -1  # while one is being started
+        self._is_closed = False
+
+    # --- called by the channel's thread ---
+
+    def find(self) -> Endpoint | None:
+        """Where this job's supervisor answers now, started if need be; None: nowhere yet. Never raises."""
+        found = None
+        try:
+            found = find(self._folder, self._environment)
+            if found is None and self._may_start():
+                found = self._start()
+        except (InternalError, OSError) as error:
+            log.warning("%s; training goes on, trying again in the background", error)
+        return found
+
+    def _may_start(self) -> bool:
+        return monotonic() >= self._not_before_s and self._is_wanted()
+
+    def _start(self) -> Endpoint | None:
+        with self._lock:
+            if self._is_closed:
+                return None
+            self._cancel = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        try:
+            found = finding.start_another(self._folder, self._environment, cancel=self._cancel)
+        except (InternalError, OSError):
+            self._pause()
+            raise
+        finally:
+            with self._lock:
+                descriptor, self._cancel = self._cancel, -1
+            os.close(descriptor)
+        if found is not None:
+            self._pause()
+            log.warning("the private supervisor had died; another one serves this job now")
+        return found
+
+    def _pause(self) -> None:
+        """The more starts in a short time, the longer until the next."""
+        now_s = monotonic()
+        if now_s - self._not_before_s > CALM_S:
+            self._pause_s = PAUSE_MIN_S
+        self._not_before_s = now_s + self._pause_s
+        self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+
+    # --- called by other threads ---
+
+    def close(self) -> None:
+        """The call is over: nothing is started any more, and what is being started ends. Idempotent; never blocks."""
+        with self._lock:
+            self._is_closed = True
+            if self._cancel >= 0:
+                with contextlib.suppress(OSError):
+                    os.eventfd_write(self._cancel, 1)

@@ -1,0 +1,141 @@
+"""How are collectives that hang in Gloo released, when Gloo itself has no way to abort them?
+
+By ending the connections of its process groups: each pending operation then fails at once, here and on the peers.
+Which connections are Gloo's is read from the kernel at the moment of the abort. Each of Gloo's devices has a thread
+that waits in an epoll instance of its own, and /proc tells which thread waits in which instance and what it watches.
+Sockets of TCPStore, of event loops, of gRPC and of other threads are never touched, and neither is a listening one:
+to end that one ends the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import stat
+from typing import NamedTuple
+
+from worker_client.inprocess.releasing import raw_sockets
+
+_LOOP_THREAD = "gloo_tcp_loop"  # what newer versions of torch call the thread of a device
+_EPOLL_LINK = "anon_inode:[eventpoll]"
+# The first argument of these system calls is the epoll instance: epoll_wait (none on arm), epoll_pwait, epoll_pwait2.
+_WAIT_CALLS = {"x86_64": {232, 281, 441}, "aarch64": {22, 441}}.get(platform.machine(), set[int]())
+_WATCHED = re.compile(r"^tfd:\s*(\d+)\s+events:\s*[0-9a-f]+\s+data:\s*([0-9a-f]+).*\bino:([0-9a-f]+)", re.MULTILINE)
+_FLAGS = re.compile(r"^flags:\s*([0-7]+)", re.MULTILINE)
+_EPOLLS_MAX = 4096  # a process with more is no training process, and the abort must end soon
+
+
+class _Watched(NamedTuple):
+    """One line of an epoll instance: what it watches, by the inode that it had when it was registered."""
+
+    descriptor: int
+    data: int
+    inode: int
+
+
+def shut_down_gloo_connections() -> int:
+    """End every established connection of Gloo's process groups in this process; returns how many.
+
+    Never blocks and never raises. 0 where there is no Gloo group, or no /proc that tells.
+    """
+    count = 0
+    for epoll in _gloo_epolls():
+        count += sum(map(_shut_down, _watched_by(epoll)))
+    return count
+
+
+def gloo_listeners() -> list[tuple[int, int]]:
+    """(Descriptor, inode) of each socket at which one of Gloo's devices awaits other ranks."""
+    watched = (entry for epoll in _gloo_epolls() for entry in _watched_by(epoll))
+    return [(entry.descriptor, entry.inode) for entry in watched if _is_listener(entry)]
+
+
+def _gloo_epolls() -> list[int]:
+    """An instance is Gloo's if Gloo's thread waits in it. Where no thread has that name (older torch) or the thread is
+    busy at this moment, by its make; and never one in which a thread that goes by another name waits meanwhile.
+    """
+    waiters, has_named_loop = _epoll_waiters()
+    found: list[int] = []
+    for descriptor in _epoll_descriptors():
+        waiter = waiters.get(descriptor)
+        if waiter == _LOOP_THREAD or ((waiter is None or not has_named_loop) and _is_of_gloos_make(descriptor)):
+            found.append(descriptor)
+    return found
+
+
+def _epoll_waiters() -> tuple[dict[int, str], bool]:
+    """Epoll descriptor → name of the thread that waits in it now; whether any thread is a Gloo loop by its name."""
+    waiters: dict[int, str] = {}
+    has_named_loop = False
+    for thread in _numbers("/proc/self/task"):
+        name = _read(f"/proc/self/task/{thread}/comm").rstrip("\n")
+        has_named_loop |= name == _LOOP_THREAD
+        call = _read(f"/proc/self/task/{thread}/syscall").split()
+        if len(call) > 1 and call[0].isdigit() and int(call[0]) in _WAIT_CALLS:
+            waiters[int(call[1], 16)] = name
+    return waiters, has_named_loop
+
+
+def _epoll_descriptors() -> list[int]:
+    found: list[int] = []
+    for descriptor in _numbers("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if os.readlink(f"/proc/self/fd/{descriptor}") == _EPOLL_LINK:
+                found.append(descriptor)
+    return found[:_EPOLLS_MAX]
+
+
+def _is_of_gloos_make(epoll: int) -> bool:
+    """Inherited by exec, handlers as pointers, one pipe to wake it, and a listening TCP socket.
+
+    Python's, libuv's and gRPC's differ in the first; the first two store the descriptor and no pointer.
+    """
+    flags = _FLAGS.search(_read(f"/proc/self/fdinfo/{epoll}"))
+    if flags is None or int(flags[1], 8) & os.O_CLOEXEC:
+        return False
+    watched = _watched_by(epoll)
+    if any(entry.data == entry.descriptor for entry in watched):
+        return False
+    pipes = [entry for entry in watched if _is_pipe(entry.descriptor)]
+    return len(pipes) == 1 and any(map(_is_listener, watched))
+
+
+def _watched_by(epoll: int) -> list[_Watched]:
+    lines = _WATCHED.findall(_read(f"/proc/self/fdinfo/{epoll}"))
+    return [_Watched(int(descriptor), int(data, 16), int(inode, 16)) for descriptor, data, inode in lines]
+
+
+def _is_pipe(descriptor: int) -> bool:
+    try:
+        return stat.S_ISFIFO(os.fstat(descriptor).st_mode)
+    except OSError:
+        return False
+
+
+def _is_listener(entry: _Watched) -> bool:
+    with raw_sockets.borrowed(entry.descriptor, entry.inode) as own:
+        return own is not None and raw_sockets.listens(own)
+
+
+def _shut_down(entry: _Watched) -> bool:
+    with raw_sockets.borrowed(entry.descriptor, entry.inode) as own:
+        if own is None or raw_sockets.listens(own) or raw_sockets.peer(own) is None:
+            return False
+        return raw_sockets.shut_down(own)
+
+
+def _numbers(folder: str) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(folder) if name.isdigit()]
+    except OSError:
+        return []
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -1,0 +1,1 @@
+"""How does one of torch's stores get our names, our barriers and a bound on each wait?"""
