@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import abc
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from worker_client.bounded_threads import BoundedThread
+from worker_client.inprocess.devices.cuda import on_current_device
 from worker_client.inprocess.exception import TimeoutError
 
 if TYPE_CHECKING:
@@ -50,23 +50,3 @@ class ThreadedFinalize(Finalize):
         if thread.error is not None:
             raise thread.error
         return state
-
-
-def on_current_device(run: Callable[[], Any]) -> Callable[[], Any]:
-    """The same for another thread: with the CUDA device that this thread uses, if the process uses CUDA."""
-    cuda = cuda_in_use()
-    if cuda is None:
-        return run
-    device = cuda.current_device()
-
-    def run_on_device() -> Any:  # noqa: ANN401  # whatever `run` returns
-        cuda.set_device(device)
-        return run()
-
-    return run_on_device
-
-
-def cuda_in_use() -> Any:  # noqa: ANN401  # torch.cuda, which is not imported for this question
-    """torch.cuda if this process has initialised it, else None. Never imports torch."""
-    cuda = sys.modules.get("torch.cuda")
-    return cuda if cuda is not None and cuda.is_available() and cuda.is_initialized() else None

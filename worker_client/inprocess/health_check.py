@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Self
 from worker_client.bounded_threads import BoundedThread, join_all
 from worker_client.inprocess.compose import Compose, flattened
 from worker_client.inprocess.devices import device_checks
+from worker_client.inprocess.devices.cuda import cuda_in_use
 from worker_client.inprocess.exception import HealthCheckError, RestartError, TimeoutError
-from worker_client.inprocess.finalize import cuda_in_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,49 +1,19 @@
-"""What makes a training function restartable inside its process, and how is it configured?"""
+"""What makes a training function restartable inside its process?"""
 
 from __future__ import annotations
 
 import functools
-import itertools
-import os
-import sys
-import warnings
 from collections.abc import Callable
-from datetime import timedelta
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
-from worker_client.call_frames import Settings
-from worker_client.inprocess.abort import Abort, AbortTorchDistributed
 from worker_client.inprocess.call.call_wrapper import CallWrapper as CallWrapper
-from worker_client.inprocess.completion import Completion
-from worker_client.inprocess.compose import Compose
-from worker_client.inprocess.finalize import Finalize
-from worker_client.inprocess.health_check import HealthCheck, restart_health_check
-from worker_client.inprocess.initialize import Initialize
-from worker_client.inprocess.rank_assignment import ActivateAllRanks, RankAssignment, RankFilter, ShiftRanks, resolve
-from worker_client.inprocess.store import StoreMixin, TCPStore
-from worker_client.inprocess.terminate import Terminate
+from worker_client.inprocess.call.wrapper_parameters import WrapperParameters
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-# Which durations must be shorter than which, as the reference product has it.
-_ORDERS = (
-    ("soft_timeout", "hard_timeout", "barrier_timeout"),
-    ("monitor_process_interval", "barrier_timeout"),
-    ("heartbeat_timeout", "barrier_timeout"),
-    ("heartbeat_interval", "heartbeat_timeout"),
-    ("monitor_process_interval", "heartbeat_timeout"),
-    ("monitor_process_interval", "soft_timeout"),
-    ("monitor_thread_interval", "soft_timeout"),
-    ("progress_watchdog_interval", "soft_timeout"),
-)
 
-
-_ABORT = AbortTorchDistributed()
-_RANK_ASSIGNMENT = Compose(ActivateAllRanks(), ShiftRanks())
-
-
-class Wrapper:
+class Wrapper(WrapperParameters):
     """A decorator. On a fault of any rank, all ranks leave the function and call it again, in the same processes.
 
     The wrapped function is called on the main thread of every rank. It returns what the function returns on ranks that
@@ -53,75 +23,6 @@ class Wrapper:
     its CallWrapper for a store; ranks find each other through the supervisor. Raises TypeError for a wrong type and
     ValueError for durations in a wrong order.
     """
-
-    def __init__(
-        self,
-        *,
-        store_factory: type[StoreMixin] = TCPStore,
-        store_kwargs: dict[str, Any] | None = None,
-        initialize: Initialize | None = None,
-        abort: Abort | None = _ABORT,
-        finalize: Finalize | None = None,
-        health_check: HealthCheck | None = None,
-        rank_assignment: RankAssignment | tuple[RankAssignment] = _RANK_ASSIGNMENT,
-        rank_filter: RankFilter | None = None,
-        monitor_thread_interval: timedelta = timedelta(seconds=1),
-        monitor_process_interval: timedelta = timedelta(seconds=1),
-        heartbeat_interval: timedelta = timedelta(seconds=1),
-        progress_watchdog_interval: timedelta = timedelta(seconds=1),
-        soft_timeout: timedelta = timedelta(seconds=60),
-        hard_timeout: timedelta = timedelta(seconds=90),
-        heartbeat_timeout: timedelta = timedelta(seconds=30),
-        barrier_timeout: timedelta = timedelta(seconds=120),
-        completion_timeout: timedelta = timedelta(seconds=120),
-        last_call_wait: timedelta = timedelta(seconds=1),
-        termination_grace_time: timedelta = timedelta(seconds=5),
-        monitor_process_logfile: str | None = None,
-        monitor_process_pidfile: str | None = None,
-        enabled: bool = True,
-        completion: Completion | None = None,
-        terminate: Terminate | None = None,
-    ) -> None:
-        _check_type("enabled", enabled, bool)
-        self.enabled = enabled
-        self.store_factory = _check_store_factory(store_factory)
-        _check_type("store_kwargs", {} if store_kwargs is None else store_kwargs, dict)
-        self.store_kwargs: dict[str, Any] = {} if store_kwargs is None else store_kwargs
-
-        self.initialize = _check_optional("initialize", initialize, Initialize)
-        self.abort = _check_optional("abort", abort, Abort)
-        self.finalize = _check_optional("finalize", finalize, Finalize)
-        self.health_check = _check_optional("health_check", health_check, HealthCheck)
-        self.completion = _check_optional("completion", completion, Completion)
-        self.terminate = _check_optional("terminate", terminate, Terminate)
-        if rank_filter is not None:
-            warnings.warn(
-                "rank_filter is deprecated: compose it with rank_assignment", DeprecationWarning, stacklevel=2
-            )
-        self.rank_filter = rank_filter
-        self.rank_assignment = resolve(rank_assignment, rank_filter)
-
-        self.monitor_thread_interval = _check_type("monitor_thread_interval", monitor_thread_interval, timedelta)
-        self.monitor_process_interval = _check_type("monitor_process_interval", monitor_process_interval, timedelta)
-        self.heartbeat_interval = _check_type("heartbeat_interval", heartbeat_interval, timedelta)
-        self.progress_watchdog_interval = _check_type(
-            "progress_watchdog_interval", progress_watchdog_interval, timedelta
-        )
-        self.soft_timeout = _check_type("soft_timeout", soft_timeout, timedelta)
-        self.hard_timeout = _check_type("hard_timeout", hard_timeout, timedelta)
-        self.heartbeat_timeout = _check_type("heartbeat_timeout", heartbeat_timeout, timedelta)
-        self.barrier_timeout = _check_type("barrier_timeout", barrier_timeout, timedelta)
-        self.completion_timeout = _check_type("completion_timeout", completion_timeout, timedelta)
-        self.last_call_wait = _check_type("last_call_wait", last_call_wait, timedelta)
-        self.termination_grace_time = _check_type("termination_grace_time", termination_grace_time, timedelta)
-        self.monitor_process_logfile = _check_path("monitor_process_logfile", monitor_process_logfile)
-        self.monitor_process_pidfile = _check_path("monitor_process_pidfile", monitor_process_pidfile)
-        for names in _ORDERS:
-            self._check_order(names)
-        distributed = sys.modules.get("torch.distributed")
-        if distributed is not None and not distributed.is_available():
-            raise ValueError("cannot make a Wrapper: torch.distributed.is_available() does not hold; use another torch")
-        self.restart_health_check = restart_health_check(self.health_check)
 
     def __call__(self, fn: Callable[_P, _T]) -> Callable[_P, _T | None]:
         """The function that calls `fn` under this Wrapper, as often as it is called."""
@@ -134,37 +35,3 @@ class Wrapper:
                 return call(fn, args, kwargs)
 
         return wrapped
-
-    def settings(self) -> Settings:
-        """What the coordinator has to know."""
-        return Settings(**{name: getattr(self, name) for name in Settings._fields})
-
-    def _check_order(self, names: tuple[str, ...]) -> None:
-        values: list[timedelta] = [getattr(self, name) for name in names]
-        if not all(shorter < longer for shorter, longer in itertools.pairwise(values)):
-            told = ", ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
-            raise ValueError(f"cannot make a Wrapper: {' < '.join(names)} does not hold: {told}")
-
-
-def _check_type(name: str, value: object, wanted: type[_T]) -> _T:
-    """The value itself. Raises TypeError."""
-    if not isinstance(value, wanted):
-        raise TypeError(f"cannot make a Wrapper: {name}={value!r} has to be of type {wanted.__name__}")
-    return value
-
-
-def _check_optional(name: str, value: object, wanted: type[_T]) -> _T | None:
-    return None if value is None else _check_type(name, value, wanted)
-
-
-def _check_store_factory(value: object) -> type[StoreMixin]:
-    if not isinstance(value, type) or not issubclass(value, StoreMixin):
-        raise TypeError(f"cannot make a Wrapper: store_factory={value!r} has to be a subclass of StoreMixin")
-    return value
-
-
-def _check_path(name: str, value: object) -> str | None:
-    path = _check_optional(name, value, str)
-    if path is not None and not os.path.isabs(path):
-        raise ValueError(f"cannot make a Wrapper: os.path.isabs({name}) does not hold: {name}={path!r}")
-    return path

@@ -114,7 +114,7 @@ os._exit(0)  # torch still waits for an answer, in a thread
 """
     told = ran(script, tmp_path)
     assert "cannot serve a store at 127.0.0.1:" in told
-    assert "who is there is no store" in told
+    assert "the server there is not a TCPStore" in told
     assert "store_kwargs={'port': …}" in told
 
 
@@ -125,7 +125,7 @@ del os.environ["MASTER_PORT"]
 print(raised(RuntimeError, TCPStore))
 """
     nobody, no_port = ran(script, tmp_path, RANK="1").splitlines()
-    assert "does rank 0 open it, too?" in nobody
+    assert "check that rank 0 opens the store, too" in nobody
     assert "MASTER_PORT='' is no port" in no_port
 
 

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from worker_client.inprocess.call.wrapper_parameters import WrapperParameters
 from worker_client.inprocess.releasing import store_sockets
 from worker_client.inprocess.store import KeyStore, PrefixStore
-
-if TYPE_CHECKING:
-    from worker_client.inprocess.wrap import Wrapper
 
 
 class CallStores:
     """Of one call, from construction to `forget()`. Belongs to the main thread."""
 
-    def __init__(self, wrapper: Wrapper, call: int, as_launched: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(
+        self, parameters: WrapperParameters, call: int, as_launched: Callable[[], AbstractContextManager[None]]
+    ) -> None:
         """In `as_launched()` the environment is the one that the launcher has made: the iteration's own has other ranks
         and another MASTER_PORT.
         """
-        self._wrapper = wrapper
+        self._parameters = parameters
         self._call = call
         self._as_launched = as_launched
         self._base: KeyStore | None = None
@@ -32,9 +32,9 @@ class CallStores:
         if self._is_over:
             raise ValueError("cannot open a store for a call that is over: ask for it in the wrapped function")
         if self._base is None:
-            factory = cast("Callable[..., Any]", self._wrapper.store_factory)
+            factory = cast("Callable[..., Any]", self._parameters.store_factory)
             with self._as_launched(), store_sockets.kept():
-                self._base = factory(**self._wrapper.store_kwargs)
+                self._base = factory(**self._parameters.store_kwargs)
         return cast("KeyStore", self._base)
 
     def of_iteration(self, iteration: int) -> PrefixStore:

@@ -11,35 +11,35 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from datetime import timedelta
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from worker_client.call_frames import Entered, IterationDecided, Leaving
+from worker_client.call_frames import Leaving
 from worker_client.inprocess.attribution import Interruption
 from worker_client.inprocess.call import call_number
 from worker_client.inprocess.call.call_stores import CallStores
+from worker_client.inprocess.call.callbacks import Callbacks
 from worker_client.inprocess.call.failed_iteration import collect_garbage, forget, in_a_line, story
+from worker_client.inprocess.call.iteration_ranks import IterationRanks, Membership
 from worker_client.inprocess.call.param_injection import inject
 from worker_client.inprocess.call.rank_variables import RankVariables
+from worker_client.inprocess.call.taken import Taken
+from worker_client.inprocess.call.wrapper_parameters import WrapperParameters
 from worker_client.inprocess.compose import fresh
 from worker_client.inprocess.coordinating.connection import Connection
 from worker_client.inprocess.coordinating.coordination import Coordination
-from worker_client.inprocess.exception import HealthCheckError, InternalError, RestartAbort
+from worker_client.inprocess.exception import InternalError
 from worker_client.inprocess.interrupting.main_thread_interrupter import MainThreadInterrupter, RankShouldRestart
 from worker_client.inprocess.monitor_thread import AtomicLock, MonitorThread
 from worker_client.inprocess.progress_watchdog import ProgressWatchdog
-from worker_client.inprocess.rank_assignment import RankAssignmentCtx, RankDiscarded, assign
-from worker_client.inprocess.state import FrozenState, Mode, State
+from worker_client.inprocess.rank_assignment import RankDiscarded
+from worker_client.inprocess.state import Mode, State
 from worker_client.inprocess.store import BarrierTimeout, KeyStore, PrefixStore
 from worker_client.inprocess.watching.call_watch import CallWatch
 from worker_client.inprocess.watching.monitor_files import MonitorFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
     from types import TracebackType
-
-    from worker_client.inprocess.wrap import Wrapper
 
 _T = TypeVar("_T")
 
@@ -49,7 +49,7 @@ log = logging.getLogger("holdfast.inprocess")
 class CallWrapper:
     """One call of a wrapped function. The function gets it as the argument that is annotated with this class."""
 
-    def __init__(self, wrapper: Wrapper) -> None:
+    def __init__(self, wrapper: WrapperParameters) -> None:
         """Blocks until all ranks have come, at most `barrier_timeout`.
 
         Raises ValueError where torch.distributed is initialised or this is not the main thread, BarrierTimeout where
@@ -60,42 +60,46 @@ class CallWrapper:
         self.state = State.from_env()
         self.atomic_lock = AtomicLock()
         self._pid = os.getpid()
-        self._is_assigned = False
-        self._is_deserted = False
-        self._variables = RankVariables()
-        self._initialize = fresh(wrapper.initialize)
-        self._health_check = fresh(wrapper.health_check)
-        self._restart_health_check = fresh(wrapper.restart_health_check)
-        self._finalize = fresh(wrapper.finalize)
-        self._rank_assignment = fresh(wrapper.rank_assignment)
-        with contextlib.ExitStack() as ending:
-            soft_timeout_s = wrapper.soft_timeout.total_seconds()
-            ending.callback(self._variables.restore)
-            self._connection = Connection(os.environ, rank=self.state.rank, soft_timeout_s=soft_timeout_s)
-            ending.callback(self._connection.close)
-            self._call = call_number.begin()
-            ending.callback(call_number.end)
-            self._stores = CallStores(wrapper, self._call, self._variables.as_launched)
-            ending.callback(self._stores.forget)
-            self._watch = CallWatch(self._connection.watch_changed)
-            self.progress_watchdog = ProgressWatchdog(
-                self._watch, wrapper.progress_watchdog_interval.total_seconds(), soft_timeout_s
-            )
-            ending.callback(self.progress_watchdog.stop)
-            self._coordination = Coordination(self._call, self.state, wrapper.settings(), self._connection.say)
-            self._interrupter = MainThreadInterrupter(soft_timeout_s)
-            self._monitor_thread = MonitorThread(
-                self._coordination, self._interrupter, self._watch, self.atomic_lock, fresh(wrapper.abort),
-                self.state.freeze,
-            )  # fmt: skip
-            ending.callback(self._end_monitor_thread)
-            self._monitor_thread.start()
-            self.progress_watchdog.start()
-            files = MonitorFiles(wrapper, self.state.initial_rank)
-            ending.enter_context(files)
-            self._connection.attach(self._coordination, self._watch, files.supervised_by)
+        self._callbacks = Callbacks.of(wrapper)
+        self._taken = Taken()
+        try:
+            self._take(wrapper.soft_timeout.total_seconds())
             self._entered = self._coordination.enter(wrapper.barrier_timeout)
-            self._ending = ending.pop_all()
+        except BaseException:
+            self._taken.give_back()
+            raise
+
+    def _take(self, soft_timeout_s: float) -> None:
+        """All that the call needs of the process, each noted in the moment in which it is taken."""
+        wrapper, state, taken = self.wrapper, self.state, self._taken
+        self._variables = RankVariables()
+        taken.note("environment variables", self._variables.restore)
+        self._connection = Connection(os.environ, rank=state.rank, soft_timeout_s=soft_timeout_s)
+        taken.note("connection to the supervisor", self._connection.close)
+        self._call = call_number.begin()
+        taken.note("the process's one call", call_number.end)
+        self._stores = CallStores(wrapper, self._call, self._variables.as_launched)
+        taken.note("stores of the function", self._stores.forget)
+        self._watch = CallWatch(self._connection.watch_changed)
+        self.progress_watchdog = ProgressWatchdog(
+            self._watch, wrapper.progress_watchdog_interval.total_seconds(), soft_timeout_s
+        )
+        taken.note("watchdog thread", self.progress_watchdog.stop)
+        self._coordination = Coordination(self._call, state, wrapper.settings(), self._connection.say)
+        self._ranks = IterationRanks(state, wrapper.rank_assignment, self._coordination, self._watch)
+        self._interrupter = MainThreadInterrupter(soft_timeout_s)
+        self._monitor_thread = MonitorThread(
+            self._coordination, self._interrupter, self._watch, self.atomic_lock, fresh(wrapper.abort), state.freeze
+        )
+        taken.note("monitor thread, signal and hook", self._end_monitor_thread)
+        self._monitor_thread.start()
+        self.progress_watchdog.start()
+        files = MonitorFiles(
+            wrapper.monitor_process_logfile, wrapper.monitor_process_pidfile, initial_rank=state.initial_rank
+        )
+        files.open()
+        taken.note("monitor's log file", files.close)
+        self._connection.attach(self._coordination, self._watch, files.supervised_by)
 
     # --- for the wrapped function ---
 
@@ -161,7 +165,7 @@ class CallWrapper:
         """Gives back all that was taken. Idempotent. In a forked child, nothing is this process's to give back."""
         if os.getpid() == self._pid:
             self._coordination.leave(Leaving.FAULT, "the Wrapper was shut down before the call had ended")
-            self._ending.close()
+            self._taken.give_back()
 
     def __call__(self, fn: Callable[..., _T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> _T | None:
         """Calls `fn` until all ranks have completed it. Raises what ends this rank."""
@@ -171,7 +175,8 @@ class CallWrapper:
             self._complete()
             return None
         try:
-            self._assign_first(self._entered)
+            self._ranks.assign_first(self._entered)
+            self._enter_iteration()
             while True:
                 is_done, result = self._iterate(fn, given_args, given_kwargs)
                 if is_done:
@@ -208,11 +213,7 @@ class CallWrapper:
 
     def _run(self, fn: Callable[..., _T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> _T | None:
         """What the restart may interrupt."""
-        frozen = self.state.freeze()
-        if self._initialize is not None:
-            self._initialize(frozen)
-        if self._health_check is not None:
-            self._health_check(frozen)
+        self._callbacks.before_function(self.state.freeze())
         return fn(*args, **kwargs) if self.state.mode is Mode.ACTIVE else None
 
     def _wait_for_all(self) -> bool:
@@ -250,65 +251,21 @@ class CallWrapper:
     # --- between two iterations ---
 
     def _restart(self) -> None:
-        self._recover(self.state.freeze())
+        self._callbacks.after_fault(self.state.freeze())
         self._watch.off()
         decision = self._coordination.arrive(self.wrapper.barrier_timeout)
         self._watch.on()
-        self._assign(decision.iteration, decision)
-        self.state.advance(decision.iteration)
+        self._ranks.assign_next(decision)
         self._enter_iteration()
         collect_garbage()
 
-    def _recover(self, frozen: FrozenState) -> None:
-        if self._finalize is not None:
-            self._finalize(frozen)
-        if self._restart_health_check is not None:
-            try:
-                self._restart_health_check(frozen)
-            except Exception as error:  # a check says in its own words why the rank is unfit
-                raise HealthCheckError(f"cannot go on with rank {frozen.rank}: {in_a_line(error)}") from error
-
-    def _assign_first(self, entered: Entered) -> None:
-        """All assignments up to the iteration that begins: a rank that replaces a lost one has missed some."""
-        decisions = {decision.iteration: decision for decision in entered.history}
-        first = next((each.iteration for each in entered.history if each.anew), 0)
-        self.state.iteration = first
-        for iteration in range(first, entered.iteration + 1):
-            self._assign(iteration, decisions.get(iteration))
-            if iteration > first:
-                self.state.advance()
-        self._is_assigned = True
-        self._enter_iteration()
-
-    def _assign(self, iteration: int, decision: IterationDecided | None) -> None:
-        """Who this rank is in `iteration`. Without a decision, all ranks that there were take part."""
-        if decision is not None and decision.anew:
-            self.state.start_anew()
-            self._rank_assignment = fresh(self._rank_assignment)
-        if decision is not None and decision.world_size != self.state.world_size:
-            raise InternalError(
-                f"cannot begin iteration {iteration}: it was decided for {decision.world_size} ranks, but rank "
-                f"{self.state.rank} knows of {self.state.world_size}"
-            )
-        self._coordination.assign(iteration)
-        terminated = set[int]() if decision is None else set(decision.terminated_ranks)
-        store = _AssignmentStore(self._coordination, self._watch)
-        assigned = assign(self._rank_assignment, RankAssignmentCtx(self.state, store, terminated))
-        self.state.copy_from(assigned.state)
-
     def _enter_iteration(self) -> None:
-        if not self.state.active_world_size:
-            self._is_deserted = True
-            raise RestartAbort(
-                f"cannot begin iteration={self.state.iteration}: rank assignment left no rank active of "
-                f"world_size={self.state.world_size}"
-            )
-        self._variables.enter(self.state, self._call, self._exchange)
+        """The function will find the iteration's own environment."""
 
-    def _exchange(self, name: str, value: str) -> dict[int, str]:
-        store = _AssignmentStore(self._coordination, self._watch)
-        ranks = range(self.state.world_size)
-        return store.exchange(name, value, rank=self.state.rank, ranks=ranks, timeout=self.wrapper.barrier_timeout)
+        def exchange(name: str, value: str) -> dict[int, str]:
+            return self._ranks.exchange(name, value, self.wrapper.barrier_timeout)
+
+        self._variables.enter(self.state, self._call, exchange)
 
     # --- ends ---
 
@@ -323,7 +280,8 @@ class CallWrapper:
 
     def _leave(self, error: BaseException) -> None:
         """This rank ends; the others go on without it. It stays until they do."""
-        is_expected = isinstance(error, RankDiscarded) or self._is_deserted  # All ranks know of it.
+        membership = self._ranks.membership
+        is_expected = isinstance(error, RankDiscarded) or membership is Membership.DESERTED  # All ranks know of it.
         self.atomic_lock.give_up()
         self._coordination.leave(Leaving.DISCARDED if is_expected else Leaving.FAULT, in_a_line(error))
         self._monitor_thread.note_reached(sys.maxsize)
@@ -332,7 +290,7 @@ class CallWrapper:
         if not is_expected:
             with contextlib.suppress(InternalError):
                 self._coordination.wait_for_others(self.wrapper.barrier_timeout)
-        if self._is_assigned and self.wrapper.terminate is not None:
+        if membership is not Membership.JOINING and self.wrapper.terminate is not None:
             self.wrapper.terminate(self.state.freeze())
 
     def _end_monitor_thread(self) -> None:
@@ -340,20 +298,3 @@ class CallWrapper:
             self._interrupter.remove()
         else:
             log.warning("rank %d: the thread that aborts hangs; its signal stays in use", self.state.rank)
-
-
-class _AssignmentStore:
-    """A RankStore over the supervisor. While it waits for the other ranks, no progress is expected."""
-
-    def __init__(self, coordination: Coordination, watch: CallWatch) -> None:
-        self._coordination = coordination
-        self._watch = watch
-
-    def exchange(
-        self, name: str, value: str, *, rank: int, ranks: Collection[int], timeout: timedelta
-    ) -> dict[int, str]:
-        self._watch.off()
-        try:
-            return self._coordination.exchange(name, value, rank=rank, timeout=timeout)
-        finally:
-            self._watch.on()

@@ -9,7 +9,7 @@ import gc
 import traceback
 from typing import cast
 
-from worker_client.inprocess.finalize import cuda_in_use
+from worker_client.inprocess.devices.cuda import cuda_in_use
 
 YOUNG_GENERATION = 1  # the objects of the last moments; a search among all would take as long as the rest of a restart
 ERRORS_MAX = 10_000  # of one chain or group

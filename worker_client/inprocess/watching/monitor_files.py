@@ -5,12 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from worker_client.inprocess.wrap import Wrapper
 
 FILE_MODE = 0o600
 LEVEL = logging.INFO  # of the file, whatever the script shows elsewhere
@@ -19,25 +13,25 @@ log = logging.getLogger("holdfast.inprocess")
 
 
 class MonitorFiles:
-    """In use within its block. A file that can't be written is a warning, not a fault of the training."""
+    """In use from `open()` to `close()`. A file that can't be written is a warning, not a fault of the training."""
 
-    def __init__(self, wrapper: Wrapper, initial_rank: int) -> None:
+    def __init__(self, logfile: str | None, pidfile: str | None, *, initial_rank: int) -> None:
+        """`{rank}` in a path stands for the initial rank. None: no such file."""
         self._rank = initial_rank
-        self._logfile = _named(wrapper.monitor_process_logfile, initial_rank)
-        self._pidfile = _named(wrapper.monitor_process_pidfile, initial_rank)
+        self._logfile = _named(logfile, initial_rank)
+        self._pidfile = _named(pidfile, initial_rank)
         self._supervisor_pid = 0
         self._log: _LogFile | None = None
 
-    def __enter__(self) -> None:
+    def open(self) -> None:
         if self._logfile is not None:
             try:
                 self._log = _LogFile(self._logfile)
             except OSError as error:
                 log.warning("cannot write monitor_process_logfile: %s", error)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
+    def close(self) -> None:
+        """Idempotent."""
         if self._log is not None:
             self._log.close()
             self._log = None

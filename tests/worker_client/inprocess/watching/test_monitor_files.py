@@ -15,7 +15,6 @@ import psutil
 import pytest
 
 from tests.e2e.launch import SCRIPTS, launched
-from worker_client.inprocess import Wrapper
 from worker_client.inprocess.watching.monitor_files import MonitorFiles, log
 
 ROOT = Path(__file__).parents[4]
@@ -98,13 +97,9 @@ def test_files_that_cannot_be_written_are_warnings(
     tmp_path: Path, logger: logging.Logger, caplog: pytest.LogCaptureFixture
 ):
     (tmp_path / "file").touch()
-    files = MonitorFiles(
-        Wrapper(
-            monitor_process_logfile=str(tmp_path / "file/log"), monitor_process_pidfile=str(tmp_path / "missing/pid")
-        ),
-        initial_rank=0,
-    )
-    with files:
+    files = MonitorFiles(str(tmp_path / "file/log"), str(tmp_path / "missing/pid"), initial_rank=0)
+    with contextlib.closing(files):
+        files.open()
         files.supervised_by(5)
     assert "cannot write monitor_process_logfile: " in caplog.text
     assert "cannot write monitor_process_pidfile: " in caplog.text
@@ -113,8 +108,9 @@ def test_files_that_cannot_be_written_are_warnings(
 
 def test_the_pidfile_follows_the_supervisor(tmp_path: Path, logger: logging.Logger):
     pidfile = tmp_path / "3.pid"
-    files = MonitorFiles(Wrapper(monitor_process_pidfile=str(tmp_path / "{rank}.pid")), initial_rank=3)
-    with files:
+    files = MonitorFiles(None, str(tmp_path / "{rank}.pid"), initial_rank=3)
+    with contextlib.closing(files):
+        files.open()
         files.supervised_by(0)
         assert not pidfile.exists()
         pidfile.write_text("of an earlier job, and readable by all")
@@ -147,7 +143,8 @@ def test_the_file_changes_nothing_of_what_is_shown_elsewhere(tmp_path: Path, log
     logger.setLevel(level)
     try:
         without = shown()
-        with MonitorFiles(Wrapper(monitor_process_logfile=str(tmp_path / "log")), initial_rank=0):
+        with contextlib.closing(MonitorFiles(str(tmp_path / "log"), None, initial_rank=0)) as files:
+            files.open()
             assert shown() == without
             told = (tmp_path / "log").read_text().splitlines()
             assert [line.split()[2] for line in told] == ["INFO", "WARNING", "ERROR"]

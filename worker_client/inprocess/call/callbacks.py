@@ -1,0 +1,53 @@
+"""Which callbacks run on the main thread around the function, and what does it mean when one of them raises?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from worker_client.inprocess.call.failed_iteration import in_a_line
+from worker_client.inprocess.compose import fresh
+from worker_client.inprocess.exception import HealthCheckError
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from worker_client.inprocess.call.wrapper_parameters import WrapperParameters
+    from worker_client.inprocess.finalize import Finalize
+    from worker_client.inprocess.health_check import HealthCheck
+    from worker_client.inprocess.initialize import Initialize
+    from worker_client.inprocess.state import FrozenState
+
+
+class Callbacks(NamedTuple):
+    """One call's own: what a counter remembers of an earlier call does not count."""
+
+    initialize: Initialize | None
+    health_check: HealthCheck | None
+    finalize: Finalize | None
+    restart_health_check: HealthCheck | None
+
+    @classmethod
+    def of(cls, parameters: WrapperParameters) -> Self:
+        return cls(
+            fresh(parameters.initialize),
+            fresh(parameters.health_check),
+            fresh(parameters.finalize),
+            fresh(parameters.restart_health_check),
+        )
+
+    def before_function(self, state: FrozenState) -> None:
+        """Runs at the start of every iteration. What it raises is a fault of the iteration."""
+        if self.initialize is not None:
+            self.initialize(state)
+        if self.health_check is not None:
+            self.health_check(state)
+
+    def after_fault(self, state: FrozenState) -> None:
+        """Runs between two iterations. What it raises ends the rank: HealthCheckError where a check has refused it."""
+        if self.finalize is not None:
+            self.finalize(state)
+        if self.restart_health_check is not None:
+            try:
+                self.restart_health_check(state)
+            except Exception as error:  # a check says in its own words why the rank is unfit
+                raise HealthCheckError(f"cannot go on with rank {state.rank}: {in_a_line(error)}") from error

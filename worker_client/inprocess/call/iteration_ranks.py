@@ -1,0 +1,110 @@
+"""Which rank of how many is this process in the iteration that begins, and is any rank left to call the function?
+
+All ranks run the same assignment on the same decisions, so they agree without a word. What an assignment has to ask the
+others goes through the supervisor.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from worker_client.inprocess.compose import fresh
+from worker_client.inprocess.exception import InternalError, RestartAbort
+from worker_client.inprocess.rank_assignment import RankAssignment, RankAssignmentCtx, assign
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from datetime import timedelta
+
+    from worker_client.call_frames import Entered, IterationDecided
+    from worker_client.inprocess.coordinating.coordination import Coordination
+    from worker_client.inprocess.state import State
+    from worker_client.inprocess.watching.call_watch import CallWatch
+
+
+class Membership(enum.Enum):
+    """What this rank is to the others."""
+
+    JOINING = enum.auto()  # no assignment is complete yet
+    ASSIGNED = enum.auto()
+    DESERTED = enum.auto()  # assigned, with no active rank anywhere: all ranks know, and all end
+
+
+class IterationRanks:
+    """Of one call. Writes into `state` who this rank is; belongs to the main thread."""
+
+    def __init__(self, state: State, assignment: RankAssignment, coordination: Coordination, watch: CallWatch) -> None:
+        self.membership = Membership.JOINING
+        self._state = state
+        self._assignment = fresh(assignment)
+        self._coordination = coordination
+        self._store = _AssignmentStore(coordination, watch)
+
+    def assign_first(self, entered: Entered) -> None:
+        """Repeats all assignments up to the iteration that begins: a rank that replaces a lost one has missed some.
+
+        Raises what an assignment raises, and RestartAbort where no rank is active.
+        """
+        decisions = {decision.iteration: decision for decision in entered.history}
+        first = next((each.iteration for each in entered.history if each.anew), 0)
+        self._state.iteration = first
+        for iteration in range(first, entered.iteration + 1):
+            self._assign(iteration, decisions.get(iteration))
+            if iteration > first:
+                self._state.advance()
+        self._note_assigned()
+
+    def assign_next(self, decision: IterationDecided) -> None:
+        """Goes on to the iteration that was decided. Raises as `assign_first()`."""
+        self._assign(decision.iteration, decision)
+        self._state.advance(decision.iteration)
+        self._note_assigned()
+
+    def exchange(self, name: str, value: str, timeout: timedelta) -> dict[int, str]:
+        """Returns the values that all ranks have given under `name`, by rank. Blocks; raises BarrierTimeout."""
+        ranks = range(self._state.world_size)
+        return self._store.exchange(name, value, rank=self._state.rank, ranks=ranks, timeout=timeout)
+
+    def _assign(self, iteration: int, decision: IterationDecided | None) -> None:
+        """Without a decision, all ranks that there were take part."""
+        state = self._state
+        if decision is not None and decision.anew:
+            state.start_anew()
+            self._assignment = fresh(self._assignment)
+        if decision is not None and decision.world_size != state.world_size:
+            raise InternalError(
+                f"cannot begin iteration {iteration}: it was decided for {decision.world_size} ranks, but rank "
+                f"{state.rank} knows of {state.world_size}"
+            )
+        self._coordination.assign(iteration)
+        terminated = set[int]() if decision is None else set(decision.terminated_ranks)
+        assigned = assign(self._assignment, RankAssignmentCtx(state, self._store, terminated))
+        state.copy_from(assigned.state)
+
+    def _note_assigned(self) -> None:
+        if self._state.active_world_size:
+            self.membership = Membership.ASSIGNED
+            return
+        self.membership = Membership.DESERTED
+        raise RestartAbort(
+            f"cannot begin iteration={self._state.iteration}: rank assignment left no rank active of "
+            f"world_size={self._state.world_size}"
+        )
+
+
+class _AssignmentStore:
+    """A RankStore over the supervisor. While it waits for the other ranks, no progress is expected."""
+
+    def __init__(self, coordination: Coordination, watch: CallWatch) -> None:
+        self._coordination = coordination
+        self._watch = watch
+
+    def exchange(
+        self, name: str, value: str, *, rank: int, ranks: Collection[int], timeout: timedelta
+    ) -> dict[int, str]:
+        self._watch.off()
+        try:
+            return self._coordination.exchange(name, value, rank=rank, timeout=timeout)
+        finally:
+            self._watch.on()

@@ -1,0 +1,58 @@
+"""How is a class of ours one of torch's stores, though torch is not loaded before one is opened?"""
+
+from __future__ import annotations
+
+import types
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from worker_client.inprocess.torch_stores.store_barriers import StoreMixin
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    class _OfTorch:
+        """As KeyStore, which it is; a protocol itself can't be made."""
+
+        def set(self, key: str, value: str, /) -> None: ...
+        def get(self, key: str, /) -> bytes: ...
+        def add(self, key: str, amount: int, /) -> int: ...
+        def append(self, key: str, value: str, /) -> None: ...
+        def check(self, keys: list[str], /) -> bool: ...
+        def wait(self, keys: list[str], timeout: timedelta = ..., /) -> None: ...
+        def multi_get(self, keys: list[str], /) -> list[bytes]: ...
+
+else:
+    _OfTorch = object  # torch's own class, once an instance is made
+
+
+class OverTorch(StoreMixin, _OfTorch):
+    """Becomes one of torch's stores when an instance is made."""
+
+    _torch_class: ClassVar[str]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # noqa: ANN401  # __init__ says what it takes
+        torch_class = of_torch(cls._torch_class)
+        kind: Any = cls if issubclass(cls, torch_class) else _joined(cls, torch_class)
+        return torch_class.__new__(kind)
+
+
+def of_torch(name: str) -> Any:  # noqa: ANN401  # torch has no types for them
+    import torch.distributed
+
+    if not torch.distributed.is_available():
+        raise RuntimeError(f"cannot open a {name}: torch.distributed.is_available() does not hold; use another torch")
+    return getattr(torch.distributed, name)
+
+
+def _joined(cls: type[StoreMixin], torch_class: type) -> type:
+    """`cls`, and one of torch's stores: made once for each."""
+    joined: type | None = vars(cls).get("_over_torch")
+    if joined is None:
+
+        def describe(namespace: dict[str, Any]) -> None:
+            namespace |= {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+
+        joined = types.new_class(cls.__name__, (cls, torch_class), exec_body=describe)
+        cls._over_torch = joined  # pyright: ignore[reportAttributeAccessIssue]  # of this very class
+    return joined

@@ -1,0 +1,49 @@
+"""How long does a rank try to reach a store's server that is not there yet, or that says nothing?"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+CONNECT_TIMEOUT_S = 1.0
+PAUSE_S = 0.1  # between two attempts to reach a server that is not there yet
+
+
+def connect(join: Callable[[], object], host: str, port: int, timeout_s: float) -> None:
+    """Calls `join` once somebody listens there. Raises what it raises, and RuntimeError where time is up.
+
+    In a thread: a server that accepts and says nothing would hold the main thread inside C++ indefinitely.
+    """
+    from worker_client.bounded_threads import BoundedThread  # brings logging
+
+    deadline_s = monotonic() + timeout_s
+    _reach(host, port, timeout_s)
+    thread = BoundedThread("connect to a store", join)
+    thread.start()
+    if not thread.join(deadline_s - monotonic()):
+        raise RuntimeError(f"cannot connect to a store at {host}:{port}: no answer within {timeout_s:.3g} s")
+    if thread.error is not None:
+        raise thread.error
+
+
+def _reach(host: str, port: int, timeout_s: float) -> None:
+    """Blocks until somebody listens there. torch would tell each attempt on stderr, with its stack."""
+    deadline_s = monotonic() + timeout_s
+    while True:
+        try:
+            socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+            return
+        except OSError as error:
+            if monotonic() >= deadline_s:
+                raise RuntimeError(
+                    f"cannot connect to a store at {host}:{port}: {error.strerror or error} for {timeout_s:.3g} s; "
+                    "check that rank 0 opens the store, too"
+                ) from error
+        _pause()
+
+
+def _pause() -> None:
+    """Waits for nothing but time: nobody tells when a process elsewhere begins to listen."""
+    threading.Event().wait(PAUSE_S)
