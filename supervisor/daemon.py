@@ -26,6 +26,7 @@ from supervisor.config.resolve import RunRequest
 from supervisor.edges.machine import sd_notify, socket_dir, state_dir
 from supervisor.edges.machine import signals as signal_edge
 from supervisor.edges.machine.clock import Clock
+from supervisor.edges.machine.job_claims import JobClaims
 from supervisor.edges.machine.job_files import JobFiles
 from supervisor.edges.machine.journal import Journal
 from supervisor.edges.machine.log_retention import QUIET_S, LogRetention
@@ -91,11 +92,13 @@ async def open_supervisor(
     place: Place,
     *,
     early: Sequence[SpawnerProcess] = (),
+    claims: JobClaims | None = None,
     make_spawners: Callable[[WorkerServer], Spawners] | None = None,
 ) -> AsyncGenerator[Running]:
     """Everything but the control API, ready to take jobs. Raises HoldfastError where it can't be opened.
 
-    `early`: spawners that run already, one for each of the first jobs. `make_spawners`: in the place of ours.
+    `early`: spawners that run already, one for each of the first jobs, whose ids `claims` hold. `make_spawners`: in the
+    place of ours.
     At the end all edges are closed, innermost first. The caller has ended the jobs before.
     """
     node_name = socket.gethostname()
@@ -112,6 +115,7 @@ async def open_supervisor(
     tokens = TokenFiles(place.socket_dir / TOKENS_FOLDER)
     chronicle = Chronicle(journal=journal, clock=clock, node_name=node_name)
     jobs: dict[str, JobRecord] = {}
+    claims = claims or JobClaims()
     try:
         async with _one_refusal(), anyio.create_task_group() as tasks:
             await tasks.start(workers.run)
@@ -124,15 +128,19 @@ async def open_supervisor(
                         output_dir=None if place.private else place.log_dir,
                         supervisor_return_timeout_s=place.supervisor_return_timeout_s,
                         open_files=limit.before_and_now,
+                        claims=claims,
                         early=list(early),
                     )
                 )
-                desk, performer = _wire(place, clock, engine, workers, spawners, tokens, chronicle, jobs, spawner_tasks)
+                desk, performer = _wire(
+                    place, clock, engine, workers, spawners, tokens, chronicle, jobs, claims, spawner_tasks
+                )
                 _keep_logs(retention, desk, performer, tidies=not place.private)
                 await tasks.start(engine.run)
                 yield Running(place, desk, journal, retention, tasks)
             tasks.cancel_scope.cancel()
     finally:
+        claims.close()
         tokens.remove_all()
         retention.close()
         journal.close()
@@ -171,6 +179,7 @@ def _wire(
     tokens: TokenFiles,
     chronicle: Chronicle,
     jobs: dict[str, JobRecord],
+    claims: JobClaims,
     tasks: TaskGroup,
 ) -> tuple[Desk, EnginePerformer]:
     planner = WorkerPlanner(console=place.console, worker_socket=str(place.socket_dir / socket_dir.WORKER_SOCKET))
@@ -196,6 +205,7 @@ def _wire(
         chronicle=chronicle,
         workers=workers,
         clock=clock,
+        claims=claims,
         log_dir=str(place.log_dir),
     )
     performer.on_finished = desk.finished
@@ -220,16 +230,16 @@ def _keep_logs(retention: LogRetention, desk: Desk, performer: EnginePerformer, 
     performer.on_finished = finished
 
 
-async def run_job(request: RunRequest, folder: Path, early: SpawnerProcess) -> int:
+async def run_job(request: RunRequest, folder: Path, early: SpawnerProcess, claims: JobClaims) -> int:
     """A private supervisor for one job, in `folder` (0700, the caller's to remove). Returns the job's exit code.
 
-    `early`: the job's spawner, which was started while this module was still being loaded.
+    `early`: the job's spawner, which was started while this module was still being loaded; `claims` hold the job's id.
     """
     console = Console(stdout_is_tty=os.isatty(1), stderr_is_tty=os.isatty(2))
     state = state_dir.find(request.state_dir)
     place = Place(folder, state, console, private=True, log_limits=request.log_limits)
     spec = request.spec
-    async with open_supervisor(place, early=(early,)) as running:
+    async with open_supervisor(place, early=(early,), claims=claims) as running:
         with _registered(folder):
             await running.desk.submit(spec, request.environment)
             running.tasks.start_soon(_forward_signals, running.desk, spec.job_id, spec.signals_to_handle)
@@ -260,7 +270,7 @@ async def serve_adopted(spec: JobSpec, folder: Path, on_open: Callable[[Path, Pa
             idle_s=ADOPTED_IDLE_S,
         )
 
-    async with open_supervisor(place, make_spawners=adopt) as running:
+    async with open_supervisor(place, claims=JobClaims(()), make_spawners=adopt) as running:
         with _registered(folder):
             await running.desk.submit(spec, {})
             running.tasks.start_soon(_open_slow_edges, running, spec.job_id)

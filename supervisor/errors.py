@@ -22,10 +22,10 @@ class NotFoundError(HoldfastError):
 
 
 class AlreadyExistsError(HoldfastError):
-    """A live job has this id."""
+    """A live job has this id; once that one has ended it may be used again."""
 
     reason = "ALREADY_EXISTS"
-    exit_code = 1
+    exit_code = 75
 
 
 class InvalidRequestError(HoldfastError):

@@ -51,7 +51,10 @@ class JobNodeReport(msgspec.Struct, frozen=True):
 
 
 class JobReport(msgspec.Struct, frozen=True):
-    """A job at one moment. Never holds an environment value or a token."""
+    """One run of a job at one moment. Never holds an environment value or a token.
+
+    Runs of one id are told apart by `submitted_at_ns`, the run's incarnation.
+    """
 
     job_id: str
     state: JobState
@@ -65,7 +68,7 @@ class JobReport(msgspec.Struct, frozen=True):
     ranks: tuple[RankReport, ...] = ()
     exit_code: int | None = None  # once it has ended
     ended_at_ns: int | None = None
-    log_dir: str = ""
+    log_dir: str = ""  # of this run alone
     command: tuple[str, ...] = ()  # as the user typed it, without its secrets
     supervisor_pid: int = 0
 
@@ -151,6 +154,18 @@ class Clock(Protocol):
         ...
 
     def unix_ns(self) -> int: ...
+
+
+class Claims(Protocol):
+    """One live group per job id, user and node, whoever supervises it."""
+
+    def take(self, job_id: str) -> int:
+        """Since when it is ours (Unix nanoseconds): the run's submission. Raises AlreadyExistsError."""
+        ...
+
+    def release(self, job_id: str) -> None:
+        """Nothing of the job is left, as far as this supervisor knows."""
+        ...
 
 
 class Workers(Protocol):

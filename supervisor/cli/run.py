@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from supervisor.config.resolve import RunRequest, parse_run
 from supervisor.edges.machine import socket_dir
+from supervisor.edges.machine.job_claims import JobClaims
 from supervisor.edges.workers.spawner_process import start_process
 from supervisor.errors import HoldfastError
 
@@ -47,8 +48,12 @@ def _run(request: RunRequest) -> int:
 
 
 def _run_privately(request: RunRequest) -> int:
+    claims = JobClaims()
+    claims.take(request.spec.job_id)
     # The spawner starts while the rest is loaded: who waits for the first worker waits for the slower of the two.
-    early = start_process(request.spec, env=request.environment, private=True)
+    early = start_process(
+        request.spec, env=request.environment, private=True, claim=claims.descriptors(request.spec.job_id)
+    )
     folder = socket_dir.private_dir()
     try:
         gc.disable()  # What is loaded stays: to look for garbage in it would only take time.
@@ -58,7 +63,7 @@ def _run_privately(request: RunRequest) -> int:
 
         gc.freeze()
         gc.enable()
-        return anyio.run(run_job, request, folder, early, backend_options={"use_uvloop": True})
+        return anyio.run(run_job, request, folder, early, claims, backend_options={"use_uvloop": True})
     finally:
         import shutil  # Late: no start waits for it.
 

@@ -84,7 +84,7 @@ def _job_text(found: FoundJob, page: output.Paper) -> str:
         ("restarts", f"{report.restarts_used} used of {report.max_restarts}"),
         ("submitted", output.clock_time(report.submitted_at_ns)),
         ("command", output.printable(" ".join(report.command))),
-        ("logs", output.printable(f"{report.log_dir}/{report.job_id}") if report.log_dir else ""),
+        ("logs", output.printable(report.log_dir)),
         ("nodes", ", ".join(f"{node.name} ({node.state})" for node in report.nodes)),
         ("supervisor", _supervisor_text(found)),
     ]

@@ -15,6 +15,7 @@ import msgspec
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.launch_settings import RUN_SETTINGS
 from supervisor.config.launch_values import WORKERS_MAX
+from supervisor.config.run_folder import check_log_dir
 from supervisor.config.setting import value_at
 from supervisor.config.values import ValueProblem, parse_job_id
 from supervisor.errors import InvalidRequestError
@@ -62,6 +63,7 @@ def check_job_spec(spec: JobSpec) -> None:
     for name in ("backoff_base_s", "backoff_max_s"):
         if not getattr(spec.restart, name) >= 0:
             raise _refusal(f"restart.{name}: it is below the least value 0")
+    check_log_dir(spec.log_dir)
     for setting in RUN_SETTINGS:
         if setting.path:
             value = value_at(spec, setting.path)

@@ -24,6 +24,7 @@ from supervisor.config.launch_settings import RUN_SETTINGS
 from supervisor.config.launch_values import WORKERS_MAX
 from supervisor.config.log_limits import LogLimits
 from supervisor.config.run_flags import TypedLine, read_command_line
+from supervisor.config.run_folder import check_log_dir
 from supervisor.config.setting import Setting, Status, value_at
 from supervisor.errors import ConfigurationError, InvalidRequestError
 
@@ -176,6 +177,7 @@ def _job_spec(
     spec = _stop_timeouts(_addresses(spec, values), values)
     if spec.log_dir:
         spec = msgspec.structs.replace(spec, log_dir=os.path.join(cwd, spec.log_dir))
+        check_log_dir(spec.log_dir)
     if spec.checkpoint_iteration_file:
         path = os.path.join(cwd, spec.checkpoint_iteration_file)
         spec = msgspec.structs.replace(spec, checkpoint_iteration_file=path)

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+from supervisor.config.run_folder import run_name
 from supervisor.core.facts import JobEvent
 from supervisor.engine.job_book import JobRecord
 from supervisor.ports import Clock, JobReport, Journal, RecordedEvent
@@ -52,18 +53,28 @@ class Chronicle:
     def publish(self, job: JobRecord, event: JobEvent) -> None:
         recorded = job.record(event, node=self._node_name, at_ns=self._clock.unix_ns())
         self._journal.record(recorded)
-        self._changed[job.spec.job_id] = job
+        self.changed(job)
         _log.log(
             logging.DEBUG if _is_told_already(job, recorded) else _level(recorded.kind),
             "%s",
             recorded.reason,
-            extra={"job_id": recorded.job_id, "cycle": recorded.cycle, "rank": recorded.rank, "kind": recorded.kind},
+            extra={
+                "job_id": recorded.job_id,
+                "run": run_name(job.submitted_at_ns),
+                "cycle": recorded.cycle,
+                "rank": recorded.rank,
+                "kind": recorded.kind,
+            },
         )
         for stream in self._watchers.get(job.spec.job_id, []):
             try:
                 stream.send_nowait(recorded)
             except anyio.WouldBlock:
                 continue  # The watcher is told by the gap in `sequence`.
+
+    def changed(self, job: JobRecord) -> None:
+        """Its report has changed without an event; `settle` saves it."""
+        self._changed[job.spec.job_id] = job
 
     def settle(self) -> None:
         """Saves the reports of the jobs to which something happened."""

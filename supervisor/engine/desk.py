@@ -10,6 +10,7 @@ import anyio
 
 import supervisor
 from supervisor.config import JobSpec
+from supervisor.config.run_folder import check_log_dir, run_folder
 from supervisor.core.cluster import coordinator
 from supervisor.core.facts import Evidence, JobState, JobView, RankView
 from supervisor.core.node import messages as node_messages
@@ -20,6 +21,7 @@ from supervisor.engine.loop import Engine
 from supervisor.engine.perform import EnginePerformer
 from supervisor.errors import AlreadyExistsError, NotFoundError, NotNowError
 from supervisor.ports import (
+    Claims,
     Clock,
     JobNodeReport,
     JobReport,
@@ -45,6 +47,7 @@ class Desk:
         chronicle: Chronicle,
         workers: Workers,
         clock: Clock,
+        claims: Claims,
         log_dir: str,
     ) -> None:
         self._engine = engine
@@ -53,6 +56,7 @@ class Desk:
         self._chronicle = chronicle
         self._workers = workers
         self._clock = clock
+        self._claims = claims
         self._node_name = engine.node_name
         self._log_dir = log_dir
         self._cordon_reason: str | None = None
@@ -68,16 +72,20 @@ class Desk:
                 f"run holdfast uncordon {self._node_name}"
             )
         known = self._jobs.get(spec.job_id)
-        if known is not None:
+        if known is not None and (known.ended_at_ns is None or known.spawner is not None):
             raise AlreadyExistsError(
-                f"cannot start job {spec.job_id}: this supervisor has a job of that name; choose another --job-id"
+                f"cannot start job {spec.job_id}: this supervisor has a job of that id that has not ended; choose "
+                f"another --job-id, or holdfast stop {spec.job_id}"
             )
+        check_log_dir(spec.log_dir)
+        submitted_at_ns = self._claims.take(spec.job_id)
         self._forget_oldest()
+        self._jobs.pop(spec.job_id, None)  # An earlier run is found in the journal; the newest comes last.
         job = JobRecord(
             spec=spec,
             environment=environment,
-            submitted_at_ns=self._clock.unix_ns(),
-            log_dir=spec.log_dir or self._log_dir,
+            submitted_at_ns=submitted_at_ns,
+            log_dir=run_folder(spec.log_dir or self._log_dir, spec.job_id, submitted_at_ns),
         )
         self._jobs[spec.job_id] = job
         self._ended[spec.job_id] = anyio.Event()
@@ -87,14 +95,17 @@ class Desk:
 
     async def wait(self, job_id: str) -> JobRecord:
         """Returns once the job has ended."""
+        job = self._jobs[job_id]
         await self._ended[job_id].wait()
-        return self._jobs[job_id]
+        return job
 
     def finished(self, job_id: str) -> None:
         """The engine's performer says that nothing of the job is left."""
         job = self._jobs[job_id]
         job.ended_at_ns = self._clock.unix_ns()
         job.forget_environment()
+        self._claims.release(job_id)
+        self._chronicle.changed(job)
         self._chronicle.settle()
         self._chronicle.close(job_id)
         self._engine.forget(job_id)

@@ -28,7 +28,7 @@ class JobRecord(msgspec.Struct):
     spec: JobSpec
     environment: Mapping[str, str]
     submitted_at_ns: int
-    log_dir: str
+    log_dir: str  # of this run alone
     shown_command: tuple[str, ...] = ()  # without its secrets
     spawner: Spawner | None = None
     spawner_reason: str = ""  # how workers are started and why

@@ -24,8 +24,9 @@ class Console(msgspec.Struct, frozen=True):
     stderr_is_tty: bool = False
 
 
-def rank_log_dir(log_dir: str, job_id: str, cycle: int, rank: int) -> str:
-    return f"{log_dir}/{job_id}/cycle_{cycle}/rank_{rank}"
+def rank_log_dir(log_dir: str, cycle: int, rank: int) -> str:
+    """`log_dir`: of one run of a job."""
+    return f"{log_dir}/cycle_{cycle}/rank_{rank}"
 
 
 def plan_streams(
@@ -36,7 +37,7 @@ def plan_streams(
     A terminal is handed through and not copied to a file, so that progress bars, colours and pdb work as under
     torchrun; everything else is also kept in the default log, capped.
     """
-    folder = rank_log_dir(log_dir, spec.job_id, cycle, rank)
+    folder = rank_log_dir(log_dir, cycle, rank)
     shown = console.present and (not spec.local_ranks_filter or local_rank in spec.local_ranks_filter)
     redirected = _wanted(spec.redirects, local_rank)
     teed = _wanted(spec.tee, local_rank)

@@ -42,7 +42,7 @@ class WorkerPlanner(msgspec.Struct, frozen=True):
         plans: list[WorkerPlan] = []
         for local_rank in range(spec.local_world_size) if local_ranks is None else local_ranks:
             rank = assignment.first_rank + local_rank
-            folder = rank_log_dir(job.log_dir, spec.job_id, assignment.cycle, rank)
+            folder = rank_log_dir(job.log_dir, assignment.cycle, rank)
             os.makedirs(folder, mode=0o700, exist_ok=True)
             error_file = f"{folder}/{_error_file_name(respawn)}"
             job.error_files[local_rank] = error_file

@@ -95,7 +95,7 @@ def test_finished_jobs_are_read_from_the_journal(home: Home) -> None:
     rank_dir = logs / JOB / "cycle_2" / "rank_0"
     rank_dir.mkdir(parents=True)
     (rank_dir / "stdout.log").write_text("step 1\nstep 2\n")
-    with home.supervisor(running(log_dir=str(logs))) as supervisor:
+    with home.supervisor(running(log_dir=str(logs / JOB))) as supervisor:
         supervisor.tell(f"end {JOB}")
     jobs = json.loads(home.holdfast("jobs", "-o", "json").out)["jobs"]
     assert [(job["job_id"], job["state"], job["exit_code"]) for job in jobs] == [(JOB, "succeeded", 0)]
@@ -140,7 +140,7 @@ def test_logs_are_followed_and_prefixed(home: Home) -> None:
         folder = logs / JOB / "cycle_2" / f"rank_{rank}"
         folder.mkdir(parents=True)
         (folder / "stdout.log").write_text(f"hello from {rank}\nno end yet")
-    with home.supervisor(running(log_dir=str(logs))) as supervisor:
+    with home.supervisor(running(log_dir=str(logs / JOB))) as supervisor:
         follower = home.start("logs", JOB, "--follow")
         assert follower.stdout is not None
         assert follower.stdout.readline() == "[cycle 2 rank 0] hello from 0\n"
@@ -233,7 +233,7 @@ def test_a_follower_ends_with_a_killed_supervisor(home: Home, command: list[str]
     folder.mkdir(parents=True)
     (folder / "stdout.log").write_text("step 1\n")
     place = home.root / "private" if is_private else None
-    with home.supervisor(running(log_dir=str(home.root / "logs")), place=place, private=is_private) as supervisor:
+    with home.supervisor(running(log_dir=str(home.root / "logs" / JOB)), place=place, private=is_private) as supervisor:
         follower = home.start(*command, "--follow")
         assert follower.stdout is not None
         for _ in range(2 if command[0] == "events" else 1):  # The head of the table, then what is there.

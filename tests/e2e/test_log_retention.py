@@ -39,6 +39,6 @@ def test_a_run_removes_old_logs_and_keeps_its_own(start: Start, tmp_path: Path) 
         pass
     assert launch.wait() == 0
     assert not (logs / launch.job_id / ".live").exists()
-    assert (logs / launch.job_id / "supervisor.log").exists()
+    assert list((logs / launch.job_id).glob("run_*/supervisor.log"))
     assert not (logs / "old-3").exists()
     assert "warning" not in launch.stderr_text()

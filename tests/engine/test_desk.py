@@ -10,7 +10,7 @@ from holdfast_wire import spawner_link as link
 from supervisor.config import JobSpec
 from supervisor.core.facts import JobState, RestartRules
 from supervisor.core.node import messages as node_messages
-from supervisor.errors import AlreadyExistsError, NotFoundError, NotNowError
+from supervisor.errors import AlreadyExistsError, InvalidRequestError, NotFoundError, NotNowError
 from tests.engine.world import World
 
 
@@ -133,8 +133,11 @@ async def test_end_all_ends_every_job_and_takes_no_new_one(tmp_path: Path) -> No
 async def test_refusals_name_what_is_wrong(tmp_path: Path) -> None:
     async with World.opened(tmp_path) as world:
         await world.submit(spec())
-        with pytest.raises(AlreadyExistsError, match="cannot start job j"):
+        with pytest.raises(AlreadyExistsError, match="cannot start job j: this supervisor has a job of that id that"):
             await world.desk.submit(spec(), {})
+        with pytest.raises(InvalidRequestError, match="cannot keep logs in"):
+            await world.desk.submit(JobSpec("k", ("t.py",), log_dir="/" + "x" * 300), {})
+        assert world.claims.held == {"j"}
         with pytest.raises(NotFoundError, match="no such job"):
             world.desk.stop("nobody", reason="", signal=0)
         with pytest.raises(NotFoundError, match="rank 9"):
@@ -171,6 +174,32 @@ async def test_the_journal_gets_events_without_gaps_and_the_last_report(tmp_path
         assert [event.sequence for event in world.journal.events] == list(range(1, len(world.journal.events) + 1))
         assert world.journal.reports[-1].state is JobState.SUCCEEDED
         assert "secret" not in repr(world.journal.reports + list(world.journal.events))
+
+
+async def test_the_journal_learns_when_a_job_has_ended(tmp_path: Path) -> None:
+    async with World.opened(tmp_path) as world:
+        spawner = await world.submit(spec(ranks=1))
+        world.clock.at_s += 60
+        spawner.exit(0, 0, code=0)
+        ended = await world.desk.wait("j")
+        saved = world.journal.reports[-1]
+        assert saved.ended_at_ns == ended.ended_at_ns == saved.submitted_at_ns + 60 * 10**9
+
+
+async def test_an_ended_id_is_taken_again_and_means_its_newest_run(tmp_path: Path) -> None:
+    async with World.opened(tmp_path) as world:
+        spawner = await world.submit(spec(ranks=1))
+        spawner.exit(0, 0, code=0)
+        first = await world.desk.wait("j")
+        world.clock.at_s += 1
+        await world.submit(spec(ranks=1))
+        report = world.desk.job("j")
+        assert report is not None
+        assert (report.state, report.submitted_at_ns) == (JobState.RUNNING, first.submitted_at_ns + 10**9)
+        assert report.log_dir != first.log_dir
+        assert Path(report.log_dir).parent == Path(first.log_dir).parent == tmp_path / "j"
+        assert [each.state for each in world.desk.jobs()] == [JobState.RUNNING]
+        assert world.claims.held == {"j"}
 
 
 async def test_an_error_file_is_the_sentence_of_the_failure(tmp_path: Path) -> None:

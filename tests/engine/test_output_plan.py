@@ -8,7 +8,7 @@ TERMINAL = Console(stdout_is_tty=True, stderr_is_tty=True)
 
 
 def plans(spec: JobSpec, console: Console, local_rank: int = 1) -> tuple[StreamPlan, StreamPlan]:
-    return plan_streams(spec, console, log_dir="/logs", cycle=2, local_rank=local_rank, rank=local_rank)
+    return plan_streams(spec, console, log_dir="/logs/j/run_1", cycle=2, local_rank=local_rank, rank=local_rank)
 
 
 def spec(
@@ -26,7 +26,7 @@ def test_a_terminal_is_handed_through() -> None:
 def test_a_pipe_is_passed_on_without_prefix_and_kept_under_a_cap() -> None:
     stdout, stderr = plans(spec(), PIPE)
     assert stdout == StreamPlan(
-        console=True, file="/logs/j/cycle_2/rank_1/stdout.log", file_bytes_max=DEFAULT_LOG_BYTES_MAX
+        console=True, file="/logs/j/run_1/cycle_2/rank_1/stdout.log", file_bytes_max=DEFAULT_LOG_BYTES_MAX
     )
     assert stderr.file.endswith("/stderr.log")
 
@@ -37,13 +37,13 @@ def test_a_daemon_has_no_console() -> None:
 
 def test_a_redirect_goes_straight_to_the_file_and_leaves_the_other_stream() -> None:
     stdout, stderr = plans(spec(redirects=((None, Redirect.OUT),)), TERMINAL)
-    assert stdout == StreamPlan(console=False, file="/logs/j/cycle_2/rank_1/stdout.log", direct=True)
+    assert stdout == StreamPlan(console=False, file="/logs/j/run_1/cycle_2/rank_1/stdout.log", direct=True)
     assert stderr == StreamPlan()
 
 
 def test_tee_prefixes_and_keeps() -> None:
     stdout, _ = plans(spec(tee=((1, Redirect.ALL),)), TERMINAL)
-    assert stdout == StreamPlan(console=True, prefix="[default1]:", file="/logs/j/cycle_2/rank_1/stdout.log")
+    assert stdout == StreamPlan(console=True, prefix="[default1]:", file="/logs/j/run_1/cycle_2/rank_1/stdout.log")
     assert plans(spec(tee=((0, Redirect.ALL),)), TERMINAL)[0] == StreamPlan()
 
 

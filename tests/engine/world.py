@@ -53,6 +53,21 @@ class FakeJournal:
         return [event.kind for event in self.events]
 
 
+class FakeClaims:
+    """Every id is free until it is taken."""
+
+    def __init__(self, clock: SetClock) -> None:
+        self._clock = clock
+        self.held: set[str] = set()
+
+    def take(self, job_id: str) -> int:
+        self.held.add(job_id)
+        return self._clock.unix_ns()
+
+    def release(self, job_id: str) -> None:
+        self.held.discard(job_id)
+
+
 class FakeTokens:
     def __init__(self) -> None:
         self.live: set[tuple[str, int]] = set()
@@ -187,6 +202,7 @@ class World:
     def __init__(self, tasks: TaskGroup, log_dir: Path) -> None:
         self.clock = SetClock()
         self.journal = FakeJournal()
+        self.claims = FakeClaims(self.clock)
         self.tokens = FakeTokens()
         self.files = FakeFiles()
         self.workers = FakeWorkers()
@@ -222,6 +238,7 @@ class World:
             chronicle=self.chronicle,
             workers=self.workers,
             clock=self.clock,
+            claims=self.claims,
             log_dir=str(log_dir),
         )
         self.performer.on_finished = self.desk.finished

@@ -28,7 +28,7 @@ CLOSE_TIMEOUT_S = 1.0
 NS_PER_S = 1_000_000_000
 _REMOVING = ".removing-"
 _OURS = re.compile(
-    r"cycle_\d+|supervisor\.log(\.\d+)?|spawner\.std(out|err)\.log|" + re.escape(LOCK_FILE), flags=re.ASCII
+    r"run_[\dTZ.]+|cycle_\d+|supervisor\.log(\.\d+)?|spawner\.std(out|err)\.log|" + re.escape(LOCK_FILE), flags=re.ASCII
 )
 
 _log = logging.getLogger("holdfast.logs")

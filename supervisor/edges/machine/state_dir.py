@@ -47,5 +47,5 @@ def make(path: Path) -> Path:
 
 
 def default_log_dir(state_dir: Path) -> Path:
-    """Below it: <job_id>/cycle_<c>/rank_<r>/{stdout,stderr}.log and <job_id>/supervisor.log."""
+    """Below it: <job_id>/<run>/cycle_<c>/rank_<r>/{stdout,stderr}.log and <job_id>/<run>/supervisor.log."""
     return state_dir / "logs"

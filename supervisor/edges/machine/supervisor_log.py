@@ -121,7 +121,7 @@ class _ForFiles(logging.Formatter):
 
 
 class _JobFiles(logging.Handler):
-    """<log_dir>/<job_id>/supervisor.log for every record that names a job."""
+    """<log_dir>/<job_id>/<run>/supervisor.log for every record that names a job; without a run one floor up."""
 
     def __init__(self, log_dir: Path) -> None:
         super().__init__()
@@ -130,11 +130,11 @@ class _JobFiles(logging.Handler):
         self._has_failed = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        job_id = getattr(record, "job_id", None)
+        job_id, run = getattr(record, "job_id", None), getattr(record, "run", None)
         if not job_id:
             return
         try:
-            self._file_of(str(job_id)).emit(record)
+            self._file_of(f"{job_id}/{run}" if run else str(job_id)).emit(record)
         except OSError as error:
             self._tell_once(error)
 
@@ -144,15 +144,15 @@ class _JobFiles(logging.Handler):
         self._open.clear()
         super().close()
 
-    def _file_of(self, job_id: str) -> RotatingFileHandler:
-        if job_id not in self._open:
+    def _file_of(self, run: str) -> RotatingFileHandler:
+        if run not in self._open:
             while len(self._open) >= OPEN_FILES_MAX:
                 self._open.popitem(last=False)[1].close()
-            folder = self._log_dir / job_id
+            folder = self._log_dir / run
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._open[job_id] = _PrivateFile(folder / FILE_NAME, self._tell_once)
-        self._open.move_to_end(job_id)
-        return self._open[job_id]
+            self._open[run] = _PrivateFile(folder / FILE_NAME, self._tell_once)
+        self._open.move_to_end(run)
+        return self._open[run]
 
     def _tell_once(self, error: BaseException) -> None:
         if not self._has_failed:

@@ -186,7 +186,7 @@ class ControlService:
         ended: anyio.Event,
         send: Callable[[Message], Awaitable[None]],
     ) -> None:
-        pieces = log_streams.follow(Path(report.log_dir), report.job_id, choice, ended)
+        pieces = log_streams.follow(Path(report.log_dir), choice, ended)
         found = False
         async with contextlib.aclosing(pieces):
             async for piece in pieces:

@@ -1,6 +1,6 @@
 """What have a job's workers written, until now and from now on?
 
-Reads what the spawner writes: <log_dir>/<job_id>/cycle_<c>/rank_<r>/{stdout,stderr}.log and one rotation, `.log.1`.
+Reads what the spawner writes in a run's folder: cycle_<c>/rank_<r>/{stdout,stderr}.log and one rotation, `.log.1`.
 The directories may belong to a job's user, so no link in them is followed.
 """
 
@@ -117,9 +117,9 @@ class _LogFile:
 
 
 def read(log_dir: Path, job_id: str, choice: LogChoice) -> Generator[LogPiece]:
-    """All output that there is, by cycle, rank and stream. Blocks on the disk. Raises NotFoundError."""
+    """All output in a run's folder, by cycle, rank and stream. Blocks on the disk. Raises NotFoundError."""
     check_any(log_dir, job_id, choice)
-    for directory in _rank_directories(log_dir / job_id, choice):
+    for directory in _rank_directories(log_dir, choice):
         for file in _files(directory, choice):
             with contextlib.closing(file):
                 yield from file.read()
@@ -127,21 +127,21 @@ def read(log_dir: Path, job_id: str, choice: LogChoice) -> Generator[LogPiece]:
 
 def check_any(log_dir: Path, job_id: str, choice: LogChoice) -> None:
     """Raises NotFoundError if the workers chosen have no files. Blocks on the disk."""
-    if not _rank_directories(log_dir / job_id, choice):
+    if not _rank_directories(log_dir, choice):
         chosen = (("cycle", choice.cycle), ("rank", choice.rank))
         which = "".join(f" of {word} {value}" for word, value in chosen if value is not None)
         raise NotFoundError(
-            f"cannot show output of job {job_id}: nothing{which} lies in {log_dir / job_id}; "
+            f"cannot show output of job {job_id}: nothing{which} lies in {log_dir}; "
             "what goes straight to a terminal is not kept, --tee 3 keeps it"
         )
 
 
-async def follow(log_dir: Path, job_id: str, choice: LogChoice, ended: anyio.Event) -> AsyncGenerator[LogPiece]:
+async def follow(log_dir: Path, choice: LogChoice, ended: anyio.Event) -> AsyncGenerator[LogPiece]:
     """The same, and then whatever is written until `ended` is set. Raises OSError if the kernel can't watch.
 
     Disks are read in a thread, since a log directory may lie on a file server that does not answer.
     """
-    follower = _Follower(log_dir / job_id, choice)
+    follower = _Follower(log_dir, choice)
     limiter = anyio.CapacityLimiter(1)
     try:
         while True:

@@ -9,6 +9,8 @@ import msgspec
 from holdfast_wire.spawner_link import FromSpawner, Learned
 
 from supervisor.config.job_spec import JobSpec
+from supervisor.config.run_folder import run_folder
+from supervisor.edges.machine.job_claims import JobClaims
 from supervisor.edges.workers.spawner_link import SpawnerLink
 from supervisor.edges.workers.spawner_process import SpawnerProcess, start_process
 from supervisor.edges.workers.spawner_succession import SpawnerSuccession
@@ -23,6 +25,7 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
     output_dir: Path | None  # None: the supervisor's own stdout and stderr
     supervisor_return_timeout_s: float = 60.0  # not private: how long its job outlives this supervisor
     open_files: tuple[int, ...] = ()  # see open_files.RaisedLimit
+    claims: JobClaims = msgspec.field(default_factory=lambda: JobClaims(()))
     early: list[SpawnerProcess] = msgspec.field(
         default_factory=list[SpawnerProcess]
     )  # started already, for the first `keep`
@@ -57,6 +60,14 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
             private=self.private,
             supervisor_return_timeout_s=self.supervisor_return_timeout_s,
             open_files=self.open_files,
-            output_dir=self.output_dir / spec.job_id if self.output_dir is not None else None,
+            output_dir=self._output_dir_of(spec.job_id),
             learned=learned,
+            claim=self.claims.descriptors(spec.job_id),
         )
+
+    def _output_dir_of(self, job_id: str) -> Path | None:
+        """The folder of this run of the job."""
+        since_ns = self.claims.since_ns(job_id)
+        if self.output_dir is None or since_ns is None:
+            return self.output_dir
+        return Path(run_folder(str(self.output_dir), job_id, since_ns))

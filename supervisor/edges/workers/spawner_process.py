@@ -39,12 +39,14 @@ def start_process(
     output_dir: Path | None = None,
     learned: Learned | None = None,
     make_command: MakeCommand | None = None,
+    claim: tuple[int, ...] = (),
 ) -> SpawnerProcess:
     """Blocks for the one or two milliseconds of an exec. Raises InvalidRequestError where it can't be executed.
 
     `output_dir`: where the spawner's own stdout and stderr go; None: the supervisor's own. Not private: stdin is empty.
     `learned`: what an earlier spawner's workers taught it; such a spawner loads in the background.
-    `open_files`: open_files.RaisedLimit.before_and_now.
+    `open_files`: open_files.RaisedLimit.before_and_now. `claim`: JobClaims.descriptors, which the spawner and all that
+    it starts inherit and so hold.
     """
     settings = SpawnerSettings(
         job_id=spec.job_id,
@@ -67,7 +69,7 @@ def start_process(
         # The marker tells this job's processes from another's, should all be orphaned (orphans.py).
         marked = dict(env) | {JOB_VARIABLE: spec.job_id}
         command = (make_command or _make_command)(settings, marked, theirs.fileno())
-        process = _execute(command, spec, theirs.fileno(), private=private, output_dir=output_dir)
+        process = _execute(command, spec, (theirs.fileno(), *claim), private=private, output_dir=output_dir)
         # After the start, which need not wait for it: a spawner makes no process before it hears from us.
         process_table.become_subreaper()
     except BaseException:  # whatever it was, our end must not leak; raised again
@@ -83,7 +85,7 @@ def _make_command(settings: SpawnerSettings, env: Mapping[str, str], link_fd: in
 
 
 def _execute(
-    command: SpawnerCommand, spec: JobSpec, link_fd: int, *, private: bool, output_dir: Path | None
+    command: SpawnerCommand, spec: JobSpec, pass_fds: tuple[int, ...], *, private: bool, output_dir: Path | None
 ) -> subprocess.Popen[bytes]:
     files: list[int] = []
     try:
@@ -99,7 +101,7 @@ def _execute(
             stdin=None if private else subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
-            pass_fds=(link_fd,),
+            pass_fds=pass_fds,
             start_new_session=True,
         )
     except (OSError, ValueError) as error:

@@ -122,7 +122,7 @@ async def test_logs_are_followed_to_the_end_of_the_job(tmp_path: Path) -> None:
     rank_dir.mkdir(parents=True)
     log = rank_dir / "stdout.log"
     log.write_text("one\n")
-    async with asked(tmp_path, running(log_dir=str(tmp_path / "logs"))) as (desk, client, _):
+    async with asked(tmp_path, running(log_dir=str(tmp_path / "logs" / JOB))) as (desk, client, _):
         seen: list[bytes] = []
 
         def follow() -> None:

@@ -22,7 +22,7 @@ def put(root: Path, cycle: int, rank: int, text: str, name: str = "stdout.log", 
 
 
 def text_of(root: Path, choice: LogChoice | None = None) -> str:
-    return b"".join(piece.data for piece in log_streams.read(root, "job", choice or LogChoice())).decode()
+    return b"".join(piece.data for piece in log_streams.read(root / "job", "job", choice or LogChoice())).decode()
 
 
 def test_by_cycle_rank_and_stream_with_the_rotated_part_first(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_by_cycle_rank_and_stream_with_the_rotated_part_first(tmp_path: Path) ->
     assert text_of(tmp_path) == "old\nnew\nerr\ntwo-one\nten\n"
     assert text_of(tmp_path, LogChoice(rank=0)) == "old\nnew\nerr\nten\n"
     assert text_of(tmp_path, LogChoice(cycle=10)) == "ten\n"
-    piece = next(iter(log_streams.read(tmp_path, "job", LogChoice(cycle=10))))
+    piece = next(iter(log_streams.read(tmp_path / "job", "job", LogChoice(cycle=10))))
     assert piece == LogPiece(0, 10, False, b"ten\n")
 
 
@@ -80,7 +80,7 @@ class Reader:
         self._choice = choice or LogChoice()
 
     async def run(self) -> None:
-        async for piece in log_streams.follow(self._root, "job", self._choice, self.ended):
+        async for piece in log_streams.follow(self._root / "job", self._choice, self.ended):
             self.text += piece.data.decode()
 
     async def wait_for(self, text: str) -> None:
