@@ -225,7 +225,10 @@ class StackSource(Protocol):
         *,
         ask: Callable[[int, float], Awaitable[str | None]],
         budget_s: float,
-    ) -> Evidence: ...
+        accused: tuple[int, ...] = (),
+    ) -> Evidence:
+        """Of these ranks (rank -> pid), the accused ones first. Says what could not be had in `Evidence.notes`."""
+        ...
 
 
 class Journal(Protocol):

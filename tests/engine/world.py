@@ -129,7 +129,12 @@ class FakeStacks:
         self.asked: list[dict[int, int]] = []
 
     async def collect(
-        self, pids: Mapping[int, int], *, ask: Callable[[int, float], Awaitable[str | None]], budget_s: float
+        self,
+        pids: Mapping[int, int],
+        *,
+        ask: Callable[[int, float], Awaitable[str | None]],
+        budget_s: float,
+        accused: tuple[int, ...] = (),
     ) -> Evidence:
         self.asked.append(dict(pids))
         return Evidence(groups=(StackGroup(tuple(pids), "main (t.py:1)"),), source="fake")

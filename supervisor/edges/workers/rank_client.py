@@ -17,7 +17,7 @@ from supervisor.edges.workers.worker_connection import WorkerConnection
 from supervisor.edges.workers.worker_cycles import OpenCycle
 from supervisor.ports import Clock
 
-CLIENT_SHARE = 0.5  # of the time for stacks; the rest is for the signal
+CLIENT_SHARE = 0.3  # of the time for stacks, where milliseconds suffice; the rest is for the signal
 
 
 class _StacksAsked(msgspec.Struct):

@@ -7,31 +7,44 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 import anyio
 import msgspec
+from anyio.abc import TaskGroup
 
 from supervisor.core.facts import Evidence
 from supervisor.edges.workers.stack_text import Stack, from_faulthandler, from_py_spy, grouped
 
 Ask = Callable[[int, float], Awaitable[str | None]]
 
-HEAD_START_SHARE = 0.3  # of the budget, for py-spy alone; then the rank is asked too, and the first answer counts
+HEAD_START_SHARE = 0.3  # of the time, for py-spy alone; then the rank is asked too, and the first answer counts
+ACCUSED_HEAD_START_SHARE = 0.0  # none: its own stack must come, and py-spy can be slow to start on a busy node
+ACCUSED_ALONE_SHARE = 0.6  # of the budget at most, before the other ranks are looked at
 CLOSING_SHARE = 0.1  # of the budget, kept for ending what hangs
 CLOSING_S_MAX = 0.05
 OUTPUT_BYTES_MAX = 4 * 1024 * 1024
 ATTEMPTS_MAX = 3  # a running interpreter changes under the reader's eyes; a second look mostly succeeds
+NOTES_MAX = 8
+NO_TIME = "py-spy had no time"
 NOTE_CHARACTERS_MAX = 300
 
 
-class _Found(msgspec.Struct):
+class _Round(msgspec.Struct):
+    """One collection: what is asked for, and what has been found so far."""
+
+    pids: Mapping[int, int]
+    ask: Ask
+    end_s: float
     stacks: dict[int, Stack] = msgspec.field(default_factory=dict[int, Stack])
     faults: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # of py-spy
     refusals: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # of the rank's client
     sources: set[str] = msgspec.field(default_factory=set[str])
+
+    def left_s(self) -> float:
+        return max(0.0, self.end_s - anyio.current_time())
 
 
 class StackCollector:
@@ -41,65 +54,107 @@ class StackCollector:
         """`py_spy`: the program; None: the one beside this interpreter, else on PATH."""
         self._py_spy = py_spy if py_spy is not None else _find_py_spy()
         self._unreaped: list[subprocess.Popen[bytes]] = []
+        # More at once than there are cores only makes all of them late. Accused ranks wait for no other rank.
+        cores = len(os.sched_getaffinity(0))
+        self._slots = anyio.CapacityLimiter(cores)
+        self._accused_slots = anyio.CapacityLimiter(cores)
 
-    async def collect(self, pids: Mapping[int, int], *, ask: Ask, budget_s: float) -> Evidence:
-        """Stacks of all these ranks (rank -> pid) at once, in at most `budget_s`. Never raises for what a rank does."""
+    async def collect(
+        self, pids: Mapping[int, int], *, ask: Ask, budget_s: float, accused: tuple[int, ...] = ()
+    ) -> Evidence:
+        """Stacks of these ranks (rank -> pid) in at most `budget_s`, the accused ranks' before all others.
+
+        Never raises for what a rank does. The notes say how many stacks are missing, and why.
+        """
         began_s = anyio.current_time()
-        found = _Found()
         closing_s = min(CLOSING_S_MAX, CLOSING_SHARE * budget_s)
-        end_s = began_s + budget_s - closing_s
-        self._unreaped = [process for process in self._unreaped if process.poll() is None]
-        with anyio.move_on_after(max(0.0, budget_s - closing_s)):
+        this = _Round(pids, ask, began_s + max(0.0, budget_s - closing_s))
+        self.unreaped()
+        first = [rank for rank in dict.fromkeys(accused) if rank in pids]
+        others = [rank for rank in pids if rank not in accused]
+        with anyio.CancelScope(deadline=this.end_s):
             async with anyio.create_task_group() as tasks:
-                for rank, pid in pids.items():
-                    tasks.start_soon(self._look, rank, pid, ask, end_s, budget_s * HEAD_START_SHARE, found)
-        notes: list[str] = []
-        for rank in sorted(set(pids) - set(found.stacks)):
-            why = found.faults.get(rank, f"no answer within {budget_s:g} s") + found.refusals.get(rank, "")
-            notes.append(f"no stack of rank {rank} (pid {pids[rank]}): {why}"[:NOTE_CHARACTERS_MAX])
+                alone_s = ACCUSED_ALONE_SHARE * budget_s
+                await self._look_at(first, ACCUSED_HEAD_START_SHARE, self._accused_slots, this, tasks, alone_s)
+                await self._look_at(others, HEAD_START_SHARE, self._slots, this, tasks, budget_s)
         return Evidence(
-            groups=grouped(found.stacks),
-            notes=tuple(notes),
-            source=", ".join(sorted(found.sources, reverse=True)),
+            groups=grouped(this.stacks),
+            notes=_notes(this, [*first, *others], budget_s),
+            source=", ".join(sorted(this.sources, reverse=True)),
             took_s=anyio.current_time() - began_s,
         )
 
-    async def _look(self, rank: int, pid: int, ask: Ask, end_s: float, head_start_s: float, found: _Found) -> None:
+    def unreaped(self) -> int:
+        """Reaps the py-spys that were killed, and returns how many are still on their way out."""
+        self._unreaped = [process for process in self._unreaped if process.poll() is None]
+        return len(self._unreaped)
+
+    async def _look_at(
+        self,
+        ranks: Sequence[int],
+        head_start_share: float,
+        slots: anyio.CapacityLimiter,
+        this: _Round,
+        tasks: TaskGroup,
+        at_most_s: float,
+    ) -> None:
+        """Returns once these ranks have been looked at, or after `at_most_s`; what is missing goes on in `tasks`."""
+        unfinished = set(ranks)
+        finished = anyio.Event()
+        head_start_s = head_start_share * this.left_s()
+
+        async def look(rank: int) -> None:
+            await self._look(rank, head_start_s, slots, this)
+            unfinished.discard(rank)
+            if not unfinished:
+                finished.set()
+
+        for rank in ranks:
+            tasks.start_soon(look, rank)
+        if ranks:
+            with anyio.move_on_after(at_most_s):
+                await finished.wait()
+
+    async def _look(self, rank: int, head_start_s: float, slots: anyio.CapacityLimiter, this: _Round) -> None:
         """py-spy disturbs nobody, so it begins; a rank that it has no answer for in time is asked beside it."""
-        found.faults[rank] = "py-spy had no time"
+        this.faults[rank] = NO_TIME
         unreadable = anyio.Event()
         async with anyio.create_task_group() as tasks:
 
             def take(stack: Stack | None, source: str) -> None:
                 if stack is not None:
-                    found.stacks[rank] = stack
-                    found.sources.add(source)
+                    this.stacks[rank] = stack
+                    this.sources.add(source)
                     tasks.cancel_scope.cancel()
 
             async def run_py_spy() -> None:
-                take(await self._by_py_spy(rank, pid, end_s, found), "py-spy")
+                async with slots:
+                    stack = await self._by_py_spy(rank, this)
+                take(stack, "py-spy")
                 unreadable.set()
 
             tasks.start_soon(run_py_spy)
-            with anyio.move_on_after(head_start_s):
-                await unreadable.wait()
-            text = await ask(rank, max(0.0, end_s - anyio.current_time()))
-            missing = ", and its client has not answered" if text is None else ", nor has its client a stack"
-            found.refusals[rank] = missing
+            if head_start_s:
+                with anyio.move_on_after(head_start_s):
+                    await unreadable.wait()
+            text = await this.ask(rank, this.left_s())
+            this.refusals[rank] = (
+                ", and its client has not answered" if text is None else ", nor has its client a stack"
+            )
             take(from_faulthandler(text) if text else None, "faulthandler")
 
-    async def _by_py_spy(self, rank: int, pid: int, end_s: float, found: _Found) -> Stack | None:
+    async def _by_py_spy(self, rank: int, this: _Round) -> Stack | None:
         if self._py_spy is None:
-            found.faults[rank] = "py-spy is not installed"
+            this.faults[rank] = "py-spy is not installed"
             return None
         for _ in range(ATTEMPTS_MAX):
-            if anyio.current_time() >= end_s:
+            if not this.left_s():
                 break  # Starting a process can't be interrupted; with many ranks on a busy node it takes its time.
-            output, complaint = await self._run(self._py_spy, pid)
-            stack = from_py_spy(output, pid) if output else None
+            output, complaint = await self._run(self._py_spy, this.pids[rank])
+            stack = from_py_spy(output, this.pids[rank]) if output else None
             if stack is not None:
                 return stack
-            found.faults[rank] = _shortened(complaint) or "py-spy saw no Python frame"
+            this.faults[rank] = _shortened(complaint) or "py-spy saw no Python frame"
             if _is_hopeless(complaint):
                 break
         return None
@@ -141,6 +196,33 @@ async def _drain(pipe: IO[bytes], into: bytearray) -> None:
         if not data:
             return
         into += data
+
+
+def _notes(this: _Round, ranks: Sequence[int], budget_s: float) -> tuple[str, ...]:
+    """What is missing, by its reason, in the order in which the ranks were looked at."""
+    missing: dict[str, list[int]] = {}
+    for rank in ranks:
+        if rank not in this.stacks:
+            why = this.faults.get(rank, NO_TIME) + this.refusals.get(rank, "")
+            missing.setdefault(why, []).append(rank)
+    if not missing:
+        return ()
+    notes = [f"stacks of {len(this.stacks)} of {len(this.pids)} ranks came within {budget_s:g} s"]
+    for why, of in missing.items():
+        whom = f"rank {of[0]} (pid {this.pids[of[0]]})" if len(of) == 1 else f"ranks {_ranges(sorted(of))}"
+        notes.append(f"no stack of {whom}: {why}"[:NOTE_CHARACTERS_MAX])
+    return tuple(notes[: NOTES_MAX + 1])
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """ "0, 4-7" for 0, 4, 5, 6, 7."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
 
 
 def _find_py_spy() -> Path | None:
