@@ -111,7 +111,7 @@ async def open_supervisor(
     limit = RaisedLimit()
     journal = Journal(place.state_dir, on_alarm=partial(_log.warning, "%s"))
     engine = Engine(clock=clock, node_name=node_name, jitter=random.random)
-    workers = WorkerServer(socket_path=place.socket_dir / socket_dir.WORKER_SOCKET, post=engine.post, clock=clock)
+    workers = WorkerServer(socket_path=place.socket_dir / socket_dir.WORKER_SOCKET, events=engine, clock=clock)
     tokens = TokenFiles(place.socket_dir / TOKENS_FOLDER)
     chronicle = Chronicle(journal=journal, clock=clock, node_name=node_name)
     jobs: dict[str, JobRecord] = {}

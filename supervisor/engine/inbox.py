@@ -1,48 +1,96 @@
-"""What has happened and was not looked at yet: the one door between the edges and the engine."""
+"""What has happened and was not looked at yet: the one door between the edges and the engine.
+
+Events wait in lanes, one for each job, and the lanes are emptied in turn: however many events one job has, another
+job's exit waits for a few of them only. A source that may send any number of events, such as a worker, waits for its
+turn, so its own socket fills up instead of the inbox. Events that are few by their nature, such as exits and stops,
+are taken at once. Nothing that anybody sends makes `put` raise.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import anyio
+import anyio.lowlevel
 
-EVENTS_MAX = 65_536
-WORKER_EVENTS_MAX = 32_768  # workers may fill half of it; the rest is kept for exits, stops and deadlines
+TURNS_MAX = 256  # events of one lane that wait and were put in turn
+SHARE_MAX = 64  # events that one lane gives before the next lane does
+TAKEN_MAX = 512  # events of all lanes that are taken at once: then deadlines are looked at again
 
 Item = TypeVar("Item")
 
 
-class InboxFullError(AssertionError):
-    """Raised when events that can't be dropped pile up: the engine has stopped taking them, which is our bug."""
+class _Lane(Generic[Item]):
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.events: deque[tuple[Item, bool]] = deque()  # and whether it was put in turn
+        self.turns = anyio.Semaphore(TURNS_MAX, fast_acquire=True)  # gives the turns in the order of asking
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.events and self.turns.value == TURNS_MAX
 
 
 class Inbox(Generic[Item]):
-    """A bounded queue with one reader, for use on one event loop. `put` never blocks."""
+    """A queue with one reader, for use on one event loop. Within a lane, the first to come is the first to be taken."""
 
-    def __init__(self) -> None:
-        self._events: deque[Item] = deque()
+    def __init__(self, lane_of: Callable[[Item], str] = lambda _: "") -> None:
+        self._lane_of = lane_of
+        self._lanes: dict[str, _Lane[Item]] = {}
+        self._waiting: OrderedDict[str, _Lane[Item]] = OrderedDict()  # lanes with events; the first has the next turn
         self._arrived = anyio.Event()
-        self.dropped = 0  # droppable events that found the inbox half full
+        self._is_backlog = False  # the last take has left something
 
-    def put(self, event: Item, *, droppable: bool = False) -> None:
-        """Adds an event. `droppable` ones (a worker may send any number) are counted and dropped under pressure."""
-        if droppable and len(self._events) >= WORKER_EVENTS_MAX:
-            self.dropped += 1
-            return
-        if len(self._events) >= EVENTS_MAX:
-            raise InboxFullError(f"cannot take an event: {EVENTS_MAX} wait already")
-        self._events.append(event)
-        self._arrived.set()
+    def put(self, event: Item) -> None:
+        """Adds an event of a source that has few. Never blocks."""
+        self._add(self._lane(event), event, in_turn=False)
 
-    def take_all(self) -> list[Item]:
-        """Everything that waits, oldest first; empty if nothing does."""
-        events = list(self._events)
-        self._events.clear()
+    async def put_in_turn(self, event: Item) -> None:
+        """Adds an event once its lane has room for it. Waits as long as that takes; the order of asking is kept."""
+        lane = self._lane(event)
+        await lane.turns.acquire()
+        self._add(lane, event, in_turn=True)
+
+    def take(self) -> list[Item]:
+        """A fair share of what waits, at most TAKEN_MAX events; empty if nothing waits."""
+        taken: list[Item] = []
+        while self._waiting and len(taken) < TAKEN_MAX:
+            name, lane = self._waiting.popitem(last=False)
+            for _ in range(min(SHARE_MAX, len(lane.events))):
+                event, in_turn = lane.events.popleft()
+                taken.append(event)
+                if in_turn:
+                    lane.turns.release()
+            if lane.events:
+                self._waiting[name] = lane
+            elif lane.is_idle:
+                self._lanes.pop(name, None)
+        self._is_backlog = bool(self._waiting)
         self._arrived = anyio.Event()
-        return events
+        return taken
 
     async def wait(self) -> None:
-        """Returns once there is something to take."""
-        if not self._events:
+        """Returns once there is something to take. After a take that has left something, everybody else runs once."""
+        if not self._waiting:
             await self._arrived.wait()
+        elif self._is_backlog:
+            await anyio.lowlevel.checkpoint()
+
+    @property
+    def lanes(self) -> int:
+        """Lanes in use."""
+        return len(self._lanes)
+
+    def _lane(self, event: Item) -> _Lane[Item]:
+        name = self._lane_of(event)
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes[name] = _Lane(name)
+        return lane
+
+    def _add(self, lane: _Lane[Item], event: Item, *, in_turn: bool) -> None:
+        lane.events.append((event, in_turn))
+        self._waiting.setdefault(lane.name, lane)
+        self._arrived.set()

@@ -52,7 +52,7 @@ class Engine:
         self._clock = clock
         self.node_name = node_name
         self._jitter = jitter
-        self._inbox: Inbox[EngineEvent] = Inbox()
+        self._inbox: Inbox[EngineEvent] = Inbox(_job_of)
         self.node_state = node.initial_state(node_name)
         self.coordinators: dict[str, coordinator.State] = {}
         self._performer: Performer | None = None
@@ -63,7 +63,11 @@ class Engine:
 
     def post(self, event: EngineEvent) -> None:
         """Puts an event into the inbox. Never blocks; only from the event loop's thread."""
-        self._inbox.put(event, droppable=isinstance(event, node_messages.ProgressRead))
+        self._inbox.put(event)
+
+    async def post_in_turn(self, event: EngineEvent) -> None:
+        """The same for sources that may send any number: waits until the event's job has room for it."""
+        await self._inbox.put_in_turn(event)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled."""
@@ -85,7 +89,7 @@ class Engine:
             await anyio.Event().wait()
 
     def _take(self) -> None:
-        for event in self._inbox.take_all():
+        for event in self._inbox.take():
             self.handle(event)
         now_s = self._clock.now_s()
         deadline_s = self._next_deadline_s()
@@ -147,3 +151,16 @@ class Engine:
         deadlines += [coordinator.next_deadline_s(state) for state in self.coordinators.values()]
         known = [deadline for deadline in deadlines if deadline is not None]
         return min(known, default=None)
+
+
+def _job_of(event: EngineEvent) -> str:
+    """Events of one job keep their order; those of different jobs are taken in turn."""
+    match event:
+        case (job_id, _):
+            return job_id
+        case node_messages.JobSubmitted(rules):
+            return rules.job_id
+        case node_messages.DeadlineReached():
+            return ""
+        case _:
+            return event.job_id

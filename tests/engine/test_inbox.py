@@ -1,15 +1,22 @@
-import anyio
-import pytest
+"""However much one source sends, what others have to say is taken soon, and nothing that anybody sends is an error."""
 
-from supervisor.engine.inbox import EVENTS_MAX, WORKER_EVENTS_MAX, Inbox, InboxFullError
+import anyio
+import anyio.lowlevel
+
+from supervisor.engine import inbox as inboxes
+from supervisor.engine.inbox import SHARE_MAX, TAKEN_MAX, TURNS_MAX, Inbox
+
+
+def _by_job() -> Inbox[tuple[str, int]]:
+    return Inbox(lambda event: event[0])
 
 
 async def test_events_come_out_in_the_order_in_which_they_went_in() -> None:
     inbox: Inbox[int] = Inbox()
     for number in range(5):
         inbox.put(number)
-    assert inbox.take_all() == [0, 1, 2, 3, 4]
-    assert inbox.take_all() == []
+    assert inbox.take() == [0, 1, 2, 3, 4]
+    assert inbox.take() == []
 
 
 async def test_wait_returns_at_the_first_event_and_not_before() -> None:
@@ -21,21 +28,103 @@ async def test_wait_returns_at_the_first_event_and_not_before() -> None:
         tasks.start_soon(inbox.wait)
         await anyio.lowlevel.checkpoint()
         inbox.put("exit")
-    assert inbox.take_all() == ["exit"]
+    assert inbox.take() == ["exit"]
 
 
-async def test_workers_can_fill_half_and_the_rest_is_for_what_must_not_be_lost() -> None:
-    inbox: Inbox[int] = Inbox()
-    for number in range(WORKER_EVENTS_MAX + 10):
-        inbox.put(number, droppable=True)
-    assert inbox.dropped == 10
-    inbox.put(-1)
-    assert inbox.take_all()[-1] == -1
+async def test_an_exit_passes_the_thousands_of_words_of_another_job() -> None:
+    inbox = _by_job()
+    for number in range(100_000):
+        inbox.put(("loud", number))
+    inbox.put(("quiet", 0))
+    first = inbox.take()
+    assert first.index(("quiet", 0)) <= SHARE_MAX
+    assert len(first) < TAKEN_MAX + SHARE_MAX
+    rest: list[tuple[str, int]] = []
+    while taken := inbox.take():
+        rest += taken
+    numbers = [number for job, number in (*first, *rest) if job == "loud"]
+    assert numbers == list(range(100_000))
 
 
-async def test_a_full_inbox_is_our_bug_and_says_so() -> None:
-    inbox: Inbox[int] = Inbox()
-    for number in range(EVENTS_MAX):
-        inbox.put(number)
-    with pytest.raises(InboxFullError, match="cannot take an event"):
-        inbox.put(0)
+async def test_a_source_of_any_number_waits_for_its_turn_and_nothing_is_lost() -> None:
+    inbox = _by_job()
+
+    async def say(rank: int) -> None:
+        for number in range(50):
+            await inbox.put_in_turn(("job", 1000 * rank + number))
+
+    heard: list[int] = []
+    async with anyio.create_task_group() as tasks:
+        for rank in range(100):
+            tasks.start_soon(say, rank)
+        await anyio.wait_all_tasks_blocked()
+        inbox.put(("job", -1))
+        assert len(inbox.take()) == TURNS_MAX + 1  # The exit has found room though all the turns were taken.
+        with anyio.fail_after(20):
+            while len(heard) + TURNS_MAX < 5000:
+                await inbox.wait()
+                taken = inbox.take()
+                assert len(taken) <= TURNS_MAX
+                heard += [number for _, number in taken]
+    for rank in range(100):
+        told = [number for number in heard if number // 1000 == rank]
+        assert told == sorted(told)
+
+
+async def test_turns_are_given_in_the_order_of_asking() -> None:
+    inbox = _by_job()
+    put: list[int] = []
+
+    async def flood() -> None:
+        for number in range(10_000):
+            await inbox.put_in_turn(("job", number))
+            put.append(number)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(flood)
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(inbox.put_in_turn, ("job", -1))
+        await anyio.wait_all_tasks_blocked()
+        before = len(put)
+        while ("job", -1) not in inbox.take():
+            await anyio.wait_all_tasks_blocked()
+        assert len(put) - before <= 2 * TURNS_MAX
+        tasks.cancel_scope.cancel()
+
+
+async def test_one_who_gives_up_waiting_takes_no_turn() -> None:
+    inbox = _by_job()
+    for number in range(TURNS_MAX):
+        await inbox.put_in_turn(("job", number))
+    with anyio.move_on_after(0.01) as waited:
+        await inbox.put_in_turn(("job", -1))
+    assert waited.cancelled_caught
+    assert len(inbox.take()) == TURNS_MAX
+    for number in range(TURNS_MAX):
+        with anyio.fail_after(1):
+            await inbox.put_in_turn(("job", number))
+    assert ("job", -1) not in inbox.take()
+
+
+async def test_a_reader_with_a_backlog_lets_others_run() -> None:
+    inbox = _by_job()
+    ran: list[int] = []
+
+    async def other() -> None:
+        ran.append(1)
+
+    for number in range(3 * TAKEN_MAX):
+        inbox.put(("job", number))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(other)
+        inbox.take()
+        await inbox.wait()
+        assert ran
+
+
+async def test_lanes_of_jobs_that_are_quiet_take_no_memory() -> None:
+    inbox = _by_job()
+    for number in range(3 * inboxes.TAKEN_MAX):
+        await inbox.put_in_turn((f"job {number}", 0))
+        assert inbox.take() == [(f"job {number}", 0)]
+    assert inbox.lanes == 0

@@ -69,12 +69,20 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
                 self.stamps.take(stamps_from_frame(told, now_ns=read_ns), now_ns=read_ns)
                 return
 
-    async def hear(self, payload: bytes) -> node_messages.Event | None:
-        """Takes a frame; returns what the engine must know of it. Raises WorkerProtocolError, OSError, TimeoutError."""
-        match codec.decode(payload):
-            case codec.ProgressTold() as told:
+    def hear(self, payload: bytes) -> tuple[node_messages.Event | None, bytes | None]:
+        """Takes a frame; returns what the engine must know of it, and a frame to answer once the engine knows it.
+
+        Raises WorkerProtocolError.
+        """
+        told = codec.decode(payload)
+        reply = codec.encode_accepted(told.request_id) if isinstance(told, codec.ControlTold) else None
+        return self._take(told), reply
+
+    def _take(self, told: codec.FromWorker) -> node_messages.Event | None:
+        match told:
+            case codec.ProgressTold():
                 return self._take_progress(told)
-            case codec.LimitsTold() as told:
+            case codec.LimitsTold():
                 self.limits = HangLimits(
                     initial_heartbeat_s=told.initial_heartbeat_s,
                     heartbeat_s=told.heartbeat_s,
@@ -83,10 +91,9 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
                     warm_up_steps=self.limits.warm_up_steps,
                 )
                 return node_messages.LimitsCalculated(*self.key, self.limits)
-            case codec.ControlTold() as told:
-                await self.connection.send(codec.encode_accepted(told.request_id))
+            case codec.ControlTold():
                 return node_messages.ControlRequested(*self.key, told.action, told.description)
-            case codec.StacksTold() as told:
+            case codec.StacksTold():
                 asked = self._stacks
                 if asked is not None and asked.request_id == told.request_id:
                     asked.text, self._stacks = told.text, None

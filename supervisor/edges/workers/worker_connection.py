@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 from holdfast_wire.framing import WORKER_FRAME_BYTES_MAX, Decoder, FrameTooLongError
@@ -18,7 +18,7 @@ RECEIVE_BYTES = 64 * 1024
 FRAMES_PER_S = 200.0  # of one connection, in the long run; a faster one is read more slowly
 FRAMES_BURST = 1000.0
 BYTES_PER_TOKEN = 4096  # a big frame counts as several
-WAITING_FRAMES_MAX = 256  # of ours, for a peer that does not read
+WAITING_BYTES_MAX = 4 * 1024 * 1024  # of ours, for a peer that does not read
 
 
 class TokenBucket:
@@ -46,21 +46,24 @@ class WorkerConnection:
         self._socket = sock
         self._decoder = Decoder(frame_bytes_max=WORKER_FRAME_BYTES_MAX)
         self._received: deque[bytes] = deque()
+        self._clock = clock
         self._bucket = TokenBucket(clock)
         self._sending = anyio.Lock()
-        self._unsent: deque[bytes] = deque()  # before anything else goes out
+        self._unsent: deque[memoryview] = deque()  # before anything else goes out
+        self._unsent_bytes = 0
 
     async def receive(self, *, timeout_s: float | None = None) -> bytes | None:
         """The next frame's payload; None at a clean end of the stream.
 
-        `timeout_s` bounds the wait for the frame to begin. Raises TimeoutError, WorkerProtocolError (cut off inside a
-        frame) and FrameTooLongError.
+        `timeout_s` bounds the wait for the whole frame; a frame that has begun is waited for FRAME_TIMEOUT_S. Raises
+        TimeoutError, WorkerProtocolError (cut off inside a frame) and FrameTooLongError.
         """
+        until_s = None if timeout_s is None else self._clock.now_s() + timeout_s
         while not self._received:
-            limit_s = FRAME_TIMEOUT_S if self._decoder.pending_bytes else timeout_s
-            with anyio.fail_after(limit_s):
-                if not await self._fill():
-                    return None
+            if self._decoder.pending_bytes and until_s is None:
+                until_s = self._clock.now_s() + FRAME_TIMEOUT_S
+            if not await self._fill(until_s):
+                return None
         payload = self._received.popleft()
         pause_s = self._bucket.take(1 + len(payload) / BYTES_PER_TOKEN)
         if pause_s > 0:
@@ -69,23 +72,28 @@ class WorkerConnection:
                 await anyio.Event().wait()
         return payload
 
-    async def _fill(self) -> bool:
-        """Reads until a whole frame is there. False at the end of the stream."""
-        while not self._received:
+    async def _fill(self, until_s: float | None) -> bool:
+        """Reads what is there, or waits for it. False at the end of the stream."""
+        while True:
             try:
                 data = self._socket.recv(RECEIVE_BYTES)
             except (BlockingIOError, InterruptedError):
-                await anyio.wait_readable(self._socket)
+                await self._ready(anyio.wait_readable, until_s)
                 continue
             if not data:
                 if self._decoder.pending_bytes:
                     raise WorkerProtocolError("cannot read a frame: the stream ends inside it")
                 return False
-            began = self._decoder.pending_bytes > 0
             self._received.extend(self._decoder.feed(data))
-            if not began and self._decoder.pending_bytes:
-                return True  # A frame has begun: the caller counts its time from here.
-        return True
+            return True
+
+    async def _ready(self, wait: Callable[[socket.socket], Awaitable[None]], until_s: float | None) -> None:
+        """Returns when the socket may be ready, or the time is just over: we may have stood still, and it be ready."""
+        left_s = None if until_s is None else until_s - self._clock.now_s()
+        if left_s is not None and left_s <= 0:
+            raise TimeoutError
+        with anyio.move_on_after(left_s):
+            await wait(self._socket)
 
     def waiting(self) -> list[bytes]:
         """Payloads that have come and were not received yet, oldest first. Looks only: `receive` still gives them."""
@@ -99,28 +107,27 @@ class WorkerConnection:
     async def send(self, frame: bytes, descriptors: Sequence[int] = ()) -> None:
         """Sends one frame, and file descriptors with its first byte. Raises TimeoutError if it isn't taken in time.
 
-        There is no buffer beside the socket's own, but for `send_soon`: one frame waits in here for each caller.
+        Who is cancelled meanwhile leaves the rest of the frame to the next sender.
         """
-        with anyio.fail_after(FRAME_TIMEOUT_S):
-            async with self._sending:
-                await self._send_unsent()
-                await self._send(frame, descriptors)
+        async with self._sending:
+            await self._send_unsent()
+            if descriptors:
+                frame = frame[await self._send_descriptors(frame, descriptors) :]
+            self._keep(frame)
+            await self._send_unsent()
 
     def send_soon(self, frame: bytes) -> bool:
         """Sends as much as the socket takes now; the rest goes out by `flush`. False: the peer does not read."""
-        if self._unsent or self._sending.locked():
-            if len(self._unsent) >= WAITING_FRAMES_MAX:
+        if not self._unsent and not self._sending.locked():
+            try:
+                frame = frame[self._socket.send(frame) :]
+            except (BlockingIOError, InterruptedError):
+                pass
+            except OSError:
                 return False
-            self._unsent.append(frame)
-            return True
-        try:
-            sent = self._socket.send(frame)
-        except (BlockingIOError, InterruptedError):
-            sent = 0
-        except OSError:
+        elif self._unsent_bytes + len(frame) > WAITING_BYTES_MAX:
             return False
-        if sent < len(frame):
-            self._unsent.append(frame[sent:])
+        self._keep(frame)
         return True
 
     @property
@@ -129,29 +136,36 @@ class WorkerConnection:
         return bool(self._unsent) and not self._sending.locked()
 
     async def flush(self) -> None:
-        """Sends what waits. Raises TimeoutError if it isn't taken in time."""
-        with anyio.fail_after(FRAME_TIMEOUT_S):
-            async with self._sending:
-                await self._send_unsent()
+        """Sends what waits. Raises TimeoutError if a frame isn't taken in time."""
+        async with self._sending:
+            await self._send_unsent()
+
+    def _keep(self, frame: bytes) -> None:
+        if frame:
+            self._unsent.append(memoryview(frame))
+            self._unsent_bytes += len(frame)
 
     async def _send_unsent(self) -> None:
         while self._unsent:
-            await self._send(self._unsent[0], ())
+            until_s = self._clock.now_s() + FRAME_TIMEOUT_S
+            while rest := self._unsent[0]:
+                try:
+                    sent = self._socket.send(rest)
+                except (BlockingIOError, InterruptedError):
+                    await self._ready(anyio.wait_writable, until_s)
+                    continue
+                self._unsent[0] = rest[sent:]
+                self._unsent_bytes -= sent
             self._unsent.popleft()
 
-    async def _send(self, frame: bytes, descriptors: Sequence[int]) -> None:
-        view = memoryview(frame)
-        while view:
+    async def _send_descriptors(self, frame: bytes, descriptors: Sequence[int]) -> int:
+        """Returns how many bytes of the frame went along."""
+        until_s = self._clock.now_s() + FRAME_TIMEOUT_S
+        while True:
             try:
-                if descriptors:
-                    sent = socket.send_fds(self._socket, [view], descriptors)
-                    descriptors = ()
-                else:
-                    sent = self._socket.send(view)
+                return socket.send_fds(self._socket, [frame], descriptors)
             except (BlockingIOError, InterruptedError):
-                await anyio.wait_writable(self._socket)
-                continue
-            view = view[sent:]
+                await self._ready(anyio.wait_writable, until_s)
 
     def send_last(self, frame: bytes) -> None:
         """Sends what fits at once: for a peer that will be dropped anyway."""

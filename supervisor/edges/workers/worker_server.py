@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import anyio
 import msgspec
@@ -33,8 +34,6 @@ from supervisor.edges.workers.worker_cycles import Admitted, OpenCycle, Refusal,
 from supervisor.edges.workers.worker_listener import WorkerListener
 from supervisor.ports import Clock
 
-Post = Callable[[node_messages.Event], None]  # puts an event into the engine's inbox; never blocks
-
 HELLO_TIMEOUT_S = 5.0
 HELD_TIMEOUT_S = 5.0  # a hello that came before its worker was announced
 STRANGERS_MAX = 64  # connections that have not shown a token yet; the oldest gives way
@@ -55,11 +54,23 @@ class Counters(msgspec.Struct):
     foreign_uid: int = 0
 
 
+class Events(Protocol):
+    """The engine's inbox."""
+
+    def post(self, event: node_messages.Event) -> None:
+        """Never blocks: for events of which a connection has one."""
+        ...
+
+    async def post_in_turn(self, event: node_messages.Event) -> None:
+        """Waits until there is room for one more event of this job: for events of which a connection has any number."""
+        ...
+
+
 class WorkerServer:
     """See ports.Workers. `run` first; all methods are for the event loop's thread."""
 
-    def __init__(self, *, socket_path: Path, post: Post, clock: Clock) -> None:
-        self._post = post
+    def __init__(self, *, socket_path: Path, events: Events, clock: Clock) -> None:
+        self._events = events
         self._clock = clock
         self._cycles = WorkerCycles()
         self._clients: dict[tuple[str, int, int], RankClient] = {}
@@ -196,8 +207,7 @@ class WorkerServer:
             self._listener.freed()
 
     async def _greet(self, connection: WorkerConnection, peer: Peer, scope: anyio.CancelScope) -> RankClient | None:
-        with anyio.fail_after(HELLO_TIMEOUT_S):
-            payload = await connection.receive()
+        payload = await connection.receive(timeout_s=HELLO_TIMEOUT_S)
         if payload is None:
             return None
         received_ns = now_ns(self._clock)
@@ -281,9 +291,16 @@ class WorkerServer:
             raise
         if page is not None:
             page.close_descriptor()
-        client.joined = True
-        self._post(node_messages.ClientJoined(*client.key, limits, client.progress()))
+        await self._join(client)
         return client
+
+    async def _join(self, client: RankClient) -> None:
+        try:
+            await self._events.post_in_turn(node_messages.ClientJoined(*client.key, client.limits, client.progress()))
+        except BaseException:  # a client of which the engine has not heard must not be said to have left; raised again
+            self._left(client)
+            raise
+        client.joined = True
 
     def _register(self, client: RankClient) -> None:
         """A dead rank's children may hold its socket: the newest valid hello speaks for the rank."""
@@ -294,19 +311,22 @@ class WorkerServer:
         client.cycle.speaking[client.local_rank] = client.pid
 
     async def _listen(self, client: RankClient) -> None:
+        """Nothing more is read while a word waits for its turn: then the rank's own socket fills, and nobody else's."""
         while (payload := await client.connection.receive()) is not None:
-            event = await client.hear(payload)
+            event, reply = client.hear(payload)
             if isinstance(event, node_messages.ClientLeft):
                 return  # Said goodbye; posted as the connection is closed.
             if event is not None:
-                self._post(event)
+                await self._events.post_in_turn(event)
+            if reply is not None:
+                await client.connection.send(reply)
 
     def _left(self, client: RankClient) -> None:
         if self._clients.get(client.key) is not client:
             return  # A newer one took its place, or the cycle is over.
         self._drop(client)
         if client.joined:
-            self._post(node_messages.ClientLeft(*client.key))
+            self._events.post(node_messages.ClientLeft(*client.key))
 
     def _drop(self, client: RankClient) -> None:
         del self._clients[client.key]

@@ -175,3 +175,39 @@ async def test_what_waits_can_be_looked_at_before_it_is_received(pair: Pair):
     ]
     peer.close()
     assert connection.waiting() == []
+
+
+async def test_what_came_while_we_stood_still_counts_though_the_time_is_over(pair: Pair):
+    connection, peer = pair
+    peer.sendall(b"\0\0\0\3a")
+
+    async def stand_still() -> None:
+        await anyio.lowlevel.checkpoint()
+        peer.sendall(b"bc")
+        time.sleep(0.3)  # noqa: ASYNC251 the loop itself stands still
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stand_still)
+        assert await connection.receive(timeout_s=0.2) == b"abc"
+
+
+async def test_one_who_gives_up_in_the_midst_of_a_frame_leaves_its_rest_to_the_next(pair: Pair):
+    connection, peer = pair
+    peer.setblocking(False)
+    big = b"b" * 1_000_000
+    with anyio.move_on_after(0.05) as given_up:
+        await connection.send(big)
+    assert given_up.cancelled_caught
+    assert connection.must_flush
+    received = bytearray()
+
+    async def read() -> None:
+        while len(received) < len(big) + 3:
+            await anyio.wait_readable(peer)
+            received.extend(peer.recv(1 << 20))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        tasks.start_soon(connection.send, b"end")
+    assert bytes(received) == big + b"end"
+    assert not connection.must_flush

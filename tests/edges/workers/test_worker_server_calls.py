@@ -62,7 +62,7 @@ async def test_a_rank_that_does_not_read_is_dropped_and_may_come_back(tmp_path: 
         rank = served.connect()
         await rank.join(0)
         await until(lambda: served.of(node_messages.ClientJoined))
-        for _ in range(worker_connection.WAITING_FRAMES_MAX + 100):
+        for _ in range(worker_connection.WAITING_BYTES_MAX // 60_000 + 100):
             served.server.tell_ranks(JOB_ID, 0, (0,), BIG)
         await until(lambda: served.of(node_messages.ClientLeft))
         again = served.connect()

@@ -37,6 +37,22 @@ async def until(condition: Callable[[], object], *, at_most_s: float = 10.0) -> 
 
 
 @dataclass
+class Kept:
+    """In the place of the engine: takes all events at once, in turn as long as `turns` are left."""
+
+    posted: list[node_messages.Event] = field(default_factory=list[node_messages.Event])
+    turns: anyio.Semaphore | None = None
+
+    def post(self, event: node_messages.Event) -> None:
+        self.posted.append(event)
+
+    async def post_in_turn(self, event: node_messages.Event) -> None:
+        if self.turns is not None:
+            await self.turns.acquire()
+        self.posted.append(event)
+
+
+@dataclass
 class Served:
     """A running server and what it has posted."""
 
@@ -54,11 +70,13 @@ class Served:
 
 
 @asynccontextmanager
-async def serve(tmp_path: Path, *, ranks: int = 4, cycle: int = 0, expect: bool = True) -> AsyncGenerator[Served]:
+async def serve(
+    tmp_path: Path, *, ranks: int = 4, cycle: int = 0, expect: bool = True, turns: anyio.Semaphore | None = None
+) -> AsyncGenerator[Served]:
     """A server with one open cycle, whose workers are all this process."""
     directory = tmp_path / "sock"
     posted: list[node_messages.Event] = []
-    server = WorkerServer(socket_path=directory / "worker.sock", post=posted.append, clock=Clock())
+    server = WorkerServer(socket_path=directory / "worker.sock", events=Kept(posted, turns), clock=Clock())
     async with anyio.create_task_group() as tasks:
         await tasks.start(server.run)
         served = Served(server, directory / "worker.sock", posted)
