@@ -197,12 +197,20 @@ class Spawner(Protocol):
     def pid(self) -> int: ...
 
     def send(self, message: ToSpawner) -> None:
-        """Never blocks."""
+        """Never blocks and never raises: a spawner that can't be told is killed, and `keep` returns why."""
         ...
 
-    def kill_tree(self) -> None:
-        """End whatever a lost spawner left behind."""
+    def kill(self, reason: str) -> None:
+        """SIGKILL to the spawner, even a stopped one, and to everything of its job's tree. `keep` returns `reason`."""
         ...
+
+    def whereabouts(self) -> str:
+        """What it is doing at this moment, as a sentence; never blocks."""
+        ...
+
+
+def nobody_asks(cycle: int, local_rank: int) -> None:
+    """For those to whom the spawner's own reports are enough."""
 
 
 class Spawners(Protocol):
@@ -213,8 +221,13 @@ class Spawners(Protocol):
         *,
         on_started: Callable[[Spawner], None],
         on_message: Callable[[FromSpawner], None],
+        on_end_seen: Callable[[int, int], None] = nobody_asks,
     ) -> str:
-        """Start a spawner and serve its link until it ends; returns why it ended."""
+        """Start a spawner and serve its link until it ends; returns why it ended. Never raises.
+
+        Returns in a bounded time after its loss and after `kill`, whatever of it can't be killed.
+        `on_end_seen` (cycle, local rank): the process has ended, and the spawner did not say so in the same moment.
+        """
         ...
 
 

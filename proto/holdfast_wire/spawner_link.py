@@ -42,23 +42,30 @@ class WorkerPlan(NamedTuple):
 
 
 class PrepareStore(NamedTuple):
-    """Serve a fresh TCPStore for `cycle` (port 0: choose one). Answered by StoreReady or StoreFailed.
-
-    `workers_ahead`: so many workers will be spawned for that cycle; what of that can be done before is done now.
-    """
+    """Serve a fresh TCPStore for `cycle` (port 0: choose one). Answered by StoreReady or StoreFailed."""
 
     cycle: int
     host: str
     port: int = 0
     serve: bool = True  # False: only choose a free port and say it (rank 0 hosts the store itself)
-    workers_ahead: int = 0
+
+
+class ForkAhead(NamedTuple):
+    """So many workers will be spawned for `cycle`; what of that can be done before is done now. Not answered."""
+
+    cycle: int
+    workers: int
 
 
 class Spawn(NamedTuple):
-    """Start these workers. Each is answered by Spawned or SpawnFailed."""
+    """Start these workers. Each is answered by Spawned or SpawnFailed.
+
+    `more`: the order was too long for one frame (`payloads`), and further workers of it follow in the next message.
+    """
 
     cycle: int
     workers: tuple[WorkerPlan, ...]
+    more: bool = False
 
 
 class Signal(NamedTuple):
@@ -127,7 +134,10 @@ class SpawnFailed(NamedTuple):
 
 
 class Exited(NamedTuple):
-    """A worker was reaped. Exactly one of code and signal is not None."""
+    """A worker was reaped. Exactly one of code and signal is not None.
+
+    `error`: the line that says most in the file that torch's @record writes (TORCHELASTIC_ERROR_FILE), "" without one.
+    """
 
     cycle: int
     local_rank: int
@@ -137,6 +147,8 @@ class Exited(NamedTuple):
     core_dumped: bool
     out_of_memory: bool
     at_ns: int
+    error: str = ""
+    error_at_unix_s: float | None = None
 
 
 class StoreExited(NamedTuple):
@@ -178,7 +190,7 @@ class Ended(NamedTuple):
     pass
 
 
-ToSpawner = PrepareStore | Spawn | Signal | KillTree | End
+ToSpawner = PrepareStore | ForkAhead | Spawn | Signal | KillTree | End
 FromSpawner = (
     Ready | StoreReady | StoreFailed | Spawned | SpawnFailed | Exited | StoreExited | Emptied | OutputDropped | Learned
     | Ended
@@ -188,7 +200,7 @@ Message = ToSpawner | FromSpawner
 _TYPES: dict[str, type[Message]] = {
     kind.__name__: kind
     for kind in (
-        PrepareStore, Spawn, Signal, KillTree, End,
+        PrepareStore, ForkAhead, Spawn, Signal, KillTree, End,
         Ready, StoreReady, StoreFailed, Spawned, SpawnFailed, Exited, StoreExited, Emptied, OutputDropped, Learned,
         Ended,
     )
@@ -206,6 +218,20 @@ def encode(message: Message) -> bytes:
     return json.dumps({"type": type(message).__name__} | _plain(message), separators=(",", ":")).encode()
 
 
+def payloads(message: Message, *, bytes_max: int) -> list[bytes]:
+    """`message` in as many payloads as it takes: an order for many workers is split, the last part has `more` unset.
+
+    What can't be split any further may be longer than `bytes_max`.
+    """
+    payload = encode(message)
+    if len(payload) <= bytes_max or not isinstance(message, Spawn) or len(message.workers) < 2:
+        return [payload]
+    middle = len(message.workers) // 2
+    first = message._replace(workers=message.workers[:middle], more=True)
+    rest = message._replace(workers=message.workers[middle:])
+    return payloads(first, bytes_max=bytes_max) + payloads(rest, bytes_max=bytes_max)
+
+
 def decode(payload: bytes) -> Message:
     """The message in `payload`. Raises SpawnerProtocolError. Unknown fields are ignored, unknown types refused."""
     try:
@@ -218,23 +244,39 @@ def decode(payload: bytes) -> Message:
 def _plain(message: Message) -> dict[str, object]:
     body: dict[str, object] = message._asdict()
     if isinstance(message, Spawn):
+        shared = _shared_env(message.workers)
+        body["shared_env"] = shared
         body["workers"] = [
-            worker._asdict() | {"stdout": worker.stdout._asdict(), "stderr": worker.stderr._asdict()}
+            worker._asdict()
+            | {"env": {name: value for name, value in worker.env.items() if name not in shared}}
+            | {"stdout": worker.stdout._asdict(), "stderr": worker.stderr._asdict()}
             for worker in message.workers
         ]
     return body
+
+
+def _shared_env(workers: tuple[WorkerPlan, ...]) -> dict[str, str]:
+    """What all workers have alike crosses the link once."""
+    if len(workers) < 2:
+        return {}
+    shared = dict(workers[0].env)
+    for worker in workers[1:]:
+        shared = {name: value for name, value in shared.items() if worker.env.get(name) == value}
+    return shared
 
 
 def _build(kind: type[Message], body: dict[str, object]) -> Message:
     values = _known(kind, body)
     if kind is Spawn:
         workers = cast("tuple[dict[str, object], ...]", values["workers"])
-        values["workers"] = tuple(_worker(worker) for worker in workers)
+        shared = cast("dict[str, str]", body.get("shared_env", {}))
+        values["workers"] = tuple(_worker(worker, shared) for worker in workers)
     return kind(**values)  # pyright: ignore[reportArgumentType]
 
 
-def _worker(body: dict[str, object]) -> WorkerPlan:
+def _worker(body: dict[str, object], shared_env: dict[str, str]) -> WorkerPlan:
     values = _known(WorkerPlan, body)
+    values["env"] = shared_env | cast("dict[str, str]", values["env"])
     for name, kind in _NESTED.items():
         values[name] = kind(**_known(kind, cast("dict[str, object]", values.get(name, {}))))  # pyright: ignore[reportArgumentType]
     return WorkerPlan(**values)  # pyright: ignore[reportArgumentType]

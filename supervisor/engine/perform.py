@@ -149,9 +149,10 @@ class EnginePerformer:
                 host=spec.master_addr,
                 port=spec.master_port,
                 serve=spec.agent_store,
-                workers_ahead=workers_ahead,
             ),
         )
+        if workers_ahead:
+            self._send(job, link.ForkAhead(cycle, workers_ahead))
 
     def _send(self, job: JobRecord, message: link.ToSpawner) -> None:
         """A lost spawner has been or will be reported; what it can't hear any more needs no answer."""

@@ -237,7 +237,7 @@ async def test_the_next_store_is_made_while_the_old_workers_end(tmp_path: Path) 
         spawner.silent.add(link.Signal)  # the other rank takes its time to end
         spawner.exit(0, 1, signal=9)
         await world.settle()
-        assert isinstance(spawner.heard[-1], link.PrepareStore)
+        assert [type(message) for message in spawner.heard[-2:]] == [link.PrepareStore, link.ForkAhead]
         assert len([message for message in spawner.heard if isinstance(message, link.Spawn)]) == 1
         spawner.exit(0, 0, signal=15)
         await world.settle()
@@ -252,7 +252,7 @@ async def test_the_end_of_the_old_store_does_not_hide_that_the_next_one_is_ready
         spawner.silent.add(link.Signal)
         spawner.exit(0, 1, signal=9)
         await world.settle()
-        assert isinstance(spawner.heard[-1], link.PrepareStore)
+        assert [type(message) for message in spawner.heard[-2:]] == [link.PrepareStore, link.ForkAhead]
         spawner.tell(link.StoreExited(0, 78, "it was ended by SIGKILL"))
         await world.settle()
         spawner.exit(0, 0, signal=15)

@@ -22,7 +22,7 @@ from supervisor.engine.loop import Engine
 from supervisor.engine.output_plan import Console
 from supervisor.engine.perform import Edges, EnginePerformer
 from supervisor.engine.worker_plan import WorkerPlanner
-from supervisor.ports import JobReport, RecordedEvent, Spawner
+from supervisor.ports import JobReport, RecordedEvent, Spawner, nobody_asks
 
 PID_OF_RANK_0 = 1000
 
@@ -166,6 +166,8 @@ class ObedientSpawner:
                     self.tell(link.Spawned(message.cycle, worker.local_rank, pid, 0, "fork"))
             case link.KillTree():
                 self.tell(link.Emptied(message.cycle, 0, ()))
+            case link.ForkAhead():
+                pass
             case link.End():
                 self.ended.set()
             case link.Signal():
@@ -173,7 +175,11 @@ class ObedientSpawner:
                     if cycle == message.cycle and local_rank in (message.local_ranks or (local_rank,)):
                         self.exit(cycle, local_rank, signal=message.signal)
 
-    def kill_tree(self) -> None: ...
+    def kill(self, reason: str) -> None:
+        self.ended.set()
+
+    def whereabouts(self) -> str:
+        return "runs"
 
     def exit(self, cycle: int, local_rank: int, *, code: int | None = None, signal: int | None = None) -> None:
         self.living.discard((cycle, local_rank))
@@ -192,6 +198,7 @@ class FakeSpawners:
         *,
         on_started: Callable[[Spawner], None],
         on_message: Callable[[link.FromSpawner], None],
+        on_end_seen: Callable[[int, int], None] = nobody_asks,
     ) -> str:
         spawner = ObedientSpawner(on_message)
         self.started.append(spawner)

@@ -7,7 +7,6 @@ import importlib
 import importlib.machinery
 import os
 import resource
-import signal
 import sys
 from contextlib import suppress
 from typing import NoReturn
@@ -34,14 +33,14 @@ def run_as_script(hook_folder: str) -> None:
     before = set(sys.modules)
     background = None
     if settings.learned:
-        identity.die_with_parent(signal.SIGKILL)  # Nobody hears of a lost supervisor while something is loaded.
+        identity.die_with_link(link_fd)  # Nobody hears of a lost supervisor while something is loaded.
         background = Background()
     if not choice.as_script:
         gc.disable()  # What torch loads stays: to look for garbage in it takes a sixth of the time.
     failure = _load(choice, settings)
     if background is not None:
         background.end()
-        identity.die_with_parent(0)
+        identity.outlive_link(link_fd)
     if failure:
         _start_bare(settings, link_fd, hook_folder, failure)
     new_modules = set(sys.modules) - before

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
+import select
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -29,6 +32,24 @@ def adopt_orphans() -> None:
 def die_with_parent(signal_number: int) -> None:
     """The kernel sends `signal_number` to this process when the thread that forked it ends."""
     _prctl(_PR_SET_PDEATHSIG, signal_number)
+
+
+def die_with_link(link_fd: int) -> None:
+    """The kernel kills this process when something comes over the link, its end above all, until `outlive_link`.
+
+    Not by the parent's death signal: that comes when the thread ends that started this process, which is at once.
+    """
+    fcntl.fcntl(link_fd, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(link_fd, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(link_fd, fcntl.F_SETFL, fcntl.fcntl(link_fd, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([link_fd], [], [], 0)[0]:
+        os._exit(1)  # It has come before.
+
+
+def outlive_link(link_fd: int) -> None:
+    fcntl.fcntl(link_fd, fcntl.F_SETFL, fcntl.fcntl(link_fd, fcntl.F_GETFL) & ~os.O_ASYNC)
+    fcntl.fcntl(link_fd, fcntl.F_SETSIG, 0)
+    fcntl.fcntl(link_fd, fcntl.F_SETOWN, 0)
 
 
 def set_comm(name: bytes) -> None:

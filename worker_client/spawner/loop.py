@@ -145,8 +145,9 @@ class Spawner:
         match message:
             case spawner_link.PrepareStore():
                 self._send(self._stores.prepare(message))
-                if message.workers_ahead and self._method.name == "fork":
-                    self._parking.want(message.cycle, message.workers_ahead, self._cgroups.make(message.cycle))
+            case spawner_link.ForkAhead(cycle, workers):
+                if self._method.name == "fork":
+                    self._parking.want(cycle, workers, self._cgroups.make(cycle))
             case spawner_link.Spawn():
                 folder = self._cgroups.make(message.cycle)
                 memory = oom_counter(folder)
@@ -156,7 +157,8 @@ class Spawner:
                     if index % SPAWNED_AT_ONCE == 0:
                         self._flush()
                 self._flush()
-                self._parking.dismiss()
+                if not message.more:
+                    self._parking.dismiss()
             case spawner_link.Signal():
                 self._signal(message)
             case spawner_link.KillTree(cycle):

@@ -21,7 +21,7 @@ from holdfast_wire import spawner_link as link
 from supervisor.config.job_spec import JobSpec
 from supervisor.edges.workers.adopted_record import AdoptedRecord
 from supervisor.edges.workers.progress_page import now_ns
-from supervisor.ports import Clock, Spawner
+from supervisor.ports import Clock, Spawner, nobody_asks
 
 Tell = Callable[[link.FromSpawner], None]
 
@@ -62,9 +62,10 @@ class AdoptedRanks:
         *,
         on_started: Callable[[Spawner], None],
         on_message: Tell,
+        on_end_seen: Callable[[int, int], None] = nobody_asks,
     ) -> str:
         """Returns once the job was told to end."""
-        del environment
+        del environment, on_end_seen  # An end is seen here first.
         async with anyio.create_task_group() as tasks:
             ranks = _Ranks(spec.job_id, tasks, on_message, self)
             on_started(ranks)
@@ -119,8 +120,11 @@ class _Ranks:
             case _:
                 pass  # A message of the other direction.
 
-    def kill_tree(self) -> None:
-        """Its processes are not ours to end."""
+    def kill(self, reason: str) -> None:
+        """Its processes are not ours to end; it can't be stuck."""
+
+    def whereabouts(self) -> str:
+        return "the ranks were started by others"
 
     async def watch_idle(self, idle_s: float) -> None:
         while True:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -17,11 +17,11 @@ from supervisor.edges.machine import process_table
 from supervisor.edges.machine.process_table import ProcessEntry
 from supervisor.edges.workers.spawner_process import JOB_VARIABLE
 
-ROUNDS_MAX = 64  # a process may fork between the look and the kill: look again, but not for ever
+ROUNDS_MAX = 64  # a process may fork between the look and the kill: look again, but not endlessly
 
 
 class Orphans:
-    """The processes of one job whose spawner is dead."""
+    """The processes of one job whose spawner is dead or dying. Calls read all of /proc: not for the event loop."""
 
     def __init__(self, job_id: str, spawner_pid: int) -> None:
         self._job_id = job_id
@@ -48,19 +48,12 @@ class Orphans:
                 _kill(entry)
         return sorted(killed)
 
-    async def emptied(self, *, timeout_s: float, others: Callable[[], frozenset[int]]) -> tuple[int, ...]:
-        """Kills, waits and reaps until nothing is left; returns what is left at the deadline."""
-        left: list[ProcessEntry] = []
-        with anyio.move_on_after(timeout_s):
-            while True:
-                self.kill(others=others())
-                left = self._find(others())
-                if not left:
-                    return ()
-                await _wait_for_end(next((entry for entry in left if entry.state not in "ZX"), left[0]))
-                self._reap(left)
+    def sweep(self, *, others: frozenset[int]) -> tuple[int, ...]:
+        """Kills all that there are now and reaps those that have ended; returns the others' pids."""
+        self.kill(others=others)
+        left = self._find(others)
         self._reap(left)
-        return tuple(entry.pid for entry in self._find(others()) if entry.state not in "ZX")
+        return tuple(entry.pid for entry in left if entry.state not in "ZX")
 
     def _find(self, others: frozenset[int]) -> list[ProcessEntry]:
         table = {entry.pid: entry for entry in process_table.all_processes()}
@@ -129,12 +122,16 @@ def _kill(entry: ProcessEntry) -> None:
         os.close(descriptor)
 
 
-async def _wait_for_end(entry: ProcessEntry) -> None:
+async def wait_for_end(pids: Sequence[int]) -> bool:
+    """Returns once the first of `pids` has ended; False at once where that can't be waited for."""
     try:
-        descriptor = os.pidfd_open(entry.pid)
+        descriptor = os.pidfd_open(pids[0])
+    except ProcessLookupError:
+        return True
     except OSError:
-        return
+        return False
     try:
         await anyio.wait_readable(descriptor)
     finally:
         os.close(descriptor)
+    return True

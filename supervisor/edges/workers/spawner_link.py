@@ -1,31 +1,34 @@
-"""How is a job's spawner started, spoken to, watched and, when it is lost, cleaned up after?"""
+"""How is a job's spawner spoken to, watched and, when it is lost or does not answer, killed with its tree?"""
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
-import socket
-import subprocess
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import ClassVar, Self
+from collections.abc import Callable
+from typing import ClassVar
 
 import anyio
 from anyio.abc import TaskStatus
 from holdfast_wire import spawner_link as wire
 from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX, Decoder, FrameTooLongError, encode
 
-from supervisor.config.job_spec import JobSpec
-from supervisor.edges.workers.orphans import Orphans, kill_cgroup
-from supervisor.edges.workers.spawner_process import MakeCommand, start_process
+from supervisor.edges.machine.side_threads import SideThreads
+from supervisor.edges.machine.whereabouts import whereabouts
+from supervisor.edges.workers.orphans import Orphans, kill_cgroup, wait_for_end
+from supervisor.edges.workers.spawner_process import SpawnerProcess
+from supervisor.edges.workers.worker_ends import OnEndSeen, WorkerEnds
+from supervisor.ports import nobody_asks
 
-UNSENT_BYTES_MAX = 2 * SPAWNER_FRAME_BYTES_MAX
+_log = logging.getLogger("holdfast.jobs")
+
+UNSENT_BYTES_MAX = 8 * SPAWNER_FRAME_BYTES_MAX
 RECEIVE_BYTES = 256 * 1024
 LAST_WORDS_TIMEOUT_S = 1.0  # a spawner that closed its link has this long to exit before it is killed
-
-
-class SpawnerOverflowError(AssertionError):
-    """Raised when more waits for the spawner than it could ever be told: the engine says too much, which is our bug."""
+LEAVE_TIMEOUT_S = 5.0  # and one that said Ended: it may have output to write yet
+GONE_TIMEOUT_S = 5.0  # a spawner that was killed and is not gone by then is in state D, or held by a debugger
+SWEEP_TIMEOUT_S = 5.0  # for one look at all processes, which may be many
+STUCK_SWEEPS_MAX = 4
 
 
 class SpawnerLink:
@@ -35,17 +38,17 @@ class SpawnerLink:
 
     def __init__(
         self,
-        process: subprocess.Popen[bytes],
-        sock: socket.socket,
+        started: SpawnerProcess,
         job_id: str,
         *,
         on_message: Callable[[wire.FromSpawner], None],
         on_lost: Callable[[str], None],
+        on_end_seen: OnEndSeen = nobody_asks,
     ) -> None:
-        """`start` makes the process, too."""
-        self._process = process
-        self._pidfd = os.pidfd_open(process.pid)
-        self._socket = sock
+        """Takes over what `start_process` made; `run` must follow."""
+        self._process = started.process
+        self._pidfd = started.pidfd
+        self._socket = started.socket
         self._on_message = on_message
         self._on_lost = on_lost
         self._decoder = Decoder(frame_bytes_max=SPAWNER_FRAME_BYTES_MAX)
@@ -53,55 +56,54 @@ class SpawnerLink:
         self._unsent_came = anyio.Event()
         self._link_ended = anyio.Event()
         self._fault = ""  # why the link was given up, if it was
+        self._killed = ""  # why we killed it, if we did
+        self._kill_asked = anyio.Event()
+        self._waiting = anyio.CancelScope()  # for the process to be gone; has a deadline once it should be
         self._ended = False
         self._exited = False
         self._cgroup = ""
-        self._orphans = Orphans(job_id, process.pid)
-        self._living.add(process.pid)
-
-    @classmethod
-    async def start(
-        cls,
-        spec: JobSpec,
-        *,
-        env: Mapping[str, str],
-        private: bool,
-        on_message: Callable[[wire.FromSpawner], None],
-        on_lost: Callable[[str], None],
-        supervisor_return_timeout_s: float = 60.0,
-        exit_record_dir: str = "",
-        open_files: tuple[int, ...] = (),
-        output_dir: Path | None = None,
-        make_command: MakeCommand | None = None,
-    ) -> Self:
-        """Starts the process as `start_process` does and raises; `run` must follow."""
-        started = start_process(
-            spec,
-            env=env,
-            private=private,
-            supervisor_return_timeout_s=supervisor_return_timeout_s,
-            exit_record_dir=exit_record_dir,
-            open_files=open_files,
-            output_dir=output_dir,
-            make_command=make_command,
-        )
-        return cls(started.process, started.socket, spec.job_id, on_message=on_message, on_lost=on_lost)
+        self._threads = SideThreads(stuck_max=STUCK_SWEEPS_MAX)
+        self._orphans = Orphans(job_id, self.pid)
+        self._worker_ends = WorkerEnds(on_end_seen)
+        self._living.add(self.pid)
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def send(self, message: wire.ToSpawner) -> None:
-        """Never blocks. Raises SpawnerOverflowError; nothing happens once the spawner is lost."""
+        """Never blocks, never raises: a spawner that can't be told is killed. Nothing happens once it is lost."""
         if self._exited or self._fault:
             return
-        frame = encode(wire.encode(message), frame_bytes_max=SPAWNER_FRAME_BYTES_MAX)
-        if len(self._unsent) + len(frame) > UNSENT_BYTES_MAX:
-            raise SpawnerOverflowError(f"cannot tell the spawner more: {len(self._unsent)} bytes wait already")
-        self._unsent += frame
+        try:
+            frames = [
+                encode(payload, frame_bytes_max=SPAWNER_FRAME_BYTES_MAX)
+                for payload in wire.payloads(message, bytes_max=SPAWNER_FRAME_BYTES_MAX)
+            ]
+        except (ValueError, TypeError) as error:
+            self.kill(f"{type(message).__name__} can't be said to it: {error}")
+            return
+        if len(self._unsent) + sum(map(len, frames)) > UNSENT_BYTES_MAX:
+            self.kill(f"it takes no orders: {len(self._unsent)} bytes wait already, and it {whereabouts(self.pid)}")
+            return
+        self._unsent += b"".join(frames)
         self._flush()
         if self._unsent:
             self._unsent_came.set()
+
+    def kill(self, reason: str) -> None:
+        """SIGKILL to the spawner at once; `run` kills its tree and returns within GONE_TIMEOUT_S, gone or not."""
+        if self._exited or self._killed:
+            return
+        self._killed = reason
+        self._give_up(reason)
+        self._kill_spawner()
+        self._kill_asked.set()
+        self._waiting.deadline = min(self._waiting.deadline, anyio.current_time() + GONE_TIMEOUT_S)
+
+    def whereabouts(self) -> str:
+        """What it is doing, as the rest of a sentence. Never blocks."""
+        return whereabouts(self.pid)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Reads until the spawner has exited and was reaped, then calls `on_lost` unless it had said Ended."""
@@ -110,31 +112,43 @@ class SpawnerLink:
                 tasks.start_soon(self._write)
                 tasks.start_soon(self._read)
                 tasks.start_soon(self._end_if_silent)
+                tasks.start_soon(self._kill_when_asked)
+                tasks.start_soon(self._worker_ends.run)
                 task_status.started()
-                await anyio.wait_readable(self._pidfd)
+                with self._waiting:
+                    await anyio.wait_readable(self._pidfd)
                 tasks.cancel_scope.cancel()
             self._receive_rest()
             reason = await self._reap()
         finally:
+            self._worker_ends.close()
             self._socket.close()
             os.close(self._pidfd)
         if not self._ended:
             self._on_lost(reason)
 
-    def kill_tree(self) -> None:
-        """SIGKILL to all that a lost spawner left behind: by cgroup where it had one, and by our orphaned children.
-
-        Never blocks, may be called again. `emptied` waits until they are gone.
-        """
-        if not self._exited and self._process.pid in self._living:
-            self._kill_spawner()
-        kill_cgroup(self._cgroup)
-        self._orphans.kill(others=frozenset(self._living - {self.pid}))
-
     async def emptied(self, *, timeout_s: float) -> tuple[int, ...]:
         """Kills and reaps until nothing is left; returns the pids that can't be killed (state D) in time."""
-        kill_cgroup(self._cgroup)
-        return await self._orphans.emptied(timeout_s=timeout_s, others=lambda: frozenset(self._living - {self.pid}))
+        left: tuple[int, ...] = ()
+        with anyio.move_on_after(timeout_s):
+            while left := await self._sweep():
+                if not await wait_for_end(left):
+                    break
+        return left and await self._sweep()
+
+    async def _sweep(self) -> tuple[int, ...]:
+        """Kills what is there and reaps what has ended; the living. Beside the loop: it reads the whole of /proc."""
+        cgroup, others = self._cgroup, frozenset(self._living - {self.pid})
+
+        def sweep() -> tuple[int, ...]:
+            kill_cgroup(cgroup)
+            return self._orphans.sweep(others=others)
+
+        try:
+            return await self._threads.call(sweep, timeout_s=SWEEP_TIMEOUT_S, discard=bool)
+        except OSError as error:  # no thread, or it is stuck
+            _log.warning("what the spawner (pid %s) left could not be ended: %s", self.pid, error)
+            return ()
 
     # --- the link --------------------------------------------------------------------------------------------------
 
@@ -192,9 +206,13 @@ class SpawnerLink:
                 self._cgroup = message.cgroup
             case wire.Spawned():
                 self._orphans.note_session(message.pid)
+                self._worker_ends.note(message.cycle, message.local_rank, message.pid)
+            case wire.Exited():
+                self._worker_ends.forget(message.cycle, message.local_rank)
             case wire.Ended():
                 self._ended = True
-            case wire.PrepareStore() | wire.Spawn() | wire.Signal() | wire.KillTree() | wire.End():
+                self._give_up("it said that it had ended")
+            case wire.PrepareStore() | wire.ForkAhead() | wire.Spawn() | wire.Signal() | wire.KillTree() | wire.End():
                 raise wire.SpawnerProtocolError(f"cannot take {type(message).__name__} from a spawner")
             case _:
                 pass
@@ -209,9 +227,14 @@ class SpawnerLink:
     async def _end_if_silent(self) -> None:
         """A spawner that can't be spoken to any more is of no use: it gets a moment to exit by itself."""
         await self._link_ended.wait()
-        with anyio.move_on_after(LAST_WORDS_TIMEOUT_S):
-            await anyio.Event().wait()  # Cancelled when it exits.
-        self._kill_spawner()
+        with anyio.move_on_after(LEAVE_TIMEOUT_S if self._ended else LAST_WORDS_TIMEOUT_S):
+            await self._kill_asked.wait()  # Cancelled when it exits.
+        self.kill(self._fault)
+
+    async def _kill_when_asked(self) -> None:
+        """Its workers too, at once: they outlive a spawner that is stuck in the kernel. `emptied` ends what escapes."""
+        await self._kill_asked.wait()
+        await self._sweep()
 
     # --- the process -----------------------------------------------------------------------------------------------
 
@@ -222,14 +245,36 @@ class SpawnerLink:
             return  # It has exited already.
 
     async def _reap(self) -> str:
-        result = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)  # noqa: ASYNC222 - WNOHANG
-        if result is None:  # A tracer (gdb, strace) sees the end first; until it lets go there is nothing to reap.
-            os.set_blocking(self._pidfd, True)  # The event loop has taken that away.
-            result = await anyio.to_thread.run_sync(os.waitid, os.P_PIDFD, self._pidfd, os.WEXITED)
+        """How it ended; what it is doing where it is still there."""
+        status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG)  # noqa: ASYNC222 - WNOHANG
+        if status is None:
+            status = await self._reap_later()
+        why = self._killed or self._fault
+        self._process.returncode = -signal.SIGKILL  # so that Popen neither waits nor warns
+        if status is None:
+            told = f"the spawner (pid {self.pid}) was killed and is not gone: it {self.whereabouts()}"
+            return f"{told}; it was killed because {why}" if why else told
         self._exited = True
         self._living.discard(self.pid)
-        status = result.si_status if result is not None else 0
-        code = status if result is None or result.si_code == os.CLD_EXITED else -status
-        self._process.returncode = code  # so that Popen neither waits nor warns
+        code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+        self._process.returncode = code
         how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
-        return f"the spawner (pid {self.pid}) {how}" + (f" after {self._fault}" if self._fault else "")
+        if self._killed and code == -signal.SIGKILL:
+            return f"the spawner (pid {self.pid}) was killed: {why}"
+        return f"the spawner (pid {self.pid}) {how}" + (f" after {why}" if why else "")
+
+    async def _reap_later(self) -> os.waitid_result | None:
+        """It is stuck, or a debugger sees its end first: reaped whenever that is over, by a thread that waits for it.
+
+        None where that takes too long.
+        """
+        timeout_s = 0.0 if self._waiting.cancelled_caught else GONE_TIMEOUT_S
+        living, pid = self._living, self.pid
+
+        def reap() -> os.waitid_result | None:
+            return os.waitid(os.P_PID, pid, os.WEXITED)
+
+        try:
+            return await self._threads.call(reap, timeout_s=timeout_s, discard=lambda _: living.discard(pid))
+        except OSError:  # too late, or no thread
+            return None

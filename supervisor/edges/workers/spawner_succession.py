@@ -6,7 +6,8 @@ message about a cycle that nobody was told of yet; the first one ends as soon as
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup
@@ -14,58 +15,79 @@ from holdfast_wire import spawner_link as wire
 
 from supervisor.edges.workers.spawner_link import SpawnerLink
 from supervisor.errors import HoldfastError
+from supervisor.ports import Spawner
 
 OnMessage = Callable[[wire.FromSpawner], None]
-OnLost = Callable[[str], None]
+
+
+class Hearing(NamedTuple):
+    """Who hears what a spawner says, and why it was lost."""
+
+    on_message: OnMessage
+    on_lost: Callable[[str], None]
+
+
 # Starts a spawner that loads what was learned; None: the first one. Raises HoldfastError.
-StartSpawner = Callable[[wire.Learned | None, OnMessage, OnLost], SpawnerLink]
+StartSpawner = Callable[[wire.Learned | None, Hearing], Awaitable[SpawnerLink]]
 EMPTIED_TIMEOUT_S = 5.0  # what a lost spawner left is killed; what can't be killed by then is given up
 
 
 class SpawnerSuccession:
     """See ports.Spawner. All methods are for the event loop's thread."""
 
+    _current: SpawnerLink  # from `run` on, before anybody can ask
+
     def __init__(self, start: StartSpawner, on_message: OnMessage) -> None:
-        """Starts the first spawner; `run` must follow. Raises HoldfastError."""
+        """`run` must follow."""
         self._start = start
         self._on_message = on_message
         self._lost: list[str] = []  # why a spawner on which the job relied was lost, and what it left
         self._ending = False
         self._tasks: TaskGroup | None = None
+        self._starting = anyio.CancelScope()  # of the successor
+        self._is_starting = False
         self._successor: SpawnerLink | None = None
         self._successor_ready: wire.Ready | None = None
         self._owners: dict[int, SpawnerLink] = {}  # cycle of which something is left -> who was told of it
         self._newest_cycle = -1
-        self._first_reasons: list[str] = []
-        self._current = start(None, self._heard, self._first_reasons.append)
-        self._living = [self._current]
+        self._living: list[SpawnerLink] = []
 
     @property
     def pid(self) -> int:
         return self._current.pid
 
     def send(self, message: wire.ToSpawner) -> None:
-        """Never blocks. Raises SpawnerOverflowError."""
+        """Never blocks, never raises."""
         match message:
-            case wire.PrepareStore() | wire.Spawn():
+            case wire.PrepareStore() | wire.ForkAhead() | wire.Spawn():
                 self._owner(message.cycle).send(message)
             case wire.Signal() | wire.KillTree():
                 self._owners.get(message.cycle, self._current).send(message)
             case wire.End():
                 self._ending = True
                 self._dismiss_successor()  # It may load for seconds yet, and has no workers.
-                for link in self._living:
+                for link in list(self._living):
                     link.send(message)
 
-    def kill_tree(self) -> None:
-        for link in self._living:
-            link.kill_tree()
+    def kill(self, reason: str) -> None:
+        for link in list(self._living):
+            link.kill(reason)
 
-    async def run(self) -> str:
-        """Serves all links until none is left; why one was lost on which the job relied, else ""."""
+    def whereabouts(self) -> str:
+        return "; ".join(f"the spawner (pid {link.pid}) {link.whereabouts()}" for link in self._living)
+
+    async def run(self, on_started: Callable[[Spawner], None]) -> str:
+        """Starts the first spawner, then serves all links until none is left; why one was lost on which the job relied.
+
+        "" where none was. Raises HoldfastError where the first can't be started.
+        """
+        reasons: list[str] = []
+        self._current = await self._start(None, Hearing(self._heard, reasons.append))
+        self._living = [self._current]
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
-            tasks.start_soon(self._serve, self._current, self._first_reasons)
+            tasks.start_soon(self._serve, self._current, reasons)
+            on_started(self)
         return "; ".join(self._lost)
 
     # --- who hears what --------------------------------------------------------------------------------------------
@@ -105,17 +127,25 @@ class SpawnerSuccession:
     # --- the successor ---------------------------------------------------------------------------------------------
 
     def _start_successor(self, learned: wire.Learned) -> None:
-        if self._tasks is None or self._successor is not None:
+        if self._tasks is None or self._successor is not None or self._is_starting:
             return
+        self._is_starting = True
+        self._tasks.start_soon(self._keep_successor, learned)
+
+    async def _keep_successor(self, learned: wire.Learned) -> None:
         reasons: list[str] = []
-        try:
-            link = self._start(learned, self._heard_successor, reasons.append)
-        except HoldfastError as error:
-            self._tell_unable(str(error))
+        link: SpawnerLink | None = None
+        with self._starting:
+            try:
+                link = await self._start(learned, Hearing(self._heard_successor, reasons.append))
+            except HoldfastError as error:
+                self._tell_unable(str(error))
+        self._is_starting = False
+        if link is None:
             return
         self._successor = link
         self._living.append(link)
-        self._tasks.start_soon(self._serve, link, reasons)
+        await self._serve(link, reasons)
 
     def _heard_successor(self, message: wire.FromSpawner) -> None:
         if self._successor is None:
@@ -128,10 +158,11 @@ class SpawnerSuccession:
                 self._dismiss_successor()
 
     def _dismiss_successor(self) -> None:
+        self._starting.cancel()
         successor, self._successor, self._successor_ready = self._successor, None, None
         if successor is not None:
             self._living.remove(successor)
-            successor.kill_tree()
+            successor.kill("nothing needs it any more")
 
     def _tell_unable(self, reason: str) -> None:
         self._on_message(wire.Learned((), (), f"nothing is loaded ahead: {reason}"))
@@ -150,8 +181,7 @@ class SpawnerSuccession:
         if relied and not self._lost:
             self._lost += reasons
             self._dismiss_successor()
-            self.kill_tree()  # The other one's workers, if it has some, are of the same lost job.
-        link.kill_tree()
+            self.kill("the other spawner of its job was lost")  # Its workers, if it has some, are of a lost job.
         stuck_pids = await link.emptied(timeout_s=EMPTIED_TIMEOUT_S)
         if stuck_pids and relied:
             named = ", ".join(map(str, stuck_pids))

@@ -18,8 +18,8 @@ from holdfast_wire.spawner_settings import SpawnerCommand, SpawnerSettings
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.edges.workers import spawner_link
-from supervisor.edges.workers.spawner_link import SpawnerLink, SpawnerOverflowError
-from supervisor.errors import InvalidRequestError
+from supervisor.edges.workers.spawner_link import SpawnerLink
+from supervisor.edges.workers.spawner_process import start_process
 from tests.edges.workers.worker_side import until
 
 FAKE = Path(__file__).with_name("fake_spawner.py")
@@ -31,6 +31,7 @@ class Spawned:
     link: SpawnerLink
     messages: list[wire.FromSpawner] = field(default_factory=list[wire.FromSpawner])
     lost: list[str] = field(default_factory=list[str])
+    ends: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
     def of(self, kind: type) -> list[wire.FromSpawner]:
         return [message for message in self.messages if isinstance(message, kind)]
@@ -44,21 +45,25 @@ async def spawner(behaviour: str, *, job_id: str = "job", output_dir: Path | Non
 
     messages: list[wire.FromSpawner] = []
     lost: list[str] = []
-    link = await SpawnerLink.start(
+    ends: list[tuple[int, int]] = []
+    started = start_process(
         JobSpec(job_id=job_id, command=("train.py",)),
         env=dict(os.environ),
         private=True,
-        on_message=messages.append,
-        on_lost=lost.append,
         output_dir=output_dir,
         make_command=command,
     )
+
+    def end_seen(cycle: int, local_rank: int) -> None:
+        ends.append((cycle, local_rank))
+
+    link = SpawnerLink(started, job_id, on_message=messages.append, on_lost=lost.append, on_end_seen=end_seen)
     async with anyio.create_task_group() as tasks:
         await tasks.start(link.run)
         try:
-            yield Spawned(link, messages, lost)
+            yield Spawned(link, messages, lost, ends)
         finally:
-            link.kill_tree()
+            link.kill("the test is over")
             assert await link.emptied(timeout_s=10) == ()
             if not tasks.cancel_scope.cancel_called:
                 await until(lambda: not psutil.pid_exists(link.pid))
@@ -139,13 +144,12 @@ async def test_all_that_a_killed_spawner_left_behind_is_killed_and_nothing_else(
         os.kill(run.link.pid, signal.SIGKILL)
         await until(lambda: run.lost)
         assert all(process.is_running() for process in left)  # nobody else ends them
-        run.link.kill_tree()
         assert await run.link.emptied(timeout_s=10) == ()
         assert not any(process.is_running() for process in left)
         assert all(process.is_running() for process in others)
         # A helper of the supervisor itself is not taken for an orphan.
         async with await anyio.open_process(["sleep", "600"]) as helper:
-            run.link.kill_tree()
+            assert await run.link.emptied(timeout_s=10) == ()
             assert psutil.Process(helper.pid).status() != psutil.STATUS_ZOMBIE
             helper.kill()
 
@@ -154,31 +158,57 @@ def _tree(run: Spawned) -> list[psutil.Process]:
     return [each for each in psutil.Process(run.link.pid).children(recursive=True) if each.name() != "setsid"]
 
 
-async def test_what_a_spawner_does_not_read_is_bounded(monkeypatch: pytest.MonkeyPatch):
+async def test_one_that_takes_no_orders_is_killed_with_the_reason(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(spawner_link, "UNSENT_BYTES_MAX", 1_000_000)
     async with spawner("deaf") as run:
         await until(lambda: run.of(wire.Ready))
         big = wire.Spawn(0, (wire.WorkerPlan(local_rank=0, rank=0, env={"X": "x" * 100_000}),))
-
-        def send_on() -> None:
-            for _ in range(100):
-                run.link.send(big)
-
-        with pytest.raises(SpawnerOverflowError):
-            send_on()
+        for _ in range(100):
+            run.link.send(big)
+        await until(lambda: run.lost)
+    assert "was killed: it takes no orders" in run.lost[0]
 
 
-@pytest.mark.parametrize("what", ["python", "cwd"])
-async def test_what_can_not_be_executed_is_refused_with_the_reason(tmp_path: Path, what: str):
-    missing = str(tmp_path / "missing")
-    spec = JobSpec(
-        job_id="job",
-        command=("train.py",),
-        python=missing if what == "python" else "",
-        cwd=missing if what == "cwd" else "",
-    )
-    with pytest.raises(InvalidRequestError, match=r"cannot start the spawner of job job: .*missing"):
-        await SpawnerLink.start(spec, env={}, private=True, on_message=print, on_lost=print)
+async def test_what_can_t_be_said_is_the_reason_for_its_end():
+    async with spawner("obey") as run:
+        await until(lambda: run.of(wire.Ready))
+        endless = {"X": "x" * spawner_link.SPAWNER_FRAME_BYTES_MAX}
+        run.link.send(wire.Spawn(0, (wire.WorkerPlan(local_rank=0, rank=0, env=endless),)))
+        run.link.send(wire.KillTree(0))  # nobody listens: nothing happens
+        await until(lambda: run.lost)
+    assert "Spawn can't be said to it: cannot take a frame of" in run.lost[0]
+
+
+async def test_an_order_that_is_too_long_for_a_frame_comes_in_several(monkeypatch: pytest.MonkeyPatch):
+    async with spawner("obey") as run:
+        await until(lambda: run.of(wire.Ready))
+        monkeypatch.setattr(spawner_link, "SPAWNER_FRAME_BYTES_MAX", 1000)
+        run.link.send(wire.Spawn(0, tuple(PLAN._replace(local_rank=each, env={"R": "x" * 99}) for each in range(4))))
+        await until(lambda: len(run.of(wire.Spawned)) == 4)
+
+
+async def test_a_stopped_spawner_is_killed_with_its_tree_and_says_where_it_was():
+    async with spawner("obey") as run:
+        run.link.send(wire.Spawn(0, (PLAN,)))
+        await until(lambda: len(_tree(run)) == 3)
+        left = _tree(run)
+        os.kill(run.link.pid, signal.SIGSTOP)
+        await until(lambda: run.link.whereabouts() == "is stopped (state T)")
+        run.link.kill(f"it did not answer, for it {run.link.whereabouts()}")
+        await until(lambda: run.lost)
+        assert await run.link.emptied(timeout_s=10) == ()
+        assert not any(process.is_running() for process in left)
+    assert run.lost == [f"the spawner (pid {run.link.pid}) was killed: it did not answer, for it is stopped (state T)"]
+
+
+async def test_the_end_of_a_worker_is_seen_though_its_spawner_says_nothing():
+    async with spawner("obey") as run:
+        run.link.send(wire.Spawn(5, (PLAN, PLAN._replace(local_rank=1))))
+        await until(lambda: len(run.of(wire.Spawned)) == 2)
+        told = [message.pid for message in run.of(wire.Spawned) if isinstance(message, wire.Spawned)]
+        os.kill(told[1], signal.SIGKILL)
+        await until(lambda: run.ends)
+    assert run.ends == [(5, 1)]
 
 
 async def test_the_real_spawner_starts_a_worker_and_reports_its_exit(tmp_path: Path):
@@ -186,13 +216,9 @@ async def test_the_real_spawner_starts_a_worker_and_reports_its_exit(tmp_path: P
     script.write_text("import sys; sys.exit(7)")
     messages: list[wire.FromSpawner] = []
     lost: list[str] = []
-    link = await SpawnerLink.start(
-        JobSpec(job_id="job", command=(str(script),), preload="none", cwd=str(tmp_path)),
-        env=dict(os.environ),
-        private=True,
-        on_message=messages.append,
-        on_lost=lost.append,
-    )
+    spec = JobSpec(job_id="job", command=(str(script),), preload="none", cwd=str(tmp_path))
+    started = start_process(spec, env=dict(os.environ), private=True)
+    link = SpawnerLink(started, "job", on_message=messages.append, on_lost=lost.append)
     async with anyio.create_task_group() as tasks:
         await tasks.start(link.run)
         await until(lambda: any(isinstance(message, wire.Ready) for message in messages), at_most_s=60)

@@ -16,6 +16,7 @@ from typing import IO, TypeVar
 from holdfast_wire import framing, spawner_link
 from holdfast_wire.spawner_link import (
     Exited,
+    ForkAhead,
     Message,
     PrepareStore,
     Spawn,
@@ -149,9 +150,10 @@ class Rig:
 
     def park(self, cycle: int, workers: int) -> set[int]:
         """Have so many workers forked ahead of `cycle`: their pids, once all wait for their rank."""
+        self.send(PrepareStore(cycle, "127.0.0.1"))
+        self.receive(StoreReady)  # What a spawner forks at its start is gone by then.
         others = self.children()
-        self.send(PrepareStore(cycle, "127.0.0.1", workers_ahead=workers))
-        self.receive(StoreReady)
+        self.send(ForkAhead(cycle, workers))
         until(lambda: len(self.children() - others) == workers, what="the forks")
         parked = self.children() - others
         until(lambda: all(_waits_to_receive(pid) for pid in parked), what="their wait")

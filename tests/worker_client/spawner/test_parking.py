@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from holdfast_wire.spawner_link import Emptied, KillTree, PrepareStore, Signal, Spawn, StoreReady, StreamPlan
+from holdfast_wire.spawner_link import Emptied, ForkAhead, KillTree, PrepareStore, Signal, Spawn, StoreReady, StreamPlan
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, is_alive, until, with_env, worker
@@ -136,8 +136,7 @@ def test_a_limit_while_they_are_forked_costs_nothing_but_time(script: Script) ->
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         in_use = len(os.listdir(f"/proc/{rig.process.pid}/fd"))
         before = resource.prlimit(rig.process.pid, resource.RLIMIT_NOFILE, (in_use + 4, hard))
-        rig.send(PrepareStore(1, "127.0.0.1", workers_ahead=8))
-        rig.receive(StoreReady)
+        rig.send(ForkAhead(1, 8))
         rig.send(KillTree(7))
         rig.receive(Emptied)  # The loop has gone on.
         until(lambda: len(rig.children()) < 8, what="an end of the forking")

@@ -1,0 +1,113 @@
+"""How is something done beside the event loop that may never come back, such as a call to a dead file server?
+
+Each call has a daemon thread of its own: one that is stuck holds up neither the loop, nor another job's calls, nor the
+end of the process (threads of anyio's pool are joined there). A call that is late is abandoned; when it ends after all,
+its result is given to `discard`.
+"""
+
+from __future__ import annotations
+
+import asyncio  # anyio can be woken from its own threads only
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import anyio
+
+_T = TypeVar("_T")
+
+
+class StuckError(TimeoutError):
+    """Raised when a call was abandoned, or refused because as many as may be are stuck already."""
+
+
+class SideThreads:
+    """The calls of one job. For the event loop's thread."""
+
+    def __init__(self, *, stuck_max: int) -> None:
+        self._stuck_max = stuck_max
+        self._lock = threading.Lock()
+        self._stuck = 0
+
+    @property
+    def stuck(self) -> int:
+        """Abandoned calls that have not come back yet."""
+        return self._stuck
+
+    async def call(self, work: Callable[[], _T], *, timeout_s: float, discard: Callable[[_T], object]) -> _T:
+        """The result of `work`; raises what it raises, StuckError after `timeout_s`, OSError without a thread."""
+        if self._stuck >= self._stuck_max:
+            raise StuckError(f"{self._stuck} earlier calls are stuck")
+        call = _Call(work, discard, asyncio.get_running_loop(), self._came_back)
+        try:
+            threading.Thread(target=call.run, name="side call", daemon=True).start()
+        except RuntimeError as error:
+            raise OSError(f"no thread can be started ({error}); check the limit on processes (ulimit -u)") from error
+        try:
+            with anyio.move_on_after(timeout_s):
+                await call.ended.wait()
+        finally:
+            if call.abandon():
+                with self._lock:
+                    self._stuck += 1
+        return call.result(timeout_s)
+
+    def _came_back(self) -> None:
+        """In the thread of a call that had been abandoned."""
+        with self._lock:
+            self._stuck -= 1
+
+
+class _Call(Generic[_T]):
+    def __init__(
+        self,
+        work: Callable[[], _T],
+        discard: Callable[[_T], object],
+        loop: asyncio.AbstractEventLoop,
+        came_back: Callable[[], None],
+    ) -> None:
+        self._work = work
+        self._discard = discard
+        self._loop = loop
+        self._came_back = came_back
+        self._lock = threading.Lock()
+        self._outcome: list[_T | BaseException] = []
+        self._abandoned = False
+        self.ended = anyio.Event()
+
+    def run(self) -> None:
+        """In the thread."""
+        try:
+            outcome = self._work()
+        except BaseException as error:  # noqa: BLE001 - it belongs to the one who waits, in the other thread
+            outcome = error
+        with self._lock:
+            abandoned = self._abandoned
+            if not abandoned:
+                self._outcome.append(outcome)
+        if not abandoned:
+            self._wake()
+            return
+        self._came_back()
+        if not isinstance(outcome, BaseException):
+            self._discard(outcome)
+
+    def abandon(self) -> bool:
+        """Nobody waits any longer: whether the call has not come back by then."""
+        with self._lock:
+            self._abandoned = not self._outcome
+            return self._abandoned
+
+    def result(self, timeout_s: float) -> _T:
+        if not self._outcome:
+            raise StuckError(f"it has not ended within {timeout_s:g} s")
+        outcome = self._outcome[0]
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def _wake(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self.ended.set)
+        except RuntimeError:
+            return  # The loop was closed in this moment.

@@ -1,0 +1,72 @@
+"""Does every message of the spawner link survive its frames, the long ones in several?"""
+
+from __future__ import annotations
+
+import pytest
+from holdfast_wire.spawner_link import (
+    Exited,
+    ForkAhead,
+    Message,
+    PrepareStore,
+    Spawn,
+    SpawnerProtocolError,
+    StreamPlan,
+    WorkerPlan,
+    decode,
+    encode,
+    payloads,
+)
+
+FRAME_BYTES_MAX = 4 * 1024 * 1024
+
+
+def _plans(count: int, *, own_characters: int, shared_characters: int) -> tuple[WorkerPlan, ...]:
+    shared = {f"SHARED_{each}": "s" * 1000 for each in range(shared_characters // 1000)}
+    return tuple(
+        WorkerPlan(
+            each, each, {**shared, "RANK": str(each), "TORCHELASTIC_ERROR_FILE": str(each) + "e" * own_characters}
+        )
+        for each in range(count)
+    )
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        PrepareStore(3, "127.0.0.1", 0, serve=False),
+        ForkAhead(3, 8),
+        Spawn(1, (WorkerPlan(0, 5, {"A": "\udcff"}, StreamPlan(file="/x"), exec_prefix=("numactl",)),)),
+        Spawn(1, _plans(3, own_characters=5, shared_characters=2000), more=True),
+        Exited(0, 1, 2, 1, None, False, False, 9, "ValueError: no", 1.5),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_each_comes_back_as_it_was(message: Message) -> None:
+    assert decode(encode(message)) == message
+
+
+def test_an_order_for_many_workers_is_split_and_says_so() -> None:
+    order = Spawn(4, _plans(1024, own_characters=8000, shared_characters=0))
+    parts = payloads(order, bytes_max=FRAME_BYTES_MAX)
+    assert len(parts) > 1
+    assert max(map(len, parts)) <= FRAME_BYTES_MAX
+    orders = [decode(part) for part in parts]
+    assert [isinstance(each, Spawn) and each.more for each in orders] == [True] * (len(orders) - 1) + [False]
+    assert sum((each.workers for each in orders if isinstance(each, Spawn)), start=()) == order.workers
+
+
+def test_what_all_workers_have_alike_is_sent_once() -> None:
+    (payload,) = payloads(
+        Spawn(0, _plans(1024, own_characters=9, shared_characters=100_000)), bytes_max=FRAME_BYTES_MAX
+    )
+    assert len(payload) < 600_000
+
+
+def test_one_worker_alone_can_be_too_long() -> None:
+    (payload,) = payloads(Spawn(0, _plans(1, own_characters=2000, shared_characters=0)), bytes_max=1000)
+    assert len(payload) > 1000
+
+
+def test_garbage_is_refused() -> None:
+    with pytest.raises(SpawnerProtocolError):
+        decode(b'{"type":"Spawn","cycle":0,"workers":[{}]}')
