@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
-import select
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 
@@ -35,21 +35,32 @@ def die_with_parent(signal_number: int) -> None:
 
 
 def die_with_link(link_fd: int) -> None:
-    """The kernel kills this process when something comes over the link, its end above all, until `outlive_link`.
+    """This process ends when the other end of the link is closed, until `outlive_link`; messages are left to be read.
 
     Not by the parent's death signal: that comes when the thread ends that started this process, which is at once.
     """
+
+    def look(_signal: int, _frame: object) -> None:
+        with socket.socket(fileno=os.dup(link_fd)) as link:
+            try:
+                if link.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                    return
+            except BlockingIOError:
+                return
+            except OSError:
+                pass  # ECONNRESET: as good as the end of the stream.
+        os._exit(1)
+
+    signal.signal(signal.SIGIO, look)
     fcntl.fcntl(link_fd, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(link_fd, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(link_fd, fcntl.F_SETFL, fcntl.fcntl(link_fd, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([link_fd], [], [], 0)[0]:
-        os._exit(1)  # It has come before.
+    look(0, None)  # It may have been closed before.
 
 
 def outlive_link(link_fd: int) -> None:
     fcntl.fcntl(link_fd, fcntl.F_SETFL, fcntl.fcntl(link_fd, fcntl.F_GETFL) & ~os.O_ASYNC)
-    fcntl.fcntl(link_fd, fcntl.F_SETSIG, 0)
     fcntl.fcntl(link_fd, fcntl.F_SETOWN, 0)
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
 
 
 def set_comm(name: bytes) -> None:
