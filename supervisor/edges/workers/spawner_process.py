@@ -139,6 +139,12 @@ def _make_command(settings: SpawnerSettings, env: Mapping[str, str], link_fd: in
     return spawner_command(settings, env, link_fd=link_fd)
 
 
+def _copy(descriptor: int, held: ExitStack) -> int:
+    copy = os.dup(descriptor)
+    held.callback(os.close, copy)
+    return copy
+
+
 def _execute(
     command: SpawnerCommand,
     spec: JobSpec,

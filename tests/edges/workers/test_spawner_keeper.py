@@ -138,11 +138,11 @@ def _highest_fd() -> int:
 
 
 async def test_a_pipe_in_the_place_of_its_output_is_refused_and_blocks_nothing(spec: JobSpec) -> None:
-    folder = Path(spec.cwd) / "output" / spec.job_id
+    folder = Path(spec.cwd) / "output"
     folder.mkdir(parents=True)
     os.mkfifo(folder / "spawner.stdout.log")
     with anyio.fail_after(LIMIT_S):
-        told = await _keep(SpawnerKeeper(private=False, output_dir=folder.parent), spec)
+        told = await _keep(SpawnerKeeper(private=False, output_dir=folder), spec)
     assert "spawner.stdout.log" in told
 
 
@@ -162,7 +162,7 @@ async def test_a_start_that_is_stuck_is_given_up_and_named_and_what_comes_of_it_
     with anyio.fail_after(LIMIT_S):
         for _ in range(STUCK_STARTS_MAX):
             told = await _keep(keeper, spec)
-            assert f"opening its output in {spec.cwd}/output/kept: it has not ended within 0.05 s" in told
+            assert f"opening its output in {spec.cwd}/output: it has not ended within 0.05 s" in told
         assert "2 earlier calls are stuck" in await _keep(keeper, spec)
         assert "within 0.05 s" in await _keep(keeper, msgspec.structs.replace(spec, job_id="other")), "a bulkhead"
         go_on.set()
