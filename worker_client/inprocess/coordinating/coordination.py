@@ -1,27 +1,21 @@
-"""Where does this rank stand in a wrapped call, what has the coordinator decided, and what is still to be told?
+"""How do the main thread and the monitor thread wait for what the coordinator decides, and how is it told to them?
 
-The client's half of the protocol in holdfast_wire/v1/worker.proto. It decides nothing: it tells where the rank stands,
-again after each lost connection, and lets the main thread and the monitor thread wait for what comes. The channel's
-thread brings what comes, and answers Interrupt by itself, whatever the main thread does.
+One lock around where the rank stands (standing.py), and the way from words to frames. The channel's thread brings what
+comes and answers an Interrupt by itself, whatever the main thread does.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from datetime import timedelta
+from typing import assert_never
 
 from worker_client import call_frames
 from worker_client.call_frames import (
-    CallCompleted,
     CallEvent,
     CallRefused,
-    CallUnderway,
-    Committed,
     Entered,
-    Exchanged,
-    FaultTold,
-    Interrupted,
     IterationDecided,
     Leaving,
     Position,
@@ -29,20 +23,25 @@ from worker_client.call_frames import (
     Settings,
     Stage,
 )
+from worker_client.inprocess.coordinating import standing
+from worker_client.inprocess.coordinating.standing import (
+    Answer,
+    Link,
+    Move,
+    Outcome,
+    SayArrived,
+    SayBegan,
+    SayEnter,
+    SayFault,
+    SayLeft,
+    SayReported,
+    SayValue,
+    Stand,
+    Word,
+)
 from worker_client.inprocess.exception import InternalError
 from worker_client.inprocess.state import State
 from worker_client.inprocess.store import BarrierTimeout
-
-
-class _Iteration:
-    """What is known of one iteration."""
-
-    def __init__(self) -> None:
-        self.fault: tuple[str, str] | None = None  # this rank's own: interruption, reason
-        self.is_interrupted = False
-        self.faults: tuple[FaultTold, ...] | None = None  # the restart was ordered, because of these
-        self.is_completed = False
-        self.is_committed = False
 
 
 class Coordination:
@@ -55,21 +54,8 @@ class Coordination:
         self._settings = settings
         self._say_now = say
         self._changed = threading.Condition(threading.Lock())
-        self._is_connected = False
-        self._refusal: str | None = None
-        self._is_closed = False
-        self._position = Position(Stage.ENTERING, 0, state.rank, state.world_size, is_active=False)
-        self._assigning = 0  # the iteration for which ranks are being assigned, or were last
-        self._began: bytes | None = None
-        self._left: bytes | None = None
-        self._is_entering = False
-        self._entered: Entered | None = None
-        self._is_late = False  # the others have begun without this rank
-        self._is_over = False  # and have succeeded without it
-        self._decided: IterationDecided | None = None
-        self._iterations: dict[int, _Iteration] = {}
-        self._unanswered: dict[tuple[int, str], bytes] = {}  # values given, until all have given theirs
-        self._exchanged: dict[tuple[int, str], Mapping[int, str]] = {}
+        self._standing = standing.State(call, state.rank, state.world_size)
+        self._is_closed = False  # the monitor thread has nothing more to wait for
 
     # --- called by the main thread ---
 
@@ -79,128 +65,117 @@ class Coordination:
         A rank that comes late waits for the next iteration, without a limit. None: there was none, the call is over.
         """
         with self._changed:
-            self._is_entering = True
-            self._say(self._enter_frame())
-            self._wait(lambda: self._is_late or self._is_entered(), timeout)
-            while self._is_late and not self._is_entered():
-                self._wait(lambda: not self._is_late or self._is_entered())
-                self._wait(lambda: self._is_late or self._is_entered(), timeout)
-            if self._is_over:
-                return None
-            if self._entered is None:
-                why = "not all ranks came; all of them must call the wrapped function, and as often"
-                if not self._is_connected:
-                    why = "the supervisor cannot be reached"
-                raise BarrierTimeout(
-                    f"cannot enter call {self._call} with {self._initial_world_size} ranks within {timeout}: {why}"
-                )
-            for each in self._entered.exchanges:
-                self._exchanged[each.iteration, each.name] = each.values
-            return self._entered
+            self._step(Move.ENTRY_ASKED)
+            self._wait(self._is_answered, timeout)
+            while self._standing.admission is Answer.LATE:
+                self._wait(lambda: self._standing.admission is not Answer.LATE)
+                self._wait(self._is_answered, timeout)
+            match self._standing.admission:
+                case Answer.OVER:
+                    return None
+                case Entered() as entered:
+                    return entered
+                case _:
+                    pass
+            why = "not all ranks came; all of them must call the wrapped function, and as often"
+            if not self._standing.is_connected:
+                why = "the supervisor cannot be reached"
+            raise BarrierTimeout(
+                f"cannot enter call {self._call} with {self._initial_world_size} ranks within {timeout}: {why}"
+            )
 
     def assign(self, iteration: int) -> None:
         """Rank assignment for `iteration` begins: exchanges are its own from now on."""
         with self._changed:
-            self._assigning = iteration
+            self._step(standing.AssignmentBegun(iteration))
 
     def exchange(self, name: str, value: str, *, rank: int, timeout: timedelta) -> dict[int, str]:
-        """The values of all ranks that take part in the assignment. Blocks; raises BarrierTimeout, ValueError."""
+        """Returns the values of all ranks that take part in the assignment. Blocks.
+
+        Raises BarrierTimeout, and ValueError for what is too long.
+        """
         with self._changed:
-            key = self._assigning, name
-            if key not in self._exchanged:
-                frame = call_frames.exchange_value(self._call, self._assigning, name=name, rank=rank, value=value)
-                self._unanswered[key] = frame
-                self._say(frame)
-                self._wait(lambda: key in self._exchanged, timeout)
-                del self._unanswered[key]
-            if key not in self._exchanged:
+            key = self._standing.assigning, name
+            if key not in self._standing.exchanged:
+                given = standing.ValueGiven(name, rank, value)
+                self._frame(SayValue(self._standing.assigning, given))  # raises for what is too long
+                self._step(given)
+                self._wait(lambda: key in self._standing.exchanged, timeout)
+                self._step(standing.ValueSettled(name))
+            if key not in self._standing.exchanged:
                 raise BarrierTimeout(f"cannot exchange {name!r}: not all ranks have given a value within {timeout}")
-            return dict(self._exchanged[key])
+            return dict(self._standing.exchanged[key])
 
     def begin(self, state: State) -> None:
         """Rank assignment is done; `state` says as what the rank begins the iteration."""
         with self._changed:
-            iteration = self._assigning
-            is_active = state.active_rank is not None
-            self._position = Position(Stage.RUNNING, iteration, state.rank, state.world_size, is_active)
-            self._iterations = {number: each for number, each in self._iterations.items() if number >= iteration}
-            self._exchanged.clear()
-            self._decided = None
-            self._began = call_frames.iteration_began(
-                self._call, iteration, rank=state.rank, world_size=state.world_size,
-                active_rank=state.active_rank, active_world_size=state.active_world_size or 0,
-            )  # fmt: skip
-            self._say(self._began)
-            self._changed.notify_all()
+            self._step(
+                standing.IterationBegun(
+                    state.rank, state.world_size, state.active_rank, active_world_size=state.active_world_size or 0
+                )
+            )
 
     def fail(self, interruption: str, reason: str) -> bool:
         """This rank has a fault. False where the restart was ordered already, so that it only follows from that."""
         with self._changed:
-            now = self._now()
-            self._stand(Stage.UNWINDING)
-            if now.faults is not None:
+            self._step(Move.FUNCTION_LEFT)
+            if self._standing.is_restart_ordered:
                 return False
-            if now.fault is None:
-                now.fault = interruption, reason
-                self._say(self._fault_frame(now.fault))
+            self._step(standing.FaultFound(interruption, reason))
             return True
 
     def is_interrupted(self) -> bool:
         """Whether the restart is ordered, or will be without a word from this rank."""
         with self._changed:
-            return self._now().is_interrupted or self._now().faults is not None
+            return self._standing.is_interrupted
 
     def wait_for_order(self, timeout: timedelta) -> bool:
         """Blocks until the restart is ordered; whether it was."""
         with self._changed:
-            self._stand(Stage.UNWINDING)
-            return self._wait(lambda: self._now().faults is not None, timeout)
+            self._step(Move.FUNCTION_LEFT)
+            return self._wait(lambda: self._standing.is_restart_ordered, timeout)
 
     def wait_for_completion(self) -> bool:
         """Blocks an inactive rank until an active one has returned (True) or the restart is ordered (False)."""
         with self._changed:
-            self._wait(lambda: self._now().is_completed or self._now().faults is not None)
-            return self._now().faults is None
+            self._wait(lambda: self._standing.now.outcome is Outcome.COMPLETED or self._standing.now.outcome.is_final)
+            return not self._standing.is_restart_ordered
 
     def complete(self, timeout: timedelta | None) -> bool:
         """Blocks until all ranks have come here: True. False: the restart is ordered. Raises BarrierTimeout."""
         with self._changed:
-            self._stand(Stage.COMPLETING)
-            self._say(call_frames.arrive_at_completion(self._call, self._position))
-            now = self._now()
-            self._wait(lambda: now.is_committed or now.faults is not None, timeout)
-            if now.is_committed:
-                return True
-            if now.faults is None:
+            self._step(Move.COMPLETION_REACHED)
+            if not self._wait(lambda: self._standing.now.outcome.is_final, timeout):
                 raise BarrierTimeout(
-                    f"cannot complete iteration {self._position.iteration}: not all ranks came within {timeout}"
+                    f"cannot complete iteration {self._standing.iteration}: not all ranks came within {timeout}"
                 )
-            return False
+            return self._standing.now.outcome is Outcome.COMMITTED
 
     def arrive(self, timeout: timedelta) -> IterationDecided:
         """Blocks at the end of the iteration until the next one is decided. Raises BarrierTimeout."""
         with self._changed:
-            self._stand(Stage.RESTARTING)
-            self._say(call_frames.arrive_at_iteration(self._call, self._position))
-            self._wait(lambda: self._decided is not None, timeout)
-            if self._decided is None:
+            self._step(Move.RESTART_REACHED)
+            self._wait(lambda: self._standing.decided is not None, timeout)
+            if self._standing.decided is None:
                 raise BarrierTimeout(
-                    f"cannot restart after iteration {self._position.iteration}: not all ranks came within {timeout}"
+                    f"cannot restart after iteration {self._standing.iteration}: not all ranks came within {timeout}"
                 )
-            return self._decided
+            return self._standing.decided
 
     def leave(self, why: Leaving, reason: str) -> None:
         """This rank takes part in nothing more. Idempotent."""
         with self._changed:
-            if self._left is None:
-                self._left = call_frames.call_leave(self._call, self._assigning, why, reason)
-                self._say(self._left)
-            self._changed.notify_all()
+            self._step(standing.CallLeft(why, reason))
 
     def wait_for_others(self, timeout: timedelta) -> None:
         """After `leave()`: blocks until the others go on, or nobody is left to do so."""
+
+        def go_on() -> bool:
+            decided = self._standing.decided
+            return decided is not None and decided.iteration > self._standing.assigning
+
         with self._changed:
-            self._wait(lambda: self._decided is not None and self._decided.iteration > self._assigning, timeout)
+            self._wait(go_on, timeout)
 
     def close(self) -> None:
         """Ends the monitor thread's wait. Idempotent."""
@@ -213,155 +188,100 @@ class Coordination:
     def interrupt(self, interruption: str, reason: str) -> bool:
         """The same as `fail()` for a main thread that is inside the function; False where it is not."""
         with self._changed:
-            now = self._now()
-            if self._began is None or self._position.stage is not Stage.RUNNING or now.faults is not None:
+            if self._standing.stand is not Stand.RUNNING or self._standing.is_restart_ordered:
                 return False
-            if now.fault is None:
-                now.fault = interruption, reason
-                self._say(self._fault_frame(now.fault))
+            self._step(standing.FaultFound(interruption, reason))
             return True
 
     # --- called by the monitor thread ---
 
     def next_restart(self, last: int) -> RestartOrdered | None:
         """Blocks until the restart of an iteration after `last`, in which this rank is, is ordered; None: no more."""
+
+        def is_over() -> bool:
+            return self._is_closed or self._standing.stand is Stand.LEFT
+
         with self._changed:
-
-            def is_ordered() -> bool:
-                has_begun = self._began is not None and self._position.iteration > last
-                return has_begun and self._now().faults is not None
-
-            self._changed.wait_for(lambda: self._is_closed or self._left is not None or is_ordered())
-            if self._is_closed or self._left is not None:
-                return None
-            return RestartOrdered(self._call, self._position.iteration, self._now().faults or ())
+            self._changed.wait_for(lambda: is_over() or self._standing.restart_after(last) is not None)
+            return None if is_over() else self._standing.restart_after(last)
 
     # --- called by the channel's thread ---
 
     def connected(self) -> None:
         """There is a connection that knows nothing: says where the rank stands."""
         with self._changed:
-            self._is_connected = True
-            # Whoever said so may be gone: the barrier's timeout counts again until it is repeated.
-            self._is_late = False
-            self._changed.notify_all()
-            for frame in self._standing() if self._is_entering else ():
-                self._say(frame)
+            self._step(Link.CONNECTED)
 
     def disconnected(self) -> None:
         with self._changed:
-            self._is_connected = False
+            self._step(Link.DISCONNECTED)
 
     def refused(self, reason: str) -> None:
         with self._changed:
-            self._refusal = reason
-            self._changed.notify_all()
+            self._step(CallRefused(self._call, reason))
 
     def heard(self, event: CallEvent) -> None:
         with self._changed:
-            if event.call != self._call:
-                return
-            self._take(event)
-            self._changed.notify_all()
+            if event.call == self._call:
+                self._step(event)
 
     def needs_supervisor(self) -> bool:
         """Whether somebody has to decide before this rank is through."""
         with self._changed:
-            is_over = self._left is not None or self._refusal is not None or self._is_closed or self._is_over
-            return not is_over and not self._now().is_committed
+            return not self._is_closed and self._standing.needs_supervisor
 
     # --- under the lock ---
 
-    def _take(self, event: CallEvent) -> None:
-        match event:
-            case Entered() | CallUnderway() | CallRefused():
-                self._take_entry(event)
-            case IterationDecided(_, iteration):
-                if iteration > self._assigning:
-                    self._decided = event
-            case Exchanged(_, iteration, name, values):
-                if iteration >= self._position.iteration:
-                    self._exchanged[iteration, name] = values
-            case Interrupted(_, iteration):
-                if (known := self._known(iteration)) is not None:
-                    known.is_interrupted = True
-                    self._say(call_frames.faults_reported(self._call, iteration))
-            case RestartOrdered(_, iteration, faults):
-                if (known := self._known(iteration)) is not None:
-                    known.faults = faults
-            case CallCompleted(_, iteration):
-                if (known := self._known(iteration)) is not None:
-                    known.is_completed = True
-            case Committed(_, iteration):
-                self._is_over = self._entered is None
-                if (known := self._known(iteration)) is not None:
-                    known.is_committed = True
+    def _is_answered(self) -> bool:
+        """Whether the supervisor has said what becomes of the entry. A refusal raises anyway."""
+        return self._standing.admission is not Answer.NONE and not isinstance(self._standing.admission, CallRefused)
 
-    def _take_entry(self, event: Entered | CallUnderway | CallRefused) -> None:
-        match event:
-            case Entered():
-                self._entered = event
-            case CallUnderway():
-                self._is_late = True
-            case CallRefused(_, reason):
-                self._refusal = reason
-
-    def _known(self, iteration: int) -> _Iteration | None:
-        """None for one that is over. One to come may be spoken of before the main thread has begun it."""
-        return self._iterations.setdefault(iteration, _Iteration()) if iteration >= self._position.iteration else None
-
-    def _is_entered(self) -> bool:
-        """Or has nothing to enter any more."""
-        return self._entered is not None or self._is_over
-
-    def _now(self) -> _Iteration:
-        return self._iterations.setdefault(self._position.iteration, _Iteration())
-
-    def _stand(self, stage: Stage) -> None:
-        self._position = self._position._replace(stage=stage)
+    def _step(self, event: standing.Event) -> None:
+        self._standing, words = standing.step(self._standing, event)
+        self._changed.notify_all()
+        for word in words:
+            self._say_now(self._frame(word))
 
     def _wait(self, is_over: Callable[[], bool], timeout: timedelta | None = None) -> bool:
         """Blocks until `is_over()`; whether it is. Raises InternalError."""
         timeout_s = None if timeout is None else min(timeout.total_seconds(), threading.TIMEOUT_MAX)
-        self._changed.wait_for(lambda: self._refusal is not None or is_over(), timeout_s)
+        self._changed.wait_for(lambda: isinstance(self._standing.admission, CallRefused) or is_over(), timeout_s)
         if is_over():
             return True
-        if self._refusal is not None:
-            raise InternalError(self._refusal)
+        if isinstance(self._standing.admission, CallRefused):
+            raise InternalError(self._standing.admission.reason)
         return False
 
-    def _standing(self) -> Collection[bytes]:
-        """All that a supervisor has to know which remembers nothing; what it does know changes nothing."""
-        if self._left is not None:
-            return [self._left]
-        frames = [self._enter_frame(), *self._unanswered.values()]
-        position = self._position
-        if self._began is None or position.stage is Stage.ENTERING:
-            return frames
-        now = self._now()
-        if position.stage is not Stage.RESTARTING:
-            frames.append(self._began)
-            if now.fault is not None:
-                frames.append(self._fault_frame(now.fault))
-            if now.is_interrupted:
-                frames.append(call_frames.faults_reported(self._call, position.iteration))
-        if position.stage is Stage.COMPLETING:
-            frames.append(call_frames.arrive_at_completion(self._call, position))
-        if position.stage is Stage.RESTARTING:
-            frames.append(call_frames.arrive_at_iteration(self._call, position))
-        return frames
+    def _frame(self, word: Word) -> bytes:
+        match word:
+            case SayEnter():
+                return call_frames.call_enter(
+                    self._call, self._initial_rank, self._initial_world_size, self._settings, _position(word)
+                )
+            case SayBegan(iteration, begun):
+                return call_frames.iteration_began(
+                    self._call, iteration, rank=begun.rank, world_size=begun.world_size,
+                    active_rank=begun.active_rank, active_world_size=begun.active_world_size,
+                )  # fmt: skip
+            case SayFault(iteration, rank, fault):
+                return call_frames.rank_fault(
+                    self._call, iteration, rank=rank, interruption=fault.interruption, reason=fault.reason
+                )
+            case SayReported(iteration):
+                return call_frames.faults_reported(self._call, iteration)
+            case SayArrived(Stand.COMPLETING):
+                return call_frames.arrive_at_completion(self._call, _position(word))
+            case SayArrived():
+                return call_frames.arrive_at_iteration(self._call, _position(word))
+            case SayValue(iteration, given):
+                return call_frames.exchange_value(
+                    self._call, iteration, name=given.name, rank=given.rank, value=given.value
+                )
+            case SayLeft(iteration, left):
+                return call_frames.call_leave(self._call, iteration, left.why, left.reason)
+            case _:
+                assert_never(word)
 
-    def _enter_frame(self) -> bytes:
-        return call_frames.call_enter(
-            self._call, self._initial_rank, self._initial_world_size, self._settings, self._position
-        )
 
-    def _fault_frame(self, fault: tuple[str, str]) -> bytes:
-        position = self._position
-        return call_frames.rank_fault(
-            self._call, position.iteration, rank=position.rank, interruption=fault[0], reason=fault[1]
-        )
-
-    def _say(self, frame: bytes) -> None:
-        if self._is_connected:
-            self._say_now(frame)
+def _position(word: SayEnter | SayArrived) -> Position:
+    return Position(Stage[word.stand.name], word.iteration, word.rank, word.world_size, word.is_active)

@@ -1,0 +1,274 @@
+"""Does a rank say what it has to, once and again at each connection, in whatever order things come?"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from worker_client.call_frames import (
+    CallCompleted,
+    CallRefused,
+    CallUnderway,
+    Committed,
+    Entered,
+    Exchanged,
+    FaultTold,
+    Interrupted,
+    IterationDecided,
+    Leaving,
+    RestartOrdered,
+)
+from worker_client.inprocess.coordinating.standing import (
+    Answer,
+    AssignmentBegun,
+    CallLeft,
+    Event,
+    FaultFound,
+    IterationBegun,
+    Link,
+    Move,
+    Outcome,
+    SayArrived,
+    SayBegan,
+    SayEnter,
+    SayFault,
+    SayLeft,
+    SayReported,
+    SayValue,
+    Stand,
+    State,
+    ValueGiven,
+    ValueSettled,
+    Word,
+    step,
+)
+
+CALL = 1
+FAULTS = (FaultTold(2, "EXCEPTION", "why"),)
+BEGUN = IterationBegun(1, 3, 1, 3)
+FAULT = FaultFound("EXCEPTION", "mine")
+VALUE = ValueGiven("key", 1, "mine")
+LEFT = CallLeft(Leaving.FAULT, "over")
+ENTERED = Entered(CALL, 0, (), ())
+INSIDE: list[Event] = [Link.CONNECTED, Move.ENTRY_ASKED, ENTERED, AssignmentBegun(0), BEGUN]
+
+
+def after(*events: Event, state: State | None = None) -> State:
+    return reduce(lambda state, event: step(state, event)[0], events, State(CALL, 1, 3) if state is None else state)
+
+
+def said(*events: Event) -> list[tuple[str, Word]]:
+    """All words, each with the name of its kind: two kinds may have equal fields."""
+    state, words = State(CALL, 1, 3), list[Word]()
+    for event in events:
+        state, new = step(state, event)
+        words += new
+    return [(type(word).__name__, word) for word in words]
+
+
+def kinds(state: State) -> list[str]:
+    """What a supervisor that knows nothing is told."""
+    return [type(word).__name__ for word in step(state, Link.CONNECTED)[1]]
+
+
+# --- what stands ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("events", "stand", "standing"),
+    [
+        ([], Stand.OUTSIDE, []),
+        ([Move.ENTRY_ASKED], Stand.ENTERING, ["SayEnter"]),
+        ([Move.ENTRY_ASKED, ENTERED, AssignmentBegun(0), VALUE], Stand.ENTERING, ["SayEnter", "SayValue"]),
+        ([*INSIDE], Stand.RUNNING, ["SayEnter", "SayBegan"]),
+        ([*INSIDE, Interrupted(CALL, 0)], Stand.RUNNING, ["SayEnter", "SayBegan", "SayReported"]),
+        ([*INSIDE, FAULT], Stand.RUNNING, ["SayEnter", "SayBegan", "SayFault"]),
+        ([*INSIDE, Move.FUNCTION_LEFT, FAULT], Stand.UNWINDING, ["SayEnter", "SayBegan", "SayFault"]),
+        ([*INSIDE, Move.COMPLETION_REACHED], Stand.COMPLETING, ["SayEnter", "SayBegan", "SayArrived"]),
+        ([*INSIDE, FAULT, Move.RESTART_REACHED], Stand.RESTARTING, ["SayEnter", "SayArrived"]),
+        (
+            [*INSIDE, Move.RESTART_REACHED, AssignmentBegun(1), VALUE],
+            Stand.RESTARTING,
+            ["SayEnter", "SayValue", "SayArrived"],
+        ),
+        (
+            [*INSIDE, Move.RESTART_REACHED, AssignmentBegun(1), VALUE, ValueSettled("key"), BEGUN],
+            Stand.RUNNING,
+            ["SayEnter", "SayBegan"],
+        ),
+        ([*INSIDE, LEFT], Stand.LEFT, ["SayLeft"]),
+    ],
+)
+def test_what_stands_is_said_again_at_each_connection(events: list[Event], stand: Stand, standing: list[str]):
+    state = after(*events)
+    assert state.stand is stand
+    assert kinds(state) == standing
+    assert kinds(after(Link.CONNECTED, state=state)) == standing
+
+
+def test_each_step_is_said_as_what_the_rank_is():
+    assert said(*INSIDE, FAULT, Interrupted(CALL, 0), Move.RESTART_REACHED, AssignmentBegun(1), VALUE, LEFT) == [
+        ("SayEnter", SayEnter(Stand.ENTERING, 0, 1, 3, is_active=False)),
+        ("SayBegan", SayBegan(0, BEGUN)),
+        ("SayFault", SayFault(0, 1, FAULT)),
+        ("SayReported", SayReported(0)),
+        ("SayArrived", SayArrived(Stand.RESTARTING, 0, 1, 3, is_active=True)),
+        ("SayValue", SayValue(1, VALUE)),
+        ("SayLeft", SayLeft(1, LEFT)),
+    ]
+
+
+# --- entry ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("events", "admission"),
+    [
+        ([], Answer.NONE),
+        ([CallUnderway(CALL)], Answer.LATE),
+        ([CallUnderway(CALL), Link.CONNECTED], Answer.NONE),
+        ([CallUnderway(CALL), ENTERED], ENTERED),
+        ([ENTERED, CallUnderway(CALL)], ENTERED),
+        ([ENTERED, Committed(CALL, 0)], ENTERED),
+        ([CallUnderway(CALL), Committed(CALL, 7)], Answer.OVER),
+        ([Committed(CALL, 7), ENTERED], Answer.OVER),
+        ([Committed(CALL, 7), CallRefused(CALL, "why")], Answer.OVER),
+        ([CallRefused(CALL, "why"), ENTERED], CallRefused(CALL, "why")),
+        ([ENTERED, CallRefused(CALL, "why")], CallRefused(CALL, "why")),
+    ],
+)
+def test_the_last_answer_counts_unless_it_was_final(events: list[Event], admission: object):
+    assert after(*events).admission == admission
+
+
+def test_what_was_exchanged_before_is_known_at_the_entry_and_forgotten_after_it():
+    exchanged = Exchanged(CALL, 0, "key", {0: "a"})
+    entered = Entered(CALL, 0, (), (exchanged,))
+    assert after(entered).exchanged == {(0, "key"): {0: "a"}}
+    assert after(*INSIDE, entered).exchanged == {}
+    assert after(*INSIDE, Exchanged(CALL, 1, "key", {0: "b"})).exchanged == {(1, "key"): {0: "b"}}
+
+
+# --- an iteration's outcome -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("events", "outcome", "is_interrupted"),
+    [
+        ([], Outcome.OPEN, False),
+        ([Interrupted(CALL, 0)], Outcome.OPEN, True),
+        ([CallCompleted(CALL, 0)], Outcome.COMPLETED, False),
+        ([Interrupted(CALL, 0), CallCompleted(CALL, 0)], Outcome.COMPLETED, True),
+        ([RestartOrdered(CALL, 0, FAULTS), CallCompleted(CALL, 0)], Outcome.RESTART, True),
+        ([RestartOrdered(CALL, 0, FAULTS), Committed(CALL, 0)], Outcome.RESTART, True),
+        ([Committed(CALL, 0), RestartOrdered(CALL, 0, FAULTS)], Outcome.COMMITTED, False),
+        ([RestartOrdered(CALL, 1, FAULTS)], Outcome.OPEN, False),
+    ],
+)
+def test_what_becomes_of_an_iteration(events: list[Event], outcome: Outcome, is_interrupted: bool):
+    state = after(*INSIDE, *events)
+    assert (state.now.outcome, state.is_interrupted) == (outcome, is_interrupted)
+    is_ordered = outcome is Outcome.RESTART
+    assert state.restart_after(-1) == (RestartOrdered(CALL, 0, FAULTS) if is_ordered else None)
+    assert state.restart_after(0) is None
+
+
+def test_the_next_iteration_may_be_interrupted_before_this_rank_has_begun_it():
+    decided = IterationDecided(CALL, 1, 3, frozenset())
+    early = after(*INSIDE, Move.RESTART_REACHED, decided, AssignmentBegun(1), RestartOrdered(CALL, 1, FAULTS))
+    assert early.restart_after(0) is None
+    begun = after(BEGUN, state=early)
+    assert begun.restart_after(0) == RestartOrdered(CALL, 1, FAULTS)
+    assert begun.decided is None
+
+
+def test_a_fault_after_the_order_is_a_consequence_and_not_said():
+    assert ("SayFault", SayFault(0, 1, FAULT)) not in said(*INSIDE, RestartOrdered(CALL, 0, FAULTS), FAULT)
+    assert said(*INSIDE, FAULT, FaultFound("EXCEPTION", "again"))[-1] == ("SayFault", SayFault(0, 1, FAULT))
+
+
+# --- in any order ---------------------------------------------------------------------------------------------------
+
+iterations = some.integers(0, 2)
+from_supervisor = some.one_of(
+    some.sampled_from([CallUnderway(CALL), CallRefused(CALL, "why"), ENTERED]),
+    some.builds(Interrupted, some.just(CALL), iterations),
+    some.builds(CallCompleted, some.just(CALL), iterations),
+    some.builds(Committed, some.just(CALL), iterations),
+    some.builds(RestartOrdered, some.just(CALL), iterations, some.just(FAULTS)),
+    some.builds(IterationDecided, some.just(CALL), iterations, some.just(3), some.just(frozenset[int]())),
+    some.builds(Exchanged, some.just(CALL), iterations, some.just("key"), some.just({0: "a"})),
+)
+from_main_thread = some.one_of(
+    some.sampled_from([*Move, BEGUN, FAULT, VALUE, ValueSettled("key")]), some.builds(AssignmentBegun, iterations)
+)
+links = some.sampled_from(list(Link))
+not_links = some.lists(some.one_of(from_supervisor, from_main_thread, some.just(LEFT)), max_size=30)
+orders = some.lists(some.one_of(from_supervisor, from_main_thread, links, some.just(LEFT)), max_size=40)
+
+
+@given(orders)
+def test_nothing_is_said_without_a_connection(events: list[Event]):
+    state = State(CALL, 1, 3)
+    for event in events:
+        state, words = step(state, event)
+        assert state.is_connected or not words
+
+
+@given(orders)
+def test_what_is_final_stays(events: list[Event]):
+    state = State(CALL, 1, 3)
+    for event in events:
+        before, (state, _) = state, step(state, event)
+        if before.admission is Answer.OVER or isinstance(before.admission, CallRefused):
+            assert state.admission == before.admission
+        if before.stand is Stand.LEFT:
+            assert (state.stand, state.left) == (before.stand, before.left)
+        for number, known in before.iterations.items():
+            assert number not in state.iterations or state.iterations[number].outcome >= known.outcome
+            assert not known.outcome.is_final or state.iterations.get(number, known).outcome is known.outcome
+
+
+@given(orders, orders)
+def test_a_rank_that_has_left_says_that_and_nothing_else(before: list[Event], later: list[Event]):
+    left = after(*before, LEFT)
+    state = left
+    for event in [*later, Link.CONNECTED]:
+        state, words = step(state, event)
+        assert words in ((), (left.left,))
+    assert words == (left.left,)  # pyright: ignore[reportPossiblyUnboundVariable]
+
+
+@given(orders)
+def test_a_lost_connection_changes_nothing_but_what_is_said(events: list[Event]):
+    def comparable(state: State) -> State:
+        return state._replace(
+            is_connected=True, admission=Answer.NONE if state.admission is Answer.LATE else state.admission
+        )
+
+    unbroken = after(*[event for event in events if not isinstance(event, Link)])
+    assert comparable(after(*events)) == comparable(unbroken)
+
+
+@given(not_links)
+def test_nothing_is_said_again_that_was_not_said_before(events: list[Event]):
+    first = {word for word in said(Link.CONNECTED, *events) if word[0] != "SayEnter"}
+    again = said(*events, Link.CONNECTED)
+    assert {word for word in again if word[0] != "SayEnter"} <= first
+    assert len(again) == len(set(again))
+
+
+@given(not_links)
+def test_what_is_still_owed_is_said_again(events: list[Event]):
+    """The words of an unbroken connection that are of the present iteration and not settled: none is left out."""
+    state = after(*events)
+    told = said(Link.CONNECTED, *events)
+    again = {name for name, _ in said(*events, Link.CONNECTED)}
+    of_now = {name for name, word in told if getattr(word, "iteration", None) == state.iteration}
+    if state.stand is Stand.LEFT:
+        assert again == {"SayLeft"}
+    elif state.stand in (Stand.RUNNING, Stand.COMPLETING, Stand.UNWINDING) and state.begun is not None:
+        assert of_now & {"SayBegan", "SayFault", "SayReported"} <= again

@@ -1,0 +1,384 @@
+"""Where does this rank stand in a wrapped call, and what does that oblige it to say, and to say again?
+
+A machine without locks, clocks or connections: `step()` is the only place where any of it changes. It decides nothing
+for the job. A new connection may lead to a supervisor that knows nothing: each connection repeats all that stands.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple, assert_never
+
+from worker_client.call_frames import (
+    CallCompleted,
+    CallEvent,
+    CallRefused,
+    CallUnderway,
+    Committed,
+    Entered,
+    Exchanged,
+    FaultTold,
+    Interrupted,
+    IterationDecided,
+    Leaving,
+    RestartOrdered,
+)
+
+# --- what the main thread does --------------------------------------------------------------------------------------
+
+
+class Stand(enum.Enum):
+    """Where the main thread is; it goes from RESTARTING to RUNNING of the next iteration."""
+
+    OUTSIDE = enum.auto()  # has not come to the entry yet: nothing is said
+    ENTERING = enum.auto()  # at the entry, or in the first rank assignment
+    RUNNING = enum.auto()
+    COMPLETING = enum.auto()  # waits for the commit
+    UNWINDING = enum.auto()  # out of the function, not yet at the end of the iteration
+    RESTARTING = enum.auto()  # waits for the next iteration, or assigns its ranks
+    LEFT = enum.auto()  # takes part in nothing more
+
+
+class Move(enum.Enum):
+    """Where the main thread has come to."""
+
+    ENTRY_ASKED = enum.auto()
+    FUNCTION_LEFT = enum.auto()
+    COMPLETION_REACHED = enum.auto()
+    RESTART_REACHED = enum.auto()
+
+
+class AssignmentBegun(NamedTuple):
+    iteration: int
+
+
+class ValueGiven(NamedTuple):
+    name: str
+    rank: int
+    value: str
+
+
+class ValueSettled(NamedTuple):
+    """All have given theirs, or nobody waits for it any more."""
+
+    name: str
+
+
+class IterationBegun(NamedTuple):
+    """Of the iteration whose assignment has begun; as what the rank begins it."""
+
+    rank: int
+    world_size: int
+    active_rank: int | None
+    active_world_size: int
+
+
+class FaultFound(NamedTuple):
+    """This rank's own, of the iteration in which it is."""
+
+    interruption: str
+    reason: str
+
+
+class CallLeft(NamedTuple):
+    why: Leaving
+    reason: str
+
+
+MainThreadEvent = Move | AssignmentBegun | ValueGiven | ValueSettled | IterationBegun | FaultFound | CallLeft
+
+
+class Link(enum.Enum):
+    CONNECTED = enum.auto()  # to a supervisor that may know nothing
+    DISCONNECTED = enum.auto()
+
+
+Event = MainThreadEvent | Link | CallEvent
+
+# --- what is said ---------------------------------------------------------------------------------------------------
+
+
+class SayEnter(NamedTuple):
+    stand: Stand
+    iteration: int
+    rank: int
+    world_size: int
+    is_active: bool
+
+
+class SayBegan(NamedTuple):
+    iteration: int
+    begun: IterationBegun
+
+
+class SayFault(NamedTuple):
+    iteration: int
+    rank: int
+    fault: FaultFound
+
+
+class SayReported(NamedTuple):
+    """This rank has said all that it knows of faults in the iteration."""
+
+    iteration: int
+
+
+class SayArrived(NamedTuple):
+    """At the end of the iteration: of the function (COMPLETING), or of its restart (RESTARTING)."""
+
+    stand: Stand
+    iteration: int
+    rank: int
+    world_size: int
+    is_active: bool
+
+
+class SayValue(NamedTuple):
+    iteration: int
+    given: ValueGiven
+
+
+class SayLeft(NamedTuple):
+    iteration: int
+    left: CallLeft
+
+
+Word = SayEnter | SayBegan | SayFault | SayReported | SayArrived | SayValue | SayLeft
+
+# --- what the supervisor has decided --------------------------------------------------------------------------------
+
+
+class Answer(enum.Enum):
+    """What the supervisor says to a rank that is not let in."""
+
+    NONE = enum.auto()  # not yet, on this connection
+    LATE = enum.auto()  # the others have begun without this rank: it waits for the next iteration
+    OVER = enum.auto()  # the call has succeeded without this rank, for good
+
+
+Admission = Answer | Entered | CallRefused
+
+
+class Outcome(enum.IntEnum):
+    """What becomes of an iteration. It never goes back, and the last two are final."""
+
+    OPEN = 0
+    COMPLETED = 1  # an active rank has returned from the function
+    RESTART = 2
+    COMMITTED = 3
+
+    @property
+    def is_final(self) -> bool:
+        return self >= Outcome.RESTART
+
+
+class Iteration(NamedTuple):
+    """What is known of one iteration."""
+
+    outcome: Outcome = Outcome.OPEN
+    ordered: tuple[FaultTold, ...] = ()  # the faults because of which the restart was ordered
+    fault: FaultFound | None = None  # this rank's own
+    is_announced: bool = False  # a restart is to be ordered; this rank has answered that it knows of no more faults
+
+
+# --- the machine ----------------------------------------------------------------------------------------------------
+
+_NOTHING = Iteration()
+
+
+class State(NamedTuple):
+    """One call's. Numbers are those of the iteration in which the rank is."""
+
+    call: int
+    rank: int
+    world_size: int
+    is_active: bool = False
+    is_connected: bool = False
+    stand: Stand = Stand.OUTSIDE
+    admission: Admission = Answer.NONE
+    iteration: int = 0
+    assigning: int = 0  # the iteration for which ranks are being assigned, or were last
+    begun: IterationBegun | None = None
+    decided: IterationDecided | None = None  # the next iteration
+    iterations: Mapping[int, Iteration] = MappingProxyType({})
+    given: Mapping[tuple[int, str], ValueGiven] = MappingProxyType({})
+    exchanged: Mapping[tuple[int, str], Mapping[int, str]] = MappingProxyType({})
+    left: SayLeft | None = None
+
+    @property
+    def now(self) -> Iteration:
+        return self.iterations.get(self.iteration, _NOTHING)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the restart is ordered, or will be without a word from this rank."""
+        return self.now.is_announced or self.is_restart_ordered
+
+    @property
+    def is_restart_ordered(self) -> bool:
+        return self.now.outcome is Outcome.RESTART
+
+    @property
+    def needs_supervisor(self) -> bool:
+        """Whether somebody has to decide before this rank is through."""
+        is_through = (
+            self.stand is Stand.LEFT or self.admission is Answer.OVER or isinstance(self.admission, CallRefused)
+        )
+        return not is_through and self.now.outcome is not Outcome.COMMITTED
+
+    def restart_after(self, last: int) -> RestartOrdered | None:
+        """Of an iteration after `last` in which this rank is."""
+        if self.begun is None or self.iteration <= last or not self.is_restart_ordered:
+            return None
+        return RestartOrdered(self.call, self.iteration, self.now.ordered)
+
+
+def step(state: State, event: Event) -> tuple[State, tuple[Word, ...]]:
+    """What follows from `event`, and what is to be said now. Nothing is said while there is no connection."""
+    match event:
+        case Link.CONNECTED:
+            # The one who said that the rank is late may be gone: a supervisor repeats it.
+            admission = Answer.NONE if state.admission is Answer.LATE else state.admission
+            state = state._replace(is_connected=True, admission=admission)
+            return state, standing(state)
+        case Link.DISCONNECTED:
+            return state._replace(is_connected=False), ()
+        case Move() | AssignmentBegun() | ValueGiven() | ValueSettled() | IterationBegun() | FaultFound() | CallLeft():
+            after, words = (state, ()) if state.stand is Stand.LEFT else _do(state, event)
+        case _:
+            after, words = _hear(state, event)
+    return after, words if after.is_connected else ()
+
+
+def standing(state: State) -> tuple[Word, ...]:
+    """All that a supervisor which remembers nothing has to know. To one that does know, it changes nothing."""
+    if state.left is not None:
+        return (state.left,)
+    if state.stand is Stand.OUTSIDE:
+        return ()
+    words: list[Word] = [_enter(state), *(SayValue(iteration, given) for (iteration, _), given in state.given.items())]
+    now = state.now
+    if state.begun is None:
+        return tuple(words)
+    if state.stand is not Stand.RESTARTING:
+        words.append(SayBegan(state.iteration, state.begun))
+        if now.fault is not None:
+            words.append(SayFault(state.iteration, state.rank, now.fault))
+        if now.is_announced:
+            words.append(SayReported(state.iteration))
+    if state.stand in (Stand.COMPLETING, Stand.RESTARTING):
+        words.append(_arrived(state))
+    return tuple(words)
+
+
+def _do(state: State, event: MainThreadEvent) -> tuple[State, tuple[Word, ...]]:
+    match event:
+        case Move.ENTRY_ASKED:
+            state = state._replace(stand=Stand.ENTERING)
+            return state, (_enter(state),)
+        case AssignmentBegun(iteration):
+            return state._replace(assigning=iteration), ()
+        case ValueGiven(name):
+            given = {**state.given, (state.assigning, name): event}
+            return state._replace(given=given), (SayValue(state.assigning, event),)
+        case ValueSettled(name):
+            settled = state.assigning, name
+            return state._replace(given={key: each for key, each in state.given.items() if key != settled}), ()
+        case IterationBegun():
+            return _begin(state, event)
+        case FaultFound():
+            now = state.now
+            if now.outcome.is_final or now.fault is not None:
+                return state, ()
+            return _with(state, now._replace(fault=event)), (SayFault(state.iteration, state.rank, event),)
+        case Move.FUNCTION_LEFT:
+            return state._replace(stand=Stand.UNWINDING), ()
+        case Move.COMPLETION_REACHED:
+            state = state._replace(stand=Stand.COMPLETING)
+            return state, (_arrived(state),)
+        case Move.RESTART_REACHED:
+            state = state._replace(stand=Stand.RESTARTING)
+            return state, (_arrived(state),)
+        case CallLeft():
+            left = SayLeft(state.assigning, event)
+            return state._replace(stand=Stand.LEFT, left=left), (left,)
+        case _:
+            assert_never(event)
+
+
+def _begin(state: State, begun: IterationBegun) -> tuple[State, tuple[Word, ...]]:
+    iteration = state.assigning
+    state = state._replace(
+        stand=Stand.RUNNING, iteration=iteration, begun=begun,
+        rank=begun.rank, world_size=begun.world_size, is_active=begun.active_rank is not None,
+        decided=None, exchanged={},
+        iterations={number: each for number, each in state.iterations.items() if number >= iteration},
+    )  # fmt: skip
+    return state, (SayBegan(iteration, begun),)
+
+
+def _hear(state: State, event: CallEvent) -> tuple[State, tuple[Word, ...]]:
+    match event:
+        case CallRefused():
+            return state._replace(admission=_admission(state.admission, event)), ()
+        case CallUnderway():
+            return state._replace(admission=_admission(state.admission, Answer.LATE)), ()
+        case Entered():
+            told = {(each.iteration, each.name): each.values for each in event.exchanges} if state.begun is None else {}
+            admission = _admission(state.admission, event)
+            return state._replace(admission=admission, exchanged={**state.exchanged, **told}), ()
+        case IterationDecided(_, iteration):
+            return (state._replace(decided=event) if iteration > state.assigning else state), ()
+        case Exchanged(_, iteration, name, values):
+            if iteration < state.iteration:
+                return state, ()
+            return state._replace(exchanged={**state.exchanged, (iteration, name): values}), ()
+        case Interrupted(_, iteration):
+            if iteration < state.iteration or state.stand is Stand.LEFT:
+                return state, ()
+            known = state.iterations.get(iteration, _NOTHING)
+            # Answered by the thread that hears it, whatever the main thread does.
+            return _with(state, known._replace(is_announced=True), iteration), (SayReported(iteration),)
+        case RestartOrdered(_, iteration, faults):
+            return _advance(state, iteration, Outcome.RESTART, faults), ()
+        case CallCompleted(_, iteration):
+            return _advance(state, iteration, Outcome.COMPLETED), ()
+        case Committed(_, iteration):
+            state = state._replace(admission=_admission(state.admission, Answer.OVER))
+            return _advance(state, iteration, Outcome.COMMITTED), ()
+        case _:
+            assert_never(event)
+
+
+def _admission(present: Admission, told: Admission) -> Admission:
+    """What is final stays; a rank that was let in is neither late nor left behind."""
+    match present, told:
+        case ((Answer.OVER | CallRefused()), _):
+            return present
+        case Entered(), (Answer.LATE | Answer.OVER):
+            return present
+        case _:
+            return told
+
+
+def _advance(state: State, iteration: int, outcome: Outcome, ordered: tuple[FaultTold, ...] = ()) -> State:
+    """An iteration that is over is forgotten. One to come may be spoken of before the main thread has begun it."""
+    known = state.iterations.get(iteration, _NOTHING)
+    if iteration < state.iteration or known.outcome.is_final or outcome <= known.outcome:
+        return state
+    return _with(state, known._replace(outcome=outcome, ordered=ordered), iteration)
+
+
+def _with(state: State, changed: Iteration, iteration: int | None = None) -> State:
+    number = state.iteration if iteration is None else iteration
+    return state._replace(iterations={**state.iterations, number: changed})
+
+
+def _enter(state: State) -> SayEnter:
+    return SayEnter(state.stand, state.iteration, state.rank, state.world_size, state.is_active)
+
+
+def _arrived(state: State) -> SayArrived:
+    return SayArrived(state.stand, state.iteration, state.rank, state.world_size, state.is_active)
