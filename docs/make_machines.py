@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from supervisor.core.cluster import coordinator, iteration
+from supervisor.core.cluster import coordinator, evidence, iteration
 from supervisor.core.facts import (
     Assignment,
     CallWatch,
@@ -34,7 +34,15 @@ from supervisor.core.facts import (
     WatchMode,
     WorkerExit,
 )
-from supervisor.core.node import call_watch, hang_response, job, local_call, rank_monitor, worker_group
+from supervisor.core.node import (
+    call_watch,
+    hang_response,
+    job,
+    local_call,
+    rank_monitor,
+    spawner_watch,
+    worker_group,
+)
 from supervisor.core.node.messages import SpawnFailed
 
 STATES_MAX = 1500
@@ -94,7 +102,13 @@ def subjects() -> list[Subject]:
             hang_response.initial_state(),
             ({"cycle": 0, "rules": RULES}, {"cycle": 0, "rules": GENTLE_RULES}),
         ),
+        Subject(
+            spawner_watch,
+            spawner_watch.initial_state(),
+            ({"cycle": 0, "rules": RULES},),
+        ),
         Subject(job, opened),
+        Subject(evidence, evidence.initial_state(), ({"cycle": 0, "nodes": ("", "b")},)),
     ]
 
 
@@ -161,7 +175,7 @@ def first_line(module: ModuleType) -> str:
 
 
 def page() -> str:
-    names = ("node.node", "node.job_fold", "cluster.restart_policy")
+    names = ("node.node", "node.job_fold", "node.failed_actions", "cluster.endings", "cluster.restart_policy")
     folded = [import_module(f"supervisor.core.{name}") for name in names]
     rest = [f"- `{each.__name__}`: {first_line(each)}" for each in [*folded, coordinator, local_call, iteration]]
     parts = [HEADER, *map(section, subjects()), "## The others\n", "\n".join(rest), ""]

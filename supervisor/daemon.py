@@ -34,6 +34,7 @@ from supervisor.edges.machine.open_files import RaisedLimit
 from supervisor.edges.machine.supervisor_log import SupervisorLog
 from supervisor.edges.machine.token_files import TokenFiles
 from supervisor.edges.operators.control_gate import ControlGate
+from supervisor.edges.peers.local_peers import LocalPeers
 from supervisor.edges.workers.adopted_ranks import AdoptedRanks
 from supervisor.edges.workers.adopted_record import AdoptedRecord
 from supervisor.edges.workers.spawner_keeper import SpawnerKeeper
@@ -190,6 +191,7 @@ def _wire(
         stacks=StackCollector(),
         tokens=tokens,
         files=JobFiles(),
+        peers=LocalPeers(node_name=engine.node_name, post=engine.post),
         planner=planner,
     )
 

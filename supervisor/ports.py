@@ -16,7 +16,9 @@ from holdfast_wire.spawner_link import FromSpawner, ToSpawner
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.calls.words import ToRank
+from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.facts import Evidence, HangLimits, JobState, Progress
+from supervisor.core.orders import Order
 
 
 class SectionReport(msgspec.Struct, frozen=True):
@@ -250,6 +252,21 @@ class Journal(Protocol):
     def record(self, event: RecordedEvent) -> None: ...
 
     def save(self, report: JobReport) -> None: ...
+
+
+class Peers(Protocol):
+    """The way between the nodes of a job and its coordinator. Neither blocks nor raises for what the other side does.
+
+    This node is a peer as any other: what is sent to it comes back as an event.
+    """
+
+    def send(self, node: str, job_id: str, order: Order) -> None:
+        """An order of the coordinator, to a node."""
+        ...
+
+    def report(self, job_id: str, report: Report) -> None:
+        """A report of this node, to the job's coordinator."""
+        ...
 
 
 class Tokens(Protocol):

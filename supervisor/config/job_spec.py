@@ -84,4 +84,6 @@ class JobSpec(msgspec.Struct, frozen=True):
             rank_termination_signal=self.rank_termination_signal,
             evidence_budget_s=self.evidence_budget_s,
             completion_grace_s=self.completion_grace_s,
+            prepares_ahead=not self.master_port,  # A fixed port is the old store's until that has ended.
+            forks_ahead=not self.master_port and self.gpus_per_numa is None,  # Bound workers are executed, not forked.
         )

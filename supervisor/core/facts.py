@@ -69,6 +69,8 @@ class JobRules(msgspec.Struct, frozen=True):
     rank_termination_signal: int = int(signals.SIGKILL)
     evidence_budget_s: float = 0.25
     completion_grace_s: float | None = None  # None: a rank that exits 0 while others run is no fault
+    prepares_ahead: bool = False  # the next store is served while the old workers end; not where the port is fixed
+    forks_ahead: bool = False  # the next workers are forked meanwhile; not where they are executed
 
 
 class WorkerExit(msgspec.Struct, frozen=True):
@@ -175,6 +177,13 @@ class Assignment(msgspec.Struct, frozen=True):
     group_world_size: int = 1
     world_size: int = 1
     first_rank: int = 0  # global rank of local rank 0
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """The failure that came first among the workers of a node."""
+
+    sentence: str
+    written_at_unix_s: float | None = None  # when its error file was written; None: it left none
 
 
 class Verdict(msgspec.Struct, frozen=True):

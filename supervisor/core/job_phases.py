@@ -44,18 +44,11 @@ class StartNext(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Finish(msgspec.Struct, frozen=True):
-    verdict: Verdict
+class Leave(msgspec.Struct, frozen=True):
+    """The job ends; the coordinator has the verdict."""
 
 
-class FinishStopped(msgspec.Struct, frozen=True):
-    """A person or a signal (0: a command) wants the end."""
-
-    signal: int
-    reason: str
-
-
-Then = Rejoin | StartNext | Finish | FinishStopped
+Then = Rejoin | StartNext | Leave
 
 
 class Stopping(msgspec.Struct, frozen=True):
@@ -68,8 +61,12 @@ class Down(msgspec.Struct, frozen=True):
     """No spawner and no workers after a fault; the coordinator decides whether there will be new ones."""
 
 
-class AwaitingVerdict(msgspec.Struct, frozen=True):
-    """Stopped; the coordinator was told and makes the verdict known everywhere."""
+class Stopped(msgspec.Struct, frozen=True):
+    """Nothing runs, and the coordinator knows; it makes the verdict known everywhere."""
+
+
+class Closing(msgspec.Struct, frozen=True):
+    """The verdict is known; the spawner writes the last output and ends."""
 
     verdict: Verdict
 
@@ -79,7 +76,15 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 InCycle = AwaitingStore | Starting | Running | Finished
-Phase = Pending | Rendezvous | InCycle | Stopping | Down | AwaitingVerdict | Ended
+Phase = Pending | Rendezvous | InCycle | Stopping | Down | Stopped | Closing | Ended
+
+
+class Store(msgspec.Struct, frozen=True):
+    """A store that the spawner was asked for. `port` 0: it has not answered yet."""
+
+    cycle: int
+    host: str = ""
+    port: int = 0
 
 
 class State(msgspec.Struct, frozen=True):
@@ -91,11 +96,13 @@ class State(msgspec.Struct, frozen=True):
     cycle: int = -1
     reason: str = ""  # the sentence behind the phase
     limits: HangLimits | None = None  # calculated by the ranks; they outlive cycles
-    has_spawner: bool = False  # or one is being started
+    spawners: int = 0  # so many were started, the last one has this number
+    has_spawner: bool = False  # the last one lives, or is being started
+    store: Store | None = None  # the newest that the living spawner was asked for; it dies with it
     hang: str = ""  # found in this cycle, its fault follows
+    echo: str = ""  # a failure during that hang: the fault after all, if the hang turns out to be none
     first_failure: str = ""  # the worker's, as reported in this cycle
     shutdown: str = ""  # a rank asked for the end at the next fault
-    stop_asked_at_s: float | None = None
     assignment: Assignment | None = None
     cycle_started_at_s: float | None = None
 
@@ -116,9 +123,13 @@ def shown_state(state: State) -> JobState:
             return JobState.RESTARTING if isinstance(then, Rejoin | StartNext) else JobState.STOPPING
         case Down():
             return JobState.RESTARTING
-        case AwaitingVerdict():
+        case Stopped():
             return JobState.STOPPING
-        case Ended(verdict):
+        case Closing(verdict) | Ended(verdict):
             return verdict.state
         case _:
             assert_never(state.phase)
+
+
+def verdict_of(state: State) -> Verdict | None:
+    return state.phase.verdict if isinstance(state.phase, Closing | Ended) else None

@@ -1,10 +1,8 @@
-"""What do people read about a rank's wishes, about learned limits, and about a stop?"""
+"""What do people read about a rank's wishes, about learned limits, and about a success?"""
 
 from __future__ import annotations
 
-from supervisor.core.facts import HangLimits, JobState, Verdict
-
-STOPPED_EXIT_CODE = 1  # by a command; a signal n has 128 + n
+from supervisor.core.facts import HangLimits
 
 
 def control_sentence(action: str, description: str, *, rank: int, node: str) -> str:
@@ -35,12 +33,3 @@ def succeeded_sentence(whose: str, lost: tuple[int, ...]) -> str:
     names = ", ".join(map(str, sorted(lost)))
     who = f"rank {names} was" if len(lost) == 1 else f"ranks {names} were"
     return f"all ranks {whose}that remained exited with code 0; {who} lost in a wrapped call, which succeeded without"
-
-
-def stopped_verdict(signal: int, reason: str, *, all_succeeded: bool) -> Verdict:
-    """How a job ends that a command (signal 0) or a signal has stopped."""
-    if signal == 0:
-        return Verdict(JobState.STOPPED, STOPPED_EXIT_CODE, reason)
-    if all_succeeded:
-        return Verdict(JobState.SUCCEEDED, 0, f"{reason}; all ranks then exited with code 0")
-    return Verdict(JobState.STOPPED, 128 + signal, reason)

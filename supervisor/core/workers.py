@@ -9,7 +9,7 @@ import enum
 
 import msgspec
 
-from supervisor.core.facts import Assignment, WorkerExit
+from supervisor.core.facts import Assignment, Cause, WorkerExit
 
 
 class Excuse(enum.StrEnum):
@@ -146,9 +146,9 @@ class WorkersSucceeded(msgspec.Struct, frozen=True):
 
 
 class WorkersGone(msgspec.Struct, frozen=True):
-    """Nothing of the cycle is left. `root_cause` is "" where no worker failed by itself."""
+    """Nothing of the cycle is left. `cause` is None where no worker failed by itself."""
 
-    root_cause: str
+    cause: Cause | None
     all_succeeded: bool
     stuck_pids: tuple[int, ...] = ()
 

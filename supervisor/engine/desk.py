@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 import anyio
+import msgspec
 
 import supervisor
 from supervisor.config import JobSpec
@@ -134,7 +135,7 @@ class Desk:
                 f"cannot take stacks of rank {rank}: job {job_id} has ranks {job.first_rank} to "
                 f"{job.first_rank + job.spec.local_world_size - 1}"
             )
-        return await self._performer.collect_stacks(job, cycle=job.pids_cycle, budget_s=STACKS_FOR_PEOPLE_S, rank=rank)
+        return await self._performer.collect_stacks(job, cycle=job.cycle, budget_s=STACKS_FOR_PEOPLE_S, rank=rank)
 
     def subscribe(self, job_id: str) -> AbstractAsyncContextManager[AsyncIterator[RecordedEvent]]:
         job = self._jobs.get(job_id)
@@ -174,8 +175,11 @@ class Desk:
         view = node.view(self._engine.node_state, job.spec.job_id)
         coordinated = self._engine.coordinators.get(job.spec.job_id)
         if coordinated is not None:
-            job.restarts_used = coordinator.restarts_used(coordinated)
-            job.iteration = coordinator.current_iteration(coordinated)
+            job.shown = msgspec.structs.replace(
+                job.shown,
+                restarts_used=coordinator.restarts_used(coordinated),
+                iteration=coordinator.current_iteration(coordinated),
+            )
         if job.verdict is not None:
             state, reason = job.verdict.state, job.verdict.reason
         elif view is not None:
@@ -186,13 +190,13 @@ class Desk:
             job_id=job.spec.job_id,
             state=state,
             submitted_at_ns=job.submitted_at_ns,
-            cycle=max(job.cycle, 0),
-            iteration=job.iteration,
+            cycle=job.cycle,
+            iteration=job.shown.iteration,
             max_restarts=job.spec.restart.max_restarts,
-            restarts_used=job.restarts_used,
+            restarts_used=job.shown.restarts_used,
             reason=reason,
             nodes=(JobNodeReport(self._node_name, self.node().state),),
-            ranks=self._rank_reports(job, view) if view is not None else job.last_ranks,
+            ranks=self._rank_reports(job, view) if view is not None else job.shown.ranks,
             exit_code=job.verdict.exit_code if job.verdict is not None else None,
             ended_at_ns=job.ended_at_ns,
             log_dir=job.log_dir,
@@ -201,8 +205,9 @@ class Desk:
         )
 
     def _rank_reports(self, job: JobRecord, view: JobView) -> tuple[RankReport, ...]:
-        job.last_ranks = tuple(self._rank_report(job, rank) for rank in view.ranks)
-        return job.last_ranks
+        ranks = tuple(self._rank_report(job, rank) for rank in view.ranks)
+        job.shown = msgspec.structs.replace(job.shown, ranks=ranks)
+        return ranks
 
     def _rank_report(self, job: JobRecord, rank: RankView) -> RankReport:
         now_s = self._clock.now_s()
@@ -222,7 +227,7 @@ class Desk:
                 SectionReport(name, max(0.0, now_s - opened_at_s), limits.get(name))
                 for name, opened_at_s in (progress.open_sections if progress is not None else ())
             ),
-            cycle_started_at_ns=job.cycle_started_at_ns,
+            cycle_started_at_ns=job.running.started_at_ns if job.running is not None else None,
             exit_code=rank.exit.code if rank.exit is not None else None,
             exit_signal=rank.exit.signal if rank.exit is not None else None,
         )

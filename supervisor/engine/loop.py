@@ -12,8 +12,9 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskStatus
 
-from supervisor.core.cluster import coordinator
+from supervisor.core.cluster import coordinator, endings
 from supervisor.core.cluster import messages as cluster_messages
+from supervisor.core.defects import defect_sentence
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node import node
 from supervisor.engine.inbox import Inbox
@@ -22,19 +23,22 @@ from supervisor.ports import Clock
 LATE_S = 0.05  # a timer this late means that the loop itself stood still
 LATE_GRACE_S = 0.02  # then what the sockets hold is taken before any silence is judged
 
-EngineEvent = node_messages.Event | tuple[str, cluster_messages.Event]
+ROUNDS_MAX = 32  # of events that follow from events, until what has changed is shown and saved
+
+EngineEvent = node_messages.Event | cluster_messages.Reported
 
 
 class Performer(Protocol):
-    """Carries actions out. What is answered at once comes back as events; everything else arrives by the inbox."""
+    """Carries actions out. What is answered at once comes back as events; everything else arrives by the inbox.
 
-    def perform(self, action: node_messages.Action) -> tuple[EngineEvent, ...]: ...
+    Nothing that an action meets outside raises here: it comes back as an event of the action's job.
+    """
+
+    def perform(self, action: node_messages.Action) -> tuple[node_messages.Event, ...]: ...
+
+    def send(self, job_id: str, action: cluster_messages.Send) -> None: ...
 
     def publish(self, job_id: str, action: cluster_messages.Publish) -> None: ...
-
-    def restart_announced(self, job_id: str, next_cycle: int) -> None:
-        """A next cycle will be ordered: what it takes may be made ready."""
-        ...
 
     def leads(self, job_id: str) -> bool:
         """Whether this node coordinates the job, and it has not ended."""
@@ -89,62 +93,64 @@ class Engine:
             await anyio.Event().wait()
 
     def _take(self) -> None:
-        for event in self._inbox.take():
-            self.handle(event)
-        now_s = self._clock.now_s()
+        for _ in range(ROUNDS_MAX):
+            events = self._inbox.take()
+            for event in events:
+                self.handle(event)
+            if not events:
+                break
         deadline_s = self._next_deadline_s()
-        if deadline_s is not None and deadline_s <= now_s:
+        if deadline_s is not None and deadline_s <= self._clock.now_s():
             self.handle(node_messages.DeadlineReached())
             for job_id in list(self.coordinators):
-                self.handle((job_id, cluster_messages.DeadlineReached()))
+                self.handle(cluster_messages.Reported(job_id, cluster_messages.DeadlineReached()))
         if self._performer is not None:
             self._performer.settled()
 
     def handle(self, event: EngineEvent) -> None:
         """One event and everything that follows from it at once."""
+        if isinstance(event, cluster_messages.Reported):
+            self._step_coordinator(event.job_id, event.report)
+            return
         assert self._performer is not None, "attach() comes before run()"
-        pending: deque[EngineEvent] = deque([event])
+        pending: deque[node_messages.Event] = deque([event])
         while pending:
             current = pending.popleft()
-            if isinstance(current, tuple):
-                pending.extend(self._step_coordinator(*current))
-                continue
             self.node_state, actions = node.step(self.node_state, current, now_s=self._clock.now_s())
             for action in actions:
                 pending.extend(self._performer.perform(action))
 
-    def _step_coordinator(self, job_id: str, event: cluster_messages.Event) -> list[EngineEvent]:
+    def _step_coordinator(self, job_id: str, report: cluster_messages.Event) -> None:
         assert self._performer is not None
         state = self.coordinators.get(job_id)
         if state is None:
             if not self._performer.leads(job_id):
-                return []  # A report that outlived its job.
+                return  # A report that outlived its job.
             state = coordinator.initial_state(job_id)
-        state, actions = coordinator.step(state, event, now_s=self._clock.now_s(), jitter=self._jitter())
+        try:
+            state, actions = coordinator.step(state, report, now_s=self._clock.now_s(), jitter=self._jitter())
+        except Exception as error:  # noqa: BLE001 - the bulkhead: a defect ends the job in which it is met, and no other
+            self.coordinators.pop(job_id, None)
+            self.handle(node_messages.JobAbandoned(job_id, defect_sentence(error)))
+            return
         self.coordinators[job_id] = state
-        orders: list[EngineEvent] = []
         for action in actions:
             match action:
-                case cluster_messages.OrderCycle():
-                    orders.append(node_messages.CycleOrdered(job_id, action.assignment, action.reason))
-                case cluster_messages.AnnounceRestart():
-                    self._performer.restart_announced(job_id, action.next_cycle)
-                    orders.append(node_messages.RestartAnnounced(job_id, action.next_cycle, action.reason))
-                case cluster_messages.OrderCall(cycle, members, order):
-                    orders.append(node_messages.CallOrdered(job_id, cycle, members, order))
-                case cluster_messages.OrderRespawn(cycle, members, reason):
-                    orders.append(node_messages.RespawnOrdered(job_id, cycle, members, reason))
-                case cluster_messages.EndCall(cycle, call, stands, reason):
-                    orders.append(node_messages.CallEnded(job_id, cycle, call, stands, reason))
-                case cluster_messages.ReachVerdict():
-                    orders.append(node_messages.VerdictReached(job_id, action.verdict))
+                case cluster_messages.Send():
+                    self._performer.send(job_id, action)
                 case cluster_messages.Publish():
                     self._performer.publish(job_id, action)
-        return orders
+        self._forget_what_is_over(job_id)
 
     def forget(self, job_id: str) -> None:
-        """A job has ended and was reported: its coordinator is no longer needed."""
-        self.coordinators.pop(job_id, None)
+        """This node's part of the job was reported. Its coordinator lives until every node has the verdict."""
+        self._forget_what_is_over(job_id)
+
+    def _forget_what_is_over(self, job_id: str) -> None:
+        state = self.coordinators.get(job_id)
+        assert self._performer is not None
+        if state is not None and endings.is_over(state) and not self._performer.leads(job_id):
+            del self.coordinators[job_id]
 
     def _next_deadline_s(self) -> float | None:
         deadlines = [node.next_deadline_s(self.node_state)]
@@ -156,8 +162,6 @@ class Engine:
 def _job_of(event: EngineEvent) -> str:
     """Events of one job keep their order; those of different jobs are taken in turn."""
     match event:
-        case (job_id, _):
-            return job_id
         case node_messages.JobSubmitted(rules):
             return rules.job_id
         case node_messages.DeadlineReached():

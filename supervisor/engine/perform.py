@@ -1,30 +1,36 @@
-"""Carries out what the core decided: each action becomes a call of one port."""
+"""Carries out what the core decided: each action becomes a call of one port.
+
+The bulkhead between jobs stands here. Whatever goes wrong while an action of one job is carried out, at once or in a
+task of its own, becomes events of that job (core/node/failed_actions.py) and reaches nothing else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 
-import anyio
 import msgspec
 from holdfast_wire import spawner_link as link
 
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import Evidence
+from supervisor.core.node import failed_actions, node
 from supervisor.core.node import messages as node_messages
-from supervisor.core.node import node
 from supervisor.engine.chronicle import Chronicle
-from supervisor.engine.job_book import JobRecord
-from supervisor.engine.loop import Engine, EngineEvent
+from supervisor.engine.failure_text import failure_text
+from supervisor.engine.job_book import CycleRecord, JobRecord
+from supervisor.engine.loop import Engine
+from supervisor.engine.report_queue import ReportQueue
 from supervisor.engine.spawner_reports import SpawnerReports
 from supervisor.engine.worker_plan import WorkerPlanner
-from supervisor.ports import Clock, JobFiles, Spawner, Spawners, StackSource, Tokens, Workers
+from supervisor.errors import NotNowError
+from supervisor.ports import Clock, JobFiles, Peers, Spawner, Spawners, StackSource, Tokens, Workers
 
-StartSoon = Callable[
-    [Callable[[], Coroutine[object, object, None]]], None
-]  # runs a coroutine function in the daemon's task group
-LAST_OUTPUT_TIMEOUT_S = 5.0  # a spawner that was told to end and does not keeps its job from ending this long
-ITERATION_REPORTS = (cluster_messages.JobOpened, cluster_messages.NodeFailed)
+# Runs a coroutine function in the daemon's task group.
+StartSoon = Callable[[Callable[[], Coroutine[object, object, None]]], None]
+
+_log = logging.getLogger("holdfast")
 
 
 class Edges(msgspec.Struct, frozen=True):
@@ -36,6 +42,7 @@ class Edges(msgspec.Struct, frozen=True):
     stacks: StackSource
     tokens: Tokens
     files: JobFiles
+    peers: Peers
     planner: WorkerPlanner
 
 
@@ -56,53 +63,22 @@ class EnginePerformer:
         self._chronicle = chronicle
         self._engine = engine
         self._start_soon = start_soon
+        self._reports: dict[str, ReportQueue] = {}
         self.on_finished: Callable[[str], None] = _nobody  # told the id of a job of which nothing is left
 
-    def perform(self, action: node_messages.Action) -> tuple[EngineEvent, ...]:
+    # --- see loop.Performer ----------------------------------------------------------------------------------------
+
+    def perform(self, action: node_messages.Action) -> tuple[node_messages.Event, ...]:
         job = self._jobs.get(action.job_id)
         if job is None:
             return ()
-        match action:
-            case node_messages.StartSpawner():
-                self._start_soon(lambda: self._keep_spawner(job))
-            case node_messages.PrepareStore():
-                return self._want_store(job, action.cycle)
-            case node_messages.SpawnWorkers():
-                self._spawn(job, action)
-            case node_messages.RespawnWorkers(local_ranks=local_ranks):
-                self._respawn(job, local_ranks)
-            case node_messages.TellRanks():
-                self._edges.workers.tell_ranks(action.job_id, action.cycle, action.local_ranks, action.order)
-            case node_messages.SignalWorkers() | node_messages.KillTree() | node_messages.EndSpawner():
-                self._end(job, action)
-            case node_messages.ReadProgress():
-                progress = self._edges.workers.read_progress(action.job_id, action.cycle, action.local_rank)
-                if progress is not None:
-                    return (node_messages.ProgressRead(action.job_id, action.cycle, action.local_rank, progress),)
-            case node_messages.CollectEvidence():
-                self._start_soon(lambda: self._collect(job, action))
-            case node_messages.Publish():
-                self._chronicle.publish(job, action.event)
-            case node_messages.TellCoordinator():
-                return self._tell(job, action.report)
-            case node_messages.FinishJob():
-                job.verdict = action.verdict
-                self._edges.workers.close_cycle(job.spec.job_id, job.cycle)
-                self._edges.tokens.withdraw(job.spec.job_id, job.cycle)
-                self._start_soon(lambda: self._finish(job))
-        return ()
+        try:
+            return self._carry_out(job, action)
+        except Exception as error:  # noqa: BLE001 - the bulkhead: it is this job's failure, whatever it is
+            return self._failed(job, action, error)
 
-    def _end(
-        self, job: JobRecord, action: node_messages.SignalWorkers | node_messages.KillTree | node_messages.EndSpawner
-    ) -> None:
-        match action:
-            case node_messages.SignalWorkers(_, cycle, signal, local_ranks, tree, resume, sessions):
-                self._send(job, link.Signal(cycle, signal, local_ranks, tree, resume, sessions))
-            case node_messages.KillTree(cycle=cycle):
-                self._send(job, link.KillTree(cycle))
-            case node_messages.EndSpawner():
-                job.spawner_ending = True
-                self._send(job, link.End())
+    def send(self, job_id: str, action: cluster_messages.Send) -> None:
+        self._edges.peers.send(action.node, job_id, action.order)
 
     def publish(self, job_id: str, action: cluster_messages.Publish) -> None:
         job = self._jobs.get(job_id)
@@ -116,77 +92,103 @@ class EnginePerformer:
     def settled(self) -> None:
         self._chronicle.settle()
 
-    def restart_announced(self, job_id: str, next_cycle: int) -> None:
-        """The next cycle is prepared while the workers of this one end: that saves its time at each restart.
+    # --- the bulkhead ----------------------------------------------------------------------------------------------
 
-        Not where the port is fixed: the old store still holds it.
-        """
-        job = self._jobs.get(job_id)
-        if job is not None and not job.spec.master_port:
-            is_bound = job.spec.gpus_per_numa is not None  # such workers are executed, not forked
-            self._ask_for_store(job, next_cycle, workers_ahead=0 if is_bound else job.spec.local_world_size)
+    def _failed(
+        self, job: JobRecord, action: node_messages.Action, error: Exception
+    ) -> tuple[node_messages.Event, ...]:
+        reason = failure_text(action, error)
+        return failed_actions.events_of(action, reason, local_world_size=job.spec.local_world_size)
 
-    def _want_store(self, job: JobRecord, cycle: int) -> tuple[EngineEvent, ...]:
-        job.store_wanted = cycle
-        answer = job.store_answer
-        if answer is not None and answer.cycle == cycle:
-            if isinstance(answer, node_messages.StoreReady):
-                return (answer,)
-            job.store_asked = cycle - 1  # What was short while the old workers lived may be there now: asked again.
-        self._ask_for_store(job, cycle)
+    def _attempt(self, job: JobRecord, action: node_messages.Action, work: Callable[[], Awaitable[None]]) -> None:
+        """In a task of its own, behind the same bulkhead."""
+
+        async def attempt() -> None:
+            try:
+                await work()
+            except Exception as error:  # noqa: BLE001 - as in `perform`
+                for event in self._failed(job, action, error):
+                    self._engine.post(event)
+
+        self._start_soon(attempt)
+
+    # --- actions ---------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, job: JobRecord, action: node_messages.Action) -> tuple[node_messages.Event, ...]:
+        match action:
+            case node_messages.StartSpawner(number=number):
+                self._attempt(job, action, lambda: self._keep_spawner(job, number))
+            case (
+                node_messages.PrepareStore() | node_messages.ForkAhead() | node_messages.SignalWorkers()
+                | node_messages.KillTree() | node_messages.EndSpawner() | node_messages.KillSpawner()
+            ):  # fmt: skip
+                self._tell_spawner(job, action)
+            case node_messages.SpawnWorkers():
+                self._spawn(job, action)
+            case node_messages.RespawnWorkers(local_ranks=local_ranks):
+                self._respawn(job, local_ranks)
+            case node_messages.TellRanks():
+                self._edges.workers.tell_ranks(action.job_id, action.cycle, action.local_ranks, action.order)
+            case node_messages.ReadProgress():
+                progress = self._edges.workers.read_progress(action.job_id, action.cycle, action.local_rank)
+                if progress is not None:
+                    return (node_messages.ProgressRead(action.job_id, action.cycle, action.local_rank, progress),)
+            case node_messages.CollectEvidence():
+                self._attempt(job, action, lambda: self._collect(job, action))
+            case node_messages.Publish():
+                self._chronicle.publish(job, action.event)
+            case node_messages.TellCoordinator():
+                queue = self._reports_of(job)
+                if queue.put(action.report):
+                    self._attempt(job, action, queue.drain)
+            case node_messages.FinishJob():
+                self._finish(job, action)
         return ()
 
-    def _ask_for_store(self, job: JobRecord, cycle: int, *, workers_ahead: int = 0) -> None:
-        if job.spawner is None or job.store_asked >= cycle:
-            return
-        job.store_asked = cycle
-        job.store_answer = None
-        spec = job.spec
-        self._send(
-            job,
-            link.PrepareStore(
-                cycle=cycle,
-                host=spec.master_addr,
-                port=spec.master_port,
-                serve=spec.agent_store,
-            ),
-        )
-        if workers_ahead:
-            self._send(job, link.ForkAhead(cycle, workers_ahead))
-
-    def _send(self, job: JobRecord, message: link.ToSpawner) -> None:
+    def _tell_spawner(
+        self,
+        job: JobRecord,
+        action: node_messages.PrepareStore
+        | node_messages.ForkAhead
+        | node_messages.SignalWorkers
+        | node_messages.KillTree
+        | node_messages.EndSpawner
+        | node_messages.KillSpawner,
+    ) -> None:
         """A lost spawner has been or will be reported; what it can't hear any more needs no answer."""
-        if job.spawner is not None:
-            job.spawner.send(message)
+        spawner, spec = job.spawner, job.spec
+        if spawner is None:
+            return
+        match action:
+            case node_messages.PrepareStore(cycle=cycle):
+                spawner.send(link.PrepareStore(cycle, spec.master_addr, spec.master_port, serve=spec.agent_store))
+            case node_messages.ForkAhead(cycle=cycle, workers=workers):
+                spawner.send(link.ForkAhead(cycle, workers))
+            case node_messages.SignalWorkers(_, cycle, signal, local_ranks, tree, resume, sessions):
+                spawner.send(link.Signal(cycle, signal, local_ranks, tree, resume, sessions))
+            case node_messages.KillTree(cycle=cycle):
+                spawner.send(link.KillTree(cycle))
+            case node_messages.EndSpawner():
+                spawner.send(link.End())
+            case node_messages.KillSpawner(reason=reason):
+                spawner.kill(f"{reason}; {spawner.whereabouts()}")
 
-    def _tell(self, job: JobRecord, report: cluster_messages.Event) -> tuple[EngineEvent, ...]:
-        """Reports reach the coordinator in order; those that follow one that reads the checkpoint file wait for it."""
-        reads = bool(job.spec.checkpoint_iteration_file) and isinstance(report, ITERATION_REPORTS)
-        if not reads and not job.unsent_reports:
-            return ((job.spec.job_id, report),)
-        job.unsent_reports.append(report)
-        if len(job.unsent_reports) == 1:
-            self._start_soon(lambda: self._tell_in_order(job))
-        return ()
-
-    async def _tell_in_order(self, job: JobRecord) -> None:
-        """The checkpoint file may lie on a slow disk: it is read beside the loop, in a bounded time."""
-        while job.unsent_reports:
-            report = job.unsent_reports[0]
-            if isinstance(report, ITERATION_REPORTS):
-                iteration = await self._edges.files.read_iteration(job.spec.checkpoint_iteration_file)
-                report = msgspec.structs.replace(report, iteration=iteration)
-            job.unsent_reports.popleft()
-            self._engine.post((job.spec.job_id, report))
+    def _reports_of(self, job: JobRecord) -> ReportQueue:
+        job_id, path = job.spec.job_id, job.spec.checkpoint_iteration_file
+        queue = self._reports.get(job_id)
+        if queue is None:
+            queue = self._reports[job_id] = ReportQueue(
+                read_iteration=(lambda: self._edges.files.read_iteration(path)) if path else None,
+                leave=lambda report: self._edges.peers.report(job_id, report),
+            )
+        return queue
 
     def _spawn(self, job: JobRecord, action: node_messages.SpawnWorkers) -> None:
         job_id, assignment = action.job_id, action.assignment
-        clock = self._edges.clock
-        if job.pids_cycle >= 0:
-            self._edges.workers.close_cycle(job_id, job.pids_cycle)
-            self._edges.tokens.withdraw(job_id, job.pids_cycle)
-        job.begin_cycle(assignment, at_ns=clock.unix_ns(), at_s=clock.now_s())
+        self._close_cycle(job)
         token, token_path = self._edges.tokens.issue(job_id, assignment.cycle)
+        at_ns = self._edges.clock.unix_ns()
+        job.begin_cycle(CycleRecord(assignment, at_ns, str(token_path), action.store_host, action.store_port))
         view = node.view(self._engine.node_state, job_id)
         self._edges.workers.open_cycle(
             job_id,
@@ -196,33 +198,41 @@ class EnginePerformer:
             limits=view.limits if view is not None else job.spec.hang_limits,
             first_rank=assignment.first_rank,
         )
-        job.token_path, job.store = str(token_path), (action.store_host, action.store_port)
-        plans = self._edges.planner.plan(
-            job, assignment, token_path=token_path, store_host=action.store_host, store_port=action.store_port
-        )
-        self._send(job, link.Spawn(assignment.cycle, plans))
+        self._send_plans(job, None)
 
     def _respawn(self, job: JobRecord, local_ranks: tuple[int, ...]) -> None:
         """As those that they stand in for were started: the same cycle, token and store."""
-        if job.assignment is None:
-            return
-        job.respawns += 1
-        host, port = job.store
+        if job.running is not None:
+            job.running = msgspec.structs.replace(job.running, respawns=job.running.respawns + 1)
+            self._send_plans(job, local_ranks)
+
+    def _send_plans(self, job: JobRecord, local_ranks: tuple[int, ...] | None) -> None:
+        """`local_ranks` None: all."""
+        running = job.running
+        if running is None or job.spawner is None:
+            raise NotNowError("cannot start workers: the spawner is lost")
         plans = self._edges.planner.plan(
             job,
-            job.assignment,
-            token_path=Path(job.token_path),
-            store_host=host,
-            store_port=port,
+            running.assignment,
+            token_path=Path(running.token_path),
+            store_host=running.store_host,
+            store_port=running.store_port,
             local_ranks=local_ranks,
-            respawn=job.respawns,
+            respawn=running.respawns,
         )
-        self._send(job, link.Spawn(job.assignment.cycle, plans))
+        job.spawner.send(link.Spawn(running.assignment.cycle, plans))
 
-    async def _keep_spawner(self, job: JobRecord) -> None:
-        reports = SpawnerReports(job, files=self._edges.files, workers=self._edges.workers, chronicle=self._chronicle)
-        job.spawner_ending = False
-        job.spawner_gone = anyio.Event()
+    def _close_cycle(self, job: JobRecord) -> None:
+        """Nobody speaks for its ranks any more."""
+        if job.running is not None:
+            self._edges.workers.close_cycle(job.spec.job_id, job.cycle)
+            self._edges.tokens.withdraw(job.spec.job_id, job.cycle)
+
+    async def _keep_spawner(self, job: JobRecord, number: int) -> None:
+        reports = SpawnerReports(
+            job, number, files=self._edges.files, workers=self._edges.workers, chronicle=self._chronicle
+        )
+        job_id = job.spec.job_id
 
         def on_started(spawner: Spawner) -> None:
             job.spawner = spawner
@@ -231,33 +241,42 @@ class EnginePerformer:
             for event in reports.read(message):
                 self._engine.post(event)
 
+        def on_end_seen(cycle: int, local_rank: int) -> None:
+            self._engine.post(node_messages.WorkerEndSeen(job_id, cycle, local_rank))
+
         reason = await self._edges.spawners.keep(
-            job.spec, job.environment, on_started=on_started, on_message=on_message
+            job.spec, job.environment, on_started=on_started, on_message=on_message, on_end_seen=on_end_seen
         )
         job.spawner = None
-        job.spawner_gone.set()
-        job.store_asked = -1
-        if not job.spawner_ending:
-            self._engine.post(node_messages.SpawnerLost(job.spec.job_id, reason))
+        self._engine.post(node_messages.SpawnerLost(job_id, number, reason))
 
-    async def _finish(self, job: JobRecord) -> None:
-        """The spawner writes the ranks' last output as it ends: who reads the logs until the end must get that, too."""
-        with anyio.move_on_after(LAST_OUTPUT_TIMEOUT_S):
-            while job.spawner is not None:
-                await job.spawner_gone.wait()
-        self.on_finished(job.spec.job_id)
+    def _finish(self, job: JobRecord, action: node_messages.FinishJob) -> None:
+        job.verdict = action.verdict
+        self._reports.pop(job.spec.job_id, None)
+        try:
+            self._close_cycle(job)
+        finally:
+            self.on_finished(job.spec.job_id)
 
     async def _collect(self, job: JobRecord, action: node_messages.CollectEvidence) -> None:
-        evidence = await self.collect_stacks(job, cycle=action.cycle, budget_s=action.budget_s)
+        evidence = await self.collect_stacks(job, cycle=action.cycle, budget_s=action.budget_s, accused=action.accused)
         self._engine.post(node_messages.EvidenceCollected(action.job_id, action.cycle, evidence))
 
-    async def collect_stacks(self, job: JobRecord, *, cycle: int, budget_s: float, rank: int | None = None) -> Evidence:
-        """Stacks of the ranks that run now, within the budget."""
+    async def collect_stacks(
+        self,
+        job: JobRecord,
+        *,
+        cycle: int,
+        budget_s: float,
+        rank: int | None = None,
+        accused: tuple[int, ...] = (),
+    ) -> Evidence:
+        """Stacks of the ranks that run now, the accused ones first, within the budget."""
         first_rank = job.first_rank
         pids = {
             first_rank + local_rank: pid
             for local_rank, pid in sorted(job.pids.items())
-            if job.pids_cycle == cycle and rank in (None, first_rank + local_rank)
+            if job.runs(cycle) and rank in (None, first_rank + local_rank)
         }
 
         async def ask(of_rank: int, timeout_s: float) -> str | None:
@@ -265,7 +284,7 @@ class EnginePerformer:
                 job.spec.job_id, cycle, of_rank - first_rank, timeout_s=timeout_s
             )
 
-        return await self._edges.stacks.collect(pids, ask=ask, budget_s=budget_s)
+        return await self._edges.stacks.collect(pids, ask=ask, budget_s=budget_s, accused=accused)
 
 
 def _nobody(job_id: str) -> None:

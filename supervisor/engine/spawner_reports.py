@@ -18,8 +18,9 @@ NS_PER_S = 1_000_000_000
 class SpawnerReports:
     """Reads the messages of one job's spawner; keeps the record's pids."""
 
-    def __init__(self, job: JobRecord, *, files: JobFiles, workers: Workers, chronicle: Chronicle) -> None:
+    def __init__(self, job: JobRecord, number: int, *, files: JobFiles, workers: Workers, chronicle: Chronicle) -> None:
         self._job = job
+        self._number = number  # of the spawner among those of the job
         self._files = files
         self._workers = workers
         self._chronicle = chronicle
@@ -33,13 +34,13 @@ class SpawnerReports:
                 job.spawner_reason = message.method_reason
                 reason = f"workers are started by {message.method}: {message.method_reason}"
                 self._chronicle.publish(job, JobEvent("spawner_ready", reason, cycle=job.cycle))
-                yield node_messages.SpawnerReady(job_id)
+                yield node_messages.SpawnerReady(job_id, self._number, starts_workers=message.method != "adopt")
             case link.StoreReady():
-                yield from self._store(node_messages.StoreReady(job_id, message.cycle, message.host, message.port))
+                yield node_messages.StoreReady(job_id, message.cycle, message.host, message.port)
             case link.StoreFailed() | link.StoreExited():
-                yield from self._store(node_messages.StoreFailed(job_id, message.cycle, message.reason))
+                yield node_messages.StoreFailed(job_id, message.cycle, message.reason)
             case link.Spawned():
-                if message.cycle == job.pids_cycle:
+                if job.runs(message.cycle):
                     job.pids[message.local_rank] = message.pid
                 self._workers.expect(job_id, message.cycle, message.local_rank, message.pid)
                 yield node_messages.WorkerSpawned(job_id, message.cycle, message.local_rank, message.pid)
@@ -48,7 +49,7 @@ class SpawnerReports:
                     job_id, message.cycle, message.local_rank, message.reason, message.exit_code
                 )
             case link.Exited():
-                if message.cycle == job.pids_cycle:
+                if job.runs(message.cycle):
                     job.pids.pop(message.local_rank, None)
                 yield node_messages.WorkerExited(job_id, message.cycle, self._exit(message))
             case link.Emptied():
@@ -64,22 +65,10 @@ class SpawnerReports:
             case link.Ended():
                 return
 
-    def _store(
-        self, answer: node_messages.StoreReady | node_messages.StoreFailed
-    ) -> Iterator[node_messages.StoreReady | node_messages.StoreFailed]:
-        """What is told of a store that was made ahead is kept until the core asks for it.
-
-        The end of an older store, which may be told after that, must not take its place.
-        """
-        if answer.cycle <= self._job.store_wanted:
-            yield answer
-        else:
-            self._job.store_answer = answer
-
     def _exit(self, message: link.Exited) -> WorkerExit:
         job = self._job
         error, error_at_unix_s = "", None
-        path = job.error_files.get(message.local_rank) if message.cycle == job.pids_cycle else None
+        path = job.error_files.get(message.local_rank) if job.runs(message.cycle) else None
         if path and message.code != 0:
             told = self._files.read_error(path)
             if told is not None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from supervisor.core.cluster import coordinator
+import msgspec
+
+from supervisor.core.cluster import coordinator, endings
 from supervisor.core.cluster import messages as cluster
 from supervisor.core.facts import JobEvent, JobRules, JobState, JobView, Progress, RestartRules, Verdict, WorkerExit
 from supervisor.core.node import messages, node
 
 A = TypeVar("A")
 JOB = "job"
+NOW = -1  # the number of the spawner that lives now
 
 
 def rules(world_size: int = 2, *, max_restarts: int = 3, **changed: object) -> JobRules:
@@ -21,7 +24,9 @@ def rules(world_size: int = 2, *, max_restarts: int = 3, **changed: object) -> J
 class OneNode:
     """`actions` holds what came out since the last `send`, what was said to the coordinator left out."""
 
-    def __init__(self, of: JobRules, *, now_s: float = 0.0) -> None:
+    def __init__(self, of: JobRules, *, now_s: float = 0.0, spawner_obeys: bool = True) -> None:
+        """`spawner_obeys`: it ends as soon as it is told."""
+        self.spawner_obeys = spawner_obeys
         self.rules = of
         self.now_s = now_s
         self.state = node.initial_state("a")
@@ -86,6 +91,8 @@ class OneNode:
         )
 
     def _send(self, event: messages.Event) -> None:
+        if isinstance(event, messages.SpawnerReady | messages.SpawnerLost) and event.number == NOW:
+            event = msgspec.structs.replace(event, number=self.state.jobs[JOB].job.spawners)
         self.state, actions = node.step(self.state, event, now_s=self.now_s)
         for action in actions:
             match action:
@@ -94,32 +101,29 @@ class OneNode:
                     self._coordinate(report)
                 case messages.Publish(event=said):
                     self.events.append(said)
+                case messages.EndSpawner() if self.spawner_obeys:
+                    self.actions.append(action)
+                    self._send(messages.SpawnerLost(JOB, NOW, "the spawner ended as it was told"))
                 case _:
                     self.actions.append(action)
 
     def _coordinate(self, report: cluster.Event) -> None:
-        self.coordinator, orders = coordinator.step(self.coordinator, report, now_s=self.now_s, jitter=0.0)
-        for order in orders:
-            match order:
-                case cluster.OrderCycle(assignment=assignment, reason=reason):
-                    self._send(messages.CycleOrdered(JOB, assignment, reason))
-                case cluster.AnnounceRestart(next_cycle, reason):
-                    self._send(messages.RestartAnnounced(JOB, next_cycle, reason))
-                case cluster.ReachVerdict(verdict):
-                    self._send(messages.VerdictReached(JOB, verdict))
-                case cluster.OrderCall(cycle, members, order):
-                    self._send(messages.CallOrdered(JOB, cycle, members, order))
-                case cluster.OrderRespawn(cycle, members, reason):
-                    self._send(messages.RespawnOrdered(JOB, cycle, members, reason))
-                case cluster.EndCall(cycle, call, stands, reason):
-                    self._send(messages.CallEnded(JOB, cycle, call, stands, reason))
+        if endings.is_over(self.coordinator):
+            self.coordinator = coordinator.initial_state(JOB)
+        self.coordinator, actions = coordinator.step(self.coordinator, report, now_s=self.now_s, jitter=0.0)
+        for action in actions:
+            match action:
+                case cluster.Send("a", order):
+                    self._send(messages.Ordered(JOB, order))
+                case cluster.Send():
+                    raise AssertionError(f"{action} is for a node that nobody knows")
                 case cluster.Publish(event=said):
                     self.events.append(said)
 
 
 def running(of: JobRules) -> OneNode:
     """A job whose first cycle runs."""
-    return OneNode(of).send(messages.SpawnerReady(JOB)).run_cycle(0)
+    return OneNode(of).send(messages.SpawnerReady(JOB, NOW)).run_cycle(0)
 
 
 def in_first_cycle() -> OneNode:

@@ -1,16 +1,17 @@
 """One job on one simulated node: the real node and coordinator in one heap of (time, event), with seeded faults.
 
-The world plays spawner, workers, store, client pages and people. Nothing waits; the same seed gives the same run.
+The world plays spawner, workers, store, client pages and people. The spawner is disobedient: it answers late and out of
+order, falls silent for a while or for good, and now and then can't even be killed. Hung ranks may wake up and exit.
+Nothing waits; the same seed gives the same run.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
+from supervisor.core import job_phases as phases
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster import messages as cluster
 from supervisor.core.facts import (
@@ -18,83 +19,17 @@ from supervisor.core.facts import (
     HangLimits,
     JobEvent,
     JobRules,
-    Progress,
     RestartPolicyName,
     RestartRules,
     StackGroup,
-    Verdict,
     WorkerExit,
 )  # fmt: skip
 from supervisor.core.node import messages, node
+from tests.core.simulated_parts import HEARTBEAT_S, Odds, Record, SimulatedWorker
 
 JOB = "job"
-HEARTBEAT_S = 1.0
 HEARTBEAT_LIMIT_S = 5.0
 END_S = 100_000.0
-
-
-@dataclass
-class Odds:
-    """How likely each fault is, of the thing that it strikes; times are drawn from the seed."""
-
-    spawner_fails: float = 0.05
-    spawner_dies: float = 0.1
-    store_fails: float = 0.05
-    store_dies: float = 0.05
-    spawn_fails: float = 0.03
-    crashes: float = 0.2
-    hangs: float = 0.15
-    ignores_term: float = 0.2
-    stuck: float = 0.03
-    no_evidence: float = 0.2
-    stop: float = 0.1
-    restart: float = 0.1
-    control: float = 0.1
-    early_timer: float = 0.3
-    late_reports: float = 0.3  # of runs, in which reports with an iteration arrive out of order
-
-
-QUIET = Odds(*([0.0] * len(dataclasses.fields(Odds))))
-
-
-@dataclass
-class SimulatedWorker:
-    cycle: int
-    local_rank: int
-    pid: int
-    started_at_s: float
-    alive: bool = True
-    client: bool = False
-    silent_from_s: float | None = None
-    ignores_term: bool = False
-    stuck: bool = False
-    exit_code: int | None = None
-
-    def progress(self, now_s: float) -> Progress:
-        last_s = now_s if self.silent_from_s is None else min(now_s, self.silent_from_s)
-        beats = int((last_s - self.started_at_s) / HEARTBEAT_S)
-        return Progress(
-            initialised_at_s=self.started_at_s,
-            out_of_section_since_s=self.started_at_s,
-            heartbeat_at_s=self.started_at_s + beats * HEARTBEAT_S if beats else None,
-            heartbeats=beats,
-            read_at_s=now_s,
-        )
-
-
-@dataclass
-class Record:
-    """What the checkers look at."""
-
-    published: list[tuple[float, JobEvent]] = field(default_factory=list[tuple[float, JobEvent]])
-    spawned_cycles: list[int] = field(default_factory=list[int])
-    signals: list[tuple[float, messages.SignalWorkers | messages.KillTree]] = field(
-        default_factory=list[tuple[float, messages.SignalWorkers | messages.KillTree]]
-    )
-    verdicts: list[Verdict] = field(default_factory=list[Verdict])
-    faults: list[str] = field(default_factory=list[str])
-    wishes: list[str] = field(default_factory=list[str])
-    complaints: list[str] = field(default_factory=list[str])
 
 
 class World:
@@ -112,15 +47,18 @@ class World:
                 policy=draw.choice(list(RestartPolicyName)), max_restarts=draw.randint(0, 4), max_no_progress_cycles=0
             ),
             rank_termination_signal=draw.choice([9, 15]),
-            completion_grace_s=draw.choice([None, 30.0]),
+            completion_grace_s=draw.choice([None, 40.0]),
         )
         self.late_reports = draw.random() < odds.late_reports
         self.now_s = 0.0
         self.node = node.initial_state("node0")
         self.coordinator = coordinator.initial_state(JOB)
         self.workers: list[SimulatedWorker] = []
+        self.slow_answers = draw.random() < odds.slow_answers
+        self.reports_under_way = 0
         self.spawner = 0  # which one lives; 0: none
         self.spawners = 0
+        self.silent_until_s: dict[int, float] = {}  # by spawner; answers come then
         self.record = Record()
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
@@ -152,6 +90,7 @@ class World:
             elif self._heap:
                 self.now_s, _, what = heapq.heappop(self._heap)
                 what()
+                self._check_deadline()
                 if self.chance(self.odds.early_timer):
                     self._early_timer()
             else:
@@ -161,6 +100,16 @@ class World:
                 self.record.complaints.append("the job does not end")
                 break
         return self.record
+
+    def _check_deadline(self) -> None:
+        """Where it is not the training that is waited for, something has a deadline."""
+        phase = self.node.jobs[JOB].job.phase
+        timers = (node.next_deadline_s(self.node), coordinator.next_deadline_s(self.coordinator))
+        is_training = isinstance(phase, phases.Running) and any(worker.alive for worker in self.workers)
+        if self.record.verdicts or self.reports_under_way or is_training or any(each is not None for each in timers):
+            return
+        if not isinstance(phase, phases.Running):  # A rank that has just ended is told of at once.
+            self.record.complaints.append(f"{phase} waits without a deadline at {self.now_s:.1f} s")
 
     def _early_timer(self) -> None:
         deadline_s = node.next_deadline_s(self.node)
@@ -176,28 +125,28 @@ class World:
         for action in actions:
             self.perform(action)
 
+    def _deliver(self, report: cluster.Event) -> None:
+        self.reports_under_way -= 1
+        self.report(report)
+
     def report(self, event: cluster.Event) -> None:
         jitter = self.random.random()
         self.coordinator, actions = coordinator.step(self.coordinator, event, now_s=self.now_s, jitter=jitter)
         for action in actions:
             match action:
-                case cluster.OrderCycle(assignment=assignment, reason=reason):
-                    self.tell(messages.CycleOrdered(JOB, assignment, reason))
-                case cluster.AnnounceRestart(next_cycle, reason):
-                    self.tell(messages.RestartAnnounced(JOB, next_cycle, reason))
-                case cluster.ReachVerdict(verdict):
-                    self.tell(messages.VerdictReached(JOB, verdict))
-                case cluster.OrderCall() | cluster.OrderRespawn() | cluster.EndCall():
-                    raise AssertionError("no rank of this simulation has a Wrapper")
+                case cluster.Send("node0", order):
+                    self.tell(messages.Ordered(JOB, order))
+                case cluster.Send():
+                    raise AssertionError(f"{action} is for a node that nobody knows")
                 case cluster.Publish(event=said):
                     self.record.published.append((self.now_s, said))
 
     def perform(self, action: messages.Action) -> None:
         match action:
-            case messages.StartSpawner():
-                self._start_spawner()
-            case messages.PrepareStore(cycle=cycle):
-                self._by_spawner(lambda: self._serve_store(cycle))
+            case messages.StartSpawner() | messages.EndSpawner() | messages.KillSpawner() | messages.PrepareStore():
+                self._perform_by_spawner(action)
+            case messages.ForkAhead():
+                pass
             case messages.SpawnWorkers():
                 self._spawn(action)
             case messages.RespawnWorkers() | messages.TellRanks():
@@ -208,8 +157,6 @@ class World:
             case messages.KillTree(cycle=cycle):
                 self.record.signals.append((self.now_s, action))
                 self._by_spawner(lambda: self._kill_tree(cycle))
-            case messages.EndSpawner():
-                self._lose_spawner()
             case messages.ReadProgress(local_rank=local_rank):
                 self._read(local_rank)
             case messages.CollectEvidence():
@@ -221,37 +168,86 @@ class World:
                 self._check_hang(event)
             case messages.TellCoordinator(report=report):
                 late = self.late_reports and isinstance(report, cluster.JobOpened | cluster.NodeFailed)
-                self.after(0.5 if late else 0.0, lambda: self.report(report))
+                self.reports_under_way += 1
+                self.after(0.5 if late else 0.0, lambda: self._deliver(report))
             case messages.FinishJob(verdict=verdict):
                 self.record.verdicts.append(verdict)
 
     # --- what the spawner does
 
-    def _by_spawner(self, what: Callable[[], None]) -> None:
-        spawner = self.spawner
-        self.after(0.01, lambda: what() if spawner and spawner == self.spawner else None)
+    def _perform_by_spawner(
+        self, action: messages.StartSpawner | messages.EndSpawner | messages.KillSpawner | messages.PrepareStore
+    ) -> None:
+        match action:
+            case messages.StartSpawner(number=number):
+                self._start_spawner(number)
+            case messages.PrepareStore(cycle=cycle):
+                self._by_spawner(lambda: self._serve_store(cycle))
+            case messages.EndSpawner():
+                number = self.spawner
+                self._by_spawner(lambda: self._end_spawner(number, "it ended as it was told"))
+            case messages.KillSpawner():
+                self._kill_spawner_on_order(self.spawners)
 
-    def _start_spawner(self) -> None:
-        self.spawners += 1
-        number = self.spawners
+    def _by_spawner(self, what: Callable[[], None]) -> None:
+        """What the living spawner does, as soon as it does anything."""
+        spawner = self.spawner
+        delay_s = self.random.uniform(0.0, 2.0) if self.slow_answers else 0.01
+
+        def do() -> None:
+            if not spawner or spawner != self.spawner:
+                return
+            silent_until_s = self.silent_until_s.get(spawner, 0.0)
+            if silent_until_s > self.now_s:
+                if silent_until_s < END_S:
+                    self.after(silent_until_s - self.now_s + delay_s, do)
+            else:
+                what()
+
+        self.after(delay_s, do)
+
+    def _start_spawner(self, number: int) -> None:
+        self.spawners = number
 
         def ready() -> None:
+            if number != self.spawners or self.spawner < 0:
+                return
             if self.chance(self.odds.spawner_fails):
                 self.record.faults.append("spawner failed")
-                self.tell(messages.SpawnerLost(JOB, "it exited with code 1"))
+                self.tell(messages.SpawnerLost(JOB, number, "it exited with code 1"))
                 return
             self.spawner = number
-            self.tell(messages.SpawnerReady(JOB))
+            self.tell(messages.SpawnerReady(JOB, number))
             if self.chance(self.odds.spawner_dies):
-                self.after(self.random.uniform(0, 60), lambda: self._kill_spawner(number))
+                self.after(self.random.uniform(0, 60), lambda: self._die(number))
+            elif self.chance(self.odds.silent):
+                self.after(self.random.uniform(0, 60), lambda: self._silence(number))
 
         self.soon(ready)
 
-    def _kill_spawner(self, number: int) -> None:
-        if self.spawner == number and not self.record.verdicts:
-            self._lose_spawner()
+    def _silence(self, number: int) -> None:
+        """SIGSTOP, or a file system that never answers."""
+        if self.spawner == number:
+            self.record.faults.append("spawner silent")
+            wakes = self.chance(self.odds.wakes)
+            self.silent_until_s[number] = self.now_s + self.random.uniform(0, 60) if wakes else END_S
+
+    def _die(self, number: int) -> None:
+        if self.spawner == number:
             self.record.faults.append("spawner died")
-            self.tell(messages.SpawnerLost(JOB, "it was killed by SIGKILL"))
+            self._end_spawner(number, "it was killed by SIGKILL")
+
+    def _kill_spawner_on_order(self, number: int) -> None:
+        is_silent = self.silent_until_s.get(number, 0.0) > self.now_s
+        if is_silent and self.chance(self.odds.unkillable):
+            self._lose_spawner()  # Its workers die, it stays in the kernel and says nothing.
+            return
+        self.after(0.01, lambda: self._end_spawner(number, "it was killed as ordered"))
+
+    def _end_spawner(self, number: int, reason: str) -> None:
+        if number == self.spawners and self.spawner in (0, number):
+            self._lose_spawner()
+            self.tell(messages.SpawnerLost(JOB, number, reason))
 
     def _lose_spawner(self) -> None:
         self.spawner = 0
@@ -321,12 +317,17 @@ class World:
         if worker.alive:
             self.record.faults.append("hang")
             worker.silent_from_s = self.now_s
+            if self.chance(self.odds.hang_ends) and not worker.stuck:
+                # Around the moment at which the hang is found.
+                self.after(HEARTBEAT_LIMIT_S + self.random.uniform(-1.0, 1.0), lambda: self._exit(worker, code=0))
 
     def _exit(self, worker: SimulatedWorker, *, code: int | None = None, signal: int | None = None) -> None:
         if not worker.alive:
             return
         worker.alive = False
         worker.exit_code = code
+        seen = messages.WorkerEndSeen(JOB, worker.cycle, worker.local_rank)
+        self.soon(lambda: self.tell(seen))
         known = WorkerExit(worker.local_rank, worker.local_rank, worker.pid, code, signal, self.now_s)
         self._by_spawner(lambda: self.tell(messages.WorkerExited(JOB, worker.cycle, known)))
         if self.chance(0.5):

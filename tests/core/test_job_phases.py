@@ -19,10 +19,10 @@ VERDICT = Verdict(JobState.FAILED, 1, "x")
         (phases.Finished(), "running", "running"),
         (phases.Stopping(phases.Rejoin(announced=True)), "restarting", "restarting"),
         (phases.Stopping(phases.StartNext(Assignment(1), "x")), "restarting", "restarting"),
-        (phases.Stopping(phases.Finish(VERDICT)), "stopping", "stopping"),
-        (phases.Stopping(phases.FinishStopped(15, "x")), "stopping", "stopping"),
+        (phases.Stopping(phases.Leave()), "stopping", "stopping"),
         (phases.Down(), "restarting", "restarting"),
-        (phases.AwaitingVerdict(VERDICT), "stopping", "stopping"),
+        (phases.Stopped(), "stopping", "stopping"),
+        (phases.Closing(VERDICT), "failed", "failed"),
         (phases.Ended(VERDICT), "failed", "failed"),
     ],
 )

@@ -1,7 +1,7 @@
-"""Sentences about wishes and limits; verdicts of stops."""
+"""Sentences about wishes and limits."""
 
-from supervisor.core.facts import HangLimits, JobState, Verdict
-from supervisor.core.job_sentences import control_sentence, limits_sentence, stopped_verdict
+from supervisor.core.facts import HangLimits
+from supervisor.core.job_sentences import control_sentence, limits_sentence
 
 
 def test_control() -> None:
@@ -16,9 +16,3 @@ def test_limits() -> None:
     assert limits_sentence(limits) == (
         "first heartbeat 60.0 s, heartbeat 12.5 s, section 'step' 3.0 s, section 'save' off, outside of sections off"
     )
-
-
-def test_stops() -> None:
-    assert stopped_verdict(0, "by kim", all_succeeded=True) == Verdict(JobState.STOPPED, 1, "by kim")
-    assert stopped_verdict(15, "signalled", all_succeeded=False) == Verdict(JobState.STOPPED, 143, "signalled")
-    assert stopped_verdict(15, "signalled", all_succeeded=True).exit_code == 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal as signals
 
-from supervisor.core.facts import WorkerExit
-from supervisor.core.root_cause import root_cause
+from supervisor.core.facts import Cause, WorkerExit
+from supervisor.core.root_cause import first_cause, root_cause
 from supervisor.core.workers import Worker
 
 ABORT, KILL = int(signals.SIGABRT), int(signals.SIGKILL)
@@ -20,8 +20,8 @@ def failed(
 
 
 def named(*workers: Worker, first: int | None = 0) -> int | None:
-    sentence = root_cause(workers, first)
-    return int(sentence.split()[1]) if sentence else None
+    cause = root_cause(workers, first)
+    return int(cause.sentence.split()[1]) if cause is not None else None
 
 
 def test_nobody_failed() -> None:
@@ -50,4 +50,24 @@ def test_a_sudden_death_stands_for_itself() -> None:
 
 
 def test_a_worker_that_was_not_started() -> None:
-    assert root_cause((Worker(0, 0, not_started="rank 0 was not started: x"),), 0) == "rank 0 was not started: x"
+    cause = Cause("rank 0 was not started: x")
+    assert root_cause((Worker(0, 0, not_started=cause.sentence),), 0) == cause
+
+
+# --- over all nodes ------------------------------------------------------------------------------------------------
+
+SEEN, OLDER = Cause("rank 0 lost its peer", 12.0), Cause("rank 3 raised", 11.0)
+UNDATED = Cause("rank 1 was killed by SIGKILL")
+
+
+def test_the_oldest_error_file_of_all_nodes_wins() -> None:
+    assert first_cause((SEEN, OLDER), SEEN.sentence) == OLDER
+    assert first_cause((SEEN, UNDATED), SEEN.sentence) == SEEN
+
+
+def test_a_death_that_left_no_file_stands_for_itself() -> None:
+    assert first_cause((OLDER, UNDATED), UNDATED.sentence) == UNDATED
+
+
+def test_without_any_report_nothing_is_known() -> None:
+    assert first_cause((), "rank 0 failed") is None

@@ -15,6 +15,7 @@ from holdfast_wire import spawner_link as link
 from supervisor.config import JobSpec
 from supervisor.core.calls.words import ToRank
 from supervisor.core.facts import Evidence, HangLimits, Progress, StackGroup
+from supervisor.edges.peers.local_peers import LocalPeers
 from supervisor.engine.chronicle import Chronicle
 from supervisor.engine.desk import Desk
 from supervisor.engine.job_book import JobRecord
@@ -151,6 +152,7 @@ class ObedientSpawner:
         self.silent: set[type] = set()
         self.living: set[tuple[int, int]] = set()
         self.ended = anyio.Event()
+        self.why = "the spawner ended as it was told"
 
     def send(self, message: link.ToSpawner) -> None:
         self.heard.append(message)
@@ -176,6 +178,7 @@ class ObedientSpawner:
                         self.exit(cycle, local_rank, signal=message.signal)
 
     def kill(self, reason: str) -> None:
+        self.why = reason
         self.ended.set()
 
     def whereabouts(self) -> str:
@@ -205,7 +208,7 @@ class FakeSpawners:
         on_started(spawner)
         on_message(link.Ready(spawner.pid, 1, "3.11", "fork", "it is a test", (), ""))
         await spawner.ended.wait()
-        return "the spawner was lost"
+        return spawner.why
 
 
 class World:
@@ -235,6 +238,7 @@ class World:
                 stacks=self.stacks,
                 tokens=self.tokens,
                 files=self.files,
+                peers=LocalPeers(node_name="n0", post=self.engine.post),
                 planner=WorkerPlanner(console=Console(), worker_socket="/s/worker.sock"),
             ),
             jobs=self.jobs,

@@ -1,17 +1,23 @@
-"""What nodes tell the coordinator of a job, and what it orders: the vocabulary of coordinator.py, one for each job."""
+"""What nodes report to the coordinator of a job: the vocabulary of coordinator.py, one for each job.
+
+What it orders is in core/orders.py.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.calls.words import Told, ToRank
-from supervisor.core.facts import Assignment, JobEvent, RestartRules, Verdict
+from supervisor.core.calls.words import Told
+from supervisor.core.facts import Cause, Evidence, JobEvent, JobRules
+from supervisor.core.orders import Order
 
 
 class JobOpened(msgspec.Struct, frozen=True):
-    rules: RestartRules
-    local_world_size: int
-    iteration: int | None = None  # training iteration in the checkpoint file at the start; None: unknown
+    """The job was submitted on this node, whose spawner is being started."""
+
+    node: str
+    rules: JobRules
+    training_iteration: int | None = None  # in the checkpoint file at the start; None: unknown
 
 
 class NodeJoined(msgspec.Struct, frozen=True):
@@ -19,6 +25,7 @@ class NodeJoined(msgspec.Struct, frozen=True):
 
     node: str
     cycle: int  # the last cycle it ran; -1 before the first
+    cause: Cause | None = None  # of the failure that came first among its workers
 
 
 class NodeFailed(msgspec.Struct, frozen=True):
@@ -27,9 +34,10 @@ class NodeFailed(msgspec.Struct, frozen=True):
     node: str
     cycle: int
     reason: str
-    iteration: int | None = None  # from the checkpoint file; the node's engine reads it as it sends the report
+    training_iteration: int | None = None  # from the checkpoint file, read as the report is sent
     restart_allowed: bool = True  # False: budget and policy are not asked (shutdown requested by the workload)
     exit_code: int = 1
+    first_failure: str = ""  # the part of `reason` that names a worker; its end may be the echo of another's
 
 
 class NodeSucceeded(msgspec.Struct, frozen=True):
@@ -40,12 +48,50 @@ class NodeSucceeded(msgspec.Struct, frozen=True):
     lost: tuple[int, ...] = ()  # ranks that a wrapped call has gone on without
 
 
+class NodeStopped(msgspec.Struct, frozen=True):
+    """Nothing of the job runs on the node any more (answer to WindDown)."""
+
+    node: str
+    all_succeeded: bool
+    cause: Cause | None = None
+
+
+class VerdictTaken(msgspec.Struct, frozen=True):
+    """The node knows how the job ended (answer to Conclude)."""
+
+    node: str
+
+
+class StoreServed(msgspec.Struct, frozen=True):
+    """The node of group rank 0 serves the store of the cycle here."""
+
+    node: str
+    cycle: int
+    host: str
+    port: int
+
+
 class CallReport(msgspec.Struct, frozen=True):
     """What the ranks of a node have to say of their wrapped call, in order."""
 
     node: str
     cycle: int
     told: tuple[Told, ...]
+
+
+class StacksWanted(msgspec.Struct, frozen=True):
+    """A node has found ranks that hang and waits for the evidence before it ends them."""
+
+    node: str
+    cycle: int
+    accused: tuple[int, ...]  # global ranks
+    budget_s: float
+
+
+class StacksTaken(msgspec.Struct, frozen=True):
+    node: str
+    cycle: int
+    evidence: Evidence
 
 
 class NodeExcluded(msgspec.Struct, frozen=True):
@@ -55,13 +101,14 @@ class NodeExcluded(msgspec.Struct, frozen=True):
     reason: str
 
 
-class StopOrdered(msgspec.Struct, frozen=True):
-    """A person or a signal ends the job with this verdict once the workers are down."""
+class StopAsked(msgspec.Struct, frozen=True):
+    """A person, or a signal to a launcher, ends the job. signal 0: a command."""
 
-    verdict: Verdict
+    reason: str
+    signal: int
 
 
-class RestartOrdered(msgspec.Struct, frozen=True):
+class RestartAsked(msgspec.Struct, frozen=True):
     """A person asks for a new cycle; no unit of the budget is used."""
 
     reason: str
@@ -72,55 +119,27 @@ class DeadlineReached(msgspec.Struct, frozen=True):
 
 
 Event = (
-    JobOpened | NodeJoined | NodeFailed | NodeSucceeded | CallReport | NodeExcluded | StopOrdered | RestartOrdered
-    | DeadlineReached
+    JobOpened | NodeJoined | NodeFailed | NodeSucceeded | NodeStopped | VerdictTaken | StoreServed | CallReport
+    | StacksWanted | StacksTaken | NodeExcluded | StopAsked | RestartAsked | DeadlineReached
 )  # fmt: skip
 
 
-class OrderCycle(msgspec.Struct, frozen=True):
-    """The rendezvous is complete: `node` runs this part of the cycle."""
+class Reported(msgspec.Struct, frozen=True):
+    """A report on its way, with the job that it is about."""
+
+    job_id: str
+    report: Event
+
+
+class Send(msgspec.Struct, frozen=True):
+    """An order to one node. It leaves through the peers, to this node as to any other."""
 
     node: str
-    assignment: Assignment
-    reason: str
-
-
-class AnnounceRestart(msgspec.Struct, frozen=True):
-    """All nodes stop their workers and join again."""
-
-    next_cycle: int
-    reason: str
-
-
-class OrderCall(msgspec.Struct, frozen=True):
-    """To these ranks of the cycle, on whichever nodes they are."""
-
-    cycle: int
-    members: tuple[int, ...]
-    order: ToRank
-
-
-class OrderRespawn(msgspec.Struct, frozen=True):
-    """New processes for these ranks, each on its node."""
-
-    cycle: int
-    members: tuple[int, ...]
-    reason: str
-
-
-class EndCall(msgspec.Struct, frozen=True):
-    cycle: int
-    call: int
-    stands: bool
-    reason: str
-
-
-class ReachVerdict(msgspec.Struct, frozen=True):
-    verdict: Verdict
+    order: Order
 
 
 class Publish(msgspec.Struct, frozen=True):
     event: JobEvent
 
 
-Action = OrderCycle | AnnounceRestart | OrderCall | OrderRespawn | EndCall | ReachVerdict | Publish
+Action = Send | Publish

@@ -1,7 +1,8 @@
 """What is done about ranks that hang, from the first verdict to the fault?
 
-Evidence first: nothing is signalled before the stacks of all ranks are there, or late. Then the hung ranks get their
-termination signal, and the job hears of one fault, however many ranks hang and whatever fails meanwhile.
+Evidence first: nothing is signalled before the stacks of all ranks, on all nodes, are there or late; the coordinator
+collects them (cluster/evidence.py). Then the hung ranks get their termination signal, and the job hears of one fault,
+however many ranks hang and whatever fails meanwhile.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from supervisor.core import workers as group
 from supervisor.core.facts import JobEvent, JobRules
 from supervisor.core.node import messages as node_messages
 
-EVIDENCE_MARGIN_S = 0.1  # beyond the budget, for an answer that is under way
+EVIDENCE_MARGIN_S = 0.2  # beyond the budget, for the coordinator's word: it gives the nodes 0.1 s itself
 ESCALATION_S = 2.0  # from a termination signal other than SIGKILL to SIGKILL
 RANKS_NAMED_MAX = 4
 
@@ -65,13 +66,23 @@ class WorkersEnding(msgspec.Struct, frozen=True):
     """The node has begun to end all workers, for whatever reason."""
 
 
-Event = RankHung | WorkersEnding | group.RankExited | node_messages.EvidenceCollected | node_messages.DeadlineReached
+class EvidenceTaken(msgspec.Struct, frozen=True):
+    """The coordinator has the stacks, or goes on without."""
+
+
+Event = RankHung | WorkersEnding | group.RankExited | EvidenceTaken | node_messages.DeadlineReached
 
 # --- actions -------------------------------------------------------------------------------------------------------
 
+
+class WantStacks(msgspec.Struct, frozen=True):
+    """Asks the coordinator for the stacks of all ranks, this one's first; answered by EvidenceTaken, or not."""
+
+    local_rank: int
+
+
 Action = (
-    group.HangFound | group.HangEnded | group.HangFaulted | group.KillRanks
-    | node_messages.CollectEvidence | node_messages.Publish
+    group.HangFound | group.HangEnded | group.HangFaulted | group.KillRanks | WantStacks | node_messages.Publish
 )  # fmt: skip
 Outcome = tuple[State, tuple[Action, ...]]
 
@@ -90,14 +101,10 @@ def step(state: State, event: Event, *, now_s: float, cycle: int, rules: JobRule
             return Over(), ()
         case group.RankExited():
             return _exited(state, event, cycle, rules)
-        case node_messages.EvidenceCollected():
-            said = _stacks(event, cycle, rules)
-            if not isinstance(state, Examining):
-                return state, (said,)  # Late, but still what a person wants to read.
-            state, actions = _end(state.hung, now_s, rules)
-            return state, (said, *actions)
+        case EvidenceTaken():
+            return _end(state.hung, now_s, rules) if isinstance(state, Examining) else (state, ())
         case node_messages.DeadlineReached():
-            return _pass_deadline(state, now_s, cycle, rules)
+            return _pass_deadline(state, now_s, rules)
         case _:
             assert_never(event)
 
@@ -120,9 +127,8 @@ def _hung(state: State, event: RankHung, now_s: float, cycle: int, rules: JobRul
             if rules.evidence_budget_s <= 0:
                 state, actions = _end((found,), now_s, rules)
                 return state, (said, group.HangFound(found.sentence), *actions)
-            collect = node_messages.CollectEvidence(rules.job_id, cycle, rules.evidence_budget_s)
             state = Examining((found,), now_s + rules.evidence_budget_s + EVIDENCE_MARGIN_S)
-            return state, (said, group.HangFound(found.sentence), collect)
+            return state, (said, group.HangFound(found.sentence), WantStacks(event.local_rank))
         case Examining(hung, until_s):
             return Examining((*hung, found), until_s), (said,)
         case Ending() | Over():
@@ -152,13 +158,10 @@ def _exited(state: State, event: group.RankExited, cycle: int, rules: JobRules) 
             assert_never(state)
 
 
-def _pass_deadline(state: State, now_s: float, cycle: int, rules: JobRules) -> Outcome:
+def _pass_deadline(state: State, now_s: float, rules: JobRules) -> Outcome:
     match state:
         case Examining(hung, until_s) if now_s >= until_s:
-            text = f"no stacks came within {rules.evidence_budget_s} s; going on without"
-            said = node_messages.Publish(rules.job_id, JobEvent("stacks_missing", text, cycle))
-            state, actions = _end(hung, now_s, rules)
-            return state, (said, *actions)
+            return _end(hung, now_s, rules)
         case Ending(hung, _, until_s) if now_s >= until_s:
             return Over(), (group.HangFaulted(_reason(hung)),)
         case Quiet() | Examining() | Ending() | Over():
@@ -181,13 +184,3 @@ def _reason(hung: tuple[HungRank, ...]) -> str:
     named = "; ".join(each.sentence for each in hung[:RANKS_NAMED_MAX])
     more = len(hung) - RANKS_NAMED_MAX
     return f"{named}; and {more} more hung" if more > 0 else named
-
-
-def _stacks(event: node_messages.EvidenceCollected, cycle: int, rules: JobRules) -> Action:
-    evidence = event.evidence
-    text = evidence.summary() or "no stacks could be taken"
-    if evidence.notes:
-        text += f" ({'; '.join(evidence.notes)})"
-    details = tuple((f"ranks {', '.join(map(str, each.ranks))}", each.stack) for each in evidence.groups)
-    details += (("source", evidence.source), ("took_s", f"{evidence.took_s:.3f}"))
-    return node_messages.Publish(rules.job_id, JobEvent("stacks_collected", text, cycle, details=details))

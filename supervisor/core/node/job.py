@@ -2,8 +2,8 @@
 
 The life of a job on one node: a spawner, a rendezvous, a store, workers, and after a fault the same again, until the
 coordinator says how it ends. The node reports a fault first and then stops its workers, without waiting for an answer:
-a group that has lost a worker is lost either way. Budgets and restarts are the coordinator's business. Its phases are
-in job_phases.py, the ways from one to the next in job_moves.py.
+a group that has lost a worker is lost either way. Budgets, restarts, stops and the verdict are the coordinator's
+business. The phases are in job_phases.py, the ways from one to the next in job_moves.py.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core import job_phases as phases
+from supervisor.core import orders
 from supervisor.core import workers as group
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import JobEvent, JobRules, Verdict
 from supervisor.core.job_phases import State
-from supervisor.core.job_sentences import control_sentence, limits_sentence, stopped_verdict, succeeded_sentence
+from supervisor.core.job_sentences import control_sentence, limits_sentence, succeeded_sentence
 from supervisor.core.node import job_moves as moves
 from supervisor.core.node import messages as node_messages
-
-SAME_SIGNAL_S = 0.1  # signals this close are one request: timeout(1) and systemd send two at once
 
 Event = (
     node_messages.SpawnerReady | node_messages.SpawnerLost | node_messages.StoreReady | node_messages.StoreFailed
     | node_messages.StopRequested | node_messages.RestartRequested
-    | node_messages.CycleOrdered | node_messages.RestartAnnounced | node_messages.VerdictReached
+    | orders.StartCycle | orders.JoinAgain | orders.UseStore | orders.WindDown | orders.Conclude
     | node_messages.ControlRequested | node_messages.LimitsCalculated
     | group.GroupReport | group.HangReport
 )  # fmt: skip
@@ -39,32 +38,37 @@ def open_job(rules: JobRules, *, node: str) -> Outcome:
     """A job was submitted."""
     job_id = rules.job_id
     workers = "1 worker" if rules.local_world_size == 1 else f"{rules.local_world_size} workers"
-    state = State(node, rules, phases.Pending(), reason="the spawner is being started", has_spawner=True)
+    state, start = moves.start_spawner(State(node, rules, phases.Pending()), "the spawner is being started")
     return state, (
         moves.say(state, "job_submitted", f"job {job_id} with {workers} on {node} was submitted"),
-        moves.tell(state, cluster_messages.JobOpened(rules.restart, rules.local_world_size)),
-        node_messages.StartSpawner(job_id),
+        moves.tell(state, cluster_messages.JobOpened(node, rules)),
+        *start,
     )
 
 
 def step(state: State, event: Event, *, now_s: float) -> Outcome:  # noqa: C901 - one line for each event
     if isinstance(state.phase, phases.Ended):
         return state, ()
+    if isinstance(state.phase, phases.Closing):  # Only its spawner is left.
+        lost = isinstance(event, node_messages.SpawnerLost)
+        return moves.finish(_without_spawner(state), state.phase.verdict) if lost else (state, ())
     match event:
         case node_messages.SpawnerReady():
             return moves.join(state) if isinstance(state.phase, phases.Pending) else (state, ())
         case node_messages.SpawnerLost(reason=reason):
             return _spawner_lost(state, reason)
-        case node_messages.CycleOrdered():
-            return _cycle_ordered(state, event, now_s)
+        case orders.StartCycle():
+            return _start_cycle(state, event, now_s)
+        case orders.UseStore(cycle, host, port):
+            return moves.use_store(state, host, port) if cycle == state.cycle else (state, ())
         case node_messages.StoreReady():
             return _store_ready(state, event)
-        case node_messages.StoreFailed(reason=reason):
-            return _store_failed(state, reason)
+        case node_messages.StoreFailed():
+            return _store_failed(state, event)
         case group.WorkersRun():
             return _workers_run(state)
         case group.WorkersFaulted(reason, of_call):
-            return _workers_faulted(state, reason, is_hang=False, first_failure="" if of_call else reason)
+            return _workers_faulted(state, reason, first_failure="" if of_call else reason)
         case group.WorkersSucceeded(lost):
             return _workers_succeeded(state, lost)
         case group.WorkersGone():
@@ -72,17 +76,19 @@ def step(state: State, event: Event, *, now_s: float) -> Outcome:  # noqa: C901 
         case group.HangFound(reason):
             return msgspec.structs.replace(state, hang=reason, reason=reason), ()
         case group.HangEnded(reason):
-            return msgspec.structs.replace(state, hang="", reason=reason), ()
+            return _hang_ended(state, reason)
         case group.HangFaulted(reason):
-            return _workers_faulted(state, reason, is_hang=True, first_failure="")
+            return _hang_faulted(state, reason)
         case group.RankExited():
             return state, ()
-        case node_messages.RestartAnnounced():
-            return _restart_announced(state, event)
-        case node_messages.VerdictReached(verdict=verdict):
-            return _verdict_reached(state, verdict)
+        case orders.JoinAgain():
+            return _join_again(state, event)
+        case orders.WindDown():
+            return _wind_down(state, event)
+        case orders.Conclude(verdict):
+            return _conclude(state, verdict)
         case node_messages.StopRequested():
-            return _stop_requested(state, event, now_s)
+            return _stop_requested(state, event)
         case node_messages.RestartRequested(reason=reason):
             return _restart_requested(state, reason)
         case node_messages.ControlRequested():
@@ -94,14 +100,18 @@ def step(state: State, event: Event, *, now_s: float) -> Outcome:  # noqa: C901 
 
 
 def next_deadline_s(state: State) -> float | None:
-    """A job waits for others, never for the clock: whoever must not take for ever has a deadline of its own."""
+    """A job waits for others, never for the clock.
+
+    What its spawner owes it has deadlines in spawner_watch.py, what its workers do in worker_group.py, what the other
+    nodes do in the coordinator.
+    """
     return None
 
 
 # --- towards a cycle -----------------------------------------------------------------------------------------------
 
 
-def _cycle_ordered(state: State, event: node_messages.CycleOrdered, now_s: float) -> Outcome:
+def _start_cycle(state: State, event: orders.StartCycle, now_s: float) -> Outcome:
     if event.assignment.cycle <= state.cycle:
         return state, ()
     match state.phase:
@@ -118,19 +128,35 @@ def _cycle_ordered(state: State, event: node_messages.CycleOrdered, now_s: float
             state = msgspec.structs.replace(state, cycle=event.assignment.cycle, assignment=event.assignment)
             state, told = moves.report(state, f"node {state.node} cannot start cycle {state.cycle}: it has no spawner")
             return state, (told,)
-        case phases.AwaitingVerdict() | phases.Stopping() | phases.Ended():
+        case phases.Stopped() | phases.Stopping() | phases.Closing() | phases.Ended():
             return state, ()  # The job ends here, and the coordinator is being told.
         case _:
             assert_never(state.phase)
 
 
 def _store_ready(state: State, event: node_messages.StoreReady) -> Outcome:
+    """It may be the store of the next cycle, which was asked for ahead."""
+    if state.store is None or state.store.cycle != event.cycle:
+        return state, ()
+    state = msgspec.structs.replace(state, store=phases.Store(event.cycle, event.host, event.port))
+    return moves.use_store(state, event.host, event.port) if event.cycle == state.cycle else (state, ())
+
+
+def _store_failed(state: State, event: node_messages.StoreFailed) -> Outcome:
+    if state.store is not None and state.store.cycle == event.cycle:
+        state = msgspec.structs.replace(state, store=None)
+    if event.cycle != state.cycle:
+        return state, ()  # Asked for ahead: what is short while the old workers live may be there later. Asked again.
     match state.phase:
-        case phases.AwaitingStore(assignment):
-            start = group.StartWorkers(assignment, event.host, event.port)
-            return moves.enter(state, phases.Starting(), state.reason), (start,)
+        case phases.AwaitingStore() | phases.Starting() | phases.Running() if not state.hang:
+            text = f"the store of cycle {state.cycle} failed: {event.reason}"
+            state, actions = moves.fault(state, text)
+            return state, (moves.say(state, "store_failed", text), *actions)
+        case phases.Starting() | phases.Running():
+            text = f"the store of cycle {state.cycle} failed: {event.reason}"
+            return msgspec.structs.replace(state, echo=state.echo or text), ()
         case _:
-            return state, ()
+            return state, ()  # Ended on purpose, or part of a fault that is known.
 
 
 def _workers_run(state: State) -> Outcome:
@@ -144,7 +170,7 @@ def _workers_run(state: State) -> Outcome:
 
 
 def _spawner_lost(state: State, reason: str) -> Outcome:
-    state = msgspec.structs.replace(state, has_spawner=False)
+    state = _without_spawner(state)
     text = f"the spawner was lost: {reason}"
     said = moves.say(state, "spawner_lost", text)
     match state.phase:
@@ -156,30 +182,39 @@ def _spawner_lost(state: State, reason: str) -> Outcome:
             state = moves.enter(state, phases.Stopping(phases.Rejoin(announced=False)), state.reason)
             return state, (said, told, group.LoseWorkers())
         case phases.Finished():
-            return state, (said,)  # The work is done; nothing of it can be lost any more.
+            return state, (said, group.LoseWorkers())  # The work is done; nothing of it can be lost any more.
         case phases.Stopping():
             return state, (said, group.LoseWorkers())  # Belongs to the round that is under way.
-        case phases.Down() | phases.AwaitingVerdict() | phases.Ended():
+        case phases.Down() | phases.Stopped() | phases.Closing() | phases.Ended():
             return state, ()
         case _:
             assert_never(state.phase)
 
 
-def _store_failed(state: State, reason: str) -> Outcome:
-    match state.phase:
-        case phases.AwaitingStore() | phases.Starting() | phases.Running() if not state.hang:
-            text = f"the store of cycle {state.cycle} failed: {reason}"
-            state, actions = moves.fault(state, text)
-            return state, (moves.say(state, "store_failed", text), *actions)
-        case _:
-            return state, ()  # Ended on purpose, or part of a fault that is known.
+def _without_spawner(state: State) -> State:
+    """Its store dies with it."""
+    return msgspec.structs.replace(state, has_spawner=False, store=None)
 
 
-def _workers_faulted(state: State, reason: str, *, is_hang: bool, first_failure: str) -> Outcome:
-    is_echo = bool(state.hang) and not is_hang  # A hang is being dealt with, and it came first.
-    if is_echo or not isinstance(state.phase, phases.Starting | phases.Running):
+def _workers_faulted(state: State, reason: str, *, first_failure: str) -> Outcome:
+    if not isinstance(state.phase, phases.Starting | phases.Running):
         return state, ()
+    if state.hang:  # A hang is being dealt with, and it came first.
+        return msgspec.structs.replace(state, echo=state.echo or reason), ()
     return moves.fault(msgspec.structs.replace(state, first_failure=first_failure), reason)
+
+
+def _hang_faulted(state: State, reason: str) -> Outcome:
+    if not isinstance(state.phase, phases.Starting | phases.Running):
+        return state, ()
+    return moves.fault(msgspec.structs.replace(state, first_failure=""), reason)
+
+
+def _hang_ended(state: State, reason: str) -> Outcome:
+    """There was no hang; what failed meanwhile was no echo of it but the fault."""
+    echo = state.echo
+    state = msgspec.structs.replace(state, hang="", echo="", reason=reason)
+    return _workers_faulted(state, echo, first_failure=echo) if echo else (state, ())
 
 
 def _workers_succeeded(state: State, lost: tuple[int, ...]) -> Outcome:
@@ -191,94 +226,78 @@ def _workers_succeeded(state: State, lost: tuple[int, ...]) -> Outcome:
             return state, ()
 
 
-# --- what the coordinator and people want ---------------------------------------------------------------------------
+# --- what the coordinator wants --------------------------------------------------------------------------------------
 
 
-def _restart_announced(state: State, event: node_messages.RestartAnnounced) -> Outcome:
+def _join_again(state: State, event: orders.JoinAgain) -> Outcome:
     if event.next_cycle <= state.cycle:
         return state, ()
     match state.phase:
-        case phases.Pending() | phases.Rendezvous():
+        case phases.Pending():
             return msgspec.structs.replace(state, reason=event.reason), ()
+        case phases.Rendezvous():
+            state = msgspec.structs.replace(state, reason=event.reason)
+            return moves.prepare_ahead(state, event.next_cycle) if state.cycle >= 0 else (state, ())
         case phases.Down():
-            return moves.respawn(state, event.reason)
+            return moves.start_spawner(state, event.reason)
         case phases.Stopping(then=phases.Rejoin()):
-            return moves.enter(state, phases.Stopping(phases.Rejoin(announced=True)), event.reason), ()
+            state = moves.enter(state, phases.Stopping(phases.Rejoin(announced=True)), event.reason)
+            return moves.prepare_ahead(state, event.next_cycle)
         case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished():
-            return moves.stop_group(state, phases.Rejoin(announced=True), event.reason)
-        case phases.Stopping() | phases.AwaitingVerdict() | phases.Ended():
+            state, stop = moves.stop_group(state, phases.Rejoin(announced=True), event.reason)
+            state, ahead = moves.prepare_ahead(state, event.next_cycle)
+            return state, (*stop, *ahead)
+        case phases.Stopping() | phases.Stopped() | phases.Closing() | phases.Ended():
             return state, ()
         case _:
             assert_never(state.phase)
 
 
-def _verdict_reached(state: State, verdict: Verdict) -> Outcome:
-    match state.phase:
-        case phases.Pending() | phases.Rendezvous() | phases.Down() | phases.AwaitingVerdict():
-            return moves.finish(state, verdict)
-        case phases.Stopping():
-            return moves.enter(state, phases.Stopping(phases.Finish(verdict)), verdict.reason), ()
-        case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished():
-            return moves.stop_group(state, phases.Finish(verdict), verdict.reason)
-        case phases.Ended():
-            return state, ()
-        case _:
-            assert_never(state.phase)
-
-
-def _stop_requested(state: State, event: node_messages.StopRequested, now_s: float) -> Outcome:
-    """The first request stops, a signal after it ends everything at once, as a second Ctrl-C does elsewhere."""
-    asked_at_s = state.stop_asked_at_s
-    if asked_at_s is not None and event.signal and now_s - asked_at_s < SAME_SIGNAL_S:
-        return state, ()
-    is_repeated = asked_at_s is not None and event.signal != 0
-    state = msgspec.structs.replace(state, stop_asked_at_s=now_s)
-    said = moves.say(state, "stop_requested", event.reason)
+def _wind_down(state: State, event: orders.WindDown) -> Outcome:
     match state.phase:
         case phases.Pending() | phases.Rendezvous() | phases.Down():
-            verdict = stopped_verdict(event.signal, event.reason, all_succeeded=False)
-            state = moves.enter(state, phases.AwaitingVerdict(verdict), event.reason)
-            return state, (said, moves.tell(state, cluster_messages.StopOrdered(verdict)))
-        case phases.AwaitingVerdict(verdict):
-            if not is_repeated:
-                return state, (said,)
-            state, actions = moves.finish(state, verdict)
-            return state, (said, *actions)
-        case phases.Stopping(then):
-            state, actions = _stop_again(state, then, event, is_repeated=is_repeated)
-            return state, (said, *actions)
+            state = moves.enter(state, phases.Stopped(), event.reason)
+            return state, (moves.tell(state, cluster_messages.NodeStopped(state.node, all_succeeded=False)),)
         case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished():
-            then = phases.FinishStopped(event.signal, event.reason)
-            state, actions = moves.stop_group(state, then, event.reason, moves.stop_order(state, event.signal))
-            return state, (said, *actions)
-        case phases.Ended():
+            return moves.stop_group(state, phases.Leave(), event.reason, signal=event.signal, at_once=event.at_once)
+        case phases.Stopping():
+            state = moves.enter(state, phases.Stopping(phases.Leave()), event.reason)
+            return state, (group.KillWorkers() if event.at_once else moves.stop_order(state, event.signal),)
+        case phases.Stopped() | phases.Closing() | phases.Ended():
             return state, ()
         case _:
             assert_never(state.phase)
 
 
-def _stop_again(
-    state: State,
-    then: phases.Then,
-    event: node_messages.StopRequested,
-    *,
-    is_repeated: bool,
-) -> Outcome:
-    if isinstance(then, phases.Rejoin | phases.StartNext):
-        stopped = phases.FinishStopped(event.signal, event.reason)
-        state = moves.enter(state, phases.Stopping(stopped), event.reason)
-    if is_repeated:
-        return state, (group.KillWorkers(),)
-    return state, (moves.stop_order(state, event.signal),)
+def _conclude(state: State, verdict: Verdict) -> Outcome:
+    match state.phase:
+        case phases.Pending() | phases.Rendezvous() | phases.Down() | phases.Stopped():
+            return moves.conclude(state, verdict)
+        case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished() | phases.Stopping():
+            # The coordinator has not waited for this node; it says so again once nothing is left here.
+            return _wind_down(state, orders.WindDown(verdict.reason))
+        case phases.Closing() | phases.Ended():
+            return state, ()
+        case _:
+            assert_never(state.phase)
+
+
+# --- what people and ranks want --------------------------------------------------------------------------------------
+
+
+def _stop_requested(state: State, event: node_messages.StopRequested) -> Outcome:
+    """A stop is the job's: the coordinator orders it of all nodes, so that none takes it for a fault."""
+    said = moves.say(state, "stop_requested", event.reason)
+    return state, (said, moves.tell(state, cluster_messages.StopAsked(event.reason, event.signal)))
 
 
 def _restart_requested(state: State, reason: str) -> Outcome:
     match state.phase:
-        case phases.Stopping(then=phases.Finish() | phases.FinishStopped()) | phases.AwaitingVerdict():
+        case phases.Stopping(then=phases.Leave()) | phases.Stopped() | phases.Closing():
             return state, (moves.say(state, "restart_refused", f"cannot restart: the job is ending; {state.reason}"),)
         case _:
             said = moves.say(state, "restart_requested", reason)
-            return state, (said, moves.tell(state, cluster_messages.RestartOrdered(reason)))
+            return state, (said, moves.tell(state, cluster_messages.RestartAsked(reason)))
 
 
 def _control_requested(state: State, event: node_messages.ControlRequested) -> Outcome:
@@ -303,6 +322,3 @@ def _limits_calculated(state: State, event: node_messages.LimitsCalculated) -> O
     return state, (
         moves.say(state, "limits_calculated", f"the ranks calculated new limits: {limits_sentence(event.limits)}"),
     )
-
-
-# --- towards the end -------------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """What follows in one job from one event? Folds the machines of a job into one step.
 
-Its life (job.py), its workers (worker_group.py), what is done about hangs (hang_response.py), what its ranks say about
-their wrapped call (local_call.py), and for each rank one monitor of its monitoring (rank_monitor.py) and one of its
-call (call_watch.py). An event goes to the machines that it concerns; what they tell each other is carried on at once,
-in order, until only actions for the outside are left.
+Its life (job.py), its workers (worker_group.py), what its spawner owes (spawner_watch.py), what is done about hangs
+(hang_response.py), what its ranks say about their wrapped call (local_call.py), and for each rank one monitor of its
+monitoring (rank_monitor.py) and one of its call (call_watch.py). An event goes to the machines that it concerns; what
+they tell each other is carried on at once, in order, until only actions for the outside are left.
 """
 
 from __future__ import annotations
@@ -14,60 +14,23 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core import job_phases
+from supervisor.core import orders
 from supervisor.core import workers as group_messages
 from supervisor.core.calls import limits as call_limits
 from supervisor.core.calls.words import Enter, Interruption, Refused, Stage
-from supervisor.core.cluster.messages import CallReport
+from supervisor.core.cluster.messages import CallReport, StacksTaken, StacksWanted
 from supervisor.core.facts import HangLimits, JobEvent
-from supervisor.core.node import call_watch, hang_response, job, local_call, rank_monitor, worker_group
-from supervisor.core.node.messages import (
-    Action,
-    CallEnded,
-    CallOrdered,
-    ClientJoined,
-    ClientLeft,
-    CollectEvidence,
-    ControlRequested,
-    CycleOrdered,
-    DeadlineReached,
-    Event,
-    EvidenceCollected,
-    JobSubmitted,
-    LimitsCalculated,
-    ProgressRead,
-    Publish,
-    RankSaid,
-    ReadProgress,
-    RespawnOrdered,
-    RestartAnnounced,
-    RestartRequested,
-    SignalWorkers,
-    SpawnerLost,
-    SpawnerReady,
-    SpawnFailed,
-    StopRequested,
-    StoreFailed,
-    StoreReady,
-    TellCoordinator,
-    TellRanks,
-    VerdictReached,
-    WorkerExited,
-    WorkersEmptied,
-    WorkerSpawned,
-)  # fmt: skip
-
-
-class JobMachines(msgspec.Struct, frozen=True):
-    """The machines of one job; `monitors` and `watches` by local rank, none before the first cycle."""
-
-    job: job_phases.State
-    group: worker_group.State
-    hangs: hang_response.State
-    calls: local_call.State = msgspec.field(default_factory=local_call.initial_state)
-    monitors: tuple[rank_monitor.State, ...] = ()
-    watches: tuple[call_watch.State, ...] = ()
-
+from supervisor.core.node import (
+    call_watch,
+    hang_response,
+    job,
+    local_call,
+    rank_monitor,
+    spawner_watch,
+    worker_group,
+)
+from supervisor.core.node import messages as node_messages
+from supervisor.core.node.job_machines import JobMachines
 
 _Told = group_messages.Order | group_messages.GroupReport | group_messages.HangReport
 _Inner = _Told | hang_response.RankHung
@@ -81,52 +44,104 @@ class JobFold:
         self._group = machines.group
         self._hangs = machines.hangs
         self._calls = machines.calls
+        self._spawner = machines.spawner
         self._monitors: list[rank_monitor.State] = list(machines.monitors)
         self._watches: list[call_watch.State] = list(machines.watches)
         self._now_s = now_s
         self._inner: deque[_Inner] = deque()
-        self.actions: list[Action] = []
+        self.actions: list[node_messages.Action] = []
 
     def machines(self) -> JobMachines:
         return JobMachines(
-            self._job, self._group, self._hangs, self._calls, tuple(self._monitors), tuple(self._watches)
+            self._job, self._group, self._hangs, self._calls, self._spawner, tuple(self._monitors), tuple(self._watches)
         )
 
-    def take(self, event: Event) -> None:
+    def take(self, event: node_messages.Event) -> None:
         """An event from outside; the caller has looked at its cycle."""
+        if isinstance(event, node_messages.SpawnerReport):
+            self._to_spawner(event)
+            self._to_job(event)
+        elif isinstance(event, node_messages.WorkerReport):
+            self._to_spawner(event)
+            self._take_of_worker(event)
+        elif isinstance(event, node_messages.ClientReport):
+            self._take_of_client(event)
+        else:
+            self._take_else(event)
+        self._settle()
+
+    def _take_else(self, event: node_messages.JobNews) -> None:
         match event:
-            case (
-                SpawnerReady() | SpawnerLost() | StoreReady() | StoreFailed() | StopRequested() | RestartRequested()
-                | CycleOrdered() | RestartAnnounced() | VerdictReached() | ControlRequested()
-            ):  # fmt: skip
+            case node_messages.StopRequested() | node_messages.RestartRequested() | node_messages.ControlRequested():
                 self._to_job(event)
-            case LimitsCalculated(local_rank=local_rank, limits=limits):
+            case node_messages.Ordered(order=order):
+                self._obey(order)
+            case node_messages.LimitsCalculated(local_rank=local_rank, limits=limits):
                 # Each rank tells for itself: what is known of the others may be older than the agreement.
                 self._to_job(event)
                 self._to_monitor(local_rank, rank_monitor.LimitsChanged(limits))
-            case WorkerSpawned() | SpawnFailed() | WorkerExited() | WorkersEmptied():
-                self._take_of_worker(event)
-            case ClientJoined(local_rank=local_rank, limits=limits, progress=progress):
-                self._to_monitor(local_rank, rank_monitor.ClientJoined(self._limits(limits), progress))
-                self._to_calls(local_call.ClientJoined(local_rank))
-            case ClientLeft(local_rank=local_rank):
-                self._to_monitor(local_rank, rank_monitor.ClientLeft())
-                self._to_watch(local_rank, call_watch.ClientLeft())
-                self._to_calls(local_call.ClientLeft(local_rank))
-            case ProgressRead(local_rank=local_rank, progress=progress):
-                self._to_monitor(local_rank, rank_monitor.ProgressRead(progress))
-                self._to_watch(local_rank, call_watch.ProgressRead(progress))
-            case EvidenceCollected():
-                self._to_hangs(event)
-                for local_rank in range(len(self._watches)):
-                    self._to_watch(local_rank, call_watch.EvidenceCollected())
-            case RankSaid() | CallOrdered() | CallEnded() | RespawnOrdered():
-                self._take_of_call(event)
-            case JobSubmitted() | DeadlineReached():
+            case node_messages.WorkerEndSeen():
+                if worker_group.is_alive(self._group, event.local_rank):  # Its report may have come first.
+                    self._to_spawner(event)
+            case node_messages.SpawnerBroken(reason=reason):
+                self._to_spawner(spawner_watch.SpawnerBroken(reason))
+            case node_messages.EvidenceCollected(cycle=cycle, evidence=evidence):
+                taken = StacksTaken(self._job.node, cycle, evidence)
+                self.actions.append(node_messages.TellCoordinator(self._job.rules.job_id, taken))
+            case node_messages.JobSubmitted() | node_messages.JobAbandoned() | node_messages.DeadlineReached():
                 raise AssertionError("folded by step()")
             case _:
                 assert_never(event)
-        self._settle()
+
+    def _take_of_client(
+        self,
+        event: node_messages.ClientJoined
+        | node_messages.ClientLeft
+        | node_messages.ProgressRead
+        | node_messages.RankSaid,
+    ) -> None:
+        local_rank = event.local_rank
+        match event:
+            case node_messages.ClientJoined(limits=limits, progress=progress):
+                self._to_monitor(local_rank, rank_monitor.ClientJoined(self._limits(limits), progress))
+                self._to_calls(local_call.ClientJoined(local_rank))
+            case node_messages.ClientLeft():
+                self._to_monitor(local_rank, rank_monitor.ClientLeft())
+                self._to_watch(local_rank, call_watch.ClientLeft())
+                self._to_calls(local_call.ClientLeft(local_rank))
+            case node_messages.ProgressRead(progress=progress):
+                self._to_monitor(local_rank, rank_monitor.ProgressRead(progress))
+                self._to_watch(local_rank, call_watch.ProgressRead(progress))
+            case node_messages.RankSaid(word=word):
+                if not isinstance(word, Enter) or self._may_enter(local_rank, word):
+                    self._to_calls(local_call.RankSaid(local_rank, word))
+            case _:
+                assert_never(event)
+
+    def _obey(self, order: orders.Order) -> None:
+        """An order of the coordinator goes to the machine that it is for; one for another cycle changes nothing."""
+        match order:
+            case orders.StartCycle() | orders.JoinAgain() | orders.UseStore() | orders.WindDown() | orders.Conclude():
+                self._to_job(order)
+            case (
+                orders.TakeStacks() | orders.ActOnHang() | orders.TellMembers() | orders.ReplaceRanks()
+                | orders.SettleCall()
+            ) if order.cycle != self._job.cycle:  # fmt: skip
+                return
+            case orders.TakeStacks(cycle, accused, budget_s):
+                self.actions.append(node_messages.CollectEvidence(self._job.rules.job_id, cycle, budget_s, accused))
+            case orders.ActOnHang():
+                self._to_hangs(hang_response.EvidenceTaken())
+                for local_rank in range(len(self._watches)):
+                    self._to_watch(local_rank, call_watch.EvidenceCollected())
+            case orders.TellMembers(members=members, order=told):
+                self._to_calls(local_call.Ordered(members, told))
+            case orders.ReplaceRanks(members=members):
+                self._respawn(members)
+            case orders.SettleCall(call=call, stands=stands, reason=reason):
+                self._to_calls(local_call.CallEnded(call, stands, reason))
+            case _:
+                assert_never(order)
 
     def pass_deadlines(self) -> None:
         for local_rank in range(len(self._monitors)):
@@ -134,8 +149,9 @@ class JobFold:
         for local_rank in range(len(self._watches)):
             self._to_watch(local_rank, call_watch.DeadlineReached())
         self._to_calls(local_call.DeadlineReached())
-        self._to_hangs(DeadlineReached())
-        self._to_group(DeadlineReached())
+        self._to_hangs(node_messages.DeadlineReached())
+        self._to_group(node_messages.DeadlineReached())
+        self._to_spawner(node_messages.DeadlineReached())
         self._settle()
 
     def carry(self, actions: job.Actions) -> None:
@@ -178,6 +194,16 @@ class JobFold:
             case _:
                 self._to_job(event)
 
+    def _to_spawner(self, event: spawner_watch.Event) -> None:
+        rules, cycle = self._job.rules, self._job.cycle
+        self._spawner, actions = spawner_watch.step(self._spawner, event, now_s=self._now_s, cycle=cycle, rules=rules)
+        for action in actions:
+            match action:
+                case spawner_watch.GiveUp(number, reason):
+                    self._to_job(node_messages.SpawnerLost(rules.job_id, number, reason))
+                case _:
+                    self.actions.append(action)
+
     def _to_job(self, event: job.Event) -> None:
         self._job, actions = job.step(self._job, event, now_s=self._now_s)
         self._sort(actions)
@@ -190,7 +216,17 @@ class JobFold:
         self._hangs, actions = hang_response.step(
             self._hangs, event, now_s=self._now_s, cycle=self._job.cycle, rules=self._job.rules
         )
-        self._sort(actions)
+        for action in actions:
+            if isinstance(action, hang_response.WantStacks):
+                self._want_stacks(action.local_rank)
+            else:
+                self._sort((action,))
+
+    def _want_stacks(self, local_rank: int) -> None:
+        """Of all ranks of the job, on whichever nodes: the coordinator has them taken."""
+        rules = self._job.rules
+        wanted = StacksWanted(self._job.node, self._job.cycle, (self._rank(local_rank),), rules.evidence_budget_s)
+        self.actions.append(node_messages.TellCoordinator(rules.job_id, wanted))
 
     def _to_monitor(self, local_rank: int, event: rank_monitor.Event) -> None:
         if not 0 <= local_rank < len(self._monitors):
@@ -199,48 +235,40 @@ class JobFold:
         for action in actions:
             match action:
                 case rank_monitor.ReadPage():
-                    self.actions.append(ReadProgress(self._job.rules.job_id, self._job.cycle, local_rank))
+                    self.actions.append(node_messages.ReadProgress(self._job.rules.job_id, self._job.cycle, local_rank))
                 case rank_monitor.DeclareHang(reason=reason):
                     self._inner.append(hang_response.RankHung(local_rank, self._rank(local_rank), reason))
                 case _:
                     assert_never(action)
 
-    def _take_of_worker(self, event: WorkerSpawned | SpawnFailed | WorkerExited | WorkersEmptied) -> None:
+    def _take_of_worker(
+        self,
+        event: node_messages.WorkerSpawned
+        | node_messages.SpawnFailed
+        | node_messages.WorkerExited
+        | node_messages.WorkersEmptied,
+    ) -> None:
         """The call hears of an end before the group does, which asks whether it is excused."""
         match event:
-            case WorkerSpawned(local_rank=local_rank):
+            case node_messages.WorkerSpawned(local_rank=local_rank):
                 self._to_calls(local_call.RankStarted(local_rank))
-            case SpawnFailed(local_rank=local_rank, reason=reason):
+            case node_messages.SpawnFailed(local_rank=local_rank, reason=reason):
                 self._to_calls(local_call.RankStarted(local_rank))
                 self._lose_rank(local_rank, f"was not started: {reason}", failed=True)
-            case WorkerExited(exit=exit_):
+            case node_messages.WorkerExited(exit=exit_):
                 self._to_monitor(exit_.local_rank, rank_monitor.WorkerEnded())
                 self._to_watch(exit_.local_rank, call_watch.WorkerEnded())
                 predicate = exit_.describe().removeprefix(f"rank {exit_.rank} (pid {exit_.pid}) ")
                 if local_call.excuse(self._calls, exit_.local_rank) is not group_messages.Excuse.NONE:
                     self._end_session(exit_.local_rank, exit_.pid)
                 self._lose_rank(exit_.local_rank, predicate, failed=not exit_.succeeded)
-            case WorkersEmptied():
+            case node_messages.WorkersEmptied():
                 pass
             case _:
                 assert_never(event)
         self._to_group(event)
 
     # --- wrapped calls ---------------------------------------------------------------------------------------------
-
-    def _take_of_call(self, event: RankSaid | CallOrdered | CallEnded | RespawnOrdered) -> None:
-        match event:
-            case RankSaid(local_rank=local_rank, word=word):
-                if not isinstance(word, Enter) or self._may_enter(local_rank, word):
-                    self._to_calls(local_call.RankSaid(local_rank, word))
-            case CallOrdered(members=members, order=order):
-                self._to_calls(local_call.Ordered(members, order))
-            case CallEnded(call=call, stands=stands, reason=reason):
-                self._to_calls(local_call.CallEnded(call, stands, reason))
-            case RespawnOrdered(members=members):
-                self._respawn(members)
-            case _:
-                assert_never(event)
 
     def _begin_calls(self) -> None:
         assignment = self._job.assignment
@@ -259,8 +287,10 @@ class JobFold:
             return True
         reason = f"cannot enter call {word.call}: {clash}"
         job_id, cycle = self._job.rules.job_id, self._job.cycle
-        self.actions.append(TellRanks(job_id, cycle, (local_rank,), Refused(word.call, reason)))
-        self.actions.append(Publish(job_id, JobEvent("call_refused", reason, cycle, self._rank(local_rank))))
+        self.actions.append(node_messages.TellRanks(job_id, cycle, (local_rank,), Refused(word.call, reason)))
+        self.actions.append(
+            node_messages.Publish(job_id, JobEvent("call_refused", reason, cycle, self._rank(local_rank)))
+        )
         return False
 
     def _lose_rank(self, local_rank: int, reason: str, *, failed: bool) -> None:
@@ -272,7 +302,9 @@ class JobFold:
     def _end_session(self, local_rank: int, pid: int) -> None:
         """The cycle goes on without the rank: what it has started would be nobody's until the end of the job."""
         job_id, cycle = self._job.rules.job_id, self._job.cycle
-        kill = SignalWorkers(job_id, cycle, int(signals.SIGKILL), (local_rank,), tree=True, sessions=(pid,))
+        kill = node_messages.SignalWorkers(
+            job_id, cycle, int(signals.SIGKILL), (local_rank,), tree=True, sessions=(pid,)
+        )
         self.actions.append(kill)
 
     def _respawn(self, members: tuple[int, ...]) -> None:
@@ -295,9 +327,9 @@ class JobFold:
         for action in actions:
             match action:
                 case local_call.TellCoordinator(told):
-                    self.actions.append(TellCoordinator(job_id, CallReport(self._job.node, cycle, told)))
+                    self.actions.append(node_messages.TellCoordinator(job_id, CallReport(self._job.node, cycle, told)))
                 case local_call.TellRanks(local_ranks, order):
-                    self.actions.append(TellRanks(job_id, cycle, local_ranks, order))
+                    self.actions.append(node_messages.TellRanks(job_id, cycle, local_ranks, order))
                 case local_call.WatchRank(local_rank, settings):
                     self._to_watch(local_rank, call_watch.CallEntered(settings))
                     self._to_watch(local_rank, call_watch.IterationBegun())
@@ -320,27 +352,31 @@ class JobFold:
         for action in actions:
             match action:
                 case call_watch.ReadPage():
-                    self.actions.append(ReadProgress(job_id, cycle, local_rank))
+                    self.actions.append(node_messages.ReadProgress(job_id, cycle, local_rank))
                 case call_watch.TakeStacks():
-                    self.actions.append(CollectEvidence(job_id, cycle, budget_s))
+                    self._want_stacks(local_rank)
                 case call_watch.TellFault(interruption, reason):
                     if interruption is Interruption.HARD_TIMEOUT:
                         text = f"rank {self._rank(local_rank)} {reason}; its process is ended"
                         said = JobEvent("hard_timeout_reached", text, cycle, self._rank(local_rank))
-                        self.actions.append(Publish(job_id, said))
+                        self.actions.append(node_messages.Publish(job_id, said))
                     self._to_calls(local_call.RankFaulted(local_rank, interruption, reason))
                 case call_watch.SignalRank(signal, tree):
-                    self.actions.append(SignalWorkers(job_id, cycle, signal, (local_rank,), tree=tree, resume=True))
+                    self.actions.append(
+                        node_messages.SignalWorkers(job_id, cycle, signal, (local_rank,), tree=tree, resume=True)
+                    )
                 case _:
                     assert_never(action)
 
     def _rank(self, local_rank: int) -> int:
         return local_rank + (self._job.assignment.first_rank if self._job.assignment is not None else 0)
 
-    def _sort(self, actions: tuple[Action | _Told, ...]) -> None:
+    def _sort(self, actions: tuple[node_messages.Action | _Told, ...]) -> None:
         """Keeps what is for the outside and queues what is for a machine of this job."""
         for action in actions:
             if isinstance(action, group_messages.Order | group_messages.GroupReport | group_messages.HangReport):
                 self._inner.append(action)
-            else:
-                self.actions.append(action)
+                continue
+            self.actions.append(action)
+            if isinstance(action, spawner_watch.Asked):
+                self._to_spawner(action)

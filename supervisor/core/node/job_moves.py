@@ -13,27 +13,27 @@ import msgspec
 from supervisor.core import job_phases as phases
 from supervisor.core import workers as group
 from supervisor.core.cluster import messages as cluster_messages
-from supervisor.core.facts import Assignment, JobEvent, Verdict
+from supervisor.core.facts import Assignment, Cause, JobEvent, Verdict
 from supervisor.core.job_phases import State
-from supervisor.core.job_sentences import stopped_verdict
 from supervisor.core.node import messages as node_messages
 
 Action = (
-    node_messages.StartSpawner | node_messages.PrepareStore | node_messages.EndSpawner
+    node_messages.StartSpawner | node_messages.PrepareStore | node_messages.ForkAhead | node_messages.EndSpawner
     | node_messages.Publish | node_messages.TellCoordinator | node_messages.FinishJob | group.Order
 )  # fmt: skip
 Actions = tuple[Action, ...]
 Outcome = tuple[State, Actions]
 
 
-def respawn(state: State, reason: str) -> Outcome:
-    state = msgspec.structs.replace(enter(state, phases.Pending(), reason), has_spawner=True)
-    return state, (node_messages.StartSpawner(state.rules.job_id),)
+def start_spawner(state: State, reason: str) -> Outcome:
+    state = enter(state, phases.Pending(), reason)
+    state = msgspec.structs.replace(state, has_spawner=True, spawners=state.spawners + 1, store=None)
+    return state, (node_messages.StartSpawner(state.rules.job_id, state.spawners),)
 
 
-def join(state: State) -> Outcome:
+def join(state: State, cause: Cause | None = None) -> Outcome:
     state = enter(state, phases.Rendezvous(), state.reason if state.cycle >= 0 else "waiting for the first cycle")
-    return state, (tell(state, cluster_messages.NodeJoined(state.node, state.cycle)),)
+    return state, (tell(state, cluster_messages.NodeJoined(state.node, state.cycle, cause)),)
 
 
 def begin(state: State, assignment: Assignment, reason: str, now_s: float) -> Outcome:
@@ -45,14 +45,49 @@ def begin(state: State, assignment: Assignment, reason: str, now_s: float) -> Ou
         cycle_started_at_s=now_s,
         reason=reason,
         hang="",
+        echo="",
         first_failure="",
     )
-    job_id = state.rules.job_id
-    return state, (
-        say(state, "cycle_started", f"cycle {assignment.cycle} of world size {assignment.world_size}: {reason}"),
-        group.PrepareWorkers(assignment.cycle),
-        node_messages.PrepareStore(job_id, assignment.cycle),
-    )
+    said = say(state, "cycle_started", f"cycle {assignment.cycle} of world size {assignment.world_size}: {reason}")
+    prepare = group.PrepareWorkers(assignment.cycle)
+    if assignment.group_rank != 0:
+        return state, (said, prepare)  # Another node serves the store; the coordinator says where.
+    store = state.store
+    if store is None or store.cycle != assignment.cycle:
+        state = msgspec.structs.replace(state, store=phases.Store(assignment.cycle))
+        return state, (said, prepare, node_messages.PrepareStore(state.rules.job_id, assignment.cycle))
+    if not store.port:
+        return state, (said, prepare)  # It was asked for ahead and is on its way.
+    state, actions = use_store(state, store.host, store.port)
+    return state, (said, prepare, *actions)
+
+
+def use_store(state: State, host: str, port: int) -> Outcome:
+    """The store of the cycle is served there: the workers can be started."""
+    if not isinstance(state.phase, phases.AwaitingStore):
+        return state, ()
+    assignment = state.phase.assignment
+    state = enter(state, phases.Starting(), state.reason)
+    start = group.StartWorkers(assignment, host, port)
+    if assignment.group_rank == 0 and assignment.group_world_size > 1:
+        served = cluster_messages.StoreServed(state.node, assignment.cycle, host, port)
+        return state, (tell(state, served), start)
+    return state, (start,)
+
+
+def prepare_ahead(state: State, next_cycle: int) -> Outcome:
+    """The next cycle is made ready while the workers of this one end: that saves its time at each restart."""
+    if not state.has_spawner or not state.rules.prepares_ahead:
+        return state, ()
+    actions: list[Action] = []
+    serves = state.assignment is None or state.assignment.group_rank == 0
+    if serves and (state.store is None or state.store.cycle < next_cycle):
+        state = msgspec.structs.replace(state, store=phases.Store(next_cycle))
+        actions.append(node_messages.PrepareStore(state.rules.job_id, next_cycle))
+    if state.rules.forks_ahead:
+        ahead = node_messages.ForkAhead(state.rules.job_id, next_cycle, state.rules.local_world_size)
+        actions.append(ahead)
+    return state, tuple(actions)
 
 
 def fault(state: State, reason: str) -> Outcome:
@@ -66,18 +101,16 @@ def report(state: State, reason: str) -> tuple[State, Action]:
     if state.shutdown:
         reason = f"{state.shutdown}; then {reason}"
     state = msgspec.structs.replace(state, reason=reason)
-    report = cluster_messages.NodeFailed(state.node, state.cycle, reason, restart_allowed=not state.shutdown)
-    return state, tell(state, report)
+    failed = cluster_messages.NodeFailed(
+        state.node, state.cycle, reason, restart_allowed=not state.shutdown, first_failure=state.first_failure
+    )
+    return state, tell(state, failed)
 
 
-def stop_group(
-    state: State,
-    then: phases.Then,
-    reason: str,
-    order: group.StopWorkers | None = None,
-) -> Outcome:
+def stop_group(state: State, then: phases.Then, reason: str, *, signal: int = 0, at_once: bool = False) -> Outcome:
+    """`signal` 0: SIGTERM with the grace of a restart; else that signal with the grace of the launcher's end."""
     state = enter(state, phases.Stopping(then), reason)
-    order = order or group.StopWorkers(int(signals.SIGTERM), state.rules.workers_stop_timeout_s)
+    order = group.KillWorkers() if at_once else stop_order(state, signal)
     return state, (say(state, "workers_stopping", reason), order)
 
 
@@ -96,41 +129,40 @@ def leave_stopping(state: State, event: group.WorkersGone, now_s: float) -> Outc
         actions.append(say(state, "workers_stuck", text))
     text = f"nothing {'else ' if event.stuck_pids else ''}of cycle {state.cycle} is left on {state.node}"
     actions.append(say(state, "workers_stopped", text))
-    then = state.phase.then
-    first, cause = state.first_failure, event.root_cause
-    if first and cause and cause != first:
-        actions.append(say(state, "root_cause_found", f"{cause}; it came before what was seen first: {first}"))
-    match then:
+    match state.phase.then:
         case phases.Rejoin() if state.has_spawner:
-            state, more = join(state)
+            state, more = join(state, event.cause)
         case phases.Rejoin(announced):
-            state, more = respawn(state, state.reason) if announced else (enter(state, phases.Down(), state.reason), ())
+            state = enter(state, phases.Down(), state.reason)
+            state, more = start_spawner(state, state.reason) if announced else (state, ())
         case phases.StartNext(assignment, reason) if state.has_spawner:
             state, more = begin(state, assignment, reason, now_s)
         case phases.StartNext():
             state, told = report(state, "the spawner was lost while the workers were being stopped")
             state, more = enter(state, phases.Down(), state.reason), (told,)
-        case phases.Finish(verdict):
-            if first and cause:
-                verdict = msgspec.structs.replace(verdict, reason=verdict.reason.replace(first, cause))
-            state, more = finish(state, verdict)
-        case phases.FinishStopped(signal, reason):
-            verdict = stopped_verdict(signal, reason, all_succeeded=event.all_succeeded)
-            state = enter(state, phases.AwaitingVerdict(verdict), verdict.reason)
-            more = (tell(state, cluster_messages.StopOrdered(verdict)),)
+        case phases.Leave():
+            state = enter(state, phases.Stopped(), state.reason)
+            stopped = cluster_messages.NodeStopped(state.node, event.all_succeeded, event.cause)
+            more = (tell(state, stopped),)
         case _:
-            assert_never(then)
+            assert_never(state.phase.then)
     return state, (*actions, *more)
 
 
-def finish(state: State, verdict: Verdict) -> Outcome:
-    job_id = state.rules.job_id
-    end: Actions = ()
-    if state.has_spawner:
-        end = (node_messages.EndSpawner(job_id),)
+def conclude(state: State, verdict: Verdict) -> Outcome:
+    """The verdict is final. What is left is the spawner, which writes the ranks' last output as it ends."""
     said = say(state, f"job_{verdict.state}", verdict.reason)
+    taken = tell(state, cluster_messages.VerdictTaken(state.node))
+    if not state.has_spawner:
+        state, actions = finish(state, verdict)
+        return state, (said, taken, *actions)
+    state = enter(state, phases.Closing(verdict), verdict.reason)
+    return state, (node_messages.EndSpawner(state.rules.job_id), said, taken)
+
+
+def finish(state: State, verdict: Verdict) -> Outcome:
     state = enter(state, phases.Ended(verdict), verdict.reason)
-    return state, (*end, said, node_messages.FinishJob(job_id, verdict))
+    return state, (node_messages.FinishJob(state.rules.job_id, verdict),)
 
 
 def enter(state: State, phase: phases.Phase, reason: str) -> State:

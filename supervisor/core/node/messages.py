@@ -11,6 +11,7 @@ import msgspec
 from supervisor.core.calls.words import FromRank, ToRank
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import Assignment, Evidence, HangLimits, JobEvent, JobRules, Progress, Verdict, WorkerExit
+from supervisor.core.orders import Order
 
 # --- events: from people, the spawner, clients, the clock ----------------------------------------------------------
 
@@ -21,10 +22,20 @@ class JobSubmitted(msgspec.Struct, frozen=True):
 
 class SpawnerReady(msgspec.Struct, frozen=True):
     job_id: str
+    number: int  # as StartSpawner gave it
+    starts_workers: bool = True  # False: ranks that others start are met here
 
 
 class SpawnerLost(msgspec.Struct, frozen=True):
-    """The spawner died or could not be started; its workers die with it."""
+    """The spawner has ended, as it was told or not, or could not be started; nothing of its workers is left."""
+
+    job_id: str
+    number: int
+    reason: str
+
+
+class SpawnerBroken(msgspec.Struct, frozen=True):
+    """Something could not be asked of the spawner at all."""
 
     job_id: str
     reason: str
@@ -64,6 +75,14 @@ class WorkerExited(msgspec.Struct, frozen=True):
     job_id: str
     cycle: int
     exit: WorkerExit
+
+
+class WorkerEndSeen(msgspec.Struct, frozen=True):
+    """The worker's process has ended; how is the spawner's to report, which should follow at once."""
+
+    job_id: str
+    cycle: int
+    local_rank: int
 
 
 class WorkersEmptied(msgspec.Struct, frozen=True):
@@ -150,54 +169,17 @@ class RestartRequested(msgspec.Struct, frozen=True):
     reason: str
 
 
-class CycleOrdered(msgspec.Struct, frozen=True):
-    """The coordinator completed a rendezvous: start this cycle (after stopping what still runs)."""
+class Ordered(msgspec.Struct, frozen=True):
+    """The job's coordinator, here or on another node, orders something of this node."""
 
     job_id: str
-    assignment: Assignment
-    reason: str
+    order: Order
 
 
-class RestartAnnounced(msgspec.Struct, frozen=True):
-    """The coordinator will order a next cycle: stop the workers of this one now."""
-
-    job_id: str
-    next_cycle: int
-    reason: str
-
-
-class VerdictReached(msgspec.Struct, frozen=True):
-    """The coordinator ended the job: stop what still runs, then finish."""
+class JobAbandoned(msgspec.Struct, frozen=True):
+    """A defect of ours was met while something of this job was decided: it ends, and no other job is touched."""
 
     job_id: str
-    verdict: Verdict
-
-
-class CallOrdered(msgspec.Struct, frozen=True):
-    """The coordinator tells these ranks of the cycle, of any node."""
-
-    job_id: str
-    cycle: int
-    members: tuple[int, ...]
-    order: ToRank
-
-
-class CallEnded(msgspec.Struct, frozen=True):
-    """`stands`: it was committed; else the ends of all that were lost in it are failures after all."""
-
-    job_id: str
-    cycle: int
-    call: int
-    stands: bool
-    reason: str
-
-
-class RespawnOrdered(msgspec.Struct, frozen=True):
-    """Start new processes for ranks that were lost in a wrapped call."""
-
-    job_id: str
-    cycle: int
-    members: tuple[int, ...]
     reason: str
 
 
@@ -205,23 +187,38 @@ class DeadlineReached(msgspec.Struct, frozen=True):
     """The engine's one timer; stale or early ones are no-ops."""
 
 
-Event = (
-    JobSubmitted | SpawnerReady | SpawnerLost | StoreReady | StoreFailed | WorkerSpawned | SpawnFailed | WorkerExited
-    | WorkersEmptied | ClientJoined | ClientLeft | ProgressRead | LimitsCalculated | ControlRequested
-    | RankSaid | EvidenceCollected | StopRequested | RestartRequested | CycleOrdered | RestartAnnounced
-    | VerdictReached | CallOrdered | CallEnded | RespawnOrdered | DeadlineReached
+SpawnerReport = SpawnerReady | SpawnerLost | StoreReady | StoreFailed
+WorkerReport = WorkerSpawned | SpawnFailed | WorkerExited | WorkersEmptied
+ClientReport = ClientJoined | ClientLeft | ProgressRead | RankSaid
+JobNews = (
+    JobSubmitted | SpawnerBroken | WorkerEndSeen | LimitsCalculated | ControlRequested | EvidenceCollected
+    | StopRequested | RestartRequested | Ordered | JobAbandoned | DeadlineReached
 )  # fmt: skip
+Event = SpawnerReport | WorkerReport | ClientReport | JobNews
 
 # --- actions -------------------------------------------------------------------------------------------------------
 
 
 class StartSpawner(msgspec.Struct, frozen=True):
+    """`number` counts the spawners of the job from 1; what the spawner reports carries it."""
+
     job_id: str
+    number: int
 
 
 class PrepareStore(msgspec.Struct, frozen=True):
+    """Serve the store of the cycle, which may be the next one; answered by StoreReady or StoreFailed."""
+
     job_id: str
     cycle: int
+
+
+class ForkAhead(msgspec.Struct, frozen=True):
+    """Fork so many processes that stand ready to become the workers of the next cycle. Not answered."""
+
+    job_id: str
+    cycle: int
+    workers: int
 
 
 class SpawnWorkers(msgspec.Struct, frozen=True):
@@ -273,7 +270,16 @@ class KillTree(msgspec.Struct, frozen=True):
 
 
 class EndSpawner(msgspec.Struct, frozen=True):
+    """Answered by SpawnerLost once its process is gone."""
+
     job_id: str
+
+
+class KillSpawner(msgspec.Struct, frozen=True):
+    """SIGKILL to the spawner and all that it has started; answered by SpawnerLost."""
+
+    job_id: str
+    reason: str
 
 
 class ReadProgress(msgspec.Struct, frozen=True):
@@ -285,11 +291,12 @@ class ReadProgress(msgspec.Struct, frozen=True):
 
 
 class CollectEvidence(msgspec.Struct, frozen=True):
-    """Stacks of all ranks, answered by EvidenceCollected within the budget."""
+    """Stacks of all ranks, the `accused` first (global ranks); answered by EvidenceCollected within the budget."""
 
     job_id: str
     cycle: int
     budget_s: float
+    accused: tuple[int, ...] = ()
 
 
 class Publish(msgspec.Struct, frozen=True):
@@ -312,6 +319,6 @@ class FinishJob(msgspec.Struct, frozen=True):
 
 
 Action = (
-    StartSpawner | PrepareStore | SpawnWorkers | RespawnWorkers | TellRanks | SignalWorkers | KillTree | EndSpawner
-    | ReadProgress | CollectEvidence | Publish | TellCoordinator | FinishJob
+    StartSpawner | PrepareStore | ForkAhead | SpawnWorkers | RespawnWorkers | TellRanks | SignalWorkers | KillTree
+    | EndSpawner | KillSpawner | ReadProgress | CollectEvidence | Publish | TellCoordinator | FinishJob
 )  # fmt: skip

@@ -6,33 +6,47 @@ how a job is shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from supervisor.core import job_phases
 from supervisor.core import workers as group_messages
-from supervisor.core.facts import JobRules, JobView, RankView
-from supervisor.core.node import call_watch, hang_response, job, local_call, rank_monitor, worker_group
-from supervisor.core.node.job_fold import JobFold, JobMachines
+from supervisor.core.defects import defect_sentence
+from supervisor.core.facts import JobEvent, JobRules, JobState, JobView, RankView, Verdict
+from supervisor.core.node import (
+    call_watch,
+    hang_response,
+    job,
+    local_call,
+    rank_monitor,
+    spawner_watch,
+    worker_group,
+)
+from supervisor.core.node.job_fold import JobFold
+from supervisor.core.node.job_machines import JobMachines
 from supervisor.core.node.messages import (
     Action,
-    CallEnded,
-    CallOrdered,
     ClientJoined,
     ClientLeft,
     ControlRequested,
     DeadlineReached,
     Event,
     EvidenceCollected,
+    FinishJob,
+    JobAbandoned,
     JobSubmitted,
+    KillSpawner,
     LimitsCalculated,
     ProgressRead,
+    Publish,
     RankSaid,
-    RespawnOrdered,
+    SpawnerLost,
+    SpawnerReady,
     SpawnFailed,
     StoreFailed,
     StoreReady,
+    WorkerEndSeen,
     WorkerExited,
     WorkersEmptied,
     WorkerSpawned,
@@ -56,15 +70,15 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
     match event:
         case JobSubmitted(rules):
             return _submit(state, rules, now_s)
+        case JobAbandoned(job_id, reason):
+            return _abandon(state, job_id, reason)
         case DeadlineReached():
             return _pass_deadlines(state, now_s)
         case _:
             machines = state.jobs.get(event.job_id)
             if machines is None or _is_fenced(event, machines):
                 return state, ()
-            fold = JobFold(machines, now_s)
-            fold.take(event)
-            return _with(state, event.job_id, fold.machines()), tuple(fold.actions)
+            return _fold(state, event.job_id, machines, now_s, lambda fold: fold.take(event))
 
 
 def next_deadline_s(state: State) -> float | None:
@@ -87,7 +101,7 @@ def view(state: State, job_id: str) -> JobView | None:
         cycle_started_at_s=life.cycle_started_at_s,
         ranks=tuple(_rank_view(machines, worker) for worker in worker_group.workers_of(machines.group)),
         limits=life.limits or life.rules.hang_limits,
-        verdict=life.phase.verdict if isinstance(life.phase, job_phases.Ended) else None,
+        verdict=job_phases.verdict_of(life),
     )
 
 
@@ -110,28 +124,59 @@ def _pass_deadlines(state: State, now_s: float) -> tuple[State, tuple[Action, ..
     actions: list[Action] = []
     for job_id, machines in state.jobs.items():
         if any(deadline_s <= now_s for deadline_s in _deadlines(machines)):
-            fold = JobFold(machines, now_s)
-            fold.pass_deadlines()
-            state = _with(state, job_id, fold.machines())
-            actions += fold.actions
+            state, more = _fold(state, job_id, machines, now_s, JobFold.pass_deadlines)
+            actions += more
     return state, tuple(actions)
+
+
+def _fold(
+    state: State, job_id: str, machines: JobMachines, now_s: float, do: Callable[[JobFold], None]
+) -> tuple[State, tuple[Action, ...]]:
+    """Steps the machines of one job. A defect in them is this job's end, and no other job's."""
+    fold = JobFold(machines, now_s)
+    try:
+        do(fold)
+    except Exception as error:  # noqa: BLE001 - the bulkhead between jobs, inside the core
+        return _abandon(state, job_id, defect_sentence(error))
+    return _with(state, job_id, fold.machines()), tuple(fold.actions)
+
+
+def _abandon(state: State, job_id: str, reason: str) -> tuple[State, tuple[Action, ...]]:
+    machines = state.jobs.get(job_id)
+    if machines is None or isinstance(machines.job.phase, job_phases.Ended):
+        return state, ()
+    verdict = Verdict(JobState.FAILED, 1, reason)
+    life = msgspec.structs.replace(machines.job, phase=job_phases.Ended(verdict), reason=reason)
+    ended = JobMachines(life, worker_group.initial_state(), hang_response.initial_state())
+    return _with(state, job_id, ended), (
+        Publish(job_id, JobEvent("job_failed", reason, max(life.cycle, 0))),
+        KillSpawner(job_id, reason),
+        FinishJob(job_id, verdict),
+    )
 
 
 def _deadlines(machines: JobMachines) -> Iterator[float]:
     moments = [worker_group.next_deadline_s(machines.group), hang_response.next_deadline_s(machines.hangs)]
     moments.append(local_call.next_deadline_s(machines.calls))
+    moments.append(spawner_watch.next_deadline_s(machines.spawner))
     moments += [rank_monitor.next_deadline_s(monitor) for monitor in machines.monitors]
     moments += [call_watch.next_deadline_s(watch) for watch in machines.watches]
     return (moment for moment in moments if moment is not None)
 
 
 def _is_fenced(event: Event, machines: JobMachines) -> bool:
-    """What another cycle's workers and stores do is no news of this one. Orders are fenced by the job itself."""
+    """Reports from another cycle, or from an earlier spawner, change nothing. Orders are fenced by their machines.
+
+    The store of a cycle to come may be asked for ahead.
+    """
     match event:
+        case SpawnerReady() | SpawnerLost():
+            return not machines.job.has_spawner or event.number != machines.job.spawners
+        case StoreReady() | StoreFailed():
+            return event.cycle < machines.job.cycle
         case (
-            StoreReady() | StoreFailed() | WorkerSpawned() | SpawnFailed() | WorkerExited() | WorkersEmptied()
-            | ClientJoined() | ClientLeft() | ProgressRead() | LimitsCalculated() | ControlRequested()
-            | EvidenceCollected() | RankSaid() | CallOrdered() | CallEnded() | RespawnOrdered()
+            WorkerSpawned() | SpawnFailed() | WorkerExited() | WorkerEndSeen() | WorkersEmptied() | ClientJoined()
+            | ClientLeft() | ProgressRead() | LimitsCalculated() | ControlRequested() | EvidenceCollected() | RankSaid()
         ):  # fmt: skip
             return event.cycle != machines.job.cycle
         case _:

@@ -166,6 +166,11 @@ def workers_of(state: State) -> tuple[Worker, ...]:
     return () if isinstance(state, Prepared) else state.workers
 
 
+def is_alive(state: State, local_rank: int) -> bool:
+    """As far as its end was not reported."""
+    return any(worker.local_rank == local_rank and not worker.ended for worker in workers_of(state))
+
+
 def _spawn(state: State, event: StartWorkers, rules: JobRules) -> Outcome:
     if not isinstance(state, Prepared) or state.cycle != event.assignment.cycle:
         return state, ()
@@ -312,7 +317,9 @@ def _respawn(state: State, local_ranks: tuple[int, ...], rules: JobRules) -> Out
 def _stop(state: State, signal: int, kill_at_s: float, rules: JobRules) -> Outcome:
     """Signals every tree, stopped processes too. A second stop never prolongs the grace of the first."""
     match state:
-        case Empty() | Killing():
+        case Empty(workers):
+            return state, (_gone(workers, None, ()),)  # The spawner was lost, and they with it.
+        case Killing():
             return state, ()
         case Prepared() | Done():
             return _kill(state, rules)
@@ -335,7 +342,9 @@ def _stop(state: State, signal: int, kill_at_s: float, rules: JobRules) -> Outco
 
 
 def _kill(state: State, rules: JobRules) -> Outcome:
-    if isinstance(state, Empty | Killing):
+    if isinstance(state, Empty):
+        return state, (_gone(state.workers, None, ()),)
+    if isinstance(state, Killing):
         return state, ()
     workers = tuple(
         each if each.ended else msgspec.structs.replace(each, signalled=True, kill_at_s=None)
@@ -370,6 +379,10 @@ def _lose(state: State) -> Outcome:
 def _empty(state: Prepared | Living, stuck_pids: tuple[int, ...]) -> Outcome:
     workers = workers_of(state)
     first = state.first if isinstance(state, Faulted | Terminating | Killing) else None
+    return Empty(workers), (_gone(workers, first, stuck_pids),)
+
+
+def _gone(workers: tuple[Worker, ...], first: int | None, stuck_pids: tuple[int, ...]) -> WorkersGone:
     all_succeeded = bool(workers) and all(each.succeeded for each in workers)
     blamed = tuple(each for each in workers if each.excuse is Excuse.NONE)
-    return Empty(workers), (WorkersGone(root_cause(blamed, first), all_succeeded, stuck_pids),)
+    return WorkersGone(root_cause(blamed, first), all_succeeded, stuck_pids)

@@ -8,27 +8,27 @@ import pytest
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.messages import (
     Action,
-    AnnounceRestart,
     DeadlineReached,
     JobOpened,
     NodeExcluded,
     NodeFailed,
     NodeJoined,
+    NodeStopped,
     NodeSucceeded,
-    OrderCycle,
     Publish,
-    ReachVerdict,
-    RestartOrdered,
-    StopOrdered,
+    RestartAsked,
+    Send,
+    StoreServed,
 )
-from supervisor.core.facts import Assignment, JobState, RestartPolicyName, RestartRules, Verdict
+from supervisor.core.facts import Assignment, Cause, JobRules, JobState, RestartPolicyName, RestartRules, Verdict
+from supervisor.core.orders import JoinAgain, Order, StartCycle, UseStore, WindDown
 from tests.core.playbook import Playbook
 
 
 def opened(min_nodes: int = 1, **rules: object) -> Playbook[coordinator.State]:
     play = Playbook(coordinator.step, coordinator.initial_state("job"), jitter=0.0)
     restart = RestartRules(**({"max_restarts": 3, "min_nodes": min_nodes} | rules))  # pyright: ignore[reportArgumentType]
-    play >> JobOpened(restart, local_world_size=2) << ()
+    play >> JobOpened("a", JobRules("job", 2, restart=restart)) << ()
     return play
 
 
@@ -37,8 +37,25 @@ def running(*nodes: str, **rules: object) -> Playbook[coordinator.State]:
     play = opened(len(nodes), **rules)
     for node in nodes:
         play >> NodeJoined(node, -1)
-    assert len(play.of(OrderCycle)) == len(nodes)
+    assert len(cycles(play)) == len(nodes)
     return play
+
+
+def ordered(play: Playbook[coordinator.State], kind: type[Order]) -> list[str]:
+    """The nodes that got such an order."""
+    return [each.node for each in play.of(Send) if isinstance(each.order, kind)]
+
+
+def cycles(play: Playbook[coordinator.State]) -> list[tuple[str, Assignment]]:
+    return [(each.node, each.order.assignment) for each in play.of(Send) if isinstance(each.order, StartCycle)]
+
+
+def concluded(play: Playbook[coordinator.State]) -> Verdict:
+    """Every node says that it has stopped."""
+    for node in play.state.members:
+        play >> NodeStopped(node, all_succeeded=False)
+    (verdict,) = {each.order.verdict for each in play.of(Send)}
+    return verdict
 
 
 def decisions(play: Playbook[coordinator.State]) -> tuple[Action, ...]:
@@ -47,7 +64,7 @@ def decisions(play: Playbook[coordinator.State]) -> tuple[Action, ...]:
 
 def test_one_node_is_ordered_as_soon_as_it_joins() -> None:
     play = opened()
-    play >> NodeJoined("a", -1) << OrderCycle("a", Assignment(0, world_size=2), "first start")
+    play >> NodeJoined("a", -1) << Send("a", StartCycle(Assignment(0, world_size=2), "first start"))
     play >> NodeJoined("a", -1) << ()
 
 
@@ -55,30 +72,27 @@ def test_ranks_follow_the_sorted_names_and_extra_nodes_wait() -> None:
     play = opened(2)
     play >> NodeJoined("c", -1) << ()
     play >> NodeJoined("b", -1)
-    assert [(each.node, each.assignment.group_rank, each.assignment.first_rank) for each in play.of(OrderCycle)] == [
-        ("b", 0, 0),
-        ("c", 1, 2),
-    ]
-    assert {each.assignment.world_size for each in play.of(OrderCycle)} == {4}
+    assert [(node, part.group_rank, part.first_rank) for node, part in cycles(play)] == [("b", 0, 0), ("c", 1, 2)]
+    assert {part.world_size for _, part in cycles(play)} == {4}
     play >> NodeJoined("a", -1) << ()  # a spare interrupts nothing
     play >> NodeFailed("c", 0, "x")
     play >> NodeJoined("b", 0)
-    assert [each.node for each in play.of(OrderCycle)] == ["a", "b"]
+    assert ordered(play, StartCycle) == ["a", "b"]
 
 
 def test_reports_that_overtake_the_opening_are_kept() -> None:
     play = Playbook(coordinator.step, coordinator.initial_state("job"), jitter=0.0)
     play >> NodeJoined("a", -1) << ()
-    play >> JobOpened(RestartRules(), 1)
-    assert [each.node for each in play.of(OrderCycle)] == ["a"]
+    play >> JobOpened("a", JobRules("job", 1))
+    assert ordered(play, StartCycle) == ["a"]
 
 
 def test_the_next_round_is_opened_before_anybody_has_stopped() -> None:
     play = running()
     play >> NodeFailed("a", 0, "rank 1 died")
     reason = "rank 1 died; restarting at once, restarts used 1 of 3"
-    assert decisions(play) == (AnnounceRestart(1, reason),)
-    play >> NodeJoined("a", 0) << OrderCycle("a", Assignment(1, world_size=2), reason)
+    assert decisions(play) == (Send("a", JoinAgain(1, reason)),)
+    play >> NodeJoined("a", 0) << Send("a", StartCycle(Assignment(1, world_size=2), reason))
 
 
 def test_one_fault_takes_one_unit_however_many_nodes_it_takes() -> None:
@@ -91,7 +105,7 @@ def test_one_fault_takes_one_unit_however_many_nodes_it_takes() -> None:
     assert coordinator.restarts_used(play.state) == 1
     for node in ("a", "b", "c"):
         play >> NodeJoined(node, 0)
-    assert len(play.of(OrderCycle)) == 3
+    assert len(cycles(play)) == 3
 
 
 def test_a_cycle_waits_until_nobody_runs_the_last_one() -> None:
@@ -100,7 +114,7 @@ def test_a_cycle_waits_until_nobody_runs_the_last_one() -> None:
     play >> NodeJoined("spare", -1) << ()
     play >> NodeJoined("a", 0) << ()
     play >> NodeJoined("b", 0)
-    assert [each.node for each in play.of(OrderCycle)] == ["a", "b"]
+    assert ordered(play, StartCycle) == ["a", "b"]
 
 
 def test_what_an_older_cycle_reports_changes_nothing() -> None:
@@ -118,17 +132,19 @@ def test_a_fault_between_two_cycles_is_a_new_one() -> None:
     play = opened(max_restarts=2)
     for used in (1, 2):
         play >> NodeFailed("a", -1, "no python")
-        assert decisions(play)[0] == AnnounceRestart(0, f"no python; restarting at once, restarts used {used} of 2")
+        again = JoinAgain(0, f"no python; restarting at once, restarts used {used} of 2")
+        assert decisions(play)[0] == Send("a", again)
     play >> NodeFailed("a", -1, "no python")
-    assert decisions(play) == (ReachVerdict(Verdict(JobState.FAILED, 1, "no python; restarts used 2 of 2")),)
+    assert decisions(play) == (Send("a", WindDown("no python; restarts used 2 of 2")),)
+    assert concluded(play) == Verdict(JobState.FAILED, 1, "no python; restarts used 2 of 2")
 
 
 def test_a_report_that_its_own_join_overtook_still_counts() -> None:
     """The checkpoint file is read beside the loop, so NodeFailed may come after NodeJoined."""
     play = running()
     play >> NodeJoined("a", 0) << ()
-    play >> NodeFailed("a", 0, "rank 1 died", iteration=5)
-    assert [type(each) for each in decisions(play)] == [AnnounceRestart, OrderCycle]
+    play >> NodeFailed("a", 0, "rank 1 died", training_iteration=5)
+    assert [type(each.order) for each in play.of(Send)] == [JoinAgain, StartCycle]
     assert coordinator.restarts_used(play.state) == 1
 
 
@@ -137,13 +153,13 @@ def test_a_delay_is_waited_for_once_and_ends_by_itself() -> None:
     for cycle in range(5):
         play >> NodeFailed("a", cycle, "x")
         play >> NodeJoined("a", cycle)
-        assert play.of(OrderCycle)
+        assert cycles(play)
     play.at(3.0) >> NodeFailed("a", 5, "x")
     assert coordinator.next_deadline_s(play.state) == 7.0
     play >> NodeJoined("a", 5) << ()
     play.at(6.9) >> DeadlineReached() << ()
     play.at(7.0) >> DeadlineReached()
-    assert [each.assignment.cycle for each in play.of(OrderCycle)] == [6]
+    assert [part.cycle for _, part in cycles(play)] == [6]
     assert coordinator.next_deadline_s(play.state) is None
 
 
@@ -155,16 +171,16 @@ def test_a_delay_holds_back_new_spawners_too() -> None:
     assert decisions(play) == ()
     assert coordinator.next_deadline_s(play.state) == 0.5
     play.at(0.5) >> DeadlineReached()
-    assert [type(each) for each in play.last] == [AnnounceRestart]
-    assert coordinator.next_deadline_s(play.state) is None
+    assert ordered(play, JoinAgain) == ["a"]
+    assert (coordinator.next_deadline_s(play.state) or 0.0) > coordinator.GATHER_S, "nobody is waited for without end"
 
 
 def test_a_person_restarts_without_a_unit() -> None:
     play = running()
-    play >> RestartOrdered("new code")
-    assert [type(each) for each in decisions(play)] == [AnnounceRestart]
+    play >> RestartAsked("new code")
+    assert ordered(play, JoinAgain) == ["a"]
     play >> NodeJoined("a", 0)
-    assert play.of(OrderCycle)
+    assert cycles(play)
     assert coordinator.restarts_used(play.state) == 0
 
 
@@ -173,7 +189,9 @@ def test_success_needs_every_node() -> None:
     play >> NodeSucceeded("b", 0)
     assert decisions(play) == ()
     play >> NodeSucceeded("b", 0) << ()
-    play >> NodeSucceeded("a", 0) << ReachVerdict(Verdict(JobState.SUCCEEDED, 0, "all ranks exited with code 0"))
+    play >> NodeSucceeded("a", 0)
+    assert ordered(play, WindDown) == ["a", "b"]
+    assert concluded(play) == Verdict(JobState.SUCCEEDED, 0, "all ranks exited with code 0")
 
 
 def test_a_node_that_was_done_runs_again_when_another_fails() -> None:
@@ -182,17 +200,7 @@ def test_a_node_that_was_done_runs_again_when_another_fails() -> None:
     play >> NodeFailed("a", 0, "x")
     play >> NodeJoined("a", 0) << ()
     play >> NodeJoined("b", 0)
-    assert len(play.of(OrderCycle)) == 2
-
-
-def test_the_end_is_told_to_whoever_comes_later_and_changed_by_nobody() -> None:
-    play = running()
-    verdict = Verdict(JobState.STOPPED, 143, "signalled")
-    play >> StopOrdered(verdict) << ReachVerdict(verdict)
-    for event in (NodeFailed("a", 0, "x"), RestartOrdered("y"), StopOrdered(Verdict(JobState.FAILED, 1, "z"))):
-        play >> event << ()
-    play >> NodeJoined("late", -1) << ReachVerdict(verdict)
-    assert coordinator.next_deadline_s(play.state) is None
+    assert len(cycles(play)) == 2
 
 
 def test_an_excluded_node_is_missed_at_its_next_fault() -> None:
@@ -200,7 +208,7 @@ def test_an_excluded_node_is_missed_at_its_next_fault() -> None:
     play >> NodeExcluded("a", "rank 1 asked to exclude node a: bad link") << ()
     play >> NodeFailed("a", 0, "rank 0 died")
     reason = "rank 0 died; rank 1 asked to exclude node a: bad link; 0 nodes are left where 1 are needed"
-    assert decisions(play) == (ReachVerdict(Verdict(JobState.FAILED, 1, reason)),)
+    assert concluded(play) == Verdict(JobState.FAILED, 1, reason)
 
 
 def test_an_excluded_node_is_replaced_by_a_spare() -> None:
@@ -210,14 +218,14 @@ def test_an_excluded_node_is_replaced_by_a_spare() -> None:
     play >> NodeFailed("a", 0, "x")
     play >> NodeJoined("a", 0) << ()
     play >> NodeJoined("b", 0)
-    assert [each.node for each in play.of(OrderCycle)] == ["b", "c"]
+    assert ordered(play, StartCycle) == ["b", "c"]
 
 
 @pytest.mark.parametrize("nodes", [("a",), ("a", "b", "c")])
 def test_min_healthy_restarts_a_group_that_has_no_node_to_spare(nodes: tuple[str, ...]) -> None:
     play = running(*nodes, policy=RestartPolicyName.MIN_HEALTHY)
     play >> NodeFailed("a", 0, "x")
-    assert play.of(AnnounceRestart)
+    assert ordered(play, JoinAgain)
 
 
 def test_a_spare_that_fails_takes_no_unit() -> None:
@@ -226,3 +234,35 @@ def test_a_spare_that_fails_takes_no_unit() -> None:
     play >> NodeFailed("b", -1, "its spawner was lost")
     assert decisions(play) == ()
     assert coordinator.restarts_used(play.state) == 0
+
+
+def test_nodes_that_do_not_join_are_not_waited_for_without_end() -> None:
+    play = running("a", "b")
+    play.at(10.0) >> NodeFailed("a", 0, "x")
+    play >> NodeJoined("a", 0) << ()
+    until_s = coordinator.next_deadline_s(play.state)
+    assert until_s is not None
+    play.at(until_s) >> DeadlineReached()
+    assert ordered(play, WindDown) == ["a", "b"]
+    assert concluded(play).reason == (
+        "x; restarting at once, restarts used 1 of 3; 1 of 2 nodes have joined in time for the next cycle"
+    )
+
+
+def test_the_other_nodes_learn_where_the_store_is() -> None:
+    play = running("a", "b", "c")
+    play >> StoreServed("a", 0, "a.cluster", 29500)
+    use = UseStore(0, "a.cluster", 29500)
+    assert play.last == (Send("b", use), Send("c", use))
+    play >> StoreServed("a", 7, "a.cluster", 1) << ()
+
+
+def test_the_failure_that_came_first_on_any_node_is_named_at_a_restart() -> None:
+    play = running("a", "b")
+    play >> NodeFailed("a", 0, "rank 0 lost its peer", first_failure="rank 0 lost its peer")
+    play >> NodeJoined("a", 0, Cause("rank 0 lost its peer", 12.0))
+    play >> NodeJoined("b", 0, Cause("rank 3 raised", 11.0))
+    assert [each.event.reason for each in play.of(Publish)] == [
+        "rank 3 raised; it came before what was seen first: rank 0 lost its peer"
+    ]
+    assert ordered(play, StartCycle) == ["a", "b"]

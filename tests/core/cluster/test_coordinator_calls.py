@@ -23,23 +23,27 @@ from supervisor.core.cluster.messages import (
     JobOpened,
     NodeFailed,
     NodeJoined,
+    NodeStopped,
     NodeSucceeded,
-    OrderCall,
-    OrderRespawn,
     Publish,
-    ReachVerdict,
+    Send,
 )
-from supervisor.core.facts import RestartPolicyName, RestartRules
+from supervisor.core.facts import JobRules, RestartPolicyName, RestartRules
+from supervisor.core.orders import Conclude, ReplaceRanks, TellMembers
 from tests.core.playbook import Playbook
 
 
 def running(*nodes: str, **rules: object) -> Playbook[coordinator.State]:
     restart = RestartRules(**({"max_restarts": 1, "min_nodes": len(nodes)} | rules))  # pyright: ignore[reportArgumentType]
     play = Playbook(coordinator.step, coordinator.initial_state("job"), jitter=0.0)
-    play >> JobOpened(restart, local_world_size=2)
+    play >> JobOpened(nodes[0], JobRules("job", 2, restart=restart))
     for node in nodes:
         play >> NodeJoined(node, -1)
     return play
+
+
+def told(play: Playbook[coordinator.State]) -> list[TellMembers]:
+    return [each.order for each in play.of(Send) if isinstance(each.order, TellMembers)]
 
 
 def report(node: str, *told: tuple[int, Word], cycle: int = 0) -> CallReport:
@@ -51,7 +55,7 @@ def entered(play: Playbook[coordinator.State], *nodes: str) -> Playbook[coordina
     for place, node in enumerate(nodes):
         members = (2 * place, 2 * place + 1)
         play >> report(node, *((member, Enter(1, member, size, CallSettings())) for member in members))
-    assert [each.order for each in play.of(OrderCall)] == [Entered(1)]
+    assert {each.order for each in told(play)} == {Entered(1)}
     for place, node in enumerate(nodes):
         members = (2 * place, 2 * place + 1)
         play >> report(node, *((member, Began(1, 0, member, size, member, size)) for member in members))
@@ -64,13 +68,13 @@ KILLED = Lost(Interruption.TERMINATED, "was killed by SIGKILL", failed=True)
 def test_the_ranks_of_all_nodes_make_one_call() -> None:
     play = entered(running("a", "b"), "a", "b")
     play >> report("b", (3, KILLED))
-    (order,) = [each for each in play.of(OrderCall) if isinstance(each.order, Interrupt)]
-    assert set(order.members) == {0, 1, 2}
+    interrupted = [each for each in told(play) if isinstance(each.order, Interrupt)]
+    assert {member for each in interrupted for member in each.members} == {0, 1, 2}
 
 
 def test_a_new_process_takes_a_unit_and_its_event_names_the_iteration() -> None:
     play = entered(running("a"), "a") >> report("a", (1, KILLED))
-    (order,) = play.of(OrderRespawn)
+    (order,) = [each.order for each in play.of(Send) if isinstance(each.order, ReplaceRanks)]
     assert (order.cycle, order.members) == (0, (1,))
     assert coordinator.restarts_used(play.state) == 1
     assert coordinator.current_iteration(play.state) == 0
@@ -90,18 +94,19 @@ def test_a_node_that_min_healthy_lets_go_is_lost_to_the_call() -> None:
     play.state = msgspec.structs.replace(play.state, policy=msgspec.structs.replace(play.state.policy, rules=rules))
     play >> NodeFailed("b", 0, "node b: the store failed")
     assert [each.event.kind for each in play.of(Publish)][:1] == ["fault_tolerated"]
-    (order,) = play.of(OrderCall)
+    (order,) = told(play)
     assert (order.members, type(order.order)) == ((0, 1), Interrupt)
 
 
 def test_the_verdict_names_who_was_lost_on_the_way() -> None:
     play = entered(running("a"), "a") >> NodeSucceeded("a", 0, (1,))
-    (verdict,) = play.of(ReachVerdict)
+    play >> NodeStopped("a", all_succeeded=False)
+    (verdict,) = [each.order for each in play.of(Send) if isinstance(each.order, Conclude)]
     assert verdict.verdict.reason.endswith("rank 1 was lost in a wrapped call, which succeeded without")
 
 
 def test_the_deadline_of_a_call_is_the_coordinators() -> None:
     play = entered(running("a", max_restarts=0), "a").at(7.0) >> report("a", (1, KILLED))
     assert coordinator.next_deadline_s(play.state) == 8.0
-    assert [type(each.order) for each in play.of(OrderCall)] == [Interrupt]
-    assert Begin not in {type(each.order) for each in play.of(OrderCall)}
+    assert [type(each.order) for each in told(play)] == [Interrupt]
+    assert Begin not in {type(each.order) for each in told(play)}

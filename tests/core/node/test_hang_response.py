@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import signal as signals
 
-from supervisor.core.facts import Evidence, JobRules, WorkerExit
+from supervisor.core.facts import JobRules, WorkerExit
 from supervisor.core.node import hang_response as hangs
-from supervisor.core.node.messages import CollectEvidence, DeadlineReached, EvidenceCollected, Publish
+from supervisor.core.node.hang_response import EvidenceTaken, WantStacks
+from supervisor.core.node.messages import DeadlineReached
 from supervisor.core.workers import HangEnded, HangFaulted, HangFound, KillRanks, RankExited
 from tests.core.playbook import Playbook
 
@@ -31,35 +32,33 @@ def exited(local_rank: int, code: int | None) -> RankExited:
 def test_evidence_comes_before_the_signal() -> None:
     play = quiet()
     play >> found(1)
-    play.has(HangFound("rank 11 is silent"), CollectEvidence(JOB, 3, 0.25)).lacks(KillRanks)
-    play >> EvidenceCollected(JOB, 3, Evidence(notes=("rank 12 could not be asked",)))
+    play.has(HangFound("rank 11 is silent"), WantStacks(1)).lacks(KillRanks)
+    play >> EvidenceTaken()
     play.has(KillRanks((1,), KILL, hangs.ESCALATION_S), HangFaulted("rank 11 is silent"))
-    assert [each.event.reason for each in play.of(Publish)] == ["no stacks could be taken (rank 12 could not be asked)"]
     play >> found(2) << ()
 
 
 def test_late_evidence_is_not_waited_for() -> None:
     play = quiet()
     play >> found(1)
-    play.at(0.34) >> DeadlineReached() << ()
-    play.at(0.36) >> DeadlineReached()
+    play.at(0.44) >> DeadlineReached() << ()
+    play.at(0.46) >> DeadlineReached()
     play.has(KillRanks((1,), KILL, hangs.ESCALATION_S), HangFaulted("rank 11 is silent"))
-    play >> EvidenceCollected(JOB, 3, Evidence())
-    assert len(play.of(Publish)) == len(play.last) == 1
+    play >> EvidenceTaken() << ()
 
 
 def test_without_a_budget_there_is_no_evidence() -> None:
     play = quiet(budget_s=0.0)
     play >> found(1)
-    play.has(KillRanks((1,), KILL, hangs.ESCALATION_S), HangFaulted("rank 11 is silent")).lacks(CollectEvidence)
+    play.has(KillRanks((1,), KILL, hangs.ESCALATION_S), HangFaulted("rank 11 is silent")).lacks(WantStacks)
 
 
 def test_many_hung_ranks_are_one_fault_with_the_first_ones_named() -> None:
     play = quiet()
     for local_rank in range(6):
         play >> found(local_rank)
-    play.lacks((HangFound, CollectEvidence))
-    play >> EvidenceCollected(JOB, 3, Evidence())
+    play.lacks((HangFound, WantStacks))
+    play >> EvidenceTaken()
     (fault,) = play.of(HangFaulted)
     assert fault.reason == "rank 10 is silent; rank 11 is silent; rank 12 is silent; rank 13 is silent; and 2 more hung"
 
@@ -68,7 +67,7 @@ def test_a_gentle_signal_is_waited_for() -> None:
     play = quiet(TERM)
     play >> found(1)
     play >> found(2)
-    play.at(0.1) >> EvidenceCollected(JOB, 3, Evidence())
+    play.at(0.1) >> EvidenceTaken()
     play.has(KillRanks((1, 2), TERM, hangs.ESCALATION_S)).lacks(HangFaulted)
     play >> exited(1, None) << ()
     play >> exited(2, 0) << HangFaulted("rank 11 is silent; rank 12 is silent")
@@ -77,7 +76,7 @@ def test_a_gentle_signal_is_waited_for() -> None:
 def test_a_gentle_signal_that_is_ignored_is_a_fault_at_its_deadline() -> None:
     play = quiet(TERM)
     play >> found(1)
-    play >> EvidenceCollected(JOB, 3, Evidence())
+    play >> EvidenceTaken()
     assert hangs.next_deadline_s(play.state) == hangs.ESCALATION_S
     play.at(hangs.ESCALATION_S) >> DeadlineReached() << HangFaulted("rank 11 is silent")
 

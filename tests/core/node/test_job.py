@@ -6,6 +6,7 @@ import signal as signals
 
 import pytest
 
+from supervisor.core import orders
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster import messages as cluster
 from supervisor.core.facts import Evidence, HangLimits, JobState, StackGroup, Verdict
@@ -22,7 +23,7 @@ from supervisor.core.node.messages import (
     StopRequested,
     WorkersEmptied,
 )  # fmt: skip
-from tests.core.one_node import JOB, OneNode, hang, in_back_off, in_first_cycle, joined, rules, running
+from tests.core.one_node import JOB, NOW, OneNode, hang, in_back_off, in_first_cycle, joined, rules, running
 
 SIGTERM = int(signals.SIGTERM)
 SIGINT = int(signals.SIGINT)
@@ -36,9 +37,9 @@ HEARTBEAT_5 = HangLimits(heartbeat_s=5.0)
 
 def test_from_submission_to_success() -> None:
     job = OneNode(rules(2))
-    assert job.actions == [StartSpawner(JOB)]
+    assert job.actions == [StartSpawner(JOB, 1)]
     assert job.view().state is JobState.PENDING
-    job.send(messages.SpawnerReady(JOB))
+    job.send(messages.SpawnerReady(JOB, NOW))
     assert job.actions == [PrepareStore(JOB, 0)]
     assert job.view().state is JobState.STARTING
     job.send(messages.StoreReady(JOB, 0, "h", 7))
@@ -114,7 +115,7 @@ def test_all_ranks_dying_at_once_are_one_fault() -> None:
 
 
 def test_a_worker_that_cannot_be_started_is_a_fault_at_once() -> None:
-    job = OneNode(rules(2, max_restarts=0)).send(messages.SpawnerReady(JOB), messages.StoreReady(JOB, 0, "h", 1))
+    job = OneNode(rules(2, max_restarts=0)).send(messages.SpawnerReady(JOB, NOW), messages.StoreReady(JOB, 0, "h", 1))
     job.send(messages.SpawnFailed(JOB, 0, 0, "cannot start x: no such file", 127))
     job.send(messages.WorkerSpawned(JOB, 0, 1, 101), messages.WorkerExited(JOB, 0, job.ended(1, signal=SIGTERM)))
     job.send(WorkersEmptied(JOB, 0))
@@ -125,7 +126,7 @@ def test_a_worker_that_cannot_be_started_is_a_fault_at_once() -> None:
 
 @pytest.mark.parametrize("is_running", [False, True])
 def test_a_store_that_fails_is_a_fault(is_running: bool) -> None:
-    job = running(rules(1)) if is_running else OneNode(rules(1)).send(messages.SpawnerReady(JOB))
+    job = running(rules(1)) if is_running else OneNode(rules(1)).send(messages.SpawnerReady(JOB, NOW))
     job.send(messages.StoreFailed(JOB, 0, "no port is free"))
     assert job.actions == ([TERM_ALL] if is_running else [KillTree(JOB, 0)])
     assert job.said("store_failed") == ["the store of cycle 0 failed: no port is free"]
@@ -135,10 +136,10 @@ def test_a_store_that_fails_is_a_fault(is_running: bool) -> None:
 
 def test_a_spawner_that_never_comes_up_uses_the_budget_and_then_ends_the_job() -> None:
     job = OneNode(rules(1, max_restarts=2))
-    for _ in range(2):
-        job.send(messages.SpawnerLost(JOB, "cannot start python4: no such file"))
-        assert job.actions == [StartSpawner(JOB)]
-    job.send(messages.SpawnerLost(JOB, "cannot start python4: no such file"))
+    for number in (2, 3):
+        job.send(messages.SpawnerLost(JOB, NOW, "cannot start python4: no such file"))
+        assert job.actions == [StartSpawner(JOB, number)]
+    job.send(messages.SpawnerLost(JOB, NOW, "cannot start python4: no such file"))
     verdict = job.verdict()
     assert verdict is not None
     assert (verdict.exit_code, job.of(EndSpawner)) == (1, [])
@@ -147,18 +148,18 @@ def test_a_spawner_that_never_comes_up_uses_the_budget_and_then_ends_the_job() -
 
 def test_a_lost_spawner_takes_its_workers_and_one_unit() -> None:
     job = running(rules(2))
-    job.send(messages.SpawnerLost(JOB, "it was killed by SIGKILL"))
-    assert job.actions == [StartSpawner(JOB)]
+    job.send(messages.SpawnerLost(JOB, NOW, "it was killed by SIGKILL"))
+    assert job.actions == [StartSpawner(JOB, 2)]
     assert coordinator.restarts_used(job.coordinator) == 1
-    job.send(messages.SpawnerReady(JOB))
+    job.send(messages.SpawnerReady(JOB, NOW))
     assert job.actions == [PrepareStore(JOB, 1)]
 
 
 def test_a_spawner_lost_during_a_stop_belongs_to_the_same_round() -> None:
     job = running(rules(2))
     job.exit(0, 0, code=1)
-    job.send(messages.SpawnerLost(JOB, "it was killed by SIGKILL"))
-    assert job.actions == [StartSpawner(JOB)]
+    job.send(messages.SpawnerLost(JOB, NOW, "it was killed by SIGKILL"))
+    assert job.actions == [StartSpawner(JOB, 2)]
     assert coordinator.restarts_used(job.coordinator) == 1
 
 
@@ -176,14 +177,14 @@ def test_what_an_older_cycle_reports_changes_nothing() -> None:
 def test_an_order_for_a_cycle_that_runs_or_is_over_changes_nothing() -> None:
     job = running(rules(1))
     before = job.state
-    job.send(messages.CycleOrdered(JOB, coordinator.Assignment(cycle=0), "again"))
-    job.send(messages.RestartAnnounced(JOB, 0, "again"))
+    job.send(messages.Ordered(JOB, orders.StartCycle(coordinator.Assignment(cycle=0), "again")))
+    job.send(messages.Ordered(JOB, orders.JoinAgain(0, "again")))
     assert (job.state, job.actions) == (before, [])
 
 
 def test_an_order_while_workers_run_starts_after_they_are_gone() -> None:
     job = running(rules(1))
-    job.send(messages.CycleOrdered(JOB, coordinator.Assignment(cycle=1), "moved"))
+    job.send(messages.Ordered(JOB, orders.StartCycle(coordinator.Assignment(cycle=1), "moved")))
     assert job.actions == [TERM_ALL]
     job.exit(0, 0, signal=SIGTERM).send(WorkersEmptied(JOB, 0))
     assert job.actions == [PrepareStore(JOB, 1)]
@@ -193,7 +194,7 @@ def test_an_order_that_crossed_the_loss_of_the_spawner_is_answered_in_its_own_cy
     job = OneNode(rules(1))
     assignment = coordinator.Assignment(cycle=4)
     told = len(job.told)
-    job.send(messages.CycleOrdered(JOB, assignment, "go"))
+    job.send(messages.Ordered(JOB, orders.StartCycle(assignment, "go")))
     assert [each.cycle for each in job.told[told:] if isinstance(each, cluster.NodeFailed)] == [4]
 
 
@@ -203,7 +204,7 @@ def test_an_order_that_crossed_the_loss_of_the_spawner_is_answered_in_its_own_cy
 def test_a_hang_is_examined_before_anything_is_signalled() -> None:
     job = joined(running(rules(2, hang_limits=HEARTBEAT_5)), 0, 1)
     hang(job, 1, at=5.0)
-    assert job.actions == [CollectEvidence(JOB, 0, 0.25)]
+    assert job.actions == [CollectEvidence(JOB, 0, 0.25, (1,))]
     assert job.said("hang_detected") == ["rank 1 sent no heartbeat for 5.0 s (limit 5.0 s)"]
     assert job.view().state is JobState.RUNNING
     assert [each.state for each in job.view().ranks] == ["running", "hung"]

@@ -1,23 +1,22 @@
-"""What follows when nothing of a cycle is left: each thing that was planned, with and without a spawner."""
+"""What follows when nothing of a cycle is left, and what is made ready ahead."""
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from supervisor.core import job_phases as phases
 from supervisor.core.cluster import messages as cluster_messages
-from supervisor.core.facts import Assignment, JobRules, JobState, Verdict
+from supervisor.core.facts import Assignment, Cause, JobRules, JobState, Verdict
 from supervisor.core.node import job_moves, messages
-from supervisor.core.workers import WorkersGone
+from supervisor.core.workers import StartWorkers, WorkersGone
 
 NEXT = Assignment(cycle=4)
-FAILED = Verdict(JobState.FAILED, 1, "rank 0 failed; restarts used 1 of 1")
+CAUSE = Cause("rank 1 failed")
 
 
-def stopping(then: phases.Then, *, has_spawner: bool = True, first_failure: str = "") -> phases.State:
-    return phases.State(
-        "n0", JobRules("j", 2), phases.Stopping(then), 3, "why", has_spawner=has_spawner, first_failure=first_failure
-    )
+def stopping(then: phases.Then, *, has_spawner: bool = True) -> phases.State:
+    return phases.State("n0", JobRules("j", 2), phases.Stopping(then), 3, "why", has_spawner=has_spawner, spawners=1)
 
 
 @pytest.mark.parametrize(
@@ -28,16 +27,15 @@ def stopping(then: phases.Then, *, has_spawner: bool = True, first_failure: str 
         (phases.Rejoin(announced=False), False, phases.Down, None),
         (phases.StartNext(NEXT, "why"), True, phases.AwaitingStore, messages.PrepareStore),
         (phases.StartNext(NEXT, "why"), False, phases.Down, messages.TellCoordinator),
-        (phases.Finish(FAILED), True, phases.Ended, messages.EndSpawner),
-        (phases.Finish(FAILED), False, phases.Ended, messages.FinishJob),
-        (phases.FinishStopped(15, "why"), True, phases.AwaitingVerdict, messages.TellCoordinator),
+        (phases.Leave(), True, phases.Stopped, messages.TellCoordinator),
+        (phases.Leave(), False, phases.Stopped, messages.TellCoordinator),
     ],
 )
 def test_what_was_planned_follows(
     then: phases.Then, has_spawner: bool, phase: type[phases.Phase], order: type[job_moves.Action] | None
 ) -> None:
     state, actions = job_moves.leave_stopping(
-        stopping(then, has_spawner=has_spawner), WorkersGone("", False, ()), now_s=9.0
+        stopping(then, has_spawner=has_spawner), WorkersGone(None, False, ()), now_s=9.0
     )
     assert type(state.phase) is phase
     assert order is None or any(type(action) is order for action in actions)
@@ -47,11 +45,16 @@ def test_what_was_planned_follows(
     assert actions[0].event.reason == "nothing of cycle 3 is left on n0"
 
 
-def test_the_root_cause_takes_the_place_of_what_was_seen_first() -> None:
-    state = stopping(phases.Finish(FAILED), first_failure="rank 0 failed")
-    state, actions = job_moves.leave_stopping(state, WorkersGone("rank 1 failed", False, ()), now_s=9.0)
-    assert state.phase == phases.Ended(Verdict(JobState.FAILED, 1, "rank 1 failed; restarts used 1 of 1"))
-    assert any(isinstance(action, messages.Publish) and action.event.kind == "root_cause_found" for action in actions)
+@pytest.mark.parametrize(
+    ("then", "report"),
+    [
+        (phases.Rejoin(announced=True), cluster_messages.NodeJoined("n0", 3, CAUSE)),
+        (phases.Leave(), cluster_messages.NodeStopped("n0", all_succeeded=False, cause=CAUSE)),
+    ],
+)
+def test_the_coordinator_hears_which_failure_came_first_here(then: phases.Then, report: cluster_messages.Event) -> None:
+    _, actions = job_moves.leave_stopping(stopping(then), WorkersGone(CAUSE, False, ()), now_s=9.0)
+    assert messages.TellCoordinator("j", report) in actions
 
 
 def test_a_shutdown_that_a_rank_asked_for_forbids_the_restart() -> None:
@@ -60,3 +63,63 @@ def test_a_shutdown_that_a_rank_asked_for_forbids_the_restart() -> None:
     reason = "rank 0 asked to shut the workload down; then rank 1 failed"
     told = cluster_messages.NodeFailed("n0", 3, reason, restart_allowed=False)
     assert actions[0] == messages.TellCoordinator("j", told)
+
+
+# --- what is made ready ahead --------------------------------------------------------------------------------------
+
+
+def ready(*, group_rank: int = 0, **changed: object) -> phases.State:
+    rules = JobRules("j", 2, prepares_ahead=True, forks_ahead=True)
+    state = phases.State("n0", rules, phases.Running(), 3, has_spawner=True, spawners=1)
+    assignment = Assignment(3, group_rank=group_rank, group_world_size=2, world_size=4, first_rank=2 * group_rank)
+    return msgspec.structs.replace(state, assignment=assignment, **changed)
+
+
+def test_the_node_that_serves_the_store_prepares_the_next_and_every_node_forks_ahead() -> None:
+    fork = messages.ForkAhead("j", 4, 2)
+    state, actions = job_moves.prepare_ahead(ready(), 4)
+    assert actions == (messages.PrepareStore("j", 4), fork)
+    assert job_moves.prepare_ahead(state, 4)[1] == (fork,), "a store is asked for once"
+    assert job_moves.prepare_ahead(ready(group_rank=1), 4)[1] == (fork,)
+
+
+def test_nothing_is_made_ready_without_a_spawner_or_where_the_port_is_fixed() -> None:
+    assert job_moves.prepare_ahead(ready(has_spawner=False), 4)[1] == ()
+    assert job_moves.prepare_ahead(ready(rules=JobRules("j", 2)), 4)[1] == ()
+
+
+@pytest.mark.parametrize("store", [None, phases.Store(3, "h", 7), phases.Store(4), phases.Store(4, "h", 8)])
+def test_a_cycle_begins_with_the_store_that_was_prepared_for_it(store: phases.Store | None) -> None:
+    state, actions = job_moves.begin(ready(store=store), NEXT, "go", now_s=9.0)
+    asked = any(isinstance(action, messages.PrepareStore) for action in actions)
+    assert asked == (store is None or store.cycle == 3)
+    starts = [action for action in actions if isinstance(action, StartWorkers)]
+    assert starts == ([StartWorkers(NEXT, "h", 8)] if store is not None and store.port == 8 else [])
+    assert type(state.phase) is (phases.Starting if starts else phases.AwaitingStore)
+
+
+def test_another_node_serves_the_store_and_the_coordinator_says_where() -> None:
+    part = Assignment(4, group_rank=1, group_world_size=2, world_size=4, first_rank=2)
+    state, actions = job_moves.begin(ready(group_rank=1), part, "go", now_s=9.0)
+    assert not any(isinstance(action, messages.PrepareStore) for action in actions)
+    _, actions = job_moves.use_store(state, "n0.cluster", 29500)
+    assert actions == (StartWorkers(part, "n0.cluster", 29500),)
+
+
+def test_the_node_that_serves_tells_the_others() -> None:
+    part = Assignment(4, group_rank=0, group_world_size=2, world_size=4)
+    state, _ = job_moves.begin(ready(), part, "go", now_s=9.0)
+    _, actions = job_moves.use_store(state, "n0.cluster", 29500)
+    served = cluster_messages.StoreServed("n0", 4, "n0.cluster", 29500)
+    assert actions == (messages.TellCoordinator("j", served), StartWorkers(part, "n0.cluster", 29500))
+
+
+def test_a_job_is_finished_once_its_spawner_is_gone() -> None:
+    verdict = Verdict(JobState.FAILED, 1, "why")
+    state, actions = job_moves.conclude(ready(phase=phases.Stopped()), verdict)
+    assert state.phase == phases.Closing(verdict)
+    assert messages.EndSpawner("j") in actions
+    assert not any(isinstance(action, messages.FinishJob) for action in actions)
+    state, actions = job_moves.conclude(ready(phase=phases.Stopped(), has_spawner=False), verdict)
+    assert state.phase == phases.Ended(verdict)
+    assert actions[-1] == messages.FinishJob("j", verdict)

@@ -11,7 +11,7 @@ from supervisor.core.cluster import coordinator
 from supervisor.core.facts import HangLimits, JobState, Verdict
 from supervisor.core.node import messages
 from supervisor.core.node.messages import EndSpawner, FinishJob, KillTree, SignalWorkers, StopRequested, WorkersEmptied
-from tests.core.one_node import JOB, OneNode, hang, in_back_off, in_first_cycle, joined, rules, running
+from tests.core.one_node import JOB, NOW, OneNode, hang, in_back_off, in_first_cycle, joined, rules, running
 
 SIGTERM = int(signals.SIGTERM)
 SIGINT = int(signals.SIGINT)
@@ -24,7 +24,7 @@ def before_spawner() -> OneNode:
 
 
 def before_store() -> OneNode:
-    return OneNode(rules(2)).send(messages.SpawnerReady(JOB))
+    return OneNode(rules(2)).send(messages.SpawnerReady(JOB, NOW))
 
 
 def starting() -> OneNode:
@@ -43,8 +43,9 @@ def restarting() -> OneNode:
 def test_a_stop_where_nothing_runs_ends_the_job_at_once(phase: Callable[[], OneNode]) -> None:
     job = phase()
     job.send(StopRequested(JOB, "the launcher got SIGTERM", SIGTERM))
-    assert job.actions[-1] == FinishJob(JOB, Verdict(JobState.STOPPED, 128 + SIGTERM, "the launcher got SIGTERM"))
-    assert job.actions[:-1] == [EndSpawner(JOB)]
+    verdict = Verdict(JobState.STOPPED, 128 + SIGTERM, "the launcher got SIGTERM")
+    assert job.of(FinishJob) == [FinishJob(JOB, verdict)]
+    assert job.actions[0] == EndSpawner(JOB)
 
 
 def test_a_stop_before_the_workers_ends_the_store() -> None:

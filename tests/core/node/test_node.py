@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import signal as signals
 
-from supervisor.core.facts import HangLimits, JobRules, JobState, Progress
+import pytest
+
+from supervisor.core import orders
+from supervisor.core.facts import HangLimits, JobRules, JobState, Progress, Verdict
 from supervisor.core.node import messages, node
-from tests.core.one_node import JOB, OneNode, rules, running
+from tests.core.one_node import JOB, NOW, OneNode, rules, running
 
 
 def test_jobs_do_not_know_each_other() -> None:
@@ -15,14 +18,14 @@ def test_jobs_do_not_know_each_other() -> None:
         state, actions = node.step(state, messages.JobSubmitted(JobRules(job_id, 1)), now_s=0.0)
         assert {action.job_id for action in actions} == {job_id}
     before = state.jobs["y"]
-    state, actions = node.step(state, messages.SpawnerLost("x", "gone"), now_s=1.0)
+    state, actions = node.step(state, messages.SpawnerLost("x", 1, "gone"), now_s=1.0)
     assert state.jobs["y"] is before
     assert {action.job_id for action in actions} == {"x"}
 
 
 def test_what_concerns_no_known_job_is_dropped() -> None:
     state = node.initial_state("a")
-    assert node.step(state, messages.SpawnerReady("nobody"), now_s=0.0) == (state, ())
+    assert node.step(state, messages.SpawnerReady("nobody", 1), now_s=0.0) == (state, ())
     assert node.view(state, "nobody") is None
     assert node.next_deadline_s(state) is None
 
@@ -42,8 +45,9 @@ def test_ended_jobs_are_kept_for_a_while_and_bounded() -> None:
     state = node.initial_state("a")
     for number in range(node.ENDED_JOBS_MAX + 5):
         state, _ = node.step(state, messages.JobSubmitted(JobRules(f"job{number}", 1)), now_s=0.0)
-        stop = messages.VerdictReached(f"job{number}", node.job.Verdict(JobState.FAILED, 1, "x"))
-        state, _ = node.step(state, stop, now_s=0.0)
+        conclude = orders.Conclude(Verdict(JobState.FAILED, 1, "x"))
+        state, _ = node.step(state, messages.Ordered(f"job{number}", conclude), now_s=0.0)
+        state, _ = node.step(state, messages.SpawnerLost(f"job{number}", 1, "ended"), now_s=0.0)
     assert len(state.jobs) == node.ENDED_JOBS_MAX + 1
     assert node.view(state, "job0") is None
 
@@ -71,7 +75,7 @@ def test_a_rank_that_the_job_does_not_have_is_ignored() -> None:
 
 
 def test_the_view_of_ranks_through_a_cycle() -> None:
-    job = OneNode(rules(4)).send(messages.SpawnerReady(JOB))
+    job = OneNode(rules(4)).send(messages.SpawnerReady(JOB, NOW))
     assert job.view().ranks == ()
     job.run_cycle(0)
     assert [each.state for each in job.view().ranks] == ["running"] * 4
@@ -85,3 +89,25 @@ def test_the_view_of_ranks_through_a_cycle() -> None:
     assert [each.state for each in job.view().ranks] == ["running", "starting", "starting", "starting"]
     view = job.view()
     assert (view.cycle, view.cycle_started_at_s, view.verdict) == (1, 20.0, None)
+
+
+def test_a_defect_in_one_job_ends_that_job_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = node.initial_state("a")
+    for job_id in ("x", "y"):
+        state, _ = node.step(state, messages.JobSubmitted(JobRules(job_id, 1)), now_s=0.0)
+
+    def broken(*_: object, **__: object) -> None:
+        raise AssertionError("no such phase")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(node.job, "step", broken)
+        state, actions = node.step(state, messages.SpawnerReady("x", 1), now_s=1.0)
+    assert [type(action) for action in actions] == [messages.Publish, messages.KillSpawner, messages.FinishJob]
+    assert {action.job_id for action in actions} == {"x"}
+    view = node.view(state, "x")
+    assert view is not None
+    assert view.verdict is not None
+    assert "AssertionError: no such phase" in view.verdict.reason
+    state, actions = node.step(state, messages.SpawnerReady("y", 1), now_s=1.0)
+    assert any(isinstance(action, messages.TellCoordinator) for action in actions)
+    assert node.step(state, messages.JobAbandoned("x", "again"), now_s=2.0) == (state, ())

@@ -7,7 +7,7 @@ import signal as signals
 
 import pytest
 
-from supervisor.core.facts import Assignment, JobRules, WorkerExit
+from supervisor.core.facts import Assignment, Cause, JobRules, WorkerExit
 from supervisor.core.node import messages
 from supervisor.core.node import worker_group as group
 from supervisor.core.node.messages import DeadlineReached, KillTree, Publish, SignalWorkers, WorkersEmptied
@@ -108,7 +108,7 @@ def test_a_stop_gives_exactly_the_grace_and_then_ends_everything() -> None:
     play.at(15.9) >> DeadlineReached() << ()
     play.at(16.0) >> DeadlineReached() << KillTree(JOB, 0)
     play >> DeadlineReached() << ()
-    play >> WorkersEmptied(JOB, 0, (101,)) << WorkersGone("", all_succeeded=False, stuck_pids=(101,))
+    play >> WorkersEmptied(JOB, 0, (101,)) << WorkersGone(None, all_succeeded=False, stuck_pids=(101,))
     assert group.next_deadline_s(play.state) is None
 
 
@@ -126,7 +126,7 @@ def test_without_workers_a_stop_only_clears_up(order: StopWorkers | KillWorkers)
     play = prepared()
     play >> order << KillTree(JOB, 0)
     play >> order << ()
-    play >> WorkersEmptied(JOB, 0) << WorkersGone("", all_succeeded=False)
+    play >> WorkersEmptied(JOB, 0) << WorkersGone(None, all_succeeded=False)
 
 
 def test_a_later_stop_never_prolongs_the_grace() -> None:
@@ -178,12 +178,12 @@ def test_the_grace_of_a_stop_is_for_those_who_may_still_answer() -> None:
     play >> exited(0, signal=TERM)
     assert play.of(KillTree) == [KillTree(JOB, 0)]
     play >> WorkersEmptied(JOB, 0, (101,))
-    assert play.of(WorkersGone) == [WorkersGone("", False, (101,))]
+    assert play.of(WorkersGone) == [WorkersGone(None, False, (101,))]
 
 
 def test_workers_lost_with_their_spawner_leave_nothing_to_kill() -> None:
     play = running()
-    play >> LoseWorkers() << WorkersGone("", all_succeeded=False)
+    play >> LoseWorkers() << WorkersGone(None, all_succeeded=False)
     play >> exited(0, code=1) << ()
     play >> LoseWorkers() << ()
 
@@ -193,7 +193,7 @@ def test_a_stop_that_all_answer_with_0_says_so() -> None:
     play >> StopWorkers(TERM, 15.0)
     play >> exited(0, code=0)
     play >> exited(1, code=0)
-    play >> WorkersEmptied(JOB, 0) << WorkersGone("", all_succeeded=True)
+    play >> WorkersEmptied(JOB, 0) << WorkersGone(None, all_succeeded=True)
 
 
 def test_a_worker_that_was_not_started_says_why() -> None:
@@ -202,4 +202,4 @@ def test_a_worker_that_was_not_started_says_why() -> None:
     reason = "rank 4 was not started: cannot start x: permission denied"
     play.has(WorkersFaulted(reason))
     play >> StopWorkers(TERM, 15.0) << KillTree(JOB, 0)
-    play >> WorkersEmptied(JOB, 0) << WorkersGone(reason, all_succeeded=False)
+    play >> WorkersEmptied(JOB, 0) << WorkersGone(Cause(reason), all_succeeded=False)

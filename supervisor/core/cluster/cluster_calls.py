@@ -1,0 +1,51 @@
+"""Which node gets which part of what is decided about a wrapped call?
+
+A rank of the cycle belongs to the node whose part of the cycle it is; what concerns the call as a whole goes to all.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from supervisor.core import orders
+from supervisor.core.calls import orders as call_orders
+from supervisor.core.cluster.messages import Action, Publish, Send
+from supervisor.core.cluster.rounds import State
+from supervisor.core.facts import JobEvent
+
+
+def carry(state: State, decision: call_orders.Tell | call_orders.EndCall | call_orders.Say) -> tuple[Action, ...]:
+    match decision:
+        case call_orders.Tell(members, order):
+            return tuple(
+                Send(node, orders.TellMembers(state.cycle, of_node, order))
+                for node, of_node in _by_node(state, members).items()
+            )
+        case call_orders.EndCall(call, stands, reason):
+            settle = orders.SettleCall(state.cycle, call, stands, reason)
+            return tuple(Send(node, settle) for node in state.parts)
+        case call_orders.Say(kind, reason, at, rank, details):
+            return (Publish(JobEvent(kind, reason, max(state.cycle, 0), rank, details, at)),)
+        case _:
+            assert_never(decision)
+
+
+def replace(state: State, decision: call_orders.Replace) -> tuple[Action, ...]:
+    """New processes for lost ranks; the unit that they take was taken already."""
+    used, most = state.policy.used, state.policy.rules.max_restarts
+    text = f"{decision.reason}; a new process takes its place, restarts used {used} of {most}"
+    at = state.calls.iteration if state.calls is not None else 0
+    said = Publish(JobEvent("rank_replaced", text, max(state.cycle, 0), iteration=at))
+    lost = tuple(member for _, member in decision.lost)
+    return said, *(
+        Send(node, orders.ReplaceRanks(state.cycle, members, text)) for node, members in _by_node(state, lost).items()
+    )
+
+
+def _by_node(state: State, members: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """In the order in which they are named."""
+    parts: dict[str, tuple[int, ...]] = {}
+    for member in members:
+        node = state.parts[member // state.rules.local_world_size]
+        parts[node] = (*parts.get(node, ()), member)
+    return parts

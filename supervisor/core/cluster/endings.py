@@ -1,0 +1,154 @@
+"""How does a job come to its end on all nodes, and who knows about it?
+
+A verdict, or a stop that leads to one, first has every node stop what it runs. Once all have said that nothing is
+left, or are given up, the verdict is final: it names the failure that came first on any node, the same everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import msgspec
+
+from supervisor.core import orders
+from supervisor.core.cluster import evidence
+from supervisor.core.cluster import messages as cluster_messages
+from supervisor.core.cluster.messages import Action, Event, Send
+from supervisor.core.cluster.rounds import (
+    Ended,
+    Member,
+    MemberState,
+    Outcome,
+    State,
+    Stop,
+    WindingDown,
+    said,
+    with_member,
+)
+from supervisor.core.facts import Verdict
+from supervisor.core.root_cause import first_cause
+from supervisor.core.stop_verdict import stopped_verdict
+
+SAME_SIGNAL_S = 0.1  # signals this close are one request: timeout(1) and systemd send two at once
+WIND_DOWN_S = 60.0  # beyond the grace of the workers, for a node that does not say that it has stopped
+VERDICT_S = 60.0  # for a node to say that it knows the verdict
+
+
+def is_over(state: State) -> bool:
+    """Every node knows the verdict, or was given up."""
+    informed = all(each.state is MemberState.INFORMED for each in state.members.values())
+    return isinstance(state.phase, Ended) and informed
+
+
+def wind_down(state: State, outcome: Verdict | Stop, now_s: float) -> Outcome:
+    signal = outcome.signal if isinstance(outcome, Stop) else 0
+    asked_at_s = now_s if isinstance(outcome, Stop) else None
+    phase = WindingDown(outcome, _until_s(state, signal, now_s), asked_at_s)
+    state = msgspec.structs.replace(state, phase=phase)
+    return _conclude_if_stopped(state, phase, now_s, _to_all(state, orders.WindDown(outcome.reason, signal)))
+
+
+def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: float) -> Outcome:
+    match event:
+        case cluster_messages.NodeStopped(node, all_succeeded, cause):
+            known = state.members.get(node, Member(MemberState.STOPPED))
+            stopped = msgspec.structs.replace(
+                known, state=MemberState.STOPPED, all_succeeded=all_succeeded, cause=cause or known.cause
+            )
+            return _conclude_if_stopped(with_member(state, node, stopped), phase, now_s, ())
+        case cluster_messages.JobOpened(node):
+            state = with_member(state, node, Member(MemberState.OPENED))
+            return state, (Send(node, orders.WindDown(phase.outcome.reason)),)
+        case cluster_messages.StopAsked():
+            return _stop_again(state, phase, event, now_s)
+        case cluster_messages.StacksTaken(_, cycle):
+            if cycle != state.cycle:
+                return state, ()
+            taken, actions = evidence.step(state.evidence, event, now_s=now_s, cycle=cycle, nodes=state.parts)
+            return msgspec.structs.replace(state, evidence=taken), actions
+        case cluster_messages.DeadlineReached():
+            return _conclude(state, phase, now_s) if now_s >= phase.until_s else (state, ())
+        case (
+            cluster_messages.NodeJoined() | cluster_messages.NodeFailed() | cluster_messages.NodeSucceeded()
+            | cluster_messages.VerdictTaken() | cluster_messages.StoreServed() | cluster_messages.CallReport()
+            | cluster_messages.StacksWanted() | cluster_messages.NodeExcluded() | cluster_messages.RestartAsked()
+        ):  # fmt: skip
+            return state, ()  # It has crossed the order to stop, which the node answers next.
+        case _:
+            assert_never(event)
+
+
+def step_ended(state: State, phase: Ended, event: Event, now_s: float) -> Outcome:
+    """A node that still wants to take part learns how the job ended; all others know."""
+    match event:
+        case cluster_messages.VerdictTaken(node):
+            return with_member(state, node, Member(MemberState.INFORMED)), ()
+        case (
+            cluster_messages.JobOpened(node) | cluster_messages.NodeJoined(node) | cluster_messages.NodeFailed(node)
+            | cluster_messages.NodeStopped(node)
+        ):  # fmt: skip
+            known = state.members.get(node, Member(MemberState.STOPPED))
+            return with_member(state, node, known), (Send(node, orders.Conclude(phase.verdict)),)
+        case cluster_messages.DeadlineReached() if now_s >= phase.until_s:
+            given_up = {node: Member(MemberState.INFORMED) for node in state.members}
+            return msgspec.structs.replace(state, members=given_up), ()
+        case _:
+            return state, ()
+
+
+def root_cause_found(state: State) -> tuple[Action, ...]:
+    """The sentence for people, where another failure came before the one that was seen first."""
+    cause = _cause(state)
+    if not cause or cause == state.first_failure:
+        return ()
+    return (said(state, "root_cause_found", f"{cause}; it came before what was seen first: {state.first_failure}"),)
+
+
+def _stop_again(state: State, phase: WindingDown, event: cluster_messages.StopAsked, now_s: float) -> Outcome:
+    """The first request stops; a signal after it ends everything at once, as a second Ctrl-C does elsewhere."""
+    asked_at_s = phase.asked_at_s
+    if asked_at_s is not None and event.signal and now_s - asked_at_s < SAME_SIGNAL_S:
+        return state, ()
+    at_once = asked_at_s is not None and event.signal != 0
+    until_s = min(phase.until_s, _until_s(state, event.signal, now_s))
+    phase = msgspec.structs.replace(phase, asked_at_s=now_s, until_s=until_s)
+    order = orders.WindDown(event.reason, event.signal, at_once=at_once)
+    return msgspec.structs.replace(state, phase=phase), _to_all(state, order)
+
+
+def _until_s(state: State, signal: int, now_s: float) -> float:
+    grace_s = state.rules.term_timeout_s if signal else state.rules.workers_stop_timeout_s
+    return now_s + grace_s + WIND_DOWN_S
+
+
+def _conclude_if_stopped(state: State, phase: WindingDown, now_s: float, actions: tuple[Action, ...]) -> Outcome:
+    if any(each.state is not MemberState.STOPPED for each in state.members.values()):
+        return state, actions
+    state, more = _conclude(state, phase, now_s)
+    return state, (*actions, *more)
+
+
+def _conclude(state: State, phase: WindingDown, now_s: float) -> Outcome:
+    found = root_cause_found(state)
+    match phase.outcome:
+        case Stop(signal, reason):
+            succeeded = bool(state.parts) and all(state.members[node].all_succeeded for node in state.parts)
+            verdict = stopped_verdict(signal, reason, all_succeeded=succeeded)
+        case Verdict() as verdict:
+            if found:
+                reason = verdict.reason.replace(state.first_failure, _cause(state))
+                verdict = msgspec.structs.replace(verdict, reason=reason)
+        case _:
+            assert_never(phase.outcome)
+    state = msgspec.structs.replace(state, phase=Ended(verdict, now_s + VERDICT_S))
+    return state, (*found, *_to_all(state, orders.Conclude(verdict)))
+
+
+def _cause(state: State) -> str:
+    causes = tuple(each.cause for each in state.members.values() if each.cause is not None)
+    cause = first_cause(causes, state.first_failure) if state.first_failure else None
+    return cause.sentence if cause is not None else ""
+
+
+def _to_all(state: State, order: orders.Order) -> tuple[Action, ...]:
+    return tuple(Send(node, order) for node in state.members)

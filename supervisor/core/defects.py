@@ -1,0 +1,13 @@
+"""How is a defect of ours named to people, where it ends the job in which it was met?"""
+
+from __future__ import annotations
+
+import traceback
+
+
+def defect_sentence(error: BaseException) -> str:
+    """Names the error and where it was raised; no full stop."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {frames[-1].filename.rpartition('/supervisor/')[2]}:{frames[-1].lineno}" if frames else ""
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return f"a defect of Holdfast was met ({what}{where}); the job is ended, please report it with the supervisor's log"

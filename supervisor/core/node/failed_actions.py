@@ -1,0 +1,59 @@
+"""What does it mean for a job that an action could not be carried out?
+
+Whatever goes wrong outside the machines while one job's action is carried out becomes events of that job, here and
+nowhere else: a full disk is a failed spawn, a broken link is a lost spawner, never the end of the supervisor.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from supervisor.core.facts import Evidence
+from supervisor.core.node.messages import (
+    Action,
+    CollectEvidence,
+    EndSpawner,
+    Event,
+    EvidenceCollected,
+    FinishJob,
+    ForkAhead,
+    KillSpawner,
+    KillTree,
+    PrepareStore,
+    Publish,
+    ReadProgress,
+    RespawnWorkers,
+    SignalWorkers,
+    SpawnerBroken,
+    SpawnerLost,
+    SpawnFailed,
+    SpawnWorkers,
+    StartSpawner,
+    StoreFailed,
+    TellCoordinator,
+    TellRanks,
+)
+
+
+def events_of(action: Action, reason: str, *, local_world_size: int) -> tuple[Event, ...]:
+    """`reason` is the sentence for people."""
+    job_id = action.job_id
+    match action:
+        case StartSpawner(number=number):
+            return (SpawnerLost(job_id, number, reason),)
+        case PrepareStore(cycle=cycle):
+            return (StoreFailed(job_id, cycle, reason),)
+        case SpawnWorkers(assignment=assignment):
+            ranks = range(local_world_size)
+            return tuple(SpawnFailed(job_id, assignment.cycle, each, reason, 1) for each in ranks)
+        case RespawnWorkers(cycle=cycle, local_ranks=local_ranks):
+            return tuple(SpawnFailed(job_id, cycle, each, reason, 1) for each in local_ranks)
+        case SignalWorkers() | KillTree() | EndSpawner() | TellRanks():
+            return (SpawnerBroken(job_id, reason),)
+        case CollectEvidence(cycle=cycle):
+            return (EvidenceCollected(job_id, cycle, Evidence(notes=(reason,))),)
+        case ForkAhead() | KillSpawner() | ReadProgress() | Publish() | TellCoordinator() | FinishJob():
+            # Nothing was lost, or a deadline of another machine goes on without it.
+            return ()
+        case _:
+            assert_never(action)

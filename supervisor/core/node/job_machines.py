@@ -1,0 +1,20 @@
+"""Which machines does one job have on a node?"""
+
+from __future__ import annotations
+
+import msgspec
+
+from supervisor.core import job_phases
+from supervisor.core.node import call_watch, hang_response, local_call, rank_monitor, spawner_watch, worker_group
+
+
+class JobMachines(msgspec.Struct, frozen=True):
+    """The machines of one job; `monitors` and `watches` by local rank, none before the first cycle."""
+
+    job: job_phases.State
+    group: worker_group.State
+    hangs: hang_response.State
+    calls: local_call.State = msgspec.field(default_factory=local_call.initial_state)
+    spawner: spawner_watch.State = msgspec.field(default_factory=spawner_watch.initial_state)
+    monitors: tuple[rank_monitor.State, ...] = ()
+    watches: tuple[call_watch.State, ...] = ()

@@ -1,0 +1,248 @@
+"""Until when must a job's spawner answer, and what follows if it does not?
+
+The one place with deadlines for what a spawner owes: to come up, to serve a store, to start workers, to report an end
+that was seen, to empty a cycle, to end. It listens to what the other machines ask of the spawner and to what comes
+back. A spawner that does not answer (stopped, stuck in the kernel, lost in its own loop) is killed with its tree. One
+that can't even be killed is given up: the job goes on, or ends, without it. A spawner that owes nothing is left alone,
+so one that is merely slow costs a healthy job nothing.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import msgspec
+
+from supervisor.core.facts import JobEvent, JobRules
+from supervisor.core.node import messages as node_messages
+
+START_S = 600.0  # torch from a slow network file system takes minutes
+STORE_S = 30.0
+SPAWN_S = 60.0
+REPORT_S = 10.0  # from a worker's end that was seen to the spawner's report of it
+EMPTY_S = 15.0  # the spawner itself gives up what it can't kill after 10 s
+END_S = 8.0
+KILL_S = 20.0  # from SIGKILL to the news that nothing is left
+
+# --- states --------------------------------------------------------------------------------------------------------
+
+
+class Debt(msgspec.Struct, frozen=True):
+    """What the spawner owes. `key` tells the debts of one kind apart: a cycle, or a cycle and a rank."""
+
+    kind: str
+    key: tuple[int, ...]
+    what: str
+    since_s: float
+    until_s: float
+    answers: int = 1  # so many are still to come
+
+
+class Absent(msgspec.Struct, frozen=True):
+    pass
+
+
+class Serving(msgspec.Struct, frozen=True):
+    """It lives, or is being started."""
+
+    number: int
+    debts: tuple[Debt, ...] = ()
+    is_ready: bool = False
+    starts_workers: bool = True  # False: others do, whenever they like
+
+
+class Killing(msgspec.Struct, frozen=True):
+    """SIGKILL was sent; nothing more is asked."""
+
+    number: int
+    reason: str
+    until_s: float
+
+
+State = Absent | Serving | Killing
+
+# --- events: what is asked, what is answered ----------------------------------------------------------------------
+
+Asked = (
+    node_messages.StartSpawner | node_messages.PrepareStore | node_messages.SpawnWorkers | node_messages.RespawnWorkers
+    | node_messages.KillTree | node_messages.EndSpawner
+)  # fmt: skip
+Answered = (
+    node_messages.SpawnerReady | node_messages.SpawnerLost | node_messages.StoreReady | node_messages.StoreFailed
+    | node_messages.WorkerSpawned | node_messages.SpawnFailed | node_messages.WorkerEndSeen
+    | node_messages.WorkerExited | node_messages.WorkersEmptied
+)  # fmt: skip
+
+
+class SpawnerBroken(msgspec.Struct, frozen=True):
+    """Something could not be asked of it at all."""
+
+    reason: str
+
+
+Event = Asked | Answered | SpawnerBroken | node_messages.DeadlineReached
+_Charged = (
+    node_messages.PrepareStore | node_messages.SpawnWorkers | node_messages.RespawnWorkers
+    | node_messages.WorkerEndSeen | node_messages.KillTree | node_messages.EndSpawner
+)  # fmt: skip
+_Heard = (
+    node_messages.StoreReady | node_messages.StoreFailed | node_messages.WorkerSpawned | node_messages.SpawnFailed
+    | node_messages.WorkerExited | node_messages.WorkersEmptied
+)  # fmt: skip
+
+# --- actions -------------------------------------------------------------------------------------------------------
+
+
+class GiveUp(msgspec.Struct, frozen=True):
+    """The spawner counts as lost, though its process may still be there."""
+
+    number: int
+    reason: str
+
+
+Action = node_messages.KillSpawner | node_messages.Publish | GiveUp
+Outcome = tuple[State, tuple[Action, ...]]
+
+# --- decisions -----------------------------------------------------------------------------------------------------
+
+
+def initial_state() -> State:
+    return Absent()
+
+
+def step(state: State, event: Event, *, now_s: float, cycle: int, rules: JobRules) -> Outcome:
+    match event:
+        case node_messages.StartSpawner(number=number):
+            return Serving(number, (_debt("start", (), "come up", now_s, START_S),)), ()
+        case node_messages.SpawnerLost():
+            return Absent(), ()
+        case _:
+            pass
+    match state:
+        case Absent():
+            return state, ()
+        case Killing(number, reason, until_s):
+            if isinstance(event, node_messages.DeadlineReached) and now_s >= until_s:
+                return Absent(), (GiveUp(number, f"{reason}; SIGKILL has not ended it within {KILL_S:.0f} s"),)
+            return state, ()
+        case Serving():
+            return _serve(state, event, now_s, cycle, rules)
+        case _:
+            assert_never(state)
+
+
+def next_deadline_s(state: State) -> float | None:
+    match state:
+        case Absent():
+            return None
+        case Serving(debts=debts):
+            return min((debt.until_s for debt in debts), default=None)
+        case Killing(until_s=until_s):
+            return until_s
+        case _:
+            assert_never(state)
+
+
+def _serve(state: Serving, event: Event, now_s: float, cycle: int, rules: JobRules) -> Outcome:
+    match event:
+        case node_messages.SpawnerReady(starts_workers=starts_workers):
+            return msgspec.structs.replace(_paid(state, "start"), is_ready=True, starts_workers=starts_workers), ()
+        case node_messages.EndSpawner() if not state.is_ready:  # It loads, perhaps for minutes, and has no workers.
+            return _kill(state, "the job has ended", now_s, rules.job_id, cycle, is_fault=False)
+        case SpawnerBroken(reason):
+            return _kill(state, reason, now_s, rules.job_id, cycle, is_fault=True)
+        case node_messages.DeadlineReached():
+            due = next((debt for debt in state.debts if now_s >= debt.until_s), None)
+            if due is None:
+                return state, ()
+            reason = f"it was asked to {due.what} and has not answered for {now_s - due.since_s:.0f} s"
+            return _kill(state, reason, now_s, rules.job_id, cycle, is_fault=True)
+        case (
+            node_messages.StoreReady() | node_messages.StoreFailed() | node_messages.WorkerSpawned()
+            | node_messages.SpawnFailed() | node_messages.WorkerExited() | node_messages.WorkersEmptied()
+        ):  # fmt: skip
+            return _hear(state, event), ()
+        case (
+            node_messages.PrepareStore() | node_messages.SpawnWorkers() | node_messages.RespawnWorkers()
+            | node_messages.WorkerEndSeen() | node_messages.KillTree() | node_messages.EndSpawner()
+        ):  # fmt: skip
+            return _charge(state, event, now_s, rules.local_world_size), ()
+        case node_messages.StartSpawner() | node_messages.SpawnerLost():
+            raise AssertionError("decided by step()")
+        case _:
+            assert_never(event)
+
+
+def _charge(state: Serving, event: _Charged, now_s: float, local_world_size: int) -> Serving:
+    """A new debt. The same one twice keeps its first deadline, but for workers, which may come in portions."""
+    match event:
+        case node_messages.PrepareStore(cycle=of_cycle):
+            return _owe(state, _debt("store", (of_cycle,), f"serve the store of cycle {of_cycle}", now_s, STORE_S))
+        case node_messages.SpawnWorkers(assignment=assignment):
+            return _owe_workers(state, assignment.cycle, local_world_size, now_s)
+        case node_messages.RespawnWorkers(cycle=of_cycle, local_ranks=local_ranks):
+            return _owe_workers(state, of_cycle, len(local_ranks), now_s)
+        case node_messages.WorkerEndSeen(cycle=of_cycle, local_rank=local_rank):
+            what = f"report the end of the process of local rank {local_rank}"
+            return _owe(state, _debt("report", (of_cycle, local_rank), what, now_s, REPORT_S))
+        case node_messages.KillTree(cycle=of_cycle):
+            return _owe(state, _debt("empty", (of_cycle,), f"end what is left of cycle {of_cycle}", now_s, EMPTY_S))
+        case node_messages.EndSpawner():
+            return _owe(state, _debt("end", (), "end", now_s, END_S))
+        case _:
+            assert_never(event)
+
+
+def _hear(state: Serving, event: _Heard) -> Serving:
+    match event:
+        case node_messages.StoreReady(cycle=of_cycle) | node_messages.StoreFailed(cycle=of_cycle):
+            return _paid(state, "store", of_cycle)
+        case node_messages.WorkerSpawned(cycle=of_cycle) | node_messages.SpawnFailed(cycle=of_cycle):
+            return _paid(state, "spawn", of_cycle)
+        case node_messages.WorkerExited(cycle=of_cycle, exit=exit_):
+            return _paid(state, "report", of_cycle, exit_.local_rank)
+        case node_messages.WorkersEmptied(cycle=of_cycle):
+            # Nothing of the cycle is left: neither starts nor ends of it are owed any more.
+            kept = tuple(debt for debt in state.debts if debt.key[:1] != (of_cycle,) or debt.kind == "store")
+            return msgspec.structs.replace(state, debts=kept)
+        case _:
+            assert_never(event)
+
+
+def _kill(state: Serving, reason: str, now_s: float, job_id: str, cycle: int, *, is_fault: bool) -> Outcome:
+    kill = node_messages.KillSpawner(job_id, reason)
+    killing = Killing(state.number, reason, now_s + KILL_S)
+    if not is_fault:
+        return killing, (kill,)
+    text = f"the spawner is killed with all that it has started: {reason}"
+    return killing, (node_messages.Publish(job_id, JobEvent("spawner_killed", text, max(cycle, 0))), kill)
+
+
+def _debt(kind: str, key: tuple[int, ...], what: str, now_s: float, limit_s: float) -> Debt:
+    return Debt(kind, key, what, now_s, now_s + limit_s)
+
+
+def _owe(state: Serving, debt: Debt) -> Serving:
+    if any((each.kind, each.key) == (debt.kind, debt.key) for each in state.debts):
+        return state
+    return msgspec.structs.replace(state, debts=(*state.debts, debt))
+
+
+def _owe_workers(state: Serving, cycle: int, workers: int, now_s: float) -> Serving:
+    if not state.starts_workers:
+        return state
+    owed = sum(debt.answers for debt in state.debts if (debt.kind, debt.key) == ("spawn", (cycle,)))
+    others = tuple(debt for debt in state.debts if (debt.kind, debt.key) != ("spawn", (cycle,)))
+    debt = msgspec.structs.replace(
+        _debt("spawn", (cycle,), f"start the workers of cycle {cycle}", now_s, SPAWN_S), answers=owed + workers
+    )
+    return msgspec.structs.replace(state, debts=(*others, debt))
+
+
+def _paid(state: Serving, kind: str, *key: int) -> Serving:
+    """One answer; a debt of several stands until the last."""
+    debts = tuple(
+        msgspec.structs.replace(debt, answers=debt.answers - 1) if (debt.kind, debt.key) == (kind, key) else debt
+        for debt in state.debts
+    )
+    return msgspec.structs.replace(state, debts=tuple(debt for debt in debts if debt.answers > 0))

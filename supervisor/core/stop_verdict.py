@@ -1,0 +1,16 @@
+"""With which state and exit code does a job end that was stopped?"""
+
+from __future__ import annotations
+
+from supervisor.core.facts import JobState, Verdict
+
+STOPPED_EXIT_CODE = 1  # by a command; a signal n has 128 + n
+
+
+def stopped_verdict(signal: int, reason: str, *, all_succeeded: bool) -> Verdict:
+    """How a job ends that a command (signal 0) or a signal has stopped."""
+    if signal == 0:
+        return Verdict(JobState.STOPPED, STOPPED_EXIT_CODE, reason)
+    if all_succeeded:
+        return Verdict(JobState.SUCCEEDED, 0, f"{reason}; all ranks then exited with code 0")
+    return Verdict(JobState.STOPPED, 128 + signal, reason)

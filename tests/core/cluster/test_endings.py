@@ -1,0 +1,151 @@
+"""Every node stops, then every node knows the same verdict; nobody is waited for without end."""
+
+# pyright: reportUnusedExpression=false
+from __future__ import annotations
+
+import pytest
+
+from supervisor.core.cluster import coordinator, endings
+from supervisor.core.cluster.messages import (
+    DeadlineReached,
+    JobOpened,
+    NodeFailed,
+    NodeJoined,
+    NodeStopped,
+    NodeSucceeded,
+    Publish,
+    RestartAsked,
+    Send,
+    StacksTaken,
+    StopAsked,
+    VerdictTaken,
+)
+from supervisor.core.facts import Cause, Evidence, JobRules, JobState, RestartRules, Verdict
+from supervisor.core.orders import Conclude, WindDown
+from tests.core.playbook import Playbook
+
+Play = Playbook[coordinator.State]
+NODES = ("a", "b")
+SIGNALLED = StopAsked("the launcher got SIGTERM", 15)
+
+
+def running(*, spare: bool = False, max_restarts: int = 0) -> Play:
+    rules = JobRules("job", 2, restart=RestartRules(max_restarts=max_restarts, min_nodes=2))
+    play: Play = Playbook(coordinator.step, coordinator.initial_state("job"), jitter=0.0)
+    for node in (*NODES, *(("spare",) if spare else ())):
+        play >> JobOpened(node, rules)
+    for node in (*NODES, *(("spare",) if spare else ())):
+        play >> NodeJoined(node, -1)
+    return play
+
+
+def stopped(play: Play, *, all_succeeded: bool = False, nodes: tuple[str, ...] = NODES) -> Play:
+    for node in nodes:
+        play >> NodeStopped(node, all_succeeded=all_succeeded)
+    return play
+
+
+def verdict(play: Play) -> Verdict:
+    (found,) = {each.order.verdict for each in play.of(Send) if isinstance(each.order, Conclude)}
+    return found
+
+
+def test_a_stop_asked_of_one_node_is_ordered_of_all_and_is_nobodys_fault() -> None:
+    play = running(max_restarts=3) >> SIGNALLED
+    wind_down = WindDown("the launcher got SIGTERM", 15)
+    assert play.last == tuple(Send(node, wind_down) for node in NODES)
+    play >> NodeFailed("b", 0, "rank 3 was killed by SIGTERM") << ()
+    assert verdict(stopped(play)) == Verdict(JobState.STOPPED, 128 + 15, "the launcher got SIGTERM")
+    assert coordinator.restarts_used(play.state) == 0
+
+
+def test_a_signal_that_all_ranks_of_all_nodes_answer_with_0_is_a_success() -> None:
+    play = running(spare=True) >> SIGNALLED
+    play >> NodeStopped("spare", all_succeeded=False) << ()
+    assert verdict(stopped(play, all_succeeded=True)).exit_code == 0
+    play = running() >> SIGNALLED
+    play >> NodeStopped("a", all_succeeded=True)
+    play >> NodeStopped("b", all_succeeded=False)
+    assert verdict(play).exit_code == 128 + 15
+
+
+def test_a_second_signal_ends_everything_at_once_but_not_the_echo_of_the_first() -> None:
+    play = running() >> SIGNALLED
+    play.at(0.05) >> SIGNALLED << ()
+    play.at(0.5) >> SIGNALLED
+    assert {each.order for each in play.of(Send)} == {WindDown("the launcher got SIGTERM", 15, at_once=True)}
+
+
+def test_a_command_after_a_signal_shortens_the_grace() -> None:
+    play = running() >> SIGNALLED
+    first_s = coordinator.next_deadline_s(play.state) or 0.0
+    play.at(2.0) >> StopAsked("stopped by kim", 0)
+    assert {each.order for each in play.of(Send)} == {WindDown("stopped by kim")}
+    assert (coordinator.next_deadline_s(play.state) or 0.0) < first_s
+    assert verdict(stopped(play)).reason == "the launcher got SIGTERM"
+
+
+def test_a_signal_does_not_change_a_verdict_that_was_reached() -> None:
+    play = running() >> NodeFailed("a", 0, "rank 0 failed")
+    play >> SIGNALLED
+    assert verdict(stopped(play)).state is JobState.FAILED
+
+
+def test_the_verdict_names_the_failure_that_came_first_on_any_node() -> None:
+    play = running() >> NodeFailed("a", 0, "rank 0 lost its peer", first_failure="rank 0 lost its peer")
+    play >> NodeStopped("a", all_succeeded=False, cause=Cause("rank 0 lost its peer", 12.0))
+    play >> NodeStopped("b", all_succeeded=False, cause=Cause("rank 3 raised", 11.0))
+    assert verdict(play).reason == "rank 3 raised; restarts used 0 of 0"
+    assert [each.event.kind for each in play.of(Publish)] == ["root_cause_found"]
+
+
+def test_a_node_that_does_not_stop_is_given_up() -> None:
+    play = running() >> StopAsked("stopped by kim", 0)
+    play >> NodeStopped("a", all_succeeded=False) << ()
+    until_s = coordinator.next_deadline_s(play.state)
+    assert until_s is not None
+    play.at(until_s - 0.1) >> DeadlineReached() << ()
+    play.at(until_s) >> DeadlineReached()
+    assert verdict(play) == Verdict(JobState.STOPPED, 1, "stopped by kim")
+
+
+def test_it_is_over_once_every_node_knows_and_not_before() -> None:
+    play = stopped(running() >> NodeSucceeded("a", 0) >> NodeSucceeded("b", 0))
+    assert not endings.is_over(play.state)
+    play >> VerdictTaken("a") << ()
+    assert not endings.is_over(play.state)
+    play >> VerdictTaken("b") << ()
+    assert endings.is_over(play.state)
+    assert coordinator.next_deadline_s(play.state) is None
+
+
+def test_a_node_that_never_says_that_it_knows_is_given_up() -> None:
+    play = stopped(running() >> NodeSucceeded("a", 0) >> NodeSucceeded("b", 0)) >> VerdictTaken("a")
+    until_s = coordinator.next_deadline_s(play.state)
+    assert until_s is not None
+    play.at(until_s) >> DeadlineReached() << ()
+    assert endings.is_over(play.state)
+
+
+@pytest.mark.parametrize(
+    "late", [NodeJoined("late", -1), NodeStopped("a", all_succeeded=False), NodeFailed("b", 0, "x")]
+)
+def test_a_node_that_comes_later_learns_the_end_and_nobody_changes_it(
+    late: NodeJoined | NodeStopped | NodeFailed,
+) -> None:
+    play = stopped(running() >> StopAsked("stopped by kim", 0))
+    for event in (RestartAsked("y"), SIGNALLED, StacksTaken("a", 0, Evidence())):
+        play >> event << ()
+    play >> late << Send(late.node, Conclude(Verdict(JobState.STOPPED, 1, "stopped by kim")))
+
+
+def test_a_node_that_opens_the_job_while_it_ends_is_ended_too() -> None:
+    play = running() >> StopAsked("stopped by kim", 0)
+    play >> JobOpened("late", JobRules("job", 2)) << Send("late", WindDown("stopped by kim"))
+    assert verdict(stopped(play, nodes=("a", "b", "late"))).state is JobState.STOPPED
+
+
+def test_stacks_that_come_late_are_still_told() -> None:
+    play = running() >> StopAsked("stopped by kim", 0)
+    play >> StacksTaken("a", 0, Evidence(notes=("rank 1 could not be asked",)))
+    assert [each.event.kind for each in play.of(Publish)] == ["stacks_collected"]

@@ -1,0 +1,87 @@
+"""What else is lost while a fault is dealt with: a second rank, the store made ahead, the spawner, even its death."""
+
+from __future__ import annotations
+
+from supervisor.core import orders
+from supervisor.core.cluster import coordinator
+from supervisor.core.cluster import messages as cluster
+from supervisor.core.facts import HangLimits, JobState, Verdict
+from supervisor.core.node import messages
+from supervisor.core.node.messages import FinishJob, KillTree, PrepareStore, SpawnWorkers, StartSpawner, WorkersEmptied
+from tests.core.one_node import JOB, NOW, hang, joined, rules, running
+
+HEARTBEAT_5 = HangLimits(heartbeat_s=5.0)
+
+
+def test_a_failure_during_a_hang_that_turns_out_to_be_none_is_the_fault() -> None:
+    """Rank 2 dies while rank 1's silence is looked at; rank 1 then exits with 0, so nothing was an echo of it."""
+    job = joined(running(rules(3, hang_limits=HEARTBEAT_5)), 0, 1, 2)
+    hang(job, 1, at=5.0)
+    job.exit(0, 2, code=3)
+    assert job.view().state is JobState.RUNNING
+    job.exit(0, 1, code=0)
+    assert job.view().state is JobState.RESTARTING
+    assert coordinator.restarts_used(job.coordinator) == 1
+    assert job.said("restart_decided")[0].startswith("rank 2 (pid 102) failed with exit code 3; restarting")
+
+
+def test_a_store_that_fails_during_such_a_hang_is_the_fault() -> None:
+    job = joined(running(rules(2, hang_limits=HEARTBEAT_5)), 0, 1)
+    hang(job, 1, at=5.0)
+    job.send(messages.StoreFailed(JOB, 0, "the store host was killed"))
+    job.exit(0, 1, code=0)
+    assert job.said("restart_decided")[0].startswith("the store of cycle 0 failed: the store host was killed")
+
+
+def test_a_store_that_was_prepared_by_a_spawner_that_is_lost_is_not_used() -> None:
+    job = running(rules(1, prepares_ahead=True)).exit(0, 0, code=1)
+    assert job.of(PrepareStore) == [PrepareStore(JOB, 1)]
+    job.send(messages.StoreReady(JOB, 1, "h", 30001), WorkersEmptied(JOB, 0))
+    assert [each.store_port for each in job.of(SpawnWorkers)] == [30001]
+    job = running(rules(1, prepares_ahead=True)).exit(0, 0, code=1)
+    job.send(messages.StoreReady(JOB, 1, "h", 30001), messages.SpawnerLost(JOB, NOW, "it was killed by SIGKILL"))
+    job.send(messages.SpawnerReady(JOB, NOW))
+    assert (job.of(PrepareStore), job.of(SpawnWorkers)) == ([PrepareStore(JOB, 1)], [])
+    assert coordinator.restarts_used(job.coordinator) == 1
+
+
+def test_a_store_that_could_not_be_prepared_ahead_is_asked_for_again() -> None:
+    job = running(rules(1, prepares_ahead=True)).exit(0, 0, code=1)
+    job.send(messages.StoreFailed(JOB, 1, "no port is free"), WorkersEmptied(JOB, 0))
+    assert job.actions[-1] == PrepareStore(JOB, 1)
+    assert coordinator.restarts_used(job.coordinator) == 1
+
+
+def test_a_spawner_lost_after_the_work_was_done_changes_nothing_of_the_success() -> None:
+    job = running(rules(1)).exit(0, 0, code=0)
+    job.send(messages.SpawnerLost(JOB, NOW, "it was killed by SIGKILL"))
+    assert job.view().state is JobState.SUCCEEDED
+
+
+def test_a_node_that_is_done_and_has_lost_its_spawner_still_says_that_it_has_stopped() -> None:
+    """It waits for the other node's ranks; there is nothing left that could answer a KillTree."""
+    job = running(rules(1))
+    job.coordinator = coordinator.initial_state(JOB)  # Says nothing by itself: the other node still runs.
+    job.exit(0, 0, code=0)
+    job.send(messages.SpawnerLost(JOB, NOW, "it was killed by SIGKILL"))
+    job.send(messages.Ordered(JOB, orders.WindDown("all ranks exited with code 0")))
+    assert job.told[-1] == cluster.NodeStopped("a", all_succeeded=True)
+    job.send(messages.Ordered(JOB, orders.Conclude(Verdict(JobState.SUCCEEDED, 0, "done"))))
+    assert job.of(FinishJob)
+
+
+def test_a_spawner_that_is_not_the_newest_is_not_heard() -> None:
+    job = running(rules(1)).send(messages.SpawnerLost(JOB, NOW, "gone"))
+    before = job.state
+    job.send(messages.SpawnerReady(JOB, 1), messages.SpawnerLost(JOB, 1, "gone again"))
+    assert (job.state, job.actions) == (before, [])
+
+
+def test_a_spawner_that_cannot_be_killed_is_given_up_and_the_job_goes_on() -> None:
+    job = running(rules(1)).exit(0, 0, code=1)
+    assert job.actions == [KillTree(JOB, 0)]
+    job.pass_to(15.0)
+    assert [type(each) for each in job.actions] == [messages.KillSpawner]
+    job.pass_to(40.0)
+    assert job.actions == [StartSpawner(JOB, 2)]
+    assert coordinator.restarts_used(job.coordinator) == 1
