@@ -228,7 +228,7 @@ def rank_fault(call: int, iteration: int, *, rank: int, interruption: str, reaso
         iteration=iteration,
         rank=rank,
         interruption=interruption,
-        reason=_sendable(reason)[:REASON_CHARACTERS_MAX],
+        reason=sendable(reason)[:REASON_CHARACTERS_MAX],
     )
     return _frame(worker_pb2.WorkerFrame(rank_fault=fault))
 
@@ -266,13 +266,18 @@ def call_leave(call: int, iteration: int, why: Leaving, reason: str) -> bytes:
         call=call,
         iteration=iteration,
         why=why.name,
-        reason=_sendable(reason)[:REASON_CHARACTERS_MAX],
+        reason=sendable(reason)[:REASON_CHARACTERS_MAX],
     )
     return _frame(worker_pb2.WorkerFrame(call_leave=leave))
 
 
 def exchange_value(call: int, iteration: int, *, name: str, rank: int, value: str) -> bytes:
-    """Raises ValueError for what is too long."""
+    """Raises ValueError for what is too long, or is no text."""
+    if sendable(name) != name or sendable(value) != value:
+        raise ValueError(
+            f"cannot exchange {sendable(name)[:40]!r}: name or value has lone surrogates, which are no text; exchange "
+            "what encodes as UTF-8"
+        )
     if len(name) > EXCHANGE_NAME_CHARACTERS_MAX or len(value) > EXCHANGE_VALUE_CHARACTERS_MAX:
         limits = f"{EXCHANGE_NAME_CHARACTERS_MAX} and {EXCHANGE_VALUE_CHARACTERS_MAX}"
         raise ValueError(
@@ -283,7 +288,7 @@ def exchange_value(call: int, iteration: int, *, name: str, rank: int, value: st
     return _frame(worker_pb2.WorkerFrame(exchange_value=told))
 
 
-def _sendable(text: str) -> str:
+def sendable(text: str) -> str:
     """Protobuf takes no lone surrogates, which an exception's text may have."""
     return text.encode(errors="replace").decode()
 

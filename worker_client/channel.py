@@ -8,6 +8,8 @@ and writes to an eventfd. Everything that is kept has a bound.
 from __future__ import annotations
 
 import contextlib
+import enum
+import logging
 import os
 import select
 import socket
@@ -21,6 +23,7 @@ from worker_client import server_identity, thread_signals
 from worker_client.call_frames import CallEvent
 from worker_client.endpoint import Endpoint
 from worker_client.errors import ChannelProtocolError
+from worker_client.outbox import Outbox, OverfullError, Watch
 from worker_client.progress import Progress
 from worker_client.progress_page import PageUnusableError, ProgressPage
 from worker_client.session import Accepted, Event, Identity, Refused, Session, StacksRequested, Welcomed
@@ -33,13 +36,14 @@ RECONNECT_MAX_S = 5.0
 PROGRESS_INTERVAL_MIN_S = 0.01
 PROGRESS_INTERVAL_MAX_S = 1.0
 PROGRESS_PER_LIMIT = 10  # how often, at least, a rank without a shared page tells its progress within a limit
-OUT_BYTES_MAX = 256 * 1024
-CONTROL_REQUESTS_MAX = 16
-CALL_FRAMES_MAX = 64  # of a wrapped call, that wait to be sent
+OUT_BYTES_MAX = 256 * 1024  # that the socket has not taken; only answers can come to more
 RECEIVE_BYTES = 64 * 1024
 DESCRIPTORS_MAX = 4  # that are taken off one message; one is expected
 CLOSE_TIMEOUT_S = 1.0
+GOODBYE_TIMEOUT_S = 0.5  # of it, for what a full socket has not taken yet
 THREAD_NAME = "holdfast-channel"
+
+log = logging.getLogger("holdfast")
 
 
 class ChannelOwner(Protocol):
@@ -64,6 +68,13 @@ class ChannelOwner(Protocol):
 
 class _ConnectionEndedError(Exception):
     """The conversation is over; the message says why."""
+
+
+class _Ending(enum.Enum):
+    """Why the channel connects no more."""
+
+    CLOSED = enum.auto()  # by its owner
+    REFUSED = enum.auto()  # by the supervisor, for good
 
 
 class Channel:
@@ -91,21 +102,14 @@ class Channel:
         self._stacks = stacks
         self._can_share_page = can_share_page
         self.supervisor_pid = 0  # of the last one that answered
-        self._is_closing = False
-        self._limits: Limits | None = None  # to be told; the newest wins
+        self._ending: _Ending | None = None
+        self._outbox = Outbox(self.wake)
         self._progress_interval_s = PROGRESS_INTERVAL_MAX_S
-        self._controls: dict[int, tuple[WorkloadControlRequest, threading.Event]] = {}
-        self._unsent_controls: list[int] = []
-        self._call_frames: list[bytes] = []
-        self._sent_all = threading.Event()  # set when nothing waits to be sent
         self._watch_interval_s = PROGRESS_INTERVAL_MAX_S
-        self._is_watch_new = False
-        self._control_ids = 0
-        self._lock = threading.Lock()  # guards the notes that other threads leave; never held over a system call
         self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._sock: socket.socket | None = None
         self._session = Session(identity)
-        self._out = bytearray()
+        self._out = bytearray()  # what the socket has not taken: one note, and answers
         self._descriptors: list[int] = []  # come before the rest of their frame may
         self._progress_due_s: float | None = None  # None: progress does not travel by frames
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
@@ -113,7 +117,7 @@ class Channel:
     @property
     def has_given_up(self) -> bool:
         """The supervisor has refused this rank for good."""
-        return self._is_closing
+        return self._ending is not None
 
     # --- called by other threads ---
 
@@ -122,14 +126,12 @@ class Channel:
 
     def wake(self) -> None:
         """Makes the thread look at its notes. One system call; never blocks."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # It is closed: there is no thread to wake.
             os.eventfd_write(self._wake_descriptor, 1)
 
     def tell_limits(self, limits: Limits) -> None:
         """Sends these limits as soon as there is a connection. The owner tells them again after each welcome."""
-        with self._lock:
-            self._limits = limits
-        self.wake()
+        self._outbox.tell_limits(limits)
 
     def expect_limits(self, limits: Limits) -> None:
         """The limits that hold; where progress travels by frames, they say how often."""
@@ -139,40 +141,30 @@ class Channel:
 
     def say(self, frame: bytes) -> None:
         """Sends a frame of a wrapped call over this connection, or never: who says it says it again after a welcome."""
-        with self._lock:
-            if len(self._call_frames) < CALL_FRAMES_MAX:
-                self._call_frames.append(frame)
-            self._sent_all.clear()
-        self.wake()
+        self._outbox.say(frame)
 
     def wait_sent(self, timeout_s: float) -> bool:
-        """Blocks until the kernel has all that was said, at most `timeout_s`; whether it has."""
-        return self._sent_all.wait(timeout_s)
+        """Blocks until the kernel has all that was said, at most `timeout_s`; whether it has.
+
+        After a lost connection that means: all that was said again on the next one.
+        """
+        return self._outbox.wait_sent(timeout_s)
 
     def watch_changed(self, soft_timeout_s: float) -> None:
         """The page's words on a wrapped call have changed: where there is no shared page, they are told at once."""
         wanted_s = soft_timeout_s / PROGRESS_PER_LIMIT
         self._watch_interval_s = min(max(wanted_s, PROGRESS_INTERVAL_MIN_S), PROGRESS_INTERVAL_MAX_S)
         if self._progress_due_s is not None:
-            self._is_watch_new = True
-            self.wake()
+            self._outbox.tell_watch()
 
     def request_control(self, request: WorkloadControlRequest, *, timeout_s: float) -> bool:
         """Blocks until the supervisor has accepted, at most `timeout_s`; whether it has. A reconnect sends it again."""
-        accepted = threading.Event()
-        with self._lock:
-            if len(self._controls) >= CONTROL_REQUESTS_MAX:
-                return False
-            self._control_ids += 1
-            request_id = self._control_ids
-            self._controls[request_id] = (request, accepted)
-            self._unsent_controls.append(request_id)
-        self.wake()
-        return accepted.wait(timeout_s)
+        accepted = self._outbox.request_control(request)
+        return accepted is not None and accepted.wait(timeout_s)
 
     def close(self) -> None:
         """Says goodbye and ends the thread; at most CLOSE_TIMEOUT_S."""
-        self._is_closing = True
+        self._ending = self._ending or _Ending.CLOSED
         self.wake()
         self._thread.join(CLOSE_TIMEOUT_S)
         if not self._thread.is_alive():
@@ -191,19 +183,22 @@ class Channel:
     def _run(self) -> None:
         thread_signals.leave_to_the_script()
         pause_s = RECONNECT_MIN_S
-        while not self._is_closing:
+        while self._ending is None:
             began_s = monotonic()
             try:
                 self._converse()
-            except (_ConnectionEndedError, ChannelProtocolError, OSError) as error:
+            except (_ConnectionEndedError, ChannelProtocolError, OverfullError, OSError) as error:
                 self._owner.unreachable(str(error))
+            except Exception as error:  # noqa: BLE001 a fault of ours may cost a connection, never the rank's voice
+                self._owner.unreachable(f"cannot go on with this connection: {type(error).__name__}: {error}")
             finally:
                 self._hang_up()
             lasted_s = monotonic() - began_s
             pause_s = RECONNECT_MIN_S if lasted_s > RECONNECT_MAX_S else min(2 * pause_s, RECONNECT_MAX_S)
             self._rest(pause_s)
-            if not self._is_closing:
+            if self._ending is None:
                 self._follow()
+        self._outbox.give_up()
 
     def _follow(self) -> bool:
         """To where the supervisor answers now; whether that is another place, or another secret."""
@@ -221,10 +216,10 @@ class Channel:
         poller = select.poll()
         poller.register(self._wake_descriptor, select.POLLIN)
         until_s = monotonic() + pause_s
-        while not self._is_closing and (left_s := until_s - monotonic()) > 0:
+        while self._ending is None and (left_s := until_s - monotonic()) > 0:
             if poller.poll(left_s * 1000):
                 self._clear_wake()
-                if self._unsent_controls:
+                if self._outbox.has_requests:
                     return
 
     def _converse(self) -> None:
@@ -244,7 +239,7 @@ class Channel:
         poller = select.poll()
         poller.register(self._wake_descriptor, select.POLLIN)
         poller.register(sock, select.POLLIN)
-        while not self._is_closing:
+        while self._ending is None:
             if session.is_welcome:
                 self._say_what_is_due()
             poller.modify(sock, select.POLLIN | (select.POLLOUT if self._out else 0))
@@ -257,8 +252,19 @@ class Channel:
                 if ready & ~select.POLLOUT:
                     self._receive()
         if session.is_welcome:
+            self._say_goodbye(sock)
+
+    def _say_goodbye(self, sock: socket.socket) -> None:
+        """After all that is still to be said; a socket that is full has GOODBYE_TIMEOUT_S to take it."""
+        poller = select.poll()
+        poller.register(sock, select.POLLOUT)
+        until_s = monotonic() + GOODBYE_TIMEOUT_S
+        self._say_what_is_due()
+        while self._out and (left_s := until_s - monotonic()) > 0 and poller.poll(left_s * 1000):
+            self._flush()
             self._say_what_is_due()
-            self._send(session.goodbye())
+        if not self._out:
+            self._send(self._session.goodbye())
 
     def _poll_timeout_ms(self) -> float | None:
         if self._progress_due_s is None or self._out or not self._progress.has_news:
@@ -266,35 +272,38 @@ class Channel:
         return max(self._progress_due_s - monotonic(), 0) * 1000
 
     def _say_what_is_due(self) -> None:
-        with self._lock:
-            limits, self._limits = self._limits, None
-            requests = [(request_id, self._controls[request_id][0]) for request_id in self._unsent_controls]
-            self._unsent_controls.clear()
-            call_frames, self._call_frames = self._call_frames, []
-        if self._is_watch_new:
-            self._is_watch_new = False
-            self._tell_progress(at_once=True)
-        for frame in call_frames:
-            self._send(frame)
-        with self._lock:
-            if not self._call_frames and not self._out:
-                self._sent_all.set()
-        if limits is not None:
-            self._tell_progress(at_once=True)  # Tighter limits must not meet a silence that is none any more.
-            self._send(self._session.limits_calculated(limits))
-        for request_id, request in requests:
-            self._send(self._session.workload_control(request, request_id))
-        self._tell_progress()
+        """One note after the other, each once the socket has taken the one before."""
+        while not self._out and (note := self._outbox.take()) is not None:
+            match note:
+                case Watch.CHANGED:
+                    self._tell_progress()
+                case bytes():
+                    self._send(note)
+                case Limits():
+                    self._tell_progress()  # Tighter limits must not meet a silence that is none any more.
+                    self._send(self._limits_frame(note))
+                case (request_id, request):
+                    self._send(self._session.workload_control(request, request_id))
+        if not self._out:
+            self._outbox.taken()
+            if self._progress_due_s is not None and monotonic() >= self._progress_due_s and self._progress.has_news:
+                self._tell_progress()
 
-    def _tell_progress(self, *, at_once: bool = False) -> None:
-        """A frame with what was stamped, where there is no shared page and it is due."""
-        due_s, now_s = self._progress_due_s, monotonic()
-        if due_s is None:
+    def _limits_frame(self, limits: Limits) -> bytes:
+        """Nothing for limits that no frame can hold: another connection could not hold them either."""
+        try:
+            return self._session.limits_calculated(limits)
+        except ValueError as error:
+            log.warning("cannot tell the supervisor the calculated limits: %s; shorten the names of sections", error)
+            return b""
+
+    def _tell_progress(self) -> None:
+        """A frame with what was stamped, where there is no shared page."""
+        if self._progress_due_s is None:
             return
-        if at_once or (now_s >= due_s and not self._out and self._progress.has_news):
-            snapshot = self._progress.rearm()
-            self._progress_due_s = now_s + self._interval_s()
-            self._send(self._session.progress(snapshot, now_ns=monotonic_ns()))
+        snapshot = self._progress.rearm()
+        self._progress_due_s = monotonic() + self._interval_s()
+        self._send(self._session.progress(snapshot, now_ns=monotonic_ns()))
 
     def _interval_s(self) -> float:
         if not self._progress.is_call_watched:
@@ -322,17 +331,15 @@ class Channel:
             case Welcomed():
                 page = self._page(event)
                 self._close_descriptors()  # Before anybody hears of it: whoever forks then must not take it along.
+                self._outbox.start_over()  # What was said into the void is said again now.
                 self._owner.welcomed(event, page)
             case Refused(reason, retry):
                 if not retry and not self._follow():  # What refuses us may be another one than we looked for.
-                    self._is_closing = True
+                    self._ending = _Ending.REFUSED
                     self._owner.refused(reason)
                 raise _ConnectionEndedError(f"the supervisor refused: {reason}")
             case Accepted(request_id):
-                with self._lock:
-                    known = self._controls.pop(request_id, None)
-                if known is not None:
-                    known[1].set()
+                self._outbox.accepted(request_id)
             case StacksRequested(request_id):
                 self._send(self._session.stacks_answer(request_id, current_stacks()))
             case _:
@@ -353,9 +360,10 @@ class Channel:
             raise _ConnectionEndedError(str(error)) from error
 
     def _send(self, frame: bytes) -> None:
-        """Queues a frame and sends what the socket takes. A frame that finds the queue full is dropped."""
-        if len(self._out) + len(frame) <= OUT_BYTES_MAX:
-            self._out += frame
+        """Sends what the socket takes now; the rest goes before anything else."""
+        if len(self._out) > OUT_BYTES_MAX:
+            raise _ConnectionEndedError("the supervisor asks and does not read the answers")
+        self._out += frame
         self._flush()
 
     def _flush(self) -> None:
@@ -371,9 +379,7 @@ class Channel:
         self._out.clear()
         self._close_descriptors()
         self._session = Session(self._identity)
-        with self._lock:
-            self._unsent_controls = list(self._controls)
-            self._call_frames.clear()
+        self._outbox.start_over()
         if self._sock is not None:
             self._sock.close()
             self._sock = None

@@ -82,7 +82,7 @@ class Session:
         hello = worker_pb2.Hello(
             protocol=PROTOCOL,
             token=self._identity.token,
-            job_id=self._identity.job_id,
+            job_id=call_frames.sendable(self._identity.job_id),
             cycle=self._identity.cycle,
             rank=self._identity.rank,
             local_rank=self._identity.local_rank,
@@ -140,14 +140,14 @@ class Session:
     def workload_control(self, request: WorkloadControlRequest, request_id: int) -> bytes:
         control = worker_pb2.WorkloadControl(
             action=worker_pb2.WorkloadControl.Action.Name(request.action.value),
-            description=request.description[:DESCRIPTION_CHARS_MAX],
+            description=call_frames.sendable(request.description)[:DESCRIPTION_CHARS_MAX],
             request_id=request_id,
         )
         return _frame(worker_pb2.WorkerFrame(workload_control=control))
 
     def stacks_answer(self, request_id: int, text: str) -> bytes:
         """What is too long for a frame is cut at its end, where the least interesting threads stand."""
-        kept = text.encode()[:STACKS_BYTES_MAX].decode(errors="ignore")
+        kept = text.encode(errors="replace")[:STACKS_BYTES_MAX].decode(errors="ignore")
         return _frame(worker_pb2.WorkerFrame(stacks_answer=worker_pb2.StacksAnswer(request_id=request_id, text=kept)))
 
     def goodbye(self) -> bytes:
@@ -207,9 +207,9 @@ def _call_watch(watch: WatchSnapshot, now_ns: int) -> worker_pb2.CallWatch:
 def _limits_message(limits: Limits) -> worker_pb2.Limits:
     message = worker_pb2.Limits(
         sections=[
-            worker_pb2.SectionLimit(name=name)
+            worker_pb2.SectionLimit(name=call_frames.sendable(name))
             if limit_s is None
-            else worker_pb2.SectionLimit(name=name, limit_s=limit_s)
+            else worker_pb2.SectionLimit(name=call_frames.sendable(name), limit_s=limit_s)
             for name, limit_s in limits.sections
         ]
     )

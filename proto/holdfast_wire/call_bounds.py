@@ -1,7 +1,8 @@
-"""How long may texts be that ranks tell of a wrapped call? Both ends keep to it: longer ones end the connection."""
+"""How much may a rank tell of a wrapped call? Both ends keep to it."""
 
 from __future__ import annotations
 
-REASON_CHARACTERS_MAX = 512  # cut by whoever says it
+REASON_CHARACTERS_MAX = 512  # the rank cuts it
 EXCHANGE_NAME_CHARACTERS_MAX = 256
 EXCHANGE_VALUE_CHARACTERS_MAX = 8192
+EXCHANGE_NAMES_MAX = 128  # in the rank assignment of one iteration; a rank that goes beyond is refused

@@ -60,13 +60,13 @@ class Connection:
         self._monitoring.watch_changed(self._soft_timeout_s)
 
     def close(self) -> None:
-        """Blocks until what was said is sent, 1 s at most. Idempotent."""
+        """Blocks until the supervisor has what the others wait for, 1 s at most. Idempotent."""
         if not self._is_open:
             return
         self._is_open = False
         if self._successor is not None:
             self._successor.close()
-        if self._coordination is not None:
+        if self._coordination is not None and self._coordination.must_be_heard():
             self._monitoring.wait_sent(SEND_TIMEOUT_S)
         self._monitoring.listen(None)
         self._coordination = None

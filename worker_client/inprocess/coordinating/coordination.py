@@ -11,6 +11,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import assert_never
 
+from holdfast_wire.call_bounds import EXCHANGE_NAMES_MAX
+
 from worker_client import call_frames
 from worker_client.call_frames import (
     CallEvent,
@@ -92,11 +94,12 @@ class Coordination:
     def exchange(self, name: str, value: str, *, rank: int, timeout: timedelta) -> dict[int, str]:
         """Returns the values of all ranks that take part in the assignment. Blocks.
 
-        Raises BarrierTimeout, and ValueError for what is too long.
+        Raises BarrierTimeout, and ValueError for what is too long or too much.
         """
         with self._changed:
             key = self._standing.assigning, name
             if key not in self._standing.exchanged:
+                self._check_names(name)
                 given = standing.ValueGiven(name, rank, value)
                 self._frame(SayValue(self._standing.assigning, given))  # raises for what is too long
                 self._step(given)
@@ -225,6 +228,12 @@ class Coordination:
             if event.call == self._call:
                 self._step(event)
 
+    def must_be_heard(self) -> bool:
+        """Whether the others wait until the supervisor knows that this rank has left."""
+        with self._changed:
+            left = self._standing.left
+            return left is not None and left.left.why is not Leaving.DONE
+
     def needs_supervisor(self) -> bool:
         """Whether somebody has to decide before this rank is through."""
         with self._changed:
@@ -235,6 +244,15 @@ class Coordination:
     def _is_answered(self) -> bool:
         """Whether the supervisor has said what becomes of the entry. A refusal raises anyway."""
         return self._standing.admission is not Answer.NONE and not isinstance(self._standing.admission, CallRefused)
+
+    def _check_names(self, name: str) -> None:
+        known = (*self._standing.exchanged, *self._standing.given)
+        names = {each for iteration, each in known if iteration == self._standing.assigning}
+        if len(names - {name}) >= EXCHANGE_NAMES_MAX:
+            raise ValueError(
+                f"cannot exchange {name[:40]!r}: one rank assignment has {EXCHANGE_NAMES_MAX} names at most; exchange "
+                "several values under one name"
+            )
 
     def _step(self, event: standing.Event) -> None:
         self._standing, words = standing.step(self._standing, event)

@@ -1,0 +1,137 @@
+"""What is still to be said to the supervisor?
+
+Any thread leaves a note here, without waiting; the channel's thread takes one as soon as the socket has taken what went
+before. So whatever the supervisor does, what waits is bounded: the newest limits stand for all before them, and the
+frames of a wrapped call have a bound. A rank that says more than that loses its connection, as soon as the supervisor
+reads again, and never a word: the next connection begins with all that stands.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from worker_client.timeouts import Limits
+from worker_client.workload_control import WorkloadControlRequest
+
+CONTROL_REQUESTS_MAX = 16
+CALL_FRAMES_MAX = 64  # of a wrapped call, that wait to be sent
+
+
+class Watch(enum.Enum):
+    """What a rank without a shared page has to tell at once."""
+
+    CHANGED = enum.auto()
+
+
+Control = tuple[int, WorkloadControlRequest]  # with the number by which it is accepted
+Note = Watch | bytes | Limits | Control
+
+
+class OverfullError(Exception):
+    """More frames were said than can wait: what stands has to be said again, on another connection."""
+
+
+class Outbox:
+    """The notes of one channel. Its lock is never held over a system call."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """`wake` makes the channel's thread look here."""
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._is_watch_new = False
+        self._frames: deque[bytes] = deque()
+        self._is_overfull = False
+        self._limits: Limits | None = None
+        self._requests: dict[int, tuple[WorkloadControlRequest, threading.Event]] = {}  # not accepted yet
+        self._unsent_requests: deque[int] = deque()
+        self._requests_made = 0
+        self._all_sent = threading.Event()
+
+    # --- called by any thread ---
+
+    def tell_watch(self) -> None:
+        self._is_watch_new = True
+        self._wake()
+
+    def say(self, frame: bytes) -> None:
+        with self._lock:
+            self._all_sent.clear()
+            if len(self._frames) < CALL_FRAMES_MAX:
+                self._frames.append(frame)
+            else:
+                self._is_overfull = True
+        self._wake()
+
+    def tell_limits(self, limits: Limits) -> None:
+        with self._lock:
+            self._limits = limits
+        self._wake()
+
+    def request_control(self, request: WorkloadControlRequest) -> threading.Event | None:
+        """The event is set once the supervisor has accepted. None: too many wait for that already."""
+        with self._lock:
+            if len(self._requests) >= CONTROL_REQUESTS_MAX:
+                return None
+            self._requests_made += 1
+            accepted = threading.Event()
+            self._requests[self._requests_made] = request, accepted
+            self._unsent_requests.append(self._requests_made)
+        self._wake()
+        return accepted
+
+    def wait_sent(self, timeout_s: float) -> bool:
+        """Blocks until the kernel has all that was said, at most `timeout_s`; whether it has."""
+        return self._all_sent.wait(timeout_s)
+
+    # --- called by the channel's thread ---
+
+    def take(self) -> Note | None:
+        """The next thing to say. Raises OverfullError."""
+        with self._lock:
+            if self._is_overfull:
+                raise OverfullError(f"cannot send: more than {CALL_FRAMES_MAX} frames of a wrapped call wait")
+            if self._is_watch_new:
+                self._is_watch_new = False
+                return Watch.CHANGED
+            if self._frames:
+                return self._frames.popleft()
+            if self._limits is not None:
+                limits, self._limits = self._limits, None
+                return limits
+            while self._unsent_requests:
+                request_id = self._unsent_requests.popleft()
+                if request_id in self._requests:
+                    return request_id, self._requests[request_id][0]
+            return None
+
+    @property
+    def has_requests(self) -> bool:
+        """Somebody waits for an answer."""
+        return bool(self._unsent_requests)
+
+    def accepted(self, request_id: int) -> None:
+        with self._lock:
+            known = self._requests.pop(request_id, None)
+        if known is not None:
+            known[1].set()
+
+    def taken(self) -> None:
+        """The kernel has all that was taken from here."""
+        with self._lock:
+            if not self._frames:
+                self._all_sent.set()
+
+    def start_over(self) -> None:
+        """A connection has ended, or begins: its owner says again what stands, and requests are made again."""
+        with self._lock:
+            self._frames.clear()
+            self._is_overfull = False
+            self._all_sent.clear()
+            self._unsent_requests = deque(self._requests)
+
+    def give_up(self) -> None:
+        """Nothing will be sent any more: nobody waits for that."""
+        self._all_sent.set()
