@@ -6,12 +6,14 @@ VENV ?= .venv
 # For a GPU, as pytorch.org says, for example: make demo TORCH="torch numpy --extra-index-url https://download.pytorch.org/whl/cu128"
 TORCH ?= torch==2.13.0 numpy
 ARGS ?=
+RESTARTS ?= 2000
+CHAOS_S ?= 600
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q install
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install test packages lint ruff format type layers bench docs docs-check proto clean
+.PHONY: help demo install test packages lint ruff format type layers bench soak docs docs-check proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-12s %s\n' "$$name" "$$text"; done
@@ -45,6 +47,10 @@ format: $(VENV)/.dev ## rewrite the sources as `make lint` wants them
 
 bench: $(VENV)/.dev ## measure against torchrun and the reference product, write docs/benchmarks.md
 	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+soak: $(VENV)/.dev ## 2,000 restarts, then ten minutes of chaos; shorter: make soak RESTARTS=200 CHAOS_S=60 (as root: disks, too)
+	$(BIN)/python -m tests.soak restarts --restarts $(RESTARTS)
+	$(BIN)/python -m tests.soak chaos --seconds $(CHAOS_S) $(ARGS)
 
 docs: $(VENV)/.dev ## regenerate what docs/ has from the code
 	@set -e; for script in docs/make_*.py; do echo "$$script"; $(BIN)/python "$$script"; done

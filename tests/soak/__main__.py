@@ -1,0 +1,43 @@
+"""`python -m tests.soak restarts|chaos`: does it endure? Prints what it saw; exit code 1 if an invariant broke."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+
+from tests.soak import chaos, restarts
+
+
+def _parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    soaks = parser.add_subparsers(dest="soak", required=True)
+    again = soaks.add_parser("restarts", help="one job that restarts again and again")
+    again.add_argument("--restarts", type=int, default=2000)
+    again.add_argument("--ranks", type=int, default=2)
+    again.add_argument("--seconds", type=float, default=600.0, help="it ends after so long, done or not")
+    again.set_defaults(main=restarts.main)
+    storm = soaks.add_parser("chaos", help="five jobs, whose parts are killed, stopped, filled up and left unanswered")
+    storm.add_argument("--seconds", type=float, default=600.0)
+    storm.add_argument("--seed", type=int, help="of an earlier run, to repeat its choices")
+    storm.set_defaults(main=chaos.main)
+    return parser.parse_args()
+
+
+def _end(number: int, frame: object) -> None:
+    """Nothing is left then, either."""
+    sys.exit(128 + number)
+
+
+def main() -> int:
+    arguments = _parsed()
+    signal.signal(signal.SIGTERM, _end)
+    wrong: list[str] = arguments.main(arguments)
+    for each in wrong:
+        print(f"WRONG: {each}")
+    print("nothing wrong" if not wrong else f"{len(wrong)} wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""Folders for logs that fail: a small disk that fills up, and a file system that stops answering. All need root."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+NEW_MOUNT_NAMESPACE = 0x20000
+RECURSIVE_PRIVATE = 0x4000 | 0x40000
+DETACH = 2
+DISK_BYTES = 8 << 20
+_c = ctypes.CDLL(None, use_errno=True)
+
+
+def own_mounts() -> bool:
+    """Leaves the mounts of the machine to the machine: what is mounted from now on ends with this process."""
+    if os.geteuid() != 0 or _c.unshare(NEW_MOUNT_NAMESPACE):
+        return False
+    return _c.mount(b"none", b"/", None, RECURSIVE_PRIVATE, None) == 0
+
+
+class SmallDisk:
+    """A tmpfs of 8 MiB. Filled up by a file of ours, which takes what the job's own files leave."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        if _c.mount(b"tmpfs", str(folder).encode(), b"tmpfs", 0, f"size={DISK_BYTES}".encode()):
+            raise OSError(ctypes.get_errno(), f"cannot mount a tmpfs on {folder}")
+
+    def fail(self) -> None:
+        with (self.folder / "filler").open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+
+    def mend(self) -> None:
+        (self.folder / "filler").unlink(missing_ok=True)
+        # An operator who frees a disk removes old logs, too; else the job's own would fill it for good.
+        for file in self.folder.rglob("*.log"):
+            with contextlib.suppress(OSError):
+                os.truncate(file, 0)
+
+    def close(self) -> None:
+        _c.umount2(str(self.folder).encode(), DETACH)
+
+
+class Unanswering:
+    """A FUSE file system of our own that stops answering, and goes on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        server = Path(__file__).with_name("unanswering_fs.py")
+        self._process = subprocess.Popen(
+            [sys.executable, str(server), str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/"
+        )
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != b"mounted\n":
+            raise OSError(errno.ENODEV, "cannot serve a file system by /dev/fuse")
+
+    def fail(self) -> None:
+        self._say(b"stop\n")
+
+    def mend(self) -> None:
+        self._say(b"go\n")
+
+    def _say(self, word: bytes) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(word)
+        self._process.stdin.flush()
+
+    def close(self) -> None:
+        self._process.communicate(timeout=10)
