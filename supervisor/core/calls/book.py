@@ -23,6 +23,7 @@ from supervisor.core.calls.words import (
 REPLAY_CHARS_MAX = 512 * 1024  # of what a rank that joins late is given; beyond it nobody can join late
 REASON_CHARS_MAX = 512
 RECORDS_WITH_REASON_MAX = 32
+HELD_WORDS_MAX = 256  # different ones of one member, said while a call is rebuilt
 
 
 # --- phases --------------------------------------------------------------------------------------------------------
@@ -113,7 +114,8 @@ class State(msgspec.Struct):
     settings: CallSettings = msgspec.field(default_factory=CallSettings)
     members: dict[int, Member] = msgspec.field(default_factory=dict[int, Member])
     entries: dict[int, tuple[str, Enter]] = msgspec.field(default_factory=dict[int, tuple[str, Enter]])
-    held: list[tuple[str, Told]] = msgspec.field(default_factory=list[tuple[str, Told]])  # said while rebuilding
+    held: dict[Told, str] = msgspec.field(default_factory=dict[Told, str])  # said while rebuilding, and on which node
+    held_of: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # how many words of each member those are
     absent: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # take part in no call any more, and why
     ended: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # whose process has ended, and how
     history: list[Begin] = msgspec.field(default_factory=list[Begin])
@@ -168,7 +170,8 @@ class State(msgspec.Struct):
 
 def open_call(state: State, call: int, settings: CallSettings) -> None:
     state.call, state.iteration, state.settings = call, 0, settings
-    state.members, state.entries, state.held = {}, {}, []
+    state.members, state.entries = {}, {}
+    release_held(state)
     state.history, state.replay, state.replay_chars = [], [], 0
     state.begun_at, state.decision, state.is_rebuilt, state.lost_newcomers = 0, None, False, []
     state.previous, state.skips_number = -1, False
@@ -247,6 +250,23 @@ def remember(state: State, decided: Begin | Exchanged) -> None:
         state.replay_chars += 16 + len(decided.name) + sum(12 + 4 * len(value) for _, value in decided.values)
     if not state.can_replay:
         state.history, state.replay = [], []
+
+
+def hold(state: State, node: str, told: Told) -> bool:
+    """Keeps a word until the call is rebuilt; said again, it is the same word. False: its member has said too many."""
+    if told in state.held:
+        return True
+    count = state.held_of.get(told.member, 0) + 1
+    if count > HELD_WORDS_MAX:
+        return False
+    state.held[told], state.held_of[told.member] = node, count
+    return True
+
+
+def release_held(state: State) -> list[tuple[str, Told]]:
+    """What was kept, in the order of its coming."""
+    held, state.held, state.held_of = state.held, {}, {}
+    return [(node, told) for told, node in held.items()]
 
 
 def entered(state: State) -> Entered:

@@ -27,8 +27,10 @@ from supervisor.core.calls.words import (
     Enter,
     Interrupt,
     Interruption,
+    Lost,
     Restart,
     Stage,
+    Told,
     Underway,
 )
 
@@ -127,6 +129,17 @@ def _come_back(state: State, node: str, member: int, word: Enter) -> Orders:
     return orders + tell_phase(state, (member,)) if member in state.members else orders
 
 
+def hear_while_rebuilding(state: State, node: str, told: Told) -> Orders:
+    """The word counts once the call is rebuilt; a rank that says too many different ones does not come back to it."""
+    if isinstance(told.word, Lost):
+        state.ended[told.member] = told.word.reason
+    if book.hold(state, node, told):
+        return []
+    state.entries.pop(told.member, None)
+    reason = f"said more than {book.HELD_WORDS_MAX} words while its supervisor came back"
+    return refuse(told.member, state.call, f"cannot go on: rank {told.member} {reason}")
+
+
 def stand(state: State, member: int, word: Enter) -> Orders:
     """It may have said things that never came: where it stands, and as whom, says the same."""
     if state.assigned_world_size is None:
@@ -203,7 +216,8 @@ def _conclude(state: State) -> Orders:
     """Somebody has gone on to the next call: this one was committed, by a coordinator that is no more."""
     here = newest(state)
     state.committed = Committed(state.call, max((word.iteration for word in here.values()), default=0))
-    state.committed_on, state.held, state.entries = frozenset(range(state.world_size)), [], {}
+    state.committed_on, state.entries = frozenset(range(state.world_size)), {}
+    book.release_held(state)
     book.close(state, Idle())
     text = f"call {state.call} succeeded, before its supervisor was lost"
     return [

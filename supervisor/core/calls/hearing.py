@@ -6,9 +6,11 @@ from typing import assert_never
 
 from supervisor.core.calls import book, joining
 from supervisor.core.calls.book import Entering, Exchange, Idle, Over, Running, State
-from supervisor.core.calls.orders import EndCall, Orders, Say, Tell
+from supervisor.core.calls.orders import EndCall, Orders, Say, Tell, refuse
 from supervisor.core.calls.sentences import ranks_sentence
 from supervisor.core.calls.words import (
+    EXCHANGE_NAMES_MAX,
+    EXCHANGE_NAMES_OPEN_MAX,
     Arrive,
     Barrier,
     Began,
@@ -22,6 +24,8 @@ from supervisor.core.calls.words import (
     Reported,
     Value,
 )
+
+NAME_SHOWN_CHARACTERS = 40
 
 OfIteration = Began | Fault | Reported | Arrive | Value
 
@@ -104,10 +108,31 @@ def _value(state: State, member: int, word: Value) -> Orders:
     done = state.exchanged.get(word.name)
     if done is not None:
         return [Tell((member,), done)]
-    exchange = state.exchanges.setdefault(word.name, Exchange(set(state.members)))
+    exchange = state.exchanges.get(word.name)
+    if exchange is None:
+        if excess := _excess(state):
+            return _refuse_name(state, member, word.name, excess)
+        exchange = state.exchanges[word.name] = Exchange(set(state.members))
     exchange.waiting.discard(member)
     exchange.values[member] = (word.rank, word.value)
     return []
+
+
+def _excess(state: State) -> str | None:
+    """Why there can't be one name more."""
+    if len(state.exchanges) >= EXCHANGE_NAMES_OPEN_MAX:
+        return f"{EXCHANGE_NAMES_OPEN_MAX} names wait for the values of other ranks, and no more may"
+    if len(state.exchanges) + len(state.exchanged) >= EXCHANGE_NAMES_MAX:
+        return f"one rank assignment has {EXCHANGE_NAMES_MAX} names at most"
+    return None
+
+
+def _refuse_name(state: State, member: int, name: str, excess: str) -> Orders:
+    """The rank that goes beyond is out, and the others begin another iteration without it."""
+    why = f"cannot exchange {name[:NAME_SHOWN_CHARACTERS]!r}: {excess}; exchange several values under one name"
+    book.add_fault(state, member, Interruption.EXCEPTION, why)
+    book.remove(state, member, f"was refused: {why}")
+    return refuse(member, state.call, why)
 
 
 def hear_leave(state: State, member: int, word: Leave) -> Orders:

@@ -10,6 +10,9 @@ import enum
 
 import msgspec
 
+EXCHANGE_NAMES_MAX = 128  # in the rank assignment of one iteration; the same number as on the wire
+EXCHANGE_NAMES_OPEN_MAX = 16  # of them, for which some rank has given no value yet
+
 
 class Stage(enum.IntEnum):
     """Where a rank stands as it enters, or comes back after its connection was lost."""

@@ -37,7 +37,6 @@ from supervisor.core.calls.sentences import (
 from supervisor.core.calls.words import Begin, Committed, Enter, Exchanged, Leave, Lost, Started, Told
 
 REPLACE_WAIT_S = 5.0  # for a new process, after everybody else is ready; at most half of the barrier's timeout
-HELD_WORDS_MAX = 65_536  # said while a call is rebuilt
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -94,11 +93,7 @@ def _hear(state: State, node: str, told: Told, now_s: float) -> Orders:
         case Enter():
             return entry.hear_enter(state, node, told.member, told.word, now_s=now_s)
         case _ if isinstance(state.phase, Rebuilding):
-            if len(state.held) < HELD_WORDS_MAX:
-                state.held.append((node, told))
-            if isinstance(told.word, Lost):
-                state.ended[told.member] = told.word.reason
-            return []
+            return entry.hear_while_rebuilding(state, node, told)
         case Lost():
             return hearing.hear_lost(state, told.member, told.word)
         case Leave():
@@ -145,7 +140,7 @@ def _go_on(state: State, now_s: float, units_left: int) -> Orders | None:
 
 
 def _rebuild(state: State, now_s: float) -> Orders:
-    held, state.held = state.held, []
+    held = book.release_held(state)
     orders = entry.rebuild(state)
     for node, told in held:
         orders += _hear(state, node, told, now_s)

@@ -37,6 +37,7 @@ from supervisor.core.calls.local import (
     WorkersEnding,
 )
 from supervisor.core.calls.words import (
+    EXCHANGE_NAMES_OPEN_MAX,
     Arrive,
     Barrier,
     Began,
@@ -128,7 +129,7 @@ class _Book:
         self._now_s = now_s
         self._ranks = list(state.ranks)
         self._waiting = {key: dict(words) for key, words in state.waiting.items()}
-        self._sent = set(state.sent)
+        self._sent = state.sent
         self._is_used = state.is_used
         self._over = state.over
         self._told: list[Told] = []
@@ -142,7 +143,7 @@ class _Book:
             is_used=self._is_used,
             over=self._over,
             waiting=self._waiting,
-            sent=frozenset(self._sent),
+            sent=self._sent,
         )
         told = (TellCoordinator(tuple(self._told)),) if self._told and self._is_used else ()
         return state, (*told, *self._actions)
@@ -176,7 +177,7 @@ class _Book:
                 self._hold("reported", local_rank, word)
             case Arrive(barrier=Barrier.COMPLETION, active=True):
                 is_first = all(key != "returned" for key, _ in self._sent)
-                self._sent.add(("returned", local_rank))
+                self._sent |= {("returned", local_rank)}
                 self._hold("completed", local_rank, word)
                 if is_first:
                     self._flush("completed")
@@ -185,9 +186,9 @@ class _Book:
             case Arrive():
                 self._hold("arrived", local_rank, word)
             case Value(name=name):
-                self._hold(f"value {name}", local_rank, word)
+                self._hold_value(f"value {name}", local_rank, word)
             case Fault():
-                self._sent.add(("reported", local_rank))
+                self._sent |= {("reported", local_rank)}
                 self._tell(local_rank, word)
             case _:
                 assert_never(word)
@@ -221,7 +222,7 @@ class _Book:
             return
         for key in list(self._waiting):
             self._waiting[key].pop(local_rank, None)
-        self._sent = {(key, each) for key, each in self._sent if each != local_rank}
+        self._sent = frozenset((key, each) for key, each in self._sent if each != local_rank)
         self.change(
             local_rank,
             place=Place.IN,
@@ -232,7 +233,7 @@ class _Book:
             away_until_s=None,
         )
         self._tell(local_rank, word)
-        self._sent.update((key, local_rank) for key in _SAID_BY_STAGE[word.stage])
+        self._sent |= {(key, local_rank) for key in _SAID_BY_STAGE[word.stage]}
         self._actions.append(WatchRank(local_rank, word.settings))
 
     def _hear_leave(self, local_rank: int, rank: Rank, word: Leave) -> None:
@@ -252,7 +253,7 @@ class _Book:
         """A rank that stands still can't report any more: its fault is its report."""
         rank = self._ranks[local_rank] if local_rank < len(self._ranks) else Rank()
         if rank.place is Place.IN:
-            self._sent.add(("reported", local_rank))
+            self._sent |= {("reported", local_rank)}
             self._tell(local_rank, Fault(rank.call, rank.iteration, -1, interruption, reason))
 
     # --- what becomes of their processes ---------------------------------------------------------------------------
@@ -355,6 +356,13 @@ class _Book:
         if (key, local_rank) not in self._sent:
             self._waiting.setdefault(key, {})[local_rank] = word
 
+    def _hold_value(self, key: Key, local_rank: int, word: Value) -> None:
+        """As many names are held as may be open; the coordinator decides about more."""
+        if key in self._waiting or len(self._waiting) < EXCHANGE_NAMES_OPEN_MAX:
+            self._hold(key, local_rank, word)
+        else:
+            self._tell(local_rank, word)
+
     def _tell(self, local_rank: int, word: Word) -> None:
         """At once; what these ranks have begun goes first, for it says their numbers."""
         self._flush("began")
@@ -363,9 +371,9 @@ class _Book:
     def _flush(self, key: Key) -> None:
         if key != "began":
             self._flush("began")
-        for local_rank, word in self._waiting.pop(key, {}).items():
-            self._told.append(Told(self._member(local_rank), word))
-            self._sent.add((key, local_rank))
+        words = self._waiting.pop(key, {})
+        self._told += [Told(self._member(local_rank), word) for local_rank, word in words.items()]
+        self._sent |= {(key, local_rank) for local_rank in words}
 
     def _flush_complete(self) -> None:
         for key in list(self._waiting):
@@ -383,7 +391,7 @@ class _Book:
         for words in self._waiting.values():
             words.pop(local_rank, None)
         self._waiting = {key: words for key, words in self._waiting.items() if words}
-        self._sent = {(key, each) for key, each in self._sent if each != local_rank}
+        self._sent = frozenset((key, each) for key, each in self._sent if each != local_rank)
 
     def _member(self, local_rank: int) -> int:
         return self._state.first_rank + local_rank

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.calls import entry
-from supervisor.core.calls.book import Over, Rebuilding, Running, State
+from supervisor.core.calls import book, entry
+from supervisor.core.calls.book import HELD_WORDS_MAX, Over, Rebuilding, Running, State
 from supervisor.core.calls.orders import Say, Tell
-from supervisor.core.calls.words import CallSettings, Enter, Refused, Stage
+from supervisor.core.calls.words import CallSettings, Enter, Refused, Reported, Stage, Told
 
 R, E, W = Stage.RUNNING, Stage.ENTERING, Stage.RESTARTING
 
@@ -53,3 +53,20 @@ def test_ranks_that_contradict_each_other_are_all_refused() -> None:
     orders = entry.rebuild(state)
     assert isinstance(state.phase, Over)
     assert "call_rebuilt" not in {each.kind for each in orders if isinstance(each, Say)}
+
+
+def test_what_is_said_while_rebuilding_is_kept_once_and_a_flood_refuses_its_own_rank() -> None:
+    state = coming((R, 2, 0, 3), (R, 2, 1, 3))
+    for _ in range(10_000):
+        assert entry.hear_while_rebuilding(state, "a", Told(1, Reported(1, 2))) == []
+    for iteration in range(HELD_WORDS_MAX):
+        assert entry.hear_while_rebuilding(state, "a", Told(0, Reported(1, iteration))) == []
+    (told,) = entry.hear_while_rebuilding(state, "a", Told(0, Reported(1, HELD_WORDS_MAX)))
+    assert isinstance(told, Tell)
+    assert isinstance(told.order, Refused)
+    assert told.members == (0,)
+    assert list(state.entries) == [1]
+    assert entry.hear_while_rebuilding(state, "a", Told(1, Reported(1, 3))) == []
+    held = book.release_held(state)
+    assert len(held) == HELD_WORDS_MAX + 2
+    assert [told.word for _, told in held if told.member == 1] == [Reported(1, 2), Reported(1, 3)]

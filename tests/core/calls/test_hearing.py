@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import pytest
+from holdfast_wire import call_bounds
 
 from supervisor.core.calls import hearing
 from supervisor.core.calls.book import Idle, LastCall, Member, Over, Restarting, Running, State, begin_iteration
+from supervisor.core.calls.orders import Tell
 from supervisor.core.calls.words import (
+    EXCHANGE_NAMES_MAX,
+    EXCHANGE_NAMES_OPEN_MAX,
     Arrive,
     Barrier,
+    Exchanged,
     Fault,
     Interruption,
     Leave,
     Leaving,
     Lost,
+    Refused,
     Reported,
     Value,
 )
@@ -76,3 +82,37 @@ def test_the_death_of_a_rank_that_was_ended_for_its_hang_is_no_second_fault() ->
     hearing.hear_lost(state, 1, KILLED)
     assert list(state.faults[1]) == [Interruption.HARD_TIMEOUT]
     assert state.replaceable == [("a", 1)]
+
+
+def test_names_are_bounded_and_a_flood_costs_each_word_the_same() -> None:
+    state = running()
+    refused: list[str] = []
+    for number in range(6_857):
+        for order in hearing.hear(state, 0, Value(1, 2, f"name {number}", 0, "x")):
+            assert isinstance(order, Tell)
+            assert isinstance(order.order, Refused)
+            assert order.members == (0,)
+            refused.append(order.order.reason)
+    assert len(state.exchanges) == EXCHANGE_NAMES_OPEN_MAX
+    assert refused == [
+        "cannot exchange 'name 16': 16 names wait for the values of other ranks, and no more may; "
+        "exchange several values under one name"
+    ]
+    assert set(state.members) == {1, 2}
+    assert list(state.faults) == [0]
+    # The others exchange as if it had never been.
+    assert hearing.hear(state, 1, Value(1, 2, "name 3", 1, "x")) == []
+
+
+def test_one_assignment_has_so_many_names_at_most() -> None:
+    state = running()
+    for number in range(EXCHANGE_NAMES_MAX):
+        state.exchanged[f"{number}"] = Exchanged(1, 2, f"{number}", ())
+    (told,) = hearing.hear(state, 1, Value(1, 2, "more", 1, "x"))
+    assert isinstance(told, Tell)
+    assert isinstance(told.order, Refused)
+    assert f"has {EXCHANGE_NAMES_MAX} names at most" in told.order.reason
+
+
+def test_both_ends_mean_the_same_number_of_names() -> None:
+    assert call_bounds.EXCHANGE_NAMES_MAX == EXCHANGE_NAMES_MAX

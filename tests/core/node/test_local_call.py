@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from supervisor.core.calls.words import (
+    EXCHANGE_NAMES_OPEN_MAX,
     Arrive,
     Barrier,
     Began,
@@ -119,6 +120,16 @@ def test_values_are_told_by_name_when_the_last_rank_has_given_its_own() -> None:
     play = begun(2)
     play >> RankSaid(0, Value(1, 0, "a", 0, "x")) >> RankSaid(0, Value(1, 0, "b", 0, "x")) << ()
     play >> RankSaid(1, Value(1, 0, "b", 1, "y")) << told((0, Value(1, 0, "b", 0, "x")), (1, Value(1, 0, "b", 1, "y")))
+
+
+def test_a_flood_of_names_is_held_to_a_bound_and_the_rest_is_the_coordinators_to_judge() -> None:
+    play = begun(2)
+    for number in range(EXCHANGE_NAMES_OPEN_MAX):
+        play >> RankSaid(0, Value(1, 0, f"{number}", 0, "x")) << ()
+    for number in range(EXCHANGE_NAMES_OPEN_MAX, 1000):
+        play >> RankSaid(0, Value(1, 0, f"{number}", 0, "x")) << told((0, Value(1, 0, f"{number}", 0, "x")))
+    assert len(play.state.waiting) <= EXCHANGE_NAMES_OPEN_MAX
+    assert len(play.state.sent) <= 4
 
 
 def test_a_value_for_the_iteration_that_is_about_to_begin_is_passed_on() -> None:
