@@ -14,7 +14,8 @@ from supervisor.edges.workers.worker_codec import WorkerProtocolError
 from supervisor.ports import Clock
 
 FRAME_TIMEOUT_S = 5.0  # from the first byte of a frame to its last; also for a frame of ours to be taken
-RECEIVE_BYTES = 64 * 1024
+RECEIVE_BYTES = 4 * 1024  # at once: a thousand connections that burst together must not hold the loop
+PEEK_BYTES = 64 * 1024
 FRAMES_PER_S = 200.0  # of one connection, in the long run; a faster one is read more slowly
 FRAMES_BURST = 1000.0
 BYTES_PER_TOKEN = 4096  # a big frame counts as several
@@ -99,7 +100,7 @@ class WorkerConnection:
         """Payloads that have come and were not received yet, oldest first. Looks only: `receive` still gives them."""
         waiting = list(self._received)
         try:
-            data = self._socket.recv(RECEIVE_BYTES, socket.MSG_PEEK)
+            data = self._socket.recv(PEEK_BYTES, socket.MSG_PEEK)
             return waiting + copy.deepcopy(self._decoder).feed(data)
         except (OSError, FrameTooLongError):
             return waiting  # Nothing more, or the peer's end or fault, which `receive` tells.
