@@ -283,7 +283,3 @@ class JobFiles(Protocol):
     async def read_iteration(self, path: str) -> int | None:
         """The training iteration in a checkpoint tracker file; None if it can't be known. Bounded in time."""
         ...
-
-    def read_error(self, path: str) -> tuple[str, float | None] | None:
-        """One line from a TORCHELASTIC_ERROR_FILE, and when it was written (Unix seconds)."""
-        ...

@@ -229,9 +229,7 @@ class EnginePerformer:
             self._edges.tokens.withdraw(job.spec.job_id, job.cycle)
 
     async def _keep_spawner(self, job: JobRecord, number: int) -> None:
-        reports = SpawnerReports(
-            job, number, files=self._edges.files, workers=self._edges.workers, chronicle=self._chronicle
-        )
+        reports = SpawnerReports(job, number, workers=self._edges.workers, chronicle=self._chronicle)
         job_id = job.spec.job_id
 
         def on_started(spawner: Spawner) -> None:

@@ -10,7 +10,7 @@ from supervisor.core.facts import JobEvent, WorkerExit
 from supervisor.core.node import messages as node_messages
 from supervisor.engine.chronicle import Chronicle
 from supervisor.engine.job_book import JobRecord
-from supervisor.ports import JobFiles, Workers
+from supervisor.ports import Workers
 
 NS_PER_S = 1_000_000_000
 
@@ -18,10 +18,9 @@ NS_PER_S = 1_000_000_000
 class SpawnerReports:
     """Reads the messages of one job's spawner; keeps the record's pids."""
 
-    def __init__(self, job: JobRecord, number: int, *, files: JobFiles, workers: Workers, chronicle: Chronicle) -> None:
+    def __init__(self, job: JobRecord, number: int, *, workers: Workers, chronicle: Chronicle) -> None:
         self._job = job
         self._number = number  # of the spawner among those of the job
-        self._files = files
         self._workers = workers
         self._chronicle = chronicle
 
@@ -67,12 +66,6 @@ class SpawnerReports:
 
     def _exit(self, message: link.Exited) -> WorkerExit:
         job = self._job
-        error, error_at_unix_s = "", None
-        path = job.error_files.get(message.local_rank) if job.runs(message.cycle) else None
-        if path and message.code != 0:
-            told = self._files.read_error(path)
-            if told is not None:
-                error, error_at_unix_s = told
         return WorkerExit(
             local_rank=message.local_rank,
             rank=job.first_rank + message.local_rank,
@@ -82,6 +75,6 @@ class SpawnerReports:
             at_s=message.at_ns / NS_PER_S,
             core_dumped=message.core_dumped,
             out_of_memory=message.out_of_memory,
-            error=error,
-            error_at_unix_s=error_at_unix_s,
+            error=message.error,
+            error_at_unix_s=message.error_at_unix_s,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
@@ -18,7 +17,7 @@ ERROR_FILE_NAME = "error.json"
 
 
 class WorkerPlanner(msgspec.Struct, frozen=True):
-    """Plans for all local ranks of a cycle; makes the folders that the plans name."""
+    """Plans for all local ranks of a cycle. The spawner makes the folders that they name."""
 
     console: Console
     worker_socket: str
@@ -34,18 +33,13 @@ class WorkerPlanner(msgspec.Struct, frozen=True):
         local_ranks: tuple[int, ...] | None = None,
         respawn: int = 0,
     ) -> tuple[WorkerPlan, ...]:
-        """`local_ranks` None: all. `respawn`: counts new processes for ranks of the running cycle, 0: the first ones.
-
-        Raises OSError where a log folder can't be made.
-        """
+        """`local_ranks` None: all. `respawn`: counts new processes for ranks of the running cycle, 0: the first."""
         spec = job.spec
         plans: list[WorkerPlan] = []
         for local_rank in range(spec.local_world_size) if local_ranks is None else local_ranks:
             rank = assignment.first_rank + local_rank
             folder = rank_log_dir(job.log_dir, assignment.cycle, rank)
-            os.makedirs(folder, mode=0o700, exist_ok=True)
             error_file = f"{folder}/{_error_file_name(respawn)}"
-            job.error_files[local_rank] = error_file
             stdout, stderr = plan_streams(
                 spec, self.console, log_dir=job.log_dir, cycle=assignment.cycle, local_rank=local_rank, rank=rank
             )

@@ -205,7 +205,7 @@ async def test_an_ended_id_is_taken_again_and_means_its_newest_run(tmp_path: Pat
 async def test_an_error_file_is_the_sentence_of_the_failure(tmp_path: Path) -> None:
     async with World.opened(tmp_path) as world:
         spawner = await world.submit(spec(max_restarts=0))
-        world.files.errors[1] = ("ValueError: no such batch", 5.0)
+        spawner.errors[1] = ("ValueError: no such batch", 5.0)
         spawner.exit(0, 1, code=1)
         ended = await world.desk.wait("j")
         assert ended.verdict is not None

@@ -84,14 +84,9 @@ class FakeTokens:
 class FakeFiles:
     def __init__(self) -> None:
         self.iteration: int | None = None
-        self.errors: dict[int, tuple[str, float | None]] = {}
 
     async def read_iteration(self, path: str) -> int | None:
         return self.iteration
-
-    def read_error(self, path: str) -> tuple[str, float | None] | None:
-        rank = int(path.split("rank_")[1].split("/")[0])
-        return self.errors.get(rank)
 
 
 class FakeWorkers:
@@ -151,6 +146,7 @@ class ObedientSpawner:
         self.heard: list[link.ToSpawner] = []
         self.silent: set[type] = set()
         self.living: set[tuple[int, int]] = set()
+        self.errors: dict[int, tuple[str, float | None]] = {}  # what @record wrote
         self.ended = anyio.Event()
         self.why = "the spawner ended as it was told"
 
@@ -187,7 +183,8 @@ class ObedientSpawner:
     def exit(self, cycle: int, local_rank: int, *, code: int | None = None, signal: int | None = None) -> None:
         self.living.discard((cycle, local_rank))
         pid = PID_OF_RANK_0 + 100 * cycle + local_rank
-        self.tell(link.Exited(cycle, local_rank, pid, code, signal, False, False, 0))
+        error, error_at_unix_s = self.errors.get(local_rank, ("", None))
+        self.tell(link.Exited(cycle, local_rank, pid, code, signal, False, False, 0, error, error_at_unix_s))
 
 
 class FakeSpawners:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import select
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, NoReturn
@@ -20,6 +22,24 @@ _REMEDIES = {
     errno.E2BIG: "shorten the arguments or the environment",
     errno.ETXTBSY: "close the program that writes the file",
 }
+_RESOURCES = {
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "raise the limit on open files of the machine (fs.file-max)",
+    errno.EAGAIN: "raise the limit on processes (ulimit -u, or pids.max of the cgroup)",
+    errno.ENOMEM: "free memory on this node",
+    errno.ENOSPC: "free space on that disk",
+    errno.EDQUOT: "free space on that disk",
+    errno.EINVAL: "move it away",
+    errno.ETIMEDOUT: "check that its file system answers",
+}
+
+
+EXECUTE_TIMEOUT_S = 10.0  # the program may lie on a file system that does not answer
+
+
+def remedy(error: OSError) -> str:
+    """What a person can do about a worker that could not be started."""
+    return _RESOURCES.get(error.errno or 0, "check that path and --log-dir")
 
 
 class BecomeWorkerError(BaseException):
@@ -42,7 +62,7 @@ class CannotExecuteError(Exception):
 class Child:
     """A child that was not reaped yet. `memory` None: nobody asks how it ended."""
 
-    __slots__ = ("cycle", "killed_by_us", "local_rank", "memory", "pid", "pidfd")
+    __slots__ = ("cycle", "error_file", "killed_by_us", "local_rank", "memory", "pid", "pidfd")
 
     def __init__(self, cycle: int, local_rank: int, pid: int, pidfd: int, memory: OomCounter | None) -> None:
         self.cycle = cycle
@@ -50,6 +70,7 @@ class Child:
         self.pid = pid
         self.pidfd = pidfd
         self.memory = memory
+        self.error_file = ""  # where torch's @record writes
         self.killed_by_us = False
 
 
@@ -67,10 +88,14 @@ def fork_worker(inherited: Inherited, local_rank: int, start: Start, *, leave: C
     pid = fork(inherited)
     if pid:
         return pid
-    leave()
-    child_state.settle(inherited, streams=start.streams, keep=start.keep, cgroup_folder=start.cgroup_folder)
-    child_state.forget_spawner(inherited)
-    child_state.take_rank(inherited, start.streams, start.env)
+    try:
+        leave()
+        child_state.settle(inherited, streams=start.streams, keep=start.keep, cgroup_folder=start.cgroup_folder)
+        child_state.forget_spawner(inherited)
+        child_state.take_rank(inherited, start.streams, start.env)
+    except BaseException as error:  # noqa: BLE001 - whatever it is must not return into the spawner's loop
+        sys.excepthook(type(error), error, error.__traceback__)
+        os._exit(1)
     raise BecomeWorkerError(local_rank)
 
 
@@ -105,6 +130,9 @@ def execute(inherited: Inherited, start: Start, argv: tuple[str, ...], *, leave:
         os.close(writer)
     # The end of this pipe is closed by a successful execve, and by nothing else but the death of the child.
     with open(reader, "rb", buffering=0) as pipe:
+        if not select.select([pipe], [], [], EXECUTE_TIMEOUT_S)[0]:
+            os.kill(pid, signal.SIGKILL)  # Reaped with the other children, once it is gone.
+            raise OSError(errno.ETIMEDOUT, f"it was not executed within {EXECUTE_TIMEOUT_S:g} s", argv[0])
         report = pipe.read(16)
     if report:
         os.waitpid(pid, 0)

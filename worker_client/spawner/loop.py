@@ -17,7 +17,7 @@ from holdfast_wire.framing import FrameTooLongError
 from holdfast_wire.spawner_link import SpawnerProtocolError, WorkerPlan
 from holdfast_wire.spawner_settings import SpawnerSettings
 
-from . import children, exits, identity, store_host, tree
+from . import children, error_file, exits, identity, store_host, tree
 from .cgroup import CycleCgroups, OomCounter, oom_counter
 from .child_state import IGNORED, Inherited
 from .children import BecomeWorkerError, CannotExecuteError, Child, Start
@@ -30,6 +30,7 @@ from .output import Output
 from .parking import Parking
 from .stores import Stores, Waiting
 
+ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 STORE_HOST = -1  # the local rank under which the store host is kept
 PARKED = -2  # and a fork that has no rank yet
 # A private spawner ends its job within 5 s of the loss of its supervisor: so long for SIGTERM, the rest for SIGKILL.
@@ -79,6 +80,7 @@ class Spawner:
             self._events, inherited, adopt=lambda cycle, pid: self._adopt(cycle, PARKED, pid, memory=None)
         )
         self._wake_fd = self._wake_on_child()
+        self._has_started = False
         self._ending_alone = False
         self._ended = False
 
@@ -190,28 +192,23 @@ class Spawner:
         method = "exec" if plan.exec_prefix else self._method.name
         streams: dict[int, int] = {}
         try:
-            streams[1] = self._output.open(cycle, plan.local_rank, 1, plan.stdout)
-            streams[2] = self._output.open(cycle, plan.local_rank, 2, plan.stderr)
+            self._open_output(cycle, plan, streams)
             start = Start(streams, plan.env, cgroup_folder)
             if method == "fork":
                 pid = self._fork(cycle, plan, start)
             else:
                 argv = (*plan.exec_prefix, *spawner_settings.worker_argv(self._settings, plan.local_rank))
                 pid = children.execute(self._inherited, start, argv, leave=self._events.close)
+            self._name(cycle, plan, pid, memory)
         except BecomeWorkerError:
             streams.clear()  # This is the worker: its descriptors are in order already.
             raise
         except CannotExecuteError as error:
             self._send(spawner_link.SpawnFailed(cycle, plan.local_rank, str(error), error.exit_code))
-        except OSError as error:
-            where = f" ({error.filename})" if error.filename else ""
-            reason = f"cannot start local rank {plan.local_rank}: {error.strerror}{where}; free that resource and retry"
-            self._send(spawner_link.SpawnFailed(cycle, plan.local_rank, reason, 1))
+        except (OSError, ValueError) as error:
+            self._send(spawner_link.SpawnFailed(cycle, plan.local_rank, _why_not_started(plan, error), 1))
         else:
-            if pid not in self._children:
-                self._adopt(cycle, plan.local_rank, pid, memory)
-            else:
-                self._name(self._children[pid], plan.local_rank, memory)
+            self._has_started = True
             # Not sent at once: the supervisor would take the processor that the next fork waits for.
             self._link.queue(spawner_link.Spawned(cycle, plan.local_rank, pid, time.monotonic_ns(), method))
         finally:
@@ -228,9 +225,35 @@ class Spawner:
         self._cycle_ticks.setdefault(cycle, at_ticks)
         return pid
 
-    def _name(self, child: Child, local_rank: int, memory: OomCounter) -> None:
-        child.local_rank = local_rank
+    def _open_output(self, cycle: int, plan: WorkerPlan, streams: dict[int, int]) -> None:
+        """Fills `streams`. Raises OSError, ValueError.
+
+        Where a log can't be had, a job that has never run is refused, so that somebody corrects that; one that has run
+        goes on without it.
+        """
+        needed = not self._has_started and cycle == 0
+        error_folder = os.path.dirname(plan.env.get(ERROR_FILE_VARIABLE, ""))
+        try:
+            if error_folder:
+                os.makedirs(error_folder, mode=0o700, exist_ok=True)
+        except OSError:
+            if needed:
+                raise
+        for number, stream in ((1, plan.stdout), (2, plan.stderr)):
+            streams[number] = self._output.open(cycle, plan.local_rank, number, stream, file_needed=needed)
+
+    def _name(self, cycle: int, plan: WorkerPlan, pid: int, memory: OomCounter) -> None:
+        """This process is the worker from now on. Raises OSError, and ends the process, where it can't be watched."""
+        if pid not in self._children:
+            try:
+                self._adopt(cycle, plan.local_rank, pid, memory)
+            except OSError:
+                tree.send(pid, signal.SIGKILL)  # Whoever reaps orphans reaps it.
+                raise
+        child = self._children[pid]
+        child.local_rank = plan.local_rank
         child.memory = memory
+        child.error_file = plan.env.get(ERROR_FILE_VARIABLE, "")
 
     def _adopt(self, cycle: int, local_rank: int, pid: int, memory: OomCounter | None) -> None:
         pidfd = os.pidfd_open(pid)
@@ -279,6 +302,7 @@ class Spawner:
             self._parking.forget(child.pid)
         else:
             self._output.drain(child.cycle, child.local_rank)
+            told = error_file.read(child.error_file) if child.error_file and ending.code != 0 else None
             exited = spawner_link.Exited(
                 cycle=child.cycle,
                 local_rank=child.local_rank,
@@ -288,6 +312,8 @@ class Spawner:
                 core_dumped=ending.core_dumped,
                 out_of_memory=exits.ran_out_of_memory(ending, killed_by_us=child.killed_by_us, counter=child.memory),
                 at_ns=at_ns,
+                error=told[0] if told is not None else "",
+                error_at_unix_s=told[1] if told is not None else None,
             )
             self._records.write(exited) if self._link.lost else self._send(exited)
         if self._ending_alone and not self._children:
@@ -375,6 +401,14 @@ class Spawner:
             self._send(spawner_link.OutputDropped(local_rank, self._dropped_bytes[local_rank], reason))
 
         self._events.set_timer(f"dropped {local_rank}", 0.0 if first else 1.0, report)
+
+
+def _why_not_started(plan: WorkerPlan, error: OSError | ValueError) -> str:
+    what = f"cannot start local rank {plan.local_rank}"
+    if not isinstance(error, OSError):
+        return f"{what}: {error}; check its paths and its environment for characters that no file name may have"
+    where = f" ({error.filename})" if error.filename else ""
+    return f"{what}: {error.strerror}{where}; {children.remedy(error)}"
 
 
 def _note(_signal: int, _frame: object) -> None:

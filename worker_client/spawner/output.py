@@ -14,7 +14,7 @@ from contextlib import suppress
 from holdfast_wire.spawner_link import StreamPlan
 
 from .events import READ, WRITE, Events
-from .sinks import Console, LogFile
+from .sinks import Console, LogFile, open_log
 
 PIPE_BYTES = 1024 * 1024
 READ_BYTES = 64 * 1024  # more costs more: larger buffers are mapped and cleared anew each time
@@ -103,19 +103,25 @@ class Output:
         self._files: dict[tuple[str, int], LogFile] = {}
         self._held: set[int] = set()  # pipes that are not read while their console is full
 
-    def open(self, cycle: int, local_rank: int, number: int, plan: StreamPlan) -> int:
+    def open(self, cycle: int, local_rank: int, number: int, plan: StreamPlan, *, file_needed: bool) -> int:
         """The descriptor for stream `number` (1 or 2) of a worker; the caller closes it after the fork.
 
-        Raises OSError where a file can't be opened.
+        Raises OSError. A log file that can't be opened and is not needed costs its bytes, which are counted.
         """
         if plan.file and plan.direct:
-            return os.open(plan.file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            try:
+                return open_log(plan.file, os.O_TRUNC)
+            except OSError as error:
+                if file_needed:
+                    raise
+                self._on_drop(local_rank, 0, f"cannot open {plan.file}: {error.strerror}")
+                return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         if plan.console and not plan.prefix and not plan.file and os.isatty(number):
             return os.dup(number)
         console = self._console(number) if plan.console else None
         if console is None and not plan.file:
             return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        file = self._file(plan.file, local_rank, plan.file_bytes_max) if plan.file else None
+        file = self._file(plan.file, local_rank, plan.file_bytes_max, needed=file_needed) if plan.file else None
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         with suppress(OSError):  # Above /proc/sys/fs/pipe-max-size or the user's quota: the default of 64 KiB works.
@@ -176,14 +182,14 @@ class Output:
                 return None
         return self._consoles[number]
 
-    def _file(self, path: str, local_rank: int, bytes_max: int) -> LogFile:
+    def _file(self, path: str, local_rank: int, bytes_max: int, *, needed: bool) -> LogFile:
         key = (path, local_rank)
         if key not in self._files:
 
             def dropped(count: int, reason: str) -> None:
                 self._on_drop(local_rank, count, reason)
 
-            self._files[key] = LogFile(path, bytes_max, dropped)
+            self._files[key] = LogFile(path, bytes_max, dropped, needed=needed)
         return self._files[key]
 
     def _after_write(self, console: Console | None) -> None:

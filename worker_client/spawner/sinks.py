@@ -14,6 +14,12 @@ from contextlib import suppress
 CONSOLE_BACKLOG_BYTES_MAX = 1024 * 1024
 CONSOLE_PIPE_BYTES = 1024 * 1024
 
+_REMEDIES = {
+    errno.ENOSPC: "; free space on that disk",
+    errno.EDQUOT: "; free space on that disk",
+    errno.EINVAL: "; move it away",
+}
+
 
 class Console:
     """The spawner's own stdout or stderr, written without blocking; after EPIPE all further output is dropped."""
@@ -93,13 +99,18 @@ class Console:
 class LogFile:
     """A file that takes at most `bytes_max` bytes (0: no limit), then starts anew after one rotation to `<path>.1`."""
 
-    def __init__(self, path: str, bytes_max: int, on_drop: Callable[[int, str], None]) -> None:
-        """Opens the file. Raises OSError."""
+    def __init__(self, path: str, bytes_max: int, on_drop: Callable[[int, str], None], *, needed: bool) -> None:
+        """Opens the file. Where that fails: raises OSError if it is `needed`, else tries again at each write."""
         self.path = path
         self._bytes_max = bytes_max
         self._on_drop = on_drop
-        self._fd = _open_log(path)
-        self._size_bytes = os.fstat(self._fd).st_size
+        self._fd = -1
+        self._size_bytes = 0
+        try:
+            self._open()
+        except OSError:
+            if needed:
+                raise
 
     def write(self, data: bytes) -> None:
         """Append `data`; what the disk does not take is dropped and counted."""
@@ -123,7 +134,7 @@ class LogFile:
         done = 0
         try:
             if self._fd < 0:
-                self._fd = _open_log(self.path)
+                self._open()
             while done < len(data):
                 done += os.write(self._fd, data[done:] if done else data)
         except OSError as error:
@@ -137,23 +148,49 @@ class LogFile:
         try:
             self.close()
             os.replace(self.path, f"{self.path}.1")
-            self._fd = _open_log(self.path)
+            self._open()
         except OSError as error:
             with suppress(OSError):
-                self._fd = _open_log(self.path)
+                self._open()
             self._on_drop(waiting_bytes, f"cannot rotate {self.path}: {_in_words(error)}")
             return False
-        self._size_bytes = os.fstat(self._fd).st_size
         return True
+
+    def _open(self) -> None:
+        self._fd = open_log(self.path, os.O_APPEND)
+        self._size_bytes = os.fstat(self._fd).st_size
 
 
 def _in_words(error: OSError) -> str:
-    remedy = "; free space on that disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    remedy = _REMEDIES.get(error.errno or 0, "")
     return f"{error.strerror}{remedy}"
 
 
-def _open_log(path: str) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+def open_log(path: str, flag: int) -> int:
+    """A descriptor of the file, made with its folders where it is not there. `flag`: O_APPEND or O_TRUNC.
+
+    Raises OSError, also for what would block: a pipe, a device, a link that may lead to one.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flag
+    try:
+        try:
+            fd = os.open(path, flags, 0o666)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            fd = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ENXIO, errno.ELOOP, errno.EISDIR):
+            raise _irregular(path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise _irregular(path)
+    os.set_blocking(fd, True)
+    return fd
+
+
+def _irregular(path: str) -> OSError:
+    return OSError(errno.EINVAL, "a pipe, a device, a link or a folder stands in the place of a log file", path)
 
 
 def _own_description(fd: int) -> int:

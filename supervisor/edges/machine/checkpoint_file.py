@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from supervisor.edges.machine.error_file import read_bounded
+import os
+import stat
 
 FILE_BYTES_MAX = 4096
 DIGITS_MAX = 18
@@ -10,10 +11,27 @@ DIGITS_MAX = 18
 
 def read_iteration(path: str) -> int | None:
     """None where it can't be known: missing, empty, garbled or too big: unknown is not zero. Blocks on a disk."""
-    content = read_bounded(path, FILE_BYTES_MAX)
+    content = _read_bounded(path, FILE_BYTES_MAX)
     if content is None:
         return None
-    text = content[0].strip()
+    text = content.strip()
     if not text.isdigit() or len(text) > DIGITS_MAX:
         return None
     return int(text)
+
+
+def _read_bounded(path: str, bytes_max: int) -> bytes | None:
+    """The content of a small regular file. None for anything else; a pipe or a device doesn't block."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > bytes_max:
+            return None
+        return os.read(descriptor, bytes_max)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-import anyio
-import anyio.to_thread
+import msgspec
 
-from supervisor.edges.machine import checkpoint_file, error_file
+from supervisor.edges.machine import checkpoint_file
+from supervisor.edges.machine.side_threads import SideThreads
 
 READ_TIMEOUT_S = 2.0
-THREADS_MAX = 4  # reads that hang in a dead network file system at the same time
 
 
-class JobFiles:
+class JobFiles(msgspec.Struct, frozen=True):
     """See ports.JobFiles."""
 
-    def __init__(self, *, read_timeout_s: float = READ_TIMEOUT_S) -> None:
-        self._read_timeout_s = read_timeout_s
-        self._limiter = anyio.CapacityLimiter(THREADS_MAX)
+    read_timeout_s: float = READ_TIMEOUT_S
+    threads: dict[str, SideThreads] = msgspec.field(
+        default_factory=dict[str, SideThreads]
+    )  # by path, while one is read
 
     async def read_iteration(self, path: str) -> int | None:
-        """The file may lie on a file system that hangs: after the timeout the thread is left to itself."""
-        with anyio.move_on_after(self._read_timeout_s):
-            return await anyio.to_thread.run_sync(
-                checkpoint_file.read_iteration, path, abandon_on_cancel=True, limiter=self._limiter
-            )
-        return None
+        """The file may lie on a file system that hangs: after the timeout the thread is left to itself.
 
-    def read_error(self, path: str) -> tuple[str, float | None] | None:
-        """Reads at once: the file is in our own log directory."""
-        return error_file.read(path)
+        Until it comes back, that file is not read again; those of other jobs are.
+        """
+        threads = self.threads.setdefault(path, SideThreads(stuck_max=1))
+        try:
+            return await threads.call(
+                lambda: checkpoint_file.read_iteration(path), timeout_s=self.read_timeout_s, discard=bool
+            )
+        except OSError:  # stuck, or no thread
+            return None
+        finally:
+            if not threads.stuck:
+                self.threads.pop(path, None)

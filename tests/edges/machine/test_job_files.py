@@ -14,10 +14,6 @@ from supervisor.edges.machine.job_files import JobFiles
 async def test_an_iteration_is_read(tmp_path: Path):
     (tmp_path / "iteration").write_text("12\n")
     assert await JobFiles().read_iteration(str(tmp_path / "iteration")) == 12
-    (tmp_path / "error.json").write_text('{"message": "boom"}')
-    told = JobFiles().read_error(str(tmp_path / "error.json"))
-    assert told is not None
-    assert told[0] == "boom"
 
 
 async def test_a_read_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch):
@@ -28,8 +24,15 @@ async def test_a_read_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr("supervisor.edges.machine.checkpoint_file.read_iteration", hang)
     began_s = time.monotonic()
+    files = JobFiles(read_timeout_s=0.05)
     try:
-        assert await JobFiles(read_timeout_s=0.05).read_iteration("/somewhere") is None
+        for _ in range(3):
+            assert await files.read_iteration("/somewhere") is None
+        assert await files.read_iteration("/somewhere/else") is None
         assert time.monotonic() - began_s < 5
+        assert {path: threads.stuck for path, threads in files.threads.items()} == {
+            "/somewhere": 1,
+            "/somewhere/else": 1,
+        }, "one thread for each file"
     finally:
         release.set()

@@ -164,6 +164,13 @@ class Rig:
         self.send(Spawn(0, (plan,)))
         return self.receive(SpawnFailed)
 
+    def outcome(self, plan: WorkerPlan, *, cycle: int = 0) -> SpawnFailed | Exited:
+        """Whatever becomes of it first."""
+        self.send(Spawn(cycle, (plan,)))
+        found = self.receive(object, lambda each: isinstance(each, SpawnFailed | Exited))
+        assert isinstance(found, SpawnFailed | Exited)
+        return found
+
     def run(self, *plans: WorkerPlan, cycle: int = 0) -> list[Exited]:
         """Spawn and wait for each end, in the order of `plans`."""
         self.spawn(*plans, cycle=cycle)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from holdfast_wire.spawner_link import OutputDropped, StreamPlan
+from holdfast_wire.spawner_link import StreamPlan
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, worker
@@ -189,17 +189,6 @@ def test_a_slow_console_holds_back_the_worker_and_nothing_is_lost(script: Script
     assert out[0].decode().splitlines() == [f"{at:099}" for at in range(60000)]
 
 
-def test_a_full_disk_costs_log_bytes_only(script: Script) -> None:
-    if not os.path.exists("/dev/full"):
-        pytest.skip("no /dev/full here")
-    path = script("for _ in range(5000): print('x' * 99)")
-    with Rig(path) as rig:
-        (end,) = rig.run(worker(stdout=StreamPlan(console=False, file="/dev/full")))
-        assert end.code == 0
-        last = rig.receive(OutputDropped, lambda each: each.dropped_bytes == 500_000)
-    assert "No space left on device; free space on that disk" in last.reason
-
-
 def test_the_output_of_a_grandchild_arrives_after_the_exit(script: Script, tmp_path: Path) -> None:
     path = script(
         """
@@ -221,7 +210,7 @@ def test_the_output_of_a_grandchild_arrives_after_the_exit(script: Script, tmp_p
 class TestLogFile:
     def test_errors_are_counted_and_the_file_comes_back(self, tmp_path: Path) -> None:
         drops: list[tuple[int, str]] = []
-        file = LogFile(str(tmp_path / "log"), 10, lambda count, why: drops.append((count, why)))
+        file = LogFile(str(tmp_path / "log"), 10, lambda count, why: drops.append((count, why)), needed=True)
         file.write(b"12345678")
         os.mkdir(tmp_path / "log.1")
         file.write(b"abcdef")
@@ -233,7 +222,7 @@ class TestLogFile:
         assert (tmp_path / "log.1").read_bytes() == b"12345678ab"
 
     def test_without_a_cap_nothing_is_cut(self, tmp_path: Path) -> None:
-        file = LogFile(str(tmp_path / "log"), 0, ignore_drop)
+        file = LogFile(str(tmp_path / "log"), 0, ignore_drop, needed=True)
         for _ in range(100):
             file.write(b"x" * 1000)
         file.close()
@@ -244,7 +233,7 @@ def test_an_open_file_is_closed_with_the_last_pipe_that_writes_to_it(tmp_path: P
     events = Events()
     output = Output(events, ignore_drop)
     plan = StreamPlan(console=False, file=str(tmp_path / "log"))
-    writers = [output.open(0, 0, number, plan) for number in (1, 2)]
+    writers = [output.open(0, 0, number, plan, file_needed=True) for number in (1, 2)]
     before = len(os.listdir("/proc/self/fd"))
     for number, fd in enumerate(writers):
         os.write(fd, b"%d\n" % number)
@@ -265,7 +254,7 @@ def test_a_plain_pipe_is_enough_where_a_large_one_is_refused(tmp_path: Path, mon
     monkeypatch.setattr("fcntl.fcntl", refuse)
     events = Events()
     output = Output(events, ignore_drop)
-    writer = output.open(0, 0, 1, StreamPlan(console=False, file=str(tmp_path / "log")))
+    writer = output.open(0, 0, 1, StreamPlan(console=False, file=str(tmp_path / "log")), file_needed=True)
     os.write(writer, b"x")
     os.close(writer)
     while output.has_waiting():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import stat
 
@@ -81,4 +80,4 @@ def _time(value: object) -> float | None:
         seconds = float(value)
     except (ValueError, OverflowError):
         return None
-    return seconds if math.isfinite(seconds) and seconds > 0 else None
+    return seconds if 0 < seconds < float("inf") else None

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from supervisor.edges.machine import error_file
+from worker_client.spawner import error_file
 
 
 def _write(path: Path, body: object, *, modified_at_unix_s: float = 1000.5) -> str:
