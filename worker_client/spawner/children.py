@@ -37,9 +37,13 @@ _RESOURCES = {
 EXECUTE_TIMEOUT_S = 10.0  # the program may lie on a file system that does not answer
 
 
-def remedy(error: OSError) -> str:
-    """What a person can do about a worker that could not be started."""
-    return _RESOURCES.get(error.errno or 0, "check that path and --log-dir")
+def why_not_started(local_rank: int, error: OSError | ValueError) -> str:
+    """The sentence for people, with what they can do about it."""
+    what = f"cannot start local rank {local_rank}"
+    if not isinstance(error, OSError):
+        return f"{what}: {error}; check its paths and its environment for characters that no file name may have"
+    where = f" ({error.filename})" if error.filename else ""
+    return f"{what}: {error.strerror}{where}; {_RESOURCES.get(error.errno or 0, 'check that path and --log-dir')}"
 
 
 class BecomeWorkerError(BaseException):

@@ -6,13 +6,14 @@ import json
 import os
 import stat
 
+VARIABLE = "TORCHELASTIC_ERROR_FILE"
 FILE_BYTES_MAX = 1024 * 1024
 LINE_CHARACTERS_MAX = 500
 
 
 def read(path: str) -> tuple[str, float | None] | None:
     """One line, and when it was written (Unix seconds). None where the file tells nothing. Never raises."""
-    content = read_bounded(path, FILE_BYTES_MAX)
+    content = read_bounded(path, FILE_BYTES_MAX) if path else None
     if content is None:
         return None
     data, modified_at_unix_s = content

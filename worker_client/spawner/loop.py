@@ -30,7 +30,6 @@ from .output import Output
 from .parking import Parking
 from .stores import Stores, Waiting
 
-ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 STORE_HOST = -1  # the local rank under which the store host is kept
 PARKED = -2  # and a fork that has no rank yet
 # A private spawner ends its job within 5 s of the loss of its supervisor: so long for SIGTERM, the rest for SIGKILL.
@@ -206,7 +205,9 @@ class Spawner:
         except CannotExecuteError as error:
             self._send(spawner_link.SpawnFailed(cycle, plan.local_rank, str(error), error.exit_code))
         except (OSError, ValueError) as error:
-            self._send(spawner_link.SpawnFailed(cycle, plan.local_rank, _why_not_started(plan, error), 1))
+            self._send(
+                spawner_link.SpawnFailed(cycle, plan.local_rank, children.why_not_started(plan.local_rank, error), 1)
+            )
         else:
             self._has_started = True
             # Not sent at once: the supervisor would take the processor that the next fork waits for.
@@ -228,11 +229,10 @@ class Spawner:
     def _open_output(self, cycle: int, plan: WorkerPlan, streams: dict[int, int]) -> None:
         """Fills `streams`. Raises OSError, ValueError.
 
-        Where a log can't be had, a job that has never run is refused, so that somebody corrects that; one that has run
-        goes on without it.
+        A log that can't be had refuses a job that has never run, so that somebody corrects it; one that has goes on.
         """
         needed = not self._has_started and cycle == 0
-        error_folder = os.path.dirname(plan.env.get(ERROR_FILE_VARIABLE, ""))
+        error_folder = os.path.dirname(plan.env.get(error_file.VARIABLE, ""))
         try:
             if error_folder:
                 os.makedirs(error_folder, mode=0o700, exist_ok=True)
@@ -253,7 +253,7 @@ class Spawner:
         child = self._children[pid]
         child.local_rank = plan.local_rank
         child.memory = memory
-        child.error_file = plan.env.get(ERROR_FILE_VARIABLE, "")
+        child.error_file = plan.env.get(error_file.VARIABLE, "")
 
     def _adopt(self, cycle: int, local_rank: int, pid: int, memory: OomCounter | None) -> None:
         pidfd = os.pidfd_open(pid)
@@ -302,7 +302,7 @@ class Spawner:
             self._parking.forget(child.pid)
         else:
             self._output.drain(child.cycle, child.local_rank)
-            told = error_file.read(child.error_file) if child.error_file and ending.code != 0 else None
+            told = error_file.read(child.error_file if ending.code != 0 else "") or ("", None)
             exited = spawner_link.Exited(
                 cycle=child.cycle,
                 local_rank=child.local_rank,
@@ -312,8 +312,8 @@ class Spawner:
                 core_dumped=ending.core_dumped,
                 out_of_memory=exits.ran_out_of_memory(ending, killed_by_us=child.killed_by_us, counter=child.memory),
                 at_ns=at_ns,
-                error=told[0] if told is not None else "",
-                error_at_unix_s=told[1] if told is not None else None,
+                error=told[0],
+                error_at_unix_s=told[1],
             )
             self._records.write(exited) if self._link.lost else self._send(exited)
         if self._ending_alone and not self._children:
@@ -401,14 +401,6 @@ class Spawner:
             self._send(spawner_link.OutputDropped(local_rank, self._dropped_bytes[local_rank], reason))
 
         self._events.set_timer(f"dropped {local_rank}", 0.0 if first else 1.0, report)
-
-
-def _why_not_started(plan: WorkerPlan, error: OSError | ValueError) -> str:
-    what = f"cannot start local rank {plan.local_rank}"
-    if not isinstance(error, OSError):
-        return f"{what}: {error}; check its paths and its environment for characters that no file name may have"
-    where = f" ({error.filename})" if error.filename else ""
-    return f"{what}: {error.strerror}{where}; {children.remedy(error)}"
 
 
 def _note(_signal: int, _frame: object) -> None:

@@ -105,6 +105,10 @@ def _neighbours_free(port: int) -> bool:
 
 def _listen_at(host: str, port: int) -> int:
     place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if port > _PORT_MAX:  # The C library would take what is left of it in 16 bits.
+        raise NoPortError(
+            errno.EINVAL, f"cannot serve a store on {place}: ports end at {_PORT_MAX}; check --master-port"
+        )
     try:
         # As bytes: a str host would go through the idna codec and load it under the user's script.
         family, kind, _, _, address = socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM)[0]

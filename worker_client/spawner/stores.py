@@ -61,6 +61,8 @@ class Stores:
             listen_fd, port = ports.listen(host, message.port)
         except OSError as error:
             return StoreFailed(cycle, str(error))
+        except ValueError as error:  # no address that could be written down
+            return StoreFailed(cycle, f"cannot serve a store on {host!r}: {error}; check --master-addr")
         self._waiting[cycle] = Waiting(cycle, host, port, listen_fd)
         self._events.watch(listen_fd, READ, lambda: self._serve(cycle))
         return StoreReady(cycle, host, port)

@@ -121,6 +121,16 @@ def test_a_signal_waits_until_there_is_a_rank_to_report_its_end(script: Script) 
         assert "ran" not in rig.end()[0]
 
 
+def test_an_order_in_several_parts_is_one_order_for_those_that_stand_ready(script: Script) -> None:
+    with Rig(script("pass")) as rig:
+        parked = rig.park(1, 3)
+        rig.send(Spawn(1, (worker(0),), more=True))
+        first = rig.exited(0)
+        rig.send(Spawn(1, (worker(1),)))
+        assert {first.pid, rig.exited(1).pid} <= parked
+        until(lambda: not rig.children(), what="the end of the third, which got no rank")
+
+
 def test_an_environment_that_is_too_large_for_the_channel_goes_to_a_new_fork(script: Script) -> None:
     with Rig(script("import os; print(len(os.environ['LARGE']))")) as rig:
         (pid,) = rig.park(1, 1)

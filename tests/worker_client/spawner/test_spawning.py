@@ -164,9 +164,10 @@ class TestExec:
 
 def test_a_file_that_cannot_be_opened_is_a_failed_spawn(script: Script, tmp_path: Path) -> None:
     plan = worker(stdout=StreamPlan(file=str(tmp_path / "no" / "log"), console=False, direct=True))
+    (tmp_path / "no").touch()
     with Rig(script("pass")) as rig:
         failed = rig.spawn_failing(plan)
-    assert "No such file or directory" in failed.reason
+    assert "Not a directory" in failed.reason
     assert failed.exit_code == 1
 
 

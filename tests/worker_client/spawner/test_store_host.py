@@ -125,3 +125,12 @@ def test_a_spawner_without_torch_serves_a_store_to_whoever_connects(script: Scri
         port = rig.receive(StoreReady).port
         done = subprocess.run([sys.executable, "-c", CLIENT, str(port)], capture_output=True, timeout=90, check=False)
         assert done.stdout == b"b 2\n", done.stderr
+
+
+@pytest.mark.parametrize(("host", "port"), [("of-nobody\ud800", 0), ("nul\0", 0), ("127.0.0.1", 70_000)])
+def test_an_address_that_can_not_be_is_a_sentence_and_the_spawner_goes_on(script: Script, host: str, port: int) -> None:
+    with Rig(script("pass")) as rig:
+        rig.send(PrepareStore(0, host, port))
+        assert "cannot serve a store on " in rig.receive(StoreFailed).reason
+        rig.send(PrepareStore(1, "127.0.0.1"))
+        rig.receive(StoreReady)

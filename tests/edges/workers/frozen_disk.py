@@ -1,0 +1,59 @@
+"""A file system that never answers: whoever touches a file on it waits in the kernel, and no signal ends that.
+
+Run as a program with the folder to mount it at, as root and only in a mount namespace of its own: whoever else came
+across it would wait, too. It says "frozen" once it is, and thaws (all who wait get an error) when it is killed, at the
+latest after a minute. It reads every request, so that the kernel takes each for being worked at.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+LIFETIME_S = 60
+_INIT = 26
+_REQUEST = struct.Struct("=IIQQIIII")  # length, opcode, unique, node, uid, gid, pid, padding
+_INIT_REPLY = struct.Struct("=IiQ IIIIHHIIHHI28x")
+_REQUEST_BYTES_MAX = 1024 * 1024 + 4096
+
+
+@contextmanager
+def frozen_disk(folder: Path) -> Iterator[Path | None]:
+    """The folder, on which nothing answers; None where that can't be had here."""
+    folder.mkdir(exist_ok=True)
+    assert os.readlink("/proc/self/ns/mnt") != os.readlink(f"/proc/{os.getppid()}/ns/mnt"), "others would wait, too"
+    server = subprocess.Popen([sys.executable, __file__, str(folder)], stdout=subprocess.PIPE)
+    assert server.stdout is not None
+    try:
+        yield folder if server.stdout.readline() == b"frozen\n" else None
+    finally:
+        server.kill()
+        server.wait(10)
+        server.stdout.close()
+        subprocess.run(["umount", "-l", str(folder)], check=False, stderr=subprocess.DEVNULL)
+
+
+def _serve(folder: str) -> None:
+    device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    libc = ctypes.CDLL(None, use_errno=True)
+    options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
+    if libc.mount(b"frozen", folder.encode(), b"fuse", 0, options) != 0:
+        raise OSError(ctypes.get_errno(), "cannot mount")
+    signal.alarm(LIFETIME_S)
+    while True:
+        request = os.read(device, _REQUEST_BYTES_MAX)
+        _, opcode, unique, *_ = _REQUEST.unpack_from(request)
+        if opcode == _INIT:
+            os.write(device, _INIT_REPLY.pack(_INIT_REPLY.size, 0, unique, 7, 31, 0, 0, 12, 9, 65536, 1, 0, 0, 0))
+            print("frozen", flush=True)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])
