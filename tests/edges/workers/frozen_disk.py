@@ -13,7 +13,7 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,7 +25,7 @@ _REQUEST_BYTES_MAX = 1024 * 1024 + 4096
 
 
 @contextmanager
-def frozen_disk(folder: Path) -> Iterator[Path | None]:
+def frozen_disk(folder: Path) -> Generator[Path | None]:
     """The folder, on which nothing answers; None where that can't be had here."""
     folder.mkdir(exist_ok=True)
     assert os.readlink("/proc/self/ns/mnt") != os.readlink(f"/proc/{os.getppid()}/ns/mnt"), "others would wait, too"
