@@ -1,7 +1,8 @@
 """What tables has a journal file, and how is one opened and set aside?
 
-One SQLite file per state directory, shared by all supervisors of a user on this node. On a network file system each
-node has a file of its own and no WAL, since WAL needs memory that all its users share.
+One SQLite file per state directory, shared by all supervisors of a user on this node; on a network file system each
+node has a file of its own. Never in WAL mode: its index is a file mapped into memory, and the kernel sends SIGBUS to a
+process that touches such a page when the disk has no room for it. A rollback journal is only ever read and written.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import platform
 import sqlite3
 from collections.abc import Generator
 from pathlib import Path
+from urllib.parse import quote
 
 from supervisor.errors import ConfigurationError
 
@@ -22,6 +24,7 @@ CHECKED_BYTES_MAX = 8 << 20  # smaller files are checked as a whole when opened;
 NETWORK_FILE_SYSTEMS = frozenset(
     ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "9p", "afs", "fuse.sshfs", "wekafs", "panfs")
 )
+WAL_FORMAT = b"\x02\x02"  # bytes 18 and 19 of a file in WAL mode
 DAMAGED = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
 
 SCHEMA = """
@@ -78,6 +81,7 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
             connection.close
         )  # A connection that is not handed out would hold the file until it is collected.
         with _locked(path):
+            avoid_mapped_memory(connection, path)
             refuse_newer(connection, path)
             if path.stat().st_size <= CHECKED_BYTES_MAX:
                 found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
@@ -86,8 +90,8 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
             is_new = not version(connection)
             if is_new:
                 connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            wal = path.name == "journal.db"
-            connection.execute(f"PRAGMA journal_mode = {'WAL' if wal else 'TRUNCATE'}").fetchone()
+            connection.execute("PRAGMA journal_mode = TRUNCATE").fetchone()
+            connection.execute("PRAGMA locking_mode = NORMAL").fetchone()
             connection.execute("PRAGMA synchronous = NORMAL")
             if is_new:
                 script = f"BEGIN IMMEDIATE;{SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
@@ -96,14 +100,16 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def uri_of(path: Path, mode: str) -> str:
+    """As SQLite takes it; any path can be said so. `mode`: ro, rw."""
+    return f"file:{quote(os.fsencode(path))}?mode={mode}"
+
+
 def set_aside(path: Path) -> Path | None:
     """Move a damaged journal out of the way and name its new place; None if another process did so before."""
     with _locked(path):
-        with contextlib.suppress(OSError, sqlite3.Error):
-            connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)
-            with contextlib.closing(connection):
-                if connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok":
-                    return None
+        if _is_whole(path):
+            return None
         number = 1
         while (aside := path.with_name(f"{path.name}.corrupt-{number}")).exists():
             number += 1
@@ -114,10 +120,28 @@ def set_aside(path: Path) -> Path | None:
         return aside
 
 
+def _is_whole(path: Path) -> bool:
+    with contextlib.suppress(OSError, sqlite3.Error), contextlib.ExitStack() as closing:
+        connection = sqlite3.connect(uri_of(path, "rw"), uri=True, timeout=BUSY_TIMEOUT_S)
+        closing.callback(connection.close)
+        avoid_mapped_memory(connection, path)
+        return bool(connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
+    return False
+
+
 def is_damage(error: sqlite3.Error) -> bool:
     """Whether it says that the file's content is broken, and not that the disk or a lock is in the way."""
     code = getattr(error, "sqlite_errorcode", None)
     return code is not None and code & 0xFF in DAMAGED
+
+
+def avoid_mapped_memory(connection: sqlite3.Connection, path: Path) -> None:
+    """To be called first. A file that an earlier version left in WAL mode is then used without a shared index."""
+    connection.execute("PRAGMA mmap_size = 0").fetchone()
+    with path.open("rb") as file:
+        head = file.read(20)
+    if head[18:20] == WAL_FORMAT:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchone()
 
 
 def version(connection: sqlite3.Connection) -> int:

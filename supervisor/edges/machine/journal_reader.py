@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
-from supervisor.edges.machine.journal_file import BUSY_TIMEOUT_S, SCHEMA, refuse_newer, version
+from supervisor.edges.machine.journal_file import (
+    BUSY_TIMEOUT_S,
+    SCHEMA,
+    avoid_mapped_memory,
+    refuse_newer,
+    uri_of,
+    version,
+)
 from supervisor.errors import ConfigurationError
 from supervisor.ports import JobReport, RecordedEvent
 
@@ -90,9 +98,13 @@ def open_reader(state_dir: Path) -> JournalReader:
 
 
 def _open_for_reading(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
+    """Writable where that is allowed: what a killed supervisor had half written must be undone before one can read."""
+    mode = "rw" if os.access(path, os.W_OK) else "ro"
+    connection = sqlite3.connect(uri_of(path, mode), uri=True, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
     with contextlib.ExitStack() as undo:
         undo.callback(connection.close)  # A connection that is not handed out would stay open until it is collected.
+        avoid_mapped_memory(connection, path)
+        connection.execute("PRAGMA query_only = ON").fetchone()
         refuse_newer(connection, path)
         if version(connection):
             undo.pop_all()

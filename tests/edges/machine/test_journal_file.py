@@ -42,6 +42,34 @@ def test_a_damaged_file_is_set_aside_with_a_warning(tmp_path: Path, damage: str)
         assert sequences(reader) == [1]
 
 
+def test_a_file_that_an_earlier_version_left_in_wal_mode_is_read_and_then_written_without(tmp_path: Path) -> None:
+    with started(tmp_path) as journal:
+        journal.save(report())
+        journal.record(event(1))
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as earlier:
+        assert earlier.execute("PRAGMA journal_mode = WAL").fetchone() == ("wal",)
+    with open_reader(tmp_path) as reader:
+        assert sequences(reader) == [1]
+        assert not (tmp_path / "journal.db-shm").exists()
+    with started(tmp_path) as journal:
+        journal.save(report())
+        journal.record(event(2))
+        assert journal.flush(10)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["journal.db", "journal.db-journal", "journal.lock"]
+        with open_reader(tmp_path) as reader:  # beside the supervisor that writes
+            assert sequences(reader) == [1, 2]
+
+
+def test_a_state_directory_may_have_any_name(tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"a?b%41#\xff c")
+    odd.mkdir()
+    with started(odd) as journal:
+        journal.save(report())
+        journal.record(event(1))
+    with open_reader(odd) as reader:
+        assert sequences(reader) == [1]
+
+
 def test_a_journal_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as newer:
         newer.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
