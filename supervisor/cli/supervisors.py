@@ -109,10 +109,10 @@ class Supervisors:
         return sorted(found.values(), key=lambda each: _key(each.report)[::-1], reverse=True)
 
     def find(self, name: str, *, verb: str, live_only: bool = False) -> FoundJob:
-        """The job of that id or unique beginning. Live ones come first. Raises NotFoundError, NoSupervisorError."""
+        """The newest run of that id or unique beginning; a live one comes first. Raises NotFoundError, …"""
         jobs = self.jobs(include_ended=True)
-        for chosen in ([job for job in jobs if job.is_live], jobs):
-            for fits in (_is_named(name), _begins_with(name)):
+        for fits in (_is_named(name), _begins_with(name)):
+            for chosen in ([job for job in jobs if job.is_live], jobs):
                 matches = [job for job in chosen if fits(job.report.job_id)]
                 if matches:
                     return _only(matches, name, verb)

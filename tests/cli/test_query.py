@@ -116,9 +116,36 @@ def test_a_job_whose_supervisor_was_killed_is_told_as_such(home: Home) -> None:
         home.holdfast("status")  # the journal has committed by now
         supervisor.process.kill()
         supervisor.process.wait(20)
-    assert "running?" in home.holdfast("jobs").out
-    assert "pid 4711 does not answer" in home.holdfast("status", JOB).out
+    (job,) = json.loads(home.holdfast("jobs", "-o", "json").out)["jobs"]
+    assert job["state"] == "failed"
+    assert "its supervisor (pid 4711) was killed at" in job["reason"]
+    assert "without a verdict, and its processes are gone; last: all 4 ranks run" in job["reason"]
+    assert job["ended_at"] is not None
+    assert [rank["state"] for rank in job["ranks"]] == ["stopped"] * 4
+    assert "was killed at" in home.holdfast("status", JOB).out
     assert home.holdfast("status").out == ""
+    assert "it has ended (failed)" in home.holdfast("stop", JOB).err
+
+
+def test_a_whole_id_is_never_taken_for_the_beginning_of_another(home: Home) -> None:
+    with home.supervisor(running("train")) as supervisor:
+        supervisor.tell("end train")
+    with home.supervisor(running("train-2")):
+        assert json.loads(home.holdfast("status", "train", "-o", "json").out)["jobs"][0]["job_id"] == "train"
+        assert "cannot stop job train: it has ended" in home.holdfast("stop", "train").err
+
+
+def test_an_id_means_its_newest_run_and_jobs_lists_each(home: Home) -> None:
+    with home.supervisor(running()) as supervisor:
+        supervisor.tell(f"end {JOB}")
+    with home.supervisor(running(submitted_at_ns=2_000)):
+        assert json.loads(home.holdfast("status", JOB, "-o", "json").out)["jobs"][0]["state"] == "running"
+        listed = json.loads(home.holdfast("jobs", "-o", "json").out)["jobs"]
+        assert [(job["job_id"], job["state"]) for job in listed] == [(JOB, "running"), (JOB, "succeeded")]
+        assert [json.loads(line)["kind"] for line in home.holdfast("events", JOB, "-o", "jsonl").out.splitlines()] == [
+            "cycle_started"
+        ]
+        assert home.holdfast("stop", JOB).code == 0
 
 
 def test_events_are_followed_until_the_job_ends(home: Home) -> None:

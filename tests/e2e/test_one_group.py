@@ -73,13 +73,18 @@ def test_a_killed_supervisors_job_keeps_its_id_until_its_last_process_is_gone(st
     refused = again(launch, str(script), "done")
     assert refused.returncode == TRY_AGAIN
     assert f"their supervisor (pid {launch.process.pid}) is gone, and they end within" in refused.stderr
+    (job,) = jobs(launch)
+    assert (job["state"], job["ended_at"]) == ("stopping", None)
+    assert "what is left of the job's processes ends within its --supervisor-return-timeout" in str(job["reason"])
     wait_until(lambda: not launch.leftovers(), timeout_s=20, what="the end of the first group")
     second = again(launch, str(script), "done")
     assert (second.returncode, second.stdout) == (0, "done\n")
     assert launch.holdfast("logs", launch.job_id, "--rank", "0").stdout == "done\n"
     newest, oldest = jobs(launch)
     assert oldest["job_id"] == newest["job_id"] == launch.job_id
-    assert newest["state"] == "succeeded"
+    assert (newest["state"], oldest["state"]) == ("succeeded", "failed")
+    assert str(newest["ended_at"]) > str(newest["submitted_at"])
+    assert f"its supervisor (pid {launch.process.pid}) was killed at" in str(oldest["reason"])
     assert oldest["log_dir"] != newest["log_dir"]
     assert Path(str(oldest["log_dir"]), "cycle_0", "rank_0", "stdout.log").read_text() == "stubborn\n"
 

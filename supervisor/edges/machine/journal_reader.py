@@ -19,9 +19,11 @@ from supervisor.edges.machine.journal_file import (
     uri_of,
     version,
 )
+from supervisor.edges.machine.lost_supervisors import judged
 from supervisor.errors import ConfigurationError
 from supervisor.ports import JobReport, RecordedEvent
 
+RECORDED_BY = "recorded_by"  # beside the report's own keys: the supervisor's lost_supervisors.own_identity
 TEXT_CHARACTERS_MAX = 16_384  # of a reason, and of each value of an event's details
 
 
@@ -42,12 +44,12 @@ class JournalReader:
             connection.close()
 
     def jobs(self, *, limit: int = 1000) -> list[JobReport]:
-        """Newest first, ended or not; a job that was run again under its old id appears twice."""
-        query = "SELECT report FROM jobs ORDER BY submitted_at_ns DESC, run DESC LIMIT ?"
+        """Newest first, ended or not; each run of an id. What a supervisor that is gone left as live is judged."""
+        query = "SELECT report, updated_at_s FROM jobs ORDER BY submitted_at_ns DESC, run DESC LIMIT ?"
         found = [
-            report_from_json(row[0])
+            true_report(report, updated_at_s)
             for connection in self._connections
-            for row in connection.execute(query, (max(0, limit),))
+            for report, updated_at_s in connection.execute(query, (max(0, limit),))
         ]
         return sorted(found, key=lambda report: report.submitted_at_ns, reverse=True)[: max(0, limit)]
 
@@ -77,11 +79,11 @@ class JournalReader:
         return int(row[0] or 0)
 
     def _newest(self, job_id: str) -> tuple[sqlite3.Connection, int, JobReport] | None:
-        query = "SELECT run, report FROM jobs WHERE job_id = ? ORDER BY submitted_at_ns DESC, run DESC LIMIT 1"
+        query = "SELECT run, report, updated_at_s FROM jobs WHERE job_id = ? ORDER BY submitted_at_ns DESC, run DESC LIMIT 1"
         found: list[tuple[sqlite3.Connection, int, JobReport]] = []
         for connection in self._connections:
-            for run, report in connection.execute(query, (job_id,)):
-                found.append((connection, run, report_from_json(report)))
+            for run, report, updated_at_s in connection.execute(query, (job_id,)):
+                found.append((connection, run, true_report(report, updated_at_s)))
         return max(found, key=lambda each: each[2].submitted_at_ns, default=None)
 
 
@@ -115,13 +117,20 @@ def _open_for_reading(path: Path) -> sqlite3.Connection:
     return empty
 
 
-def report_to_json(report: JobReport) -> str:
-    return json.dumps(msgspec.to_builtins(report), separators=(",", ":"))  # ASCII, so that any text can be stored
+def report_to_json(report: JobReport, *, recorded_by: str = "") -> str:
+    body = msgspec.to_builtins(report) | {RECORDED_BY: recorded_by}
+    return json.dumps(body, separators=(",", ":"))  # ASCII, so that any text can be stored
 
 
 def report_from_json(text: str) -> JobReport:
     """Keys that a later version of the same schema added are left out."""
     return msgspec.convert(json.loads(text), JobReport)
+
+
+def true_report(text: str, recorded_at_s: int) -> JobReport:
+    """What a supervisor that is gone has left as live is judged."""
+    recorded_by = str(json.loads(text).get(RECORDED_BY, ""))
+    return judged(report_from_json(text), recorded_by=recorded_by, recorded_at_s=recorded_at_s)
 
 
 def event_to_row(event: RecordedEvent) -> tuple[object, ...]:

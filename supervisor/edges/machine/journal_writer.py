@@ -19,7 +19,8 @@ from supervisor.edges.machine.journal_file import (
     open_for_writing,
     set_aside,
 )
-from supervisor.edges.machine.journal_reader import event_to_row, report_to_json
+from supervisor.edges.machine.journal_reader import event_to_row, report_to_json, true_report
+from supervisor.edges.machine.lost_supervisors import own_identity
 from supervisor.ports import JobReport
 
 RUNS_CACHED_MAX = 100
@@ -112,6 +113,8 @@ class JournalWriter:
             self.began_anew = True
             self._state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._connection = open_for_writing(self._path)
+        with contextlib.closing(self._connection.cursor()) as cursor:
+            settle_lost(cursor)
         self._inode = self._path.stat().st_ino
         return self._connection
 
@@ -120,7 +123,7 @@ class JournalWriter:
             run = self._run(cursor, report.job_id, report.submitted_at_ns)
             cursor.execute(
                 f"UPDATE jobs SET state = ?, ended_at_ns = ?, updated_at_s = {NOW_S}, report = ? WHERE run = ?",
-                (report.state.value, report.ended_at_ns, report_to_json(report), run),
+                (report.state.value, report.ended_at_ns, report_to_json(report, recorded_by=own_identity()), run),
             )
         for submitted_at_ns, event in batch.events:
             run = self._run(cursor, event.job_id, submitted_at_ns)
@@ -154,6 +157,21 @@ class JournalWriter:
         cursor.execute("COMMIT")
         cursor.execute("PRAGMA incremental_vacuum").fetchall()
         self._runs.clear()  # another supervisor may have pruned too
+
+
+def settle_lost(cursor: sqlite3.Cursor) -> None:
+    """Ends the jobs whose supervisors are gone without a verdict: caps count ended jobs."""
+    rows = cursor.execute("SELECT run, report, updated_at_s FROM jobs WHERE ended_at_ns IS NULL").fetchall()
+    found = [(run, true_report(text, updated_at_s)) for run, text, updated_at_s in rows]
+    lost = [
+        (report.state.value, report.ended_at_ns, report_to_json(report), run)
+        for run, report in found
+        if report.state.has_ended
+    ]
+    if lost:
+        cursor.execute("BEGIN IMMEDIATE")
+        cursor.executemany("UPDATE jobs SET state = ?, ended_at_ns = ?, report = ? WHERE run = ?", lost)
+        cursor.execute("COMMIT")
 
 
 def prune(cursor: sqlite3.Cursor) -> None:
