@@ -23,6 +23,7 @@ from supervisor.config.daemon_settings import DaemonSettings
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.log_limits import LogLimits
 from supervisor.config.resolve import RunRequest
+from supervisor.config.run_folder import run_name
 from supervisor.edges.machine import sd_notify, socket_dir, state_dir
 from supervisor.edges.machine import signals as signal_edge
 from supervisor.edges.machine.clock import Clock
@@ -136,7 +137,7 @@ async def open_supervisor(
                 desk, performer = _wire(
                     place, clock, engine, workers, spawners, tokens, chronicle, jobs, claims, spawner_tasks
                 )
-                _keep_logs(retention, desk, performer, tidies=not place.private)
+                _keep_logs(retention, jobs, desk, performer, tidies=not place.private)
                 await tasks.start(engine.run)
                 yield Running(place, desk, journal, retention, tasks)
             tasks.cancel_scope.cancel()
@@ -214,17 +215,22 @@ def _wire(
     return desk, performer
 
 
-def _keep_logs(retention: LogRetention, desk: Desk, performer: EnginePerformer, *, tidies: bool) -> None:
+def _keep_logs(
+    retention: LogRetention, jobs: dict[str, JobRecord], desk: Desk, performer: EnginePerformer, *, tidies: bool
+) -> None:
     """Logs of live jobs are marked. `tidies`: old ones are removed as jobs come and go; else that is the caller's."""
 
+    def run_of(job_id: str) -> str:
+        return f"{job_id}/{run_name(jobs[job_id].submitted_at_ns)}"
+
     def submitted(job_id: str) -> None:
-        retention.claim(job_id)
+        retention.claim_soon(run_of(job_id))
         if tidies:
             retention.tidy_soon()
 
     def finished(job_id: str) -> None:
         desk.finished(job_id)
-        retention.release(job_id)
+        retention.release_soon(run_of(job_id))
         if tidies:
             retention.tidy_soon()
 

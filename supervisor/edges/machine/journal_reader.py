@@ -79,7 +79,8 @@ class JournalReader:
         return int(row[0] or 0)
 
     def _newest(self, job_id: str) -> tuple[sqlite3.Connection, int, JobReport] | None:
-        query = "SELECT run, report, updated_at_s FROM jobs WHERE job_id = ? ORDER BY submitted_at_ns DESC, run DESC LIMIT 1"
+        newest = "ORDER BY submitted_at_ns DESC, run DESC LIMIT 1"
+        query = f"SELECT run, report, updated_at_s FROM jobs WHERE job_id = ? {newest}"
         found: list[tuple[sqlite3.Connection, int, JobReport]] = []
         for connection in self._connections:
             for run, report, updated_at_s in connection.execute(query, (job_id,)):

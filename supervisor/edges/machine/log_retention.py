@@ -1,7 +1,8 @@
-"""Which ended jobs lose their logs, so that the default log directory does not grow for ever?
+"""Which runs, and which cycles of live runs, lose their logs, so that the default log directory stays within its caps?
 
-Several supervisors may share the directory. Each holds a lock in the folder of each of its live jobs; the kernel lets
-go of it with its process. A folder that holds anything else than our logs, or was written to of late, is never removed.
+Several supervisors may share the directory. Each holds a lock in the folder of each of its live runs; the kernel
+releases it with its process. A folder that holds anything else than our logs, or was written to of late, is never
+removed. One thread does all of it: a disk that is full or hangs holds up nothing else.
 """
 
 from __future__ import annotations
@@ -10,32 +11,37 @@ import fcntl
 import logging
 import math
 import os
+import queue
 import re
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
 from supervisor.config.log_limits import LogLimits
+from supervisor.config.run_folder import RUN_PREFIX
 from supervisor.edges.machine.clock import Clock
 
 LOCK_FILE = ".live"
 QUIET_S = 3600.0  # what was written to within this time stays: whoever reads a failed job's logs starts the next one
+CYCLES_KEPT = 3  # of a live run, whatever the caps say: the first one, the last failed one and the one that runs
+LOOK_AGAIN_S = 60.0  # how often live runs are looked at for new cycles, of which they may have many
 CLAIM_ATTEMPTS_MAX = 100
 CLOSE_TIMEOUT_S = 1.0
 NS_PER_S = 1_000_000_000
 _REMOVING = ".removing-"
+_CYCLE = "cycle_"
 _OURS = re.compile(
-    r"run_[\dTZ.]+|cycle_\d+|supervisor\.log(\.\d+)?|spawner\.std(out|err)\.log|" + re.escape(LOCK_FILE), flags=re.ASCII
+    r"cycle_\d+|supervisor\.log(\.\d+)?|spawner\.std(out|err)\.log|" + re.escape(LOCK_FILE), flags=re.ASCII
 )
 
 _log = logging.getLogger("holdfast.logs")
 
 
 class JobLogs(msgspec.Struct, frozen=True):
-    """What lies in one job's folder."""
+    """What lies in one run's folder."""
 
     path: Path
     written_at_s: float  # Unix time; infinite while the job lives
@@ -50,58 +56,106 @@ class LogRetention:
         self._log_dir = log_dir
         self._limits = limits
         self._quiet_s = quiet_s
-        self._claims: dict[str, int] = {}  # job id -> the locked file
+        self._claims: dict[str, int] = {}  # run -> the locked file
+        self._cycles_seen: dict[str, int] = {}  # of each claimed run, at the last look
         self._warned: set[str] = set()
-        self._wanted = threading.Event()
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def claim(self, job_id: str) -> None:
-        """The job lives from now on. Blocks for a few system calls."""
-        try:
-            self._claims[job_id] = _lock(self._log_dir / job_id)
-        except OSError as error:
-            self._warn(f"cannot mark the logs of job {job_id} as in use: {error}; they are kept while they are written")
+    # --- for the event loop: never blocks --------------------------------------------------------------------------
 
-    def release(self, job_id: str) -> None:
-        """Nothing of the job is left."""
-        descriptor = self._claims.pop(job_id, None)
-        if descriptor is None:
-            return
-        with suppress(OSError):  # Of which BlockingIOError: another supervisor has a job of that name.
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            (self._log_dir / job_id / LOCK_FILE).unlink()
-        os.close(descriptor)
+    def claim_soon(self, run: str) -> None:
+        """The run lives from now on. `run`: JOB/run_…, its folder below the log directory."""
+        self._do_soon(lambda: self.claim(run))
+
+    def release_soon(self, run: str) -> None:
+        """Nothing of the run is left."""
+        self._do_soon(lambda: self.release(run))
 
     def tidy_soon(self) -> None:
-        """Remove what is too much, in a thread of its own: the disk may be slow."""
-        self._wanted.set()
-        if (self._thread is None or not self._thread.is_alive()) and not self._closed.is_set():
-            self._thread = threading.Thread(target=self._tidy_while_wanted, name="log retention", daemon=True)
-            self._thread.start()
+        """Removes what is too much."""
+        self._do_soon(self.tidy)
 
     def close(self) -> None:
-        """Gives up what is under way, and all claims."""
+        """Gives up what is under way, and all claims. Waits for a disk that hangs no longer than CLOSE_TIMEOUT_S."""
         self._closed.set()
+        self._do_soon(None)
         if self._thread is not None:
             self._thread.join(CLOSE_TIMEOUT_S)
-        for job_id in list(self._claims):
-            self.release(job_id)
+
+    def _do_soon(self, work: Callable[[], None] | None) -> None:
+        self._work.put(work)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work_until_closed, name="log retention", daemon=True)
+            self._thread.start()
+
+    # --- in the thread: blocks on the disk -------------------------------------------------------------------------
+
+    def claim(self, run: str) -> None:
+        try:
+            self._claims[run] = _lock(self._log_dir / run)
+        except OSError as error:
+            self._warn(f"cannot mark the logs of {run} as in use: {error}; they are kept while they are written")
+
+    def release(self, run: str) -> None:
+        self._cycles_seen.pop(run, None)
+        descriptor = self._claims.pop(run, None)
+        if descriptor is None:
+            return
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            (self._log_dir / run / LOCK_FILE).unlink()
+        os.close(descriptor)
 
     def tidy(self) -> None:
-        """Blocks on the disk."""
-        if not self._limits.jobs_max and not self._limits.bytes_max:
+        """Ended runs go first, then old cycles of our own live ones."""
+        if self._closed.is_set() or not (self._limits.jobs_max or self._limits.bytes_max):
             return
         found = self._survey()
-        for logs in too_much(found, self._limits, before_s=_now_s() - self._quiet_s):
+        doomed = too_much(found, self._limits, before_s=_now_s() - self._quiet_s)
+        for logs in doomed:
             if self._closed.is_set():
                 return
             self._remove(logs.path)
+        excess_bytes = sum(logs.used_bytes for logs in found) - sum(logs.used_bytes for logs in doomed)
+        excess_bytes -= self._limits.bytes_max
+        if self._limits.bytes_max and excess_bytes > 0:
+            self._remove_cycles(excess_bytes)
+        self._cycles_seen = {run: len(_cycles(self._log_dir / run)) for run in self._claims}
 
-    def _tidy_while_wanted(self) -> None:
-        while self._wanted.is_set() and not self._closed.is_set():
-            self._wanted.clear()
-            self.tidy()
+    def _work_until_closed(self) -> None:
+        while not self._closed.is_set():
+            try:
+                work = self._work.get(timeout=LOOK_AGAIN_S if self._claims else None)
+            except queue.Empty:
+                if self._has_new_cycles():
+                    self.tidy()
+                continue
+            if work is not None:
+                work()
+        for run in list(self._claims):
+            self.release(run)
+
+    def _has_new_cycles(self) -> bool:
+        """Cheap, unlike a survey of everything."""
+        return any(len(_cycles(self._log_dir / run)) > self._cycles_seen.get(run, CYCLES_KEPT) for run in self._claims)
+
+    def _remove_cycles(self, excess_bytes: int) -> None:
+        """Of our own live runs, the oldest cycles first; never the first one and the newest two."""
+        waiting: list[JobLogs] = []
+        for run in self._claims:
+            for cycle in _cycles(self._log_dir / run)[1 : 1 - CYCLES_KEPT]:
+                with suppress(OSError):  # It went meanwhile.
+                    waiting.append(_measured(cycle))
+        for logs in sorted(waiting, key=lambda each: each.written_at_s):
+            if excess_bytes <= 0 or self._closed.is_set():
+                return
+            try:
+                self._delete(logs.path)
+                excess_bytes -= logs.used_bytes
+            except OSError as error:
+                self._warn(f"cannot remove logs of an old cycle: {error}; remove {logs.path} yourself")
 
     def _survey(self) -> list[JobLogs]:
         found: list[JobLogs] = []
@@ -120,17 +174,28 @@ class LogRetention:
                 if entry.name.startswith(_REMOVING):
                     self._delete(Path(entry.path))  # One that another supervisor did not finish.
                 elif not entry.name.startswith("."):
-                    found.append(_look_at(Path(entry.path)))
+                    found += [_look_at(run) for run in self._runs_in(Path(entry.path))]
             except FileNotFoundError:
                 continue  # Another supervisor was quicker.
             except OSError as error:
                 self._warn(f"cannot look at old logs: {error}; remove {entry.path} yourself")
         return found
 
+    def _runs_in(self, job: Path) -> list[Path]:
+        """The folders of its runs; the job's own where it has none, as an earlier version left it."""
+        names = os.listdir(job)
+        for name in names:
+            if name.startswith(_REMOVING):
+                self._delete(job / name)
+        return [job / name for name in names if name.startswith(RUN_PREFIX)] or [job]
+
     def _remove(self, folder: Path) -> None:
         try:
             if all(_OURS.fullmatch(name) for name in os.listdir(folder)):  # Else: whose it is, nobody here knows.
                 self._delete(_take_away(folder))
+            if folder.name.startswith(RUN_PREFIX):
+                with suppress(OSError):  # The job has other runs.
+                    folder.parent.rmdir()
         except (FileNotFoundError, BlockingIOError):
             return  # Another supervisor was quicker, or the job lives again.
         except OSError as error:
@@ -209,8 +274,26 @@ def _alone(folder: Path, *, create: bool) -> Generator[None]:
         os.close(descriptor)
 
 
+def _cycles(run: Path) -> list[Path]:
+    """The folders of its cycles, in order."""
+    found: list[tuple[int, Path]] = []
+    with suppress(OSError), os.scandir(run) as entries:
+        found = [
+            (int(entry.name.removeprefix(_CYCLE)), Path(entry.path))
+            for entry in entries
+            if re.fullmatch(rf"{_CYCLE}\d{{1,9}}", entry.name, re.ASCII) and entry.is_dir(follow_symlinks=False)
+        ]
+    return [path for _, path in sorted(found)]
+
+
 def _look_at(folder: Path) -> JobLogs:
-    """Raises OSError. Blocks on the disk."""
+    """A run's folder. Raises OSError."""
+    logs = _measured(folder)
+    return JobLogs(folder, _written_at_s(folder, logs.written_at_s), logs.used_bytes)
+
+
+def _measured(folder: Path) -> JobLogs:
+    """What lies in it and when it was written to last. Raises OSError."""
     written_at_s, used_bytes = 0.0, 0
     waiting = [folder]
     while waiting:
@@ -224,7 +307,7 @@ def _look_at(folder: Path) -> JobLogs:
                 found = entry.stat(follow_symlinks=False)
                 used_bytes += found.st_blocks * 512
                 written_at_s = max(written_at_s, found.st_mtime)
-    return JobLogs(folder, _written_at_s(folder, written_at_s), used_bytes)
+    return JobLogs(folder, written_at_s, used_bytes)
 
 
 def _written_at_s(folder: Path, newest_s: float) -> float:

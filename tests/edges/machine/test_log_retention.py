@@ -211,7 +211,7 @@ def test_a_claim_that_fails_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptu
     retention = LogRetention(tmp_path, LogLimits())
     with caplog.at_level(logging.WARNING, "holdfast.logs"):
         retention.claim("job")
-    assert caplog.messages[0].startswith("cannot mark the logs of job job as in use: ")
+    assert caplog.messages[0].startswith("cannot mark the logs of job as in use: ")
     retention.release("job")
 
 
@@ -249,10 +249,74 @@ def test_a_claim_wins_or_gets_a_folder_of_its_own(tmp_path: Path) -> None:
             mine.claim("contested")
             (tmp_path / "contested" / "supervisor.log").write_text("mine")
             assert (tmp_path / "contested" / LOCK_FILE).exists()
-            mine.close()
+            mine.release("contested")
     finally:
         stop.set()
         thread.join()
+
+
+def test_runs_of_one_job_go_one_by_one_and_the_job_with_the_last(tmp_path: Path) -> None:
+    for day in (1, 2, 3):
+        job(tmp_path, f"same/run_2026110{day}T000000.000Z", age_s=(9 - day) * DAY_S)
+    job(tmp_path, "gone/run_20250101T000000.000Z", age_s=30 * DAY_S)
+    job(tmp_path / "same", f"{log_retention._REMOVING}7-run_1", age_s=1.0)  # pyright: ignore[reportPrivateUsage]
+    LogRetention(tmp_path, LogLimits(jobs_max=2, gib_max=0.0)).tidy()
+    assert names(tmp_path) == ["same"]
+    assert names(tmp_path / "same") == ["run_20261102T000000.000Z", "run_20261103T000000.000Z"]
+
+
+def test_old_cycles_of_a_live_run_go_but_for_the_first_and_the_newest_two(tmp_path: Path) -> None:
+    limits = LogLimits(jobs_max=0, gib_max=gib(1 << 20))
+    mine, other = LogRetention(tmp_path, limits), LogRetention(tmp_path, limits)
+    for retention, run in ((mine, "mine/run_1"), (other, "other/run_1")):
+        retention.claim(run)
+        for cycle in range(12):
+            rank = tmp_path / run / f"cycle_{cycle}" / "rank_0"
+            rank.mkdir(parents=True)
+            (rank / "stdout.log").write_bytes(b"x" * (256 << 10))
+            touch(rank.parent, 100.0 - cycle)
+    mine.tidy()
+    kept = {f"cycle_{cycle}" for cycle in (0, 10, 11)}
+    assert set(names(tmp_path / "mine" / "run_1")) - {LOCK_FILE} == kept
+    assert len(names(tmp_path / "other" / "run_1")) == 13, "another supervisor's live run is its own to prune"
+    mine.release("mine/run_1")
+    other.release("other/run_1")
+
+
+def test_a_live_run_is_looked_at_again_while_it_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_retention, "LOOK_AGAIN_S", 0.02)
+    retention = LogRetention(tmp_path, LogLimits(jobs_max=0, gib_max=gib(1)))
+    retention.claim_soon("mine/run_1")
+    for cycle in range(9):
+        rank = tmp_path / "mine" / "run_1" / f"cycle_{cycle}" / "rank_0"
+        rank.mkdir(parents=True)
+        (rank / "stdout.log").write_bytes(b"x" * 4096)
+    deadline_s = time.monotonic() + 20.0
+    while len(names(tmp_path / "mine" / "run_1")) > 4:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    retention.release_soon("mine/run_1")
+    retention.close()
+    assert names(tmp_path / "mine" / "run_1") == ["cycle_0", "cycle_7", "cycle_8"]
+
+
+def test_a_disk_that_hangs_holds_up_neither_claims_nor_closing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+
+    def hang(folder: Path) -> int:
+        del folder
+        answers.wait(60)
+        raise OSError("it answers at last")
+
+    monkeypatch.setattr(log_retention, "_lock", hang)
+    monkeypatch.setattr(log_retention, "CLOSE_TIMEOUT_S", 0.1)
+    retention = LogRetention(tmp_path, LogLimits())
+    began_s = time.monotonic()
+    retention.claim_soon("mine/run_1")
+    retention.tidy_soon()
+    retention.close()
+    assert time.monotonic() - began_s < 5.0
+    answers.set()
 
 
 @given(
