@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from supervisor.edges.machine.journal_reader import open_reader
+from supervisor.ports import JobReport
 from tests.e2e.launch import Launch, assert_nothing_left, wait_until
 
 if TYPE_CHECKING:
@@ -48,6 +50,11 @@ def jobs(launch: Launch) -> list[dict[str, object]]:
     return json.loads(launch.holdfast("jobs", "-o", "json").stdout)["jobs"]
 
 
+def recorded_jobs(launch: Launch) -> list[JobReport]:
+    with open_reader(launch.state_dir) as reader:
+        return reader.jobs()
+
+
 def test_a_second_private_run_of_a_live_id_is_refused_and_costs_the_first_nothing(start: Start, script: Path) -> None:
     launch = start(str(script), "first", environment={"FIFO": str(script.parent / "go")})
     launch.wait_for_output("first", count=1)
@@ -68,6 +75,7 @@ def test_a_second_private_run_of_a_live_id_is_refused_and_costs_the_first_nothin
 def test_a_killed_supervisors_job_keeps_its_id_until_its_last_process_is_gone(start: Start, script: Path) -> None:
     launch = start(str(script), "stubborn", environment={"FIFO": str(script.parent / "go")})
     launch.wait_for_output("stubborn", count=1)
+    wait_until(lambda: recorded_jobs(launch), timeout_s=20, what="the journal's first record")
     launch.process.send_signal(signal.SIGKILL)
     launch.process.wait()
     refused = again(launch, str(script), "done")
@@ -109,7 +117,7 @@ class Daemon:
     def start(self) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "supervisor", "daemon", "--socket-dir", str(self.sockets),
-             "--supervisor-return-timeout", "4"],
+             "--supervisor-return-timeout", "15"],
             env=self.env, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         wait_until(lambda: self.holdfast("nodes").returncode == 0, timeout_s=20, what="the daemon")

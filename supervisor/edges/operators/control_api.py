@@ -28,6 +28,9 @@ STREAMS_PER_CONNECTION_MAX = 64
 STOP_GRACE_S = 0.5  # for calls in flight when the supervisor ends
 SOCKET_MODE = 0o600
 _SERVING = 1  # of grpc.health.v1
+# Read when grpc is loaded, which comes later. Its handlers run in each child that we fork, before that has executed
+# anything, and end it by SIGABRT where one of gRPC's threads was busy: one spawner in ten. No child of ours uses gRPC.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 
 class SecureListener(msgspec.Struct, frozen=True):

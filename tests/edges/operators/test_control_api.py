@@ -158,3 +158,43 @@ async def test_a_port_that_is_taken_is_a_clear_error(tmp_path: Path) -> None:
 def test_importing_the_api_does_not_import_grpc() -> None:
     code = "import sys, supervisor.edges.operators.control_api; sys.exit('grpc' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, env={**os.environ}).returncode == 0
+
+
+FORKING = """
+import subprocess, sys, threading
+from supervisor.edges.operators import control_api  # first, as in a supervisor
+import grpc
+from concurrent import futures
+
+subprocess._USE_VFORK = False
+server = grpc.server(futures.ThreadPoolExecutor(2))
+server.add_insecure_port(f"unix:{sys.argv[1]}")
+server.start()
+over = threading.Event()
+
+def ask():
+    while not over.is_set():
+        with grpc.insecure_channel(f"unix:{sys.argv[1]}") as channel:
+            try:
+                channel.unary_unary("/a/b")(b"", timeout=1)
+            except grpc.RpcError:
+                pass
+
+asking = threading.Thread(target=ask)
+asking.start()
+codes = {subprocess.run(["true"]).returncode for _ in range(80)}
+over.set()
+asking.join()
+server.stop(0).wait()
+print(codes)
+"""
+
+
+def test_a_child_that_is_forked_while_the_api_is_asked_is_not_ended_by_grpc(tmp_path: Path) -> None:
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING, str(tmp_path / "s")],
+        env={**os.environ, "PYTHONPATH": f"{root}:{root}/proto"}, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.stdout == "{0}\n", done.stderr
