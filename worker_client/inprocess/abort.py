@@ -87,7 +87,7 @@ class AbortTorchDistributed(Abort):
         return state
 
     def release_again(self, state: FrozenState) -> None:
-        """The main thread is still in the function, and may have come to wait for something new. Quick."""
+        """Ends what the main thread, still in the function, may have come to wait for since. Returns quickly."""
         if self._has_run:
             self._release()
             pending = [(descriptor, inode) for descriptor, inode in gloo_listeners() if inode not in self._hung_up]
@@ -95,7 +95,7 @@ class AbortTorchDistributed(Abort):
             self._hung_up |= {inode for _, inode in pending}
 
     def clear_after(self) -> None:
-        """The main thread has left the function: what it has made meanwhile goes, too."""
+        """Destroys what the main thread has made between the abort and its way out of the function."""
         distributed = _torch_distributed()
         if not self._has_run or distributed is None:
             return
@@ -110,19 +110,19 @@ class AbortTorchDistributed(Abort):
 
 
 def release_again(abort: Abort, state: FrozenState) -> None:
-    """From the abort until the main thread is out of the function, now and then."""
+    """Releases the main thread again. Called from time to time, from the abort until it is out of the function."""
     for each in _torch_aborts(abort):
         each.release_again(state)
 
 
 def clear_after(abort: Abort) -> None:
-    """Once after each abort, when the main thread is out of the function and waits for this."""
+    """Clears up after the abort. Called once, when the main thread is out of the function and waits for this."""
     for each in _torch_aborts(abort):
         each.clear_after()
 
 
 class AbortTransformerEngine(Abort):
-    """Gives up Transformer Engine's user buffers and what it remembers of fp8; nothing where it is not loaded.
+    """Releases Transformer Engine's user buffers and what it remembers of fp8; nothing where it is not loaded.
 
     Must run after AbortTorchDistributed: in a Compose, list it first.
     """
@@ -173,7 +173,7 @@ def _torch_distributed() -> Any:  # noqa: ANN401  # torch is not imported for th
 
 
 def _forget_unfinished_groups() -> None:
-    """torch names groups by a count that it begins anew only where a group was finished. A rank that failed inside
+    """torch names groups by a count that it resets only when a group was finished. A rank that failed inside
     `init_process_group` would look for the next one under another name than all others.
     """
     with contextlib.suppress(ImportError, AttributeError):  # torch has no public way
@@ -183,7 +183,7 @@ def _forget_unfinished_groups() -> None:
 
 
 def _process_groups() -> list[Any]:
-    """All process groups that this process has not destroyed."""
+    """Returns all process groups that this process has not destroyed."""
     try:
         from torch.distributed import distributed_c10d
 
@@ -194,7 +194,7 @@ def _process_groups() -> list[Any]:
 
 
 def _nccl_backend(group: Any) -> Any:  # noqa: ANN401  # torch's classes differ between its versions
-    """The group's ProcessGroupNCCL; None where it has none."""
+    """Returns the group's ProcessGroupNCCL; None if it has none."""
     import torch
     from torch.distributed import distributed_c10d
 

@@ -32,7 +32,7 @@ class InterruptionRecord:
 
     @classmethod
     def from_str(cls, text: str) -> InterruptionRecord:
-        """The reverse of str(). Raises ValueError."""
+        """Reads what str() has written. Raises ValueError."""
         rank, colon, name = text.partition(":")
         if not colon or not rank.isdecimal() or name not in Interruption.__members__:
             raise ValueError(f"cannot read the interruption record {text!r}: expected <rank>:<interruption>")
@@ -40,7 +40,7 @@ class InterruptionRecord:
 
 
 def describe(records: Iterable[InterruptionRecord]) -> str:
-    """Like "Interruption.EXCEPTION affecting ranks {1}", the kinds in the order in which they came.
+    """Returns a text like "Interruption.EXCEPTION affecting ranks {1}", the kinds in the order in which they came.
 
     With NVRX_LOG_RANK_FORMAT_VERBOSE=1 no rank is left out, and neighbours are shown as ranges.
     """

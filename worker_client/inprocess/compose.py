@@ -65,18 +65,18 @@ class Compose:
         return f"Compose({', '.join(map(repr, self.instances))})"
 
     def fresh(self) -> Compose:
-        """The same composition without what its instances remember of an earlier call of the wrapped function."""
+        """Returns the same composition without what its instances remember of an earlier call of the function."""
         return cast("Compose", Compose(*(fresh(instance) for instance in self.instances)))
 
 
 def fresh(instance: _T) -> _T:
-    """`instance.fresh()` where its class has that method; else the instance itself, with all that it remembers."""
+    """Returns `instance.fresh()` if its class has that method, else the instance as it is."""
     renew: Callable[[], _T] | None = getattr(instance, "fresh", None)
     return instance if renew is None else renew()
 
 
 def flattened(instances: tuple[object, ...]) -> Iterator[object]:
-    """All callbacks in the order in which they are listed, nested compositions taken apart."""
+    """Yields all callbacks in the order in which they are listed, nested compositions taken apart."""
     for instance in instances:
         if isinstance(instance, Compose):
             yield from flattened(instance.instances)
@@ -85,7 +85,7 @@ def flattened(instances: tuple[object, ...]) -> Iterator[object]:
 
 
 def _family(instances: tuple[object, ...]) -> type:
-    """The first class above the first instance that all others have too; a composition counts by its own family."""
+    """Returns the first class of the first instance that all others have too. A composition counts by its family."""
     candidates: tuple[type[object], ...] = type(instances[0]).__mro__
     for candidate in candidates:
         if issubclass(candidate, Compose):

@@ -1,4 +1,4 @@
-"""Is this rank fit to go on after a fault? A check that can't answer says nothing against the rank."""
+"""Is this rank fit to go on after a fault? A check that cannot answer says nothing against the rank."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class FaultCounterExceeded(RestartError):
 class FaultCounter(HealthCheck):
     """Counts the faults that the function raised on this rank itself; None is no limit.
 
-    A rank that was merely interrupted or timed out is not charged. Each call of the wrapped function counts anew.
+    A rank that was merely interrupted or timed out is not charged. Each call of the wrapped function counts from zero.
     """
 
     def __init__(self, max_rank_faults: int | None = None) -> None:

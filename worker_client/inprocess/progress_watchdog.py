@@ -24,7 +24,7 @@ class Timestamp(NamedTuple):
     manual: float | None = None  # it called ping()
 
     def is_timed_out(self, timeout: timedelta) -> bool:
-        """Whether either sign is older than that."""
+        """Returns whether either sign is older than that."""
         oldest = monotonic() - timeout.total_seconds()
         return any(stamp is not None and stamp < oldest for stamp in self)
 

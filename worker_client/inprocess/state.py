@@ -1,4 +1,4 @@
-"""Who is this rank, in this iteration: for us, for the wrapped function, and for the callbacks?"""
+"""Which rank of how many is this process in this iteration: for us, for the wrapped function, and for the callbacks?"""
 
 from __future__ import annotations
 
@@ -78,18 +78,18 @@ class State:
         return cls(rank=int(os.environ.get("RANK", "0")), world_size=int(os.environ.get("WORLD_SIZE", "1")))
 
     def set_distributed_vars(self) -> None:
-        """Write RANK and WORLD_SIZE for the wrapped function: the text "None" where the rank is not active."""
+        """Writes RANK and WORLD_SIZE for the wrapped function: the text "None" where the rank is not active."""
         os.environ["RANK"] = str(self.active_rank)
         os.environ["WORLD_SIZE"] = str(self.active_world_size)
 
-    def start_anew(self) -> None:
-        """As before the first assignment, but in the same iteration."""
+    def start_again(self) -> None:
+        """Resets all but the iteration to what it was before the first assignment."""
         self.rank, self.world_size = self.initial_rank, self.initial_world_size
         self.active_rank, self.active_world_size = None, None
         self.mode = Mode.INITIALIZED
 
     def advance(self, iteration: int | None = None) -> None:
-        """Go on to the next iteration, or to that one: after a supervisor's death, a number may be left out."""
+        """Goes on to the next iteration, or to that one: after a supervisor's death, a number may be left out."""
         self.iteration = self.iteration + 1 if iteration is None else iteration
         self.fn_exception = None
 
@@ -97,7 +97,7 @@ class State:
         return FrozenState(**{name: getattr(self, name) for name in _FIELDS})
 
     def copy_from(self, other: State | FrozenState, fields: Iterable[str] | None = None) -> None:
-        """Take over `fields` of `other`; all of them by default."""
+        """Takes over `fields` of `other`; all of them by default."""
         for name in _FIELDS if fields is None else fields:
             setattr(self, name, getattr(other, name))
 

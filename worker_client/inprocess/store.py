@@ -21,7 +21,7 @@ from worker_client.inprocess.torch_stores.store_barriers import StoreMixin as St
 
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # the launcher serves the store at MASTER_PORT
 STORE_TIMEOUT = timedelta(seconds=300)
-ANSWER_TIMEOUT_S = 10.0  # of whoever has the port that rank 0 wanted to serve at
+ANSWER_TIMEOUT_S = 10.0  # of the server that has the port at which rank 0 wanted to serve
 
 
 class TCPStore(OverTorch):
@@ -39,7 +39,7 @@ class TCPStore(OverTorch):
         multi_tenant: bool = False,
         use_libuv: bool = True,
     ) -> None:
-        """By default at MASTER_ADDR and MASTER_PORT, and served by the process whose RANK is 0.
+        """Opens it at MASTER_ADDR and MASTER_PORT by default, served by the process whose RANK is 0.
 
         A server waits for all of `world_size` (by default WORLD_SIZE) with `wait_for_workers` only: ranks that never
         ask for the store would hold up those that do. Raises RuntimeError where nobody serves within `timeout`, and
@@ -76,7 +76,7 @@ class TCPStore(OverTorch):
 
 
 class FileStore(OverTorch):
-    """In a file that all ranks see. It stays when the ranks are gone."""
+    """Keeps its values in a file that all ranks see. It stays when the ranks are gone."""
 
     _torch_class = "FileStore"
 

@@ -25,7 +25,7 @@ class Wrapper(WrapperParameters):
     """
 
     def __call__(self, fn: Callable[_P, _T]) -> Callable[_P, _T | None]:
-        """The function that calls `fn` under this Wrapper, as often as it is called."""
+        """Returns a function that calls `fn` under this Wrapper, as often as it is called."""
         if not self.enabled:
             return fn
 

@@ -25,7 +25,7 @@ def check_may_begin() -> None:
 
 
 def begin() -> int:
-    """From 1. Every rank counts its calls, so that the n-th of each is known to be the same."""
+    """Returns the number of the call, from 1. Every rank counts, so the n-th call of each rank is the same call."""
     global _calls, _pid_in_call
     _calls += 1
     _pid_in_call = os.getpid()
@@ -33,6 +33,6 @@ def begin() -> int:
 
 
 def end() -> None:
-    """Another call may begin."""
+    """Lets another call begin."""
     global _pid_in_call
     _pid_in_call = 0

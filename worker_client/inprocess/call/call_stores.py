@@ -1,4 +1,4 @@
-"""Which stores does a call open for the wrapped function? None, until it asks; then as the Wrapper was told."""
+"""Which stores does a call open for the wrapped function, and when? None until the function asks for one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from worker_client.inprocess.store import KeyStore, PrefixStore
 
 
 class CallStores:
-    """Of one call, from construction to `forget()`. Belongs to the main thread."""
+    """The stores of one call, from construction to `forget()`. Belongs to the main thread."""
 
     def __init__(
         self, parameters: WrapperParameters, call: int, as_launched: Callable[[], AbstractContextManager[None]]
@@ -28,7 +28,7 @@ class CallStores:
         self._is_over = False
 
     def base(self) -> KeyStore:
-        """The same for all iterations. Blocks until it is open; raises what the factory raises."""
+        """Returns the store of all iterations. Blocks until it is open; raises what the factory raises."""
         if self._is_over:
             raise ValueError("cannot open a store for a call that is over: ask for it in the wrapped function")
         if self._base is None:
@@ -38,7 +38,7 @@ class CallStores:
         return cast("KeyStore", self._base)
 
     def of_iteration(self, iteration: int) -> PrefixStore:
-        """What an earlier iteration, or an earlier call, has left in the base is not seen through it."""
+        """Returns a part of the base in which nothing of an earlier iteration or an earlier call is seen."""
         base = self.base()
         if self._of_iteration is None or self._of_iteration[0] != iteration:
             name = iteration if self._call == 1 else f"{iteration}_of_call_{self._call}"
@@ -46,7 +46,7 @@ class CallStores:
         return self._of_iteration[1]
 
     def forget(self) -> None:
-        """A store that nobody else holds is closed by that. Idempotent."""
+        """Lets go of the stores, which closes those that nobody else holds. Idempotent."""
         self._is_over = True
         self._base = None
         self._of_iteration = None

@@ -66,11 +66,11 @@ class CallWrapper:
             self._take(wrapper.soft_timeout.total_seconds())
             self._entered = self._coordination.enter(wrapper.barrier_timeout)
         except BaseException:
-            self._taken.give_back()
+            self._taken.release()
             raise
 
     def _take(self, soft_timeout_s: float) -> None:
-        """All that the call needs of the process, each noted in the moment in which it is taken."""
+        """Takes all that the call needs of the process, and notes each in the same moment."""
         wrapper, state, taken = self.wrapper, self.state, self._taken
         self._variables = RankVariables()
         taken.note("environment variables", self._variables.restore)
@@ -105,22 +105,22 @@ class CallWrapper:
 
     @property
     def iteration(self) -> int:
-        """How often the function was called before, in this call."""
+        """The number of times that the function was called before, in this call."""
         return self.state.iteration
 
     def ping(self) -> None:
-        """The function makes progress. From the first call in an iteration on, silence is judged by `soft_timeout`."""
+        """Reports progress. From the first call in an iteration on, silence is judged by `soft_timeout`."""
         self._watch.words[10] = monotonic_ns()  # page.WORD_PING_NS, by its number: this is the hot path
 
     @contextlib.contextmanager
     def atomic(self) -> Generator[None]:
-        """No restart begins inside the block, and none that has begun lets anybody in. Re-entrant."""
+        """Keeps a restart from beginning inside the block; during a restart nobody gets in. Re-entrant."""
         with self.atomic_lock:
             yield
 
     @contextlib.contextmanager
     def disable_hang_protection(self) -> Generator[None]:
-        """No soft and no hard timeout inside the block. An exception still leads to a restart. May be nested."""
+        """Suspends soft and hard timeout inside the block. An exception still leads to a restart. May be nested."""
         self._disable_hang_protection()
         try:
             yield
@@ -139,7 +139,7 @@ class CallWrapper:
 
     @property
     def monitor_process(self) -> NoReturn:
-        """There is none."""
+        """Raises AttributeError: there is none."""
         raise AttributeError(
             "a CallWrapper has no monitor_process: the supervisor watches the rank; "
             "its pid is written to the Wrapper's monitor_process_pidfile"
@@ -162,10 +162,10 @@ class CallWrapper:
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Gives back all that was taken. Idempotent. In a forked child, nothing is this process's to give back."""
+        """Releases all that was taken. Idempotent. In a forked child nothing is this process's to release."""
         if os.getpid() == self._pid:
             self._coordination.leave(Leaving.FAULT, "the Wrapper was shut down before the call had ended")
-            self._taken.give_back()
+            self._taken.release()
 
     def __call__(self, fn: Callable[..., _T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> _T | None:
         """Calls `fn` until all ranks have completed it. Raises what ends this rank."""
@@ -192,7 +192,7 @@ class CallWrapper:
     # --- one iteration ---
 
     def _iterate(self, fn: Callable[..., _T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[bool, _T | None]:
-        """Up to the commit: True and what `fn` returned. False: this rank is out of the iteration, which restarts."""
+        """Runs one iteration up to its commit: True and what `fn` returned. False: the iteration restarts."""
         self._coordination.begin(self.state)
         self._watch.on()
         cause: Exception | None = None
@@ -212,12 +212,12 @@ class CallWrapper:
         return False, None
 
     def _run(self, fn: Callable[..., _T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> _T | None:
-        """What the restart may interrupt."""
+        """Runs what the restart may interrupt."""
         self._callbacks.before_function(self.state.freeze())
         return fn(*args, **kwargs) if self.state.mode is Mode.ACTIVE else None
 
     def _wait_for_all(self) -> bool:
-        """Blocks until all ranks have completed the iteration: True; False: the restart is ordered."""
+        """Blocks until all ranks have completed the iteration (True) or the restart is ordered (False)."""
         self._watch.off()
         if self.state.mode is not Mode.ACTIVE and not self._coordination.wait_for_completion():
             return False
@@ -225,7 +225,7 @@ class CallWrapper:
         return self._coordination.complete(timeout if timeout else None)  # 0: as long as it takes
 
     def _unwind(self, cause: Exception | None) -> None:
-        """The main thread is out of the function: until the abort is over."""
+        """Says how the main thread has come out of the function, and blocks until the abort is over."""
         iteration = self.state.iteration
         self._watch.off()
         self.atomic_lock.give_up()
@@ -260,7 +260,7 @@ class CallWrapper:
         collect_garbage()
 
     def _enter_iteration(self) -> None:
-        """The function will find the iteration's own environment."""
+        """Sets the environment that the function finds in the iteration."""
 
         def exchange(name: str, value: str) -> dict[int, str]:
             return self._ranks.exchange(name, value, self.wrapper.barrier_timeout)
@@ -279,7 +279,7 @@ class CallWrapper:
             self._coordination.leave(Leaving.DONE, "")
 
     def _leave(self, error: BaseException) -> None:
-        """This rank ends; the others go on without it. It stays until they do."""
+        """Ends this rank. It stays until the others go on without it."""
         membership = self._ranks.membership
         is_expected = isinstance(error, RankDiscarded) or membership is Membership.DESERTED  # All ranks know of it.
         self.atomic_lock.give_up()

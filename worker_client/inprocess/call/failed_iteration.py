@@ -1,4 +1,4 @@
-"""How is everything given up that a failed iteration has left in memory, without a long search for it?
+"""How is all memory released that a failed iteration has left, without a long search for it?
 
 A caught exception holds the frames in which it was raised, and they hold models and process groups.
 """
@@ -38,7 +38,7 @@ def collect_garbage() -> None:
 
 
 def story(error: BaseException) -> str:
-    """Its traceback for the log; the middle of a very long one is left out."""
+    """Returns the error's traceback for the log, without the middle of a very long one."""
     text = "".join(traceback.format_exception(error))
     if len(text) <= STORY_CHARACTERS_MAX:
         return text
@@ -47,5 +47,5 @@ def story(error: BaseException) -> str:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Its kind and message, without line breaks."""
+    """Returns the error's kind and message without line breaks."""
     return " ".join("".join(traceback.format_exception_only(error)).split())

@@ -32,7 +32,7 @@ class Membership(enum.Enum):
 
 
 class IterationRanks:
-    """Of one call. Writes into `state` who this rank is; belongs to the main thread."""
+    """The ranks of one call. Writes into `state` which one this process is; belongs to the main thread."""
 
     def __init__(self, state: State, assignment: RankAssignment, coordination: Coordination, watch: CallWatch) -> None:
         self.membership = Membership.JOINING
@@ -67,10 +67,10 @@ class IterationRanks:
         return self._store.exchange(name, value, rank=self._state.rank, ranks=ranks, timeout=timeout)
 
     def _assign(self, iteration: int, decision: IterationDecided | None) -> None:
-        """Without a decision, all ranks that there were take part."""
+        """Runs the assignment. Without a decision, all ranks of the world take part."""
         state = self._state
         if decision is not None and decision.anew:
-            state.start_anew()
+            state.start_again()
             self._assignment = fresh(self._assignment)
         if decision is not None and decision.world_size != state.world_size:
             raise InternalError(

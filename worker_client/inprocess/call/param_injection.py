@@ -20,7 +20,7 @@ _NOT_INJECTED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 def inject(
     fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], instance: object
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments for a call of `fn`; what the caller gave for such a parameter is replaced.
+    """Returns the arguments for a call of `fn`, with `instance` in place of what the caller gave for such a parameter.
 
     Raises TypeError where `fn` can't be called with the result.
     """
@@ -65,12 +65,12 @@ def _admits(annotation: Any, wanted: type) -> bool:  # noqa: ANN401  # an annota
 
 
 def _bare(annotation: str) -> str:
-    """Without the unions around it: what is left of `Optional[CallWrapper]` has no brackets, of `list[…]` it has."""
+    """Removes the unions around it: what is left of `Optional[CallWrapper]` has no brackets, of `list[…]` it has."""
     return re.sub(r"(?:\w+\.)*(?:Optional|Union|Annotated)\[([^\[\]]*)\]", r"\1", annotation)
 
 
 def _hints(fn: Callable[..., Any]) -> dict[str, Any]:
-    """Annotations that were strings, as what they stand for; none of them where one can't be resolved."""
+    """Returns what annotations stand for that were strings; nothing if one of them cannot be resolved."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     fn = inspect.unwrap(fn)

@@ -31,7 +31,7 @@ log = logging.getLogger("holdfast.inprocess")
 
 
 class RankVariables:
-    """Of one call, from construction to `restore()`."""
+    """The variables of one call, from construction to `restore()`."""
 
     def __init__(self) -> None:
         self._before = {name: os.environ.get(name) for name in VARIABLES}
@@ -39,7 +39,7 @@ class RankVariables:
         self._server: Any = None  # torch's
 
     def enter(self, state: State, call: int, exchange: Callable[[str, str], Mapping[int, str]]) -> None:
-        """For the iteration that begins, on every rank. Raises what `exchange(name, value)` raises.
+        """Sets the variables of the iteration that begins, on every rank. Raises what `exchange(name, value)` raises.
 
         The launcher's store serves the first one. Then active rank 0 serves another, before anybody could look for it.
         """
@@ -56,14 +56,14 @@ class RankVariables:
         os.environ[MASTER_PORT] = next((port for port in ports.values() if port), self._before[MASTER_PORT] or "")
 
     def restore(self) -> None:
-        """Everything as before the call. Idempotent."""
+        """Sets all of them to what they were before the call. Idempotent."""
         store_sockets.end_call()
         self._server = None
         _set(self._before)
 
     @contextlib.contextmanager
     def as_launched(self) -> Generator[None]:
-        """Inside the block everything is as before the call."""
+        """Sets all of them to what they were before the call, inside the block."""
         present = {name: os.environ.get(name) for name in VARIABLES}
         _set(self._before)
         try:
@@ -81,7 +81,7 @@ def _set(variables: Mapping[str, str | None]) -> None:
 
 
 def _serve(port: int) -> Any:  # noqa: ANN401  # a torch.distributed.TCPStore
-    """A store in this process, at any other port if need be; None where the script does without torch.distributed."""
+    """Serves a store in this process, at any other port if need be; None if the script has no torch.distributed."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():
         return None

@@ -1,4 +1,4 @@
-"""What has a call taken from its process, and in which order does it give all of that back?"""
+"""What has a call taken from its process, and in which order is all of that released?"""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ log = logging.getLogger("holdfast.inprocess")
 
 
 class Taken:
-    """What was taken, each with its name and the function that gives it back. Belongs to the main thread."""
+    """A list of what was taken, each with its name and the function that releases it. Belongs to the main thread."""
 
     def __init__(self) -> None:
         self._held: list[tuple[str, Callable[[], object]]] = []
 
     @property
     def names(self) -> list[str]:
-        """What has not been given back, the oldest first."""
+        """Returns the names of what is not released yet, the oldest first."""
         return [what for what, _ in self._held]
 
-    def note(self, what: str, give_back: Callable[[], object]) -> None:
-        """From now on `what` is taken."""
-        self._held.append((what, give_back))
+    def note(self, what: str, release: Callable[[], object]) -> None:
+        """Notes that `what` is taken from now on."""
+        self._held.append((what, release))
 
-    def give_back(self) -> None:
-        """Gives back the newest first, each once, whatever another raises; raises the first error at the end."""
+    def release(self) -> None:
+        """Releases the newest first, each once, whatever another raises; raises the first error at the end."""
         first: BaseException | None = None
         while self._held:
-            what, give_back = self._held.pop()
+            what, release = self._held.pop()
             try:
-                give_back()
-            except BaseException as error:  # noqa: BLE001  # the rest has to be given back, too; raised below
-                log.warning("cannot give back %s: %s", what, error)
+                release()
+            except BaseException as error:  # noqa: BLE001  # the rest has to be released, too; raised below
+                log.warning("cannot release %s: %s", what, error)
                 first = error if first is None else first
         if first is not None:
             raise first

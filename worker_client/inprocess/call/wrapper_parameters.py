@@ -40,7 +40,7 @@ _RANK_ASSIGNMENT = Compose(ActivateAllRanks(), ShiftRanks())
 
 
 class WrapperParameters:
-    """What a Wrapper was given, each parameter under its name. Raises TypeError and ValueError for what it refuses."""
+    """Holds what a Wrapper was given, each parameter under its name. Raises TypeError and ValueError for bad values."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class WrapperParameters:
         self.restart_health_check = restart_health_check(self.health_check)
 
     def settings(self) -> Settings:
-        """What the coordinator has to know."""
+        """Returns what the coordinator has to know."""
         return Settings(**{name: getattr(self, name) for name in Settings._fields})
 
     def _check_order(self, names: tuple[str, ...]) -> None:
@@ -123,7 +123,7 @@ class WrapperParameters:
 
 
 def _check_type(name: str, value: object, wanted: type[_T]) -> _T:
-    """The value itself. Raises TypeError."""
+    """Returns the value itself. Raises TypeError."""
     if not isinstance(value, wanted):
         raise TypeError(f"cannot make a Wrapper: {name}={value!r} has to be of type {wanted.__name__}")
     return value

@@ -1,4 +1,4 @@
-"""Over which connection does a wrapped call speak to its supervisor, and how is that one found?
+"""Over which connection does a wrapped call speak to its supervisor, and how is the supervisor found?
 
 The rank's one connection, which its heartbeats use too. A rank that nobody supervises gets a private supervisor.
 """
@@ -22,7 +22,7 @@ SEND_TIMEOUT_S = 1.0
 
 
 class Connection:
-    """From construction to `close()`. Its CallListener's methods run on the channel's thread."""
+    """The connection of one call, until `close()`. Its CallListener methods run on the channel's thread."""
 
     def __init__(self, environment: Mapping[str, str], *, rank: int, soft_timeout_s: float) -> None:
         """Blocks until the supervisor has answered. Raises InternalError where there is none."""
@@ -45,7 +45,7 @@ class Connection:
     def attach(
         self, coordination: Coordination, watch: CallWatch, supervised_by: Callable[[int], None] = lambda pid: None
     ) -> None:
-        """From now on both hear of what comes, and `supervised_by` the supervisor's pid after each connection.
+        """Passes what comes to both from now on, and the supervisor's pid to `supervised_by` after each connection.
 
         Raises InternalError where nobody can be spoken to.
         """
@@ -102,7 +102,7 @@ class Connection:
 
 
 def _local_rank(environment: Mapping[str, str], rank: int) -> int:
-    """Where nothing says it, all ranks are on this node."""
+    """Returns the local rank. If no variable says it, all ranks are on this node."""
     for name in ("LOCAL_RANK", "SLURM_LOCALID"):
         if environment.get(name, "").isdecimal():
             return int(environment[name])

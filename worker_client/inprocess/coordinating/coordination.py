@@ -47,7 +47,7 @@ from worker_client.inprocess.store import BarrierTimeout
 
 
 class Coordination:
-    """One call. Waits raise InternalError when the supervisor has refused the rank or the call."""
+    """What one call waits for and says. Waits raise InternalError when the supervisor refuses the rank or the call."""
 
     def __init__(self, call: int, state: State, settings: Settings, say: Callable[[bytes], None]) -> None:
         """`say` sends a frame while there is a connection; it must not block."""
@@ -87,7 +87,7 @@ class Coordination:
             )
 
     def assign(self, iteration: int) -> None:
-        """Rank assignment for `iteration` begins: exchanges are its own from now on."""
+        """Says that rank assignment for `iteration` begins: later exchanges belong to it."""
         with self._changed:
             self._step(standing.AssignmentBegun(iteration))
 
@@ -110,7 +110,7 @@ class Coordination:
             return dict(self._standing.exchanged[key])
 
     def begin(self, state: State) -> None:
-        """Rank assignment is done; `state` says as what the rank begins the iteration."""
+        """Says that rank assignment is done; `state` is what the rank begins the iteration as."""
         with self._changed:
             self._step(
                 standing.IterationBegun(
@@ -119,7 +119,7 @@ class Coordination:
             )
 
     def fail(self, interruption: str, reason: str) -> bool:
-        """This rank has a fault. False where the restart was ordered already, so that it only follows from that."""
+        """Reports a fault of this rank. Returns False if the restart was ordered before: the fault follows from it."""
         with self._changed:
             self._step(Move.FUNCTION_LEFT)
             if self._standing.is_restart_ordered:
@@ -128,12 +128,12 @@ class Coordination:
             return True
 
     def is_interrupted(self) -> bool:
-        """Whether the restart is ordered, or will be without a word from this rank."""
+        """Returns whether the restart is ordered, or will be without a word from this rank."""
         with self._changed:
             return self._standing.is_interrupted
 
     def wait_for_order(self, timeout: timedelta) -> bool:
-        """Blocks until the restart is ordered; whether it was."""
+        """Blocks until the restart is ordered; returns whether it was."""
         with self._changed:
             self._step(Move.FUNCTION_LEFT)
             return self._wait(lambda: self._standing.is_restart_ordered, timeout)
@@ -145,7 +145,7 @@ class Coordination:
             return not self._standing.is_restart_ordered
 
     def complete(self, timeout: timedelta | None) -> bool:
-        """Blocks until all ranks have come here: True. False: the restart is ordered. Raises BarrierTimeout."""
+        """Blocks until all ranks have come here (True) or the restart is ordered (False). Raises BarrierTimeout."""
         with self._changed:
             self._step(Move.COMPLETION_REACHED)
             if not self._wait(lambda: self._standing.now.outcome.is_final, timeout):
@@ -166,7 +166,7 @@ class Coordination:
             return self._standing.decided
 
     def leave(self, why: Leaving, reason: str) -> None:
-        """This rank takes part in nothing more. Idempotent."""
+        """Says that this rank takes part in nothing more. Idempotent."""
         with self._changed:
             self._step(standing.CallLeft(why, reason))
 
@@ -189,7 +189,7 @@ class Coordination:
     # --- called by any thread ---
 
     def interrupt(self, interruption: str, reason: str) -> bool:
-        """The same as `fail()` for a main thread that is inside the function; False where it is not."""
+        """Does the same as `fail()` for a main thread that is inside the function; returns False if it is not."""
         with self._changed:
             if self._standing.stand is not Stand.RUNNING or self._standing.is_restart_ordered:
                 return False
@@ -211,7 +211,7 @@ class Coordination:
     # --- called by the channel's thread ---
 
     def connected(self) -> None:
-        """There is a connection that knows nothing: says where the rank stands."""
+        """Says where the rank stands to a supervisor that may know nothing."""
         with self._changed:
             self._step(Link.CONNECTED)
 
@@ -235,14 +235,14 @@ class Coordination:
             return left is not None and left.left.why is not Leaving.DONE
 
     def needs_supervisor(self) -> bool:
-        """Whether somebody has to decide before this rank is through."""
+        """Returns whether a decision is still needed before this rank is through."""
         with self._changed:
             return not self._is_closed and self._standing.needs_supervisor
 
     # --- under the lock ---
 
     def _is_answered(self) -> bool:
-        """Whether the supervisor has said what becomes of the entry. A refusal raises anyway."""
+        """Returns whether the supervisor has said what becomes of the entry. A refusal raises anyway."""
         return self._standing.admission is not Answer.NONE and not isinstance(self._standing.admission, CallRefused)
 
     def _check_names(self, name: str) -> None:
@@ -261,7 +261,7 @@ class Coordination:
             self._say_now(self._frame(word))
 
     def _wait(self, is_over: Callable[[], bool], timeout: timedelta | None = None) -> bool:
-        """Blocks until `is_over()`; whether it is. Raises InternalError."""
+        """Blocks until `is_over()`; returns whether it is. Raises InternalError."""
         timeout_s = None if timeout is None else min(timeout.total_seconds(), threading.TIMEOUT_MAX)
         self._changed.wait_for(lambda: isinstance(self._standing.admission, CallRefused) or is_over(), timeout_s)
         if is_over():

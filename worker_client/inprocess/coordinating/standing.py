@@ -30,7 +30,7 @@ from worker_client.call_frames import (
 
 
 class Stand(enum.Enum):
-    """Where the main thread is; it goes from RESTARTING to RUNNING of the next iteration."""
+    """The place of the main thread. From RESTARTING it goes to RUNNING of the next iteration."""
 
     OUTSIDE = enum.auto()  # has not come to the entry yet: nothing is said
     ENTERING = enum.auto()  # at the entry, or in the first rank assignment
@@ -42,7 +42,7 @@ class Stand(enum.Enum):
 
 
 class Move(enum.Enum):
-    """Where the main thread has come to."""
+    """A step of the main thread."""
 
     ENTRY_ASKED = enum.auto()
     FUNCTION_LEFT = enum.auto()
@@ -61,13 +61,13 @@ class ValueGiven(NamedTuple):
 
 
 class ValueSettled(NamedTuple):
-    """All have given theirs, or nobody waits for it any more."""
+    """All ranks have given their value, or nobody waits for it any more."""
 
     name: str
 
 
 class IterationBegun(NamedTuple):
-    """Of the iteration whose assignment has begun; as what the rank begins it."""
+    """The rank begins the iteration whose assignment has begun, as this."""
 
     rank: int
     world_size: int
@@ -76,7 +76,7 @@ class IterationBegun(NamedTuple):
 
 
 class FaultFound(NamedTuple):
-    """This rank's own, of the iteration in which it is."""
+    """This rank has a fault of its own in the present iteration."""
 
     interruption: str
     reason: str
@@ -126,7 +126,7 @@ class SayReported(NamedTuple):
 
 
 class SayArrived(NamedTuple):
-    """At the end of the iteration: of the function (COMPLETING), or of its restart (RESTARTING)."""
+    """This rank has reached the end of the function (COMPLETING), or of the iteration (RESTARTING)."""
 
     stand: Stand
     iteration: int
@@ -151,7 +151,7 @@ Word = SayEnter | SayBegan | SayFault | SayReported | SayArrived | SayValue | Sa
 
 
 class Answer(enum.Enum):
-    """What the supervisor says to a rank that is not let in."""
+    """The supervisor's word to a rank that is not let in."""
 
     NONE = enum.auto()  # not yet, on this connection
     LATE = enum.auto()  # the others have begun without this rank: it waits for the next iteration
@@ -162,7 +162,7 @@ Admission = Answer | Entered | CallRefused
 
 
 class Outcome(enum.IntEnum):
-    """What becomes of an iteration. It never goes back, and the last two are final."""
+    """The end of an iteration, as far as it is known. It never goes back, and the last two are final."""
 
     OPEN = 0
     COMPLETED = 1  # an active rank has returned from the function
@@ -175,7 +175,7 @@ class Outcome(enum.IntEnum):
 
 
 class Iteration(NamedTuple):
-    """What is known of one iteration."""
+    """All that is known of one iteration."""
 
     outcome: Outcome = Outcome.OPEN
     ordered: tuple[FaultTold, ...] = ()  # the faults because of which the restart was ordered
@@ -189,7 +189,7 @@ _NOTHING = Iteration()
 
 
 class State(NamedTuple):
-    """One call's. Numbers are those of the iteration in which the rank is."""
+    """The standing of one rank in one call. Numbers are those of its present iteration."""
 
     call: int
     rank: int
@@ -213,7 +213,7 @@ class State(NamedTuple):
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether the restart is ordered, or will be without a word from this rank."""
+        """Returns whether the restart is ordered, or will be without a word from this rank."""
         return self.now.is_announced or self.is_restart_ordered
 
     @property
@@ -222,21 +222,21 @@ class State(NamedTuple):
 
     @property
     def needs_supervisor(self) -> bool:
-        """Whether somebody has to decide before this rank is through."""
+        """Returns whether a decision is still needed before this rank is through."""
         is_through = (
             self.stand is Stand.LEFT or self.admission is Answer.OVER or isinstance(self.admission, CallRefused)
         )
         return not is_through and self.now.outcome is not Outcome.COMMITTED
 
     def restart_after(self, last: int) -> RestartOrdered | None:
-        """Of an iteration after `last` in which this rank is."""
+        """Returns the order for the present iteration, if there is one and the iteration comes after `last`."""
         if self.begun is None or self.iteration <= last or not self.is_restart_ordered:
             return None
         return RestartOrdered(self.call, self.iteration, self.now.ordered)
 
 
 def step(state: State, event: Event) -> tuple[State, tuple[Word, ...]]:
-    """What follows from `event`, and what is to be said now. Nothing is said while there is no connection."""
+    """Returns what follows from `event`, and what is to be said now. Nothing is said without a connection."""
     match event:
         case Link.CONNECTED:
             # The one who said that the rank is late may be gone: a supervisor repeats it.
@@ -253,7 +253,7 @@ def step(state: State, event: Event) -> tuple[State, tuple[Word, ...]]:
 
 
 def standing(state: State) -> tuple[Word, ...]:
-    """All that a supervisor which remembers nothing has to know. To one that does know, it changes nothing."""
+    """Returns all that a supervisor without memory has to know. It changes nothing for one that knows it."""
     if state.left is not None:
         return (state.left,)
     if state.stand is Stand.OUTSIDE:
@@ -353,7 +353,7 @@ def _hear(state: State, event: CallEvent) -> tuple[State, tuple[Word, ...]]:
 
 
 def _admission(present: Admission, told: Admission) -> Admission:
-    """What is final stays; a rank that was let in is neither late nor left behind."""
+    """Returns the answer that counts. A final one stays; a rank that was let in is neither late nor left behind."""
     match present, told:
         case ((Answer.OVER | CallRefused()), _):
             return present
@@ -364,7 +364,7 @@ def _admission(present: Admission, told: Admission) -> Admission:
 
 
 def _advance(state: State, iteration: int, outcome: Outcome, ordered: tuple[FaultTold, ...] = ()) -> State:
-    """An iteration that is over is forgotten. One to come may be spoken of before the main thread has begun it."""
+    """Notes what becomes of the present iteration, or of one that the main thread has not begun yet."""
     known = state.iterations.get(iteration, _NOTHING)
     if iteration < state.iteration or known.outcome.is_final or outcome <= known.outcome:
         return state

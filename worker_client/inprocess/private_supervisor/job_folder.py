@@ -59,7 +59,7 @@ def private_folder(path: Path) -> Path:
 def locked(path: Path, *, waits: bool = True) -> Generator[None]:
     """One rank at a time looks for the supervisor and starts it; the kernel lets a dead one's lock go.
 
-    flock() knows no timeout, but whoever holds it is bounded by its own. Raises BlockingIOError where it `waits` not.
+    flock() has no timeout, but the rank that holds it is bounded by its own. Raises BlockingIOError unless it `waits`.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:

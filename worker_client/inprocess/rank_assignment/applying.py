@@ -30,7 +30,7 @@ def resolve(rank_assignment: object, rank_filter: object = None) -> RankAssignme
 
 
 def assign(rank_assignment: RankAssignment, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
-    """Run all steps; where none of them says who is active, all ranks are. Raises what the steps raise."""
+    """Runs all steps. If none of them says which ranks are active, all are. Raises what the steps raise."""
     activates = any(getattr(step, "activates", False) for step in flattened((rank_assignment,)))
     if not activates:
         ctx.state.mode = Mode.INITIALIZED  # a step of the user's own may still set it

@@ -56,7 +56,7 @@ class RankAssignment(ABC):
     def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx: ...
 
     def fresh(self) -> RankAssignment:
-        """The one to use in the next call of the wrapped function, or after new processes have joined: both start anew.
+        """Returns the one to use in the next call, or after new processes have joined: both start again.
 
         Override it in a class that remembers something between two restarts.
         """

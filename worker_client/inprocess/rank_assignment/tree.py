@@ -55,7 +55,7 @@ class Tree(RankAssignment):
                 raise RankDiscarded(f"cannot keep rank {ctx.state.rank}: it counts as terminated")
             self._ranks = self._built(ctx)
             if ctx.terminated_ranks:
-                fallen = self._ranks.restart(())  # who is missing is no leaf, but may leave a branch too small
+                fallen = self._ranks.restart(())  # a missing rank is no leaf, but may leave a branch too small
         else:
             fallen = self._ranks.restart([self._ranks.living[rank] for rank in ctx.terminated_ranks])
         if self.world_size_filter is not None:

@@ -1,4 +1,4 @@
-"""Who is active in a tree of ranks, who is in reserve, and who steps in for whom? Pure, and the same on every rank.
+"""Which ranks of a tree are active, which are in reserve, and which one stands in for which?
 
 A restart costs a few passes over flat lists, and work for each lost rank; never a walk over all branches.
 """

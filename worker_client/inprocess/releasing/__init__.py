@@ -1,4 +1,4 @@
-"""What is ended from outside, so that a main thread which waits for it inside C++ comes back: whose sockets, and how?
+"""What is a main thread inside C++ waiting for, and how is that ended so that it comes back?
 
-Called by the abort. What these sockets told is written out before (flight_recorder.py).
+Called by the abort. torch's own record of what hangs is written out before (flight_recorder.py).
 """

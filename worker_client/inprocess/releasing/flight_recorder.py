@@ -27,7 +27,7 @@ log = logging.getLogger("holdfast")
 
 
 def dump(path: str | None, state: FrozenState, *, has_nccl: bool) -> None:
-    """Write the recorder's trace, if a path is known and the recorder is on. Blocks a few seconds at most.
+    """Writes the recorder's trace, if a path is known and the recorder is on. Blocks a few seconds at most.
 
     Without stacks first, which takes a millisecond, and over that with stacks, if they come in time: after it the
     collectives are aborted, and a later trace would show them ended. Raises nothing.
@@ -87,7 +87,7 @@ def _taker(*, has_nccl: bool) -> Callable[[bool, bool, bool], bytes] | None:
 
 
 def _write(file: Path, trace: bytes) -> None:
-    """Replaces the file at once: whoever reads it sees one trace or the other."""
+    """Replaces the file at once, so that a reader sees one trace or the other."""
     file.parent.mkdir(parents=True, exist_ok=True)
     unfinished = file.with_name(f".{file.name}")  # its prefix is not the one that torch's analyser looks for
     unfinished.write_bytes(trace)

@@ -1,6 +1,6 @@
 """How is a rank released that waits inside Gloo for the connection of a peer that will never come?
 
-By coming in the peer's place. While a group is made, each pair of ranks is one connection. Its passive side waits
+It connects in the peer's place. While a group is made, each pair of ranks is one connection. Its passive side waits
 without a socket of its own that could be ended: only Gloo's listener is there. A connection to the listener says by a
 number for which pair it is, and all numbers are small. So we connect once for each and hang up: the pair breaks.
 """
@@ -20,7 +20,7 @@ _NUMBER = struct.Struct("=q")
 
 
 def hang_up(listeners: Iterable[tuple[int, int]], pairs: int) -> int:
-    """Break the first `pairs` pairs of each listener (descriptor, inode), where they are still awaited.
+    """Breaks the first `pairs` pairs of each listener (descriptor, inode), where they are still awaited.
 
     Returns how many listeners took it. Never raises.
     """

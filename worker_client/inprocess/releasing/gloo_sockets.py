@@ -36,7 +36,7 @@ class _Watched(NamedTuple):
 
 
 def shut_down_gloo_connections() -> int:
-    """End every established connection of Gloo's process groups in this process; returns how many.
+    """Ends every established connection of Gloo's process groups in this process; returns how many.
 
     Never blocks and never raises. 0 where there is no Gloo group, or no /proc that tells.
     """
@@ -47,7 +47,7 @@ def shut_down_gloo_connections() -> int:
 
 
 def gloo_listeners() -> list[tuple[int, int]]:
-    """(Descriptor, inode) of each socket at which one of Gloo's devices awaits other ranks."""
+    """Returns (descriptor, inode) of each socket at which one of Gloo's devices awaits other ranks."""
     watched = (entry for epoll in _gloo_epolls() for entry in _watched_by(epoll))
     return [(entry.descriptor, entry.inode) for entry in watched if _is_listener(entry)]
 
@@ -66,7 +66,7 @@ def _gloo_epolls() -> list[int]:
 
 
 def _epoll_waiters() -> tuple[dict[int, str], bool]:
-    """Epoll descriptor → name of the thread that waits in it now; whether any thread is a Gloo loop by its name."""
+    """Returns epoll descriptor → name of the thread that waits in it, and whether any thread is named as Gloo's."""
     waiters: dict[int, str] = {}
     has_named_loop = False
     for thread in _numbers("/proc/self/task"):

@@ -1,7 +1,7 @@
 """What can be asked of a socket that other code owns, and how is it ended, without changing anything else about it?
 
 Python's socket objects won't do: where a script has called socket.setdefaulttimeout(), merely making one for a
-descriptor sets O_NONBLOCK for everybody who shares the connection.
+descriptor sets O_NONBLOCK for all processes that share the connection.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Endpoint(NamedTuple):
 
 @contextlib.contextmanager
 def borrowed(descriptor: int, inode: int) -> Generator[int | None]:
-    """A descriptor of our own for a TCP socket; None if it is none, or another by now.
+    """Lends a descriptor of our own for a TCP socket; None if it is not a TCP socket, or another one by now.
 
-    The number may be closed and given away at any time, by any thread.
+    Any thread may close the number and get it for something else at any time.
     """
     try:
         own = os.dup(descriptor)
@@ -46,7 +46,7 @@ def borrowed(descriptor: int, inode: int) -> Generator[int | None]:
 
 
 def socket_inodes() -> dict[int, int]:
-    """Descriptor → inode, of all sockets that this process has open now."""
+    """Returns descriptor → inode of all sockets that this process has open now."""
     found: dict[int, int] = {}
     for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
         with contextlib.suppress(OSError):  # closed meanwhile
@@ -57,7 +57,7 @@ def socket_inodes() -> dict[int, int]:
 
 
 def listens(descriptor: int) -> bool:
-    """True also if that cannot be told: whatever it is, it is best left alone."""
+    """Returns True also if the kernel does not say: such a socket is best left alone."""
     return option(descriptor, socket.SOL_SOCKET, socket.SO_ACCEPTCONN) != 0
 
 
@@ -69,7 +69,7 @@ def option(descriptor: int, level: int, name: int) -> int | None:
 
 
 def peer(descriptor: int) -> Endpoint | None:
-    """None if it is not connected."""
+    """Returns None if it is not connected."""
     return _endpoint(descriptor, "getpeername")
 
 
@@ -79,7 +79,7 @@ def own_port(descriptor: int) -> int | None:
 
 
 def own_address(descriptor: int) -> tuple[str, int] | None:
-    """As text, to connect to."""
+    """Returns the address as text, to connect to."""
     own = _endpoint(descriptor, "getsockname")
     if own is None:
         return None
@@ -88,12 +88,12 @@ def own_address(descriptor: int) -> tuple[str, int] | None:
 
 
 def shut_down(descriptor: int) -> bool:
-    """Ends the connection for all who share it: each call that waits in it returns. Whether there was one."""
+    """Ends the connection for all that share it, so that each call that waits in it returns. True if there was one."""
     return _libc().shutdown(descriptor, socket.SHUT_RDWR) == 0
 
 
 def packed(address: str) -> bytes | None:
-    """Of a numeric address, as in an Endpoint; None for a name."""
+    """Returns a numeric address as an Endpoint has it; None for a name."""
     for family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError):
             return _unmapped(socket.inet_pton(family, address.partition("%")[0]))

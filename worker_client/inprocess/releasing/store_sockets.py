@@ -22,7 +22,7 @@ LOOKUP_TIMEOUT_S = 1.0  # of MASTER_ADDR's name; the restart waits for it
 
 
 class _Iteration(NamedTuple):
-    """What is to be known of the one that runs."""
+    """All that has to be known of the iteration that runs."""
 
     number: int
     ports: tuple[int, ...]  # at which the launcher's stores and those of the iteration begin
@@ -30,7 +30,7 @@ class _Iteration(NamedTuple):
 
 
 class _Lookup:
-    """Of what a name means, in the background. Asked once per name: one that hangs is not waited for again."""
+    """Looks up a name in the background. Asked once per name: one that hangs is not waited for again."""
 
     def __init__(self, host: str) -> None:
         self.addresses: set[bytes] = set()
@@ -51,21 +51,21 @@ _lookups: dict[str, _Lookup] = {}
 
 
 def begin_iteration(number: int, *ports: str | None) -> None:
-    """All sockets that are open now will be left alone. `ports`: where the job's stores may begin, as text."""
+    """Marks all sockets that are open now as not ours to end. The job's stores may begin at `ports`, given as text."""
     global _present
     numbers = tuple(int(port) for port in ports if port and port.isdecimal())
     _present = _Iteration(number, numbers, set(raw_sockets.socket_inodes().values()))
 
 
 def end_call() -> None:
-    """Outside of a call nothing is shut down."""
+    """Ends the call: outside of one nothing is shut down."""
     global _present
     _present = None
 
 
 @contextlib.contextmanager
 def kept() -> Generator[None]:
-    """What is opened in the block outlives the iteration."""
+    """Lets what is opened in the block outlive the iteration."""
     already = set(raw_sockets.socket_inodes().values())
     try:
         yield
@@ -75,7 +75,7 @@ def kept() -> Generator[None]:
 
 
 def shut_down_store_connections() -> int:
-    """End this iteration's connections to stores; returns how many. 0 outside of a call. Never raises.
+    """Ends this iteration's connections to stores; returns how many. 0 outside of a call. Never raises.
 
     Blocks only where MASTER_ADDR is a name that no lookup has told yet, for a moment.
     """
@@ -123,7 +123,7 @@ def _served_ports(opened: dict[int, int]) -> set[int | None]:
 
 
 def _addresses(host: str) -> set[bytes]:
-    """What MASTER_ADDR means; empty if that cannot be told soon."""
+    """Returns the addresses of MASTER_ADDR; none if the lookup does not end soon."""
     numeric = raw_sockets.packed(host)
     if numeric is not None:
         return {numeric}

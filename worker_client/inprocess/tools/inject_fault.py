@@ -19,9 +19,9 @@ class Fault(enum.Enum):
     """What happens to a rank that is chosen."""
 
     EXCEPTION = enum.auto()  # InjectedFaultError in the main thread
-    HANG = enum.auto()  # the main thread waits for ever, without the GIL
+    HANG = enum.auto()  # the main thread waits indefinitely, without the GIL
     LOCK_GIL = enum.auto()  # no Python thread runs any more
-    GPU_SLEEP = enum.auto()  # the GPU is busy for ever; needs CUDA
+    GPU_SLEEP = enum.auto()  # the GPU is busy indefinitely; needs CUDA
     EXIT = enum.auto()  # the process ends with code 1, without cleaning up
     ABORT = enum.auto()
     SEGFAULT = enum.auto()
@@ -76,7 +76,7 @@ def _break(fault: Fault, main_thread: int) -> None:
         case Fault.EXCEPTION:
             _raise_in(main_thread, InjectedFaultError)
         case Fault.HANG:
-            _call_in_main(_wait_for_ever)
+            _call_in_main(_wait_indefinitely)
         case Fault.LOCK_GIL:
             _hold_gil()
         case Fault.GPU_SLEEP:
@@ -96,7 +96,7 @@ def _raise_in(thread: int, kind: type[BaseException]) -> None:
 
 
 @ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-def _wait_for_ever(_: int | None) -> int:
+def _wait_indefinitely(_: int | None) -> int:
     threading.Event().wait()
     return 0
 

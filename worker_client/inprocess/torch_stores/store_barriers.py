@@ -73,7 +73,7 @@ class StoreMixin:
         timeout: timedelta,
         timeout_chunk: timedelta | None = None,
     ) -> None:
-        """The same, but each rank counts once, however often it comes, and whoever comes in its place."""
+        """The same, but each rank counts once, however often it comes, and if another process comes in its place."""
         store = _opened(self)
         new = sum(store.add(f"barrier/{group_name}/rank/{rank}", 1) == 1 for rank in ranks)
         arrived = store.add(f"barrier/{group_name}/arrived", new)

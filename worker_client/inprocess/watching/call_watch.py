@@ -16,12 +16,12 @@ from worker_client.progress_page import ProgressPage
 
 
 class CallWatch:
-    """One call's words. They outlive a connection: the next one's page gets them. Never blocks."""
+    """The page's words of one call. They outlive a connection: the next one's page gets them. Never blocks."""
 
     __slots__ = ("__weakref__", "_changed", "_disabled", "_is_unwinding", "_wanted", "words")
 
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
-        """`changed` is told after each change of what is expected."""
+        """`changed` is called after each change of what is expected."""
         self.words = ProgressPage.private().words
         self._changed = changed
         self._wanted = layout.WATCH_OFF
@@ -39,33 +39,33 @@ class CallWatch:
         words[layout.WORD_WATCH] = self._expected()
 
     def leave(self) -> None:
-        """Nothing is expected any more, and the page is no longer ours."""
+        """Expects nothing any more, and lets go of the page."""
         self.end()
         self.detach()
 
     def detach(self) -> None:
-        """In a forked child: the page is the parent's."""
+        """Lets go of the page: in a forked child it is the parent's."""
         self.words = ProgressPage.private().words
 
     # --- called by the main thread ---
 
     def on(self) -> None:
-        """From now on the main thread makes progress; silence before does not count, protection is not disabled."""
+        """Expects progress of the main thread from now on. Earlier silence does not count; protection is on."""
         self._is_unwinding = False
         self._disabled = 0
         self._set(layout.WATCH_ON)
 
     def off(self) -> None:
-        """Nothing is expected: the main thread waits for others."""
+        """Expects nothing: the main thread waits for others."""
         self._set(layout.WATCH_OFF)
 
     def end(self) -> None:
-        """Nothing is expected any more, an unwinding neither."""
+        """Expects nothing any more, not even an unwinding."""
         self._is_unwinding = False
         self._set(layout.WATCH_OFF)
 
     def disable(self) -> None:
-        """No limits until as many `enable()`, or until the iteration ends."""
+        """Suspends all limits until as many calls of `enable()`, or until the iteration ends."""
         self._disabled += 1
         self._set(self._wanted)
 
@@ -76,7 +76,7 @@ class CallWatch:
     # --- called by the monitor thread ---
 
     def unwind(self) -> None:
-        """From now on the main thread has the hard timeout to come back, whatever else it says."""
+        """Gives the main thread the hard timeout to come back, from now on, whatever else it says."""
         self._is_unwinding = True
         self._write(layout.WATCH_UNWINDING)
 

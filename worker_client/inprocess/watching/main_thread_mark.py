@@ -28,7 +28,7 @@ class MainThreadMark:
         library.sem_init(self._address, 0, 0)
 
     def look(self, now_ns: int) -> int:
-        """Since when the main thread has executed nothing; 0 if it has since the last look."""
+        """Returns since when the main thread has executed nothing; 0 if it has since the last look."""
         if self._since_ns and self._try_wait(self._address) != 0:
             return self._since_ns
         # With no room for a pending call there is nothing to wait for.

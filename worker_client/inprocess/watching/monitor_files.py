@@ -37,7 +37,7 @@ class MonitorFiles:
             self._log = None
 
     def supervised_by(self, pid: int) -> None:
-        """By that process from now on. 0: not known."""
+        """Notes the process that supervises this rank from now on; 0 if it is not known."""
         if not pid or pid == self._supervisor_pid:
             return
         self._supervisor_pid = pid
@@ -64,7 +64,7 @@ class _LogFile(logging.Filter):
         log.addFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it is shown elsewhere."""
+        """Returns whether the record is shown elsewhere."""
         if record.levelno >= LEVEL:
             self._handler.handle(record)
         if not self._is_lowered or log.level != LEVEL:
@@ -80,7 +80,7 @@ class _LogFile(logging.Filter):
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all: another rank may write the same file, and a script may wait for it."""
+    """Writes the whole file or nothing: another rank may write the same one, and a script may wait for it."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
     try:
