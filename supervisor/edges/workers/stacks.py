@@ -164,9 +164,12 @@ class StackCollector:
         # Not blocking: a stopped or traced process is read as it is, and a py-spy that is killed leaves nobody stopped.
         command = (str(program), "dump", "--json", "--nonblocking", "--pid", str(pid))
         try:
-            process = subprocess.Popen(  # noqa: ASYNC220 a vfork, and its end is waited for below
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
-            )
+            # close_fds=False makes it a posix_spawn. A fork would copy this process's page tables and run gRPC's
+            # handlers in the child, whose complaints then come as py-spy's. All descriptors close at exec anyway.
+            process = subprocess.Popen(  # noqa: ASYNC220 it is quick, and its end is waited for below
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+                close_fds=False,
+            )  # fmt: skip
         except OSError as error:
             return b"", f"py-spy can't be run: {error.strerror or error}"
         assert process.stdout is not None
