@@ -19,7 +19,7 @@ from tests.edges.machine.journal_samples import sequences
 pytestmark = pytest.mark.timeout(120)
 
 ROUNDS = 40
-EVENTS_SEEN_MAX = 300
+EVENTS_SEEN_MAX = 80
 
 # Each child is a supervisor that writes until it is killed.
 WRITERS = """
