@@ -17,6 +17,7 @@ from pathlib import Path
 
 import anyio
 import msgspec
+from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from supervisor.config.daemon_settings import DaemonSettings
@@ -24,7 +25,7 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.config.log_limits import LogLimits
 from supervisor.config.resolve import RunRequest
 from supervisor.config.run_folder import run_name
-from supervisor.edges.machine import sd_notify, socket_dir, state_dir
+from supervisor.edges.machine import private_dir, private_registry, sd_notify, socket_dir, state_dir
 from supervisor.edges.machine import signals as signal_edge
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.job_claims import JobClaims
@@ -52,7 +53,6 @@ from supervisor.engine.worker_plan import WorkerPlanner
 from supervisor.errors import HoldfastError
 from supervisor.ports import Spawners
 
-TOKENS_FOLDER = "tokens"
 WORKERS_STARTED = "workers_started"  # the kind of event after which the slow edges are opened
 ADOPTED_IDLE_S = 30.0  # a supervisor of adopted ranks waits this long for one to come, the first or another
 SPAWNERS_END_TIMEOUT_S = 10.0  # the longest that ended spawners are waited for at the close
@@ -69,10 +69,15 @@ class Place(msgspec.Struct, frozen=True):
     private: bool
     supervisor_return_timeout_s: float = 60.0  # how long jobs of a node's supervisor outlive it
     log_limits: LogLimits = LogLimits()
+    warning: str = ""  # told once the log is open
 
     @property
     def control_socket(self) -> Path:
         return self.socket_dir / socket_dir.CONTROL_SOCKET
+
+    @property
+    def worker_socket(self) -> Path:
+        return socket_dir.worker_socket(self.socket_dir)
 
     @property
     def log_dir(self) -> Path:
@@ -95,7 +100,7 @@ async def open_supervisor(
     *,
     early: Sequence[SpawnerProcess] = (),
     claims: JobClaims | None = None,
-    make_spawners: Callable[[WorkerServer], Spawners] | None = None,
+    make_spawners: Callable[[WorkerServer, TokenFiles], Spawners] | None = None,
 ) -> AsyncGenerator[Running]:
     """Everything but the control API, ready to take jobs. Raises HoldfastError where it can't be opened.
 
@@ -105,16 +110,17 @@ async def open_supervisor(
     """
     node_name = socket.gethostname()
     clock = Clock()
-    state_dir.make(place.state_dir)
     log = SupervisorLog(place.log_dir, names_jobs=not place.private)
     log.open()
+    if place.warning:
+        _log.warning("%s", place.warning)
     quiet_s = max(QUIET_S, place.supervisor_return_timeout_s)
     retention = LogRetention(place.log_dir, place.log_limits, quiet_s=quiet_s)
     limit = RaisedLimit()
     journal = Journal(place.state_dir, on_alarm=partial(_log.warning, "%s"))
     engine = Engine(clock=clock, node_name=node_name, jitter=random.random)
-    workers = WorkerServer(socket_path=place.socket_dir / socket_dir.WORKER_SOCKET, events=engine, clock=clock)
-    tokens = TokenFiles(place.socket_dir / TOKENS_FOLDER)
+    workers = WorkerServer(socket_path=place.worker_socket, events=engine, clock=clock)
+    tokens = TokenFiles(socket_dir.tokens_dir(place.socket_dir))
     chronicle = Chronicle(journal=journal, clock=clock, node_name=node_name)
     jobs: dict[str, JobRecord] = {}
     claims = claims or JobClaims()
@@ -123,7 +129,7 @@ async def open_supervisor(
             await tasks.start(workers.run)
             async with _spawner_tasks() as spawner_tasks:
                 spawners: Spawners = (
-                    make_spawners(workers)
+                    make_spawners(workers, tokens)
                     if make_spawners is not None
                     else SpawnerKeeper(
                         private=place.private,
@@ -184,7 +190,7 @@ def _wire(
     claims: JobClaims,
     tasks: TaskGroup,
 ) -> tuple[Desk, EnginePerformer]:
-    planner = WorkerPlanner(console=place.console, worker_socket=str(place.socket_dir / socket_dir.WORKER_SOCKET))
+    planner = WorkerPlanner(console=place.console, worker_socket=str(place.worker_socket))
     edges = Edges(
         clock=clock,
         workers=workers,
@@ -244,8 +250,8 @@ async def run_job(request: RunRequest, folder: Path, early: SpawnerProcess, clai
     `early`: the job's spawner, which was started while this module was still being loaded; `claims` hold the job's id.
     """
     console = Console(stdout_is_tty=os.isatty(1), stderr_is_tty=os.isatty(2))
-    state = state_dir.find(request.state_dir)
-    place = Place(folder, state, console, private=True, log_limits=request.log_limits)
+    state = state_dir.choose(request.state_dir, folder)
+    place = Place(folder, state.path, console, private=True, log_limits=request.log_limits, warning=state.warning)
     spec = request.spec
     async with open_supervisor(place, early=(early,), claims=claims) as running:
         with _registered(folder):
@@ -261,19 +267,16 @@ async def serve_adopted(spec: JobSpec, folder: Path, on_open: Callable[[Path, Pa
 
     `on_open` is told the worker socket and the token's file of cycle 0 once ranks can come.
     """
-    place = Place(folder, state_dir.find(None), Console(present=False), private=True)
+    state = state_dir.choose(None, folder)
+    place = Place(folder, state.path, Console(present=False), private=True, warning=state.warning)
     idle = anyio.Event()
 
-    def opened() -> None:
-        token = TokenFiles(folder / TOKENS_FOLDER).path(spec.job_id, cycle=0)
-        on_open(folder / socket_dir.WORKER_SOCKET, token)
-
-    def adopt(workers: WorkerServer) -> Spawners:
+    def adopt(workers: WorkerServer, tokens: TokenFiles) -> Spawners:
         return AdoptedRanks(
             workers=workers,
             clock=Clock(),
             record=AdoptedRecord(folder),
-            on_open=opened,
+            on_open=lambda: on_open(place.worker_socket, tokens.path(spec.job_id, cycle=0)),
             on_idle=idle.set,
             idle_s=ADOPTED_IDLE_S,
         )
@@ -289,7 +292,9 @@ async def serve_adopted(spec: JobSpec, folder: Path, on_open: Callable[[Path, Pa
 @contextmanager
 def _registered(folder: Path) -> Generator[None]:
     """Commands of this user find the private supervisor that serves in `folder`."""
-    registration = socket_dir.register(folder, os.getpid(), Clock().unix_ns())
+    registration = private_registry.register(folder, os.getpid(), Clock().unix_ns())
+    if registration.warning:
+        _log.warning("%s", registration.warning)
     try:
         yield
     finally:
@@ -305,13 +310,16 @@ async def _stop_when(idle: anyio.Event, desk: Desk, job_id: str) -> None:
 async def serve_node(settings: DaemonSettings) -> int:
     """The node's supervisor, until SIGTERM or SIGINT. Returns the exit code."""
     folder = socket_dir.service_dir_for_daemon(settings.socket_dir)
+    socket_dir.make(folder)
+    state = state_dir.choose(settings.state_dir, folder)
     place = Place(
         folder,
-        state_dir.find(settings.state_dir),
+        state.path,
         Console(present=False),
         private=False,
         supervisor_return_timeout_s=settings.supervisor_return_timeout_s,
         log_limits=settings.log_limits,
+        warning=state.warning,
     )
     stopped = anyio.Event()
     notifier = sd_notify.Notifier()
@@ -343,6 +351,7 @@ async def serve_node(settings: DaemonSettings) -> int:
 
         await running.tasks.start(signal_edge.receive, ("SIGTERM", "SIGINT"), on_signal)
         running.tasks.start_soon(notifier.keep_watchdog)
+        running.tasks.start_soon(_sweep)
         notifier.ready(f"serving {folder}")
         _log.info("supervisor %s serves %s", os.getpid(), folder)
         await stopped.wait()
@@ -360,13 +369,22 @@ async def _open_slow_edges(running: Running, job_id: str) -> None:
                 break
     running.journal.start()
     running.retention.tidy_soon()
+    running.tasks.start_soon(_sweep)
 
     async def start_api(path: Path, tasks: TaskGroup) -> None:
         from supervisor.edges.operators import control_api
 
         await tasks.start(partial(control_api.run, running.desk, running.journal, socket_path=path))
 
-    await running.tasks.start(ControlGate(socket_path=running.place.control_socket, start_server=start_api).run)
+    try:
+        await running.tasks.start(ControlGate(socket_path=running.place.control_socket, start_server=start_api).run)
+    except (HoldfastError, OSError) as error:
+        _log.warning("commands can't ask this supervisor: %s", error)  # The job runs on.
+
+
+async def _sweep() -> None:
+    """What killed supervisors left in shared folders is removed beside the loop."""
+    await to_thread.run_sync(private_dir.sweep, abandon_on_cancel=True)
 
 
 async def _forward_signals(desk: Desk, job_id: str, names: Sequence[str]) -> None:

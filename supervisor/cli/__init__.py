@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from supervisor.cli.commands import ADOPT, COMMANDS, LATER, Command, near_miss, usage
+from supervisor.edges.machine import standard_streams
 from supervisor.errors import HoldfastError
 
 USAGE_ERROR = 2
+FAULT = 1  # of ours, or of the machine under us
 CONFIGURATION_ERROR = 78
 INTERRUPTED = 130  # 128 + SIGINT
 BROKEN_PIPE = 141  # 128 + SIGPIPE: who read our output has gone
@@ -21,6 +23,7 @@ BROKEN_PIPE = 141  # 128 + SIGPIPE: who read our output has gone
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Never raises for what a user can cause."""
+    standard_streams.open_missing()
     arguments = list(sys.argv[1:] if argv is None else argv)
     fault = _foreign_owner()
     if fault:
@@ -31,14 +34,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except HoldfastError as error:
         return _say(str(error), error.exit_code)
     except BrokenPipeError:
-        # Python flushes stdout once more at exit; let that go nowhere instead of failing again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        standard_streams.stdout_is_broken()
         return BROKEN_PIPE
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as end:  # argparse, which has printed why
         return end.code if isinstance(end.code, int) else USAGE_ERROR
+    except Exception as error:  # noqa: BLE001 - whatever it is, people get a sentence, and programs an exit code
+        return _fault(error, arguments)
     return code
+
+
+def _fault(error: Exception, arguments: Sequence[str]) -> int:
+    """What nobody has thought of. A result that could not be written is told as that."""
+    if isinstance(error, OSError) and (why := standard_streams.stdout_is_broken()):
+        return _say(f"cannot write to stdout: {why}; check where the output goes", FAULT)
+    from supervisor.cli.fault_report import told
+
+    return _say(told(error, arguments), FAULT)
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -87,5 +100,5 @@ def _foreign_owner() -> str:
 
 
 def _say(text: str, code: int) -> int:
-    sys.stderr.write(f"holdfast: {text}\n")
+    standard_streams.say(f"holdfast: {text}")
     return code

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -26,7 +25,8 @@ from holdfast_wire.private_folder import (
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.facts import HangLimits
-from supervisor.errors import HoldfastError, InUseError
+from supervisor.edges.machine import private_dir
+from supervisor.errors import HoldfastError
 
 
 def execute_argv(argv: Sequence[str]) -> int:
@@ -47,18 +47,15 @@ def execute_argv(argv: Sequence[str]) -> int:
     starter = _Starter(given.ready_fd, spec.job_id, given.dir)
     # Who was started by a rank's thread that takes no signals must still hear those of people.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
-    is_ours = True  # the directory
     try:
         from supervisor.daemon import serve_adopted
 
         anyio.run(serve_adopted, spec, given.dir, starter.opened, backend_options={"use_uvloop": True})
     except HoldfastError as error:
-        is_ours = not isinstance(error, InUseError)
         starter.say(str(error))
         return error.exit_code
     finally:
-        if is_ours:
-            shutil.rmtree(given.dir, ignore_errors=True)
+        private_dir.remove_adopted(given.dir, waits=starter.has_opened)
     return 0
 
 
@@ -69,6 +66,7 @@ class _Starter:
         self._descriptor = descriptor
         self._job_id = job_id
         self._folder = folder
+        self.has_opened = False
         os.set_inheritable(descriptor, False)
 
     def opened(self, socket_path: Path, token_path: Path) -> None:
@@ -82,6 +80,7 @@ class _Starter:
         unfinished = self._folder / f"{ENDPOINT_FILE}.new"
         unfinished.write_text(json.dumps(told))
         unfinished.replace(self._folder / ENDPOINT_FILE)
+        self.has_opened = True
         self.say(READY)
 
     def say(self, line: str) -> None:

@@ -32,7 +32,7 @@ def execute(arguments: Namespace) -> int:
         elif found:
             output.write(output.table(HEADS, [_row(each) for each in found], output.paper(arguments.no_color)))
         else:
-            output.say(f"no job was run yet, as far as {supervisors.state_dir} tells")
+            output.say(f"no job was run yet, as far as {supervisors.state_dirs[0]} tells")
         supervisors.tell_refusals()
     return 0
 

@@ -14,6 +14,8 @@ from datetime import datetime
 
 import msgspec
 
+from supervisor.edges.machine import standard_streams
+
 REFRESH_S = 2.0
 NARROW = 28  # columns in which a sentence can still be read
 GAP = "  "
@@ -55,9 +57,8 @@ def write(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """A message for people, not a result."""
-    sys.stderr.write(_encodable(f"holdfast: {text}\n"))
-    sys.stderr.flush()
+    """A message for people, not a result: where stderr takes none, the command goes on without."""
+    standard_streams.say(f"holdfast: {text}")
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], page: Paper) -> str:

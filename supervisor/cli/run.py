@@ -4,36 +4,45 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
+from supervisor.config.job_spec import Entry
 from supervisor.config.resolve import RunRequest, parse_run
-from supervisor.edges.machine import socket_dir
+from supervisor.edges.machine import private_dir, socket_dir, standard_streams
 from supervisor.edges.machine.job_claims import JobClaims
-from supervisor.edges.workers.spawner_process import start_process
-from supervisor.errors import HoldfastError
+from supervisor.edges.workers.spawner_process import SpawnerProcess, start_process
+from supervisor.errors import HoldfastError, InvalidRequestError
+
+SPAWNER_END_TIMEOUT_S = 10.0  # it kills what is left after 5 s
 
 
 def execute_argv(argv: Sequence[str]) -> int:
-    """The whole command; returns its exit code. Blocks until the job has ended."""
+    """The whole command; returns its exit code. Blocks until the job has ended. Raises HoldfastError."""
+    cwd = _folder()
+    request = parse_run(argv, environ=os.environ, cwd=cwd)
+    if not cwd and request.spec.entry is Entry.SCRIPT and not os.path.isabs(request.spec.command[0]):
+        raise InvalidRequestError(
+            f"cannot run {request.spec.command[0]}: the current folder was removed; go to one that exists"
+        )
+    for warning in request.warnings:
+        standard_streams.say(f"holdfast: {warning}")
+    if request.dry_run:
+        from supervisor.config.plan_text import plan_text  # Only a dry run needs it.
+
+        sys.stdout.write(plan_text(request))
+        return 0
+    return _run(request)
+
+
+def _folder() -> str:
+    """The current folder; "" where it was removed: the job then runs in it all the same, as it would without us."""
     try:
-        request = parse_run(argv, environ=os.environ, cwd=os.getcwd())
-        for warning in request.warnings:
-            tell(warning)
-        if request.dry_run:
-            from supervisor.config.plan_text import plan_text  # Only a dry run needs it.
-
-            sys.stdout.write(plan_text(request))
-            return 0
-        return _run(request)
-    except HoldfastError as error:
-        tell(str(error))
-        return error.exit_code
-
-
-def tell(message: str) -> None:
-    """One line for the person at the terminal."""
-    sys.stderr.write(f"holdfast: {message}\n")
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _run(request: RunRequest) -> int:
@@ -54,7 +63,11 @@ def _run_privately(request: RunRequest) -> int:
     early = start_process(
         request.spec, env=request.environment, private=True, claim=claims.descriptors(request.spec.job_id)
     )
-    folder = socket_dir.private_dir()
+    try:
+        folder = private_dir.make()
+    except HoldfastError:
+        _end(early)
+        raise
     try:
         gc.disable()  # What is loaded stays: to look for garbage in it would only take time.
         import anyio
@@ -64,7 +77,17 @@ def _run_privately(request: RunRequest) -> int:
         gc.freeze()
         gc.enable()
         return anyio.run(run_job, request, folder, early, claims, backend_options={"use_uvloop": True})
+    except BaseException:  # whatever it was, the job ends before we do; raised again
+        _end(early)
+        raise
     finally:
         import shutil  # Late: no start waits for it.
 
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end(early: SpawnerProcess) -> None:
+    """A private spawner ends its job once nobody holds the other end of its socket."""
+    early.socket.close()
+    with suppress(subprocess.TimeoutExpired):
+        early.process.wait(SPAWNER_END_TIMEOUT_S)

@@ -13,6 +13,7 @@ import msgspec
 
 from supervisor.config.resolve import RunRequest
 from supervisor.edges.machine import signals as signal_edge
+from supervisor.edges.machine import standard_streams
 from supervisor.edges.machine.socket_dir import CONTROL_SOCKET
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.edges.operators.log_streams import LogChoice
@@ -59,7 +60,7 @@ def _follow(client: ControlClient, job_id: str) -> JobReport | None:
 
 
 def tell(message: str) -> None:
-    sys.stderr.write(f"holdfast: {message}\n")
+    standard_streams.say(f"holdfast: {message}")
 
 
 def _forward(client: ControlClient, job_id: str, numbers: set[signal.Signals]) -> None:
@@ -75,5 +76,5 @@ def _show_output(client: ControlClient, job_id: str) -> None:
     try:
         for piece in client.logs(job_id, LogChoice(), follow=True):
             os.write(2 if piece.is_stderr else 1, piece.data)
-    except (HoldfastError, BrokenPipeError):
-        return  # The job's end, or nobody reads us any more: the job goes on.
+    except (HoldfastError, OSError):
+        return  # The job's end, or nobody reads us any more, or the disk behind stdout is full: the job goes on.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from supervisor.cli import output
-from supervisor.edges.machine import socket_dir, state_dir
+from supervisor.edges.machine import private_dir, private_registry, socket_dir, state_dir
 from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError, NotFoundError
 from supervisor.ports import JobReport
 
@@ -51,7 +51,7 @@ class Supervisors:
         self._candidates = socket_dir.candidates(arguments.socket_dir)
         self._is_explicit = any(candidate.explicit for candidate in self._candidates)
         self._reads_journals = not self._is_explicit or bool(arguments.state_dir)
-        self.state_dir = state_dir.find(arguments.state_dir)
+        self.state_dirs = state_dir.places(arguments.state_dir)
         self._closing = contextlib.ExitStack()
         self.answering: list[Answering] = []
         self._refusals: list[str] = []
@@ -79,7 +79,8 @@ class Supervisors:
                 )
             elif "no such file" not in why_not:
                 self._refusals.append(f"the supervisor at {path} was not asked: {why_not}")
-        for registered in () if self._is_explicit else socket_dir.registered():
+        private_dir.sweep()
+        for registered in () if self._is_explicit else private_registry.registered():
             path = registered.directory / socket_dir.CONTROL_SOCKET
             if not why_silent(path):
                 self._add(path, is_private=True)
@@ -136,7 +137,7 @@ class Supervisors:
         from supervisor.edges.machine.journal_reader import open_reader
 
         try:
-            with open_reader(self.state_dir) as reader:
+            with open_reader(*self.state_dirs) as reader:
                 return reader.jobs(limit=JOURNAL_JOBS_MAX)
         except HoldfastError as error:
             if not self.answering:

@@ -16,7 +16,7 @@ from unittest import mock
 
 import msgspec
 
-from supervisor.edges.machine import socket_dir
+from supervisor.edges.machine import private_registry, user_dirs
 from supervisor.ports import JobReport
 
 ROOT = Path(__file__).parents[2]
@@ -25,9 +25,11 @@ ROOT = Path(__file__).parents[2]
 HOLDFAST = """
 import os, sys
 from pathlib import Path
-from supervisor.edges.machine import socket_dir
-socket_dir.SHARED_TEMP = Path(os.environ["TEST_SHARED_TEMP"])
-socket_dir.SYSTEM_DIR = socket_dir.SHARED_TEMP / "system"
+from supervisor.edges.machine import socket_dir, user_dirs
+root = Path(os.environ["TEST_SHARED_TEMP"])
+user_dirs.SHARED_TEMPS = (root,)
+user_dirs.RUNTIME_DIRS = root / "user"
+socket_dir.SYSTEM_DIR = root / "system"
 from supervisor.cli import main
 sys.exit(main())
 """
@@ -114,8 +116,8 @@ class Home:
         try:
             running.expect("ready")
             if private:
-                with mock.patch.object(socket_dir, "SHARED_TEMP", self.root):
-                    socket_dir.register(folder, process.pid, 1, environment=self.environment)
+                with mock.patch.object(user_dirs, "SHARED_TEMPS", (self.root,)):
+                    private_registry.register(folder, process.pid, 1, environment=self.environment)
             yield running
         finally:
             running.end()

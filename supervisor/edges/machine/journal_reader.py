@@ -88,10 +88,13 @@ class JournalReader:
         return max(found, key=lambda each: each[2].submitted_at_ns, default=None)
 
 
-def open_reader(state_dir: Path) -> JournalReader:
-    """A directory without journals reads as empty. Raises ConfigurationError for a newer or unreadable one."""
+def open_reader(*state_dirs: Path) -> JournalReader:
+    """The journals of these directories, as one; without any, it is empty.
+
+    Raises ConfigurationError for a newer or unreadable one.
+    """
     connections: list[sqlite3.Connection] = []
-    for path in sorted(state_dir.glob("journal*.db")):
+    for path in (path for state_dir in state_dirs for path in sorted(state_dir.glob("journal*.db"))):
         try:
             connections.append(_open_for_reading(path))
         except (sqlite3.Error, OSError) as error:

@@ -8,6 +8,7 @@ import fcntl
 import os
 import socket
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -81,6 +82,36 @@ def bind(path: Path) -> socket.socket:
     return listener
 
 
+def bind_in_own_dir(path: Path) -> socket.socket:
+    """`bind` for a socket in a closed directory of its own, which is made, with a link to it beside that directory.
+
+    The link is for scripts that look for the socket there; where it can't be made, nothing else suffers.
+    """
+    socket_dir.make_closed(path.parent)
+    listener = bind(path)
+    link_beside(path)
+    return listener
+
+
+def link_beside(path: Path) -> None:
+    """Cheap where the link is there: one readlink. Never raises."""
+    link, target = path.parent.with_name(path.name), f"{path.parent.name}/{path.name}"
+    with suppress(OSError):
+        try:
+            if os.readlink(link) == target:
+                return
+        except FileNotFoundError:
+            pass
+        except OSError:
+            # A socket of an earlier version, which nobody serves while we hold the claim, or something not ours.
+            if not stat.S_ISSOCK(link.lstat().st_mode):
+                return
+        fresh = link.with_name(f".{path.name}.new")
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(target)
+        fresh.replace(link)
+
+
 def identity(path: Path) -> tuple[int, int] | None:
     """What tells this socket file from a later one of the same name; None if it's gone."""
     try:
@@ -91,18 +122,19 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 class FolderWatch:
-    """Tells when a directory changes, by inotify."""
+    """Tells when one of some directories changes, by inotify."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, *paths: Path) -> None:
         """Raises OSError, also when the user's inotify instances are used up."""
         libc = ctypes.CDLL(None, use_errno=True)
         self._fd: int = libc.inotify_init1(_IN_NONBLOCK_CLOEXEC)
         if self._fd < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        if libc.inotify_add_watch(self._fd, os.fsencode(path), _IN_ANY_CHANGE) < 0:
-            code = ctypes.get_errno()
-            self.close()
-            raise OSError(code, os.strerror(code), str(path))
+        for path in paths:
+            if libc.inotify_add_watch(self._fd, os.fsencode(path), _IN_ANY_CHANGE) < 0:
+                code = ctypes.get_errno()
+                self.close()
+                raise OSError(code, os.strerror(code), str(path))
 
     async def changed(self) -> None:
         """Returns after the next change; several count as one."""

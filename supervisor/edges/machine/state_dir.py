@@ -5,11 +5,22 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from supervisor.errors import ConfigurationError
+import msgspec
+
+from supervisor.edges.machine import closed_dir, user_dirs
 
 STATE_DIR_VARIABLE = "HOLDFAST_STATE_DIR"
+STAND_IN = "state"  # in a folder of the user's own, where the state directory can't be used
+
+
+class ChosenDir(msgspec.Struct, frozen=True):
+    """A state directory that can be used. `warning`: why it is not the one that was wanted, "" where it is."""
+
+    path: Path
+    warning: str = ""
 
 
 def find(explicit: str | None = None, environment: Mapping[str, str] | None = None) -> Path:
@@ -22,28 +33,74 @@ def find(explicit: str | None = None, environment: Mapping[str, str] | None = No
         return Path("/var/lib/holdfast")
     home = variables.get("XDG_STATE_HOME", "")
     # The XDG specification says that a relative path is to be ignored.
-    base = Path(home) if os.path.isabs(home) else Path(variables.get("HOME") or Path.home()) / ".local" / "state"
+    base = Path(home) if os.path.isabs(home) else _home(variables) / ".local" / "state"
     return base / "holdfast"
 
 
-def make(path: Path) -> Path:
-    """Create it with mode 0700, or check the one that is there. Raises ConfigurationError."""
+def places(explicit: str | None = None, environment: Mapping[str, str] | None = None) -> tuple[Path, ...]:
+    """Where the journals of this user are: in the directory of `find`, and where `choose` goes without it."""
+    stand_ins = [own / STAND_IN for own in user_dirs.own_dirs() if not closed_dir.fault_of(own)]
+    return (find(explicit, environment), *(place for place in stand_ins if not closed_dir.fault_of(place)))
+
+
+def choose(explicit: str | None, last_resort: Path, environment: Mapping[str, str] | None = None) -> ChosenDir:
+    """Makes the directory of `find`, or a stand-in, and checks it: history that can't be kept must not stop a job.
+
+    `last_resort`: a directory of our own that exists. Blocks on a disk. Never raises.
+    """
+    wanted = find(explicit, environment)
+    fault = _fault_after_making(wanted)
+    if not fault:
+        return ChosenDir(wanted)
+    path = next(
+        (place for own in user_dirs.own_dirs() if (place := _stand_in(own)) is not None), last_resort / STAND_IN
+    )
+    with suppress(OSError):
+        closed_dir.make(path)
+    return ChosenDir(
+        path,
+        f"cannot use state directory {wanted}: {fault}; history and logs are kept in {path} and may not outlive this "
+        f"node's next reboot; name a directory that can be written with --state-dir or {STATE_DIR_VARIABLE}",
+    )
+
+
+def _stand_in(own: Path) -> Path | None:
+    try:
+        closed_dir.make(own)
+        if closed_dir.fault_of(own):
+            return None
+        closed_dir.make(own / STAND_IN)
+        if closed_dir.fault_of(own / STAND_IN):
+            return None
+        closed_dir.write_probe(own / STAND_IN)
+    except OSError:
+        return None
+    return own / STAND_IN
+
+
+def _fault_after_making(path: Path) -> str:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir(mode=0o700, exist_ok=True)
+        closed_dir.make(path)
         found = path.stat()
+        if found.st_uid != os.geteuid():
+            return f"it belongs to user id {found.st_uid}, not {os.geteuid()}"
+        if stat.S_IMODE(found.st_mode) & 0o022:
+            return "others may write to it"
+        closed_dir.write_probe(path)
     except OSError as error:
-        raise ConfigurationError(
-            f"cannot use state directory {path}: {error.strerror or error}; choose another with --state-dir"
-        ) from error
-    if found.st_uid != os.geteuid():
-        raise ConfigurationError(
-            f"cannot use state directory {path}: it belongs to user id {found.st_uid}, not {os.geteuid()}; "
-            "choose another with --state-dir"
-        )
-    if stat.S_IMODE(found.st_mode) & 0o022:
-        raise ConfigurationError(f"cannot use state directory {path}: others may write to it; chmod 0700 {path}")
-    return path
+        return error.strerror or str(error)
+    return ""
+
+
+def _home(variables: Mapping[str, str]) -> Path:
+    """HOME, else what the user database says. A user whom it doesn't know has none: the root, where he can't write."""
+    if variables.get("HOME"):
+        return Path(variables["HOME"])
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/")
 
 
 def default_log_dir(state_dir: Path) -> Path:

@@ -19,6 +19,8 @@ from logging.handlers import QueueHandler, RotatingFileHandler
 from pathlib import Path
 from typing import TextIO, cast
 
+from supervisor.edges.machine import standard_streams
+
 NAME = "holdfast"  # the root of all our loggers
 FILE_NAME = "supervisor.log"
 FILE_BYTES_MAX = 4 << 20  # then it becomes supervisor.log.1
@@ -39,7 +41,7 @@ class SupervisorLog:
         self._waiting: queue.Queue[logging.LogRecord | None] = queue.Queue(WAITING_RECORDS_MAX)
         self._entrance = _Entrance(self._waiting)
         self._files = _JobFiles(log_dir)
-        self._people = logging.StreamHandler(stream or sys.stderr)
+        self._people = _People(stream)
         self._people.setFormatter(_ForPeople(IDS if names_jobs else ()))
         self._people.setLevel(level)
         self._thread = threading.Thread(target=self._write_until_closed, name="log", daemon=True)
@@ -64,10 +66,16 @@ class SupervisorLog:
         while (record := self._waiting.get()) is not None:
             for handler in handlers:
                 if record.levelno >= handler.level:
-                    handler.handle(record)
-            if self._entrance.dropped and self._waiting.empty():
-                self._people.handle(self._entrance.take_loss())
+                    with contextlib.suppress(OSError, ValueError):  # a file that can't even be closed, on a full disk
+                        handler.handle(record)
+            if self._waiting.empty():
+                self._tell_loss()
+        self._tell_loss()
         self._files.close()
+
+    def _tell_loss(self) -> None:
+        self._people.lost += self._entrance.take_loss()
+        self._people.tell_loss()
 
 
 class _Entrance(QueueHandler):
@@ -84,10 +92,39 @@ class _Entrance(QueueHandler):
         except queue.Full:
             self.dropped += 1
 
-    def take_loss(self) -> logging.LogRecord:
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A record that can't be formatted; printing the traceback here could block the event loop."""
+        del record
+        self.dropped += 1
+
+    def take_loss(self) -> int:
         dropped, self.dropped = self.dropped, 0
-        text = f"{dropped} lines of this log were dropped: stderr or the disk was too slow"
-        return logging.LogRecord(NAME, logging.WARNING, __file__, 0, text, None, None)
+        return dropped
+
+
+class _People(logging.Handler):
+    """Writes to stderr. While that takes nothing, lines are dropped and counted, and nothing waits for it."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        super().__init__()
+        self._stream = stream or sys.stderr
+        self._is_stuck = False
+        self.lost = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._write(self.format(record))
+
+    def tell_loss(self) -> None:
+        """Once stderr takes lines again."""
+        if self.lost and not self._is_stuck:
+            lost, self.lost = self.lost, 0
+            self._write(f"{NAME}: warning: {lost} lines of this log were dropped: stderr or the disk was too slow")
+
+    def _write(self, line: str) -> None:
+        # A stuck stderr is asked at each line whether it takes something again, without waiting for it.
+        wait_s = 0.0 if self._is_stuck else CLOSE_TIMEOUT_S / 4
+        self._is_stuck = not standard_streams.write(self._stream, f"{line}\n", wait_s=wait_s)
+        self.lost += self._is_stuck
 
 
 class _ForPeople(logging.Formatter):
@@ -140,14 +177,16 @@ class _JobFiles(logging.Handler):
 
     def close(self) -> None:
         for handler in self._open.values():
-            handler.close()
+            with contextlib.suppress(OSError):  # what waits to be written to a full disk
+                handler.close()
         self._open.clear()
         super().close()
 
     def _file_of(self, run: str) -> RotatingFileHandler:
         if run not in self._open:
             while len(self._open) >= OPEN_FILES_MAX:
-                self._open.popitem(last=False)[1].close()
+                with contextlib.suppress(OSError):
+                    self._open.popitem(last=False)[1].close()
             folder = self._log_dir / run
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._open[run] = _PrivateFile(folder / FILE_NAME, self._tell_once)
@@ -157,7 +196,7 @@ class _JobFiles(logging.Handler):
     def _tell_once(self, error: BaseException) -> None:
         if not self._has_failed:
             self._has_failed = True
-            sys.stderr.write(f"{NAME}: warning: cannot write {FILE_NAME} below {self._log_dir}: {error}\n")
+            standard_streams.say(f"{NAME}: warning: cannot write {FILE_NAME} below {self._log_dir}: {error}")
 
 
 class _PrivateFile(RotatingFileHandler):

@@ -7,11 +7,12 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
 
-from supervisor.edges.machine import socket_claim
+from supervisor.edges.machine import socket_claim, socket_dir
 from supervisor.edges.machine.socket_claim import FolderWatch, SocketDirClaim
 from supervisor.errors import HoldfastError
 
@@ -27,8 +28,9 @@ class WorkerListener:
     """Accepts connections at one path for as long as it runs."""
 
     def __init__(self, path: Path, *, on_accept: Callable[[socket.socket], None]) -> None:
-        """`on_accept` owns the socket it is given and must not block or raise."""
+        """`on_accept` owns the socket it is given and must not block or raise. `path`: see socket_dir.worker_socket."""
         self._path = path
+        self._dir = socket_dir.holder_of(path)
         self._on_accept = on_accept
         self._reserve = -1  # a descriptor kept back, so that one more rank can be let in when none are left
         self._freed = anyio.Event()
@@ -40,7 +42,7 @@ class WorkerListener:
 
     def open(self) -> None:
         """Claims the directory and binds; `close` must follow. Raises HoldfastError if it can't be."""
-        self._claim = SocketDirClaim(self._path.parent)
+        self._claim = SocketDirClaim(self._dir)
         try:
             self._bind()
         except HoldfastError:
@@ -61,15 +63,17 @@ class WorkerListener:
         self._freed.set()
 
     def check(self) -> None:
-        """Looks whether the socket is still there, and has it made again if not. Cheap: one lstat."""
+        """Checks that the socket and the link to it are there, and has them made again if not. Cheap: two calls."""
         if self._identity is not None and socket_claim.identity(self._path) != self._identity:
             self._accepting.cancel()
+        else:
+            socket_claim.link_beside(self._path)
 
     def _bind(self) -> None:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
-        self._listener = socket_claim.bind(self._path)
+        self._listener = socket_claim.bind_in_own_dir(self._path)
         self._identity = socket_claim.identity(self._path)
 
     async def _bind_again(self) -> None:
@@ -91,21 +95,24 @@ class WorkerListener:
         """Watches the directory; where it can't be watched, `check` at each new worker has to do."""
         while True:
             try:
-                watch = FolderWatch(self._path.parent)
+                watch = FolderWatch(self._dir, self._path.parent)
             except OSError as error:
                 _log.warning("the socket directory can't be watched: %s", error)
                 await _pause(RETRY_MAX_S)
                 self.check()
                 continue
             try:
-                directory = socket_claim.identity(self._path.parent)
-                while socket_claim.identity(self._path.parent) == directory:
+                directories = self._identities()
+                while self._identities() == directories:
                     self.check()  # Also before the first wait: it may have gone before the watch began.
                     await watch.changed()
             finally:
                 watch.close()
-            self._accepting.cancel()  # The directory itself is gone or another one.
+            self._accepting.cancel()  # A directory itself is gone or another one.
             await _pause(RETRY_FIRST_S)  # It is made again by the accepting task; then it can be watched again.
+
+    def _identities(self) -> list[tuple[int, int] | None]:
+        return [socket_claim.identity(path) for path in (self._dir, self._path.parent)]
 
     async def _accept_until_lost(self) -> None:
         """Returns when the socket's file was lost."""
@@ -151,6 +158,8 @@ class WorkerListener:
         """Removes the socket and gives the directory back."""
         if self._identity is not None and socket_claim.identity(self._path) == self._identity:
             self._path.unlink(missing_ok=True)
+            with suppress(OSError):
+                (self._dir / self._path.name).unlink(missing_ok=True)
         if self._listener is not None:
             self._listener.close()
         if self._reserve >= 0:

@@ -1,16 +1,14 @@
-"""Socket directories: where they are looked for, which are refused, and how private supervisors find each other."""
+"""Socket directories: where they are looked for, what lies in them, and which are refused."""
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from supervisor.edges.machine import process_table, socket_dir
+from supervisor.edges.machine import socket_dir
 from supervisor.edges.machine.socket_dir import Candidate
 from supervisor.errors import ConfigurationError
 
@@ -40,22 +38,6 @@ def test_the_daemon_serves_one_place(monkeypatch: pytest.MonkeyPatch):
     assert socket_dir.service_dir_for_daemon(None, {"XDG_RUNTIME_DIR": "/c"}) == Path("/c/holdfast")
     with pytest.raises(ConfigurationError, match="give --socket-dir"):
         socket_dir.service_dir_for_daemon(None, {})
-
-
-def test_a_private_directory_is_fresh_closed_and_short_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    first, second = socket_dir.private_dir(), socket_dir.private_dir()
-    try:
-        assert first != second
-        assert first.stat().st_mode & 0o777 == 0o700
-        deep = tmp_path / ("d" * 100)
-        deep.mkdir()
-        monkeypatch.setattr("tempfile.tempdir", str(deep))
-        third = socket_dir.private_dir()
-        assert third.parent == Path("/tmp")
-        third.rmdir()
-    finally:
-        first.rmdir()
-        second.rmdir()
 
 
 def test_a_directory_is_made_closed_or_checked(tmp_path: Path):
@@ -93,63 +75,11 @@ def test_answers_tells_a_live_socket_from_a_stale_one(tmp_path: Path):
     assert str(tmp_path) in str(error)
 
 
-@pytest.fixture
-def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    monkeypatch.setattr(socket_dir, "SHARED_TEMP", tmp_path / "tmp")
-    (tmp_path / "tmp").mkdir()
-    (tmp_path / "run").mkdir()
-    return {"XDG_RUNTIME_DIR": str(tmp_path / "run")}
-
-
-def test_live_private_supervisors_are_found_from_every_shell_and_dead_ones_forgotten(
-    tmp_path: Path, environment: dict[str, str]
-):
-    other = subprocess.Popen(["sleep", "600"])
-    try:
-        mine = socket_dir.register(tmp_path / "a", os.getpid(), 20, environment=environment)
-        socket_dir.register(tmp_path / "b", other.pid, 10, environment=environment)
-        for shell in (environment, {}):
-            found = socket_dir.registered(environment=shell)
-            assert [(each.directory.name, each.pid) for each in found] == [("b", other.pid), ("a", os.getpid())]
-    finally:
-        other.kill()
-        other.wait()
-    assert [each.directory.name for each in socket_dir.registered(environment=environment)] == ["a"]
-    mine.remove()
-    mine.remove()
-    assert socket_dir.registered(environment=environment) == ()
-    assert list((tmp_path / "tmp").rglob("*.json")) == []
-
-
-def test_a_pid_that_was_used_again_or_garbage_is_no_supervisor(tmp_path: Path, environment: dict[str, str]):
-    (entry,) = socket_dir.register(tmp_path, os.getpid(), 1, environment={}).paths
-    body = json.loads(entry.read_text())
-    entry.with_name("1.json").write_text(json.dumps(body | {"started_ticks": body["started_ticks"] - 1}))
-    entry.with_name("2.json").write_text(json.dumps(body | {"boot_id": "another boot"}))
-    for name, text in (("3", ""), ("4", "[]"), ("5", "{}"), ("6", '{"dir": 1, "pid": "x"}')):
-        entry.with_name(f"{name}.json").write_text(text)
-    assert [each.pid for each in socket_dir.registered(environment={})] == [os.getpid()]
-    assert not entry.with_name("1.json").exists()
-    assert not entry.with_name("2.json").exists()
-
-
-def test_one_of_another_pid_namespace_is_live_while_it_answers(tmp_path: Path, environment: dict[str, str]):
-    (entry,) = socket_dir.register(tmp_path, 2**22 - 5, 1, environment={}).paths
-    body = json.loads(entry.read_text())
-    entry.write_text(json.dumps(body | {"pid_namespace": 1, "boot_id": process_table.boot_id()}))
-    assert socket_dir.registered(environment={}) == ()
-    assert entry.exists()  # not ours to judge, so not ours to remove
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "control.sock"))
-        listener.listen()
-        assert len(socket_dir.registered(environment={})) == 1
-
-
-def test_a_registry_that_somebody_squats_on_is_not_believed(tmp_path: Path, environment: dict[str, str]):
-    place = socket_dir.SHARED_TEMP / f"holdfast-{os.geteuid()}"
-    place.symlink_to(tmp_path)
-    with pytest.raises(ConfigurationError, match="symbolic link"):
-        socket_dir.register(tmp_path, os.getpid(), 1, environment={})
-    socket_dir.register(tmp_path, os.getpid(), 1, environment=environment)  # the other place does
-    assert len(socket_dir.registered(environment=environment)) == 1
-    assert socket_dir.registered(environment={}) == ()
+def test_what_a_container_needs_lies_in_a_folder_of_its_own():
+    path = Path("/run/holdfast")
+    assert socket_dir.worker_socket(path) == path / "worker" / "worker.sock"
+    assert socket_dir.tokens_dir(path) == path / "worker" / "tokens"
+    assert socket_dir.holder_of(socket_dir.worker_socket(path)) == path
+    room = socket_dir.SOCKET_PATH_BYTES_MAX - len("/worker/worker.sock")
+    assert socket_dir.longest_socket_path_fits(Path("/" + "x" * (room - 1)))
+    assert not socket_dir.longest_socket_path_fits(Path("/" + "x" * room))

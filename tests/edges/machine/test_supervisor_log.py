@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import os
@@ -15,6 +16,7 @@ import pytest
 
 from supervisor.edges.machine import supervisor_log
 from supervisor.edges.machine.supervisor_log import SupervisorLog
+from tests.e2e.launch import wait_until
 
 LOGGER = logging.getLogger("holdfast.jobs")
 
@@ -113,3 +115,27 @@ def test_a_place_that_cannot_be_written_is_told_once(tmp_path: Path, capsys: pyt
         for _ in range(3):
             LOGGER.info("words", extra={"job_id": "a"})
     assert capsys.readouterr().err.count("cannot write supervisor.log") == 1
+
+
+def test_a_pipe_that_nobody_reads_holds_up_neither_files_nor_the_end(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    os.set_blocking(writer, True)
+    with os.fdopen(reader, "rb") as pipe, os.fdopen(writer, "w") as stderr:
+        with opened(tmp_path, stderr):  # pyright: ignore[reportArgumentType]
+            for number in range(100):
+                LOGGER.info("line %d", number, extra={"job_id": "a"})
+            wait_until(lambda: (tmp_path / "a" / "supervisor.log").exists(), timeout_s=10, what="the file")
+            wait_until(
+                lambda: (tmp_path / "a" / "supervisor.log").read_text().count("line") == 100,
+                timeout_s=10, what="all lines in the file",
+            )  # fmt: skip
+            pipe.read1(1 << 20)
+            LOGGER.info("last", extra={"job_id": "a"})
+        stderr.close()
+        told = pipe.read().decode()
+    assert "job a: last" in told
+    assert re.search(r"holdfast: warning: (99|100) lines of this log were dropped", told)

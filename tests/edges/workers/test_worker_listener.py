@@ -32,7 +32,7 @@ def _answers(path: Path) -> bool:
         return True
 
 
-@pytest.mark.parametrize("what", ["socket", "moved", "directory"])
+@pytest.mark.parametrize("what", ["socket", "moved", "directory", "all", "all moved", "link"])
 async def test_a_deleted_socket_comes_back_and_connected_ranks_do_not_notice(tmp_path: Path, what: str):
     async with serve(tmp_path) as served:
         rank = served.connect()
@@ -43,10 +43,18 @@ async def test_a_deleted_socket_comes_back_and_connected_ranks_do_not_notice(tmp
                 served.path.unlink()
             case "moved":
                 served.path.rename(served.path.with_name("elsewhere"))
-            case _:
+            case "directory":
                 shutil.rmtree(served.path.parent)
+            case "all":
+                shutil.rmtree(served.path.parents[1])
+            case "all moved":
+                served.path.parents[1].rename(tmp_path / "elsewhere")
+            case _:
+                served.link.unlink()
+                await until(lambda: _answers(served.link))
         await until(lambda: _answers(served.path))
-        assert what == "directory" or _inode(served.path) != before
+        assert os.readlink(served.link) == "worker/worker.sock"
+        assert what in ("directory", "all", "all moved", "link") or _inode(served.path) != before
         assert served.path.stat().st_mode & 0o777 == 0o600
         assert served.path.parent.stat().st_mode & 0o777 == 0o700
         again = served.connect()
@@ -70,11 +78,11 @@ async def test_what_a_dead_supervisor_left_is_replaced(tmp_path: Path):
     directory = tmp_path / "sock"
     script = (
         "import sys, os, pathlib; from supervisor.edges.machine import socket_claim\n"
-        "path = pathlib.Path(sys.argv[1]); claim = socket_claim.SocketDirClaim(path.parent)\n"
-        "listener = socket_claim.bind(path); os.kill(os.getpid(), 9)"
+        "path = pathlib.Path(sys.argv[1]); claim = socket_claim.SocketDirClaim(path.parents[1])\n"
+        "listener = socket_claim.bind_in_own_dir(path); os.kill(os.getpid(), 9)"
     )
-    await anyio.run_process([sys.executable, "-c", script, str(directory / "worker.sock")], check=False)
-    assert (directory / "worker.sock").exists()
+    await anyio.run_process([sys.executable, "-c", script, str(directory / "worker" / "worker.sock")], check=False)
+    assert (directory / "worker" / "worker.sock").exists()
     async with serve(tmp_path) as served:
         await served.connect().join(0)
 
@@ -93,14 +101,15 @@ async def test_an_unsafe_directory_is_refused_with_the_reason(tmp_path: Path, wh
             directory.chmod(0o755)
             why = "mode is 0755"
         case "file":
-            (directory / "worker.sock").write_text("mine")
+            (directory / "worker").mkdir(mode=0o700)
+            (directory / "worker" / "worker.sock").write_text("mine")
             why = "not a socket of ours"
         case _:
             if os.geteuid() != 0:
                 pytest.skip("only root can give a directory away")
             os.chown(directory, 65534, 65534)
             why = "belongs to user id 65534"
-    server = WorkerServer(socket_path=directory / "worker.sock", events=Kept(), clock=Clock())
+    server = WorkerServer(socket_path=directory / "worker" / "worker.sock", events=Kept(), clock=Clock())
     with pytest.raises(ConfigurationError, match=why):
         await server.run()
 
@@ -149,7 +158,7 @@ async def test_a_lost_socket_is_found_at_the_next_cycle_where_nothing_can_be_wat
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     class NoWatch(socket_claim.FolderWatch):
-        def __init__(self, path: Path) -> None:
+        def __init__(self, *paths: Path) -> None:
             raise OSError(24, "no inotify instances left")
 
     monkeypatch.setattr("supervisor.edges.workers.worker_listener.FolderWatch", NoWatch)

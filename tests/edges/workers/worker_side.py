@@ -61,6 +61,11 @@ class Served:
     posted: list[node_messages.Event] = field(default_factory=list[node_messages.Event])
     ranks: list[WorkerSide] = field(default_factory=list["WorkerSide"])
 
+    @property
+    def link(self) -> Path:
+        """Where scripts of others look for the socket."""
+        return self.path.parents[1] / self.path.name
+
     def connect(self) -> WorkerSide:
         self.ranks.append(WorkerSide(self.path))
         return self.ranks[-1]
@@ -76,10 +81,10 @@ async def serve(
     """A server with one open cycle, whose workers are all this process."""
     directory = tmp_path / "sock"
     posted: list[node_messages.Event] = []
-    server = WorkerServer(socket_path=directory / "worker.sock", events=Kept(posted, turns), clock=Clock())
+    server = WorkerServer(socket_path=directory / "worker" / "worker.sock", events=Kept(posted, turns), clock=Clock())
     async with anyio.create_task_group() as tasks:
         await tasks.start(server.run)
-        served = Served(server, directory / "worker.sock", posted)
+        served = Served(server, directory / "worker" / "worker.sock", posted)
         open_cycle(served, cycle=cycle, ranks=ranks)
         if expect:
             for local_rank in range(ranks):

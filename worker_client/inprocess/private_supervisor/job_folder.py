@@ -16,16 +16,17 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import cast
 
-from holdfast_wire.private_folder import ENDPOINT_FILE, LIFE_FILE, RANKS_FILE
+from holdfast_wire.private_folder import ADOPTED_PREFIX, ENDPOINT_FILE, LIFE_FILE, RANKS_FILE, STARTERS_LOCK
 
 from worker_client.endpoint import NO_PAGE_VARIABLE, Endpoint, NoEndpoint, from_environment
 from worker_client.inprocess.exception import InternalError
 
 CONNECT_TIMEOUT_S = 1.0
-LOCK_FILE = "inprocess.lock"  # one for all jobs of this user: a file of each job's own could never be removed safely
+LOCK_FILE = STARTERS_LOCK  # one for all jobs of this user: a file of each job's own could never be removed safely
 ENDPOINT_BYTES_MAX = 16 * 1024
 RANKS_BYTES_MAX = 1024 * 1024
-BASE = Path("/tmp")  # not TMPDIR: a socket's path is short, and all ranks must name the same one
+# Not TMPDIR: a socket's path is short, and all ranks must name the same one. The first that is ours and takes files.
+BASES = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
 RUN_ID_VARIABLES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
 JOB_VARIABLES = (
     *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", *RUN_ID_VARIABLES),
@@ -39,7 +40,21 @@ def job_folder(environment: Mapping[str, str]) -> Path:
     if not environment.get("MASTER_PORT"):
         told.append(f"pid={os.getpid()}")  # Without an address there is one rank, which is this process.
     key = hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
-    return private_folder(BASE / f"holdfast-{os.geteuid()}") / f"inprocess-{key}"
+    return _own_folder() / f"{ADOPTED_PREFIX}{key}"
+
+
+def _own_folder() -> Path:
+    """Raises InternalError, which says what is wrong with the first, where none can be used."""
+    faults: list[InternalError] = []
+    for base in BASES:
+        try:
+            path = private_folder(base / f"holdfast-{os.geteuid()}")
+            if os.access(path, os.W_OK | os.X_OK, effective_ids=True):
+                return path
+            faults.append(InternalError(f"cannot write to {path} for a private supervisor; check its file system"))
+        except InternalError as error:
+            faults.append(error)
+    raise faults[0]
 
 
 def private_folder(path: Path) -> Path:

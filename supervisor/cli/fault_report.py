@@ -1,0 +1,68 @@
+"""What do people get to read of a fault that nobody has thought of? One sentence, and a file with the rest."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import supervisor
+from supervisor.config.redaction import redacted
+from supervisor.edges.machine import closed_dir, user_dirs
+
+REPORTS_KEPT = 20
+FOLDER = "faults"
+
+
+def told(error: BaseException, arguments: Sequence[str]) -> str:
+    """The sentence. Writes the traceback to a file of the user's own."""
+    error = _alone(error)
+    what = f"cannot run holdfast {arguments[0]}" if arguments else "cannot run holdfast"
+    why = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+    path = _write(_report(error, arguments))
+    where = f"its traceback is in {path}" if path is not None else "no file could be written for its traceback"
+    return f"{what}: {why}; this is a fault of Holdfast or of this machine, please report it: {where}"
+
+
+def _alone(error: BaseException) -> BaseException:
+    """What a group of one holds."""
+    inner = cast("Sequence[BaseException]", getattr(error, "exceptions", ()))  # only groups have it
+    return _alone(inner[0]) if len(inner) == 1 else error
+
+
+def _report(error: BaseException, arguments: Sequence[str]) -> str:
+    lines = [
+        f"holdfast {supervisor.__version__}, Python {sys.version.split()[0]}, {' '.join(os.uname())}",
+        f"arguments: {' '.join(redacted(arguments))}",
+        "",
+        *traceback.format_exception(error),
+    ]
+    return "\n".join(lines)
+
+
+def _write(text: str) -> Path | None:
+    for own in user_dirs.own_dirs():
+        folder = own / FOLDER
+        try:
+            for place in (own, folder):
+                closed_dir.make(place)
+                if closed_dir.fault_of(place):
+                    raise PermissionError(str(place))
+            path = folder / f"{os.getpid()}-{os.urandom(4).hex()}.txt"
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
+            _keep_newest(folder)
+        except OSError:
+            continue
+        return path
+    return None
+
+
+def _keep_newest(folder: Path) -> None:
+    found = sorted(folder.glob("*.txt"), key=lambda path: path.stat().st_mtime_ns)
+    for path in found[:-REPORTS_KEPT]:
+        path.unlink(missing_ok=True)
