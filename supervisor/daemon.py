@@ -35,7 +35,7 @@ from supervisor.edges.machine.log_retention import QUIET_S, LogRetention
 from supervisor.edges.machine.open_files import RaisedLimit
 from supervisor.edges.machine.supervisor_log import SupervisorLog
 from supervisor.edges.machine.token_files import TokenFiles
-from supervisor.edges.operators.control_gate import ControlGate
+from supervisor.edges.operators.control_gate import NODE_CONNECTIONS_MAX, ControlGate
 from supervisor.edges.peers.local_peers import LocalPeers
 from supervisor.edges.workers.adopted_ranks import AdoptedRanks
 from supervisor.edges.workers.adopted_record import AdoptedRecord
@@ -336,14 +336,19 @@ async def serve_node(settings: DaemonSettings) -> int:
         )
     async with open_supervisor(place) as running:
         running.journal.start()
-        serve_api = partial(
-            control_api.run,
-            running.desk,
-            running.journal,
+
+        async def start_api(path: Path, tasks: TaskGroup) -> None:
+            await tasks.start(
+                partial(control_api.run, running.desk, running.journal, socket_path=path, listener=listener)
+            )
+
+        gate = ControlGate(
             socket_path=place.control_socket,
-            listener=listener,
+            start_server=start_api,
+            eager=True,
+            connections_max=NODE_CONNECTIONS_MAX,
         )
-        await running.tasks.start(serve_api)
+        await running.tasks.start(gate.run)
 
         def on_signal(number: int) -> None:
             del number

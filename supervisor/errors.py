@@ -35,6 +35,13 @@ class InvalidRequestError(HoldfastError):
     exit_code = 2
 
 
+class NotPermittedError(HoldfastError):
+    """The caller is not the user whom the supervisor serves."""
+
+    reason = "NOT_PERMITTED"
+    exit_code = 1
+
+
 class NotNowError(HoldfastError):
     """The state of job or node forbids it: the job has ended, the node is cordoned."""
 

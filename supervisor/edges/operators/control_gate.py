@@ -1,7 +1,9 @@
-"""How a private supervisor answers on control.sock without paying for gRPC until somebody asks.
+"""Who may call on control.sock, and how does a private supervisor answer there without gRPC until it is asked?
 
-gRPC costs 30 MiB and a fifth of a second of CPU; most private runs are never asked anything. The gate listens with a
-plain socket, starts the real server behind a second one at the first connection, and passes bytes from then on.
+The gate listens with a plain socket and asks the kernel who connects: gRPC can't tell. Our own user and root get
+through to the real server behind a second socket, which has no name in any folder; the others hear why not.
+gRPC costs 30 MiB and a fifth of a second of CPU, and most private runs are never asked anything: there the server
+starts at the first connection.
 """
 
 from __future__ import annotations
@@ -17,11 +19,15 @@ from pathlib import Path
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from supervisor.edges.machine import socket_claim
+from supervisor.edges.machine import socket_claim, socket_dir
+from supervisor.edges.machine.peer_credentials import Peer
+from supervisor.edges.operators.refused_peer import refuse
+from supervisor.errors import NotPermittedError
 
 PASSED_BYTES_MAX = 64 * 1024  # held of one connection and direction
-CONNECTIONS_MAX = 32
-INNER_NAME = "control.inner.sock"
+CONNECTIONS_MAX = 32  # of a private supervisor
+NODE_CONNECTIONS_MAX = 1_024  # of a node's: a `holdfast run` keeps one for as long as its job runs
+STRANGERS_MAX = 8  # that are being refused; more are closed at once
 SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # they pass, and must not end a job
 SHORTAGE_PAUSE_S = 0.25
 LAST_ANSWERS_S = 2.0  # at the end the server's last words are still passed on, for so long at most
@@ -33,24 +39,36 @@ StartServer = Callable[[Path, TaskGroup], Awaitable[None]]  # returns once the s
 
 
 class ControlGate:
-    """Listens on `socket_path`; `start_server` is awaited once, at the first connection."""
+    """Listens on `socket_path`; `start_server` is awaited once, at the first connection or, if `eager`, before it."""
 
-    def __init__(self, *, socket_path: Path, start_server: StartServer) -> None:
+    def __init__(
+        self,
+        *,
+        socket_path: Path,
+        start_server: StartServer,
+        eager: bool = False,
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
         self._socket_path = socket_path
-        self._inner_path = socket_path.with_name(INNER_NAME)
+        self._inner_path = socket_path.with_name(socket_dir.INNER_CONTROL_SOCKET)
+        self._inner = -1  # the inner socket's file, open by number only, once it has lost its name
+        self._eager = eager
+        self._strangers = 0
         self._start_server = start_server
         self._starting = anyio.Lock()
         self._started = False
         self._shortage_told = False
         self._connections: set[anyio.CancelScope] = set()
         self._is_ending = False
-        self._limit = anyio.Semaphore(CONNECTIONS_MAX)
+        self._limit = anyio.Semaphore(connections_max)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled; the sockets' files go with it. Raises ConfigurationError where the path can't be served."""
         try:
             with socket_claim.bind(self._socket_path) as listener:
                 async with anyio.create_task_group() as tasks:
+                    if self._eager:
+                        await self._start(tasks)
                     task_status.started()
                     try:
                         while True:
@@ -61,6 +79,9 @@ class ControlGate:
         finally:
             for path in (self._socket_path, self._inner_path):
                 path.unlink(missing_ok=True)
+            if self._inner >= 0:
+                os.close(self._inner)
+                self._inner = -1
 
     def _end_connections(self) -> None:
         """The server, which ends at the same time, tells its clients how it ends; then they have to go."""
@@ -88,9 +109,38 @@ class ControlGate:
     async def _serve(self, client: socket.socket, tasks: TaskGroup) -> None:
         try:
             with client:
-                await self._pass_on(client, tasks)
+                stranger = _stranger(client)
+                if stranger is None:
+                    await self._pass_on(client, tasks)
+                else:
+                    await self._refuse(client, stranger)
         finally:
             self._limit.release()
+
+    async def _refuse(self, client: socket.socket, stranger: NotPermittedError) -> None:
+        if self._strangers >= STRANGERS_MAX:
+            return
+        self._strangers += 1
+        try:
+            await refuse(client, stranger)
+        finally:
+            self._strangers -= 1
+
+    async def _start(self, tasks: TaskGroup) -> None:
+        """Takes the inner socket out of sight once the server has it: who got past the directory stays outside."""
+        await self._start_server(self._inner_path, tasks)
+        self._started = True
+        try:
+            self._inner = os.open(self._inner_path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                probe.connect(self._inner_address)
+            self._inner_path.unlink()
+        except OSError as error:  # without /proc: its directory still is closed to others
+            _log.debug("%s keeps its name: %s", self._inner_path, error)
+
+    @property
+    def _inner_address(self) -> str:
+        return str(self._inner_path) if self._inner < 0 else f"/proc/self/fd/{self._inner}"
 
     def _tell_shortage(self, why: str) -> None:
         """Once: a peer that asks again and again must not fill the terminal."""
@@ -105,15 +155,14 @@ class ControlGate:
                     self._tell_shortage(f"fewer than {SERVER_DESCRIPTORS} descriptors are left")
                     return
                 try:
-                    await self._start_server(self._inner_path, tasks)
+                    await self._start(tasks)
                 except Exception:  # noqa: BLE001 - whatever keeps gRPC from starting must not end a job that trains well
                     _log.exception("cannot answer on %s: the control API did not start", self._socket_path)
                     return
-                self._started = True
         with contextlib.ExitStack() as closing:
             try:
                 inner = closing.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
-                inner.connect(str(self._inner_path))
+                inner.connect(self._inner_address)
             except OSError:
                 return  # The server is closing, or no descriptor is left; the client sees the end of its connection.
             if not self._is_ending:
@@ -128,6 +177,20 @@ class ControlGate:
                 if self._is_ending:
                     pair.cancel_scope.cancel()
         self._connections.discard(scope)
+
+
+def _stranger(client: socket.socket) -> NotPermittedError | None:
+    """Why the peer may not call; None for our own user and root."""
+    try:
+        peer = Peer.of(client)
+    except OSError as error:
+        return NotPermittedError(f"cannot answer: the kernel does not say who asks: {error.strerror or error}")
+    if peer.is_this_user:
+        return None
+    return NotPermittedError(
+        f"cannot answer user id {peer.uid}: this supervisor answers user id {os.geteuid()} and root alone; "
+        "ask as that user, or use a supervisor of your own"
+    )
 
 
 def _has_descriptors(count: int) -> bool:

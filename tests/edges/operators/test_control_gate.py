@@ -13,7 +13,7 @@ import pytest
 from anyio.abc import TaskGroup
 
 from supervisor.edges.operators import control_gate
-from supervisor.edges.operators.control_gate import INNER_NAME, SERVER_DESCRIPTORS, ControlGate
+from supervisor.edges.operators.control_gate import SERVER_DESCRIPTORS, ControlGate
 
 
 class EchoServer:
@@ -135,12 +135,17 @@ async def test_without_descriptors_the_gate_waits_and_the_job_lives(tmp_path: Pa
 async def test_the_servers_last_words_reach_who_waits_for_them(tmp_path: Path) -> None:
     """The gate and the server are cancelled in the same moment."""
     path = tmp_path / "control.sock"
+    accepted = anyio.Event()
 
     async def start(inner_path: Path, tasks: TaskGroup) -> None:
         listener = await anyio.create_unix_listener(inner_path)
 
         async def serve() -> None:
-            async with listener, await listener.accept() as client:
+            async with listener:
+                await (await listener.accept()).aclose()  # the gate's own trial
+                client = await listener.accept()
+            async with client:
+                accepted.set()
                 try:
                     await anyio.sleep_forever()
                 finally:
@@ -155,8 +160,7 @@ async def test_the_servers_last_words_reach_who_waits_for_them(tmp_path: Path) -
         await tasks.start(ControlGate(socket_path=path, start_server=start).run)
         client = await anyio.connect_unix(path)
         await client.send(b"?")
-        while not (tmp_path / INNER_NAME).exists():
-            await anyio.lowlevel.checkpoint()
+        await accepted.wait()
         for _ in range(20):
             await anyio.lowlevel.checkpoint()
 
@@ -190,7 +194,7 @@ async def test_a_client_that_never_leaves_holds_the_end_up_for_a_bounded_time(
             client = socket.socket(socket.AF_UNIX)
             client.connect(str(path))
             kept.append(client)
-            while len(kept) < 2 or not (tmp_path / INNER_NAME).exists():
+            while len(kept) < 2 or (tmp_path / "control.inner.sock").exists():
                 await anyio.lowlevel.checkpoint()
             for _ in range(20):
                 await anyio.lowlevel.checkpoint()

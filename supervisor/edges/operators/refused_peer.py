@@ -1,0 +1,122 @@
+"""What does a peer hear that may not call? A gRPC refusal with its sentence, without a gRPC server.
+
+The few frames of HTTP/2 that this takes are spoken here: a stranger must not be able to start the server behind the
+gate, nor get one byte through to it.
+"""
+
+from __future__ import annotations
+
+import base64
+import socket
+
+import anyio
+
+from supervisor.errors import NotPermittedError
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+TIMEOUT_S = 5.0
+FRAME_BYTES_MAX = 16_384  # what HTTP/2 allows unless it is raised
+BYTES_MAX = 256 * 1024  # heard of one peer
+PERMISSION_DENIED = 7
+_HEADERS, _SETTINGS, _PING = 1, 4, 6
+_ACK, _END_STREAM, _END_HEADERS = 1, 1, 4
+
+
+async def refuse(client: socket.socket, refusal: NotPermittedError) -> None:
+    """Answers each of its calls with `refusal`, for TIMEOUT_S at most. Never raises for what it sends."""
+    with anyio.move_on_after(TIMEOUT_S):
+        waiting = b""
+        heard = 0
+        preface_is_due = True
+        await _send(client, _frame(_SETTINGS, 0, 0, b""))
+        while heard < BYTES_MAX and (data := await _receive(client)):
+            heard += len(data)
+            waiting += data
+            if preface_is_due:
+                if len(waiting) < len(PREFACE):
+                    continue
+                if not waiting.startswith(PREFACE):
+                    return
+                waiting = waiting[len(PREFACE) :]
+                preface_is_due = False
+            answers, waiting = _answer(waiting, refusal)
+            if len(waiting) > FRAME_BYTES_MAX + 9 or not await _send(client, answers):
+                return
+
+
+def _answer(data: bytes, refusal: NotPermittedError) -> tuple[bytes, bytes]:
+    """What the whole frames in `data` are answered with, and the rest."""
+    answers = b""
+    while len(data) >= 9:
+        length = int.from_bytes(data[:3])
+        if len(data) < 9 + length:
+            break
+        kind, flags, stream = data[3], data[4], int.from_bytes(data[5:9]) & 0x7FFFFFFF
+        payload, data = data[9 : 9 + length], data[9 + length :]
+        if kind == _SETTINGS and not flags & _ACK:
+            answers += _frame(_SETTINGS, _ACK, 0, b"")
+        elif kind == _PING and not flags & _ACK:
+            answers += _frame(_PING, _ACK, 0, payload)
+        elif kind == _HEADERS:
+            answers += _frame(_HEADERS, _END_STREAM | _END_HEADERS, stream, _trailers(refusal))
+    return answers, data
+
+
+def _trailers(refusal: NotPermittedError) -> bytes:
+    from supervisor.edges.operators.control_codec import refusal_to_wire  # Late: strangers are rare.
+
+    detail = base64.b64encode(refusal_to_wire(refusal)).rstrip(b"=")
+    text = "".join(each if " " <= each <= "~" and each != "%" else _percent(each) for each in str(refusal))
+    headers = {
+        b"content-type": b"application/grpc",
+        b"grpc-status": str(PERMISSION_DENIED).encode(),
+        b"grpc-message": text.encode(),
+        b"grpc-status-details-bin": detail,
+    }
+    block = b"\x88"  # :status 200, by its number in the static table
+    for name, value in headers.items():
+        block += b"\x00" + _length(len(name)) + name + _length(len(value)) + value  # literal, never indexed or packed
+    return block
+
+
+def _percent(letter: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in letter.encode(errors="replace"))
+
+
+def _length(number: int) -> bytes:
+    """An integer with a prefix of seven bits, as HPACK has it."""
+    if number < 127:
+        return bytes([number])
+    number -= 127
+    out = bytearray([127])
+    while number >= 128:
+        out.append(number % 128 + 128)
+        number //= 128
+    out.append(number)
+    return bytes(out)
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
+
+
+async def _receive(client: socket.socket) -> bytes:
+    while True:
+        await anyio.wait_readable(client)
+        try:
+            return client.recv(FRAME_BYTES_MAX)
+        except (BlockingIOError, InterruptedError):
+            continue
+        except OSError:
+            return b""
+
+
+async def _send(client: socket.socket, data: bytes) -> bool:
+    while data:
+        try:
+            data = data[client.send(data) :]
+        except (BlockingIOError, InterruptedError):
+            await anyio.wait_writable(client)
+        except OSError:
+            return False
+    return True

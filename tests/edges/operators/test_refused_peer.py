@@ -1,0 +1,58 @@
+"""Another user's call is refused by gRPC's own code with a sentence, and never reaches the server behind the gate."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.abc import TaskGroup
+
+from supervisor.edges.operators.control_gate import ControlGate
+
+STRANGER = 4321
+CALL = """
+import os, sys, grpc
+from pathlib import Path
+from supervisor.edges.operators.control_client import ControlClient
+from supervisor.errors import HoldfastError
+os.setuid(int(sys.argv[2]))
+with ControlClient(Path(sys.argv[1])) as client:
+    for _ in range(2):
+        try:
+            client.nodes()
+        except HoldfastError as error:
+            print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
+async def test_another_user_is_refused_with_a_sentence_and_the_server_never_starts() -> None:
+    started: list[Path] = []
+
+    async def start(path: Path, tasks: TaskGroup) -> None:
+        started.append(path)
+
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        path = Path(name) / "control.sock"
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(ControlGate(socket_path=path, start_server=start).run)
+            path.chmod(0o666)  # whatever let him come so far
+            command = [sys.executable, "-c", CALL, str(path), str(STRANGER)]
+            done = await anyio.run_process(command, stderr=subprocess.STDOUT, check=False)
+            tasks.cancel_scope.cancel()
+    lines = done.stdout.decode().splitlines()
+    assert (
+        lines
+        == [
+            f"NotPermittedError cannot answer user id {STRANGER}: this supervisor answers user id 0 and root alone; "
+            "ask as that user, or use a supervisor of your own"
+        ]
+        * 2
+    )
+    assert started == []
