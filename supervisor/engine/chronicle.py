@@ -33,10 +33,11 @@ FAULTS = frozenset(
 )  # fmt: skip
 
 _log = logging.getLogger("holdfast.jobs")
+_engine_log = logging.getLogger("holdfast")
 
 
 class Chronicle:
-    """Numbers every event of every job and hands it on. Never blocks."""
+    """Numbers every event of every job and hands it on. Neither blocks nor raises."""
 
     def __init__(self, *, journal: Journal, clock: Clock, node_name: str) -> None:
         self._journal = journal
@@ -52,7 +53,10 @@ class Chronicle:
 
     def publish(self, job: JobRecord, event: JobEvent) -> None:
         recorded = job.record(event, node=self._node_name, at_ns=self._clock.unix_ns())
-        self._journal.record(recorded)
+        try:
+            self._journal.record(recorded)
+        except Exception as error:  # noqa: BLE001 - the bulkhead: what can't be written down has happened all the same
+            _engine_log.error("cannot record %s of job %s", recorded.kind, recorded.job_id, exc_info=error)
         self.changed(job)
         _log.log(
             logging.DEBUG if _is_told_already(job, recorded) else _level(recorded.kind),
@@ -77,11 +81,15 @@ class Chronicle:
         self._changed[job.spec.job_id] = job
 
     def settle(self) -> None:
-        """Saves the reports of the jobs to which something happened."""
+        """Saves the reports of the jobs to which something happened. Never raises."""
         changed, self._changed = self._changed, {}
-        if self._report is not None:
-            for job in changed.values():
+        if self._report is None:
+            return
+        for job_id, job in changed.items():
+            try:
                 self._journal.save(self._report(job))
+            except Exception as error:  # noqa: BLE001 - the bulkhead: one job's report must not end the others
+                _engine_log.error("cannot save the report of job %s", job_id, exc_info=error)
 
     def close(self, job_id: str) -> None:
         """The job's last event was published: its watchers come to their end."""

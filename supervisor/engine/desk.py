@@ -105,12 +105,14 @@ class Desk:
         job = self._jobs[job_id]
         job.ended_at_ns = self._clock.unix_ns()
         job.forget_environment()
-        self._claims.release(job_id)
-        self._chronicle.changed(job)
-        self._chronicle.settle()
-        self._chronicle.close(job_id)
-        self._engine.forget(job_id)
-        self._ended[job_id].set()
+        try:
+            self._claims.release(job_id)
+        finally:
+            self._chronicle.changed(job)
+            self._chronicle.settle()
+            self._chronicle.close(job_id)
+            self._engine.forget(job_id)
+            self._ended[job_id].set()
 
     def jobs(self) -> Sequence[JobReport]:
         return [self.report(job) for job in reversed(self._jobs.values())]

@@ -34,7 +34,11 @@ _log = logging.getLogger("holdfast")
 
 def failure_text(action: node_messages.Action, error: Exception) -> str:
     """The sentence for people; a defect of ours is logged with its traceback."""
-    purpose = _PURPOSE[type(action)]
+    return failure_sentence(_PURPOSE[type(action)], action.job_id, error)
+
+
+def failure_sentence(purpose: str, job_id: str, error: Exception) -> str:
+    """The same for anything else that is done for a job. `purpose` completes "cannot …"."""
     match error:
         case HoldfastError():
             return str(error)
@@ -43,6 +47,6 @@ def failure_text(action: node_messages.Action, error: Exception) -> str:
             why = error.strerror or str(error)
             return f"cannot {purpose}: {why}{where}; check space, permissions and limits there"
         case _:
-            _log.error("cannot %s of job %s", purpose, action.job_id, exc_info=error)
+            _log.error("cannot %s of job %s", purpose, job_id, exc_info=error)
             what = f"{type(error).__name__}: {error}"
             return f"cannot {purpose}: {what}; this is a defect of Holdfast, its log has the traceback"

@@ -46,6 +46,8 @@ class JobRecord(msgspec.Struct):
     log_dir: str  # of this run alone
     shown_command: tuple[str, ...] = ()  # without its secrets
     spawner: Spawner | None = None
+    spawner_number: int = 0  # of the newest spawner, which may still be on its way
+    spawner_doom: str = ""  # why the newest spawner is killed, if it was not there yet when that was decided
     spawner_reason: str = ""  # how workers are started and why
     running: CycleRecord | None = None  # the newest cycle of which workers were ordered here
     pids: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # local rank -> pid, of that cycle
@@ -78,6 +80,11 @@ class JobRecord(msgspec.Struct):
     def forget_environment(self) -> None:
         """Environment values are needed while a spawner may have to be started again, no longer."""
         self.environment = {}
+
+    def begin_spawner(self, number: int) -> None:
+        self.spawner = None
+        self.spawner_number = number
+        self.spawner_doom = ""
 
     @property
     def cycle(self) -> int:

@@ -129,17 +129,17 @@ class Engine:
             state = coordinator.initial_state(job_id)
         try:
             state, actions = coordinator.step(state, report, now_s=self._clock.now_s(), jitter=self._jitter())
+            self.coordinators[job_id] = state
+            for action in actions:
+                match action:
+                    case cluster_messages.Send():
+                        self._performer.send(job_id, action)
+                    case cluster_messages.Publish():
+                        self._performer.publish(job_id, action)
         except Exception as error:  # noqa: BLE001 - the bulkhead: a defect ends the job in which it is met, and no other
             self.coordinators.pop(job_id, None)
             self.handle(node_messages.JobAbandoned(job_id, defect_sentence(error)))
             return
-        self.coordinators[job_id] = state
-        for action in actions:
-            match action:
-                case cluster_messages.Send():
-                    self._performer.send(job_id, action)
-                case cluster_messages.Publish():
-                    self._performer.publish(job_id, action)
         self._forget_what_is_over(job_id)
 
     def forget(self, job_id: str) -> None:

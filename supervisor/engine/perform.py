@@ -18,7 +18,7 @@ from supervisor.core.facts import Evidence
 from supervisor.core.node import failed_actions, node
 from supervisor.core.node import messages as node_messages
 from supervisor.engine.chronicle import Chronicle
-from supervisor.engine.failure_text import failure_text
+from supervisor.engine.failure_text import failure_sentence, failure_text
 from supervisor.engine.job_book import CycleRecord, JobRecord
 from supervisor.engine.loop import Engine
 from supervisor.engine.report_queue import ReportQueue
@@ -98,7 +98,10 @@ class EnginePerformer:
         self, job: JobRecord, action: node_messages.Action, error: Exception
     ) -> tuple[node_messages.Event, ...]:
         reason = failure_text(action, error)
-        return failed_actions.events_of(action, reason, local_world_size=job.spec.local_world_size)
+        events = failed_actions.events_of(action, reason, local_world_size=job.spec.local_world_size)
+        if not events:
+            _log.warning("job %s: %s", action.job_id, reason)
+        return events
 
     def _attempt(self, job: JobRecord, action: node_messages.Action, work: Callable[[], Awaitable[None]]) -> None:
         """In a task of its own, behind the same bulkhead."""
@@ -117,6 +120,7 @@ class EnginePerformer:
     def _carry_out(self, job: JobRecord, action: node_messages.Action) -> tuple[node_messages.Event, ...]:
         match action:
             case node_messages.StartSpawner(number=number):
+                job.begin_spawner(number)
                 self._attempt(job, action, lambda: self._keep_spawner(job, number))
             case (
                 node_messages.PrepareStore() | node_messages.ForkAhead() | node_messages.SignalWorkers()
@@ -158,6 +162,8 @@ class EnginePerformer:
         """A lost spawner has been or will be reported; what it can't hear any more needs no answer."""
         spawner, spec = job.spawner, job.spec
         if spawner is None:
+            if isinstance(action, node_messages.KillSpawner):
+                job.spawner_doom = action.reason  # It may be on its way.
             return
         match action:
             case node_messages.PrepareStore(cycle=cycle):
@@ -171,7 +177,7 @@ class EnginePerformer:
             case node_messages.EndSpawner():
                 spawner.send(link.End())
             case node_messages.KillSpawner(reason=reason):
-                spawner.kill(f"{reason}; {spawner.whereabouts()}")
+                spawner.kill(f"{reason}; {_whereabouts(spawner)}")
 
     def _reports_of(self, job: JobRecord) -> ReportQueue:
         job_id, path = job.spec.job_id, job.spec.checkpoint_iteration_file
@@ -225,28 +231,49 @@ class EnginePerformer:
     def _close_cycle(self, job: JobRecord) -> None:
         """Nobody speaks for its ranks any more."""
         if job.running is not None:
-            self._edges.workers.close_cycle(job.spec.job_id, job.cycle)
-            self._edges.tokens.withdraw(job.spec.job_id, job.cycle)
+            try:
+                self._edges.workers.close_cycle(job.spec.job_id, job.cycle)
+            finally:
+                self._edges.tokens.withdraw(job.spec.job_id, job.cycle)
 
     async def _keep_spawner(self, job: JobRecord, number: int) -> None:
         reports = SpawnerReports(job, number, workers=self._edges.workers, chronicle=self._chronicle)
         job_id = job.spec.job_id
 
+        def is_newest() -> bool:
+            """A spawner that could not be killed in time is given up, and may return when the next one works."""
+            return self._jobs.get(job_id) is job and job.spawner_number == number
+
         def on_started(spawner: Spawner) -> None:
-            job.spawner = spawner
+            if is_newest():
+                job.spawner = spawner
+            if job.spawner_doom or not is_newest():
+                spawner.kill(job.spawner_doom or "another spawner has taken its place")
 
         def on_message(message: link.FromSpawner) -> None:
-            for event in reports.read(message):
+            if not is_newest():
+                return
+            try:
+                events = tuple(reports.read(message))
+            except Exception as error:  # noqa: BLE001 - the bulkhead: what was not understood, the job must not wait for
+                reason = failure_sentence(f"take in {type(message).__name__} from the spawner", job_id, error)
+                events = (node_messages.SpawnerBroken(job_id, reason),)
+            for event in events:
                 self._engine.post(event)
 
         def on_end_seen(cycle: int, local_rank: int) -> None:
-            self._engine.post(node_messages.WorkerEndSeen(job_id, cycle, local_rank))
+            if is_newest():
+                self._engine.post(node_messages.WorkerEndSeen(job_id, cycle, local_rank))
 
-        reason = await self._edges.spawners.keep(
-            job.spec, job.environment, on_started=on_started, on_message=on_message, on_end_seen=on_end_seen
-        )
-        job.spawner = None
-        self._engine.post(node_messages.SpawnerLost(job_id, number, reason))
+        try:
+            reason = await self._edges.spawners.keep(
+                job.spec, job.environment, on_started=on_started, on_message=on_message, on_end_seen=on_end_seen
+            )
+        finally:
+            if job.spawner_number == number:
+                job.spawner = None
+        if is_newest():
+            self._engine.post(node_messages.SpawnerLost(job_id, number, reason))
 
     def _finish(self, job: JobRecord, action: node_messages.FinishJob) -> None:
         job.verdict = action.verdict
@@ -283,6 +310,14 @@ class EnginePerformer:
             )
 
         return await self._edges.stacks.collect(pids, ask=ask, budget_s=budget_s, accused=accused)
+
+
+def _whereabouts(spawner: Spawner) -> str:
+    """That it can't be said must not keep anybody from killing it."""
+    try:
+        return spawner.whereabouts()
+    except Exception as error:  # noqa: BLE001 - said instead of what it hides
+        return f"what it does can't be said ({error})"
 
 
 def _nobody(job_id: str) -> None:

@@ -17,6 +17,7 @@ from supervisor.core.node.messages import (
     EvidenceCollected,
     FinishJob,
     ForkAhead,
+    JobAbandoned,
     KillSpawner,
     KillTree,
     PrepareStore,
@@ -52,7 +53,9 @@ def events_of(action: Action, reason: str, *, local_world_size: int) -> tuple[Ev
             return (SpawnerBroken(job_id, reason),)
         case CollectEvidence(cycle=cycle):
             return (EvidenceCollected(job_id, cycle, Evidence(notes=(reason,))),)
-        case ForkAhead() | KillSpawner() | ReadProgress() | Publish() | TellCoordinator() | FinishJob():
+        case TellCoordinator():
+            return (JobAbandoned(job_id, reason),)  # What was not reported, the coordinator would wait for.
+        case ForkAhead() | KillSpawner() | ReadProgress() | Publish() | FinishJob():
             # Nothing was lost, or a deadline of another machine goes on without it.
             return ()
         case _:

@@ -12,6 +12,7 @@ import msgspec
 
 from supervisor.core import job_phases
 from supervisor.core import workers as group_messages
+from supervisor.core.cluster.messages import NodeFailed, NodeStopped, VerdictTaken
 from supervisor.core.defects import defect_sentence
 from supervisor.core.facts import JobEvent, JobRules, JobState, JobView, RankView, Verdict
 from supervisor.core.node import (
@@ -46,6 +47,7 @@ from supervisor.core.node.messages import (
     SpawnFailed,
     StoreFailed,
     StoreReady,
+    TellCoordinator,
     WorkerEndSeen,
     WorkerExited,
     WorkersEmptied,
@@ -142,14 +144,18 @@ def _fold(
 
 
 def _abandon(state: State, job_id: str, reason: str) -> tuple[State, tuple[Action, ...]]:
+    """Ends the job here at once. Its coordinator, if that still works, ends it on all other nodes."""
     machines = state.jobs.get(job_id)
     if machines is None or isinstance(machines.job.phase, job_phases.Ended):
         return state, ()
     verdict = Verdict(JobState.FAILED, 1, reason)
     life = msgspec.structs.replace(machines.job, phase=job_phases.Ended(verdict), reason=reason)
     ended = JobMachines(life, worker_group.initial_state(), hang_response.initial_state())
+    failed = NodeFailed(state.node, life.cycle, reason, restart_allowed=False)
+    told = (failed, NodeStopped(state.node, all_succeeded=False), VerdictTaken(state.node))
     return _with(state, job_id, ended), (
         Publish(job_id, JobEvent("job_failed", reason, max(life.cycle, 0))),
+        *(TellCoordinator(job_id, report) for report in told),
         KillSpawner(job_id, reason),
         FinishJob(job_id, verdict),
     )

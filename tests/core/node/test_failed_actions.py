@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.core.cluster.messages import StopAsked
 from supervisor.core.facts import Assignment, Evidence, JobEvent, JobState, Verdict
 from supervisor.core.node import messages
 from supervisor.core.node.failed_actions import events_of
@@ -28,6 +29,7 @@ FULL = "cannot write /logs: no space left on device"
             messages.CollectEvidence(JOB, 2, 0.25),
             [messages.EvidenceCollected(JOB, 2, Evidence(notes=(FULL,)))],
         ),
+        (messages.TellCoordinator(JOB, StopAsked("x", 0)), [messages.JobAbandoned(JOB, FULL)]),
         (messages.Publish(JOB, JobEvent("x", "y")), []),
         (messages.FinishJob(JOB, Verdict(JobState.FAILED, 1, "x")), []),
     ],

@@ -7,6 +7,7 @@ import signal as signals
 import pytest
 
 from supervisor.core import orders
+from supervisor.core.cluster import messages as cluster
 from supervisor.core.facts import HangLimits, JobRules, JobState, Progress, Verdict
 from supervisor.core.node import messages, node
 from tests.core.one_node import JOB, NOW, OneNode, rules, running
@@ -102,7 +103,10 @@ def test_a_defect_in_one_job_ends_that_job_and_no_other(monkeypatch: pytest.Monk
     with monkeypatch.context() as patched:
         patched.setattr(node.job, "step", broken)
         state, actions = node.step(state, messages.SpawnerReady("x", 1), now_s=1.0)
-    assert [type(action) for action in actions] == [messages.Publish, messages.KillSpawner, messages.FinishJob]
+    told = [action.report for action in actions if isinstance(action, messages.TellCoordinator)]
+    assert [type(report) for report in told] == [cluster.NodeFailed, cluster.NodeStopped, cluster.VerdictTaken]
+    others = [type(action) for action in actions if not isinstance(action, messages.TellCoordinator)]
+    assert others == [messages.Publish, messages.KillSpawner, messages.FinishJob]
     assert {action.job_id for action in actions} == {"x"}
     view = node.view(state, "x")
     assert view is not None

@@ -1,0 +1,52 @@
+"""What the record of one run keeps from one cycle, and one spawner, to the next."""
+
+from supervisor.config import JobSpec
+from supervisor.core.facts import Assignment, JobEvent
+from supervisor.engine.job_book import CycleRecord, JobRecord
+from tests.engine.world import ObedientSpawner
+
+
+def record() -> JobRecord:
+    return JobRecord(JobSpec("j", ("t.py", "--token=s3cret")), {"A": "secret"}, 5, "/logs/j/run")
+
+
+def cycle(number: int, *, first_rank: int = 0) -> CycleRecord:
+    return CycleRecord(Assignment(number, first_rank=first_rank), 7, "/tokens/j", "h", 1)
+
+
+def test_before_the_first_cycle_nothing_runs() -> None:
+    job = record()
+    assert (job.cycle, job.first_rank, job.runs(0)) == (0, 0, False)
+
+
+def test_a_new_cycle_begins_without_the_processes_of_the_last() -> None:
+    job = record()
+    job.begin_cycle(cycle(0))
+    job.pids[0] = 1000
+    job.error_files[0] = "/logs/error.json"
+    job.begin_cycle(cycle(1, first_rank=4))
+    assert (job.pids, job.error_files) == ({}, {})
+    assert (job.cycle, job.first_rank, job.runs(0), job.runs(1)) == (1, 4, False, True)
+
+
+def test_a_new_spawner_begins_without_what_was_said_of_the_last() -> None:
+    job = record()
+    job.begin_spawner(1)
+    job.spawner, job.spawner_doom = ObedientSpawner(lambda _: None), "it was too slow"
+    job.begin_spawner(2)
+    assert (job.spawner, job.spawner_number, job.spawner_doom) == (None, 2, "")
+
+
+def test_events_are_numbered_without_gaps() -> None:
+    job = record()
+    events = [job.record(JobEvent(kind, "because"), node="n0", at_ns=9) for kind in ("a", "b", "c")]
+    assert [(each.sequence, each.kind, each.job_id, each.node) for each in events] == [
+        (1, "a", "j", "n0"), (2, "b", "j", "n0"), (3, "c", "j", "n0"),
+    ]  # fmt: skip
+
+
+def test_secrets_are_forgotten_and_never_shown() -> None:
+    job = record()
+    assert job.shown_command == ("t.py", "--token=***")
+    job.forget_environment()
+    assert job.environment == {}

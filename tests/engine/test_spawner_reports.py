@@ -1,0 +1,91 @@
+"""Each message of a spawner, the event that follows from it, and what the record then knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from holdfast_wire import spawner_link as link
+
+from supervisor.config import JobSpec
+from supervisor.core.facts import Assignment
+from supervisor.core.node import messages as node_messages
+from supervisor.engine.chronicle import Chronicle
+from supervisor.engine.job_book import CycleRecord, JobRecord
+from supervisor.engine.spawner_reports import SpawnerReports
+from tests.engine.world import FakeFiles, FakeJournal, FakeWorkers, SetClock
+
+
+class Desk:
+    """A job whose cycle 2 runs from rank 4 on, and its third spawner's reports."""
+
+    def __init__(self) -> None:
+        self.job = JobRecord(JobSpec("j", ("t.py",), local_world_size=2), {}, 5, "/logs")
+        self.job.begin_cycle(CycleRecord(Assignment(2, first_rank=4), 7, "/tokens/j", "h", 1))
+        self.job.error_files = {0: "/logs/rank_4/error.json", 1: "/logs/rank_5/error.json"}
+        self.files, self.workers, self.journal = FakeFiles(), FakeWorkers(), FakeJournal()
+        chronicle = Chronicle(journal=self.journal, clock=SetClock(), node_name="n0")
+        self.reports = SpawnerReports(self.job, 3, files=self.files, workers=self.workers, chronicle=chronicle)
+
+    def read(self, message: link.FromSpawner) -> list[node_messages.Event]:
+        return list(self.reports.read(message))
+
+
+def exited(cycle: int, local_rank: int, code: int | None, signal: int | None = None) -> link.Exited:
+    return link.Exited(cycle, local_rank, 1000, code, signal, False, True, 2_000_000_000)
+
+
+@pytest.mark.parametrize(("method", "starts_workers"), [("fork", True), ("exec", True), ("adopt", False)])
+def test_a_spawner_is_ready_under_its_own_number(method: str, starts_workers: bool) -> None:
+    desk = Desk()
+    ready = link.Ready(77, 1, "3.11", method, "it is a test", (), "")
+    assert desk.read(ready) == [node_messages.SpawnerReady("j", 3, starts_workers=starts_workers)]
+    assert desk.job.spawner_reason == "it is a test"
+    assert desk.journal.kinds() == ["spawner_ready"]
+
+
+def test_stores_come_and_go() -> None:
+    desk = Desk()
+    assert desk.read(link.StoreReady(2, "h", 9)) == [node_messages.StoreReady("j", 2, "h", 9)]
+    assert desk.read(link.StoreFailed(3, "no port")) == [node_messages.StoreFailed("j", 3, "no port")]
+    assert desk.read(link.StoreExited(2, 78, "SIGKILL")) == [node_messages.StoreFailed("j", 2, "SIGKILL")]
+
+
+def test_workers_of_the_running_cycle_have_pids_and_others_do_not() -> None:
+    desk = Desk()
+    for cycle in (2, 1):
+        told = desk.read(link.Spawned(cycle, 1, 1000 + cycle, 0, "fork"))
+        assert told == [node_messages.WorkerSpawned("j", cycle, 1, 1000 + cycle)]
+    assert desk.job.pids == {1: 1002}
+    assert desk.workers.expected == [(2, 1, 1002), (1, 1, 1001)]
+    desk.read(exited(1, 1, 0))
+    assert desk.job.pids == {1: 1002}
+    desk.read(exited(2, 1, 0))
+    assert desk.job.pids == {}
+
+
+def test_what_was_not_started_says_why() -> None:
+    told = Desk().read(link.SpawnFailed(2, 1, "cannot start x: not found; check PATH", 127))
+    assert told == [node_messages.SpawnFailed("j", 2, 1, "cannot start x: not found; check PATH", 127)]
+
+
+def test_an_exit_is_told_by_global_rank() -> None:
+    (event,) = Desk().read(exited(2, 1, None, 9))
+    assert isinstance(event, node_messages.WorkerExited)
+    told = event.exit
+    assert (event.cycle, told.local_rank, told.rank, told.signal, told.at_s) == (2, 1, 5, 9, 2.0)
+    assert told.out_of_memory
+    assert not told.core_dumped
+
+
+def test_a_cycle_that_was_emptied_names_what_is_stuck() -> None:
+    assert Desk().read(link.Emptied(2, 1, (1001,))) == [node_messages.WorkersEmptied("j", 2, (1001,))]
+
+
+def test_what_is_only_for_people_moves_no_machine(tmp_path: Path) -> None:
+    desk = Desk()
+    assert desk.read(link.OutputDropped(1, 4096, "the pipe was full")) == []
+    assert desk.read(link.Learned(("torch",), (), "it saves 2 s")) == []
+    assert desk.read(link.Ended()) == []
+    assert desk.journal.kinds() == ["output_dropped", "preload_learned"]
+    assert "4096 bytes of output of local rank 1" in desk.journal.events[0].reason
