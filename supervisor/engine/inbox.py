@@ -41,7 +41,6 @@ class Inbox(Generic[Item]):
         self._lanes: dict[str, _Lane[Item]] = {}
         self._waiting: OrderedDict[str, _Lane[Item]] = OrderedDict()  # lanes with events; the first has the next turn
         self._arrived = anyio.Event()
-        self._is_backlog = False  # the last take has left something
 
     def put(self, event: Item) -> None:
         """Adds an event of a source that has few. Never blocks."""
@@ -67,16 +66,15 @@ class Inbox(Generic[Item]):
                 self._waiting[name] = lane
             elif lane.is_idle:
                 self._lanes.pop(name, None)
-        self._is_backlog = bool(self._waiting)
         self._arrived = anyio.Event()
         return taken
 
     async def wait(self) -> None:
-        """Returns once there is something to take. After a take that has left something, everybody else runs once."""
-        if not self._waiting:
-            await self._arrived.wait()
-        elif self._is_backlog:
+        """Returns once there is something to take. Where something waits already, everybody else runs once."""
+        if self._waiting:
             await anyio.lowlevel.checkpoint()
+        else:
+            await self._arrived.wait()
 
     @property
     def lanes(self) -> int:

@@ -78,7 +78,7 @@ async def test_a_fault_starts_a_new_cycle_with_a_new_store_and_token(tmp_path: P
         spawns = [message for message in spawner.heard if isinstance(message, link.Spawn)]
         assert [plan.env["MASTER_PORT"] for plan in spawns[1].workers] == ["20001", "20001"]
         assert world.tokens.live == {("j", 1)}
-        assert list(world.workers.open) == [1]
+        assert list(world.workers.open) == [("j", 1)]
 
 
 async def test_what_an_older_cycle_says_changes_nothing(tmp_path: Path) -> None:

@@ -14,7 +14,10 @@ from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
 from supervisor.core.calls.words import ToRank
+from supervisor.core.cluster import coordinator
 from supervisor.core.facts import Evidence, HangLimits, Progress, StackGroup
+from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node
 from supervisor.edges.peers.local_peers import LocalPeers
 from supervisor.engine.chronicle import Chronicle
 from supervisor.engine.desk import Desk
@@ -26,6 +29,7 @@ from supervisor.engine.worker_plan import WorkerPlanner
 from supervisor.ports import JobReport, RecordedEvent, Spawner, nobody_asks
 
 PID_OF_RANK_0 = 1000
+DEADLINES_MAX = 1000
 
 
 class SetClock:
@@ -91,7 +95,7 @@ class FakeFiles:
 
 class FakeWorkers:
     def __init__(self) -> None:
-        self.open: dict[int, HangLimits] = {}
+        self.open: dict[tuple[str, int], HangLimits] = {}
         self.expected: list[tuple[int, int, int]] = []
         self.progress: dict[int, Progress] = {}
         self.told: list[tuple[tuple[int, ...], ToRank]] = []
@@ -99,16 +103,16 @@ class FakeWorkers:
     def open_cycle(
         self, job_id: str, cycle: int, *, token: bytes, spec: JobSpec, limits: HangLimits, first_rank: int
     ) -> None:
-        self.open[cycle] = limits
+        self.open[job_id, cycle] = limits
 
     def expect(self, job_id: str, cycle: int, local_rank: int, pid: int) -> None:
         self.expected.append((cycle, local_rank, pid))
 
     def close_cycle(self, job_id: str, cycle: int) -> None:
-        self.open.pop(cycle, None)
+        self.open.pop((job_id, cycle), None)
 
     def set_limits(self, job_id: str, cycle: int, limits: HangLimits) -> None:
-        self.open[cycle] = limits
+        self.open[job_id, cycle] = limits
 
     def read_progress(self, job_id: str, cycle: int, local_rank: int) -> Progress | None:
         return self.progress.get(local_rank)
@@ -266,6 +270,22 @@ class World:
 
     async def settle(self) -> None:
         await anyio.wait_all_tasks_blocked()
+
+    def next_deadline_s(self) -> float | None:
+        moments = [node.next_deadline_s(self.engine.node_state)]
+        moments += [coordinator.next_deadline_s(state) for state in self.engine.coordinators.values()]
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    async def pass_deadlines(self, *, until_s: float = float("inf")) -> None:
+        """The engine's timer goes off as often as it has to, until nothing has a deadline before that moment."""
+        for _ in range(DEADLINES_MAX):
+            await self.settle()
+            deadline_s = self.next_deadline_s()
+            if deadline_s is None or deadline_s > until_s:
+                return
+            self.clock.at_s = max(self.clock.at_s, deadline_s)
+            self.engine.post(node_messages.DeadlineReached())
+        raise AssertionError("a deadline that has passed is not met")
 
     async def submit(self, spec: JobSpec) -> ObedientSpawner:
         await self.desk.submit(spec, {"A": "secret"})

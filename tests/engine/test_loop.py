@@ -1,0 +1,165 @@
+"""Turns, the one timer, and what one job's defect does to the others: the loop with its real machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor.config import JobSpec
+from supervisor.core.cluster import coordinator
+from supervisor.core.cluster import messages as cluster_messages
+from supervisor.core.facts import JobRules, JobState, RestartRules
+from supervisor.core.node import job
+from supervisor.core.node import messages as node_messages
+from supervisor.engine.loop import Engine
+from tests.engine.world import SetClock, World
+
+
+class Recorder:
+    """A performer to which nothing outside belongs; `answer` may make events of actions."""
+
+    def __init__(self) -> None:
+        self.actions: list[node_messages.Action] = []
+        self.settled_times = 0
+        self.answer: Callable[[node_messages.Action], tuple[node_messages.Event, ...]] = lambda _: ()
+
+    def perform(self, action: node_messages.Action) -> tuple[node_messages.Event, ...]:
+        self.actions.append(action)
+        return self.answer(action)
+
+    def send(self, job_id: str, action: cluster_messages.Send) -> None:
+        pass
+
+    def publish(self, job_id: str, action: cluster_messages.Publish) -> None:
+        pass
+
+    def leads(self, job_id: str) -> bool:
+        return False
+
+    def settled(self) -> None:
+        self.settled_times += 1
+
+    def of(self, kind: type[node_messages.Action]) -> list[node_messages.Action]:
+        return [action for action in self.actions if isinstance(action, kind)]
+
+
+def engine_with(recorder: Recorder, clock: SetClock) -> Engine:
+    engine = Engine(clock=clock, node_name="n0", jitter=lambda: 0.5)
+    engine.attach(recorder)
+    return engine
+
+
+async def test_what_follows_at_once_is_decided_before_anything_is_shown() -> None:
+    recorder, clock = Recorder(), SetClock()
+    engine = engine_with(recorder, clock)
+    recorder.answer = lambda action: (
+        (node_messages.SpawnerReady("j", action.number),) if isinstance(action, node_messages.StartSpawner) else ()
+    )
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(engine.run)
+        engine.post(node_messages.JobSubmitted(JobRules("j", 1)))
+        await anyio.wait_all_tasks_blocked()
+        assert recorder.settled_times == 1
+        joined = [each.report for each in recorder.actions if isinstance(each, node_messages.TellCoordinator)]
+        assert [type(report) for report in joined] == [cluster_messages.JobOpened, cluster_messages.NodeJoined]
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_job_that_never_comes_to_rest_holds_up_neither_others_nor_deadlines() -> None:
+    recorder, clock = Recorder(), SetClock()
+    engine = engine_with(recorder, clock)
+
+    def never_rests(action: node_messages.Action) -> tuple[node_messages.Event, ...]:
+        if action.job_id == "loud" and isinstance(action, node_messages.Publish):
+            engine.post(node_messages.RestartRequested("loud", "again"))
+        return ()
+
+    recorder.answer = never_rests
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(engine.run)
+        engine.post(node_messages.JobSubmitted(JobRules("loud", 1)))
+        for _ in range(3):
+            await anyio.lowlevel.checkpoint()
+        engine.post(node_messages.JobSubmitted(JobRules("quiet", 1)))
+        while not any(action.job_id == "quiet" for action in recorder.actions):
+            await anyio.lowlevel.checkpoint()
+        clock.at_s += 10_000  # Both spawners are late by now.
+        while not any(action.job_id == "quiet" for action in recorder.of(node_messages.KillSpawner)):
+            await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+
+
+async def test_after_a_pause_of_its_own_the_loop_hears_what_was_said_before_it_judges_a_silence() -> None:
+    recorder, clock = Recorder(), SetClock()
+    engine = engine_with(recorder, clock)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(engine.run)
+        engine.post(node_messages.JobSubmitted(JobRules("j", 1)))
+        await anyio.wait_all_tasks_blocked()
+        settled_times = recorder.settled_times
+        clock.at_s += 10_000  # As if the process had been stopped: the spawner is long overdue.
+        engine.post(node_messages.RestartRequested("j", "anything that wakes the loop"))
+        await anyio.wait_all_tasks_blocked()
+        engine.post(node_messages.SpawnerReady("j", 1))  # It lay in the socket all the time.
+        while recorder.settled_times == settled_times:
+            await anyio.lowlevel.checkpoint()
+        assert recorder.of(node_messages.KillSpawner) == []
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_report_that_outlived_its_job_opens_no_coordinator() -> None:
+    engine = engine_with(Recorder(), SetClock())
+    engine.handle(cluster_messages.Reported("nobody", cluster_messages.NodeJoined("n0", 0)))
+    assert engine.coordinators == {}
+
+
+@pytest.mark.parametrize("where", [coordinator, job])
+async def test_a_defect_in_one_jobs_machines_ends_it_and_leaves_the_other_alone(
+    where: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with World.opened(tmp_path) as world:
+        hit_spawner = await world.submit(JobSpec("hit", ("t.py",)))
+        spawner = await world.submit(JobSpec("beside", ("t.py",)))
+
+        def broken(*_: object, **__: object) -> None:
+            raise AssertionError("no such phase")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(where, "step", broken)
+            world.desk.stop("hit", reason="enough", signal=0)
+            if where is coordinator:
+                world.engine.post(cluster_messages.Reported("hit", cluster_messages.StopAsked("enough", 0)))
+            await world.settle()
+        ended = await world.desk.wait("hit")
+        assert ended.verdict is not None
+        assert ended.verdict.state is JobState.FAILED
+        assert "AssertionError: no such phase" in ended.verdict.reason
+        assert hit_spawner.ended.is_set()
+        await world.settle()
+        assert list(world.engine.coordinators) == ["beside"]
+        spawner.exit(0, 0, code=0)
+        beside = await world.desk.wait("beside")
+        assert beside.verdict is not None
+        assert (beside.verdict.state, world.claims.held) == (JobState.SUCCEEDED, set())
+
+
+async def test_an_id_whose_job_met_a_defect_begins_with_a_new_coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with World.opened(tmp_path) as world:
+        await world.submit(JobSpec("j", ("t.py",)))
+        with monkeypatch.context() as patched:
+            patched.setattr(job, "step", None)
+            world.desk.stop("j", reason="enough", signal=0)
+            await world.settle()
+        assert world.engine.coordinators == {}
+        spawner = await world.submit(JobSpec("j", ("t.py",), restart=RestartRules(max_restarts=1)))
+        report = world.desk.job("j")
+        assert report is not None
+        assert (report.state, report.cycle) == (JobState.RUNNING, 0)
+        spawner.exit(0, 0, code=0)
+        await world.settle()
+        assert world.engine.coordinators == {}

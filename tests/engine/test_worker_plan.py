@@ -1,0 +1,63 @@
+"""What each worker of a cycle is started with, and what one that stands in for a lost one is started with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from holdfast_wire.spawner_link import WorkerPlan
+
+from supervisor.config import JobSpec, Redirect
+from supervisor.core.facts import Assignment
+from supervisor.engine.job_book import JobRecord
+from supervisor.engine.output_plan import Console
+from supervisor.engine.worker_plan import WorkerPlanner
+
+ASSIGNMENT = Assignment(3, group_rank=1, group_world_size=2, world_size=4, first_rank=2)
+
+
+def record(log_dir: Path, *, redirects: tuple[tuple[int | None, Redirect], ...] = ()) -> JobRecord:
+    spec = JobSpec("j", ("t.py",), local_world_size=2, redirects=redirects)
+    return JobRecord(spec, {}, 5, str(log_dir))
+
+
+def plan(job: JobRecord, *, local_ranks: tuple[int, ...] | None = None, respawn: int = 0) -> tuple[WorkerPlan, ...]:
+    planner = WorkerPlanner(console=Console(), worker_socket="/s/worker.sock")
+    return planner.plan(
+        job,
+        ASSIGNMENT,
+        token_path=Path("/tokens/j-3"),
+        store_host="10.0.0.1",
+        store_port=29400,
+        local_ranks=local_ranks,
+        respawn=respawn,
+    )
+
+
+def test_each_local_rank_gets_its_place_in_the_world_and_the_store(tmp_path: Path) -> None:
+    plans = plan(record(tmp_path))
+    assert [(each.local_rank, each.rank) for each in plans] == [(0, 2), (1, 3)]
+    for each in plans:
+        assert each.env["RANK"] == str(each.rank)
+        assert each.env["WORLD_SIZE"] == "4"
+        assert (each.env["MASTER_ADDR"], each.env["MASTER_PORT"]) == ("10.0.0.1", "29400")
+        assert "/s/worker.sock" in each.env.values()
+        assert "/tokens/j-3" in each.env.values()
+
+
+def test_the_error_file_of_each_rank_is_known_to_the_record(tmp_path: Path) -> None:
+    job = record(tmp_path)
+    plans = plan(job)
+    assert job.error_files == {each.local_rank: each.env["TORCHELASTIC_ERROR_FILE"] for each in plans}
+    assert Path(job.error_files[1]) == tmp_path / "cycle_3" / "rank_3" / "error.json"
+
+
+def test_one_that_stands_in_neither_reads_nor_empties_what_the_lost_one_has_written(tmp_path: Path) -> None:
+    job = record(tmp_path, redirects=((None, Redirect.OUT),))
+    first = plan(job)
+    (second,) = plan(job, local_ranks=(1,), respawn=2)
+    assert (second.local_rank, second.rank) == (1, 3)
+    assert second.env["TORCHELASTIC_ERROR_FILE"].endswith("/rank_3/error-respawn2.json")
+    assert job.error_files[0].endswith("/rank_2/error.json")
+    assert second.stdout.file == f"{first[1].stdout.file}.respawn2"
+    assert second.stderr.file == first[1].stderr.file  # The spawner appends to that one itself.
