@@ -149,6 +149,7 @@ class ObedientSpawner:
         self.tell = on_message
         self.heard: list[link.ToSpawner] = []
         self.silent: set[type] = set()
+        self.unkillable = False
         self.living: set[tuple[int, int]] = set()
         self.errors: dict[int, tuple[str, float | None]] = {}  # what @record wrote
         self.ended = anyio.Event()
@@ -178,8 +179,9 @@ class ObedientSpawner:
                         self.exit(cycle, local_rank, signal=message.signal)
 
     def kill(self, reason: str) -> None:
-        self.why = reason
-        self.ended.set()
+        if not self.unkillable:
+            self.why = reason
+            self.ended.set()
 
     def whereabouts(self) -> str:
         return "runs"
@@ -194,6 +196,8 @@ class ObedientSpawner:
 class FakeSpawners:
     def __init__(self) -> None:
         self.started: list[ObedientSpawner] = []
+        self.held_back = False  # until `let_go` is set
+        self.let_go = anyio.Event()
 
     async def keep(
         self,
@@ -204,6 +208,8 @@ class FakeSpawners:
         on_message: Callable[[link.FromSpawner], None],
         on_end_seen: Callable[[int, int], None] = nobody_asks,
     ) -> str:
+        if self.held_back:
+            await self.let_go.wait()
         spawner = ObedientSpawner(on_message)
         self.started.append(spawner)
         on_started(spawner)

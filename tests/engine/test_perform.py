@@ -1,0 +1,222 @@
+"""Each port fails in turn while one job's actions are carried out: that job has the reason, another one goes on."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from holdfast_wire import spawner_link as link
+
+from supervisor.config import JobSpec
+from supervisor.core import orders
+from supervisor.core.facts import JobState, RestartRules, Verdict
+from supervisor.core.node import messages as node_messages
+from supervisor.edges.peers.local_peers import LocalPeers
+from supervisor.engine.worker_plan import WorkerPlanner
+from supervisor.errors import NotNowError
+from tests.engine.world import ObedientSpawner, World
+
+ERRORS = [
+    OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/somewhere/full"),
+    OSError(errno.EMFILE, os.strerror(errno.EMFILE)),
+    NotNowError("cannot do it: somebody else does; wait for the end"),
+    AssertionError("no such thing"),
+]
+WORDS = {0: "No space left on device", 1: "Too many open files", 2: "cannot do it", 3: "AssertionError: no such thing"}
+FATAL = [
+    "spawners.keep", "spawner.send", "tokens.issue", "workers.open_cycle", "workers.expect", "planner.plan",
+    "peers.report", "peers.send", "files.read_error",
+]  # fmt: skip
+HARMLESS = [
+    "journal.record", "journal.save", "files.read_iteration", "workers.close_cycle", "tokens.withdraw",
+    "claims.release", "stacks.collect", "workers.read_progress",
+]  # fmt: skip
+
+
+def job_spec(job_id: str, *, max_restarts: int = 0) -> JobSpec:
+    return JobSpec(
+        job_id,
+        ("t.py",),
+        local_world_size=2,
+        restart=RestartRules(max_restarts=max_restarts),
+        checkpoint_iteration_file=f"/ckpt/{job_id}",
+    )
+
+
+def break_for_hit(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, error: Exception) -> None:
+    """Calls that have to do with the job "hit" raise; all others work."""
+    works: Callable[..., object] = getattr(owner, name)
+
+    def call(*args: object, **kwargs: object) -> object:
+        if "hit" in repr((args, kwargs)):
+            raise error
+        return works(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, call)
+
+
+def break_port(monkeypatch: pytest.MonkeyPatch, world: World, port: str, error: Exception) -> None:
+    owner, _, name = port.partition(".")
+    match owner:
+        case "planner":
+            break_for_hit(monkeypatch, WorkerPlanner, name, error)
+        case "peers":
+            break_for_hit(monkeypatch, LocalPeers, name, error)
+        case "spawner":
+            works = ObedientSpawner.send
+
+            def send(spawner: ObedientSpawner, message: link.ToSpawner) -> None:
+                if spawner is not world.spawners.started[0]:
+                    raise error
+                works(spawner, message)
+
+            monkeypatch.setattr(ObedientSpawner, name, send)
+        case "stacks":
+
+            async def collect(*_: object, **__: object) -> None:
+                raise error
+
+            monkeypatch.setattr(world.stacks, name, collect)
+        case _:
+            break_for_hit(monkeypatch, getattr(world, owner), name, error)
+
+
+@asynccontextmanager
+async def beside_another(tmp_path: Path) -> AsyncGenerator[World]:
+    """The other job runs, before and after, and succeeds in its first cycle."""
+    async with World.opened(tmp_path) as world:
+        spawner = await world.submit(job_spec("beside"))
+        yield world
+        await world.settle()
+        report = world.desk.job("beside")
+        assert report is not None
+        assert (report.state, report.cycle, report.restarts_used) == (JobState.RUNNING, 0, 0)
+        for local_rank in range(2):
+            spawner.exit(0, local_rank, code=0)
+        beside = await world.desk.wait("beside")
+        assert beside.verdict is not None
+        assert beside.verdict.state is JobState.SUCCEEDED
+
+
+async def verdict_of(world: World, job_id: str) -> Verdict:
+    await world.pass_deadlines(until_s=world.clock.at_s + 1000.0)
+    verdict = world.jobs[job_id].verdict
+    assert verdict is not None, world.desk.job(job_id)
+    assert world.jobs[job_id].ended_at_ns is not None
+    await world.desk.wait(job_id)
+    return verdict
+
+
+@pytest.mark.parametrize("error_number", WORDS)
+@pytest.mark.parametrize("port", FATAL)
+async def test_a_port_that_fails_ends_its_job_with_the_reason(
+    port: str, error_number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with beside_another(tmp_path) as world:
+        break_port(monkeypatch, world, port, ERRORS[error_number])
+        spawner = await world.submit(job_spec("hit"))
+        if port == "files.read_error":
+            spawner.exit(0, 1, code=1)
+        verdict = await verdict_of(world, "hit")
+        assert (verdict.state, verdict.exit_code) == (JobState.FAILED, 1)
+        assert WORDS[error_number] in verdict.reason
+        assert "hit" not in world.claims.held
+
+
+@pytest.mark.parametrize("error_number", WORDS)
+@pytest.mark.parametrize("port", HARMLESS)
+async def test_a_port_that_the_training_does_not_need_takes_nothing_from_the_job(
+    port: str, error_number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with beside_another(tmp_path) as world:
+        break_port(monkeypatch, world, port, ERRORS[error_number])
+        spawner = await world.submit(job_spec("hit"))
+        world.engine.post(node_messages.Ordered("hit", orders.TakeStacks(0, (0,), 0.25)))
+        await world.settle()
+        spawner.exit(0, 0, code=0)
+        spawner.exit(0, 1, code=0)
+        verdict = await verdict_of(world, "hit")
+        assert verdict.state is JobState.SUCCEEDED
+
+
+async def test_stacks_that_cannot_be_taken_are_said_and_waited_for_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with beside_another(tmp_path) as world:
+        break_port(monkeypatch, world, "stacks.collect", ERRORS[1])
+        await world.submit(job_spec("hit"))
+        world.engine.post(node_messages.Ordered("hit", orders.TakeStacks(0, (0,), 0.25)))
+        await world.settle()
+        (said,) = [event.reason for event in world.journal.events if event.kind == "stacks_collected"]
+        assert "cannot take stacks: Too many open files" in said
+        world.desk.stop("hit", reason="enough", signal=0)
+        assert (await verdict_of(world, "hit")).state is JobState.STOPPED
+
+
+async def test_a_spawner_is_killed_though_nobody_can_say_what_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with beside_another(tmp_path) as world:
+        spawner = await world.submit(job_spec("hit"))
+        break_for_hit(monkeypatch, spawner, "whereabouts", ERRORS[1])
+
+        def no_proc() -> str:
+            raise ERRORS[1]
+
+        monkeypatch.setattr(spawner, "whereabouts", no_proc)
+        spawner.silent |= {link.Signal, link.KillTree, link.End}
+        world.desk.stop("hit", reason="enough", signal=0)
+        assert (await verdict_of(world, "hit")).state is JobState.STOPPED
+        assert spawner.ended.is_set()
+
+
+async def test_a_spawner_that_comes_after_it_was_given_up_is_killed_at_once(tmp_path: Path) -> None:
+    async with beside_another(tmp_path) as world:
+        world.spawners.held_back = True
+        await world.desk.submit(job_spec("hit"), {})
+        await world.settle()
+        world.desk.stop("hit", reason="enough", signal=0)
+        assert (await verdict_of(world, "hit")).state is JobState.STOPPED
+        world.spawners.let_go.set()
+        await world.settle()
+        late = world.spawners.started[-1]
+        assert late is not world.spawners.started[0]
+        assert late.ended.is_set()
+
+
+async def test_a_spawner_that_could_not_be_killed_in_time_does_not_disturb_the_next_one(tmp_path: Path) -> None:
+    async with beside_another(tmp_path) as world:
+        first = await world.submit(job_spec("hit", max_restarts=1))
+        first.unkillable = True
+        first.silent |= {link.Signal, link.KillTree}
+        first.exit(0, 0, code=1)
+        await world.pass_deadlines(until_s=world.clock.at_s + 100.0)
+        second = world.spawners.started[-1]
+        assert second is not first
+        first.tell(link.StoreReady(1, "h", 666))
+        first.ended.set()
+        await world.settle()
+        report = world.desk.job("hit")
+        assert report is not None
+        assert (report.state, report.cycle, report.restarts_used) == (JobState.RUNNING, 1, 1)
+        for local_rank in range(2):
+            second.exit(1, local_rank, code=0)
+        assert (await verdict_of(world, "hit")).state is JobState.SUCCEEDED
+
+
+async def test_an_order_to_ranks_that_are_replaced_names_the_newest_processes(tmp_path: Path) -> None:
+    async with World.opened(tmp_path) as world:
+        spawner = await world.submit(job_spec("j"))
+        actions = (node_messages.RespawnWorkers("j", 0, (1,)), node_messages.RespawnWorkers("j", 0, (1,)))
+        for action in actions:
+            assert world.performer.perform(action) == ()
+        plans = [message.workers for message in spawner.heard if isinstance(message, link.Spawn)]
+        assert [len(each) for each in plans] == [2, 1, 1]
+        assert [each[0].env["TORCHELASTIC_ERROR_FILE"].rpartition("/")[2] for each in plans] == [
+            "error.json", "error-respawn1.json", "error-respawn2.json",
+        ]  # fmt: skip
+        assert world.performer.perform(node_messages.KillTree("nobody", 0)) == ()
