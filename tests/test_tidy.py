@@ -145,6 +145,15 @@ def test_each_module_has_a_test_of_its_own(layer: str):
     _report(found, f"no test in tests/{layer} is for")
 
 
+def test_each_file_of_the_engine_has_its_twin():
+    found = [
+        _name(path)
+        for path in _python_files("supervisor/engine")
+        if path.stem != "__init__" and not (ROOT / "tests/engine" / f"test_{path.stem}.py").is_file()
+    ]
+    _report(found, "the twin of engine/x.py is tests/engine/test_x.py")
+
+
 def test_modules_open_with_the_question_that_they_answer():
     found = [
         _name(path)

@@ -203,6 +203,7 @@ async def test_a_spawner_that_could_not_be_killed_in_time_does_not_disturb_the_n
         report = world.desk.job("hit")
         assert report is not None
         assert (report.state, report.cycle, report.restarts_used) == (JobState.RUNNING, 1, 1)
+        assert world.jobs["hit"].spawner is second
         for local_rank in range(2):
             second.exit(1, local_rank, code=0)
         assert (await verdict_of(world, "hit")).state is JobState.SUCCEEDED

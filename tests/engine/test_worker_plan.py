@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from holdfast_wire.spawner_link import WorkerPlan
 
 from supervisor.config import JobSpec, Redirect
