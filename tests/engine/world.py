@@ -26,7 +26,7 @@ from supervisor.engine.loop import Engine
 from supervisor.engine.output_plan import Console
 from supervisor.engine.perform import Edges, EnginePerformer
 from supervisor.engine.worker_plan import WorkerPlanner
-from supervisor.ports import JobReport, RecordedEvent, Spawner, nobody_asks
+from supervisor.ports import JobReport, RecordedEvent, Spawner, Spawners, StackSource, nobody_asks
 
 PID_OF_RANK_0 = 1000
 DEADLINES_MAX = 1000
@@ -99,6 +99,7 @@ class FakeWorkers:
         self.expected: list[tuple[int, int, int]] = []
         self.progress: dict[int, Progress] = {}
         self.told: list[tuple[tuple[int, ...], ToRank]] = []
+        self.read: Callable[[str, int, int], Progress | None] = lambda _, __, local_rank: self.progress.get(local_rank)
 
     def open_cycle(
         self, job_id: str, cycle: int, *, token: bytes, spec: JobSpec, limits: HangLimits, first_rank: int
@@ -115,7 +116,7 @@ class FakeWorkers:
         self.open[job_id, cycle] = limits
 
     def read_progress(self, job_id: str, cycle: int, local_rank: int) -> Progress | None:
-        return self.progress.get(local_rank)
+        return self.read(job_id, cycle, local_rank)
 
     def tell_ranks(self, job_id: str, cycle: int, local_ranks: Sequence[int], order: ToRank) -> None:
         self.told.append((tuple(local_ranks), order))
@@ -221,8 +222,17 @@ class FakeSpawners:
 class World:
     """One supervisor without edges. `settle` lets everything happen that follows from what was done."""
 
-    def __init__(self, tasks: TaskGroup, log_dir: Path) -> None:
-        self.clock = SetClock()
+    def __init__(
+        self,
+        tasks: TaskGroup,
+        log_dir: Path,
+        *,
+        clock: SetClock | None = None,
+        spawners: Spawners | None = None,
+        stacks: StackSource | None = None,
+    ) -> None:
+        """In place of the obedient fakes, others may be given."""
+        self.clock = clock or SetClock()
         self.journal = FakeJournal()
         self.claims = FakeClaims(self.clock)
         self.tokens = FakeTokens()
@@ -237,12 +247,13 @@ class World:
         def start_soon(work: Callable[[], Coroutine[object, object, None]]) -> None:
             tasks.start_soon(work)
 
+        self.start_soon = start_soon
         self.performer = EnginePerformer(
             edges=Edges(
                 clock=self.clock,
                 workers=self.workers,
-                spawners=self.spawners,
-                stacks=self.stacks,
+                spawners=spawners or self.spawners,
+                stacks=stacks or self.stacks,
                 tokens=self.tokens,
                 files=self.files,
                 peers=LocalPeers(node_name="n0", post=self.engine.post),

@@ -58,6 +58,8 @@ class JobFold:
 
     def take(self, event: node_messages.Event) -> None:
         """An event from outside; the caller has looked at its cycle."""
+        if spawner_watch.is_moot(self._spawner, event):
+            return
         if isinstance(event, node_messages.SpawnerReport):
             self._to_spawner(event)
             self._to_job(event)

@@ -9,6 +9,7 @@ so one that is merely slow costs a healthy job nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import assert_never
 
 import msgspec
@@ -35,7 +36,7 @@ class Debt(msgspec.Struct, frozen=True):
     what: str
     since_s: float
     until_s: float
-    answers: int = 1  # so many are still to come
+    local_ranks: frozenset[int] = frozenset()  # of workers that were neither started nor given up yet
 
 
 class Absent(msgspec.Struct, frozen=True):
@@ -131,6 +132,14 @@ def step(state: State, event: Event, *, now_s: float, cycle: int, rules: JobRule
             assert_never(state)
 
 
+def is_moot(state: State, event: node_messages.Event) -> bool:
+    """Nothing may begin with a spawner that is being killed: its loss follows, and empties its cycle."""
+    begins = (
+        node_messages.SpawnerReady | node_messages.StoreReady | node_messages.StoreFailed | node_messages.WorkersEmptied
+    )
+    return isinstance(state, Killing) and isinstance(event, begins)
+
+
 def next_deadline_s(state: State) -> float | None:
     match state:
         case Absent():
@@ -179,9 +188,9 @@ def _charge(state: Serving, event: _Charged, now_s: float, local_world_size: int
         case node_messages.PrepareStore(cycle=of_cycle):
             return _owe(state, _debt("store", (of_cycle,), f"serve the store of cycle {of_cycle}", now_s, STORE_S))
         case node_messages.SpawnWorkers(assignment=assignment):
-            return _owe_workers(state, assignment.cycle, local_world_size, now_s)
+            return _owe_workers(state, assignment.cycle, range(local_world_size), now_s)
         case node_messages.RespawnWorkers(cycle=of_cycle, local_ranks=local_ranks):
-            return _owe_workers(state, of_cycle, len(local_ranks), now_s)
+            return _owe_workers(state, of_cycle, local_ranks, now_s)
         case node_messages.WorkerEndSeen(cycle=of_cycle, local_rank=local_rank):
             what = f"report the end of the process of local rank {local_rank}"
             return _owe(state, _debt("report", (of_cycle, local_rank), what, now_s, REPORT_S))
@@ -197,8 +206,11 @@ def _hear(state: Serving, event: _Heard) -> Serving:
     match event:
         case node_messages.StoreReady(cycle=of_cycle) | node_messages.StoreFailed(cycle=of_cycle):
             return _paid(state, "store", of_cycle)
-        case node_messages.WorkerSpawned(cycle=of_cycle) | node_messages.SpawnFailed(cycle=of_cycle):
-            return _paid(state, "spawn", of_cycle)
+        case (
+            node_messages.WorkerSpawned(cycle=of_cycle, local_rank=local_rank)
+            | node_messages.SpawnFailed(cycle=of_cycle, local_rank=local_rank)
+        ):
+            return _paid_worker(state, of_cycle, local_rank)
         case node_messages.WorkerExited(cycle=of_cycle, exit=exit_):
             return _paid(state, "report", of_cycle, exit_.local_rank)
         case node_messages.WorkersEmptied(cycle=of_cycle):
@@ -228,21 +240,31 @@ def _owe(state: Serving, debt: Debt) -> Serving:
     return msgspec.structs.replace(state, debts=(*state.debts, debt))
 
 
-def _owe_workers(state: Serving, cycle: int, workers: int, now_s: float) -> Serving:
+def _owe_workers(state: Serving, cycle: int, local_ranks: Iterable[int], now_s: float) -> Serving:
     if not state.starts_workers:
         return state
-    owed = sum(debt.answers for debt in state.debts if (debt.kind, debt.key) == ("spawn", (cycle,)))
-    others = tuple(debt for debt in state.debts if (debt.kind, debt.key) != ("spawn", (cycle,)))
+    owed = frozenset(local_ranks).union(*(debt.local_ranks for debt in state.debts if _is_spawn(debt, cycle)))
     debt = msgspec.structs.replace(
-        _debt("spawn", (cycle,), f"start the workers of cycle {cycle}", now_s, SPAWN_S), answers=owed + workers
+        _debt("spawn", (cycle,), f"start the workers of cycle {cycle}", now_s, SPAWN_S), local_ranks=owed
     )
-    return msgspec.structs.replace(state, debts=(*others, debt))
+    return msgspec.structs.replace(state, debts=(*_paid(state, "spawn", cycle).debts, debt))
+
+
+def _is_spawn(debt: Debt, cycle: int) -> bool:
+    return (debt.kind, debt.key) == ("spawn", (cycle,))
 
 
 def _paid(state: Serving, kind: str, *key: int) -> Serving:
-    """One answer; a debt of several stands until the last."""
+    debts = tuple(debt for debt in state.debts if (debt.kind, debt.key) != (kind, key))
+    return msgspec.structs.replace(state, debts=debts)
+
+
+def _paid_worker(state: Serving, cycle: int, local_rank: int) -> Serving:
+    """The debt stands until every rank has its answer; one that is told of twice pays for no other."""
     debts = tuple(
-        msgspec.structs.replace(debt, answers=debt.answers - 1) if (debt.kind, debt.key) == (kind, key) else debt
+        msgspec.structs.replace(debt, local_ranks=debt.local_ranks - {local_rank}) if _is_spawn(debt, cycle) else debt
         for debt in state.debts
     )
-    return msgspec.structs.replace(state, debts=tuple(debt for debt in debts if debt.answers > 0))
+    return msgspec.structs.replace(
+        state, debts=tuple(debt for debt in debts if debt.kind != "spawn" or debt.local_ranks)
+    )

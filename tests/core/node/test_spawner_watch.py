@@ -134,3 +134,17 @@ def test_the_same_question_twice_keeps_the_first_deadline() -> None:
 def test_ranks_that_others_start_come_when_they_like() -> None:
     play = ready(starts_workers=False) >> SPAWN << ()
     assert watch.next_deadline_s(play.state) is None
+
+
+def test_a_start_that_is_told_of_twice_pays_for_no_other_rank() -> None:
+    play = ready() >> SPAWN >> WorkerSpawned(JOB, 3, 0, 100) >> WorkerSpawned(JOB, 3, 0, 100)
+    assert watch.next_deadline_s(play.state) == watch.SPAWN_S
+    assert watch.next_deadline_s((play >> WorkerSpawned(JOB, 3, 1, 101)).state) is None
+
+
+def test_what_a_spawner_that_is_being_killed_still_says_begins_nothing() -> None:
+    living, killing = ready().state, watch.Killing(1, "it is silent", 20.0)
+    for begins in (SpawnerReady(JOB, 1), StoreReady(JOB, 3, "h", 1), StoreFailed(JOB, 3, "no"), WorkersEmptied(JOB, 3)):
+        assert (watch.is_moot(living, begins), watch.is_moot(killing, begins)) == (False, True)
+    for tells in (EXITED, SpawnerLost(JOB, 1, "gone"), WorkerSpawned(JOB, 3, 0, 100)):
+        assert not watch.is_moot(killing, tells)
