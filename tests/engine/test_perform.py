@@ -29,7 +29,7 @@ ERRORS = [
 WORDS = {0: "No space left on device", 1: "Too many open files", 2: "cannot do it", 3: "AssertionError: no such thing"}
 FATAL = [
     "spawners.keep", "spawner.send", "tokens.issue", "workers.open_cycle", "workers.expect", "planner.plan",
-    "peers.report", "peers.send", "files.read_error",
+    "peers.report", "peers.send",
 ]  # fmt: skip
 HARMLESS = [
     "journal.record", "journal.save", "files.read_iteration", "workers.close_cycle", "tokens.withdraw",
@@ -118,9 +118,7 @@ async def test_a_port_that_fails_ends_its_job_with_the_reason(
 ) -> None:
     async with beside_another(tmp_path) as world:
         break_port(monkeypatch, world, port, ERRORS[error_number])
-        spawner = await world.submit(job_spec("hit"))
-        if port == "files.read_error":
-            spawner.exit(0, 1, code=1)
+        await world.submit(job_spec("hit"))
         verdict = await verdict_of(world, "hit")
         assert (verdict.state, verdict.exit_code) == (JobState.FAILED, 1)
         assert WORDS[error_number] in verdict.reason

@@ -13,7 +13,7 @@ from supervisor.core.node import messages as node_messages
 from supervisor.engine.chronicle import Chronicle
 from supervisor.engine.job_book import CycleRecord, JobRecord
 from supervisor.engine.spawner_reports import SpawnerReports
-from tests.engine.world import FakeFiles, FakeJournal, FakeWorkers, SetClock
+from tests.engine.world import FakeJournal, FakeWorkers, SetClock
 
 
 class Desk:
@@ -22,10 +22,9 @@ class Desk:
     def __init__(self) -> None:
         self.job = JobRecord(JobSpec("j", ("t.py",), local_world_size=2), {}, 5, "/logs")
         self.job.begin_cycle(CycleRecord(Assignment(2, first_rank=4), 7, "/tokens/j", "h", 1))
-        self.job.error_files = {0: "/logs/rank_4/error.json", 1: "/logs/rank_5/error.json"}
-        self.files, self.workers, self.journal = FakeFiles(), FakeWorkers(), FakeJournal()
+        self.workers, self.journal = FakeWorkers(), FakeJournal()
         chronicle = Chronicle(journal=self.journal, clock=SetClock(), node_name="n0")
-        self.reports = SpawnerReports(self.job, 3, files=self.files, workers=self.workers, chronicle=chronicle)
+        self.reports = SpawnerReports(self.job, 3, workers=self.workers, chronicle=chronicle)
 
     def read(self, message: link.FromSpawner) -> list[node_messages.Event]:
         return list(self.reports.read(message))

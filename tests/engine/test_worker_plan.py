@@ -44,19 +44,12 @@ def test_each_local_rank_gets_its_place_in_the_world_and_the_store(tmp_path: Pat
         assert "/tokens/j-3" in each.env.values()
 
 
-def test_the_error_file_of_each_rank_is_known_to_the_record(tmp_path: Path) -> None:
-    job = record(tmp_path)
-    plans = plan(job)
-    assert job.error_files == {each.local_rank: each.env["TORCHELASTIC_ERROR_FILE"] for each in plans}
-    assert Path(job.error_files[1]) == tmp_path / "cycle_3" / "rank_3" / "error.json"
-
-
 def test_one_that_stands_in_neither_reads_nor_empties_what_the_lost_one_has_written(tmp_path: Path) -> None:
     job = record(tmp_path, redirects=((None, Redirect.OUT),))
     first = plan(job)
     (second,) = plan(job, local_ranks=(1,), respawn=2)
     assert (second.local_rank, second.rank) == (1, 3)
     assert second.env["TORCHELASTIC_ERROR_FILE"].endswith("/rank_3/error-respawn2.json")
-    assert job.error_files[0].endswith("/rank_2/error.json")
+    assert first[1].env["TORCHELASTIC_ERROR_FILE"].endswith("/rank_3/error.json")
     assert second.stdout.file == f"{first[1].stdout.file}.respawn2"
     assert second.stderr.file == first[1].stderr.file  # The spawner appends to that one itself.
