@@ -9,9 +9,10 @@ from collections import deque
 from pathlib import Path
 
 from supervisor.core.calls import words
-from supervisor.core.calls.orders import EndCall, Order, Replace, Say, Tell
+from supervisor.core.calls.decisions import EndCall, Order, Replace, Say, Tell
 from supervisor.core.calls.words import Barrier, Interruption
-from supervisor.core.cluster import iteration
+from supervisor.core.cluster import wrapped_call
+from supervisor.core.cluster.messages import CallReport
 
 RANKS = (0, 1, 2)
 CALL = 1
@@ -22,7 +23,7 @@ HEADER = """# One recovery inside the processes
 <!-- Written by docs/make_recovery.py from what the machine of wrapped calls says. Do not edit: run `make docs`. -->
 
 Ranks talk to their supervisor over its Unix socket. What concerns all ranks is decided by one machine,
-`supervisor.core.cluster.iteration`. The messages are those of `holdfast_wire/v1/worker.proto`.
+`supervisor.core.cluster.wrapped_call`. The messages are those of `holdfast_wire/v1/worker.proto`.
 """
 
 RAISED = """## A rank raises an exception
@@ -41,7 +42,7 @@ class Play:
     """The machine, three obedient ranks, and what they said as lines of a diagram."""
 
     def __init__(self) -> None:
-        self.state = iteration.initial_state(len(RANKS))
+        self.state = wrapped_call.initial_state(len(RANKS))
         self.lines: list[str] = []
         self.is_drawn = False
         self.now_s = 0.0
@@ -49,14 +50,14 @@ class Play:
         self._unheard: deque[tuple[int, words.ToRank]] = deque()
 
     def enter(self, rank: int) -> None:
-        self.say(rank, words.Enter(CALL, rank, len(RANKS), words.CallSettings()))
+        self.say(rank, words.CallEnter(CALL, rank, len(RANKS), words.CallSettings()))
 
     def say(self, rank: int, word: words.Word, text: str = "") -> None:
         """`rank` says it; all that follows from it follows."""
         source = "spawner" if isinstance(word, words.Started | words.Lost) else f"rank {rank}"
         self.arrow(source, "supervisor", text or type(word).__name__)
-        report = iteration.Report("node", (words.Told(rank, word),))
-        self.state, orders = iteration.step(self.state, report, now_s=self.now_s, units_left=1)
+        report = CallReport("node", 0, (words.Told(rank, word),))
+        self.state, orders = wrapped_call.step(self.state, report, now_s=self.now_s, units_left=1)
         for order in orders:
             self._perform(order)
 
@@ -90,25 +91,31 @@ class Play:
 
     def _answer(self, rank: int, order: words.ToRank) -> None:
         match order:
-            case words.Entered(_, number) | words.Begin(_, number):
+            case words.Entered(_, number) | words.BeginIteration(_, number):
                 self.iteration[rank] = number
                 self.note(f"over rank{rank}: rank assignment, then the function")
-                self.say(rank, words.Began(CALL, number, rank, len(RANKS), rank, len(RANKS)))
+                self.say(rank, words.IterationBegan(CALL, number, rank, len(RANKS), rank, len(RANKS)))
             case words.Interrupt(_, number):
-                self.say(rank, words.Reported(CALL, number), "Reported: no other fault")
+                self.say(rank, words.FaultsReported(CALL, number), "Reported: no other fault")
             case words.Restart(_, number):
                 self.note(f"over rank{rank}: abort, RankShouldRestart, finalize, health check")
-                self.say(
-                    rank, words.Arrive(CALL, number, Barrier.ITERATION, rank, True), "Arrive at the iteration barrier"
-                )
-            case words.Exchanged() | words.Completed() | words.Committed() | words.Underway() | words.Refused():
+                self.arrive(rank, number, Barrier.ITERATION)
+            case (
+                words.Exchanged()
+                | words.CallCompleted()
+                | words.Committed()
+                | words.CallUnderway()
+                | words.CallRefused()
+            ):
                 pass
 
     def complete(self) -> None:
         for rank in RANKS:
-            self.say(
-                rank, words.Arrive(CALL, self.iteration[rank], Barrier.COMPLETION, rank, True), "Arrive at completion"
-            )
+            self.arrive(rank, self.iteration[rank], Barrier.COMPLETION)
+
+    def arrive(self, rank: int, number: int, barrier: Barrier) -> None:
+        arrival = words.BarrierArrive(CALL, number, barrier, rank, True)
+        self.say(rank, arrival, f"BarrierArrive, {barrier.name.lower()}")
 
     def diagram(self) -> str:
         people = [f"    participant rank{rank} as rank {rank}" for rank in RANKS]
@@ -130,7 +137,7 @@ def begun() -> Play:
 
 def raised() -> str:
     play = begun()
-    fault = words.Fault(CALL, 0, 1, Interruption.EXCEPTION, "RuntimeError: loss is nan")
+    fault = words.RankFault(CALL, 0, 1, Interruption.EXCEPTION, "RuntimeError: loss is nan")
     play.say(1, fault, "Fault: RuntimeError, loss is nan")
     play.settle()
     play.complete()

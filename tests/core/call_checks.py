@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from supervisor.core.calls.book import State
-from supervisor.core.calls.words import Begin, Committed, Exchanged, Stage, ToRank
+from supervisor.core.calls.call_state import State
+from supervisor.core.calls.words import BeginIteration, Committed, Exchanged, Stage, ToRank
 from tests.core.simulated_rank import SimulatedRank
 
 DECISION_S = 30.0  # the longest absence of a living rank is 20 s; it is given up after 5
@@ -19,9 +19,9 @@ class CallChecks:
 
     forgets: bool
     complaints: list[str] = field(default_factory=list[str])
-    decisions: dict[Position, Begin] = field(default_factory=dict[Position, Begin])
-    heard: dict[Position, list[tuple[SimulatedRank, Begin]]] = field(
-        default_factory=dict[Position, "list[tuple[SimulatedRank, Begin]]"]
+    decisions: dict[Position, BeginIteration] = field(default_factory=dict[Position, BeginIteration])
+    heard: dict[Position, list[tuple[SimulatedRank, BeginIteration]]] = field(
+        default_factory=dict[Position, "list[tuple[SimulatedRank, BeginIteration]]"]
     )
     began: dict[Position, list[tuple[SimulatedRank, Position]]] = field(
         default_factory=dict[Position, "list[tuple[SimulatedRank, Position]]"]
@@ -47,7 +47,7 @@ class CallChecks:
         if holder is not rank and not self.forgets:
             self.complaints.append(f"number {rank.rank} was given twice in iteration {position}")
 
-    def note_heard(self, rank: SimulatedRank, order: Begin) -> None:
+    def note_heard(self, rank: SimulatedRank, order: BeginIteration) -> None:
         """No two that live go on by different decisions of one number."""
         heard = self.heard.setdefault((order.call, order.iteration), [])
         heard.append((rank, order))
@@ -87,7 +87,7 @@ class CallChecks:
                 self.complaints.append(f"rank {rank.member}, which has left, is never told the decision")
 
     def note_order(self, order: ToRank, machine: State) -> None:
-        if isinstance(order, Begin):
+        if isinstance(order, BeginIteration):
             known = self.decisions.setdefault((order.call, order.iteration), order)
             if known != order and not self.forgets:
                 self.complaints.append(f"two decisions for one iteration: {known} and {order}")

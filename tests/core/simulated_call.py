@@ -12,33 +12,35 @@ import random
 from collections import deque
 from collections.abc import Callable
 
-from supervisor.core.calls import orders
+from supervisor.core.calls import decisions
 from supervisor.core.calls.words import (
-    Arrive,
     Barrier,
-    Began,
-    Begin,
+    BarrierArrive,
+    BeginIteration,
+    CallCompleted,
+    CallLeave,
+    CallRefused,
     CallSettings,
+    CallUnderway,
     Committed,
-    Completed,
     Entered,
     Exchanged,
-    Fault,
+    ExchangeValue,
+    FaultsReported,
     FromRank,
     Interrupt,
     Interruption,
-    Leave,
+    IterationBegan,
     Leaving,
-    Refused,
-    Reported,
+    RankFault,
     Restart,
     Stage,
     ToRank,
-    Underway,
-    Value,
 )
-from supervisor.core.cluster import iteration
+from supervisor.core.cluster import wrapped_call
+from supervisor.core.cluster.messages import CallReport, DeadlineReached
 from supervisor.core.node import local_call
+from supervisor.core.orders import SettleCall, TellMembers
 from tests.core.call_checks import CallChecks, is_excused_refusal
 from tests.core.simulated_rank import Odds, SimulatedRank
 
@@ -62,17 +64,17 @@ class SimulatedCall:
             self.active_max = self.world_size  # The last active one must not be the one that goes.
         self.exchanges = self.random.random() < 0.5
         self.now_s = 0.0
-        self.machine = iteration.initial_state(self.world_size)
+        self.machine = wrapped_call.initial_state(self.world_size)
         self.nodes = [local_call.initial_state() for _ in range(nodes)]
         self.ranks = [SimulatedRank(member, self.world_size) for member in range(self.world_size)]
         self.checks = CallChecks(bool(odds.forgets) or odds.forgets_decision)
         self.forgotten_decision = self.random.randrange(1, 4) if odds.forgets_decision else 0
         self.complaints = self.checks.complaints
-        self.ends: list[orders.EndCall] = []
+        self.ends: list[decisions.EndCall] = []
         self.replaced = 0
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
-        self._up: list[deque[iteration.Report]] = [deque() for _ in range(nodes)]
+        self._up: list[deque[CallReport]] = [deque() for _ in range(nodes)]
         self._connections = 0
 
     # --- time
@@ -93,11 +95,11 @@ class SimulatedCall:
         if self.chance(self.odds.forgets):
             self.after(self.random.uniform(1, 20), self._forget_everything)
         while True:
-            timers = [iteration.next_deadline_s(self.machine), *map(local_call.next_deadline_s, self.nodes)]
+            timers = [wrapped_call.next_deadline_s(self.machine), *map(local_call.next_deadline_s, self.nodes)]
             deadline_s = min((each for each in timers if each is not None), default=None)
             if deadline_s is not None and (not self._heap or deadline_s <= self._heap[0][0]):
                 self.now_s = max(self.now_s, deadline_s)
-                self.tell_machine(iteration.DeadlineReached())
+                self.tell_machine(DeadlineReached())
                 for number in range(len(self.nodes)):
                     self.tell_node(number, local_call.DeadlineReached())
             elif self._heap:
@@ -118,7 +120,7 @@ class SimulatedCall:
         for action in actions:
             match action:
                 case local_call.TellCoordinator(told):
-                    self._up[number].append(iteration.Report(f"node{number}", told))
+                    self._up[number].append(CallReport(f"node{number}", 0, told))
                     self.after(self.random.uniform(0, 0.01), lambda: self._deliver_up(number))
                 case local_call.TellRanks(local_ranks, order):
                     for local_rank in local_ranks:
@@ -133,34 +135,34 @@ class SimulatedCall:
         if self._up[number]:
             self.tell_machine(self._up[number].popleft())  # In order, whatever delay was drawn.
 
-    def tell_machine(self, event: iteration.Event) -> None:
-        self.machine, actions = iteration.step(self.machine, event, now_s=self.now_s, units_left=self.units)
+    def tell_machine(self, event: wrapped_call.Event) -> None:
+        self.machine, actions = wrapped_call.step(self.machine, event, now_s=self.now_s, units_left=self.units)
         for action in actions:
             match action:
-                case orders.Tell(members, order):
+                case decisions.Tell(members, order):
                     self.checks.note_order(order, self.machine)
-                    if isinstance(order, Begin) and order.iteration == self.forgotten_decision:
+                    if isinstance(order, BeginIteration) and order.iteration == self.forgotten_decision:
                         self.forgotten_decision = 0
                         self.after(self.random.uniform(0, 0.002), self._forget_everything)
                     for number in range(len(self.nodes)):
-                        ordered = local_call.Ordered(members, order)
+                        ordered = TellMembers(0, members, order)
                         self.tell_node(number, ordered)
-                case orders.Replace(lost, takes_unit):
+                case decisions.Replace(lost, takes_unit):
                     self.units -= takes_unit
                     if self.units < 0:
                         self.complaints.append("more units were taken than there were")
                     for _, member in lost:
                         self.after(self.random.uniform(0, 0.2), lambda member=member: self._respawn(member))
-                case orders.EndCall(call, stands, reason):
+                case decisions.EndCall(call, stands, reason):
                     self.ends.append(action)
                     for number in range(len(self.nodes)):
-                        self.tell_node(number, local_call.CallEnded(call, stands, reason))
-                case orders.Say(kind, _, at):
+                        self.tell_node(number, SettleCall(0, call, stands, reason))
+                case decisions.Say(kind, _, at):
                     self.checks.note_event(kind, at, self.machine, now_s=self.now_s)
 
     def _forget_everything(self) -> None:
         """The supervisors are new; all connections are lost."""
-        self.machine = iteration.initial_state(self.world_size)
+        self.machine = wrapped_call.initial_state(self.world_size)
         for queue in self._up:
             queue.clear()
         for number in range(len(self.nodes)):
@@ -264,7 +266,7 @@ class SimulatedCall:
             self._give_value(rank)
         active = min(rank.size, self.active_max)
         self.checks.note_began(rank, active)
-        self.say(rank, Began(*position, rank.rank, rank.size, rank.rank if rank.active else None, active))
+        self.say(rank, IterationBegan(*position, rank.rank, rank.size, rank.rank if rank.active else None, active))
         if self.chance(self.odds.fails) and rank.active:
             self.after(self.random.uniform(0, 2), lambda: self._fail(rank, position))
         elif self.chance(self.odds.hangs):
@@ -274,17 +276,17 @@ class SimulatedCall:
         self._plan_trouble(rank)
 
     def _give_value(self, rank: SimulatedRank) -> None:
-        self.say(rank, Value(rank.call, rank.iteration, "tree/1", rank.rank, f"of {rank.member}"))
+        self.say(rank, ExchangeValue(rank.call, rank.iteration, "tree/1", rank.rank, f"of {rank.member}"))
 
     def _fail(self, rank: SimulatedRank, position: tuple[int, int]) -> None:
         if self._is_at(rank, position, Stage.RUNNING):
             rank.stage = Stage.UNWINDING
-            self.say(rank, Fault(*position, rank.rank, Interruption.EXCEPTION, "ValueError: bad loss"))
+            self.say(rank, RankFault(*position, rank.rank, Interruption.EXCEPTION, "ValueError: bad loss"))
 
     def _return(self, rank: SimulatedRank, position: tuple[int, int]) -> None:
         if self._is_at(rank, position, Stage.RUNNING):
             rank.stage = Stage.COMPLETING
-            self.say(rank, Arrive(*position, Barrier.COMPLETION, rank.rank, rank.active))
+            self.say(rank, BarrierArrive(*position, Barrier.COMPLETION, rank.rank, rank.active))
 
     def _is_found_hanging(self, rank: SimulatedRank, position: tuple[int, int]) -> None:
         if not self._is_at(rank, position, Stage.RUNNING):
@@ -306,7 +308,7 @@ class SimulatedCall:
         # It waits for what becomes of the others; not where its connection is lost meanwhile.
         rank.waits_for_decision = why is Leaving.FAULT and rank.stage is not Stage.ENTERING and not self.checks.forgets
         rank.out = f"left: {why!r}"
-        rank.farewell = Leave(rank.call, rank.iteration, why, "SystemExit: 1")
+        rank.farewell = CallLeave(rank.call, rank.iteration, why, "SystemExit: 1")
         self.say(rank, rank.farewell)
         self.after(self.random.uniform(0, 100), lambda: self._die(rank))
 
@@ -334,12 +336,12 @@ class SimulatedCall:
     # --- what a rank is told
 
     def _hear(self, rank: SimulatedRank, order: ToRank) -> None:  # noqa: C901 - one case for each order
-        if isinstance(order, Begin | Refused) and order.call == rank.call:
+        if isinstance(order, BeginIteration | CallRefused) and order.call == rank.call:
             rank.waits_for_decision = False
         if rank.out or order.call != rank.call or rank.stage is None:
             return
         match order:
-            case Underway():
+            case CallUnderway():
                 rank.is_late = True
             case Entered(_, at, history):
                 if rank.stage is not Stage.ENTERING:
@@ -352,7 +354,7 @@ class SimulatedCall:
                 self._begin(rank)
             case Interrupt(_, at):
                 if at == rank.iteration and rank.stage in (Stage.RUNNING, Stage.COMPLETING, Stage.UNWINDING):
-                    self.say(rank, Reported(rank.call, at))
+                    self.say(rank, FaultsReported(rank.call, at))
             case Restart(_, at, records):
                 if at != rank.iteration or rank.stage is Stage.RESTARTING or rank.is_restarting:
                     return
@@ -360,24 +362,24 @@ class SimulatedCall:
                     self.complaints.append("a restart without a reason")
                 rank.stage, rank.is_restarting = Stage.UNWINDING, True
                 self.after(self.random.uniform(0, 0.5), lambda: self._arrive(rank, (rank.call, at)))
-            case Begin():
+            case BeginIteration():
                 if rank.stage is Stage.RESTARTING and order.iteration > rank.iteration:
                     self.checks.note_heard(rank, order)
                     if not rank.assign(order):
                         self.complaints.append(f"rank {rank.member} lives and is told that it does not: {order}")
                     self._begin(rank)
-            case Completed(_, at):
+            case CallCompleted(_, at):
                 if at == rank.iteration and rank.stage is Stage.RUNNING and not rank.active:
                     self._return(rank, (rank.call, at))
             case Committed(_, at):
                 has_arrived = rank.stage is Stage.COMPLETING and at == rank.iteration
                 if not (has_arrived or (rank.stage is Stage.ENTERING and rank.stands_in)):
                     self.complaints.append(f"rank {rank.member} has not arrived, and is told that all have")
-                self.say(rank, Leave(rank.call, at, Leaving.DONE, ""))
+                self.say(rank, CallLeave(rank.call, at, Leaving.DONE, ""))
                 rank.stage = None
                 if rank.call < self.calls:
                     self.after(self.random.uniform(0, 1), lambda: self._enter(rank, rank.call + 1))
-            case Refused(_, reason):
+            case CallRefused(_, reason):
                 rank.out = reason
                 if rank.stands_in and not rank.was_away and not self.checks.forgets and "gone on without" in reason:
                     self.complaints.append(f"the new process of rank {rank.member} was refused: {reason}")
@@ -391,4 +393,4 @@ class SimulatedCall:
     def _arrive(self, rank: SimulatedRank, position: tuple[int, int]) -> None:
         if rank.alive and not rank.out and (rank.call, rank.iteration) == position and rank.is_restarting:
             rank.stage = Stage.RESTARTING
-            self.say(rank, Arrive(*position, Barrier.ITERATION, rank.rank, rank.active))
+            self.say(rank, BarrierArrive(*position, Barrier.ITERATION, rank.rank, rank.active))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from supervisor.core.calls.words import Begin, CallSettings, Enter, Leave, Stage
+from supervisor.core.calls.words import BeginIteration, CallEnter, CallLeave, CallSettings, Stage
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class SimulatedRank:
     out: str = ""  # why it takes part no more
     is_restarting: bool = False
     waits_for_decision: bool = False
-    farewell: Leave | None = None
+    farewell: CallLeave | None = None
 
-    def assign(self, begin: Begin) -> bool:
+    def assign(self, begin: BeginIteration) -> bool:
         """ShiftRanks. False: it is not among those that go on."""
         if begin.anew:
             self.rank, self.size = self.member, self.world_size
@@ -57,9 +57,9 @@ class SimulatedRank:
         self.iteration = begin.iteration
         return True
 
-    def entry(self, settings: CallSettings) -> Enter:
+    def entry(self, settings: CallSettings) -> CallEnter:
         assert self.stage is not None
-        return Enter(
+        return CallEnter(
             self.call, self.member, self.world_size, settings, self.stage, self.iteration, self.rank, self.size,
             self.active,
         )  # fmt: skip

@@ -1,5 +1,7 @@
-"""Calls of a function under the in-process Wrapper: what is said about them, and what the coordinator knows of them.
+"""Calls of a function under the in-process Wrapper: what is said about them, and how the coordinator decides.
 
-`words` is what ranks, nodes and coordinator say; `book` what the machine cluster/iteration.py remembers; `hearing` and
-`entry` what a word changes in it; `orders` what the machine asks for; `sentences` what people read.
+`words` is what ranks, nodes and coordinator say. The machine is cluster/wrapped_call.py; `call_state` is what it
+remembers, `entering` and `rank_words` what a word changes in that, `replacements` who takes the place of a lost rank,
+`decisions` what it asks for, `call_sentences` what people read. `timeout_clash` compares a call's timeouts with the
+job's own limits.
 """

@@ -57,7 +57,7 @@ class CallSettings(msgspec.Struct, frozen=True):
 # --- from a rank ---------------------------------------------------------------------------------------------------
 
 
-class Enter(msgspec.Struct, frozen=True):
+class CallEnter(msgspec.Struct, frozen=True):
     call: int
     initial_rank: int
     initial_world_size: int
@@ -69,7 +69,7 @@ class Enter(msgspec.Struct, frozen=True):
     active: bool = False
 
 
-class Began(msgspec.Struct, frozen=True):
+class IterationBegan(msgspec.Struct, frozen=True):
     """Rank assignment is done. `active_rank` None: a reserve."""
 
     call: int
@@ -80,7 +80,7 @@ class Began(msgspec.Struct, frozen=True):
     active_world_size: int
 
 
-class Fault(msgspec.Struct, frozen=True):
+class RankFault(msgspec.Struct, frozen=True):
     """`rank` -1: told by the supervisor, which knows the member only."""
 
     call: int
@@ -90,14 +90,14 @@ class Fault(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Reported(msgspec.Struct, frozen=True):
+class FaultsReported(msgspec.Struct, frozen=True):
     """The answer to Interrupt: the rank has told its fault, or has none."""
 
     call: int
     iteration: int
 
 
-class Arrive(msgspec.Struct, frozen=True):
+class BarrierArrive(msgspec.Struct, frozen=True):
     call: int
     iteration: int
     barrier: Barrier
@@ -105,14 +105,14 @@ class Arrive(msgspec.Struct, frozen=True):
     active: bool
 
 
-class Leave(msgspec.Struct, frozen=True):
+class CallLeave(msgspec.Struct, frozen=True):
     call: int
     iteration: int
     why: Leaving
     reason: str
 
 
-class Value(msgspec.Struct, frozen=True):
+class ExchangeValue(msgspec.Struct, frozen=True):
     """Given under a name to all who take part in the assignment of this iteration."""
 
     call: int
@@ -122,7 +122,7 @@ class Value(msgspec.Struct, frozen=True):
     value: str
 
 
-FromRank = Enter | Began | Fault | Reported | Arrive | Leave | Value
+FromRank = CallEnter | IterationBegan | RankFault | FaultsReported | BarrierArrive | CallLeave | ExchangeValue
 
 # --- of a rank, by its node ----------------------------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class FaultRecord(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Begin(msgspec.Struct, frozen=True):
+class BeginIteration(msgspec.Struct, frozen=True):
     """The one decision for an iteration. Numbers are those of the iteration that has ended.
 
     `anew`: new processes join. Numbers are the initial ones, and rank assignment starts anew on all ranks, so that
@@ -182,11 +182,11 @@ class Entered(msgspec.Struct, frozen=True):
 
     call: int
     iteration: int = 0
-    history: tuple[Begin, ...] = ()
+    history: tuple[BeginIteration, ...] = ()
     exchanges: tuple[Exchanged, ...] = ()
 
 
-class Underway(msgspec.Struct, frozen=True):
+class CallUnderway(msgspec.Struct, frozen=True):
     """The call goes on without this rank, which joins its next iteration, however long that takes."""
 
     call: int
@@ -203,7 +203,7 @@ class Restart(msgspec.Struct, frozen=True):
     records: tuple[FaultRecord, ...] = ()
 
 
-class Completed(msgspec.Struct, frozen=True):
+class CallCompleted(msgspec.Struct, frozen=True):
     """The first active rank has returned."""
 
     call: int
@@ -215,9 +215,11 @@ class Committed(msgspec.Struct, frozen=True):
     iteration: int
 
 
-class Refused(msgspec.Struct, frozen=True):
+class CallRefused(msgspec.Struct, frozen=True):
     call: int
     reason: str
 
 
-ToRank = Entered | Underway | Interrupt | Restart | Begin | Completed | Committed | Exchanged | Refused
+ToRank = (
+    Entered | CallUnderway | Interrupt | Restart | BeginIteration | CallCompleted | Committed | Exchanged | CallRefused
+)

@@ -14,9 +14,9 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core import orders
-from supervisor.core.calls import orders as call_orders
+from supervisor.core.calls import decisions
 from supervisor.core.calls.words import Interruption, Lost, Told
-from supervisor.core.cluster import cluster_calls, endings, evidence, iteration, restart_policy
+from supervisor.core.cluster import call_orders, endings, evidence, restart_policy, wrapped_call
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.cluster.messages import Action, Event, Send
 from supervisor.core.cluster.rounds import (
@@ -74,7 +74,7 @@ def next_deadline_s(state: State) -> float | None:
             return until_s if not_before_s is None else not_before_s
         case Running():
             moments = [evidence.next_deadline_s(state.evidence)]
-            moments.append(iteration.next_deadline_s(state.calls) if state.calls is not None else None)
+            moments.append(wrapped_call.next_deadline_s(state.calls) if state.calls is not None else None)
             return min((moment for moment in moments if moment is not None), default=None)
         case WindingDown(until_s=until_s):
             return until_s
@@ -116,10 +116,10 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
             return _node_succeeded(state, event, now_s)
         case cluster_messages.StoreServed():
             return _store_served(state, event)
-        case cluster_messages.CallReport(node, cycle, told):
+        case cluster_messages.CallReport(cycle=cycle):
             if not isinstance(state.phase, Running) or cycle != state.cycle:
                 return state, ()
-            return _step_calls(state, iteration.Report(node, told), now_s)
+            return _step_calls(state, event, now_s)
         case cluster_messages.StacksWanted() | cluster_messages.StacksTaken():
             return _step_evidence(state, event, now_s)
         case cluster_messages.NodeExcluded(node, reason):
@@ -212,7 +212,7 @@ def _order_cycle(state: State, chosen: tuple[str, ...], reason: str, now_s: floa
         members=members,
         parts=chosen,
         first_failure="",
-        calls=iteration.initial_state(world_size),
+        calls=wrapped_call.initial_state(world_size),
         evidence=evidence.initial_state(),
     )
     return state, parts
@@ -240,7 +240,7 @@ def _pass_deadline(state: State, now_s: float) -> Outcome:
             return endings.wind_down(state, Verdict(JobState.FAILED, 1, f"{reason}; {text}"), now_s)
         case Running():
             state, taken = _step_evidence(state, cluster_messages.DeadlineReached(), now_s)
-            state, more = _step_calls(state, iteration.DeadlineReached(), now_s)
+            state, more = _step_calls(state, cluster_messages.DeadlineReached(), now_s)
             return state, (*taken, *more)
         case _:
             return state, ()
@@ -369,22 +369,22 @@ def _step_evidence(state: State, event: evidence.Event, now_s: float) -> Outcome
     return msgspec.structs.replace(state, evidence=taken), actions
 
 
-def _step_calls(state: State, event: iteration.Event, now_s: float) -> Outcome:
+def _step_calls(state: State, event: wrapped_call.Event, now_s: float) -> Outcome:
     """What the machine of the cycle's calls decides, as orders."""
     if state.calls is None:
         return state, ()
     is_excluded = any(each.excluded for each in state.members.values())  # Then nothing is started there any more.
     units_left = 0 if is_excluded else restart_policy.units_left(state.policy)
-    _, decisions = iteration.step(state.calls, event, now_s=now_s, units_left=units_left)
+    _, decided = wrapped_call.step(state.calls, event, now_s=now_s, units_left=units_left)
     actions: list[Action] = []
-    for decision in decisions:
+    for decision in decided:
         match decision:
-            case call_orders.Replace(_, takes_unit):
+            case decisions.Replace(_, takes_unit):
                 if takes_unit:
                     state = msgspec.structs.replace(state, policy=restart_policy.take_unit(state.policy))
-                actions += cluster_calls.replace(state, decision)
-            case call_orders.Tell() | call_orders.EndCall() | call_orders.Say():
-                actions += cluster_calls.carry(state, decision)
+                actions += call_orders.replace(state, decision)
+            case decisions.Tell() | decisions.EndCall() | decisions.Say():
+                actions += call_orders.carry(state, decision)
             case _:
                 assert_never(decision)
     return state, tuple(actions)
@@ -395,4 +395,4 @@ def _lose_ranks(state: State, node: str, reason: str, now_s: float) -> Outcome:
     members = state.calls.members if state.calls is not None else {}
     lost = Lost(Interruption.TERMINATED, reason, failed=False)
     told = tuple(Told(member, lost) for member, each in members.items() if each.node == node)
-    return _step_calls(state, iteration.Report(node, told), now_s)
+    return _step_calls(state, cluster_messages.CallReport(node, state.cycle, told), now_s)

@@ -9,7 +9,7 @@ import enum
 
 import msgspec
 
-from supervisor.core.calls import book
+from supervisor.core.calls import call_state
 from supervisor.core.cluster import evidence, restart_policy
 from supervisor.core.cluster.messages import Action, Event, Publish
 from supervisor.core.facts import Cause, JobEvent, JobRules, RestartRules, Verdict
@@ -92,7 +92,7 @@ class State(msgspec.Struct, frozen=True):
     members: dict[str, Member] = msgspec.field(default_factory=dict[str, Member])
     parts: tuple[str, ...] = ()  # the nodes of the last cycle in the order of their group ranks
     first_failure: str = ""  # the worker's that opened the round or brought the end
-    calls: book.State | None = None  # of the last cycle; changes in place
+    calls: call_state.State | None = None  # of the last cycle; changes in place
     evidence: evidence.State = msgspec.field(default_factory=evidence.initial_state)
 
 

@@ -16,8 +16,8 @@ import msgspec
 
 from supervisor.core import orders
 from supervisor.core import workers as group_messages
-from supervisor.core.calls import limits as call_limits
-from supervisor.core.calls.words import Enter, Interruption, Refused, Stage
+from supervisor.core.calls import timeout_clash
+from supervisor.core.calls.words import CallEnter, CallRefused, Interruption, Stage
 from supervisor.core.cluster.messages import CallReport, StacksTaken, StacksWanted
 from supervisor.core.facts import HangLimits, JobEvent
 from supervisor.core.node import (
@@ -115,7 +115,7 @@ class JobFold:
                 self._to_monitor(local_rank, rank_monitor.ProgressRead(progress))
                 self._to_watch(local_rank, call_watch.ProgressRead(progress))
             case node_messages.RankSaid(word=word):
-                if not isinstance(word, Enter) or self._may_enter(local_rank, word):
+                if not isinstance(word, CallEnter) or self._may_enter(local_rank, word):
                     self._to_calls(local_call.RankSaid(local_rank, word))
             case _:
                 assert_never(event)
@@ -136,12 +136,10 @@ class JobFold:
                 self._to_hangs(hang_response.EvidenceTaken())
                 for local_rank in range(len(self._watches)):
                     self._to_watch(local_rank, call_watch.EvidenceCollected())
-            case orders.TellMembers(members=members, order=told):
-                self._to_calls(local_call.Ordered(members, told))
+            case orders.TellMembers() | orders.SettleCall():
+                self._to_calls(order)
             case orders.ReplaceRanks(members=members):
                 self._respawn(members)
-            case orders.SettleCall(call=call, stands=stands, reason=reason):
-                self._to_calls(local_call.CallEnded(call, stands, reason))
             case _:
                 assert_never(order)
 
@@ -278,18 +276,18 @@ class JobFold:
             local_world_size = self._job.rules.local_world_size
             self._to_calls(local_call.CycleBegun(assignment.first_rank, local_world_size, assignment.world_size))
 
-    def _may_enter(self, local_rank: int, word: Enter) -> bool:
+    def _may_enter(self, local_rank: int, word: CallEnter) -> bool:
         """Only as it enters: a limit that came to be known later ends no call that runs."""
         monitor = self._monitors[local_rank] if local_rank < len(self._monitors) else rank_monitor.initial_state()
         if word.stage is not Stage.ENTERING or not isinstance(monitor, rank_monitor.Watching | rank_monitor.Reading):
             return True
         sends = monitor.progress.heartbeats > 0
-        clash = call_limits.clash(word.settings, monitor.limits, sends_heartbeats=sends)
+        clash = timeout_clash.clash(word.settings, monitor.limits, sends_heartbeats=sends)
         if clash is None:
             return True
         reason = f"cannot enter call {word.call}: {clash}"
         job_id, cycle = self._job.rules.job_id, self._job.cycle
-        self.actions.append(node_messages.TellRanks(job_id, cycle, (local_rank,), Refused(word.call, reason)))
+        self.actions.append(node_messages.TellRanks(job_id, cycle, (local_rank,), CallRefused(word.call, reason)))
         self.actions.append(
             node_messages.Publish(job_id, JobEvent("call_refused", reason, cycle, self._rank(local_rank)))
         )

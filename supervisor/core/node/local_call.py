@@ -11,9 +11,32 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core.calls.local import (
+from supervisor.core.calls.words import (
+    EXCHANGE_NAMES_OPEN_MAX,
+    Barrier,
+    BarrierArrive,
+    BeginIteration,
+    CallEnter,
+    CallLeave,
+    CallRefused,
+    Committed,
+    Entered,
+    ExchangeValue,
+    FaultsReported,
+    FromRank,
+    Interruption,
+    IterationBegan,
+    Leaving,
+    Lost,
+    RankFault,
+    Stage,
+    Started,
+    Told,
+    ToRank,
+    Word,
+)
+from supervisor.core.node.local_call_messages import (
     Action,
-    CallEnded,
     ClientJoined,
     ClientLeft,
     CondemnRank,
@@ -21,7 +44,6 @@ from supervisor.core.calls.local import (
     DeadlineReached,
     Event,
     Key,
-    Ordered,
     Place,
     Rank,
     RankEnded,
@@ -36,30 +58,7 @@ from supervisor.core.calls.local import (
     WatchRank,
     WorkersEnding,
 )
-from supervisor.core.calls.words import (
-    EXCHANGE_NAMES_OPEN_MAX,
-    Arrive,
-    Barrier,
-    Began,
-    Begin,
-    Committed,
-    Enter,
-    Entered,
-    Fault,
-    FromRank,
-    Interruption,
-    Leave,
-    Leaving,
-    Lost,
-    Refused,
-    Reported,
-    Stage,
-    Started,
-    Told,
-    ToRank,
-    Value,
-    Word,
-)
+from supervisor.core.orders import SettleCall, TellMembers
 from supervisor.core.workers import Excuse
 
 # What a rank has said with where it stands as it comes back.
@@ -104,9 +103,9 @@ def step(state: State, event: Event, *, now_s: float) -> Outcome:
             book.change(local_rank, away_until_s=None)
         case ClientLeft(local_rank):
             book.disconnect(local_rank)
-        case Ordered(members, order):
+        case TellMembers(members=members, order=order):
             book.obey(members, order)
-        case CallEnded(call, stands, reason):
+        case SettleCall(call=call, stands=stands, reason=reason):
             book.end_call(call, stands=stands, reason=reason)
         case WorkersEnding():
             return State(state.first_rank, state.world_size), ()
@@ -158,42 +157,42 @@ class _Book:
         if local_rank >= len(self._ranks):
             return
         rank = self._ranks[local_rank]
-        if isinstance(word, Enter):
+        if isinstance(word, CallEnter):
             self._hear_enter(local_rank, rank, word)
             return
-        if isinstance(word, Leave):
+        if isinstance(word, CallLeave):
             self._hear_leave(local_rank, rank, word)
             return
         if rank.place is not Place.IN or word.call != rank.call:
             return
-        if isinstance(word, Value) and word.iteration > rank.iteration:
+        if isinstance(word, ExchangeValue) and word.iteration > rank.iteration:
             self._tell(local_rank, word)  # It has come back in the midst of the assignment, ahead of what we know.
         if word.iteration != rank.iteration:
             return
         match word:
-            case Began():
+            case IterationBegan():
                 self._hold("began", local_rank, word)
-            case Reported():
+            case FaultsReported():
                 self._hold("reported", local_rank, word)
-            case Arrive(barrier=Barrier.COMPLETION, active=True):
+            case BarrierArrive(barrier=Barrier.COMPLETION, active=True):
                 is_first = all(key != "returned" for key, _ in self._sent)
                 self._sent |= {("returned", local_rank)}
                 self._hold("completed", local_rank, word)
                 if is_first:
                     self._flush("completed")
-            case Arrive(barrier=Barrier.COMPLETION):
+            case BarrierArrive(barrier=Barrier.COMPLETION):
                 self._hold("completed", local_rank, word)
-            case Arrive():
+            case BarrierArrive():
                 self._hold("arrived", local_rank, word)
-            case Value(name=name):
+            case ExchangeValue(name=name):
                 self._hold_value(f"value {name}", local_rank, word)
-            case Fault():
+            case RankFault():
                 self._sent |= {("reported", local_rank)}
                 self._tell(local_rank, word)
             case _:
                 assert_never(word)
 
-    def _hear_enter(self, local_rank: int, rank: Rank, word: Enter) -> None:
+    def _hear_enter(self, local_rank: int, rank: Rank, word: CallEnter) -> None:
         member = self._member(local_rank)
         told_by_env = (word.initial_rank, word.initial_world_size)
         if told_by_env != (member, self._state.world_size):
@@ -201,10 +200,10 @@ class _Book:
                 f"cannot enter call {word.call}: RANK is {told_by_env[0]} of {told_by_env[1]} in the environment and "
                 f"was {member} of {self._state.world_size} at the start; leave RANK and WORLD_SIZE as they were"
             )
-            self._actions.append(TellRanks((local_rank,), Refused(word.call, reason)))
+            self._actions.append(TellRanks((local_rank,), CallRefused(word.call, reason)))
             return
         if self._over is not None and word.call <= self._over.call:
-            self._actions.append(TellRanks((local_rank,), Refused(word.call, self._over.reason)))
+            self._actions.append(TellRanks((local_rank,), CallRefused(word.call, self._over.reason)))
             return
         if not self._is_used:
             self._is_used = True
@@ -236,7 +235,7 @@ class _Book:
         self._sent |= {(key, local_rank) for key in _SAID_BY_STAGE[word.stage]}
         self._actions.append(WatchRank(local_rank, word.settings))
 
-    def _hear_leave(self, local_rank: int, rank: Rank, word: Leave) -> None:
+    def _hear_leave(self, local_rank: int, rank: Rank, word: CallLeave) -> None:
         if rank.call != word.call or rank.place not in (Place.IN, Place.ENTERING):
             return
         # Who goes before the call has begun was never a part of it, but for a process that stands in for a lost rank.
@@ -254,7 +253,7 @@ class _Book:
         rank = self._ranks[local_rank] if local_rank < len(self._ranks) else Rank()
         if rank.place is Place.IN:
             self._sent |= {("reported", local_rank)}
-            self._tell(local_rank, Fault(rank.call, rank.iteration, -1, interruption, reason))
+            self._tell(local_rank, RankFault(rank.call, rank.iteration, -1, interruption, reason))
 
     # --- what becomes of their processes ---------------------------------------------------------------------------
 
@@ -307,7 +306,7 @@ class _Book:
                         local_rank, place=Place.IN, call=call, iteration=iteration, excuse=Excuse.OPEN, stands_in=False
                     )
                     self._actions.append(WatchRank(local_rank, rank.settings))
-            case Begin(call, iteration):
+            case BeginIteration(call, iteration):
                 if rank.place is Place.IN and rank.call == call:
                     self._forget(local_rank)
                     self.change(local_rank, iteration=iteration)
@@ -320,7 +319,7 @@ class _Book:
                 elif rank.place is Place.ENTERING:  # A new process that has not taken part: still nobody waits for it.
                     self._forget(local_rank)
                     self.change(local_rank, place=Place.OUT)
-            case Refused():
+            case CallRefused():
                 if rank.place in (Place.IN, Place.ENTERING):
                     # The others may go on without a member that is refused; who never was one fails by itself.
                     is_out = rank.place is Place.IN or rank.excuse is not Excuse.NONE
@@ -332,13 +331,13 @@ class _Book:
 
     def end_call(self, call: int, *, stands: bool, reason: str) -> None:
         if not stands:
-            self._over = Refused(call, reason)
+            self._over = CallRefused(call, reason)
             # Who has come to the initial barrier, but whose neighbours have not, is not known to the coordinator.
             waiting = [
                 each for each, rank in enumerate(self._ranks) if rank.place is Place.ENTERING and rank.call <= call
             ]
             if waiting:
-                self._actions.append(TellRanks(tuple(waiting), Refused(call, reason)))
+                self._actions.append(TellRanks(tuple(waiting), CallRefused(call, reason)))
             for local_rank, rank in enumerate(self._ranks):
                 self._forget(local_rank)
                 place = Place.ENDED if rank.place is Place.ENDED else Place.OUT
@@ -356,7 +355,7 @@ class _Book:
         if (key, local_rank) not in self._sent:
             self._waiting.setdefault(key, {})[local_rank] = word
 
-    def _hold_value(self, key: Key, local_rank: int, word: Value) -> None:
+    def _hold_value(self, key: Key, local_rank: int, word: ExchangeValue) -> None:
         """As many names are held as may be open; the coordinator decides about more."""
         if key in self._waiting or len(self._waiting) < EXCHANGE_NAMES_OPEN_MAX:
             self._hold(key, local_rank, word)

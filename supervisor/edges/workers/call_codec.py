@@ -49,29 +49,29 @@ def decode(frame: worker_pb2.WorkerFrame, kind: str) -> words.FromRank:
             told = frame.iteration_began
             active_rank = _count(told.active_rank) if told.HasField("active_rank") else None
             numbers = _count(told.rank), _count(told.world_size), active_rank, _count(told.active_world_size)
-            return words.Began(*_position(told), *numbers)
+            return words.IterationBegan(*_position(told), *numbers)
         case "rank_fault":
             fault = frame.rank_fault
             interruption = _choice(words.Interruption, fault.interruption)
-            return words.Fault(*_position(fault), _count(fault.rank), interruption, _reason(fault.reason))
+            return words.RankFault(*_position(fault), _count(fault.rank), interruption, _reason(fault.reason))
         case "faults_reported":
-            return words.Reported(*_position(frame.faults_reported))
+            return words.FaultsReported(*_position(frame.faults_reported))
         case "barrier_arrive":
             arrival = frame.barrier_arrive
             barrier = _choice(words.Barrier, arrival.barrier)
-            return words.Arrive(*_position(arrival), barrier, _count(arrival.rank), arrival.active)
+            return words.BarrierArrive(*_position(arrival), barrier, _count(arrival.rank), arrival.active)
         case "call_leave":
             leave = frame.call_leave
-            return words.Leave(*_position(leave), _choice(words.Leaving, leave.why), _reason(leave.reason))
+            return words.CallLeave(*_position(leave), _choice(words.Leaving, leave.why), _reason(leave.reason))
         case "exchange_value":
             return _value(frame.exchange_value)
         case _:
             raise CallFrameError(f"cannot read a frame of a call: its kind is {kind}")
 
 
-def _enter(enter: worker_pb2.CallEnter) -> words.Enter:
+def _enter(enter: worker_pb2.CallEnter) -> words.CallEnter:
     settings = enter.settings
-    return words.Enter(
+    return words.CallEnter(
         call=_call(enter.call),
         initial_rank=_count(enter.initial_rank),
         initial_world_size=_count(enter.initial_world_size),
@@ -91,12 +91,12 @@ def _enter(enter: worker_pb2.CallEnter) -> words.Enter:
     )
 
 
-def _value(told: worker_pb2.ExchangeValue) -> words.Value:
+def _value(told: worker_pb2.ExchangeValue) -> words.ExchangeValue:
     if len(told.name) > EXCHANGE_NAME_CHARACTERS_MAX or len(told.value) > EXCHANGE_VALUE_CHARACTERS_MAX:
         sizes = f"{len(told.name)} and {len(told.value)} characters"
         limits = f"{EXCHANGE_NAME_CHARACTERS_MAX} and {EXCHANGE_VALUE_CHARACTERS_MAX}"
         raise CallFrameError(f"cannot take a name and a value of {sizes}: the limits are {limits}")
-    return words.Value(*_position(told), told.name, _count(told.rank), told.value)
+    return words.ExchangeValue(*_position(told), told.name, _count(told.rank), told.value)
 
 
 class _Positioned(Protocol):
@@ -158,7 +158,7 @@ def encode_order(order: words.ToRank) -> bytes:
             f"cannot go on with the call: {type(order).__name__} takes {error.frame_bytes} bytes, "
             f"and a frame holds {error.frame_bytes_max}; exchange shorter values in rank assignment"
         )
-        return _frame(_order(words.Refused(order.call, reason)))
+        return _frame(_order(words.CallRefused(order.call, reason)))
 
 
 def _order(order: words.ToRank) -> worker_pb2.SupervisorFrame:
@@ -173,7 +173,7 @@ def _order(order: words.ToRank) -> worker_pb2.SupervisorFrame:
                 exchanges=[_exchanged(each) for each in exchanges],
             )
             return worker_pb2.SupervisorFrame(entered=entered)
-        case words.Underway(call):
+        case words.CallUnderway(call):
             return worker_pb2.SupervisorFrame(call_underway=worker_pb2.CallUnderway(call=call))
         case words.Interrupt(call, iteration):
             return worker_pb2.SupervisorFrame(interrupt=worker_pb2.Interrupt(call=call, iteration=iteration))
@@ -188,20 +188,20 @@ def _order(order: words.ToRank) -> worker_pb2.SupervisorFrame:
             ]
             restart = worker_pb2.Restart(call=call, iteration=iteration, records=told)
             return worker_pb2.SupervisorFrame(restart=restart)
-        case words.Begin():
+        case words.BeginIteration():
             return worker_pb2.SupervisorFrame(begin_iteration=_begin(order))
-        case words.Completed(call, iteration):
+        case words.CallCompleted(call, iteration):
             completed = worker_pb2.CallCompleted(call=call, iteration=iteration)
             return worker_pb2.SupervisorFrame(call_completed=completed)
         case words.Committed(call, iteration):
             return worker_pb2.SupervisorFrame(committed=worker_pb2.Committed(call=call, iteration=iteration))
         case words.Exchanged():
             return worker_pb2.SupervisorFrame(exchanged=_exchanged(order))
-        case words.Refused(call, reason):
+        case words.CallRefused(call, reason):
             return worker_pb2.SupervisorFrame(call_refused=worker_pb2.CallRefused(call=call, reason=reason))
 
 
-def _begin(order: words.Begin) -> worker_pb2.BeginIteration:
+def _begin(order: words.BeginIteration) -> worker_pb2.BeginIteration:
     from holdfast_wire.v1 import worker_pb2
 
     return worker_pb2.BeginIteration(

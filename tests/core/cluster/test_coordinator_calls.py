@@ -6,13 +6,13 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.core.calls.words import (
-    Began,
-    Begin,
+    BeginIteration,
+    CallEnter,
     CallSettings,
-    Enter,
     Entered,
     Interrupt,
     Interruption,
+    IterationBegan,
     Lost,
     Told,
     Word,
@@ -54,11 +54,11 @@ def entered(play: Playbook[coordinator.State], *nodes: str) -> Playbook[coordina
     size = 2 * len(nodes)
     for place, node in enumerate(nodes):
         members = (2 * place, 2 * place + 1)
-        play >> report(node, *((member, Enter(1, member, size, CallSettings())) for member in members))
+        play >> report(node, *((member, CallEnter(1, member, size, CallSettings())) for member in members))
     assert {each.order for each in told(play)} == {Entered(1)}
     for place, node in enumerate(nodes):
         members = (2 * place, 2 * place + 1)
-        play >> report(node, *((member, Began(1, 0, member, size, member, size)) for member in members))
+        play >> report(node, *((member, IterationBegan(1, 0, member, size, member, size)) for member in members))
     return play
 
 
@@ -83,9 +83,9 @@ def test_a_new_process_takes_a_unit_and_its_event_names_the_iteration() -> None:
 
 
 def test_reports_of_another_cycle_change_nothing() -> None:
-    play = running("a") >> report("a", (0, Enter(1, 0, 2, CallSettings())), cycle=3) << ()
+    play = running("a") >> report("a", (0, CallEnter(1, 0, 2, CallSettings())), cycle=3) << ()
     play >> NodeFailed("a", 0, "rank 0 failed")
-    play >> report("a", (0, Enter(1, 0, 2, CallSettings()))) << ()
+    play >> report("a", (0, CallEnter(1, 0, 2, CallSettings()))) << ()
 
 
 def test_a_node_that_min_healthy_lets_go_is_lost_to_the_call() -> None:
@@ -109,4 +109,4 @@ def test_the_deadline_of_a_call_is_the_coordinators() -> None:
     play = entered(running("a", max_restarts=0), "a").at(7.0) >> report("a", (1, KILLED))
     assert coordinator.next_deadline_s(play.state) == 8.0
     assert [type(each.order) for each in told(play)] == [Interrupt]
-    assert Begin not in {type(each.order) for each in told(play)}
+    assert BeginIteration not in {type(each.order) for each in told(play)}

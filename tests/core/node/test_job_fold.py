@@ -7,26 +7,26 @@ import signal as signals
 import pytest
 
 from supervisor.core.calls.words import (
-    Arrive,
     Barrier,
-    Began,
-    Begin,
+    BarrierArrive,
+    BeginIteration,
+    CallEnter,
+    CallLeave,
+    CallRefused,
     CallSettings,
+    CallUnderway,
     Committed,
-    Enter,
     Entered,
-    Fault,
+    FaultsReported,
     FromRank,
     Interrupt,
     Interruption,
-    Leave,
+    IterationBegan,
     Leaving,
-    Refused,
-    Reported,
+    RankFault,
     Restart,
     Stage,
     ToRank,
-    Underway,
 )
 from supervisor.core.cluster import coordinator
 from supervisor.core.facts import (
@@ -49,7 +49,7 @@ def say(job: OneNode, local_rank: int, word: FromRank, *, at: float | None = Non
 
 def enter(job: OneNode, local_rank: int, *, call: int = 1, settings: CallSettings = SETTINGS) -> OneNode:
     world_size = job.rules.local_world_size
-    return say(job, local_rank, Enter(call, local_rank, world_size, settings, Stage.ENTERING))
+    return say(job, local_rank, CallEnter(call, local_rank, world_size, settings, Stage.ENTERING))
 
 
 def told(job: OneNode, kind: type[ToRank]) -> list[tuple[int, ...]]:
@@ -66,28 +66,28 @@ def in_call(world_size: int = 3, *, max_restarts: int = 0, **changed: object) ->
         enter(job, local_rank)
     assert told(job, Entered) == [tuple(range(world_size))]
     for local_rank in range(world_size):
-        say(job, local_rank, Began(1, 0, local_rank, world_size, local_rank, world_size))
+        say(job, local_rank, IterationBegan(1, 0, local_rank, world_size, local_rank, world_size))
     return job
 
 
 def restart(job: OneNode, numbers: dict[int, int], *, iteration: int = 0) -> OneNode:
     """Everybody who is left reports and arrives; `numbers` are current ranks by local rank."""
     for local_rank in numbers:
-        say(job, local_rank, Reported(1, iteration))
+        say(job, local_rank, FaultsReported(1, iteration))
     for local_rank, rank in numbers.items():
-        say(job, local_rank, Arrive(1, iteration, Barrier.ITERATION, rank, True))
+        say(job, local_rank, BarrierArrive(1, iteration, Barrier.ITERATION, rank, True))
     return job
 
 
 def finish(job: OneNode, numbers: dict[int, int], *, iteration: int = 1) -> OneNode:
     size = len(numbers)
     for local_rank, rank in numbers.items():
-        say(job, local_rank, Began(1, iteration, rank, size, rank, size))
+        say(job, local_rank, IterationBegan(1, iteration, rank, size, rank, size))
     for local_rank, rank in numbers.items():
-        say(job, local_rank, Arrive(1, iteration, Barrier.COMPLETION, rank, True))
+        say(job, local_rank, BarrierArrive(1, iteration, Barrier.COMPLETION, rank, True))
     assert [sorted(each) for each in told(job, Committed)] == [sorted(numbers)]
     for local_rank in numbers:
-        say(job, local_rank, Leave(1, iteration, Leaving.DONE, ""))
+        say(job, local_rank, CallLeave(1, iteration, Leaving.DONE, ""))
     return job
 
 
@@ -95,7 +95,7 @@ def test_a_rank_killed_in_a_call_is_no_fault_of_the_group_and_the_rest_succeeds(
     job = in_call().exit(0, 1, signal=9)
     assert told(job, Interrupt) == [(0, 2)]
     restart(job, {0: 0, 2: 2})
-    assert told(job, Begin) == [(0, 2)]
+    assert told(job, BeginIteration) == [(0, 2)]
     assert job.view().state is JobState.RUNNING
     finish(job, {0: 0, 2: 1})
     job.exit(0, 0, code=0).exit(0, 2, code=0).send(messages.WorkersEmptied(JOB, 0))
@@ -116,7 +116,7 @@ def test_what_a_lost_rank_has_left_behind_is_ended_at_once() -> None:
 def test_the_exit_code_of_a_rank_that_left_is_excused_before_and_after_the_commit() -> None:
     for leaves_late in (False, True):
         job = in_call()
-        say(job, 1, Leave(1, 0, Leaving.FAULT, "SystemExit: 3"))
+        say(job, 1, CallLeave(1, 0, Leaving.FAULT, "SystemExit: 3"))
         if not leaves_late:
             job.exit(0, 1, code=3)
         restart(job, {0: 0, 2: 2})
@@ -138,16 +138,16 @@ def test_the_job_waits_for_the_call_though_only_excused_ranks_have_ended() -> No
 def test_a_failure_after_the_commit_is_an_ordinary_fault() -> None:
     job = in_call(2)
     for local_rank in range(2):
-        say(job, local_rank, Arrive(1, 0, Barrier.COMPLETION, local_rank, True))
+        say(job, local_rank, BarrierArrive(1, 0, Barrier.COMPLETION, local_rank, True))
     job.exit(0, 1, code=1)
     assert "rank 1 (pid 101) failed with exit code 1" in job.view().reason
 
 
 def test_when_nobody_is_left_the_group_faults_with_the_reasons_and_one_unit() -> None:
     job = in_call(2, max_restarts=1)
-    say(job, 0, Leave(1, 0, Leaving.FAULT, "RestartAbort: too few"))
+    say(job, 0, CallLeave(1, 0, Leaving.FAULT, "RestartAbort: too few"))
     job.exit(0, 0, code=1)
-    say(job, 1, Leave(1, 0, Leaving.FAULT, "RestartAbort: too few"))
+    say(job, 1, CallLeave(1, 0, Leaving.FAULT, "RestartAbort: too few"))
     job.exit(0, 1, code=1).send(messages.WorkersEmptied(JOB, 0))
     assert job.view().cycle == 1
     assert coordinator.restarts_used(job.coordinator) == 1
@@ -160,7 +160,7 @@ def test_when_nobody_is_left_the_group_faults_with_the_reasons_and_one_unit() ->
 def test_ranks_that_live_on_after_a_lost_call_end_the_job_as_they_end() -> None:
     job = in_call(2)
     for local_rank in range(2):
-        say(job, local_rank, Leave(1, 0, Leaving.FAULT, "RestartAbort: enough"))
+        say(job, local_rank, CallLeave(1, 0, Leaving.FAULT, "RestartAbort: enough"))
     assert job.view().state is JobState.RUNNING
     job.exit(0, 0, code=0).exit(0, 1, code=0).send(messages.WorkersEmptied(JOB, 0))
     verdict = job.verdict()
@@ -177,7 +177,7 @@ def test_a_rank_that_fails_before_it_has_entered_is_an_ordinary_fault() -> None:
 def test_a_rank_that_ends_before_it_has_entered_is_not_waited_for() -> None:
     job = running(rules(2))
     enter(job, 0).exit(0, 1, code=0)
-    assert told(job, Refused) == [(0,)]
+    assert told(job, CallRefused) == [(0,)]
 
 
 def test_a_restart_of_the_cycle_forgets_the_call() -> None:
@@ -205,9 +205,9 @@ def replaced() -> OneNode:
 def test_a_killed_rank_gets_a_new_process_that_joins_the_next_iteration() -> None:
     job = replaced().send(messages.WorkerSpawned(JOB, 0, 1, 201))
     restart(job, {0: 0, 2: 2})
-    assert told(job, Begin) == []
+    assert told(job, BeginIteration) == []
     enter(job, 1)
-    assert told(job, Begin) == [(0, 2)]
+    assert told(job, BeginIteration) == [(0, 2)]
     assert told(job, Entered) == [(1,)]
     finish(job, {0: 0, 1: 1, 2: 2})
     for local_rank in range(3):
@@ -221,7 +221,7 @@ def test_a_killed_rank_gets_a_new_process_that_joins_the_next_iteration() -> Non
 def test_a_new_process_that_can_not_be_started_holds_nobody_up() -> None:
     job = restart(replaced(), {0: 0, 2: 2})
     job.send(messages.SpawnFailed(JOB, 0, 1, "cannot start x: not found", 127))
-    assert told(job, Begin) == [(0, 2)]
+    assert told(job, BeginIteration) == [(0, 2)]
     assert job.view().state is JobState.RUNNING
 
 
@@ -229,20 +229,20 @@ def late() -> OneNode:
     """The others have gone on without it."""
     job = restart(replaced().send(messages.WorkerSpawned(JOB, 0, 1, 201)), {0: 0, 2: 2})
     job.pass_to(job.now_s + 5.0)
-    assert told(job, Begin) == [(0, 2)]
+    assert told(job, BeginIteration) == [(0, 2)]
     return job
 
 
 def test_a_new_process_that_comes_too_late_joins_the_next_iteration() -> None:
     job = enter(late(), 1)
-    assert told(job, Underway) == [(1,)]
+    assert told(job, CallUnderway) == [(1,)]
     for local_rank, rank in {0: 0, 2: 1}.items():
-        say(job, local_rank, Began(1, 1, rank, 2, rank, 2))
-    say(job, 0, Fault(1, 1, 0, Interruption.EXCEPTION, "ValueError: bad loss"))
-    say(job, 2, Reported(1, 1))
+        say(job, local_rank, IterationBegan(1, 1, rank, 2, rank, 2))
+    say(job, 0, RankFault(1, 1, 0, Interruption.EXCEPTION, "ValueError: bad loss"))
+    say(job, 2, FaultsReported(1, 1))
     for local_rank, rank in {0: 0, 2: 1}.items():
-        say(job, local_rank, Arrive(1, 1, Barrier.ITERATION, rank, True))
-    assert (told(job, Begin), told(job, Entered)) == ([(0, 2)], [(1,)])
+        say(job, local_rank, BarrierArrive(1, 1, Barrier.ITERATION, rank, True))
+    assert (told(job, BeginIteration), told(job, Entered)) == ([(0, 2)], [(1,)])
     finish(job, {0: 0, 2: 1, 1: 2}, iteration=2)
     for local_rank in range(3):
         job.exit(0, local_rank, code=0)
@@ -257,13 +257,13 @@ def test_a_new_process_that_has_not_joined_is_released_and_its_exit_excused(come
     if comes == "before the end":
         enter(job, 1)
     for local_rank, rank in {0: 0, 2: 1}.items():
-        say(job, local_rank, Began(1, 1, rank, 2, rank, 2))
-        say(job, local_rank, Arrive(1, 1, Barrier.COMPLETION, rank, True))
+        say(job, local_rank, IterationBegan(1, 1, rank, 2, rank, 2))
+        say(job, local_rank, BarrierArrive(1, 1, Barrier.COMPLETION, rank, True))
     if comes == "after the end":
         assert told(job, Committed) == [(0, 2)]
         enter(job, 1)
     assert 1 in {local_rank for each in told(job, Committed) for local_rank in each}
-    say(job, 1, Leave(1, 0, Leaving.DONE, ""))
+    say(job, 1, CallLeave(1, 0, Leaving.DONE, ""))
     job.exit(0, 1, code=1).exit(0, 0, code=0).exit(0, 2, code=0).send(messages.WorkersEmptied(JOB, 0))
     verdict = job.verdict()
     assert verdict is not None
@@ -277,7 +277,7 @@ def test_nothing_new_is_started_on_a_node_that_was_excluded_or_for_a_job_that_wa
         job.exit(0, 1, signal=9)
         assert job.of(messages.RespawnWorkers) == []
         restart(job, {0: 0, 2: 2})
-        assert told(job, Begin) == [(0, 2)]
+        assert told(job, BeginIteration) == [(0, 2)]
 
 
 def test_a_new_process_is_watched_as_the_first_one_was() -> None:
@@ -304,9 +304,9 @@ def test_a_rank_that_stands_still_restarts_all_and_is_ended_with_stacks_if_it_st
     page(job, 0, 10.0)
     page(job, 1, 0.0)
     assert told(job, Interrupt) == [(0, 1)]
-    say(job, 0, Reported(1, 0))
+    say(job, 0, FaultsReported(1, 0))
     assert told(job, Restart) == [(0, 1)]
-    say(job, 0, Arrive(1, 0, Barrier.ITERATION, 0, True))
+    say(job, 0, BarrierArrive(1, 0, Barrier.ITERATION, 0, True))
     job.send(messages.DeadlineReached(), at=20.0)
     page(job, 1, 0.0)
     assert job.of(messages.CollectEvidence)
@@ -318,7 +318,7 @@ def test_a_rank_that_stands_still_restarts_all_and_is_ended_with_stacks_if_it_st
         "rank 1 executed no Python code for 20.0 s (hard timeout 20.0 s); its process is ended"
     ]
     job.exit(0, 1, signal=int(signals.SIGTERM))
-    assert told(job, Begin) == [(0,)]
+    assert told(job, BeginIteration) == [(0,)]
 
 
 def test_a_soft_timeout_alone_ends_nobody() -> None:
@@ -326,7 +326,7 @@ def test_a_soft_timeout_alone_ends_nobody() -> None:
     page(job, 0, 10.0)
     page(job, 1, 0.0)
     restart(job, {0: 0, 1: 1})
-    assert told(job, Begin) == [(0, 1)]
+    assert told(job, BeginIteration) == [(0, 1)]
     assert job.of(messages.SignalWorkers) == []
 
 
@@ -348,7 +348,7 @@ def test_limits_of_the_monitoring_that_leave_no_room_are_refused_with_both_value
     progress = Progress(0.0, 0.0, heartbeats=beats, heartbeat_at_s=0.0 if beats else None)
     job.send(messages.ClientJoined(JOB, 0, 0, limits, progress))
     enter(job, 0)
-    refusals = [each.order for each in job.of(messages.TellRanks) if isinstance(each.order, Refused)]
+    refusals = [each.order for each in job.of(messages.TellRanks) if isinstance(each.order, CallRefused)]
     if names:
         assert f"hard_timeout 20.0 s and termination_grace_time 5.0 s are not below {names}" in refusals[0].reason
     else:

@@ -16,7 +16,7 @@ from tests.edges.workers.test_worker_connection import pair as pair
 from tests.edges.workers.worker_side import JOB_ID, serve, until
 
 REPORTED = worker_pb2.WorkerFrame(faults_reported=worker_pb2.FaultsReported(call=1, iteration=2))
-BIG = words.Refused(1, "x" * 60_000)
+BIG = words.CallRefused(1, "x" * 60_000)
 
 
 async def test_what_a_rank_says_reaches_the_engine_with_its_name(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ async def test_what_a_rank_says_reaches_the_engine_with_its_name(tmp_path: Path)
         await rank.join(3)
         await rank.send(REPORTED)
         await until(lambda: served.of(node_messages.RankSaid))
-        assert served.of(node_messages.RankSaid) == [node_messages.RankSaid(JOB_ID, 0, 3, words.Reported(1, 2))]
+        assert served.of(node_messages.RankSaid) == [node_messages.RankSaid(JOB_ID, 0, 3, words.FaultsReported(1, 2))]
 
 
 async def test_an_order_reaches_those_that_are_there(tmp_path: Path) -> None:

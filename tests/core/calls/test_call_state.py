@@ -2,42 +2,42 @@
 
 from __future__ import annotations
 
-from supervisor.core.calls import book
-from supervisor.core.calls.book import Member, State
-from supervisor.core.calls.words import Begin, CallSettings, Entered, Exchanged, Interruption
+from supervisor.core.calls import call_state
+from supervisor.core.calls.call_state import Member, State
+from supervisor.core.calls.words import BeginIteration, CallSettings, Entered, Exchanged, Interruption
 
 
 def test_a_fault_is_recorded_once_by_the_number_of_its_iteration() -> None:
     made = State(world_size=5, members={4: Member("a", 1)})
     for reason in ("first", "second"):
-        book.add_fault(made, 4, Interruption.EXCEPTION, reason, rank=9)
-    book.add_fault(made, 4, Interruption.TERMINATED, "x" * 10_000)
-    (record,) = book.records(made)
+        call_state.add_fault(made, 4, Interruption.EXCEPTION, reason, rank=9)
+    call_state.add_fault(made, 4, Interruption.TERMINATED, "x" * 10_000)
+    (record,) = call_state.records(made)
     assert (record.rank, record.reason) == (1, "first")
-    assert len(made.faults[4][Interruption.TERMINATED].reason) == book.REASON_CHARS_MAX
+    assert len(made.faults[4][Interruption.TERMINATED].reason) == call_state.REASON_CHARS_MAX
 
 
 def test_records_of_thousands_of_ranks_fit_into_a_frame() -> None:
     made = State(world_size=5000)
     for member in range(5000):
-        book.add_fault(made, member, Interruption.EXCEPTION, "y" * 600, rank=member)
-    records = book.records(made)
+        call_state.add_fault(made, member, Interruption.EXCEPTION, "y" * 600, rank=member)
+    records = call_state.records(made)
     assert len(records) == 5000
     assert sum(len(each.reason) + 8 for each in records) < 64 * 1024
 
 
 def test_what_is_kept_for_late_ones_is_bounded() -> None:
     made = State(world_size=2)
-    book.open_call(made, 1, CallSettings())
-    book.remember(made, Begin(1, 1, 2))
+    call_state.open_call(made, 1, CallSettings())
+    call_state.remember(made, BeginIteration(1, 1, 2))
     assert made.can_replay
-    book.remember(made, Exchanged(1, 1, "big", ((0, "z" * book.REPLAY_CHARS_MAX),)))
+    call_state.remember(made, Exchanged(1, 1, "big", ((0, "z" * call_state.REPLAY_CHARS_MAX),)))
     assert not made.can_replay
     assert (made.history, made.replay) == ([], [])
 
 
 def test_settings_that_differ_give_nobody_up_earlier_than_any_rank_says() -> None:
-    merged = book.merge_settings(
+    merged = call_state.merge_settings(
         CallSettings(last_call_wait_s=1.0, barrier_timeout_s=9.0), CallSettings(barrier_timeout_s=5.0)
     )
     assert (merged.last_call_wait_s, merged.barrier_timeout_s) == (1.0, 9.0)
@@ -45,12 +45,12 @@ def test_settings_that_differ_give_nobody_up_earlier_than_any_rank_says() -> Non
 
 def test_what_is_kept_for_late_ones_begins_where_rank_assignment_has_last_started_anew() -> None:
     made = State(world_size=3)
-    book.open_call(made, 1, CallSettings())
+    call_state.open_call(made, 1, CallSettings())
     made.iteration, made.is_rebuilt = 3, True
-    book.begin_anew(made)
-    book.remember(made, Begin(1, 4, 3, (), anew=True))
+    call_state.begin_anew(made)
+    call_state.remember(made, BeginIteration(1, 4, 3, (), anew=True))
     made.iteration = 4
     assert (made.begun_at, made.can_replay) == (4, True)
-    assert book.entered(made) == Entered(1, 4, (Begin(1, 4, 3, (), anew=True),))
-    book.open_call(made, 2, CallSettings())
-    assert (made.begun_at, book.entered(made)) == (0, Entered(2))
+    assert call_state.entered(made) == Entered(1, 4, (BeginIteration(1, 4, 3, (), anew=True),))
+    call_state.open_call(made, 2, CallSettings())
+    assert (made.begun_at, call_state.entered(made)) == (0, Entered(2))

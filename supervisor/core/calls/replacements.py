@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.calls import book
-from supervisor.core.calls.book import Member, Newcomer, State
+from supervisor.core.calls import call_state
+from supervisor.core.calls.call_state import Member, Newcomer, State
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ def _own_places(state: State, in_time: list[int], missing: set[int]) -> set[int]
 def admit(state: State, plan: Plan) -> None:
     """The new processes of the plan are members, before the iteration begins; all others may join the next one."""
     if plan.joining:
-        book.begin_anew(state)
+        call_state.begin_anew(state)
     for member in plan.new:
         new = state.replacing.pop(member, None) or state.newcomers.pop(member)
         state.members[member] = Member(new.node)

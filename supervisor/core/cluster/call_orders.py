@@ -8,29 +8,29 @@ from __future__ import annotations
 from typing import assert_never
 
 from supervisor.core import orders
-from supervisor.core.calls import orders as call_orders
+from supervisor.core.calls import decisions
 from supervisor.core.cluster.messages import Action, Publish, Send
 from supervisor.core.cluster.rounds import State
 from supervisor.core.facts import JobEvent
 
 
-def carry(state: State, decision: call_orders.Tell | call_orders.EndCall | call_orders.Say) -> tuple[Action, ...]:
+def carry(state: State, decision: decisions.Tell | decisions.EndCall | decisions.Say) -> tuple[Action, ...]:
     match decision:
-        case call_orders.Tell(members, order):
+        case decisions.Tell(members, order):
             return tuple(
                 Send(node, orders.TellMembers(state.cycle, of_node, order))
                 for node, of_node in _by_node(state, members).items()
             )
-        case call_orders.EndCall(call, stands, reason):
+        case decisions.EndCall(call, stands, reason):
             settle = orders.SettleCall(state.cycle, call, stands, reason)
             return tuple(Send(node, settle) for node in state.parts)
-        case call_orders.Say(kind, reason, at, rank, details):
+        case decisions.Say(kind, reason, at, rank, details):
             return (Publish(JobEvent(kind, reason, max(state.cycle, 0), rank, details, at)),)
         case _:
             assert_never(decision)
 
 
-def replace(state: State, decision: call_orders.Replace) -> tuple[Action, ...]:
+def replace(state: State, decision: decisions.Replace) -> tuple[Action, ...]:
     """New processes for lost ranks; the unit that they take was taken already."""
     used, most = state.policy.used, state.policy.rules.max_restarts
     text = f"{decision.reason}; a new process takes its place, restarts used {used} of {most}"

@@ -10,10 +10,16 @@ from __future__ import annotations
 
 from typing import assert_never
 
-import msgspec
-
-from supervisor.core.calls import book, entry, hearing, joining
-from supervisor.core.calls.book import (
+from supervisor.core.calls import call_state, entering, rank_words, replacements
+from supervisor.core.calls.call_sentences import (
+    begun_sentence,
+    committed_sentence,
+    deserted_sentence,
+    faults_sentence,
+    late_sentence,
+    lost_sentence,
+)
+from supervisor.core.calls.call_state import (
     Entering,
     Idle,
     LastCall,
@@ -25,32 +31,14 @@ from supervisor.core.calls.book import (
     Running,
     State,
 )
-from supervisor.core.calls.orders import EndCall, Order, Orders, Replace, Say, Tell, refuse
-from supervisor.core.calls.sentences import (
-    begun_sentence,
-    committed_sentence,
-    deserted_sentence,
-    faults_sentence,
-    late_sentence,
-    lost_sentence,
-)
-from supervisor.core.calls.words import Begin, Committed, Enter, Exchanged, Leave, Lost, Started, Told
+from supervisor.core.calls.decisions import EndCall, Order, Orders, Replace, Say, Tell, refuse
+from supervisor.core.calls.words import BeginIteration, CallEnter, CallLeave, Committed, Exchanged, Lost, Started, Told
+from supervisor.core.cluster.messages import CallReport, DeadlineReached
 
 REPLACE_WAIT_S = 5.0  # for a new process, after everybody else is ready; at most half of the barrier's timeout
 
 
-class Report(msgspec.Struct, frozen=True):
-    """What a node has to say of its ranks, in order."""
-
-    node: str
-    told: tuple[Told, ...]
-
-
-class DeadlineReached(msgspec.Struct, frozen=True):
-    pass
-
-
-Event = Report | DeadlineReached
+Event = CallReport | DeadlineReached
 Action = Order
 
 
@@ -62,7 +50,7 @@ def step(state: State, event: Event, *, now_s: float, units_left: int) -> tuple[
     """`units_left` of the restart budget, for new processes. `state` changes in place and is returned."""
     orders: Orders = []
     match event:
-        case Report(node, told):
+        case CallReport(node, _, told):
             for each in told:
                 orders += _hear(state, node, each, now_s)
         case DeadlineReached():
@@ -89,17 +77,17 @@ def next_deadline_s(state: State) -> float | None:
 def _hear(state: State, node: str, told: Told, now_s: float) -> Orders:
     match told.word:
         case Started():
-            return entry.hear_started(state, told.member)
-        case Enter():
-            return entry.hear_enter(state, node, told.member, told.word, now_s=now_s)
+            return entering.hear_started(state, told.member)
+        case CallEnter():
+            return entering.hear_enter(state, node, told.member, told.word, now_s=now_s)
         case _ if isinstance(state.phase, Rebuilding):
-            return entry.hear_while_rebuilding(state, node, told)
+            return entering.hear_while_rebuilding(state, node, told)
         case Lost():
-            return hearing.hear_lost(state, told.member, told.word)
-        case Leave():
-            return hearing.hear_leave(state, told.member, told.word)
+            return rank_words.hear_lost(state, told.member, told.word)
+        case CallLeave():
+            return rank_words.hear_leave(state, told.member, told.word)
         case _:
-            return hearing.hear(state, told.member, told.word)
+            return rank_words.hear(state, told.member, told.word)
 
 
 # --- what follows --------------------------------------------------------------------------------------------------
@@ -112,9 +100,9 @@ def _go_on(state: State, now_s: float, units_left: int) -> Orders | None:
             return None
         case Entering():
             is_complete = len(state.entries) >= state.world_size - len(state.absent)
-            return entry.first_iteration(state) if is_complete else None
+            return entering.first_iteration(state) if is_complete else None
         case Rebuilding(until_s):
-            return _rebuild(state, now_s) if entry.can_rebuild(state) or now_s >= until_s else None
+            return _rebuild(state, now_s) if entering.can_rebuild(state) or now_s >= until_s else None
         case Running() | LastCall() | Restarting():
             pass
         case _:
@@ -140,8 +128,8 @@ def _go_on(state: State, now_s: float, units_left: int) -> Orders | None:
 
 
 def _rebuild(state: State, now_s: float) -> Orders:
-    held = book.release_held(state)
-    orders = entry.rebuild(state)
+    held = call_state.release_held(state)
+    orders = entering.rebuild(state)
     for node, told in held:
         orders += _hear(state, node, told, now_s)
     return orders
@@ -153,7 +141,7 @@ def _exchange(state: State, names: list[str]) -> Orders:
         values = tuple(sorted(state.exchanges.pop(name).values.values()))
         exchanged = Exchanged(*state.position, name, values)
         state.exchanged[name] = exchanged
-        book.remember(state, exchanged)
+        call_state.remember(state, exchanged)
         orders.append(Tell(tuple(state.members), exchanged))
     return orders
 
@@ -164,12 +152,12 @@ def _interrupt(state: State, now_s: float) -> Orders:
     text = f"iteration {state.iteration} of call {state.call} is interrupted: {faults_sentence(state.faults)}"
     first = next(iter(state.faults))
     said = Say("iteration_interrupted", text, state.iteration, first if first >= 0 else None)
-    return [*entry.tell_phase(state, tuple(state.members)), said]
+    return [*entering.tell_phase(state, tuple(state.members)), said]
 
 
 def _restart(state: State) -> Orders:
     state.phase = Restarting()
-    return entry.tell_phase(state, tuple(state.members))
+    return entering.tell_phase(state, tuple(state.members))
 
 
 def _replace(state: State, units_left: int) -> Orders:
@@ -192,7 +180,7 @@ def _replace(state: State, units_left: int) -> Orders:
 
 
 def _hold_or_decide(state: State, hold_until_s: float | None, now_s: float) -> Orders | None:
-    awaited = joining.awaited(state)
+    awaited = replacements.awaited(state)
     if not awaited:
         return _decide(state, now_s)
     if hold_until_s is None:
@@ -208,24 +196,25 @@ def _decide(state: State, now_s: float) -> Orders:
     """The one decision for the next iteration."""
     world_size = state.assigned_world_size
     if world_size is None:
-        return hearing.give_up(state, f"cannot restart iteration {state.iteration}: no rank said how many ranks it had")
-    plan = joining.plan(state, world_size)
+        reason = f"cannot restart iteration {state.iteration}: no rank said how many ranks it had"
+        return rank_words.give_up(state, reason)
+    plan = replacements.plan(state, world_size)
     anew = bool(plan.joining)
-    decision = Begin(state.call, state.next_iteration, plan.world_size, plan.terminated_ranks, anew)
-    stayed = (*state.members, *state.left, *(member for member in plan.new if joining.stays(state, member)))
+    decision = BeginIteration(state.call, state.next_iteration, plan.world_size, plan.terminated_ranks, anew)
+    stayed = (*state.members, *state.left, *(member for member in plan.new if replacements.stays(state, member)))
     before = len(state.members) + len(state.gone)
     gone, after = sorted(set(state.gone) - set(plan.new)), faults_sentence(state.faults)
     late = sorted(set(state.replacing) - set(plan.new))
     reserves = sum(not member.is_active for member in state.members.values()) if state.lost_active else 0
-    joining.admit(state, plan)
-    book.remember(state, decision)
+    replacements.admit(state, plan)
+    call_state.remember(state, decision)
     state.decision = decision
     state.previous, state.iteration, state.skips_number = state.iteration, decision.iteration, False
-    book.begin_iteration(state)
+    call_state.begin_iteration(state)
     state.phase = Running()
     orders: Orders = [Tell(stayed, decision)]
     if new := tuple(member for member in plan.new if member not in stayed):
-        orders.append(Tell(new, book.entered(state)))
+        orders.append(Tell(new, call_state.entered(state)))
     text = begun_sentence(
         state.iteration, len(state.members), before, gone, plan, later=late, has_reserves=reserves > 0
     )
@@ -235,11 +224,11 @@ def _decide(state: State, now_s: float) -> Orders:
 
 def _commit(state: State) -> Orders:
     """Nothing can undo it."""
-    book.close(state, Idle())
+    call_state.close(state, Idle())
     state.committed, state.committed_on = Committed(*state.position), frozenset(state.members)
     text = committed_sentence(state.call, state.iteration, state.members, state.newcomers)
     return [
-        Tell((*state.members, *joining.release(state)), state.committed),
+        Tell((*state.members, *replacements.release(state)), state.committed),
         Say("call_committed", text, state.iteration),
         EndCall(state.call, stands=True, reason=text),
     ]
@@ -249,9 +238,9 @@ def _deserted(state: State) -> Orders:
     """Those who left wait for what becomes of the others: nobody begins the next iteration."""
     reason = deserted_sentence(state.call, state.absent)
     world_size = state.world_size if state.assigned_world_size is None else state.assigned_world_size
-    nobody = Begin(state.call, state.next_iteration, world_size, tuple(range(world_size)))
+    nobody = BeginIteration(state.call, state.next_iteration, world_size, tuple(range(world_size)))
     told: Orders = [Tell(tuple(state.left), nobody)] if state.left else []
     for member in state.newcomers:
-        told += refuse(member, state.call, reason) if joining.stays(state, member) else []
-    book.close(state, Over(reason))
+        told += refuse(member, state.call, reason) if replacements.stays(state, member) else []
+    call_state.close(state, Over(reason))
     return [*told, Say("call_lost", reason, state.iteration), EndCall(state.call, stands=False, reason=reason)]

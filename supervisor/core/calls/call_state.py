@@ -1,7 +1,7 @@
 """What does the coordinator know of the wrapped calls of one cycle?
 
-The machine is cluster/iteration.py; this is what it remembers. It changes in place: with thousands of members, a copy
-for each word would cost more than the word.
+The machine is cluster/wrapped_call.py; this is what it remembers. It changes in place: with thousands of members, a
+copy for each word would cost more than the word.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.core.calls.words import (
-    Begin,
+    BeginIteration,
+    CallEnter,
     CallSettings,
     Committed,
-    Enter,
     Entered,
     Exchanged,
     FaultRecord,
@@ -113,16 +113,16 @@ class State(msgspec.Struct):
     iteration: int = 0
     settings: CallSettings = msgspec.field(default_factory=CallSettings)
     members: dict[int, Member] = msgspec.field(default_factory=dict[int, Member])
-    entries: dict[int, tuple[str, Enter]] = msgspec.field(default_factory=dict[int, tuple[str, Enter]])
+    entries: dict[int, tuple[str, CallEnter]] = msgspec.field(default_factory=dict[int, tuple[str, CallEnter]])
     held: dict[Told, str] = msgspec.field(default_factory=dict[Told, str])  # said while rebuilding, and on which node
     held_of: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # how many words of each member those are
     absent: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # take part in no call any more, and why
     ended: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # whose process has ended, and how
-    history: list[Begin] = msgspec.field(default_factory=list[Begin])
+    history: list[BeginIteration] = msgspec.field(default_factory=list[BeginIteration])
     replay: list[Exchanged] = msgspec.field(default_factory=list[Exchanged])
     replay_chars: int = 0
     begun_at: int = 0  # the iteration before which nothing has to be known: what is kept for late ones begins there
-    decision: Begin | None = None  # the last one
+    decision: BeginIteration | None = None  # the last one
     previous: int = -1  # the iteration that the last decision has ended
     is_rebuilt: bool = False  # what was decided before is not known
     skips_number: bool = False  # who is missing, and may live, may have been told to begin the next iteration
@@ -240,9 +240,9 @@ def close(state: State, phase: Idle | Over) -> None:
         state.absent = {member: why for member, why in state.absent.items() if member in state.ended}
 
 
-def remember(state: State, decided: Begin | Exchanged) -> None:
+def remember(state: State, decided: BeginIteration | Exchanged) -> None:
     """For ranks that join late."""
-    if isinstance(decided, Begin):
+    if isinstance(decided, BeginIteration):
         state.history.append(decided)
         state.replay_chars += 12 + 5 * len(decided.terminated_ranks)
     else:

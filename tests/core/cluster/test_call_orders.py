@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from supervisor.core import orders
-from supervisor.core.calls.orders import EndCall, Replace, Say, Tell
+from supervisor.core.calls.decisions import EndCall, Replace, Say, Tell
 from supervisor.core.calls.words import Interrupt
-from supervisor.core.cluster import cluster_calls
+from supervisor.core.cluster import call_orders
 from supervisor.core.cluster.messages import Publish, Send
 from supervisor.core.cluster.rounds import State
 from supervisor.core.facts import JobRules
@@ -14,7 +14,7 @@ STATE = State("job", cycle=4, rules=JobRules("job", 2), parts=("a", "b", "c"))
 
 
 def test_each_node_is_told_of_its_own_ranks_in_the_order_of_the_decision() -> None:
-    sent = cluster_calls.carry(STATE, Tell((5, 0, 1, 4), Interrupt(1, 0)))
+    sent = call_orders.carry(STATE, Tell((5, 0, 1, 4), Interrupt(1, 0)))
     assert sent == (
         Send("c", orders.TellMembers(4, (5, 4), Interrupt(1, 0))),
         Send("a", orders.TellMembers(4, (0, 1), Interrupt(1, 0))),
@@ -23,17 +23,17 @@ def test_each_node_is_told_of_its_own_ranks_in_the_order_of_the_decision() -> No
 
 def test_the_end_of_a_call_concerns_every_node() -> None:
     settle = orders.SettleCall(4, 1, stands=True, reason="committed")
-    assert cluster_calls.carry(STATE, EndCall(1, True, "committed")) == tuple(Send(node, settle) for node in "abc")
+    assert call_orders.carry(STATE, EndCall(1, True, "committed")) == tuple(Send(node, settle) for node in "abc")
 
 
 def test_what_people_read_names_cycle_and_iteration() -> None:
-    (said,) = cluster_calls.carry(STATE, Say("call_committed", "done", 7, rank=1))
+    (said,) = call_orders.carry(STATE, Say("call_committed", "done", 7, rank=1))
     assert isinstance(said, Publish)
     assert (said.event.cycle, said.event.iteration, said.event.rank) == (4, 7, 1)
 
 
 def test_a_new_process_is_started_where_the_lost_one_was() -> None:
-    said, *sent = cluster_calls.replace(STATE, Replace((("a", 1), ("c", 4)), takes_unit=True, reason="rank 1 was lost"))
+    said, *sent = call_orders.replace(STATE, Replace((("a", 1), ("c", 4)), takes_unit=True, reason="rank 1 was lost"))
     assert isinstance(said, Publish)
     text = said.event.reason
     assert text == "rank 1 was lost; a new process takes its place, restarts used 0 of 0"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.calls.words import Refused, ToRank
+from supervisor.core.calls.words import CallRefused, ToRank
 
 
 class Tell(msgspec.Struct, frozen=True):
@@ -44,4 +44,4 @@ Orders = list[Order]
 
 def refuse(member: int, call: int, reason: str) -> Orders:
     """The rank raises this sentence."""
-    return [Tell((member,), Refused(call, reason))]
+    return [Tell((member,), CallRefused(call, reason))]

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.calls.book import Idle, Over
-from supervisor.core.calls.orders import Replace, Tell
+from supervisor.core.calls.call_state import Idle, Over
+from supervisor.core.calls.decisions import Replace, Tell
 from supervisor.core.calls.words import (
-    Arrive,
     Barrier,
-    Began,
-    Begin,
+    BarrierArrive,
+    BeginIteration,
+    CallEnter,
+    CallLeave,
+    CallRefused,
+    CallUnderway,
     Committed,
-    Enter,
     Entered,
     Exchanged,
-    Fault,
+    ExchangeValue,
+    FaultsReported,
     Interruption,
-    Leave,
+    IterationBegan,
     Leaving,
-    Refused,
-    Reported,
+    RankFault,
     Stage,
     Started,
-    Underway,
-    Value,
 )
-from supervisor.core.cluster import iteration
-from tests.core.cluster.test_iteration import LOST, SETTINGS, Calls
+from supervisor.core.cluster import wrapped_call
+from tests.core.cluster.test_wrapped_call import LOST, SETTINGS, Calls
 
 
-def entering(member: int, world_size: int, *, call: int = 1) -> tuple[int, Enter]:
-    return member, Enter(call, member, world_size, SETTINGS)
+def entering(member: int, world_size: int, *, call: int = 1) -> tuple[int, CallEnter]:
+    return member, CallEnter(call, member, world_size, SETTINGS)
 
 
 def begun(calls: Calls, numbers: dict[int, int], *, active: int) -> Calls:
@@ -40,7 +40,7 @@ def begun(calls: Calls, numbers: dict[int, int], *, active: int) -> Calls:
     size = len(numbers)
     return calls.say(
         *(
-            (member, Began(call, at, rank, size, rank if rank < active else None, active))
+            (member, IterationBegan(call, at, rank, size, rank if rank < active else None, active))
             for member, rank in numbers.items()
         )
     )
@@ -49,8 +49,8 @@ def begun(calls: Calls, numbers: dict[int, int], *, active: int) -> Calls:
 def at_the_barrier(calls: Calls, *members: int, active: int = 99) -> Calls:
     call, at = calls.state.position
     known = {member: calls.state.members[member].rank or 0 for member in members}
-    calls.say(*((member, Reported(call, at)) for member in members))
-    arrived = ((each, Arrive(call, at, Barrier.ITERATION, rank, rank < active)) for each, rank in known.items())
+    calls.say(*((member, FaultsReported(call, at)) for member in members))
+    arrived = ((each, BarrierArrive(call, at, Barrier.ITERATION, rank, rank < active)) for each, rank in known.items())
     return calls.say(*arrived)
 
 
@@ -67,7 +67,7 @@ def late(*, units: int = 1) -> Calls:
     calls.units -= 1
     at_the_barrier(calls, 0, 2).say((1, Started())).pass_to(5.0)
     assert calls.said() == ["replacement_late", "iteration_restarted"]
-    assert calls.told(Begin) == [Tell((0, 2), Begin(1, 1, 3, (1,)))]
+    assert calls.told(BeginIteration) == [Tell((0, 2), BeginIteration(1, 1, 3, (1,)))]
     return begun(calls, {0: 0, 2: 1}, active=2)
 
 
@@ -76,29 +76,29 @@ def late(*, units: int = 1) -> Calls:
 
 def test_a_reserve_stands_in_at_once() -> None:
     calls = at_the_barrier(with_reserve().say((1, LOST)), 0, 2, 3, active=3)
-    assert calls.told(Begin) == [Tell((0, 2, 3), Begin(1, 1, 4, (1,)))]
+    assert calls.told(BeginIteration) == [Tell((0, 2, 3), BeginIteration(1, 1, 4, (1,)))]
     assert calls.said() == ["iteration_restarted"]
 
 
 def test_nobody_waits_for_the_new_process_of_a_reserve() -> None:
     calls = at_the_barrier(with_reserve().say((3, LOST)), 0, 1, 2, active=3)
-    assert calls.told(Begin) == [Tell((0, 1, 2), Begin(1, 1, 4, (3,)))]
+    assert calls.told(BeginIteration) == [Tell((0, 1, 2), BeginIteration(1, 1, 4, (3,)))]
 
 
 def test_where_more_are_lost_than_reserves_are_there_the_wait_lasts_until_enough_have_come() -> None:
     calls = at_the_barrier(with_reserve().say((1, LOST), (2, LOST)), 0, 3, active=3)
-    assert calls.told(Begin) == []
-    assert iteration.next_deadline_s(calls.state) == 5.0
+    assert calls.told(BeginIteration) == []
+    assert wrapped_call.next_deadline_s(calls.state) == 5.0
     calls.say(entering(2, 4))
-    assert calls.told(Begin) == [Tell((0, 3), Begin(1, 1, 4, (1,)))]
-    assert calls.told(Entered) == [Tell((2,), Entered(1, 1, (Begin(1, 1, 4, (1,)),)))]
+    assert calls.told(BeginIteration) == [Tell((0, 3), BeginIteration(1, 1, 4, (1,)))]
+    assert calls.told(Entered) == [Tell((2,), Entered(1, 1, (BeginIteration(1, 1, 4, (1,)),)))]
 
 
 def test_a_newcomer_that_waits_is_as_good_as_a_reserve() -> None:
     calls = late(units=2).say(entering(1, 3)).say((2, LOST))
     at_the_barrier(calls, 0)
-    assert calls.told(Begin) == [Tell((0,), Begin(1, 2, 3, (2,), anew=True))]
-    assert calls.told(Entered) == [Tell((1,), Entered(1, 2, (Begin(1, 2, 3, (2,), anew=True),)))]
+    assert calls.told(BeginIteration) == [Tell((0,), BeginIteration(1, 2, 3, (2,), anew=True))]
+    assert calls.told(Entered) == [Tell((1,), Entered(1, 2, (BeginIteration(1, 2, 3, (2,), anew=True),)))]
 
 
 # --- who comes late ------------------------------------------------------------------------------------------------
@@ -106,12 +106,12 @@ def test_a_newcomer_that_waits_is_as_good_as_a_reserve() -> None:
 
 def test_who_comes_late_is_told_to_wait_and_joins_with_the_next_fault() -> None:
     calls = late().say(entering(1, 3))
-    assert calls.orders[0] == Tell((1,), Underway(1))
+    assert calls.orders[0] == Tell((1,), CallUnderway(1))
     assert calls.said() == ["replacement_waits"]
-    calls.say((0, Fault(1, 1, 0, Interruption.EXCEPTION, "ValueError")))
+    calls.say((0, RankFault(1, 1, 0, Interruption.EXCEPTION, "ValueError")))
     at_the_barrier(calls, 0, 2)
-    assert calls.told(Begin) == [Tell((0, 2), Begin(1, 2, 3, (), anew=True))]
-    assert calls.told(Entered) == [Tell((1,), Entered(1, 2, (Begin(1, 2, 3, (), anew=True),)))]
+    assert calls.told(BeginIteration) == [Tell((0, 2), BeginIteration(1, 2, 3, (), anew=True))]
+    assert calls.told(Entered) == [Tell((1,), Entered(1, 2, (BeginIteration(1, 2, 3, (), anew=True),)))]
     assert sorted(calls.state.members) == [0, 1, 2]
     calls.begin().arrive(0, 1, 2, barrier=Barrier.COMPLETION)
     assert isinstance(calls.state.phase, Idle)
@@ -120,10 +120,10 @@ def test_who_comes_late_is_told_to_wait_and_joins_with_the_next_fault() -> None:
 def test_what_was_before_it_joined_is_told_to_nobody() -> None:
     calls = late(units=2).say(entering(1, 3)).fault(0)
     at_the_barrier(calls, 0, 2)
-    calls.say(*((member, Value(1, 2, "t", member, "x")) for member in range(3))).begin().say((2, LOST))
+    calls.say(*((member, ExchangeValue(1, 2, "t", member, "x")) for member in range(3))).begin().say((2, LOST))
     at_the_barrier(calls, 0, 1).say(entering(2, 3))
     (told,) = calls.told(Entered)
-    history = (Begin(1, 2, 3, (), anew=True), Begin(1, 3, 3))
+    history = (BeginIteration(1, 2, 3, (), anew=True), BeginIteration(1, 3, 3))
     assert told.order == Entered(1, 3, history, (Exchanged(1, 2, "t", ((0, "x"), (1, "x"), (2, "x"))),))
 
 
@@ -131,7 +131,7 @@ def test_a_member_whose_entry_was_lost_on_the_way_is_told_once_more() -> None:
     calls = late().say(entering(1, 3)).fault(0)
     at_the_barrier(calls, 0, 2)
     assert calls.say(entering(1, 3)).told(Entered) == [
-        Tell((1,), Entered(1, 2, (Begin(1, 2, 3, (), anew=True),))),
+        Tell((1,), Entered(1, 2, (BeginIteration(1, 2, 3, (), anew=True),))),
     ]
 
 
@@ -148,7 +148,7 @@ def test_a_newcomer_that_dies_disturbs_nobody_and_is_started_again_with_the_next
     text = "rank 2 was lost in iteration 1, and rank 1 before it took part again"
     assert replace == Replace((("a", 2), ("a", 1)), True, text)
     at_the_barrier(calls, 0).say((1, Started()), entering(1, 3))
-    assert calls.told(Begin) == [Tell((0,), Begin(1, 2, 3, (2,), anew=True))]
+    assert calls.told(BeginIteration) == [Tell((0,), BeginIteration(1, 2, 3, (2,), anew=True))]
 
 
 def test_without_budget_nobody_is_started_again() -> None:
@@ -156,7 +156,7 @@ def test_without_budget_nobody_is_started_again() -> None:
 
 
 def test_a_newcomer_that_goes_by_itself_is_not_started_again() -> None:
-    calls = late(units=2).say(entering(1, 3)).say((1, Leave(1, 0, Leaving.FAULT, "KeyboardInterrupt")))
+    calls = late(units=2).say(entering(1, 3)).say((1, CallLeave(1, 0, Leaving.FAULT, "KeyboardInterrupt")))
     assert calls.said() == ["replacement_lost"]
     (replace,) = calls.say((1, LOST)).say((2, LOST)).of(Replace)
     assert isinstance(replace, Replace)
@@ -183,14 +183,14 @@ def test_in_the_next_call_nobody_waits_for_it_and_it_takes_part_if_it_is_there()
     assert calls.told(Entered) == [Tell((0, 1, 2), Entered(2))]
     calls = late().say(entering(1, 3)).arrive(0, 2, barrier=Barrier.COMPLETION)
     calls.say(entering(0, 3, call=2), entering(2, 3, call=2))
-    assert calls.told(Entered) == [Tell((0, 2), Entered(2, 0, (Begin(2, 0, 3, (1,)),)))]
-    assert calls.say(entering(1, 3, call=2)).orders[0] == Tell((1,), Underway(2))
+    assert calls.told(Entered) == [Tell((0, 2), Entered(2, 0, (BeginIteration(2, 0, 3, (1,)),)))]
+    assert calls.say(entering(1, 3, call=2)).orders[0] == Tell((1,), CallUnderway(2))
 
 
 def test_when_all_others_are_lost_the_call_is() -> None:
     calls = late().say(entering(1, 3)).say((0, LOST), (2, LOST))
     assert isinstance(calls.state.phase, Over)
-    assert len(calls.say(entering(1, 3)).told(Refused)) == 1
+    assert len(calls.say(entering(1, 3)).told(CallRefused)) == 1
 
 
 # --- a coordinator without memory ----------------------------------------------------------------------------------
@@ -198,9 +198,11 @@ def test_when_all_others_are_lost_the_call_is() -> None:
 
 def test_one_that_waits_while_its_supervisor_forgets_may_still_join() -> None:
     calls = Calls(3)
-    back = {member: Enter(1, member, 3, SETTINGS, Stage.RUNNING, 4, rank, 2, True) for member, rank in ((0, 0), (2, 1))}
+    back = {
+        member: CallEnter(1, member, 3, SETTINGS, Stage.RUNNING, 4, rank, 2, True) for member, rank in ((0, 0), (2, 1))
+    }
     calls.say((0, back[0]), entering(1, 3), (2, back[2]))
-    assert calls.told(Underway) == [Tell((1,), Underway(1))]
+    assert calls.told(CallUnderway) == [Tell((1,), CallUnderway(1))]
     calls.fault(0)
     at_the_barrier(calls, 0, 2)
-    assert calls.told(Begin) == [Tell((0, 2), Begin(1, 5, 3, (), anew=True))]
+    assert calls.told(BeginIteration) == [Tell((0, 2), BeginIteration(1, 5, 3, (), anew=True))]

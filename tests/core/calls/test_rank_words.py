@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 from holdfast_wire import call_bounds
 
-from supervisor.core.calls import hearing
-from supervisor.core.calls.book import Idle, LastCall, Member, Over, Restarting, Running, State, begin_iteration
-from supervisor.core.calls.orders import Tell
+from supervisor.core.calls import rank_words
+from supervisor.core.calls.call_state import Idle, LastCall, Member, Over, Restarting, Running, State, begin_iteration
+from supervisor.core.calls.decisions import Tell
 from supervisor.core.calls.words import (
     EXCHANGE_NAMES_MAX,
     EXCHANGE_NAMES_OPEN_MAX,
-    Arrive,
     Barrier,
+    BarrierArrive,
+    CallLeave,
+    CallRefused,
     Exchanged,
-    Fault,
+    ExchangeValue,
+    FaultsReported,
     Interruption,
-    Leave,
     Leaving,
     Lost,
-    Refused,
-    Reported,
-    Value,
+    RankFault,
 )
 
 KILLED = Lost(Interruption.TERMINATED, "was killed by SIGKILL", failed=True)
@@ -32,7 +32,7 @@ def running(size: int = 3) -> State:
     state.members = {member: Member("a", member) for member in range(size)}
     begin_iteration(state)
     for member in range(size):
-        hearing.number(state, member, member)
+        rank_words.number(state, member, member)
     return state
 
 
@@ -40,16 +40,16 @@ def running(size: int = 3) -> State:
 def test_without_an_open_iteration_nothing_counts_but_ends(phase: Idle | Over) -> None:
     state = running()
     state.phase = phase
-    assert hearing.hear(state, 0, Fault(1, 2, 0, Interruption.EXCEPTION, "x")) == []
-    assert hearing.hear_leave(state, 0, Leave(1, 2, Leaving.DONE, "")) == []
-    assert hearing.hear_lost(state, 1, KILLED) == []
+    assert rank_words.hear(state, 0, RankFault(1, 2, 0, Interruption.EXCEPTION, "x")) == []
+    assert rank_words.hear_leave(state, 0, CallLeave(1, 2, Leaving.DONE, "")) == []
+    assert rank_words.hear_lost(state, 1, KILLED) == []
     assert (state.faults, list(state.ended)) == ({}, [1])
 
 
 def test_a_fault_is_its_ranks_report() -> None:
     state = running()
-    hearing.hear(state, 1, Fault(1, 2, 1, Interruption.EXCEPTION, "x"))
-    hearing.hear(state, 2, Reported(1, 2))
+    rank_words.hear(state, 1, RankFault(1, 2, 1, Interruption.EXCEPTION, "x"))
+    rank_words.hear(state, 2, FaultsReported(1, 2))
     assert state.unreported == {0}
 
 
@@ -57,29 +57,29 @@ def test_a_return_that_has_crossed_a_fault_does_not_count() -> None:
     state = running()
     for phase in (LastCall(1.0), Restarting()):
         state.phase = phase
-        assert hearing.hear(state, 0, Arrive(1, 2, Barrier.COMPLETION, 0, True)) == []
+        assert rank_words.hear(state, 0, BarrierArrive(1, 2, Barrier.COMPLETION, 0, True)) == []
     assert state.uncompleted == {0, 1, 2}
 
 
 def test_who_comes_to_the_iteration_barrier_by_itself_has_a_fault() -> None:
     state = running()
-    hearing.hear(state, 0, Arrive(1, 2, Barrier.ITERATION, 0, True))
+    rank_words.hear(state, 0, BarrierArrive(1, 2, Barrier.ITERATION, 0, True))
     assert list(state.faults) == [0]
     assert (state.unarrived, state.unreported) == ({1, 2}, {1, 2})
 
 
 def test_the_dead_give_no_values_and_are_not_waited_for() -> None:
     state = running()
-    hearing.hear(state, 0, Value(1, 2, "a", 0, "x"))
-    hearing.hear_lost(state, 0, KILLED)
+    rank_words.hear(state, 0, ExchangeValue(1, 2, "a", 0, "x"))
+    rank_words.hear_lost(state, 0, KILLED)
     assert state.exchanges["a"].waiting == {1, 2}
     assert state.exchanges["a"].values == {}
 
 
 def test_the_death_of_a_rank_that_was_ended_for_its_hang_is_no_second_fault() -> None:
     state = running()
-    hearing.hear(state, 1, Fault(1, 2, -1, Interruption.HARD_TIMEOUT, "stood still"))
-    hearing.hear_lost(state, 1, KILLED)
+    rank_words.hear(state, 1, RankFault(1, 2, -1, Interruption.HARD_TIMEOUT, "stood still"))
+    rank_words.hear_lost(state, 1, KILLED)
     assert list(state.faults[1]) == [Interruption.HARD_TIMEOUT]
     assert state.replaceable == [("a", 1)]
 
@@ -88,9 +88,9 @@ def test_names_are_bounded_and_a_flood_costs_each_word_the_same() -> None:
     state = running()
     refused: list[str] = []
     for number in range(6_857):
-        for order in hearing.hear(state, 0, Value(1, 2, f"name {number}", 0, "x")):
+        for order in rank_words.hear(state, 0, ExchangeValue(1, 2, f"name {number}", 0, "x")):
             assert isinstance(order, Tell)
-            assert isinstance(order.order, Refused)
+            assert isinstance(order.order, CallRefused)
             assert order.members == (0,)
             refused.append(order.order.reason)
     assert len(state.exchanges) == EXCHANGE_NAMES_OPEN_MAX
@@ -101,16 +101,16 @@ def test_names_are_bounded_and_a_flood_costs_each_word_the_same() -> None:
     assert set(state.members) == {1, 2}
     assert list(state.faults) == [0]
     # The others exchange as if it had never been.
-    assert hearing.hear(state, 1, Value(1, 2, "name 3", 1, "x")) == []
+    assert rank_words.hear(state, 1, ExchangeValue(1, 2, "name 3", 1, "x")) == []
 
 
 def test_one_assignment_has_so_many_names_at_most() -> None:
     state = running()
     for number in range(EXCHANGE_NAMES_MAX):
         state.exchanged[f"{number}"] = Exchanged(1, 2, f"{number}", ())
-    (told,) = hearing.hear(state, 1, Value(1, 2, "more", 1, "x"))
+    (told,) = rank_words.hear(state, 1, ExchangeValue(1, 2, "more", 1, "x"))
     assert isinstance(told, Tell)
-    assert isinstance(told.order, Refused)
+    assert isinstance(told.order, CallRefused)
     assert f"has {EXCHANGE_NAMES_MAX} names at most" in told.order.reason
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from supervisor.core.calls import book, hearing, joining
-from supervisor.core.calls.book import (
+from supervisor.core.calls import call_state, rank_words, replacements
+from supervisor.core.calls.call_state import (
     Entering,
     Idle,
     LastCall,
@@ -17,21 +17,21 @@ from supervisor.core.calls.book import (
     Running,
     State,
 )
-from supervisor.core.calls.orders import EndCall, Orders, Say, Tell, refuse
+from supervisor.core.calls.decisions import EndCall, Orders, Say, Tell, refuse
 from supervisor.core.calls.words import (
-    Arrive,
     Barrier,
-    Begin,
+    BarrierArrive,
+    BeginIteration,
+    CallCompleted,
+    CallEnter,
+    CallUnderway,
     Committed,
-    Completed,
-    Enter,
     Interrupt,
     Interruption,
     Lost,
     Restart,
     Stage,
     Told,
-    Underway,
 )
 
 
@@ -44,7 +44,7 @@ def hear_started(state: State, member: int) -> Orders:
     return []
 
 
-def hear_enter(state: State, node: str, member: int, word: Enter, *, now_s: float) -> Orders:
+def hear_enter(state: State, node: str, member: int, word: CallEnter, *, now_s: float) -> Orders:
     done = state.committed
     if done is not None and word.call == done.call and word.stage is Stage.COMPLETING and member in state.committed_on:
         return [Tell((member,), done)]  # It has missed that, and the others may have gone on to the next call.
@@ -52,12 +52,12 @@ def hear_enter(state: State, node: str, member: int, word: Enter, *, now_s: floa
         if done is not None and word.call <= done.call:
             return [Tell((member,), Committed(word.call, done.iteration))]  # It has come after the end.
         if isinstance(state.phase, Entering) or (isinstance(state.phase, Idle) and word.call > state.call):
-            joining.come_in(state, member)
+            replacements.come_in(state, member)
     match state.phase:
         case Idle() | Over() | Entering() | Rebuilding() if member in state.absent:
             return refuse(member, word.call, late_sentence(state, member))
         case Idle() | Over() if word.call > state.call:
-            book.open_call(state, word.call, word.settings)
+            call_state.open_call(state, word.call, word.settings)
             state.phase = Entering()
             return _come_in(state, node, member, word, now_s)
         case Over(reason):
@@ -74,7 +74,7 @@ def hear_enter(state: State, node: str, member: int, word: Enter, *, now_s: floa
             assert_never(state.phase)
 
 
-def _come_in(state: State, node: str, member: int, word: Enter, now_s: float) -> Orders:
+def _come_in(state: State, node: str, member: int, word: CallEnter, now_s: float) -> Orders:
     if word.call == state.call - 1 and word.stage is Stage.COMPLETING:
         return [Tell((member,), Committed(word.call, word.iteration))]  # Who is in this call was told so.
     if word.call == state.call + 1 and word.stage is Stage.ENTERING and isinstance(state.phase, Rebuilding):
@@ -84,27 +84,27 @@ def _come_in(state: State, node: str, member: int, word: Enter, now_s: float) ->
             f"cannot begin: rank {member} is at call {word.call} while others are at call {state.call}; "
             "all ranks must make the same calls in the same order"
         )
-        return [*hearing.give_up(state, reason), *refuse(member, word.call, reason)]
+        return [*rank_words.give_up(state, reason), *refuse(member, word.call, reason)]
     state.entries[member] = (node, word)
-    state.settings = book.merge_settings(state.settings, word.settings)
+    state.settings = call_state.merge_settings(state.settings, word.settings)
     if isinstance(state.phase, Rebuilding):
         return []
     if word.stage is not Stage.ENTERING:
         state.phase = Rebuilding(now_s + state.settings.heartbeat_timeout_s)
         return []
     missing = [each for each in sorted(state.ended) if each not in state.absent]
-    return hearing.cannot_enter(state, missing[0], state.ended[missing[0]]) if missing else []
+    return rank_words.cannot_enter(state, missing[0], state.ended[missing[0]]) if missing else []
 
 
-def _come_back(state: State, node: str, member: int, word: Enter) -> Orders:
+def _come_back(state: State, node: str, member: int, word: CallEnter) -> Orders:
     """A new process for a lost rank, or a member whose connection was lost: it is told what it has missed."""
-    if word.call == state.call and word.stage is Stage.ENTERING and joining.enter(state, node, member):
-        told: Orders = [Tell((member,), Underway(state.call))]
+    if word.call == state.call and word.stage is Stage.ENTERING and replacements.enter(state, node, member):
+        told: Orders = [Tell((member,), CallUnderway(state.call))]
         if member not in state.newcomers:
             return told
         text = f"the new process of rank {member} waits, and joins the next iteration of call {state.call}"
         return [*told, Say("replacement_waits", text, state.iteration, member)]
-    if word.call == state.call and word.stage is Stage.RESTARTING and joining.stays(state, member):
+    if word.call == state.call and word.stage is Stage.RESTARTING and replacements.stays(state, member):
         state.newcomers[member].node = node
         return []
     if member not in state.members:
@@ -114,13 +114,13 @@ def _come_back(state: State, node: str, member: int, word: Enter) -> Orders:
     is_here = word.stage is not Stage.ENTERING and word.iteration == state.iteration
     if word.call != state.call or not (is_entering or has_missed or is_here):
         why = f"came back to iteration {word.iteration} of call {word.call}, which is not known any more"
-        book.add_fault(state, member, Interruption.UNRESPONSIVE, why)
-        book.remove(state, member, why)
+        call_state.add_fault(state, member, Interruption.UNRESPONSIVE, why)
+        call_state.remove(state, member, why)
         return refuse(member, word.call, f"cannot go on: rank {member} {why}")
     state.members[member].node = node
     orders: Orders = []
     if is_entering:
-        orders.append(Tell((member,), book.entered(state)))
+        orders.append(Tell((member,), call_state.entered(state)))
     elif has_missed and state.decision is not None:
         orders.append(Tell((member,), state.decision))
     elif is_here:
@@ -133,32 +133,32 @@ def hear_while_rebuilding(state: State, node: str, told: Told) -> Orders:
     """The word counts once the call is rebuilt; a rank that says too many different ones does not come back to it."""
     if isinstance(told.word, Lost):
         state.ended[told.member] = told.word.reason
-    if book.hold(state, node, told):
+    if call_state.hold(state, node, told):
         return []
     state.entries.pop(told.member, None)
-    reason = f"said more than {book.HELD_WORDS_MAX} words while its supervisor came back"
+    reason = f"said more than {call_state.HELD_WORDS_MAX} words while its supervisor came back"
     return refuse(told.member, state.call, f"cannot go on: rank {told.member} {reason}")
 
 
-def stand(state: State, member: int, word: Enter) -> Orders:
+def stand(state: State, member: int, word: CallEnter) -> Orders:
     """It may have said things that never came: where it stands, and as whom, says the same."""
     if state.assigned_world_size is None:
         state.assigned_world_size = word.world_size
-    told = hearing.number(state, member, word.rank)
+    told = rank_words.number(state, member, word.rank)
     if told:
         return told
     state.members[member].is_active = word.active
     match word.stage:
         case Stage.COMPLETING:
-            arrival = Arrive(*state.position, Barrier.COMPLETION, word.rank, word.active)
-            return hearing.hear(state, member, arrival)
+            arrival = BarrierArrive(*state.position, Barrier.COMPLETION, word.rank, word.active)
+            return rank_words.hear(state, member, arrival)
         case Stage.RESTARTING:
-            arrival = Arrive(*state.position, Barrier.ITERATION, word.rank, word.active)
-            return hearing.hear(state, member, arrival)
+            arrival = BarrierArrive(*state.position, Barrier.ITERATION, word.rank, word.active)
+            return rank_words.hear(state, member, arrival)
         case Stage.UNWINDING:
             if isinstance(state.phase, Running):
                 text = "was unwinding when its connection came back"
-                book.add_fault(state, member, Interruption.EXCEPTION, text, rank=word.rank)
+                call_state.add_fault(state, member, Interruption.EXCEPTION, text, rank=word.rank)
             return []
         case Stage.ENTERING | Stage.RUNNING:
             return []
@@ -170,12 +170,12 @@ def tell_phase(state: State, members: tuple[int, ...]) -> Orders:
     """What the phase wants of these members."""
     match state.phase:
         case Running() if state.is_completed:
-            return [Tell(members, Completed(*state.position))]
+            return [Tell(members, CallCompleted(*state.position))]
         case LastCall():
             return [Tell(members, Interrupt(*state.position))]
         case Restarting():
             members = tuple(member for member in members if member in state.unarrived)
-            return [Tell(members, Restart(*state.position, book.records(state)))] if members else []
+            return [Tell(members, Restart(*state.position, call_state.records(state)))] if members else []
         case _:
             return []
 
@@ -188,7 +188,7 @@ def late_sentence(state: State, member: int) -> str:
 # --- a coordinator that knows nothing of the call -----------------------------------------------------------------
 
 
-def newest(state: State) -> dict[int, Enter]:
+def newest(state: State) -> dict[int, CallEnter]:
     """Who came back to the newest iteration of which anybody knows.
 
     Who has not entered yet belongs to the first one, if that began with the whole world.
@@ -217,8 +217,8 @@ def _conclude(state: State) -> Orders:
     here = newest(state)
     state.committed = Committed(state.call, max((word.iteration for word in here.values()), default=0))
     state.committed_on, state.entries = frozenset(range(state.world_size)), {}
-    book.release_held(state)
-    book.close(state, Idle())
+    call_state.release_held(state)
+    call_state.close(state, Idle())
     text = f"call {state.call} succeeded, before its supervisor was lost"
     return [
         Tell(tuple(here), state.committed),
@@ -237,7 +237,7 @@ def rebuild(state: State) -> Orders:
     state.iteration = next(iter(here.values())).iteration
     state.members = {member: Member(entries[member][0]) for member in here}
     state.phase, state.is_rebuilt = Running(), True
-    book.begin_iteration(state)
+    call_state.begin_iteration(state)
     for member in range(state.world_size):
         if member not in here:
             state.absent[member] = "was not there when its supervisor came back"
@@ -245,7 +245,7 @@ def rebuild(state: State) -> Orders:
     for member, (node, word) in entries.items():
         if member not in here and word.stage is Stage.ENTERING:
             state.newcomers[member] = Newcomer(node, entered=True)  # It needs to know nothing of what was before.
-            orders.append(Tell((member,), Underway(state.call)))
+            orders.append(Tell((member,), CallUnderway(state.call)))
         elif member not in here and word.stage is Stage.RESTARTING and len(here) < world_size:
             state.newcomers[member] = Newcomer(node, entered=True, stayed=True)
         elif member not in here:
@@ -255,7 +255,7 @@ def rebuild(state: State) -> Orders:
         if not state.is_open:
             return orders  # They contradict each other: the call was given up.
         if word.stage is Stage.ENTERING:
-            orders.append(Tell((member,), book.entered(state)))
+            orders.append(Tell((member,), call_state.entered(state)))
         else:
             orders += stand(state, member, word)
     if state.is_open and len(here) < world_size:
@@ -265,7 +265,7 @@ def rebuild(state: State) -> Orders:
         if not state.skips_number:
             text = "ended, or had not heard the last decision, when its supervisor was lost"
         for rank in sorted(set(range(world_size)) - set(state.numbers)):
-            book.add_fault(state, -1 - rank, Interruption.UNRESPONSIVE, text, rank=rank)
+            call_state.add_fault(state, -1 - rank, Interruption.UNRESPONSIVE, text, rank=rank)
     text = f"iteration {state.iteration} of call {state.call} goes on with {len(here)} of {world_size} ranks"
     return [*orders, Say("call_rebuilt", text, state.iteration)]
 
@@ -274,9 +274,9 @@ def first_iteration(state: State) -> Orders:
     """All have entered."""
     state.members = {member: Member(node) for member, (node, _) in state.entries.items()}
     state.entries = {}
-    book.begin_iteration(state)
+    call_state.begin_iteration(state)
     if state.absent:
-        book.remember(state, Begin(state.call, 0, state.world_size, tuple(sorted(state.absent))))
+        call_state.remember(state, BeginIteration(state.call, 0, state.world_size, tuple(sorted(state.absent))))
     state.phase = Running()
     text = f"call {state.call} begins with {len(state.members)} of {state.world_size} ranks"
-    return [Tell(tuple(state.members), book.entered(state)), Say("call_entered", text, 0)]
+    return [Tell(tuple(state.members), call_state.entered(state)), Say("call_entered", text, 0)]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.calls import book, entry
-from supervisor.core.calls.book import HELD_WORDS_MAX, Over, Rebuilding, Running, State
-from supervisor.core.calls.orders import Say, Tell
-from supervisor.core.calls.words import CallSettings, Enter, Refused, Reported, Stage, Told
+from supervisor.core.calls import call_state, entering
+from supervisor.core.calls.call_state import HELD_WORDS_MAX, Over, Rebuilding, Running, State
+from supervisor.core.calls.decisions import Say, Tell
+from supervisor.core.calls.words import CallEnter, CallRefused, CallSettings, FaultsReported, Stage, Told
 
 R, E, W = Stage.RUNNING, Stage.ENTERING, Stage.RESTARTING
 
@@ -16,7 +16,7 @@ def coming(*stands: tuple[Stage, int, int, int], world_size: int = 3) -> State:
     """`stands`: stage, iteration, current number and world size of each member."""
     state = State(world_size, phase=Rebuilding(30.0), call=1)
     for member, (stage, iteration, rank, size) in enumerate(stands):
-        word = Enter(1, member, world_size, CallSettings(), stage, iteration, rank, size, True)
+        word = CallEnter(1, member, world_size, CallSettings(), stage, iteration, rank, size, True)
         state.entries[member] = ("a", word)
     return state
 
@@ -35,14 +35,14 @@ def test_the_newest_iteration_is_the_one_that_goes_on(
     stands: tuple[tuple[Stage, int, int, int], ...], here: list[int], world_size: int
 ) -> None:
     state = coming(*stands)
-    assert sorted(entry.newest(state)) == here
-    assert entry.rebuilt_world_size(state) == world_size
+    assert sorted(entering.newest(state)) == here
+    assert entering.rebuilt_world_size(state) == world_size
 
 
 def test_who_has_missed_a_decision_that_nobody_remembers_is_refused() -> None:
     state = coming((R, 2, 0, 2), (W, 1, 1, 3), (R, 2, 1, 2))
-    orders = entry.rebuild(state)
-    assert [each.members for each in orders if isinstance(each, Tell) and isinstance(each.order, Refused)] == [(1,)]
+    orders = entering.rebuild(state)
+    assert [each.members for each in orders if isinstance(each, Tell) and isinstance(each.order, CallRefused)] == [(1,)]
     assert (state.iteration, sorted(state.members), sorted(state.absent)) == (2, [0, 2], [1])
     assert isinstance(state.phase, Running)
     assert not state.can_replay
@@ -50,7 +50,7 @@ def test_who_has_missed_a_decision_that_nobody_remembers_is_refused() -> None:
 
 def test_ranks_that_contradict_each_other_are_all_refused() -> None:
     state = coming((R, 2, 0, 3), (R, 2, 0, 3), (R, 2, 2, 3))
-    orders = entry.rebuild(state)
+    orders = entering.rebuild(state)
     assert isinstance(state.phase, Over)
     assert "call_rebuilt" not in {each.kind for each in orders if isinstance(each, Say)}
 
@@ -58,15 +58,15 @@ def test_ranks_that_contradict_each_other_are_all_refused() -> None:
 def test_what_is_said_while_rebuilding_is_kept_once_and_a_flood_refuses_its_own_rank() -> None:
     state = coming((R, 2, 0, 3), (R, 2, 1, 3))
     for _ in range(10_000):
-        assert entry.hear_while_rebuilding(state, "a", Told(1, Reported(1, 2))) == []
+        assert entering.hear_while_rebuilding(state, "a", Told(1, FaultsReported(1, 2))) == []
     for iteration in range(HELD_WORDS_MAX):
-        assert entry.hear_while_rebuilding(state, "a", Told(0, Reported(1, iteration))) == []
-    (told,) = entry.hear_while_rebuilding(state, "a", Told(0, Reported(1, HELD_WORDS_MAX)))
+        assert entering.hear_while_rebuilding(state, "a", Told(0, FaultsReported(1, iteration))) == []
+    (told,) = entering.hear_while_rebuilding(state, "a", Told(0, FaultsReported(1, HELD_WORDS_MAX)))
     assert isinstance(told, Tell)
-    assert isinstance(told.order, Refused)
+    assert isinstance(told.order, CallRefused)
     assert told.members == (0,)
     assert list(state.entries) == [1]
-    assert entry.hear_while_rebuilding(state, "a", Told(1, Reported(1, 3))) == []
-    held = book.release_held(state)
+    assert entering.hear_while_rebuilding(state, "a", Told(1, FaultsReported(1, 3))) == []
+    held = call_state.release_held(state)
     assert len(held) == HELD_WORDS_MAX + 2
-    assert [told.word for _, told in held if told.member == 1] == [Reported(1, 2), Reported(1, 3)]
+    assert [told.word for _, told in held if told.member == 1] == [FaultsReported(1, 2), FaultsReported(1, 3)]

@@ -9,7 +9,8 @@ import enum
 
 import msgspec
 
-from supervisor.core.calls.words import CallSettings, FromRank, Interruption, Refused, Told, ToRank, Word
+from supervisor.core.calls.words import CallRefused, CallSettings, FromRank, Interruption, Told, ToRank, Word
+from supervisor.core.orders import SettleCall, TellMembers
 from supervisor.core.workers import Excuse
 
 # --- state ---------------------------------------------------------------------------------------------------------
@@ -43,7 +44,7 @@ class State(msgspec.Struct, frozen=True):
     world_size: int = 0
     ranks: tuple[Rank, ...] = ()
     is_used: bool = False  # some rank has entered a call, or may have done so on another node
-    over: Refused | None = None  # the last call that came to nothing
+    over: CallRefused | None = None  # the last call that came to nothing
     waiting: dict[Key, dict[int, Word]] = msgspec.field(default_factory=dict[Key, dict[int, Word]])
     sent: frozenset[tuple[Key, int]] = frozenset()
 
@@ -90,19 +91,6 @@ class ClientLeft(msgspec.Struct, frozen=True):
     local_rank: int
 
 
-class Ordered(msgspec.Struct, frozen=True):
-    """`members` are ranks of the cycle, of any node."""
-
-    members: tuple[int, ...]
-    order: ToRank
-
-
-class CallEnded(msgspec.Struct, frozen=True):
-    call: int
-    stands: bool
-    reason: str
-
-
 class WorkersEnding(msgspec.Struct, frozen=True):
     """The node ends the cycle: nothing about its calls is news any more."""
 
@@ -112,8 +100,8 @@ class DeadlineReached(msgspec.Struct, frozen=True):
 
 
 Event = (
-    CycleBegun | RankSaid | RankFaulted | RankStarted | RankEnded | ClientJoined | ClientLeft | Ordered | CallEnded
-    | WorkersEnding | DeadlineReached
+    CycleBegun | RankSaid | RankFaulted | RankStarted | RankEnded | ClientJoined | ClientLeft
+    | TellMembers | SettleCall | WorkersEnding | DeadlineReached
 )  # fmt: skip
 
 # --- actions -------------------------------------------------------------------------------------------------------

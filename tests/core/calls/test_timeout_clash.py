@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.calls.limits import clash
+from supervisor.core.calls.timeout_clash import clash
 from supervisor.core.calls.words import CallSettings
 from supervisor.core.facts import HangLimits
 

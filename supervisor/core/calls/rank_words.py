@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from supervisor.core.calls import book, joining
-from supervisor.core.calls.book import Entering, Exchange, Idle, Over, Running, State
-from supervisor.core.calls.orders import EndCall, Orders, Say, Tell, refuse
-from supervisor.core.calls.sentences import ranks_sentence
+from supervisor.core.calls import call_state, replacements
+from supervisor.core.calls.call_sentences import ranks_sentence
+from supervisor.core.calls.call_state import Entering, Exchange, Idle, Over, Running, State
+from supervisor.core.calls.decisions import EndCall, Orders, Say, Tell, refuse
 from supervisor.core.calls.words import (
     EXCHANGE_NAMES_MAX,
     EXCHANGE_NAMES_OPEN_MAX,
-    Arrive,
     Barrier,
-    Began,
-    Completed,
-    Fault,
+    BarrierArrive,
+    CallCompleted,
+    CallLeave,
+    CallRefused,
+    ExchangeValue,
+    FaultsReported,
     Interruption,
-    Leave,
+    IterationBegan,
     Leaving,
     Lost,
-    Refused,
-    Reported,
-    Value,
+    RankFault,
 )
 
 NAME_SHOWN_CHARACTERS = 40
 
-OfIteration = Began | Fault | Reported | Arrive | Value
+OfIteration = IterationBegan | RankFault | FaultsReported | BarrierArrive | ExchangeValue
 
 
 def hear(state: State, member: int, word: OfIteration) -> Orders:
@@ -35,24 +35,24 @@ def hear(state: State, member: int, word: OfIteration) -> Orders:
     if not state.is_open or (word.call, word.iteration) != state.position or member not in state.members:
         return []
     match word:
-        case Began():
+        case IterationBegan():
             return _began(state, member, word)
-        case Fault(rank=rank, interruption=interruption, reason=reason):
-            book.add_fault(state, member, interruption, reason, rank=rank)
+        case RankFault(rank=rank, interruption=interruption, reason=reason):
+            call_state.add_fault(state, member, interruption, reason, rank=rank)
             state.unreported.discard(member)
             return []
-        case Reported():
+        case FaultsReported():
             state.unreported.discard(member)
             return []
-        case Arrive():
+        case BarrierArrive():
             return _arrived(state, member, word)
-        case Value():
+        case ExchangeValue():
             return _value(state, member, word)
         case _:
             assert_never(word)
 
 
-def _began(state: State, member: int, word: Began) -> Orders:
+def _began(state: State, member: int, word: IterationBegan) -> Orders:
     if state.assigned_world_size is None:
         state.assigned_world_size = word.world_size
     if state.active_world_size is None:
@@ -82,7 +82,7 @@ def number(state: State, member: int, rank: int) -> Orders:
     return []
 
 
-def _arrived(state: State, member: int, word: Arrive) -> Orders:
+def _arrived(state: State, member: int, word: BarrierArrive) -> Orders:
     match word.barrier:
         case Barrier.COMPLETION:
             if not isinstance(state.phase, Running):
@@ -91,11 +91,11 @@ def _arrived(state: State, member: int, word: Arrive) -> Orders:
             if not word.active or state.is_completed:
                 return []
             state.is_completed = True
-            return [Tell(tuple(state.members), Completed(*state.position))]
+            return [Tell(tuple(state.members), CallCompleted(*state.position))]
         case Barrier.ITERATION:
             if isinstance(state.phase, Running):
                 text = "went to the iteration barrier without a fault of its own"
-                book.add_fault(state, member, Interruption.EXCEPTION, text, rank=word.rank)
+                call_state.add_fault(state, member, Interruption.EXCEPTION, text, rank=word.rank)
             state.unreported.discard(member)
             state.unarrived.discard(member)
             state.members[member].is_active = word.active
@@ -104,7 +104,7 @@ def _arrived(state: State, member: int, word: Arrive) -> Orders:
             assert_never(word.barrier)
 
 
-def _value(state: State, member: int, word: Value) -> Orders:
+def _value(state: State, member: int, word: ExchangeValue) -> Orders:
     done = state.exchanged.get(word.name)
     if done is not None:
         return [Tell((member,), done)]
@@ -130,30 +130,30 @@ def _excess(state: State) -> str | None:
 def _refuse_name(state: State, member: int, name: str, excess: str) -> Orders:
     """The rank that goes beyond is out, and the others begin another iteration without it."""
     why = f"cannot exchange {name[:NAME_SHOWN_CHARACTERS]!r}: {excess}; exchange several values under one name"
-    book.add_fault(state, member, Interruption.EXCEPTION, why)
-    book.remove(state, member, f"was refused: {why}")
+    call_state.add_fault(state, member, Interruption.EXCEPTION, why)
+    call_state.remove(state, member, f"was refused: {why}")
     return refuse(member, state.call, why)
 
 
-def hear_leave(state: State, member: int, word: Leave) -> Orders:
+def hear_leave(state: State, member: int, word: CallLeave) -> Orders:
     """A rank goes by itself."""
     if word.call != state.call or isinstance(state.phase, Idle | Over):
         return []
     reason = f"left the call: {word.reason}" if word.reason else "left the call"
     if isinstance(state.phase, Entering):
         return cannot_enter(state, member, reason)
-    if joining.lose(state, member, may_come_again=False):
+    if replacements.lose(state, member, may_come_again=False):
         return _replacement_lost(state, member, reason)
     if member not in state.members:
         return []
     if word.why is Leaving.DISCARDED:
-        book.remove(state, member, reason)
+        call_state.remove(state, member, reason)
         state.lost_active.discard(member)
         del state.gone[member]  # It has no number in this iteration: all ranks know that it is out.
         return [Say("rank_discarded", f"rank {member} {reason}", state.iteration, member)]
     if member not in state.faults:
-        book.add_fault(state, member, Interruption.BASE_EXCEPTION, word.reason)
-    book.remove(state, member, reason)
+        call_state.add_fault(state, member, Interruption.BASE_EXCEPTION, word.reason)
+    call_state.remove(state, member, reason)
     state.left[member] = reason
     return [Say("rank_left_call", f"rank {member} {reason}", state.iteration, member)]
 
@@ -161,7 +161,7 @@ def hear_leave(state: State, member: int, word: Leave) -> Orders:
 def hear_lost(state: State, member: int, word: Lost) -> Orders:
     """Its process has ended, or can't be reached any more."""
     state.ended[member] = word.reason
-    if joining.lose(state, member, may_come_again=word.failed):
+    if replacements.lose(state, member, may_come_again=word.failed):
         return _replacement_lost(state, member, word.reason)
     if member in state.absent:
         return []
@@ -169,8 +169,8 @@ def hear_lost(state: State, member: int, word: Lost) -> Orders:
         return cannot_enter(state, member, word.reason) if isinstance(state.phase, Entering) else []
     node = state.members[member].node
     if not {Interruption.HARD_TIMEOUT, Interruption.UNRESPONSIVE} & set(state.faults.get(member, ())):
-        book.add_fault(state, member, word.interruption, word.reason)
-    book.remove(state, member, word.reason)
+        call_state.add_fault(state, member, word.interruption, word.reason)
+    call_state.remove(state, member, word.reason)
     if word.failed:
         state.replaceable.append((node, member))
     text = f"rank {member} {word.reason}, in iteration {state.iteration} of call {state.call}"
@@ -189,6 +189,6 @@ def cannot_enter(state: State, member: int, reason: str) -> Orders:
 def give_up(state: State, reason: str) -> Orders:
     """The call can't go on: every rank that is in it, or waits for it, raises this sentence."""
     listeners = tuple(dict.fromkeys((*state.members, *state.entries, *state.left)))
-    book.close(state, Over(reason))
-    told: Orders = [Tell(listeners, Refused(state.call, reason))] if listeners else []
+    call_state.close(state, Over(reason))
+    told: Orders = [Tell(listeners, CallRefused(state.call, reason))] if listeners else []
     return [*told, Say("call_lost", reason, state.iteration), EndCall(state.call, stands=False, reason=reason)]
