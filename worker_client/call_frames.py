@@ -37,7 +37,7 @@ class Leaving(enum.Enum):
     DISCARDED = enum.auto()
 
 
-class Settings(NamedTuple):
+class CallSettings(NamedTuple):
     """What the coordinator must know of the Wrapper's arguments."""
 
     last_call_wait: timedelta
@@ -62,13 +62,13 @@ class Position(NamedTuple):
 # --- events ---------------------------------------------------------------------------------------------------------
 
 
-class FaultTold(NamedTuple):
+class FaultRecord(NamedTuple):
     rank: int
     interruption: str  # a name of attribution.Interruption
     reason: str
 
 
-class IterationDecided(NamedTuple):
+class BeginIteration(NamedTuple):
     """`world_size` is that of the iteration that has ended; `terminated_ranks` are of its numbers.
 
     `anew`: new processes join, so that rank assignment starts anew, and all numbers are initial ones.
@@ -93,7 +93,7 @@ class Entered(NamedTuple):
 
     call: int
     iteration: int
-    history: tuple[IterationDecided, ...]
+    history: tuple[BeginIteration, ...]
     exchanges: tuple[Exchanged, ...]
 
 
@@ -103,15 +103,15 @@ class CallUnderway(NamedTuple):
     call: int
 
 
-class Interrupted(NamedTuple):
+class Interrupt(NamedTuple):
     call: int
     iteration: int
 
 
-class RestartOrdered(NamedTuple):
+class Restart(NamedTuple):
     call: int
     iteration: int
-    faults: tuple[FaultTold, ...]
+    faults: tuple[FaultRecord, ...]
 
 
 class CallCompleted(NamedTuple):
@@ -130,15 +130,7 @@ class CallRefused(NamedTuple):
 
 
 CallEvent = (
-    Entered
-    | CallUnderway
-    | Interrupted
-    | RestartOrdered
-    | IterationDecided
-    | CallCompleted
-    | Committed
-    | Exchanged
-    | CallRefused
+    Entered | CallUnderway | Interrupt | Restart | BeginIteration | CallCompleted | Committed | Exchanged | CallRefused
 )
 
 
@@ -152,13 +144,13 @@ def event(frame: worker_pb2.SupervisorFrame) -> CallEvent | None:
         case "call_underway":
             return CallUnderway(frame.call_underway.call)
         case "interrupt":
-            return Interrupted(frame.interrupt.call, frame.interrupt.iteration)
+            return Interrupt(frame.interrupt.call, frame.interrupt.iteration)
         case "restart":
             faults = tuple(
-                FaultTold(record.rank, _interruption_name(record.interruption), record.reason)
+                FaultRecord(record.rank, _interruption_name(record.interruption), record.reason)
                 for record in frame.restart.records
             )
-            return RestartOrdered(frame.restart.call, frame.restart.iteration, faults)
+            return Restart(frame.restart.call, frame.restart.iteration, faults)
         case "begin_iteration":
             return _decided(frame.begin_iteration)
         case "call_completed":
@@ -173,9 +165,9 @@ def event(frame: worker_pb2.SupervisorFrame) -> CallEvent | None:
             return None
 
 
-def _decided(told: worker_pb2.BeginIteration) -> IterationDecided:
+def _decided(told: worker_pb2.BeginIteration) -> BeginIteration:
     gone = frozenset(told.terminated_ranks)
-    return IterationDecided(told.call, told.iteration, told.world_size, gone, told.anew)
+    return BeginIteration(told.call, told.iteration, told.world_size, gone, told.anew)
 
 
 def _exchanged(told: worker_pb2.Exchanged) -> Exchanged:
@@ -192,7 +184,9 @@ def _interruption_name(number: worker_pb2.Interruption.ValueType) -> str:
 # --- frames ---------------------------------------------------------------------------------------------------------
 
 
-def call_enter(call: int, initial_rank: int, initial_world_size: int, settings: Settings, position: Position) -> bytes:
+def call_enter(
+    call: int, initial_rank: int, initial_world_size: int, settings: CallSettings, position: Position
+) -> bytes:
     seconds = {f"{name.removesuffix('_time')}_s": value.total_seconds() for name, value in settings._asdict().items()}
     return _frame(
         worker_pb2.WorkerFrame(

@@ -28,7 +28,7 @@ from worker_client.inprocess.watching.call_watch import CallWatch
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from worker_client.call_frames import FaultTold
+    from worker_client.call_frames import FaultRecord
     from worker_client.inprocess.abort import Abort
     from worker_client.inprocess.state import FrozenState
 
@@ -203,6 +203,6 @@ def async_abort_main_thread(msg: str | None = None) -> None:
     current.abort_main_thread(msg or "async_abort_main_thread() was called")
 
 
-def message(faults: tuple[FaultTold, ...]) -> str:
+def message(faults: tuple[FaultRecord, ...]) -> str:
     """Like "Interruption.EXCEPTION affecting ranks {1}"."""
     return describe(InterruptionRecord(fault.rank, Interruption[fault.interruption]) for fault in faults)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from datetime import timedelta
 
-    from worker_client.call_frames import Entered, IterationDecided
+    from worker_client.call_frames import BeginIteration, Entered
     from worker_client.inprocess.coordinating.coordination import Coordination
     from worker_client.inprocess.state import State
     from worker_client.inprocess.watching.call_watch import CallWatch
@@ -55,7 +55,7 @@ class IterationRanks:
                 self._state.advance()
         self._note_assigned()
 
-    def assign_next(self, decision: IterationDecided) -> None:
+    def assign_next(self, decision: BeginIteration) -> None:
         """Goes on to the iteration that was decided. Raises as `assign_first()`."""
         self._assign(decision.iteration, decision)
         self._state.advance(decision.iteration)
@@ -66,7 +66,7 @@ class IterationRanks:
         ranks = range(self._state.world_size)
         return self._store.exchange(name, value, rank=self._state.rank, ranks=ranks, timeout=timeout)
 
-    def _assign(self, iteration: int, decision: IterationDecided | None) -> None:
+    def _assign(self, iteration: int, decision: BeginIteration | None) -> None:
         """Runs the assignment. Without a decision, all ranks of the world take part."""
         state = self._state
         if decision is not None and decision.anew:

@@ -9,7 +9,7 @@ import warnings
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from worker_client.call_frames import Settings
+from worker_client.call_frames import CallSettings
 from worker_client.inprocess.abort import Abort, AbortTorchDistributed
 from worker_client.inprocess.completion import Completion
 from worker_client.inprocess.compose import Compose
@@ -111,9 +111,9 @@ class WrapperParameters:
             raise ValueError("cannot make a Wrapper: torch.distributed.is_available() does not hold; use another torch")
         self.restart_health_check = restart_health_check(self.health_check)
 
-    def settings(self) -> Settings:
+    def settings(self) -> CallSettings:
         """Returns what the coordinator has to know."""
-        return Settings(**{name: getattr(self, name) for name in Settings._fields})
+        return CallSettings(**{name: getattr(self, name) for name in CallSettings._fields})
 
     def _check_order(self, names: tuple[str, ...]) -> None:
         values: list[timedelta] = [getattr(self, name) for name in names]

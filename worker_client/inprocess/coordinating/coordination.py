@@ -15,14 +15,14 @@ from holdfast_wire.call_bounds import EXCHANGE_NAMES_MAX
 
 from worker_client import call_frames
 from worker_client.call_frames import (
+    BeginIteration,
     CallEvent,
     CallRefused,
+    CallSettings,
     Entered,
-    IterationDecided,
     Leaving,
     Position,
-    RestartOrdered,
-    Settings,
+    Restart,
     Stage,
 )
 from worker_client.inprocess.coordinating import standing
@@ -49,7 +49,7 @@ from worker_client.inprocess.store import BarrierTimeout
 class Coordination:
     """What one call waits for and says. Waits raise InternalError when the supervisor refuses the rank or the call."""
 
-    def __init__(self, call: int, state: State, settings: Settings, say: Callable[[bytes], None]) -> None:
+    def __init__(self, call: int, state: State, settings: CallSettings, say: Callable[[bytes], None]) -> None:
         """`say` sends a frame while there is a connection; it must not block."""
         self._call = call
         self._initial_rank, self._initial_world_size = state.initial_rank, state.initial_world_size
@@ -154,7 +154,7 @@ class Coordination:
                 )
             return self._standing.now.outcome is Outcome.COMMITTED
 
-    def arrive(self, timeout: timedelta) -> IterationDecided:
+    def arrive(self, timeout: timedelta) -> BeginIteration:
         """Blocks at the end of the iteration until the next one is decided. Raises BarrierTimeout."""
         with self._changed:
             self._step(Move.RESTART_REACHED)
@@ -198,7 +198,7 @@ class Coordination:
 
     # --- called by the monitor thread ---
 
-    def next_restart(self, last: int) -> RestartOrdered | None:
+    def next_restart(self, last: int) -> Restart | None:
         """Blocks until the restart of an iteration after `last`, in which this rank is, is ordered; None: no more."""
 
         def is_over() -> bool:

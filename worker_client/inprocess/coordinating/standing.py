@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple, assert_never
 
 from worker_client.call_frames import (
+    BeginIteration,
     CallCompleted,
     CallEvent,
     CallRefused,
@@ -19,11 +20,10 @@ from worker_client.call_frames import (
     Committed,
     Entered,
     Exchanged,
-    FaultTold,
-    Interrupted,
-    IterationDecided,
+    FaultRecord,
+    Interrupt,
     Leaving,
-    RestartOrdered,
+    Restart,
 )
 
 # --- what the main thread does --------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class Iteration(NamedTuple):
     """All that is known of one iteration."""
 
     outcome: Outcome = Outcome.OPEN
-    ordered: tuple[FaultTold, ...] = ()  # the faults because of which the restart was ordered
+    ordered: tuple[FaultRecord, ...] = ()  # the faults because of which the restart was ordered
     fault: FaultFound | None = None  # this rank's own
     is_announced: bool = False  # a restart is to be ordered; this rank has answered that it knows of no more faults
 
@@ -201,7 +201,7 @@ class State(NamedTuple):
     iteration: int = 0
     assigning: int = 0  # the iteration for which ranks are being assigned, or were last
     begun: IterationBegun | None = None
-    decided: IterationDecided | None = None  # the next iteration
+    decided: BeginIteration | None = None  # the next iteration
     iterations: Mapping[int, Iteration] = MappingProxyType({})
     given: Mapping[tuple[int, str], ValueGiven] = MappingProxyType({})
     exchanged: Mapping[tuple[int, str], Mapping[int, str]] = MappingProxyType({})
@@ -228,11 +228,11 @@ class State(NamedTuple):
         )
         return not is_through and self.now.outcome is not Outcome.COMMITTED
 
-    def restart_after(self, last: int) -> RestartOrdered | None:
+    def restart_after(self, last: int) -> Restart | None:
         """Returns the order for the present iteration, if there is one and the iteration comes after `last`."""
         if self.begun is None or self.iteration <= last or not self.is_restart_ordered:
             return None
-        return RestartOrdered(self.call, self.iteration, self.now.ordered)
+        return Restart(self.call, self.iteration, self.now.ordered)
 
 
 def step(state: State, event: Event) -> tuple[State, tuple[Word, ...]]:
@@ -329,19 +329,19 @@ def _hear(state: State, event: CallEvent) -> tuple[State, tuple[Word, ...]]:
             told = {(each.iteration, each.name): each.values for each in event.exchanges} if state.begun is None else {}
             admission = _admission(state.admission, event)
             return state._replace(admission=admission, exchanged={**state.exchanged, **told}), ()
-        case IterationDecided(_, iteration):
+        case BeginIteration(_, iteration):
             return (state._replace(decided=event) if iteration > state.assigning else state), ()
         case Exchanged(_, iteration, name, values):
             if iteration < state.iteration:
                 return state, ()
             return state._replace(exchanged={**state.exchanged, (iteration, name): values}), ()
-        case Interrupted(_, iteration):
+        case Interrupt(_, iteration):
             if iteration < state.iteration or state.stand is Stand.LEFT:
                 return state, ()
             known = state.iterations.get(iteration, _NOTHING)
             # Answered by the thread that hears it, whatever the main thread does.
             return _with(state, known._replace(is_announced=True), iteration), (SayReported(iteration),)
-        case RestartOrdered(_, iteration, faults):
+        case Restart(_, iteration, faults):
             return _advance(state, iteration, Outcome.RESTART, faults), ()
         case CallCompleted(_, iteration):
             return _advance(state, iteration, Outcome.COMPLETED), ()
@@ -363,7 +363,7 @@ def _admission(present: Admission, told: Admission) -> Admission:
             return told
 
 
-def _advance(state: State, iteration: int, outcome: Outcome, ordered: tuple[FaultTold, ...] = ()) -> State:
+def _advance(state: State, iteration: int, outcome: Outcome, ordered: tuple[FaultRecord, ...] = ()) -> State:
     """Notes what becomes of the present iteration, or of one that the main thread has not begun yet."""
     known = state.iterations.get(iteration, _NOTHING)
     if iteration < state.iteration or known.outcome.is_final or outcome <= known.outcome:

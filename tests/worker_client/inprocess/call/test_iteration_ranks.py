@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from worker_client.call_frames import Entered, IterationDecided
+from worker_client.call_frames import BeginIteration, Entered
 from worker_client.inprocess.call.iteration_ranks import IterationRanks, Membership
 from worker_client.inprocess.compose import Compose
 from worker_client.inprocess.coordinating.coordination import Coordination
@@ -43,8 +43,8 @@ def made(rank: int, world_size: int, assignment: RankAssignment | None = None) -
     return state, IterationRanks(state, rule, cast("Coordination", others), CallWatch()), others
 
 
-def decided(iteration: int, world_size: int, *terminated: int, anew: bool = False) -> IterationDecided:
-    return IterationDecided(CALL, iteration, world_size, frozenset(terminated), anew)
+def decided(iteration: int, world_size: int, *terminated: int, anew: bool = False) -> BeginIteration:
+    return BeginIteration(CALL, iteration, world_size, frozenset(terminated), anew)
 
 
 def numbers(state: State) -> tuple[int, int, int | None, int | None, int]:

@@ -13,17 +13,17 @@ from holdfast_wire.framing import WORKER_FRAME_BYTES_MAX, Decoder
 from holdfast_wire.v1 import worker_pb2 as wire
 
 from worker_client.call_frames import (
+    BeginIteration,
     CallRefused,
+    CallSettings,
     CallUnderway,
     Committed,
     Entered,
     Exchanged,
-    FaultTold,
-    Interrupted,
-    IterationDecided,
+    FaultRecord,
+    Interrupt,
     Leaving,
-    RestartOrdered,
-    Settings,
+    Restart,
 )
 from worker_client.inprocess.coordinating.coordination import Coordination
 from worker_client.inprocess.exception import InternalError
@@ -33,7 +33,7 @@ from worker_client.inprocess.store import BarrierTimeout
 CALL = 4
 SOON = timedelta(seconds=20)
 NOW = timedelta(milliseconds=1)
-FAULTS = (FaultTold(1, "EXCEPTION", "why"),)
+FAULTS = (FaultRecord(1, "EXCEPTION", "why"),)
 
 
 class Rank:
@@ -44,7 +44,7 @@ class Rank:
         self.main = main
         self.state = State(1, 3, active_rank=1, active_world_size=3)
         self.spoke = threading.Condition()
-        self.coordination = Coordination(CALL, self.state, Settings(*[timedelta(seconds=1)] * 7), self._say)
+        self.coordination = Coordination(CALL, self.state, CallSettings(*[timedelta(seconds=1)] * 7), self._say)
         self.coordination.connected()
 
     def _say(self, frame: bytes) -> None:
@@ -112,9 +112,9 @@ def test_missing_ranks_are_a_barrier_timeout(rank: Rank):
 
 def test_an_interrupt_is_answered_at_once_whatever_the_main_thread_does(rank: Rank):
     rank.enter()
-    rank.coordination.heard(Interrupted(CALL, 0))
+    rank.coordination.heard(Interrupt(CALL, 0))
     assert rank.said()[-1] == "faults_reported"
-    rank.coordination.heard(Interrupted(CALL - 1, 0))
+    rank.coordination.heard(Interrupt(CALL - 1, 0))
     assert rank.said().count("faults_reported") == 1
 
 
@@ -124,7 +124,7 @@ def test_a_fault_is_told_once_and_not_when_the_restart_is_ordered_already(rank: 
     assert rank.coordination.fail("EXCEPTION", "again")
     (fault,) = [frame.rank_fault for frame in rank.frames if frame.HasField("rank_fault")]
     assert (fault.iteration, fault.rank, len(fault.reason)) == (0, 1, REASON_CHARACTERS_MAX)
-    rank.coordination.heard(RestartOrdered(CALL, 0, FAULTS))
+    rank.coordination.heard(Restart(CALL, 0, FAULTS))
     assert rank.coordination.wait_for_order(NOW)
     assert not rank.coordination.fail("EXCEPTION", "because of the abort")
 
@@ -137,7 +137,7 @@ def test_another_thread_can_interrupt_the_function_and_nothing_else(rank: Rank):
     (fault,) = [frame.rank_fault for frame in rank.frames if frame.HasField("rank_fault")]
     assert (fault.iteration, fault.rank, fault.reason) == (0, 1, "a thread found it")
     assert rank.reconnect()[-1] == "rank_fault"
-    rank.coordination.heard(RestartOrdered(CALL, 0, FAULTS))
+    rank.coordination.heard(Restart(CALL, 0, FAULTS))
     assert rank.coordination.wait_for_order(NOW)
     assert not rank.coordination.interrupt("EXCEPTION", "between two iterations")
 
@@ -146,14 +146,14 @@ def test_a_restart_ends_in_the_next_iteration(rank: Rank):
     rank.enter()
     completing = rank.main.submit(rank.coordination.complete, SOON)
     rank.wait_said("barrier_arrive")
-    rank.coordination.heard(RestartOrdered(CALL, 0, FAULTS))
+    rank.coordination.heard(Restart(CALL, 0, FAULTS))
     assert completing.result() is False
     arriving = rank.main.submit(rank.coordination.arrive, SOON)
     rank.wait_said("barrier_arrive")
-    rank.coordination.heard(IterationDecided(CALL, 1, 3, frozenset({0})))
+    rank.coordination.heard(BeginIteration(CALL, 1, 3, frozenset({0})))
     assert arriving.result().terminated_ranks == {0}
     rank.coordination.assign(1)
-    rank.coordination.heard(RestartOrdered(CALL, 0, FAULTS))  # of the one that is over
+    rank.coordination.heard(Restart(CALL, 0, FAULTS))  # of the one that is over
     rank.coordination.begin(State(0, 2, active_rank=0, active_world_size=2))
     assert not rank.coordination.is_interrupted()
     completing = rank.main.submit(rank.coordination.complete, SOON)
@@ -165,17 +165,17 @@ def test_a_restart_ends_in_the_next_iteration(rank: Rank):
 
 def test_a_restart_ordered_during_rank_assignment_waits_for_its_end(rank: Rank):
     rank.enter()
-    rank.coordination.heard(RestartOrdered(CALL, 0, FAULTS))
-    assert rank.coordination.next_restart(-1) == RestartOrdered(CALL, 0, FAULTS)
-    rank.coordination.heard(IterationDecided(CALL, 1, 3, frozenset()))
+    rank.coordination.heard(Restart(CALL, 0, FAULTS))
+    assert rank.coordination.next_restart(-1) == Restart(CALL, 0, FAULTS)
+    rank.coordination.heard(BeginIteration(CALL, 1, 3, frozenset()))
     rank.coordination.arrive(SOON)
     rank.coordination.assign(1)
-    rank.coordination.heard(Interrupted(CALL, 1))
-    rank.coordination.heard(RestartOrdered(CALL, 1, FAULTS))
+    rank.coordination.heard(Interrupt(CALL, 1))
+    rank.coordination.heard(Restart(CALL, 1, FAULTS))
     waiting = rank.main.submit(rank.coordination.next_restart, 0)
     assert not waiting.done()
     rank.coordination.begin(rank.state)
-    assert waiting.result() == RestartOrdered(CALL, 1, FAULTS)
+    assert waiting.result() == Restart(CALL, 1, FAULTS)
     assert rank.coordination.is_interrupted()
 
 
@@ -199,7 +199,7 @@ def test_values_are_exchanged_under_a_name_of_the_iteration(rank: Rank):
 
 
 def test_one_who_replaces_a_lost_rank_knows_what_was_exchanged(rank: Rank):
-    history = (IterationDecided(CALL, 1, 3, frozenset()),)
+    history = (BeginIteration(CALL, 1, 3, frozenset()),)
     entered = Entered(CALL, 1, history, (Exchanged(CALL, 0, "a", {0: "x"}),))
     rank.coordination.heard(entered)
     assert rank.coordination.enter(SOON) == entered
@@ -211,7 +211,7 @@ def test_one_who_comes_late_waits_for_the_next_iteration_longer_than_the_barrier
     entering = rank.main.submit(rank.coordination.enter, NOW)
     with pytest.raises(TimeoutError):
         entering.result(0.2)
-    entered = Entered(CALL, 3, (IterationDecided(CALL, 3, 3, frozenset(), anew=True),), ())
+    entered = Entered(CALL, 3, (BeginIteration(CALL, 3, 3, frozenset(), anew=True),), ())
     rank.coordination.heard(entered)
     assert entering.result(SOON.total_seconds()) == entered
 
@@ -242,13 +242,13 @@ def test_a_supervisor_that_knows_nothing_is_told_where_the_rank_stands(rank: Ran
     entering.result()
     rank.coordination.begin(rank.state)
     assert (rank.reconnect(), stage(rank)) == (["call_enter", "iteration_began"], "RUNNING")
-    rank.coordination.heard(Interrupted(CALL, 0))
+    rank.coordination.heard(Interrupt(CALL, 0))
     assert rank.reconnect() == ["call_enter", "iteration_began", "faults_reported"]
     completing = rank.main.submit(rank.coordination.complete, SOON)
     rank.wait_said("barrier_arrive")
     assert rank.reconnect()[-2:] == ["faults_reported", "barrier_arrive"]
     assert stage(rank) == "COMPLETING"
-    rank.coordination.heard(RestartOrdered(CALL, 0, FAULTS))
+    rank.coordination.heard(Restart(CALL, 0, FAULTS))
     completing.result()
     assert rank.coordination.wait_for_order(NOW)
     rank.reconnect()
@@ -256,7 +256,7 @@ def test_a_supervisor_that_knows_nothing_is_told_where_the_rank_stands(rank: Ran
     arriving = rank.main.submit(rank.coordination.arrive, SOON)
     rank.wait_said("barrier_arrive")
     assert (rank.reconnect(), stage(rank)) == (["call_enter", "barrier_arrive"], "RESTARTING")
-    rank.coordination.heard(IterationDecided(CALL, 1, 3, frozenset()))
+    rank.coordination.heard(BeginIteration(CALL, 1, 3, frozenset()))
     arriving.result()
     rank.coordination.assign(1)
     exchanging = rank.main.submit(lambda: rank.coordination.exchange("a", "mine", rank=1, timeout=SOON))
@@ -273,7 +273,7 @@ def test_nothing_is_said_while_nobody_listens(rank: Rank):
     rank.coordination.disconnected()
     rank.frames.clear()
     assert rank.coordination.fail("EXCEPTION", "why")
-    rank.coordination.heard(Interrupted(CALL, 0))
+    rank.coordination.heard(Interrupt(CALL, 0))
     assert rank.said() == []
     rank.coordination.connected()
     assert rank.said() == ["call_enter", "iteration_began", "rank_fault", "faults_reported"]
@@ -287,7 +287,7 @@ def test_one_who_leaves_waits_until_the_others_go_on(rank: Rank):
     assert (leave.iteration, leave.why, leave.reason) == (0, wire.CallLeave.FAULT, "? bad text")
     assert rank.coordination.next_restart(-1) is None
     waiting = rank.main.submit(rank.coordination.wait_for_others, SOON)
-    rank.coordination.heard(IterationDecided(CALL, 1, 3, frozenset({1})))
+    rank.coordination.heard(BeginIteration(CALL, 1, 3, frozenset({1})))
     waiting.result()
 
 

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from worker_client.call_frames import (
+    BeginIteration,
     CallCompleted,
     CallRefused,
     CallUnderway,
     Committed,
     Entered,
     Exchanged,
-    FaultTold,
-    Interrupted,
-    IterationDecided,
+    FaultRecord,
+    Interrupt,
     Leaving,
-    RestartOrdered,
+    Restart,
 )
 from worker_client.inprocess.coordinating.standing import (
     Answer,
@@ -47,7 +47,7 @@ from worker_client.inprocess.coordinating.standing import (
 )
 
 CALL = 1
-FAULTS = (FaultTold(2, "EXCEPTION", "why"),)
+FAULTS = (FaultRecord(2, "EXCEPTION", "why"),)
 BEGUN = IterationBegun(1, 3, 1, 3)
 FAULT = FaultFound("EXCEPTION", "mine")
 VALUE = ValueGiven("key", 1, "mine")
@@ -84,7 +84,7 @@ def kinds(state: State) -> list[str]:
         ([Move.ENTRY_ASKED], Stand.ENTERING, ["SayEnter"]),
         ([Move.ENTRY_ASKED, ENTERED, AssignmentBegun(0), VALUE], Stand.ENTERING, ["SayEnter", "SayValue"]),
         ([*INSIDE], Stand.RUNNING, ["SayEnter", "SayBegan"]),
-        ([*INSIDE, Interrupted(CALL, 0)], Stand.RUNNING, ["SayEnter", "SayBegan", "SayReported"]),
+        ([*INSIDE, Interrupt(CALL, 0)], Stand.RUNNING, ["SayEnter", "SayBegan", "SayReported"]),
         ([*INSIDE, FAULT], Stand.RUNNING, ["SayEnter", "SayBegan", "SayFault"]),
         ([*INSIDE, Move.FUNCTION_LEFT, FAULT], Stand.UNWINDING, ["SayEnter", "SayBegan", "SayFault"]),
         ([*INSIDE, Move.COMPLETION_REACHED], Stand.COMPLETING, ["SayEnter", "SayBegan", "SayArrived"]),
@@ -110,7 +110,7 @@ def test_what_stands_is_said_again_at_each_connection(events: list[Event], stand
 
 
 def test_each_step_is_said_as_what_the_rank_is():
-    assert said(*INSIDE, FAULT, Interrupted(CALL, 0), Move.RESTART_REACHED, AssignmentBegun(1), VALUE, LEFT) == [
+    assert said(*INSIDE, FAULT, Interrupt(CALL, 0), Move.RESTART_REACHED, AssignmentBegun(1), VALUE, LEFT) == [
         ("SayEnter", SayEnter(Stand.ENTERING, 0, 1, 3, is_active=False)),
         ("SayBegan", SayBegan(0, BEGUN)),
         ("SayFault", SayFault(0, 1, FAULT)),
@@ -159,34 +159,34 @@ def test_what_was_exchanged_before_is_known_at_the_entry_and_forgotten_after_it(
     ("events", "outcome", "is_interrupted"),
     [
         ([], Outcome.OPEN, False),
-        ([Interrupted(CALL, 0)], Outcome.OPEN, True),
+        ([Interrupt(CALL, 0)], Outcome.OPEN, True),
         ([CallCompleted(CALL, 0)], Outcome.COMPLETED, False),
-        ([Interrupted(CALL, 0), CallCompleted(CALL, 0)], Outcome.COMPLETED, True),
-        ([RestartOrdered(CALL, 0, FAULTS), CallCompleted(CALL, 0)], Outcome.RESTART, True),
-        ([RestartOrdered(CALL, 0, FAULTS), Committed(CALL, 0)], Outcome.RESTART, True),
-        ([Committed(CALL, 0), RestartOrdered(CALL, 0, FAULTS)], Outcome.COMMITTED, False),
-        ([RestartOrdered(CALL, 1, FAULTS)], Outcome.OPEN, False),
+        ([Interrupt(CALL, 0), CallCompleted(CALL, 0)], Outcome.COMPLETED, True),
+        ([Restart(CALL, 0, FAULTS), CallCompleted(CALL, 0)], Outcome.RESTART, True),
+        ([Restart(CALL, 0, FAULTS), Committed(CALL, 0)], Outcome.RESTART, True),
+        ([Committed(CALL, 0), Restart(CALL, 0, FAULTS)], Outcome.COMMITTED, False),
+        ([Restart(CALL, 1, FAULTS)], Outcome.OPEN, False),
     ],
 )
 def test_what_becomes_of_an_iteration(events: list[Event], outcome: Outcome, is_interrupted: bool):
     state = after(*INSIDE, *events)
     assert (state.now.outcome, state.is_interrupted) == (outcome, is_interrupted)
     is_ordered = outcome is Outcome.RESTART
-    assert state.restart_after(-1) == (RestartOrdered(CALL, 0, FAULTS) if is_ordered else None)
+    assert state.restart_after(-1) == (Restart(CALL, 0, FAULTS) if is_ordered else None)
     assert state.restart_after(0) is None
 
 
 def test_the_next_iteration_may_be_interrupted_before_this_rank_has_begun_it():
-    decided = IterationDecided(CALL, 1, 3, frozenset())
-    early = after(*INSIDE, Move.RESTART_REACHED, decided, AssignmentBegun(1), RestartOrdered(CALL, 1, FAULTS))
+    decided = BeginIteration(CALL, 1, 3, frozenset())
+    early = after(*INSIDE, Move.RESTART_REACHED, decided, AssignmentBegun(1), Restart(CALL, 1, FAULTS))
     assert early.restart_after(0) is None
     begun = after(BEGUN, state=early)
-    assert begun.restart_after(0) == RestartOrdered(CALL, 1, FAULTS)
+    assert begun.restart_after(0) == Restart(CALL, 1, FAULTS)
     assert begun.decided is None
 
 
 def test_a_fault_after_the_order_is_a_consequence_and_not_said():
-    assert ("SayFault", SayFault(0, 1, FAULT)) not in said(*INSIDE, RestartOrdered(CALL, 0, FAULTS), FAULT)
+    assert ("SayFault", SayFault(0, 1, FAULT)) not in said(*INSIDE, Restart(CALL, 0, FAULTS), FAULT)
     assert said(*INSIDE, FAULT, FaultFound("EXCEPTION", "again"))[-1] == ("SayFault", SayFault(0, 1, FAULT))
 
 
@@ -195,11 +195,11 @@ def test_a_fault_after_the_order_is_a_consequence_and_not_said():
 iterations = some.integers(0, 2)
 from_supervisor = some.one_of(
     some.sampled_from([CallUnderway(CALL), CallRefused(CALL, "why"), ENTERED]),
-    some.builds(Interrupted, some.just(CALL), iterations),
+    some.builds(Interrupt, some.just(CALL), iterations),
     some.builds(CallCompleted, some.just(CALL), iterations),
     some.builds(Committed, some.just(CALL), iterations),
-    some.builds(RestartOrdered, some.just(CALL), iterations, some.just(FAULTS)),
-    some.builds(IterationDecided, some.just(CALL), iterations, some.just(3), some.just(frozenset[int]())),
+    some.builds(Restart, some.just(CALL), iterations, some.just(FAULTS)),
+    some.builds(BeginIteration, some.just(CALL), iterations, some.just(3), some.just(frozenset[int]())),
     some.builds(Exchanged, some.just(CALL), iterations, some.just("key"), some.just({0: "a"})),
 )
 from_main_thread = some.one_of(
