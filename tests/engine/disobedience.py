@@ -202,7 +202,10 @@ class DisobedientSpawner:
                     self._on_message(message)
 
         late_s = self._schedule.random.uniform(0.0, self._delay_max_s)
-        self._schedule.after(late_s + 20.0 * self._is_unkillable * self._chance(0.5), say)
+        pause_s = 20.0 * self._is_unkillable * self._chance(0.5)
+        if pause_s:
+            self._population.blame(self._job_id)
+        self._schedule.after(late_s + pause_s, say)
 
     def _end(self, reason: str) -> None:
         if not self._is_gone:
