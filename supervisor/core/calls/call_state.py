@@ -104,6 +104,42 @@ class Exchange(msgspec.Struct):
 Faults = dict[int, dict[Interruption, FaultRecord]]  # by member, in the order of their coming
 
 
+class Iteration(msgspec.Struct):
+    """What is known of the iteration that runs. A new one takes its place with each decision: nothing is left over."""
+
+    assigned_world_size: int | None = None  # as rank assignment came out; None: no rank has said it
+    active_world_size: int | None = None
+    numbers: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # current rank → member
+    is_completed: bool = False  # an active rank has returned
+    faults: Faults = msgspec.field(default_factory=dict[int, dict[Interruption, FaultRecord]])
+    uncompleted: set[int] = msgspec.field(default_factory=set[int])
+    unreported: set[int] = msgspec.field(default_factory=set[int])
+    unarrived: set[int] = msgspec.field(default_factory=set[int])
+    gone: dict[int, int | None] = msgspec.field(default_factory=dict[int, "int | None"])  # and what number it had
+    lost_active: set[int] = msgspec.field(default_factory=set[int])  # of those gone, who was or may have been active
+    left: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # went by itself; waits for the decision
+    replaceable: list[tuple[str, int]] = msgspec.field(default_factory=list[tuple[str, int]])  # lost: node, member
+    replacing: dict[int, Replacement] = msgspec.field(default_factory=dict[int, Replacement])
+    unit_taken: bool = False  # of the restart budget, for this iteration's fault
+    exchanges: dict[str, Exchange] = msgspec.field(default_factory=dict[str, Exchange])
+    exchanged: dict[str, Exchanged] = msgspec.field(default_factory=dict[str, Exchanged])
+
+
+class Past(msgspec.Struct):
+    """What was decided so far, for ranks that join late."""
+
+    history: list[BeginIteration] = msgspec.field(default_factory=list[BeginIteration])
+    replay: list[Exchanged] = msgspec.field(default_factory=list[Exchanged])
+    replay_chars: int = 0
+    begun_at: int = 0  # the iteration before which nothing has to be known: what is kept for late ones begins there
+    is_rebuilt: bool = False  # what was decided before is not known
+
+    @property
+    def can_replay(self) -> bool:
+        """Whether a rank that joins late can be told everything that was decided."""
+        return not self.is_rebuilt and self.replay_chars <= REPLAY_CHARS_MAX
+
+
 class State(msgspec.Struct):
     world_size: int  # of the cycle
     phase: Phase = msgspec.field(default_factory=Idle)
@@ -118,45 +154,19 @@ class State(msgspec.Struct):
     held_of: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # how many words of each member those are
     absent: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # take part in no call any more, and why
     ended: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # whose process has ended, and how
-    history: list[BeginIteration] = msgspec.field(default_factory=list[BeginIteration])
-    replay: list[Exchanged] = msgspec.field(default_factory=list[Exchanged])
-    replay_chars: int = 0
-    begun_at: int = 0  # the iteration before which nothing has to be known: what is kept for late ones begins there
     decision: BeginIteration | None = None  # the last one
     previous: int = -1  # the iteration that the last decision has ended
-    is_rebuilt: bool = False  # what was decided before is not known
     skips_number: bool = False  # who is missing, and may live, may have been told to begin the next iteration
     newcomers: dict[int, Newcomer] = msgspec.field(default_factory=dict[int, Newcomer])  # absent, but may join
     lost_newcomers: list[tuple[str, int]] = msgspec.field(default_factory=list[tuple[str, int]])  # node, member
-
-    # of this iteration
-    assigned_world_size: int | None = None  # as rank assignment came out; None: no rank has said it
-    active_world_size: int | None = None
-    numbers: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # current rank → member
-    is_completed: bool = False  # an active rank has returned
-    faults: Faults = msgspec.field(default_factory=dict[int, dict[Interruption, FaultRecord]])
-    interrupted_at_s: float = 0.0
-    uncompleted: set[int] = msgspec.field(default_factory=set[int])
-    unreported: set[int] = msgspec.field(default_factory=set[int])
-    unarrived: set[int] = msgspec.field(default_factory=set[int])
-    gone: dict[int, int | None] = msgspec.field(default_factory=dict[int, "int | None"])  # and what number it had
-    lost_active: set[int] = msgspec.field(default_factory=set[int])  # of those gone, who was or may have been active
-    left: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # went by itself; waits for the decision
-    replaceable: list[tuple[str, int]] = msgspec.field(default_factory=list[tuple[str, int]])  # lost: node, member
-    replacing: dict[int, Replacement] = msgspec.field(default_factory=dict[int, Replacement])
-    unit_taken: bool = False  # of the restart budget, for this iteration's fault
-    exchanges: dict[str, Exchange] = msgspec.field(default_factory=dict[str, Exchange])
-    exchanged: dict[str, Exchanged] = msgspec.field(default_factory=dict[str, Exchanged])
+    interrupted_at_s: float = 0.0  # the last time
+    now: Iteration = msgspec.field(default_factory=Iteration)
+    past: Past = msgspec.field(default_factory=Past)
 
     @property
     def next_iteration(self) -> int:
         """A number is given once: what was decided before may have reached somebody who does not answer any more."""
         return self.iteration + (2 if self.skips_number else 1)
-
-    @property
-    def can_replay(self) -> bool:
-        """Whether a rank that joins late can be told everything that was decided."""
-        return not self.is_rebuilt and self.replay_chars <= REPLAY_CHARS_MAX
 
     @property
     def is_open(self) -> bool:
@@ -172,23 +182,17 @@ def open_call(state: State, call: int, settings: CallSettings) -> None:
     state.call, state.iteration, state.settings = call, 0, settings
     state.members, state.entries = {}, {}
     release_held(state)
-    state.history, state.replay, state.replay_chars = [], [], 0
-    state.begun_at, state.decision, state.is_rebuilt, state.lost_newcomers = 0, None, False, []
+    state.past, state.decision, state.lost_newcomers = Past(), None, []
     state.previous, state.skips_number = -1, False
     begin_iteration(state)
 
 
 def begin_iteration(state: State) -> None:
     """All members are before their rank assignment."""
-    state.assigned_world_size, state.active_world_size, state.numbers = None, None, {}
-    state.is_completed = False
-    state.faults, state.gone, state.lost_active, state.left = {}, {}, set(), {}
-    state.replaceable, state.replacing, state.unit_taken = [], {}, False
-    state.exchanges, state.exchanged = {}, {}
     for member in state.members.values():
         member.rank, member.is_active = None, True
-    state.uncompleted, state.unreported = set(state.members), set(state.members)
-    state.unarrived = set(state.members)
+    everybody = state.members
+    state.now = Iteration(uncompleted=set(everybody), unreported=set(everybody), unarrived=set(everybody))
 
 
 def merge_settings(first: CallSettings, other: CallSettings) -> CallSettings:
@@ -208,12 +212,12 @@ def add_fault(state: State, member: int, interruption: Interruption, reason: str
     known = state.members.get(member)
     number = known.rank if known is not None and known.rank is not None else rank
     record = FaultRecord(number if number >= 0 else member, interruption, reason[:REASON_CHARS_MAX])
-    state.faults.setdefault(member, {}).setdefault(interruption, record)
+    state.now.faults.setdefault(member, {}).setdefault(interruption, record)
 
 
 def records(state: State) -> tuple[FaultRecord, ...]:
     """The first of each rank, in the order of their coming; not all with a reason, since a frame is bounded."""
-    first = [next(iter(told.values())) for told in state.faults.values()]
+    first = [next(iter(told.values())) for told in state.now.faults.values()]
     bare = (msgspec.structs.replace(record, reason="") for record in first[RECORDS_WITH_REASON_MAX:])
     return (*first[:RECORDS_WITH_REASON_MAX], *bare)
 
@@ -222,12 +226,12 @@ def remove(state: State, member: int, why: str) -> None:
     """The member takes no part any more, in this call and those that follow."""
     gone = state.members.pop(member)
     state.absent[member] = why
-    state.gone[member] = gone.rank
+    state.now.gone[member] = gone.rank
     if gone.is_active:
-        state.lost_active.add(member)
-    for waiting in (state.uncompleted, state.unreported, state.unarrived):
+        state.now.lost_active.add(member)
+    for waiting in (state.now.uncompleted, state.now.unreported, state.now.unarrived):
         waiting.discard(member)
-    for exchange in state.exchanges.values():
+    for exchange in state.now.exchanges.values():
         exchange.waiting.discard(member)
         exchange.values.pop(member, None)
 
@@ -236,20 +240,20 @@ def close(state: State, phase: Idle | Over) -> None:
     """The call has ended. After one that came to nothing, whoever lives may enter the next."""
     state.phase = phase
     if isinstance(phase, Over):
-        state.members, state.entries, state.replacing, state.newcomers = {}, {}, {}, {}
+        state.members, state.entries, state.now.replacing, state.newcomers = {}, {}, {}, {}
         state.absent = {member: why for member, why in state.absent.items() if member in state.ended}
 
 
 def remember(state: State, decided: BeginIteration | Exchanged) -> None:
     """For ranks that join late."""
     if isinstance(decided, BeginIteration):
-        state.history.append(decided)
-        state.replay_chars += 12 + 5 * len(decided.terminated_ranks)
+        state.past.history.append(decided)
+        state.past.replay_chars += 12 + 5 * len(decided.terminated_ranks)
     else:
-        state.replay.append(decided)
-        state.replay_chars += 16 + len(decided.name) + sum(12 + 4 * len(value) for _, value in decided.values)
-    if not state.can_replay:
-        state.history, state.replay = [], []
+        state.past.replay.append(decided)
+        state.past.replay_chars += 16 + len(decided.name) + sum(12 + 4 * len(value) for _, value in decided.values)
+    if not state.past.can_replay:
+        state.past.history, state.past.replay = [], []
 
 
 def hold(state: State, node: str, told: Told) -> bool:
@@ -270,10 +274,9 @@ def release_held(state: State) -> list[tuple[str, Told]]:
 
 
 def entered(state: State) -> Entered:
-    return Entered(state.call, state.iteration, tuple(state.history), tuple(state.replay))
+    return Entered(state.call, state.iteration, tuple(state.past.history), tuple(state.past.replay))
 
 
-def begin_anew(state: State) -> None:
-    """With the next iteration; what is kept for late ones, too."""
-    state.begun_at = state.next_iteration
-    state.history, state.replay, state.replay_chars, state.is_rebuilt = [], [], 0, False
+def begin_again(state: State) -> None:
+    """Nobody needs to know what was before the next iteration: what is kept for late ranks starts there."""
+    state.past = Past(begun_at=state.next_iteration)

@@ -109,7 +109,7 @@ def _come_back(state: State, node: str, member: int, word: CallEnter) -> Orders:
         return []
     if member not in state.members:
         return refuse(member, word.call, late_sentence(state, member))
-    is_entering = word.stage is Stage.ENTERING and (state.can_replay or state.iteration == state.begun_at)
+    is_entering = word.stage is Stage.ENTERING and (state.past.can_replay or state.iteration == state.past.begun_at)
     has_missed = word.stage is Stage.RESTARTING and word.iteration == state.previous
     is_here = word.stage is not Stage.ENTERING and word.iteration == state.iteration
     if word.call != state.call or not (is_entering or has_missed or is_here):
@@ -125,7 +125,7 @@ def _come_back(state: State, node: str, member: int, word: CallEnter) -> Orders:
         orders.append(Tell((member,), state.decision))
     elif is_here:
         orders += stand(state, member, word)
-    orders += [Tell((member,), each) for each in state.exchanged.values()]
+    orders += [Tell((member,), each) for each in state.now.exchanged.values()]
     return orders + tell_phase(state, (member,)) if member in state.members else orders
 
 
@@ -142,8 +142,8 @@ def hear_while_rebuilding(state: State, node: str, told: Told) -> Orders:
 
 def stand(state: State, member: int, word: CallEnter) -> Orders:
     """It may have said things that never came: where it stands, and as whom, says the same."""
-    if state.assigned_world_size is None:
-        state.assigned_world_size = word.world_size
+    if state.now.assigned_world_size is None:
+        state.now.assigned_world_size = word.world_size
     told = rank_words.number(state, member, word.rank)
     if told:
         return told
@@ -169,12 +169,12 @@ def stand(state: State, member: int, word: CallEnter) -> Orders:
 def tell_phase(state: State, members: tuple[int, ...]) -> Orders:
     """What the phase wants of these members."""
     match state.phase:
-        case Running() if state.is_completed:
+        case Running() if state.now.is_completed:
             return [Tell(members, CallCompleted(*state.position))]
         case LastCall():
             return [Tell(members, Interrupt(*state.position))]
         case Restarting():
-            members = tuple(member for member in members if member in state.unarrived)
+            members = tuple(member for member in members if member in state.now.unarrived)
             return [Tell(members, Restart(*state.position, call_state.records(state)))] if members else []
         case _:
             return []
@@ -236,7 +236,7 @@ def rebuild(state: State) -> Orders:
         return []
     state.iteration = next(iter(here.values())).iteration
     state.members = {member: Member(entries[member][0]) for member in here}
-    state.phase, state.is_rebuilt = Running(), True
+    state.phase, state.past.is_rebuilt = Running(), True
     call_state.begin_iteration(state)
     for member in range(state.world_size):
         if member not in here:
@@ -250,7 +250,7 @@ def rebuild(state: State) -> Orders:
             state.newcomers[member] = Newcomer(node, entered=True, stayed=True)
         elif member not in here:
             orders += refuse(member, state.call, late_sentence(state, member))
-    state.assigned_world_size = None if all(word.stage is Stage.ENTERING for word in here.values()) else world_size
+    state.now.assigned_world_size = None if all(word.stage is Stage.ENTERING for word in here.values()) else world_size
     for member, word in here.items():
         if not state.is_open:
             return orders  # They contradict each other: the call was given up.
@@ -264,7 +264,7 @@ def rebuild(state: State) -> Orders:
         text = f"did not come back within {state.settings.heartbeat_timeout_s:.0f} s after its supervisor was lost"
         if not state.skips_number:
             text = "ended, or had not heard the last decision, when its supervisor was lost"
-        for rank in sorted(set(range(world_size)) - set(state.numbers)):
+        for rank in sorted(set(range(world_size)) - set(state.now.numbers)):
             call_state.add_fault(state, -1 - rank, Interruption.UNRESPONSIVE, text, rank=rank)
     text = f"iteration {state.iteration} of call {state.call} goes on with {len(here)} of {world_size} ranks"
     return [*orders, Say("call_rebuilt", text, state.iteration)]

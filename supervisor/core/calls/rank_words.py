@@ -39,10 +39,10 @@ def hear(state: State, member: int, word: OfIteration) -> Orders:
             return _began(state, member, word)
         case RankFault(rank=rank, interruption=interruption, reason=reason):
             call_state.add_fault(state, member, interruption, reason, rank=rank)
-            state.unreported.discard(member)
+            state.now.unreported.discard(member)
             return []
         case FaultsReported():
-            state.unreported.discard(member)
+            state.now.unreported.discard(member)
             return []
         case BarrierArrive():
             return _arrived(state, member, word)
@@ -53,11 +53,11 @@ def hear(state: State, member: int, word: OfIteration) -> Orders:
 
 
 def _began(state: State, member: int, word: IterationBegan) -> Orders:
-    if state.assigned_world_size is None:
-        state.assigned_world_size = word.world_size
-    if state.active_world_size is None:
-        state.active_world_size = word.active_world_size
-    known = (state.assigned_world_size, state.active_world_size)
+    if state.now.assigned_world_size is None:
+        state.now.assigned_world_size = word.world_size
+    if state.now.active_world_size is None:
+        state.now.active_world_size = word.active_world_size
+    known = (state.now.assigned_world_size, state.now.active_world_size)
     if known != (word.world_size, word.active_world_size):
         return give_up(
             state,
@@ -71,7 +71,7 @@ def _began(state: State, member: int, word: IterationBegan) -> Orders:
 
 def number(state: State, member: int, rank: int) -> Orders:
     """The member's number in this iteration, which nobody else may have."""
-    holder = state.numbers.setdefault(rank, member)
+    holder = state.now.numbers.setdefault(rank, member)
     if holder != member:
         return give_up(
             state,
@@ -87,17 +87,17 @@ def _arrived(state: State, member: int, word: BarrierArrive) -> Orders:
         case Barrier.COMPLETION:
             if not isinstance(state.phase, Running):
                 return []  # It has crossed the news of a fault.
-            state.uncompleted.discard(member)
-            if not word.active or state.is_completed:
+            state.now.uncompleted.discard(member)
+            if not word.active or state.now.is_completed:
                 return []
-            state.is_completed = True
+            state.now.is_completed = True
             return [Tell(tuple(state.members), CallCompleted(*state.position))]
         case Barrier.ITERATION:
             if isinstance(state.phase, Running):
                 text = "went to the iteration barrier without a fault of its own"
                 call_state.add_fault(state, member, Interruption.EXCEPTION, text, rank=word.rank)
-            state.unreported.discard(member)
-            state.unarrived.discard(member)
+            state.now.unreported.discard(member)
+            state.now.unarrived.discard(member)
             state.members[member].is_active = word.active
             return number(state, member, word.rank)
         case _:
@@ -105,14 +105,14 @@ def _arrived(state: State, member: int, word: BarrierArrive) -> Orders:
 
 
 def _value(state: State, member: int, word: ExchangeValue) -> Orders:
-    done = state.exchanged.get(word.name)
+    done = state.now.exchanged.get(word.name)
     if done is not None:
         return [Tell((member,), done)]
-    exchange = state.exchanges.get(word.name)
+    exchange = state.now.exchanges.get(word.name)
     if exchange is None:
         if excess := _excess(state):
             return _refuse_name(state, member, word.name, excess)
-        exchange = state.exchanges[word.name] = Exchange(set(state.members))
+        exchange = state.now.exchanges[word.name] = Exchange(set(state.members))
     exchange.waiting.discard(member)
     exchange.values[member] = (word.rank, word.value)
     return []
@@ -120,9 +120,9 @@ def _value(state: State, member: int, word: ExchangeValue) -> Orders:
 
 def _excess(state: State) -> str | None:
     """Why there can't be one name more."""
-    if len(state.exchanges) >= EXCHANGE_NAMES_OPEN_MAX:
+    if len(state.now.exchanges) >= EXCHANGE_NAMES_OPEN_MAX:
         return f"{EXCHANGE_NAMES_OPEN_MAX} names wait for the values of other ranks, and no more may"
-    if len(state.exchanges) + len(state.exchanged) >= EXCHANGE_NAMES_MAX:
+    if len(state.now.exchanges) + len(state.now.exchanged) >= EXCHANGE_NAMES_MAX:
         return f"one rank assignment has {EXCHANGE_NAMES_MAX} names at most"
     return None
 
@@ -148,13 +148,13 @@ def hear_leave(state: State, member: int, word: CallLeave) -> Orders:
         return []
     if word.why is Leaving.DISCARDED:
         call_state.remove(state, member, reason)
-        state.lost_active.discard(member)
-        del state.gone[member]  # It has no number in this iteration: all ranks know that it is out.
+        state.now.lost_active.discard(member)
+        del state.now.gone[member]  # It has no number in this iteration: all ranks know that it is out.
         return [Say("rank_discarded", f"rank {member} {reason}", state.iteration, member)]
-    if member not in state.faults:
+    if member not in state.now.faults:
         call_state.add_fault(state, member, Interruption.BASE_EXCEPTION, word.reason)
     call_state.remove(state, member, reason)
-    state.left[member] = reason
+    state.now.left[member] = reason
     return [Say("rank_left_call", f"rank {member} {reason}", state.iteration, member)]
 
 
@@ -168,11 +168,11 @@ def hear_lost(state: State, member: int, word: Lost) -> Orders:
     if member not in state.members or isinstance(state.phase, Idle | Over):
         return cannot_enter(state, member, word.reason) if isinstance(state.phase, Entering) else []
     node = state.members[member].node
-    if not {Interruption.HARD_TIMEOUT, Interruption.UNRESPONSIVE} & set(state.faults.get(member, ())):
+    if not {Interruption.HARD_TIMEOUT, Interruption.UNRESPONSIVE} & set(state.now.faults.get(member, ())):
         call_state.add_fault(state, member, word.interruption, word.reason)
     call_state.remove(state, member, word.reason)
     if word.failed:
-        state.replaceable.append((node, member))
+        state.now.replaceable.append((node, member))
     text = f"rank {member} {word.reason}, in iteration {state.iteration} of call {state.call}"
     return [Say("rank_lost_in_call", text, state.iteration, member)]
 
@@ -188,7 +188,7 @@ def cannot_enter(state: State, member: int, reason: str) -> Orders:
 
 def give_up(state: State, reason: str) -> Orders:
     """The call can't go on: every rank that is in it, or waits for it, raises this sentence."""
-    listeners = tuple(dict.fromkeys((*state.members, *state.entries, *state.left)))
+    listeners = tuple(dict.fromkeys((*state.members, *state.entries, *state.now.left)))
     call_state.close(state, Over(reason))
     told: Orders = [Tell(listeners, CallRefused(state.call, reason))] if listeners else []
     return [*told, Say("call_lost", reason, state.iteration), EndCall(state.call, stands=False, reason=reason)]

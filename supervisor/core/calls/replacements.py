@@ -30,18 +30,20 @@ class Plan(msgspec.Struct, frozen=True):
 def awaited(state: State) -> list[int]:
     """New processes without which fewer ranks would be active. Nobody, where a reserve or a newcomer can stand in."""
     reserves = sum(not member.is_active for member in state.members.values())
-    here = sum(each.entered for each in (*state.replacing.values(), *state.newcomers.values()))
-    if len(state.lost_active) <= reserves + here:
+    here = sum(each.entered for each in (*state.now.replacing.values(), *state.newcomers.values()))
+    if len(state.now.lost_active) <= reserves + here:
         return []
-    return [member for member, each in state.replacing.items() if not each.entered and member in state.lost_active]
+    return [
+        member for member, each in state.now.replacing.items() if not each.entered and member in state.now.lost_active
+    ]
 
 
 def plan(state: State, world_size: int) -> Plan:
     """All that are there take part; each in its own place, or, if that can't be for all of them, all as newcomers."""
     missing = set(range(world_size)) - {member.rank for member in state.members.values()}
-    in_time = [member for member, each in state.replacing.items() if each.entered]
+    in_time = [member for member, each in state.now.replacing.items() if each.entered]
     late = [member for member, each in state.newcomers.items() if each.entered]
-    can_replay = state.can_replay or not in_time
+    can_replay = state.past.can_replay or not in_time
     kept = None if late or not can_replay else _own_places(state, in_time, missing)
     if kept is None:
         absent = set(range(state.world_size)) - {*state.members, *in_time, *late}
@@ -54,12 +56,12 @@ def _own_places(state: State, in_time: list[int], missing: set[int]) -> set[int]
 
     Where a rank died before it could say its number, that is found by elimination.
     """
-    ranks = [state.replacing[member].rank for member in in_time]
+    ranks = [state.now.replacing[member].rank for member in in_time]
     kept = missing & {rank for rank in ranks if rank is not None}
     unknown = ranks.count(None)
     if not unknown:
         return kept
-    others = [rank for member, rank in state.gone.items() if member not in in_time]
+    others = [rank for member, rank in state.now.gone.items() if member not in in_time]
     free = missing - kept - set(others)
     return kept | free if None not in others and len(free) == unknown else None
 
@@ -67,19 +69,19 @@ def _own_places(state: State, in_time: list[int], missing: set[int]) -> set[int]
 def admit(state: State, plan: Plan) -> None:
     """The new processes of the plan are members, before the iteration begins; all others may join the next one."""
     if plan.joining:
-        call_state.begin_anew(state)
+        call_state.begin_again(state)
     for member in plan.new:
-        new = state.replacing.pop(member, None) or state.newcomers.pop(member)
+        new = state.now.replacing.pop(member, None) or state.newcomers.pop(member)
         state.members[member] = Member(new.node)
         state.absent.pop(member, None)
         state.ended.pop(member, None)
-    state.newcomers |= {member: Newcomer(each.node) for member, each in state.replacing.items()}
-    state.replacing = {}
+    state.newcomers |= {member: Newcomer(each.node) for member, each in state.now.replacing.items()}
+    state.now.replacing = {}
 
 
 def enter(state: State, node: str, member: int) -> bool:
     """A new process has come to the initial barrier of a call that is under way. False: it is none that may join."""
-    known = state.replacing.get(member) or state.newcomers.get(member)
+    known = state.now.replacing.get(member) or state.newcomers.get(member)
     if known is None:
         return False
     known.node, known.entered = node, True
@@ -93,7 +95,7 @@ def stays(state: State, member: int) -> bool:
 
 def lose(state: State, member: int, *, may_come_again: bool) -> bool:
     """A new process is gone before it took part. False: it was none. Another one may be started at the next fault."""
-    known = state.replacing.pop(member, None) or state.newcomers.pop(member, None)
+    known = state.now.replacing.pop(member, None) or state.newcomers.pop(member, None)
     if known is not None and may_come_again and state.is_open:
         state.lost_newcomers.append((known.node, member))
     return known is not None

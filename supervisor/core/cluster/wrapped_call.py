@@ -109,20 +109,20 @@ def _go_on(state: State, now_s: float, units_left: int) -> Orders | None:
             assert_never(state.phase)
     if not state.members:
         return _deserted(state)
-    if state.replaceable:
+    if state.now.replaceable:
         return _replace(state, units_left)
-    exchanged = [name for name, exchange in state.exchanges.items() if not exchange.waiting]
+    exchanged = [name for name, exchange in state.now.exchanges.items() if not exchange.waiting]
     if exchanged:
         return _exchange(state, exchanged)
     match state.phase:
         case Running():
-            if state.faults:
+            if state.now.faults:
                 return _interrupt(state, now_s)
-            return _commit(state) if not state.uncompleted else None
+            return _commit(state) if not state.now.uncompleted else None
         case LastCall(until_s):
-            return _restart(state) if not state.unreported or now_s >= until_s else None
+            return _restart(state) if not state.now.unreported or now_s >= until_s else None
         case Restarting(hold_until_s):
-            return _hold_or_decide(state, hold_until_s, now_s) if not state.unarrived else None
+            return _hold_or_decide(state, hold_until_s, now_s) if not state.now.unarrived else None
         case _:
             assert_never(state.phase)
 
@@ -138,9 +138,9 @@ def _rebuild(state: State, now_s: float) -> Orders:
 def _exchange(state: State, names: list[str]) -> Orders:
     orders: Orders = []
     for name in names:
-        values = tuple(sorted(state.exchanges.pop(name).values.values()))
+        values = tuple(sorted(state.now.exchanges.pop(name).values.values()))
         exchanged = Exchanged(*state.position, name, values)
-        state.exchanged[name] = exchanged
+        state.now.exchanged[name] = exchanged
         call_state.remember(state, exchanged)
         orders.append(Tell(tuple(state.members), exchanged))
     return orders
@@ -149,8 +149,8 @@ def _exchange(state: State, names: list[str]) -> Orders:
 def _interrupt(state: State, now_s: float) -> Orders:
     state.phase = LastCall(now_s + state.settings.last_call_wait_s)
     state.interrupted_at_s = now_s
-    text = f"iteration {state.iteration} of call {state.call} is interrupted: {faults_sentence(state.faults)}"
-    first = next(iter(state.faults))
+    text = f"iteration {state.iteration} of call {state.call} is interrupted: {faults_sentence(state.now.faults)}"
+    first = next(iter(state.now.faults))
     said = Say("iteration_interrupted", text, state.iteration, first if first >= 0 else None)
     return [*entering.tell_phase(state, tuple(state.members)), said]
 
@@ -166,13 +166,13 @@ def _replace(state: State, units_left: int) -> Orders:
     A new process counts its calls from 1, so it can take part in the first call only. Those that were lost before they
     took part are replaced along with the next fault.
     """
-    lost, state.replaceable = state.replaceable, []
-    if state.call != 1 or not (units_left > 0 or state.unit_taken):
+    lost, state.now.replaceable = state.now.replaceable, []
+    if state.call != 1 or not (units_left > 0 or state.now.unit_taken):
         return []
     again, state.lost_newcomers = state.lost_newcomers, []
     for node, member in lost:
-        state.replacing[member] = Replacement(node, state.gone[member])
-    takes_unit, state.unit_taken = not state.unit_taken, True
+        state.now.replacing[member] = Replacement(node, state.now.gone[member])
+    takes_unit, state.now.unit_taken = not state.now.unit_taken, True
     for node, member in again:
         state.newcomers[member] = Newcomer(node)
     text = lost_sentence(state.iteration, [member for _, member in lost], [member for _, member in again])
@@ -194,18 +194,18 @@ def _hold_or_decide(state: State, hold_until_s: float | None, now_s: float) -> O
 
 def _decide(state: State, now_s: float) -> Orders:
     """The one decision for the next iteration."""
-    world_size = state.assigned_world_size
+    world_size = state.now.assigned_world_size
     if world_size is None:
         reason = f"cannot restart iteration {state.iteration}: no rank said how many ranks it had"
         return rank_words.give_up(state, reason)
     plan = replacements.plan(state, world_size)
     anew = bool(plan.joining)
     decision = BeginIteration(state.call, state.next_iteration, plan.world_size, plan.terminated_ranks, anew)
-    stayed = (*state.members, *state.left, *(member for member in plan.new if replacements.stays(state, member)))
-    before = len(state.members) + len(state.gone)
-    gone, after = sorted(set(state.gone) - set(plan.new)), faults_sentence(state.faults)
-    late = sorted(set(state.replacing) - set(plan.new))
-    reserves = sum(not member.is_active for member in state.members.values()) if state.lost_active else 0
+    stayed = (*state.members, *state.now.left, *(member for member in plan.new if replacements.stays(state, member)))
+    before = len(state.members) + len(state.now.gone)
+    gone, after = sorted(set(state.now.gone) - set(plan.new)), faults_sentence(state.now.faults)
+    late = sorted(set(state.now.replacing) - set(plan.new))
+    reserves = sum(not member.is_active for member in state.members.values()) if state.now.lost_active else 0
     replacements.admit(state, plan)
     call_state.remember(state, decision)
     state.decision = decision
@@ -237,9 +237,9 @@ def _commit(state: State) -> Orders:
 def _deserted(state: State) -> Orders:
     """Those who left wait for what becomes of the others: nobody begins the next iteration."""
     reason = deserted_sentence(state.call, state.absent)
-    world_size = state.world_size if state.assigned_world_size is None else state.assigned_world_size
+    world_size = state.world_size if state.now.assigned_world_size is None else state.now.assigned_world_size
     nobody = BeginIteration(state.call, state.next_iteration, world_size, tuple(range(world_size)))
-    told: Orders = [Tell(tuple(state.left), nobody)] if state.left else []
+    told: Orders = [Tell(tuple(state.now.left), nobody)] if state.now.left else []
     for member in state.newcomers:
         told += refuse(member, state.call, reason) if replacements.stays(state, member) else []
     call_state.close(state, Over(reason))

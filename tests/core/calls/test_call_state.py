@@ -14,7 +14,7 @@ def test_a_fault_is_recorded_once_by_the_number_of_its_iteration() -> None:
     call_state.add_fault(made, 4, Interruption.TERMINATED, "x" * 10_000)
     (record,) = call_state.records(made)
     assert (record.rank, record.reason) == (1, "first")
-    assert len(made.faults[4][Interruption.TERMINATED].reason) == call_state.REASON_CHARS_MAX
+    assert len(made.now.faults[4][Interruption.TERMINATED].reason) == call_state.REASON_CHARS_MAX
 
 
 def test_records_of_thousands_of_ranks_fit_into_a_frame() -> None:
@@ -30,10 +30,10 @@ def test_what_is_kept_for_late_ones_is_bounded() -> None:
     made = State(world_size=2)
     call_state.open_call(made, 1, CallSettings())
     call_state.remember(made, BeginIteration(1, 1, 2))
-    assert made.can_replay
+    assert made.past.can_replay
     call_state.remember(made, Exchanged(1, 1, "big", ((0, "z" * call_state.REPLAY_CHARS_MAX),)))
-    assert not made.can_replay
-    assert (made.history, made.replay) == ([], [])
+    assert not made.past.can_replay
+    assert (made.past.history, made.past.replay) == ([], [])
 
 
 def test_settings_that_differ_give_nobody_up_earlier_than_any_rank_says() -> None:
@@ -46,11 +46,11 @@ def test_settings_that_differ_give_nobody_up_earlier_than_any_rank_says() -> Non
 def test_what_is_kept_for_late_ones_begins_where_rank_assignment_has_last_started_anew() -> None:
     made = State(world_size=3)
     call_state.open_call(made, 1, CallSettings())
-    made.iteration, made.is_rebuilt = 3, True
-    call_state.begin_anew(made)
+    made.iteration, made.past.is_rebuilt = 3, True
+    call_state.begin_again(made)
     call_state.remember(made, BeginIteration(1, 4, 3, (), anew=True))
     made.iteration = 4
-    assert (made.begun_at, made.can_replay) == (4, True)
+    assert (made.past.begun_at, made.past.can_replay) == (4, True)
     assert call_state.entered(made) == Entered(1, 4, (BeginIteration(1, 4, 3, (), anew=True),))
     call_state.open_call(made, 2, CallSettings())
-    assert (made.begun_at, call_state.entered(made)) == (0, Entered(2))
+    assert (made.past.begun_at, call_state.entered(made)) == (0, Entered(2))

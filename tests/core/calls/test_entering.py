@@ -45,7 +45,7 @@ def test_who_has_missed_a_decision_that_nobody_remembers_is_refused() -> None:
     assert [each.members for each in orders if isinstance(each, Tell) and isinstance(each.order, CallRefused)] == [(1,)]
     assert (state.iteration, sorted(state.members), sorted(state.absent)) == (2, [0, 2], [1])
     assert isinstance(state.phase, Running)
-    assert not state.can_replay
+    assert not state.past.can_replay
 
 
 def test_ranks_that_contradict_each_other_are_all_refused() -> None:

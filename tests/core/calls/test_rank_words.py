@@ -43,14 +43,14 @@ def test_without_an_open_iteration_nothing_counts_but_ends(phase: Idle | Over) -
     assert rank_words.hear(state, 0, RankFault(1, 2, 0, Interruption.EXCEPTION, "x")) == []
     assert rank_words.hear_leave(state, 0, CallLeave(1, 2, Leaving.DONE, "")) == []
     assert rank_words.hear_lost(state, 1, KILLED) == []
-    assert (state.faults, list(state.ended)) == ({}, [1])
+    assert (state.now.faults, list(state.ended)) == ({}, [1])
 
 
 def test_a_fault_is_its_ranks_report() -> None:
     state = running()
     rank_words.hear(state, 1, RankFault(1, 2, 1, Interruption.EXCEPTION, "x"))
     rank_words.hear(state, 2, FaultsReported(1, 2))
-    assert state.unreported == {0}
+    assert state.now.unreported == {0}
 
 
 def test_a_return_that_has_crossed_a_fault_does_not_count() -> None:
@@ -58,30 +58,30 @@ def test_a_return_that_has_crossed_a_fault_does_not_count() -> None:
     for phase in (LastCall(1.0), Restarting()):
         state.phase = phase
         assert rank_words.hear(state, 0, BarrierArrive(1, 2, Barrier.COMPLETION, 0, True)) == []
-    assert state.uncompleted == {0, 1, 2}
+    assert state.now.uncompleted == {0, 1, 2}
 
 
 def test_who_comes_to_the_iteration_barrier_by_itself_has_a_fault() -> None:
     state = running()
     rank_words.hear(state, 0, BarrierArrive(1, 2, Barrier.ITERATION, 0, True))
-    assert list(state.faults) == [0]
-    assert (state.unarrived, state.unreported) == ({1, 2}, {1, 2})
+    assert list(state.now.faults) == [0]
+    assert (state.now.unarrived, state.now.unreported) == ({1, 2}, {1, 2})
 
 
 def test_the_dead_give_no_values_and_are_not_waited_for() -> None:
     state = running()
     rank_words.hear(state, 0, ExchangeValue(1, 2, "a", 0, "x"))
     rank_words.hear_lost(state, 0, KILLED)
-    assert state.exchanges["a"].waiting == {1, 2}
-    assert state.exchanges["a"].values == {}
+    assert state.now.exchanges["a"].waiting == {1, 2}
+    assert state.now.exchanges["a"].values == {}
 
 
 def test_the_death_of_a_rank_that_was_ended_for_its_hang_is_no_second_fault() -> None:
     state = running()
     rank_words.hear(state, 1, RankFault(1, 2, -1, Interruption.HARD_TIMEOUT, "stood still"))
     rank_words.hear_lost(state, 1, KILLED)
-    assert list(state.faults[1]) == [Interruption.HARD_TIMEOUT]
-    assert state.replaceable == [("a", 1)]
+    assert list(state.now.faults[1]) == [Interruption.HARD_TIMEOUT]
+    assert state.now.replaceable == [("a", 1)]
 
 
 def test_names_are_bounded_and_a_flood_costs_each_word_the_same() -> None:
@@ -93,13 +93,13 @@ def test_names_are_bounded_and_a_flood_costs_each_word_the_same() -> None:
             assert isinstance(order.order, CallRefused)
             assert order.members == (0,)
             refused.append(order.order.reason)
-    assert len(state.exchanges) == EXCHANGE_NAMES_OPEN_MAX
+    assert len(state.now.exchanges) == EXCHANGE_NAMES_OPEN_MAX
     assert refused == [
         "cannot exchange 'name 16': 16 names wait for the values of other ranks, and no more may; "
         "exchange several values under one name"
     ]
     assert set(state.members) == {1, 2}
-    assert list(state.faults) == [0]
+    assert list(state.now.faults) == [0]
     # The others exchange as if it had never been.
     assert rank_words.hear(state, 1, ExchangeValue(1, 2, "name 3", 1, "x")) == []
 
@@ -107,7 +107,7 @@ def test_names_are_bounded_and_a_flood_costs_each_word_the_same() -> None:
 def test_one_assignment_has_so_many_names_at_most() -> None:
     state = running()
     for number in range(EXCHANGE_NAMES_MAX):
-        state.exchanged[f"{number}"] = Exchanged(1, 2, f"{number}", ())
+        state.now.exchanged[f"{number}"] = Exchanged(1, 2, f"{number}", ())
     (told,) = rank_words.hear(state, 1, ExchangeValue(1, 2, "more", 1, "x"))
     assert isinstance(told, Tell)
     assert isinstance(told.order, CallRefused)

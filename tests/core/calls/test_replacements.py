@@ -20,10 +20,10 @@ def state(
     """Members and their numbers; `in_time` and `late` are new processes that have entered."""
     made = State(world_size=len(here) + len(gone) + len(late), phase=Running())
     made.members = {member: Member("a", rank) for member, rank in here.items()}
-    made.gone = dict(gone)
-    made.lost_active = set(gone)
+    made.now.gone = dict(gone)
+    made.now.lost_active = set(gone)
     made.absent = dict.fromkeys((*gone, *late), "was killed by SIGKILL")
-    made.replacing = {member: Replacement("a", rank, entered=True) for member, rank in (in_time or {}).items()}
+    made.now.replacing = {member: Replacement("a", rank, entered=True) for member, rank in (in_time or {}).items()}
     made.newcomers = {member: Newcomer("a", entered=True) for member in late}
     return made
 
@@ -80,23 +80,23 @@ def test_where_a_place_can_not_be_taken_rank_assignment_starts_anew_with_all_tha
 
 def test_what_can_not_be_replayed_has_not_to_be() -> None:
     made = state({0: 0}, gone={1: 1}, in_time={1: 1})
-    made.is_rebuilt = True
+    made.past.is_rebuilt = True
     plan = replacements.plan(made, 2)
     assert plan == Plan(2, (), joining=(1,))
     replacements.admit(made, plan)
-    assert made.can_replay
+    assert made.past.can_replay
 
 
 def test_who_is_not_there_in_time_may_join_later() -> None:
     made = state({0: 0, 7: 3, 3: 2}, gone={1: 1}, late=(2, 6))
-    made.replacing = {1: Replacement("b", 1)}
+    made.now.replacing = {1: Replacement("b", 1)}
     made.iteration = 4
     call_state.remember(made, BeginIteration(1, 4, 4))
     replacements.admit(made, replacements.plan(made, 4))
-    assert made.begun_at == 5
+    assert made.past.begun_at == 5
     assert sorted(made.members) == [0, 2, 3, 6, 7]
     assert list(made.absent) == [1]
-    assert (made.history, made.newcomers, made.replacing) == ([], {1: Newcomer("b")}, {})
+    assert (made.past.history, made.newcomers, made.now.replacing) == ([], {1: Newcomer("b")}, {})
 
 
 @pytest.mark.parametrize(
@@ -114,12 +114,12 @@ def test_nobody_is_waited_for_where_others_can_stand_in(
     reserves: int, late: tuple[int, ...], lost_active: set[int], awaited: list[int]
 ) -> None:
     made = state({0: 0, 3: 3, 4: 4}, gone={1: 1, 2: 2}, late=late)
-    made.lost_active = lost_active
-    made.replacing = {member: Replacement("a", member) for member in (1, 2)}
+    made.now.lost_active = lost_active
+    made.now.replacing = {member: Replacement("a", member) for member in (1, 2)}
     for member in list(made.members)[:reserves]:
         made.members[member].is_active = False
     assert replacements.awaited(made) == awaited
-    for each in made.replacing.values():
+    for each in made.now.replacing.values():
         each.entered = True
     assert replacements.awaited(made) == []
 

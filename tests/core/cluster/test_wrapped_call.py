@@ -182,7 +182,7 @@ def test_a_dead_rank_is_terminated_by_its_current_number() -> None:
     calls.all(FaultsReported(1, 0), but=(1,)).arrive(0, 2, 3)
     assert calls.told(BeginIteration) == [Tell((0, 2, 3), BeginIteration(1, 1, 4, (1,)))]
     calls.begin({0: 0, 2: 1, 3: 2}).say((2, LOST))
-    assert calls.state.faults[2][Interruption.TERMINATED].rank == 1
+    assert calls.state.now.faults[2][Interruption.TERMINATED].rank == 1
     calls.say((0, FaultsReported(1, 1)), (3, FaultsReported(1, 1))).arrive(0, 3)
     assert calls.told(BeginIteration) == [Tell((0, 3), BeginIteration(1, 2, 3, (1,)))]
 
@@ -404,7 +404,7 @@ def test_a_coordinator_without_memory_waits_for_the_missing_as_long_as_for_a_sil
     assert calls.orders == ()
     calls.pass_to(30.0)
     assert calls.said() == ["call_rebuilt", "iteration_interrupted"]
-    assert [record.rank for told in calls.state.faults.values() for record in told.values()] == [2]
+    assert [record.rank for told in calls.state.now.faults.values() for record in told.values()] == [2]
     calls.say((0, FaultsReported(1, 4)), (2, FaultsReported(1, 4))).arrive(0, 2)
     assert calls.told(BeginIteration) == [Tell((0, 2), BeginIteration(1, 6, 3, (2,)))]  # Rank 1 may be in 5.
     assert len(calls.say(back(1, Stage.RUNNING, at=5)).told(CallRefused)) == 1
@@ -417,7 +417,7 @@ def test_a_coordinator_without_memory_does_not_wait_for_who_is_known_to_have_end
     calls = Calls(3).say((1, Lost(Interruption.TERMINATED, "ended", failed=False)))
     calls.say(back(0, Stage.RUNNING, at=4), back(2, Stage.RUNNING, at=4, rank=1))
     assert calls.said() == ["call_rebuilt", "iteration_interrupted"]
-    (told,) = [record for told in calls.state.faults.values() for record in told.values()]
+    (told,) = [record for told in calls.state.now.faults.values() for record in told.values()]
     assert (told.rank, told.reason) == (2, "ended, or had not heard the last decision, when its supervisor was lost")
 
 
