@@ -8,16 +8,26 @@ import os
 import struct
 from pathlib import Path
 
+import msgspec
+
 IN_MODIFY = 0x2
-IN_CLOSE_WRITE = 0x8
 IN_MOVED_TO = 0x80
 IN_CREATE = 0x100
 IN_Q_OVERFLOW = 0x4000
+IN_IGNORED = 0x8000  # the watch is gone, with its directory or by our wish
 IN_ONLYDIR = 0x1000000
+IN_ISDIR = 0x40000000
 EVENT_HEAD = struct.Struct("iIII")
 READ_BYTES = 64 * 1024
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """What happened in the watched directories."""
+
+    directories: frozenset[Path] = frozenset()  # in which something was written, made or moved
+    subdirectories: frozenset[Path] = frozenset()  # that were made in them, or moved there
 
 
 class DirectoryWatch:
@@ -28,6 +38,10 @@ class DirectoryWatch:
         if self._descriptor < 0:
             raise _last_error("inotify")
         self._paths: dict[int, Path] = {}
+        self._numbers: dict[Path, int] = {}
+
+    def __contains__(self, path: Path) -> bool:
+        return path in self._numbers
 
     def fileno(self) -> int:
         return self._descriptor
@@ -37,28 +51,51 @@ class DirectoryWatch:
 
     def add(self, path: Path) -> None:
         """Idempotent. Raises OSError: the directory is gone, or the user has no watches left."""
-        mask = IN_MODIFY | IN_CLOSE_WRITE | IN_CREATE | IN_MOVED_TO | IN_ONLYDIR
+        mask = IN_MODIFY | IN_CREATE | IN_MOVED_TO | IN_ONLYDIR
         number = _libc.inotify_add_watch(self._descriptor, os.fsencode(path), mask)
         if number < 0:
             raise _last_error(str(path))
+        self._forget(number)  # The same directory by another name.
+        self._forget(self._numbers.get(path))  # Another directory by the same name.
         self._paths[number] = path
+        self._numbers[path] = number
 
-    def take(self) -> set[Path] | None:
-        """Directories in which something has changed since the last call; None: too much, look at all of them."""
-        changed: set[Path] = set()
+    def remove(self, path: Path) -> None:
+        """Idempotent."""
+        number = self._numbers.get(path)
+        if number is not None:
+            self._forget(number)
+            _libc.inotify_rm_watch(self._descriptor, number)  # It fails where the kernel was quicker.
+
+    def take(self) -> Changes | None:
+        """What has happened since the last call; None: too much, look at all directories."""
+        directories: set[Path] = set()
+        subdirectories: set[Path] = set()
         overflowed = False
         while True:
             try:
                 data = os.read(self._descriptor, READ_BYTES)
             except BlockingIOError:
-                return None if overflowed else changed
+                return None if overflowed else Changes(frozenset(directories), frozenset(subdirectories))
             offset = 0
             while offset < len(data):
                 number, mask, _, name_bytes = EVENT_HEAD.unpack_from(data, offset)
                 offset += EVENT_HEAD.size + name_bytes
                 overflowed = overflowed or bool(mask & IN_Q_OVERFLOW)
-                if number in self._paths:
-                    changed.add(self._paths[number])
+                path = self._paths.get(number)
+                if path is None:
+                    continue
+                directories.add(path)
+                if mask & IN_ISDIR and name_bytes:
+                    name = data[offset - name_bytes : offset].rstrip(b"\0")
+                    subdirectories.add(path / os.fsdecode(name))
+                if mask & IN_IGNORED:
+                    self._forget(number)
+
+    def _forget(self, number: int | None) -> None:
+        path = self._paths.pop(number, None) if number is not None else None
+        if path is not None and self._numbers.get(path) == number:
+            del self._numbers[path]
 
 
 def _last_error(place: str) -> OSError:

@@ -11,7 +11,7 @@ import itertools
 import os
 import re
 import stat
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
 from pathlib import Path
 
 import anyio
@@ -120,7 +120,7 @@ def read(log_dir: Path, job_id: str, choice: LogChoice) -> Generator[LogPiece]:
     """All output in a run's folder, by cycle, rank and stream. Blocks on the disk. Raises NotFoundError."""
     check_any(log_dir, job_id, choice)
     for directory in _rank_directories(log_dir, choice):
-        for file in _files(directory, choice):
+        for file in _files(directory, choice.tail_lines):
             with contextlib.closing(file):
                 yield from file.read()
 
@@ -147,9 +147,12 @@ async def follow(log_dir: Path, choice: LogChoice, ended: anyio.Event) -> AsyncG
         while True:
             last_round = ended.is_set()  # look once more after the end, so that nothing is missed
             pieces = follower.read_changed(everything=last_round)
-            while batch := await to_thread.run_sync(_take, pieces, abandon_on_cancel=True, limiter=limiter):
+            is_more = True
+            while is_more:
+                batch = await to_thread.run_sync(_take, pieces, abandon_on_cancel=True, limiter=limiter)
                 for piece in batch:
                     yield piece
+                is_more = len(batch) == PIECES_AT_ONCE
             if last_round:
                 return
             await _wait(follower.watch, ended)
@@ -162,66 +165,88 @@ def _take(pieces: Iterator[LogPiece]) -> list[LogPiece]:
 
 
 class _Follower:
-    """The open files of a job that goes on."""
+    """The open files of a job that goes on: those of its newest cycle, since only that can still be written."""
 
     def __init__(self, root: Path, choice: LogChoice) -> None:
         self.watch = DirectoryWatch()
         self._root = root
         self._choice = choice
-        self._files: dict[Path, list[_LogFile]] = {}
-        self._first = True
+        self._tail_lines = choice.tail_lines  # Of what lies there at the first look.
+        self._place = root  # What is watched until the root is there: the nearest folder above.
+        self._newest = -1
+        self._newest_path = root
+        self._files: dict[Path, list[_LogFile]] = {}  # by the rank's directory, of the newest cycle
 
     def close(self) -> None:
         self.watch.close()
-        for files in self._files.values():
-            for file in files:
-                file.close()
+        self._close_files()
 
     def read_changed(self, *, everything: bool) -> Iterator[LogPiece]:
-        """What was written since the last call. Blocks on the disk."""
-        changed = self.watch.take()
-        if self._first or everything or changed is None or not changed <= self._files.keys():
-            self._watch_new()
-            self._find_new()
-            changed = None
-        self._first = False
+        """What was written since the last call. Blocks on the disk. Costs what has changed, not what lies there."""
+        changes = self.watch.take()
+        if everything or changes is None or self._root not in self.watch:
+            self._watch_root()
+            cycles = _numbered(self._root, "cycle")
+            ranks, changed = _numbered(self._newest_path, "rank") if self._newest >= 0 else [], None
+        else:
+            cycles = _numbers_of(changes.subdirectories, "cycle", self._root)
+            ranks = _numbers_of(changes.subdirectories, "rank", self._newest_path)
+            changed = changes.directories
+        cycles = [each for each in cycles if each[0] > self._newest]
+        yield from self._read_newest(ranks, changed)
+        for number, path in cycles:
+            yield from self._read_next(number, path, is_last=number == cycles[-1][0])
+        self._tail_lines = 0
+
+    def _read_newest(self, ranks: list[tuple[int, Path]], changed: frozenset[Path] | None) -> Iterator[LogPiece]:
+        """`changed` None: whatever of it has changed."""
+        added = [path for rank, path in ranks if self._add(rank, path)]
+        known = self._files if changed is None else sorted({*changed, *added} & self._files.keys(), key=_rank_of)
+        for path in known:
+            for file in self._files[path]:
+                yield from file.read()
+
+    def _read_next(self, number: int, path: Path, *, is_last: bool) -> Iterator[LogPiece]:
+        self._close_files()
+        self.watch.remove(self._newest_path if self._newest >= 0 else path)
+        self._newest, self._newest_path = number, path
+        if self._choice.cycle not in (None, number):
+            return
+        if self._tail_lines and self._choice.cycle is None and not is_last:
+            return
+        if is_last:
+            self._watch(path)  # Before looking, so that nothing slips in between.
+        yield from self._read_newest(_numbered(path, "rank"), None)
+
+    def _add(self, rank: int, path: Path) -> bool:
+        if (
+            path in self._files
+            or self._choice.rank not in (None, rank)
+            or self._choice.cycle not in (None, self._newest)
+        ):
+            return False
+        if self._newest_path in self.watch:
+            self._watch(path)
+        self._files[path] = _files(_RankDirectory(path, self._newest, rank), self._tail_lines)
+        return True
+
+    def _close_files(self) -> None:
         for path, files in self._files.items():
-            if changed is None or path in changed:
-                for file in files:
-                    yield from file.read()
-        self._close_ended_cycles()
+            self.watch.remove(path)
+            for file in files:
+                file.close()
+        self._files = {}
 
-    def _close_ended_cycles(self) -> None:
-        """Only the newest cycle can still be written."""
-        newest = max((_cycle_of(path) for path in self._files), default=0)
-        for path, files in self._files.items():
-            if files and _cycle_of(path) < newest:
-                for file in files:
-                    file.close()
-                self._files[path] = []
+    def _watch_root(self) -> None:
+        """Or, where nothing was written yet, the nearest folder above: that it comes into being is an event, too."""
+        while self._place not in self.watch or self._place != _nearest(self._root):
+            self.watch.remove(self._place)
+            self._place = _nearest(self._root)
+            self._watch(self._place)
 
-    def _watch_new(self) -> None:
-        """Watches come before looking, so that nothing slips in between."""
-        root = self._root
-        while not root.is_dir() and root != root.parent:
-            root = root.parent  # nothing was written yet: its coming into being is an event, too
-        self.watch.add(root)
-        for cycle, cycle_path in _numbered(self._root, "cycle"):
-            self._watch(cycle_path, self._choice.cycle in (None, cycle))
-            for rank, rank_path in _numbered(cycle_path, "rank"):
-                self._watch(rank_path, self._choice.cycle in (None, cycle) and self._choice.rank in (None, rank))
-
-    def _watch(self, path: Path, wanted: bool) -> None:
-        if wanted:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                self.watch.add(path)
-
-    def _find_new(self) -> None:
-        choice = self._choice if self._first else LogChoice(self._choice.rank, self._choice.cycle)
-        newest = max((_cycle_of(path) for path in self._files), default=0)
-        for directory in _rank_directories(self._root, choice):
-            if directory.path not in self._files and directory.cycle >= newest:
-                self._files[directory.path] = _files(directory, choice)
+    def _watch(self, path: Path) -> None:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            self.watch.add(path)
 
 
 async def _wait(watch: DirectoryWatch, ended: anyio.Event) -> None:
@@ -237,11 +262,11 @@ async def _wait(watch: DirectoryWatch, ended: anyio.Event) -> None:
         tasks.cancel_scope.cancel()
 
 
-def _files(directory: _RankDirectory, choice: LogChoice) -> list[_LogFile]:
+def _files(directory: _RankDirectory, tail_lines: int) -> list[_LogFile]:
     files = [_LogFile(directory, name, is_stderr) for name, is_stderr in STREAMS]
-    if choice.tail_lines:
+    if tail_lines:
         for file in files:
-            file.skip_to_tail(choice.tail_lines)
+            file.skip_to_tail(tail_lines)
     return files
 
 
@@ -267,8 +292,24 @@ def _numbered(parent: Path, word: str) -> list[tuple[int, Path]]:
     return sorted(found)
 
 
-def _cycle_of(rank_path: Path) -> int:
-    return int(rank_path.parent.name.removeprefix("cycle_"))
+def _numbers_of(paths: Iterable[Path], word: str, parent: Path) -> list[tuple[int, Path]]:
+    """Those of `paths` in `parent` that bear the word and a number, in order."""
+    return sorted(
+        (int(match[1]), path)
+        for path in paths
+        if path.parent == parent and (match := re.fullmatch(rf"{word}_(\d{{1,9}})", path.name))
+    )
+
+
+def _rank_of(path: Path) -> int:
+    return int(path.name.removeprefix("rank_"))
+
+
+def _nearest(path: Path) -> Path:
+    """The path itself, or the first folder above it that is there."""
+    while not path.is_dir() and path != path.parent:
+        path = path.parent
+    return path
 
 
 def _open_beneath(directory: Path, name: str) -> int | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.edges.operators.inotify import DirectoryWatch
+from supervisor.edges.operators.inotify import Changes, DirectoryWatch
 
 
 def test_it_names_the_changed_directories(tmp_path: Path) -> None:
@@ -19,12 +19,45 @@ def test_it_names_the_changed_directories(tmp_path: Path) -> None:
         watch.add(one)
         watch.add(two)
         watch.add(two)
-        assert watch.take() == set()
+        assert watch.take() == Changes()
         (two / "file").write_text("x")
         assert select.select([watch.fileno()], [], [], 10)[0]
-        assert watch.take() == {two}
+        assert watch.take() == Changes(frozenset({two}))
         (one / "file").write_text("x")
-        assert watch.take() == {one}
+        assert watch.take() == Changes(frozenset({one}))
+
+
+def test_it_names_the_directories_that_were_made_in_them(tmp_path: Path) -> None:
+    with contextlib.closing(DirectoryWatch()) as watch:
+        watch.add(tmp_path)
+        (tmp_path / "new").mkdir()
+        (tmp_path / "file").write_text("x")
+        (tmp_path / "link").symlink_to(tmp_path)
+        assert watch.take() == Changes(frozenset({tmp_path}), frozenset({tmp_path / "new"}))
+
+
+def test_what_is_removed_costs_no_watch_and_is_not_heard_of(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("kept", "let go", "deleted")]
+    with contextlib.closing(DirectoryWatch()) as watch:
+        for folder in folders:
+            folder.mkdir()
+            watch.add(folder)
+        _, let_go, deleted = folders
+        (let_go / "file").write_text("x")
+        watch.remove(let_go)
+        watch.remove(let_go)
+        deleted.rmdir()
+        assert watch.take() == Changes(frozenset({deleted}))
+        assert [folder in watch for folder in folders] == [True, False, False]
+        assert _watches(watch) == 1
+        deleted.mkdir()
+        watch.add(deleted)
+        (deleted / "file").write_text("x")
+        assert watch.take() == Changes(frozenset({deleted}))
+
+
+def _watches(watch: DirectoryWatch) -> int:
+    return Path(f"/proc/self/fdinfo/{watch.fileno()}").read_text().count("inotify wd:")
 
 
 def test_a_lost_directory_is_an_error(tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections import Counter
 from pathlib import Path
 
 import anyio
 import pytest
+from anyio import to_thread
 
 from supervisor.edges.operators import log_streams
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece
@@ -133,6 +136,84 @@ async def test_following_one_rank_ignores_the_others(tmp_path: Path) -> None:
         put(tmp_path, 0, 1, "two\n")
         await reader.wait_for("one\ntwo\n")
         reader.ended.set()
+
+
+def _inotify_watches() -> int:
+    """Of this process, as the kernel counts them."""
+    found = 0
+    for number in os.listdir("/proc/self/fdinfo"):
+        with contextlib.suppress(OSError):
+            found += Path("/proc/self/fdinfo", number).read_text().count("inotify wd:")
+    return found
+
+
+def _count_calls(monkeypatch: pytest.MonkeyPatch, name: str, calls: Counter[str]) -> None:
+    real = getattr(os, name)
+
+    def counting(*arguments: object, **named: object) -> object:
+        calls[name] += 1
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(os, name, counting)
+
+
+async def test_a_cycle_costs_the_same_however_many_came_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: Counter[str] = Counter()
+    for name in ("scandir", "open"):
+        _count_calls(monkeypatch, name, calls)
+    costs: list[tuple[int, int, int]] = []
+    expected = "0 0\n"
+    put(tmp_path, 0, 0, expected)
+    reader = Reader(tmp_path)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reader.run)
+        await reader.wait_for(expected)
+        for cycle in range(1, 60):
+            calls.clear()
+            for rank in range(4):
+                put(tmp_path, cycle, rank, f"{cycle} {rank}\n")
+                expected += f"{cycle} {rank}\n"
+                await reader.wait_for(expected)
+            costs.append((calls["scandir"], calls["open"], _inotify_watches()))
+        reader.ended.set()
+    early, late = costs[:5], costs[-5:]
+    assert max(late) <= max(early)
+    assert max(scans for scans, _, _ in late) <= 2  # one folder of a cycle
+    assert max(watches for _, _, watches in late) == 6  # the run, the cycle and its ranks
+
+
+async def test_a_rank_that_writes_is_the_only_one_that_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in range(64):
+        put(tmp_path, 0, rank, "x")
+    reader = Reader(tmp_path)
+    calls: Counter[str] = Counter()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reader.run)
+        await reader.wait_for("x" * 64)
+        _count_calls(monkeypatch, "pread", calls)
+        put(tmp_path, 0, 17, "y")
+        await reader.wait_for("x" * 64 + "y")
+        assert calls["pread"] <= 6  # of 128 files: two of one rank, one of which has something
+        reader.ended.set()
+
+
+async def test_a_cycle_that_began_with_its_run_is_not_missed(tmp_path: Path) -> None:
+    """The folders come one after another, faster than they can be watched."""
+    for attempt in range(20):
+        root = tmp_path / str(attempt)
+        reader = Reader(root)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(reader.run)
+            await anyio.lowlevel.checkpoint()
+            await to_thread.run_sync(put, root, 0, 0, "a\n")
+            await reader.wait_for("a\n")
+            await to_thread.run_sync(put, root, 1, 3, "b\n")
+            await reader.wait_for("a\nb\n")
+            reader.ended.set()
 
 
 async def test_ended_cycles_cost_no_descriptors(tmp_path: Path) -> None:
