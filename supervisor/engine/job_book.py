@@ -51,7 +51,6 @@ class JobRecord(msgspec.Struct):
     spawner_reason: str = ""  # how workers are started and why
     running: CycleRecord | None = None  # the newest cycle of which workers were ordered here
     pids: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # local rank -> pid, of that cycle
-    error_files: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # by local rank, of that cycle
     shown: Shown = Shown()
     sequence: int = 0
     verdict: Verdict | None = None
@@ -98,7 +97,6 @@ class JobRecord(msgspec.Struct):
     def begin_cycle(self, running: CycleRecord) -> None:
         self.running = running
         self.pids = {}
-        self.error_files = {}
 
     def runs(self, cycle: int) -> bool:
         """Whether the newest workers are those of this cycle."""

@@ -23,9 +23,8 @@ def test_a_new_cycle_begins_without_the_processes_of_the_last() -> None:
     job = record()
     job.begin_cycle(cycle(0))
     job.pids[0] = 1000
-    job.error_files[0] = "/logs/error.json"
     job.begin_cycle(cycle(1, first_rank=4))
-    assert (job.pids, job.error_files) == ({}, {})
+    assert job.pids == {}
     assert (job.cycle, job.first_rank, job.runs(0), job.runs(1)) == (1, 4, False, True)
 
 

@@ -28,12 +28,16 @@ class Orphans:
         self._spawner_pid = spawner_pid
         spawner = process_table.look_up(spawner_pid)
         self._since_ticks = spawner.started_ticks if spawner else 0
-        self._sessions = {spawner_pid}
+        self._sessions = {spawner_pid: 0}  # led by it and by workers -> the worker's cycle
         self._killed: set[tuple[int, int]] = set()  # (pid, start): a zombie shows neither environment nor whose it was
 
-    def note_session(self, pid: int) -> None:
+    def note_session(self, pid: int, cycle: int) -> None:
         """A worker leads a session of its own; what stays in it is the job's."""
-        self._sessions.add(pid)
+        self._sessions[pid] = cycle
+
+    def forget_sessions(self, cycle: int) -> None:
+        """Nothing of the cycle is left: its pids may become others'."""
+        self._sessions = {pid: of for pid, of in self._sessions.items() if of != cycle or pid == self._spawner_pid}
 
     def kill(self, *, others: frozenset[int]) -> list[int]:
         """SIGKILL to all that there are now; returns their pids. `others`: spawners of other jobs, left alone."""

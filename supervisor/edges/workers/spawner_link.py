@@ -205,10 +205,12 @@ class SpawnerLink:
             case wire.Ready():
                 self._cgroup = message.cgroup
             case wire.Spawned():
-                self._orphans.note_session(message.pid)
+                self._orphans.note_session(message.pid, message.cycle)
                 self._worker_ends.note(message.cycle, message.local_rank, message.pid)
             case wire.Exited():
                 self._worker_ends.forget(message.cycle, message.local_rank)
+            case wire.Emptied(cycle=cycle, stuck_pids=()):
+                self._orphans.forget_sessions(cycle)
             case wire.Ended():
                 self._ended = True
                 self._give_up("it said that it had ended")

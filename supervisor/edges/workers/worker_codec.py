@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
-from holdfast_wire.framing import WORKER_FRAME_BYTES_MAX, encode
+from holdfast_wire.framing import SUPERVISOR_FRAME_BYTES_MAX, encode
 from holdfast_wire.page import SECTION_SLOTS_MAX
 
 from supervisor.core.calls.words import FromRank
@@ -278,4 +278,4 @@ def encode_stacks_request(request_id: int) -> bytes:
 
 
 def _frame(message: worker_pb2.SupervisorFrame) -> bytes:
-    return encode(message.SerializeToString(), frame_bytes_max=WORKER_FRAME_BYTES_MAX)
+    return encode(message.SerializeToString(), frame_bytes_max=SUPERVISOR_FRAME_BYTES_MAX)

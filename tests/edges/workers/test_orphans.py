@@ -72,9 +72,24 @@ async def test_a_session_of_a_worker_counts_whatever_its_environment(orphan: Cal
     unmarked = orphan("")
     await until(lambda: unmarked.ppid() == os.getpid())
     assert orphans.kill(others=frozenset()) == []
-    orphans.note_session(unmarked.pid)
+    orphans.note_session(unmarked.pid, 3)
     assert orphans.kill(others=frozenset()) == [unmarked.pid]
     await _emptied(orphans, frozenset())
+    spawner.wait(10)
+
+
+async def test_a_cycle_of_which_nothing_is_left_has_no_sessions(orphan: Callable[[str], psutil.Process]):
+    """Its pids may be another job's by now."""
+    spawner = _spawner("true")
+    orphans = Orphans("job", spawner.pid)
+    others, unmarked = orphan(""), orphan("")
+    await until(lambda: others.ppid() == unmarked.ppid() == os.getpid())
+    orphans.note_session(others.pid, 3)
+    orphans.note_session(unmarked.pid, 4)
+    orphans.forget_sessions(3)
+    assert orphans.kill(others=frozenset()) == [unmarked.pid]
+    await _emptied(orphans, frozenset())
+    assert others.is_running()
     spawner.wait(10)
 
 

@@ -6,6 +6,7 @@ import math
 
 import pytest
 from holdfast_wire.framing import HEADER_BYTES
+from holdfast_wire.page import SECTION_SLOTS_MAX
 from holdfast_wire.v1 import worker_pb2
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,6 +87,13 @@ def test_frames_to_the_worker_carry_what_they_say():
     assert (refused.reason, refused.retry) == ("cannot", True)
     assert _parsed(codec.encode_accepted(7)).accepted.request_id == 7
     assert _parsed(codec.encode_stacks_request(8)).stacks_request.request_id == 8
+
+
+def test_a_welcome_holds_as_many_sections_as_a_rank_may_have_with_the_longest_names():
+    names = tuple(f"{slot:0{codec.NAME_CHARACTERS_MAX - 100}}" + "é" * 100 for slot in range(SECTION_SLOTS_MAX))
+    limits = HangLimits(sections=tuple((name, 1.5) for name in names))
+    welcome = _parsed(codec.encode_welcome(codec.Greeting(0, 0, True, limits, names, 2.5, True))).welcome
+    assert tuple(welcome.sections) == tuple(each.name for each in welcome.limits.sections) == names
 
 
 def _parsed(frame: bytes) -> worker_pb2.SupervisorFrame:
