@@ -77,6 +77,15 @@ class OneDaemon:
         self._commands.append(process)
         return process
 
+    def follow_logs(self, job_id: str) -> None:
+        """A `holdfast logs --follow` that stays as long as the job does."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "supervisor", "logs", job_id, "--follow", "--socket-dir", str(self.sockets)],
+            env=self.environment, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        self._commands.append(process)
+
     def status(self, job_id: str) -> Mapping[str, Any]:
         answer = self.command("status", job_id, "--socket-dir", str(self.sockets), "-o", "json")
         assert answer.returncode == 0, answer.stderr
@@ -131,6 +140,23 @@ def resident_kib(pid: int) -> int:
             if line.startswith("VmRSS:"):
                 return int(line.split()[1])
     return 0
+
+
+def proportional_kib(pid: int) -> int:
+    """Pages that several processes share count in parts."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1])
+    return 0
+
+
+def cpu_s(pid: int) -> float:
+    """Of all its threads, without its children."""
+    with contextlib.suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 def descriptors(pid: int) -> int:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import statistics
 import subprocess
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-from tests.soak.one_daemon import OneDaemon, children, descriptors, files_under, resident_kib
+from supervisor.edges.machine.log_retention import LOOK_AGAIN_S
+from tests.e2e.launch import wait_until
+from tests.soak.one_daemon import OneDaemon, children, cpu_s, descriptors, files_under, proportional_kib, resident_kib
 
 # Each cycle makes progress, so that no restart is delayed.
 SCRIPT = """
@@ -25,29 +29,46 @@ import signal
 signal.pause()
 """
 
-KINDS = ("supervisor KiB", "spawner KiB", "supervisor descriptors", "spawner descriptors", "files", "files in tmp")
-WARM_SHARE = 0.25  # of the restarts; allocators and caches have grown to their size by then
-GROWTH_MAX = {
-    "supervisor KiB": 2048,
-    "spawner KiB": 1024,
-    "supervisor descriptors": 4,
-    "spawner descriptors": 4,
-    "files": 8,
-    "files in tmp": 4,
-}
-SLOWER_MAX = 1.5  # times the time that a restart took at first
+WARM_RESTARTS = 500  # by then the memory of a job's newest events is full, and allocators have grown to their size
+GROWTH_MAX_KIB = 0.5  # a restart
+DESCRIPTORS_MORE_MAX = 1
+SLOWER_MAX = 0.8  # the rate at the end as a share of the first
+DEARER_MAX = 1.1  # and a restart's CPU time: where that is not more, it was the machine that had less time
+LOGS_MAX = ("--log-gib-max", "0.00005")  # so little that every look at the logs removes what it may
+LOGS_LOOK_S = 1.5 * LOOK_AGAIN_S
+FILES_KEPT = 60  # of the daemon, and of the cycles that stay
+
+
+@dataclass
+class Row:
+    """What one measurement has found."""
+
+    restarts: int
+    at_s: float
+    rss_kib: tuple[int, int]  # of the supervisor and of the spawner, here and below
+    pss_kib: tuple[int, int]
+    descriptors: tuple[int, int]
+    cpu_s: tuple[float, float]
+    files: int
+    files_in_tmp: int
+
+
+HEAD = (
+    "restarts     /s     rss KiB         pss KiB     descriptors  ms CPU a restart  files  tmp   (supervisor, spawner)"
+)
 
 
 def main(arguments: argparse.Namespace) -> list[str]:
     """Prints a table; returns what is wrong."""
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
-        return _soak(Path(folder), arguments.restarts, arguments.ranks, arguments.seconds)
+        return _soak(Path(folder), arguments)
 
 
-def _soak(folder: Path, restarts: int, ranks: int, seconds: float) -> list[str]:
+def _soak(folder: Path, arguments: argparse.Namespace) -> list[str]:
     (folder / "script.py").write_text(SCRIPT)
-    daemon = OneDaemon(folder)
-    rows: list[tuple[int, float, list[int]]] = []
+    restarts, ranks, seconds = arguments.restarts, arguments.ranks, arguments.seconds
+    daemon = OneDaemon(folder, *LOGS_MAX)
+    rows: list[Row] = []
     began_s = time.monotonic()
     try:
         job_id = f"again-{daemon.cookie[:6]}"
@@ -55,30 +76,46 @@ def _soak(folder: Path, restarts: int, ranks: int, seconds: float) -> list[str]:
             job_id, "--nproc-per-node", str(ranks), "--max-restarts", str(restarts), "--workers-stop-timeout", "2",
             "--ft-checkpoint-iteration-file", str(folder / "iteration"), str(folder / "script.py"),
         )  # fmt: skip
-        step = max(1, restarts // 20)
-        print(f"{'restarts':>8} {'/s':>6} " + " ".join(f"{kind:>{max(len(kind), 8)}}" for kind in KINDS), flush=True)
-        while client.poll() is None and time.monotonic() - began_s < seconds:
+        if arguments.watchers == 0:
+            wait_until(lambda: _cycles(folder) > 0, timeout_s=60, what="the first cycle")
+            client.kill()  # The job is the daemon's.
+        for _ in range(1, arguments.watchers):
+            daemon.follow_logs(job_id)
+        step = max(1, min(50, restarts // 20))
+        print(HEAD, flush=True)
+        while _cycles(folder) <= restarts and daemon.process.poll() is None and time.monotonic() - began_s < seconds:
+            if arguments.watchers and client.poll() is not None:
+                break
             done = _cycles(folder)
             if done < len(rows) * step + 1:
                 time.sleep(0.02)
                 continue
-            now_s = time.monotonic()
-            rows.append((done, now_s, _measured(daemon)))
-            rate = _rate(rows, len(rows) - 1)
-            values = " ".join(f"{value:>{max(len(kind), 8)}}" for kind, value in zip(KINDS, rows[-1][2], strict=True))
-            print(f"{done:>8} {rate:>6.1f} {values}", flush=True)
-        try:
-            code = client.wait(30) if _cycles(folder) > restarts else client.poll()
-        except subprocess.TimeoutExpired:
-            code = None
-        done = _cycles(folder)
-        wrong = [] if done == restarts + 1 else [f"{done - 1} of {restarts} restarts came in {seconds:.0f} s"]
-        if done == restarts + 1 and code != 1:
-            wrong.append(f"the job ended with {code}, not with 1: {(folder / f'{job_id}.txt').read_text()[-500:]}")
-        wrong += _judged(rows)
+            rows.append(_measured(daemon, done))
+            if len(rows) % 4 == 1:
+                print(_line(rows), flush=True)
+        wrong = _judged_end(daemon, folder, job_id, client, arguments)
+        wrong += judged(rows, ranks)
     finally:
         daemon.close()
     return wrong + daemon.leftovers(within_s=10)
+
+
+def _judged_end(
+    daemon: OneDaemon, folder: Path, job_id: str, client: subprocess.Popen[bytes], arguments: argparse.Namespace
+) -> list[str]:
+    done, restarts = _cycles(folder), arguments.restarts
+    if done != restarts + 1:
+        return [f"{done - 1} of {restarts} restarts came in {arguments.seconds:.0f} s"]
+    if not arguments.watchers:
+        wait_until(lambda: daemon.status(job_id)["state"] == "failed", timeout_s=30, what="the job's end")
+        return []
+    try:
+        code = client.wait(30)
+    except subprocess.TimeoutExpired:
+        code = None
+    return (
+        [] if code == 1 else [f"the job ended with {code}, not with 1: {(folder / f'{job_id}.txt').read_text()[-500:]}"]
+    )
 
 
 def _cycles(folder: Path) -> int:
@@ -88,34 +125,75 @@ def _cycles(folder: Path) -> int:
         return 0
 
 
-def _measured(daemon: OneDaemon) -> list[int]:
+def _measured(daemon: OneDaemon, done: int) -> Row:
     pid = daemon.process.pid
     spawner = next(iter(children(pid)), 0)
-    files = files_under(daemon.state) + files_under(daemon.sockets)
-    kept = [resident_kib(pid), resident_kib(spawner), descriptors(pid), descriptors(spawner)]
-    return [*kept, files, files_under(daemon.temp)]
+    return Row(
+        done,
+        time.monotonic(),
+        (resident_kib(pid), resident_kib(spawner)),
+        (proportional_kib(pid), proportional_kib(spawner)),
+        (descriptors(pid), descriptors(spawner)),
+        (cpu_s(pid), cpu_s(spawner)),
+        files_under(daemon.state) + files_under(daemon.sockets),
+        files_under(daemon.temp),
+    )
 
 
-def _rate(rows: list[tuple[int, float, list[int]]], at: int) -> float:
-    if at == 0:
-        return 0.0
-    (before, before_s, _), (now, now_s, _) = rows[at - 1], rows[at]
-    return (now - before) / (now_s - before_s)
+def _line(rows: list[Row]) -> str:
+    row, before = rows[-1], rows[max(0, len(rows) - 5)]
+    number = max(1, row.restarts - before.restarts)
+    rate = (row.restarts - before.restarts) / ((row.at_s - before.at_s) or 1.0)
+    cpu = tuple(1000 * (now - then) / number for now, then in zip(row.cpu_s, before.cpu_s, strict=True))
+    kept = (*row.rss_kib, *row.pss_kib, *row.descriptors)
+    words = [f"{row.restarts:>8} {rate:>6.1f} ", *(f"{each:>7}" for each in kept)]
+    return " ".join([*words, *(f"{each:>7.1f}" for each in cpu), f"{row.files:>6} {row.files_in_tmp:>4}"])
 
 
-def _judged(rows: list[tuple[int, float, list[int]]]) -> list[str]:
-    if len(rows) < 8:
+def judged(rows: list[Row], ranks: int) -> list[str]:
+    """What grows with the restarts, and whether they became slower."""
+    warm = [row for row in rows if row.restarts >= min(WARM_RESTARTS, rows[-1].restarts // 2)]
+    if len(warm) < 8:
         return ["too few measurements to judge"]
+    quarter = len(warm) // 4
+    early, late = warm[:quarter], warm[-quarter:]
+    between = late[0].restarts - early[0].restarts
     wrong: list[str] = []
-    warm, last = rows[int(WARM_SHARE * len(rows))], rows[-1]
-    between = last[0] - warm[0]
-    for kind, before, after in zip(KINDS, warm[2], last[2], strict=True):
-        if after - before > GROWTH_MAX[kind]:
-            each = (after - before) / between
-            wrong.append(f"{kind}: {before} became {after} over {between} restarts ({each:.2f} a restart)")
-    rates = sorted(_rate(rows, at) for at in range(1, 1 + len(rows) // 4))
-    late = sorted(_rate(rows, at) for at in range(3 * len(rows) // 4, len(rows)))
-    first, final = rates[len(rates) // 2], late[len(late) // 2]
-    if final * SLOWER_MAX < first:
-        wrong.append(f"restarts a second: {first:.1f} became {final:.1f}")
-    return wrong
+    for at, who in enumerate(("supervisor", "spawner")):
+        before, after = (statistics.median(row.rss_kib[at] for row in part) for part in (early, late))
+        if after - before > GROWTH_MAX_KIB * between:
+            wrong.append(f"{who}: {before} KiB became {after} ({(after - before) / between:.2f} KiB a restart)")
+        before, after = (max(row.descriptors[at] for row in part) for part in (warm[: len(warm) // 2], late))
+        if after - before > DESCRIPTORS_MORE_MAX:
+            wrong.append(f"{who}: {before} descriptors became {after}")
+    if late[-1].files_in_tmp > early[0].files_in_tmp:
+        wrong.append(f"files in the temporary folder: {early[0].files_in_tmp} became {late[-1].files_in_tmp}")
+    return wrong + _judged_files(rows, ranks) + _judged_rate(rows)
+
+
+def _judged_files(rows: list[Row], ranks: int) -> list[str]:
+    """Between two looks at the logs each restart leaves its own."""
+    for row in rows:
+        recent = row.restarts - min(each.restarts for each in rows if each.at_s >= row.at_s - LOGS_LOOK_S)
+        if row.files > 2 * ranks * recent + FILES_KEPT:
+            return [f"{row.files} files after {row.restarts} restarts, of which {recent} are new"]
+    return []
+
+
+def _judged_rate(rows: list[Row]) -> list[str]:
+    share = max(1, min(200, rows[-1].restarts // 4))
+    first_end = next(row for row in rows if row.restarts - rows[0].restarts >= share)
+    last_begin = next(row for row in reversed(rows) if rows[-1].restarts - row.restarts >= share)
+    (first, first_cpu_s), (last, last_cpu_s) = _pace(rows[0], first_end), _pace(last_begin, rows[-1])
+    told = (
+        f"restarts a second: {first:.1f}, at the end {last:.1f}; "
+        f"CPU time of each: {1000 * first_cpu_s:.1f} ms, at the end {1000 * last_cpu_s:.1f} ms"
+    )
+    print(told)
+    return [told] if last < SLOWER_MAX * first and last_cpu_s > DEARER_MAX * first_cpu_s else []
+
+
+def _pace(begin: Row, end: Row) -> tuple[float, float]:
+    """Restarts a second, and the CPU time of one."""
+    restarts = end.restarts - begin.restarts
+    return restarts / (end.at_s - begin.at_s), (sum(end.cpu_s) - sum(begin.cpu_s)) / restarts

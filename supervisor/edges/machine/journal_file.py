@@ -20,6 +20,7 @@ from supervisor.errors import ConfigurationError
 
 SCHEMA_VERSION = 1
 BUSY_TIMEOUT_S = 5.0  # another supervisor of the same user may be committing
+CACHE_KIB = 256  # pages that are written at the end are not read again; SQLite would keep 2 MiB of them
 CHECKED_BYTES_MAX = 8 << 20  # smaller files are checked as a whole when opened; larger ones as they are read
 NETWORK_FILE_SYSTEMS = frozenset(
     ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "9p", "afs", "fuse.sshfs", "wekafs", "panfs")
@@ -93,6 +94,7 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
             connection.execute("PRAGMA journal_mode = TRUNCATE").fetchone()
             connection.execute("PRAGMA locking_mode = NORMAL").fetchone()
             connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             if is_new:
                 script = f"BEGIN IMMEDIATE;{SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
                 connection.executescript(script)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.edges.machine.journal import Journal
-from supervisor.edges.machine.journal_file import SCHEMA_VERSION, NewerJournalError
+from supervisor.edges.machine.journal_file import CACHE_KIB, SCHEMA_VERSION, NewerJournalError, open_for_writing
 from supervisor.edges.machine.journal_reader import open_reader
 from tests.edges.machine.journal_samples import Alarms, event, report, sequences, started
 
@@ -68,6 +68,13 @@ def test_a_state_directory_may_have_any_name(tmp_path: Path) -> None:
         journal.record(event(1))
     with open_reader(odd) as reader:
         assert sequences(reader) == [1]
+
+
+def test_what_was_written_is_not_kept_in_memory(tmp_path: Path) -> None:
+    """SQLite's own 2 MiB fill within some 1,500 restarts."""
+    with contextlib.closing(open_for_writing(tmp_path / "journal.db")) as connection:
+        assert connection.execute("PRAGMA cache_size").fetchone() == (-CACHE_KIB,)
+        assert CACHE_KIB <= 256
 
 
 def test_a_journal_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
