@@ -25,24 +25,25 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.config.log_limits import LogLimits
 from supervisor.config.resolve import RunRequest
 from supervisor.config.run_folder import run_name
-from supervisor.edges.machine import private_dir, private_registry, sd_notify, socket_dir, state_dir
-from supervisor.edges.machine import signals as signal_edge
 from supervisor.edges.machine.clock import Clock
-from supervisor.edges.machine.job_claims import JobClaims
-from supervisor.edges.machine.job_files import JobFiles
-from supervisor.edges.machine.journal import Journal
-from supervisor.edges.machine.log_retention import QUIET_S, LogRetention
-from supervisor.edges.machine.open_files import RaisedLimit
-from supervisor.edges.machine.supervisor_log import SupervisorLog
-from supervisor.edges.machine.token_files import TokenFiles
+from supervisor.edges.machine.folders import private_dir, private_registry, socket_dir, state_dir
+from supervisor.edges.machine.folders.token_files import TokenFiles
+from supervisor.edges.machine.job_files.untrusted_reads import JobFiles
+from supervisor.edges.machine.journal.journal import Journal
+from supervisor.edges.machine.logs.log_retention import QUIET_S, LogRetention
+from supervisor.edges.machine.logs.supervisor_log import SupervisorLog
+from supervisor.edges.machine.own_process import sd_notify
+from supervisor.edges.machine.own_process import signals as signal_edge
+from supervisor.edges.machine.own_process.open_files import RaisedLimit
+from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.operators.control_gate import NODE_CONNECTIONS_MAX, ControlGate
 from supervisor.edges.peers.local_peers import LocalPeers
-from supervisor.edges.workers.adopted_ranks import AdoptedRanks
-from supervisor.edges.workers.adopted_record import AdoptedRecord
-from supervisor.edges.workers.spawner_keeper import SpawnerKeeper
-from supervisor.edges.workers.spawner_process import SpawnerProcess
-from supervisor.edges.workers.stacks import StackCollector
-from supervisor.edges.workers.worker_server import WorkerServer
+from supervisor.edges.workers.adopted.adopted_ranks import AdoptedRanks
+from supervisor.edges.workers.adopted.adopted_record import AdoptedRecord
+from supervisor.edges.workers.channel.worker_server import WorkerServer
+from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
+from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess
+from supervisor.edges.workers.stacks.stacks import StackCollector
 from supervisor.engine.chronicle import Chronicle
 from supervisor.engine.desk import Desk
 from supervisor.engine.job_book import JobRecord

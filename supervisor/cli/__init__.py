@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from supervisor.cli.commands import ADOPT, COMMANDS, LATER, Command, near_miss, usage
-from supervisor.edges.machine import standard_streams
+from supervisor.edges.machine.own_process import standard_streams
 from supervisor.errors import HoldfastError
 
 USAGE_ERROR = 2

@@ -25,7 +25,7 @@ from holdfast_wire.private_folder import (
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.facts import HangLimits
-from supervisor.edges.machine import private_dir
+from supervisor.edges.machine.folders import private_dir
 from supervisor.errors import HoldfastError
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import anyio
 
 from supervisor.config.daemon_settings import parse_daemon
-from supervisor.edges.machine import standard_streams
+from supervisor.edges.machine.own_process import standard_streams
 
 
 def execute_argv(argv: Sequence[str]) -> int:

@@ -49,7 +49,7 @@ def events_of(found: FoundJob, supervisors: Supervisors, *, follow: bool) -> Ite
             if not found.supervisor.is_private:
                 raise
             output.say(f"{error}; what follows is from the journal")
-    from supervisor.edges.machine.journal_reader import open_reader
+    from supervisor.edges.machine.journal.journal_reader import open_reader
 
     with open_reader(*supervisors.state_dirs) as reader:
         while page := reader.events(job_id, after_sequence=last, limit=PAGE_EVENTS):

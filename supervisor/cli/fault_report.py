@@ -11,7 +11,7 @@ from typing import cast
 
 import supervisor
 from supervisor.config.redaction import redacted
-from supervisor.edges.machine import closed_dir, user_dirs
+from supervisor.edges.machine.folders import closed_dir, user_dirs
 
 REPORTS_KEPT = 20
 FOLDER = "faults"

@@ -14,7 +14,7 @@ from datetime import datetime
 
 import msgspec
 
-from supervisor.edges.machine import standard_streams
+from supervisor.edges.machine.own_process import standard_streams
 
 REFRESH_S = 2.0
 NARROW = 28  # columns in which a sentence can still be read

@@ -11,9 +11,10 @@ from contextlib import suppress
 
 from supervisor.config.job_spec import Entry
 from supervisor.config.resolve import RunRequest, parse_run
-from supervisor.edges.machine import private_dir, socket_dir, standard_streams
-from supervisor.edges.machine.job_claims import JobClaims
-from supervisor.edges.workers.spawner_process import SpawnerProcess, start_process
+from supervisor.edges.machine.folders import private_dir, socket_dir
+from supervisor.edges.machine.own_process import standard_streams
+from supervisor.edges.machine.processes.job_claims import JobClaims
+from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess, start_process
 from supervisor.errors import HoldfastError, InvalidRequestError
 
 SPAWNER_END_TIMEOUT_S = 10.0  # it kills what is left after 5 s

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 from supervisor.config.resolve import RunRequest
-from supervisor.edges.machine import signals as signal_edge
-from supervisor.edges.machine import standard_streams
-from supervisor.edges.machine.socket_dir import CONTROL_SOCKET
+from supervisor.edges.machine.folders.socket_dir import CONTROL_SOCKET
+from supervisor.edges.machine.own_process import signals as signal_edge
+from supervisor.edges.machine.own_process import standard_streams
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.edges.operators.log_streams import LogChoice
 from supervisor.errors import HoldfastError, NoSupervisorError

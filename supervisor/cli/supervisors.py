@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from supervisor.cli import output
-from supervisor.edges.machine import private_dir, private_registry, socket_dir, state_dir
+from supervisor.edges.machine.folders import private_dir, private_registry, socket_dir, state_dir
 from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError, NotFoundError
 from supervisor.ports import JobReport
 
@@ -134,7 +134,7 @@ class Supervisors:
     def _recorded(self) -> list[JobReport]:
         if not self._reads_journals:
             return []
-        from supervisor.edges.machine.journal_reader import open_reader
+        from supervisor.edges.machine.journal.journal_reader import open_reader
 
         try:
             with open_reader(*self.state_dirs) as reader:

@@ -16,7 +16,7 @@ from unittest import mock
 
 import msgspec
 
-from supervisor.edges.machine import private_registry, user_dirs
+from supervisor.edges.machine.folders import private_registry, user_dirs
 from supervisor.ports import JobReport
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,8 @@ ROOT = Path(__file__).parents[2]
 HOLDFAST = """
 import os, sys
 from pathlib import Path
-from supervisor.edges.machine import socket_dir, user_dirs
+from supervisor.edges.machine.folders import socket_dir
+from supervisor.edges.machine.folders import user_dirs
 root = Path(os.environ["TEST_SHARED_TEMP"])
 user_dirs.SHARED_TEMPS = (root,)
 user_dirs.RUNTIME_DIRS = root / "user"

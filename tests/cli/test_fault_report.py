@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli import fault_report
-from supervisor.edges.machine import user_dirs
+from supervisor.edges.machine.folders import user_dirs
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.edges.machine.log_retention import LOOK_AGAIN_S
+from supervisor.edges.machine.logs.log_retention import LOOK_AGAIN_S
 from tests.e2e.launch import wait_until
 from tests.soak.one_daemon import OneDaemon, children, cpu_s, descriptors, files_under, proportional_kib, resident_kib
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from supervisor.edges.machine import socket_claim, socket_dir
-from supervisor.edges.machine.peer_credentials import Peer
+from supervisor.edges.machine.folders import socket_claim, socket_dir
+from supervisor.edges.machine.processes.peer_credentials import Peer
 from supervisor.edges.operators.refused_peer import refuse
 from supervisor.errors import NotPermittedError
 

@@ -1,0 +1,1 @@
+"""How do orders and reports travel between the nodes of one job?"""

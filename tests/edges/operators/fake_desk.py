@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.facts import Evidence, JobState, StackGroup
-from supervisor.edges.machine.journal import Journal
-from supervisor.edges.machine.journal_reader import report_from_json
+from supervisor.edges.machine.journal.journal import Journal
+from supervisor.edges.machine.journal.journal_reader import report_from_json
 from supervisor.edges.operators import control_api
 from supervisor.errors import NotFoundError, NotNowError
 from supervisor.ports import JobHistory, JobNodeReport, JobReport, NodeReport, RankReport, RecordedEvent, SectionReport

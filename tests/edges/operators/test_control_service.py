@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.facts import JobState
-from supervisor.edges.machine.journal import Journal
+from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.edges.operators.log_streams import LogChoice
 from supervisor.errors import ExhaustedError, InvalidRequestError, NotFoundError, NotNowError

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from supervisor.core.facts import JobState
-from supervisor.edges.machine.journal import Journal
+from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.operators.event_streams import all_events, past_events
 from tests.edges.operators.fake_desk import FakeDesk, running
 

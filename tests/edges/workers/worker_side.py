@@ -22,7 +22,7 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.core.facts import HangLimits
 from supervisor.core.node import messages as node_messages
 from supervisor.edges.machine.clock import Clock
-from supervisor.edges.workers.worker_server import WorkerServer
+from supervisor.edges.workers.channel.worker_server import WorkerServer
 
 T = TypeVar("T")
 TOKEN = bytes(range(32))

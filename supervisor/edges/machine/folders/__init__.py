@@ -1,0 +1,1 @@
+"""Where does each thing of a supervisor lie, is that place safe, and which supervisor has it?"""

@@ -1,0 +1,133 @@
+"""Which private supervisors does this user have on the node?
+
+Each has an entry in folders of the user's own that his commands look into, too. It is a help to find them, not a
+condition for a job to run: where no entry can be written, the job runs on and a warning says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from supervisor.edges.machine.folders import closed_dir, socket_dir, user_dirs
+from supervisor.edges.machine.processes import process_table
+
+REGISTRATION_BYTES_MAX = 16 * 1024
+RUNTIME_NAME = "holdfast-private"
+
+
+class RegisteredSupervisor(msgspec.Struct, frozen=True):
+    directory: Path
+    pid: int
+    started_at_ns: int  # Unix time
+
+
+class Registration:
+    """Entries in the registry, until `remove`. `warning`: what a person should look at, "" for nothing."""
+
+    def __init__(self, paths: tuple[Path, ...], warning: str = "") -> None:
+        self.paths = paths
+        self.warning = warning
+
+    def remove(self) -> None:
+        """Never raises for an entry that is gone."""
+        for path in self.paths:
+            _unlink(path)
+
+
+def register(
+    directory: Path, pid: int, started_at_ns: int, *, environment: Mapping[str, str] | None = None
+) -> Registration:
+    """Lets this user's commands find the private supervisor `pid`. Never raises."""
+    entry = process_table.look_up(pid)
+    body = {
+        "dir": str(directory),
+        "pid": pid,
+        "started_at_ns": started_at_ns,
+        "started_ticks": entry.started_ticks if entry else 0,
+        "boot_id": process_table.boot_id(),
+        "pid_namespace": process_table.namespace(pid, "pid"),
+    }
+    name, text = f"{pid}-{body['started_ticks']}.json", json.dumps(body)
+    written: list[Path] = []
+    faults: list[str] = []
+    # In the runtime directory and in a shared one: not every shell of a user (cron, a Slurm step) knows the first.
+    for places in (_in_runtime_dirs(environment), user_dirs.own_dirs()):
+        for place in places:
+            why_not = _write(place, name, text)
+            if not why_not:
+                written.append(place / name)
+                break
+            if place.parent in user_dirs.SHARED_TEMPS:
+                faults.append(f"cannot use {place}: {why_not}")
+    warning = ""
+    if faults and not written:
+        warning = (
+            f"{'; '.join(faults)}; this run is not listed by holdfast status, which finds it with "
+            f"--socket-dir {directory} alone"
+        )
+    elif faults and os.path.lexists(own := user_dirs.own_dirs()[0]) and closed_dir.fault_of(own):
+        warning = f"{faults[0]}; {written[-1].parent} is used in its place; remove {own}, or ask its owner to"
+    return Registration(tuple(written), warning)
+
+
+def registered(*, environment: Mapping[str, str] | None = None) -> tuple[RegisteredSupervisor, ...]:
+    """Live private supervisors of this user, oldest first. Entries of dead ones are removed on the way."""
+    found: dict[tuple[int, int], RegisteredSupervisor] = {}
+    for place in (*_in_runtime_dirs(environment), *user_dirs.own_dirs()):
+        if closed_dir.fault_of(place):
+            continue  # Not there, or not ours: nothing in it can be believed.
+        for path in place.glob("*.json"):
+            entry = _read_entry(path)
+            if entry is not None:
+                found[(entry.pid, entry.started_at_ns)] = entry
+    return tuple(sorted(found.values(), key=lambda entry: (entry.started_at_ns, entry.pid)))
+
+
+def _in_runtime_dirs(environment: Mapping[str, str] | None) -> tuple[Path, ...]:
+    return tuple(place / RUNTIME_NAME for place in user_dirs.runtime_dirs(environment))
+
+
+def _write(place: Path, name: str, text: str) -> str:
+    """Why it can't be done, "" where it was."""
+    target = place / name
+    try:
+        closed_dir.make(place)
+        if why := closed_dir.fault_of(place):
+            return why
+        unfinished = target.with_suffix(".new")
+        unfinished.write_text(text)
+        unfinished.replace(target)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _read_entry(path: Path) -> RegisteredSupervisor | None:
+    try:
+        with path.open("rb") as file:
+            body = json.loads(file.read(REGISTRATION_BYTES_MAX))
+        entry = RegisteredSupervisor(Path(str(body["dir"])), int(body["pid"]), int(body["started_at_ns"]))
+        ticks, boot, namespace = int(body["started_ticks"]), str(body["boot_id"]), body["pid_namespace"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if boot == process_table.boot_id() and namespace != process_table.namespace(os.getpid(), "pid"):
+        # Its pid means nothing here.
+        return entry if socket_dir.answers(entry.directory / socket_dir.CONTROL_SOCKET) else None
+    process = process_table.look_up(entry.pid)
+    same_boot = boot == process_table.boot_id()
+    if same_boot and process is not None and process.state not in "ZX" and process.started_ticks == ticks:
+        return entry
+    _unlink(path)
+    return None
+
+
+def _unlink(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return  # Not ours to remove, or the whole directory is gone.

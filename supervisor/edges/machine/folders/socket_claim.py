@@ -1,0 +1,180 @@
+"""Who serves this socket directory? One supervisor, by an exclusive lock; and its sockets come back when deleted."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import socket
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+
+from supervisor.edges.machine.folders import socket_dir
+from supervisor.errors import ConfigurationError, InUseError
+
+LOCK_FILE = "supervisor.lock"
+BACKLOG = 1024
+
+_IN_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
+# Something left, came, or was renamed in the directory, or the directory itself did.
+_IN_ANY_CHANGE = 0x00000040 | 0x00000080 | 0x00000100 | 0x00000200 | 0x00000400 | 0x00000800 | 0x01000000
+_EVENT_BYTES = 64 * 1024
+
+
+class SocketDirClaim:
+    """An exclusive lock on a socket directory, held until `close`. The kernel drops it when we die."""
+
+    def __init__(self, path: Path) -> None:
+        """Makes or checks the directory. Raises ConfigurationError, or InUseError if another supervisor serves it."""
+        self.path = path
+        self._lock = -1
+        self.renew()
+
+    def renew(self) -> None:
+        """Takes the lock again if directory or lock file were deleted. Raises as the constructor does."""
+        socket_dir.make(self.path)
+        if self._lock >= 0 and _is_same_file(self._lock, self.path / LOCK_FILE):
+            return
+        fresh = _lock(self.path)
+        self.close()
+        self._lock = fresh
+
+    def close(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def holder_pid(path: Path) -> int | None:
+    """The pid that the last holder of the directory's lock wrote; it may be dead."""
+    try:
+        with (path / LOCK_FILE).open("rb") as file:
+            return int(file.read(32))
+    except (OSError, ValueError):
+        return None
+
+
+def bind(path: Path) -> socket.socket:
+    """A listening 0600 socket at `path`, in place of one that a dead supervisor left. The caller holds the claim.
+
+    Raises ConfigurationError where something that isn't our socket is in the way.
+    """
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        pass
+    else:
+        if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
+            raise ConfigurationError(f"cannot serve {path}: what is there is not a socket of ours; remove it")
+        path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigurationError(f"cannot serve {path}: {error.strerror or error}; check its directory") from error
+    return listener
+
+
+def bind_in_own_dir(path: Path) -> socket.socket:
+    """`bind` for a socket in a closed directory of its own, which is made, with a link to it beside that directory.
+
+    The link is for scripts that look for the socket there; where it can't be made, nothing else suffers.
+    """
+    socket_dir.make_closed(path.parent)
+    listener = bind(path)
+    link_beside(path)
+    return listener
+
+
+def link_beside(path: Path) -> None:
+    """Cheap where the link is there: one readlink. Never raises."""
+    link, target = path.parent.with_name(path.name), f"{path.parent.name}/{path.name}"
+    with suppress(OSError):
+        try:
+            if os.readlink(link) == target:
+                return
+        except FileNotFoundError:
+            pass
+        except OSError:
+            # A socket of an earlier version, which nobody serves while we hold the claim, or something not ours.
+            if not stat.S_ISSOCK(link.lstat().st_mode):
+                return
+        fresh = link.with_name(f".{path.name}.new")
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(target)
+        fresh.replace(link)
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """What tells this socket file from a later one of the same name; None if it's gone."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+class FolderWatch:
+    """Tells when one of some directories changes, by inotify."""
+
+    def __init__(self, *paths: Path) -> None:
+        """Raises OSError, also when the user's inotify instances are used up."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._fd: int = libc.inotify_init1(_IN_NONBLOCK_CLOEXEC)
+        if self._fd < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        for path in paths:
+            if libc.inotify_add_watch(self._fd, os.fsencode(path), _IN_ANY_CHANGE) < 0:
+                code = ctypes.get_errno()
+                self.close()
+                raise OSError(code, os.strerror(code), str(path))
+
+    async def changed(self) -> None:
+        """Returns after the next change; several count as one."""
+        await anyio.wait_readable(self._fd)
+        try:
+            while os.read(self._fd, _EVENT_BYTES):
+                pass
+        except BlockingIOError:
+            return
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _lock(path: Path) -> int:
+    target = path / LOCK_FILE
+    while True:
+        try:
+            descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigurationError(f"cannot open {target}: {error.strerror or error}; remove it") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise ConfigurationError(f"cannot lock {target}: {error.strerror or error}") from error
+            raise InUseError(
+                f"cannot serve {path}: the supervisor with pid {holder_pid(path) or 'unknown'} serves it; "
+                "stop that one, or choose another directory with --socket-dir"
+            ) from None
+        if _is_same_file(descriptor, target):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            return descriptor
+        os.close(descriptor)  # Deleted between open and lock: what we hold nobody else would look at.
+
+
+def _is_same_file(descriptor: int, path: Path) -> bool:
+    mine = os.fstat(descriptor)
+    return identity(path) == (mine.st_dev, mine.st_ino)

@@ -1,0 +1,142 @@
+"""Which directory holds a supervisor's sockets, what is where in it, and is it safe to use?
+
+A socket directory is a 0700 directory of our own, which decides who may connect before any byte is read. What a
+container needs of it lies in a folder of its own, so that a mount of that one shows nothing else: the worker socket and
+the tokens. control.sock stays outside.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from supervisor.edges.machine.folders import closed_dir, user_dirs
+from supervisor.errors import ConfigurationError, NoSupervisorError
+
+SOCKET_DIR_VARIABLE = "HOLDFAST_SOCKET_DIR"
+WORKER_SOCKET = "worker.sock"
+CONTROL_SOCKET = "control.sock"
+INNER_CONTROL_SOCKET = "control.inner.sock"  # of the gRPC server behind the gate, for a moment
+WORKER_DIR = "worker"  # what containers mount
+TOKENS = "tokens"
+SYSTEM_DIR = Path("/run/holdfast")
+SOCKET_PATH_BYTES_MAX = 107  # sun_path, less its final zero
+PROBE_TIMEOUT_S = 1.0
+_LONGEST_NAME_BYTES = 1 + max(len(INNER_CONTROL_SOCKET), len(f"{WORKER_DIR}/{WORKER_SOCKET}"))
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A directory in which a supervisor may serve. `explicit`: the user named it, so nobody else will do."""
+
+    path: Path
+    explicit: bool
+
+
+# --- where ---------------------------------------------------------------------------------------------------------
+
+
+def candidates(explicit: str | None = None, environment: Mapping[str, str] | None = None) -> tuple[Candidate, ...]:
+    """Where a command looks for a node's supervisor, in order. Explicit: the one and only place."""
+    variables = os.environ if environment is None else environment
+    chosen = explicit or variables.get(SOCKET_DIR_VARIABLE)
+    if chosen:
+        return (Candidate(Path(chosen).absolute(), explicit=True),)
+    user_dir = user_dirs.runtime_dir(variables)
+    places = [user_dir / "holdfast"] if user_dir is not None else []
+    return tuple(Candidate(path, explicit=False) for path in (*places, SYSTEM_DIR))
+
+
+def service_dir_for_daemon(explicit: str | None = None, environment: Mapping[str, str] | None = None) -> Path:
+    """Where `holdfast daemon` serves. Creates nothing. Raises ConfigurationError."""
+    variables = os.environ if environment is None else environment
+    chosen = explicit or variables.get(SOCKET_DIR_VARIABLE)
+    if chosen:
+        return Path(chosen).absolute()
+    if os.geteuid() == 0:
+        return SYSTEM_DIR
+    user_dir = user_dirs.runtime_dir(variables)
+    if user_dir is None:
+        raise ConfigurationError("cannot choose a socket directory: XDG_RUNTIME_DIR is not set; give --socket-dir")
+    return user_dir / "holdfast"
+
+
+def answers(path: Path) -> bool:
+    """Whether somebody accepts connections at this socket. Blocks for PROBE_TIMEOUT_S at most."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(PROBE_TIMEOUT_S)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+def nobody_answers(path: Path) -> NoSupervisorError:
+    """What to raise where the user named a directory and `answers` is false."""
+    return NoSupervisorError(
+        f"cannot reach a supervisor in {path}: nobody answers there; "
+        f"start one with holdfast daemon --socket-dir {path}, or leave --socket-dir and HOLDFAST_SOCKET_DIR out"
+    )
+
+
+# --- what is where in it -------------------------------------------------------------------------------------------
+
+
+def worker_socket(path: Path) -> Path:
+    """The real one: it is what workers are told. WORKER_SOCKET beside control.sock is a link to it."""
+    return path / WORKER_DIR / WORKER_SOCKET
+
+
+def tokens_dir(path: Path) -> Path:
+    return path / WORKER_DIR / TOKENS
+
+
+def holder_of(worker_socket_path: Path) -> Path:
+    """The socket directory to which a worker socket belongs."""
+    return worker_socket_path.parent.parent
+
+
+# --- is it safe ----------------------------------------------------------------------------------------------------
+
+
+def make(path: Path) -> None:
+    """Creates it with mode 0700, or checks the one that is there. Raises ConfigurationError."""
+    make_closed(path)
+    check(path)
+
+
+def check(path: Path) -> None:
+    """Raises ConfigurationError unless it is our own, closed to others, and its path leaves room for a socket's."""
+    _check_closed(path)
+    if not longest_socket_path_fits(path):
+        longest = len(os.fsencode(path)) + _LONGEST_NAME_BYTES
+        raise ConfigurationError(
+            f"cannot use socket directory {path}: the path of a socket in it has {longest} bytes, "
+            f"{SOCKET_PATH_BYTES_MAX} are possible; choose a shorter one with --socket-dir"
+        )
+
+
+def longest_socket_path_fits(path: Path) -> bool:
+    return len(os.fsencode(path)) + _LONGEST_NAME_BYTES <= SOCKET_PATH_BYTES_MAX
+
+
+def make_closed(path: Path) -> None:
+    """The same for a directory without sockets."""
+    try:
+        closed_dir.make(path)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot make socket directory {path}: {error.strerror or error}; choose another with --socket-dir"
+        ) from error
+    _check_closed(path)
+
+
+def _check_closed(path: Path) -> None:
+    fault = closed_dir.fault_of(path)
+    if fault:
+        remedy = "" if "chmod" in fault else "; choose another with --socket-dir"
+        raise ConfigurationError(f"cannot use socket directory {path}: {fault}{remedy}")

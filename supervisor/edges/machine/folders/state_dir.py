@@ -1,0 +1,108 @@
+"""Where does what outlives a supervisor lie: the journal and the default logs?"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from supervisor.edges.machine.folders import closed_dir, user_dirs
+
+STATE_DIR_VARIABLE = "HOLDFAST_STATE_DIR"
+STAND_IN = "state"  # in a folder of the user's own, where the state directory can't be used
+
+
+class ChosenDir(msgspec.Struct, frozen=True):
+    """A state directory that can be used. `warning`: why it is not the one that was wanted, "" where it is."""
+
+    path: Path
+    warning: str = ""
+
+
+def find(explicit: str | None = None, environment: Mapping[str, str] | None = None) -> Path:
+    """The first of flag, HOLDFAST_STATE_DIR, /var/lib/holdfast (root), $XDG_STATE_HOME/holdfast. Creates nothing."""
+    variables = os.environ if environment is None else environment
+    chosen = explicit or variables.get(STATE_DIR_VARIABLE)
+    if chosen:
+        return Path(chosen).absolute()
+    if os.geteuid() == 0:
+        return Path("/var/lib/holdfast")
+    home = variables.get("XDG_STATE_HOME", "")
+    # The XDG specification says that a relative path is to be ignored.
+    base = Path(home) if os.path.isabs(home) else _home(variables) / ".local" / "state"
+    return base / "holdfast"
+
+
+def places(explicit: str | None = None, environment: Mapping[str, str] | None = None) -> tuple[Path, ...]:
+    """Where the journals of this user are: in the directory of `find`, and where `choose` goes without it."""
+    stand_ins = [own / STAND_IN for own in user_dirs.own_dirs() if not closed_dir.fault_of(own)]
+    return (find(explicit, environment), *(place for place in stand_ins if not closed_dir.fault_of(place)))
+
+
+def choose(explicit: str | None, last_resort: Path, environment: Mapping[str, str] | None = None) -> ChosenDir:
+    """Makes the directory of `find`, or a stand-in, and checks it: history that can't be kept must not stop a job.
+
+    `last_resort`: a directory of our own that exists. Blocks on a disk. Never raises.
+    """
+    wanted = find(explicit, environment)
+    fault = _fault_after_making(wanted)
+    if not fault:
+        return ChosenDir(wanted)
+    path = next(
+        (place for own in user_dirs.own_dirs() if (place := _stand_in(own)) is not None), last_resort / STAND_IN
+    )
+    with suppress(OSError):
+        closed_dir.make(path)
+    return ChosenDir(
+        path,
+        f"cannot use state directory {wanted}: {fault}; history and logs are kept in {path} and may not outlive this "
+        f"node's next reboot; name a directory that can be written with --state-dir or {STATE_DIR_VARIABLE}",
+    )
+
+
+def _stand_in(own: Path) -> Path | None:
+    try:
+        closed_dir.make(own)
+        if closed_dir.fault_of(own):
+            return None
+        closed_dir.make(own / STAND_IN)
+        if closed_dir.fault_of(own / STAND_IN):
+            return None
+        closed_dir.write_probe(own / STAND_IN)
+    except OSError:
+        return None
+    return own / STAND_IN
+
+
+def _fault_after_making(path: Path) -> str:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        closed_dir.make(path)
+        found = path.stat()
+        if found.st_uid != os.geteuid():
+            return f"it belongs to user id {found.st_uid}, not {os.geteuid()}"
+        if stat.S_IMODE(found.st_mode) & 0o022:
+            return "others may write to it"
+        closed_dir.write_probe(path)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _home(variables: Mapping[str, str]) -> Path:
+    """HOME, else what the user database says. A user whom it doesn't know has none: the root, where he can't write."""
+    if variables.get("HOME"):
+        return Path(variables["HOME"])
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/")
+
+
+def default_log_dir(state_dir: Path) -> Path:
+    """Below it: <job_id>/<run>/cycle_<c>/rank_<r>/{stdout,stderr}.log and <job_id>/<run>/supervisor.log."""
+    return state_dir / "logs"

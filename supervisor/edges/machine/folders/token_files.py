@@ -1,0 +1,124 @@
+"""How does a worker get the secret of its cycle? By a 0600 file in a 0700 directory, never by environment or argv.
+
+Where no file can be written, since the disk is full, the token stays in memory that has a path: a full disk must not
+end a job at its next restart.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from supervisor.edges.machine.folders import closed_dir
+
+TOKEN_BYTES = 32
+ATTEMPTS_MAX = 10  # another thread withdraws a job's last token while this one issues its next
+
+
+class TokenFiles:
+    """See ports.Tokens. One directory per job below `root`, one file per cycle. For any thread; the calls block."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._in_memory: dict[Path, int] = {}  # the file that could not be written -> a descriptor
+
+    def path(self, job_id: str, cycle: int) -> Path:
+        """Where the cycle's token is, once it was issued."""
+        path = self._folder(job_id) / f"cycle-{cycle}.token"
+        descriptor = self._in_memory.get(path)
+        return path if descriptor is None else Path(f"/proc/{os.getpid()}/fd/{descriptor}")
+
+    def issue(self, job_id: str, cycle: int) -> tuple[bytes, Path]:
+        """A fresh token and the file that holds it. Raises OSError where neither disk nor memory takes it."""
+        self.withdraw(job_id, cycle)
+        token = os.urandom(TOKEN_BYTES)
+        path = self.path(job_id, cycle)
+        try:
+            self._write(path, token)
+        except OSError:
+            self._in_memory[path] = _memory_file(token)
+        return token, self.path(job_id, cycle)
+
+    def withdraw(self, job_id: str, cycle: int) -> None:
+        """The cycle is over. Idempotent, never raises; the job's directory goes with its last token."""
+        folder = self._folder(job_id)
+        path = folder / f"cycle-{cycle}.token"
+        descriptor = self._in_memory.pop(path, None)
+        if descriptor is not None:
+            os.close(descriptor)
+        try:
+            path.unlink(missing_ok=True)
+            folder.rmdir()
+        except OSError:
+            return  # Another cycle's token is in it, or it was wiped already.
+
+    def remove_all(self) -> None:
+        """At the end of the supervisor."""
+        import shutil  # Late: no start waits for it.
+
+        while self._in_memory:
+            os.close(self._in_memory.popitem()[1])
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    def _write(self, path: Path, token: bytes) -> None:
+        """Raises OSError."""
+        descriptor = self._create(path)
+        try:
+            os.fchmod(descriptor, 0o600)  # whatever the umask
+            if os.write(descriptor, token) != len(token):
+                raise OSError(f"{path} takes a part of the token only")
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _create(self, path: Path, attempts: int = ATTEMPTS_MAX) -> int:
+        try:
+            _close_to_others(self._root)
+            _close_to_others(path.parent)
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            if attempts == 1 or not self._root.parent.exists():
+                raise
+        return self._create(path, attempts - 1)
+
+    def _folder(self, job_id: str) -> Path:
+        # A job's id is the user's text: it must stay one name inside the root.
+        plain = re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", job_id)
+        if plain:
+            return self._root / job_id
+        import hashlib  # Late: it loads OpenSSL, and an id like this is rare.
+
+        return self._root / hashlib.sha256(job_id.encode(errors="surrogatepass")).hexdigest()
+
+
+def _close_to_others(path: Path) -> None:
+    """Makes a 0700 directory, or mends the mode of ours: what others put into it meanwhile is never read.
+
+    Raises OSError where it is not ours.
+    """
+    closed_dir.make(path)
+    if not closed_dir.fault_of(path):
+        return
+    # By descriptor: the directory whose owner was checked is the one that is changed.
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            raise PermissionError(f"{path} belongs to another user")
+        os.fchmod(descriptor, 0o700)
+    finally:
+        os.close(descriptor)
+
+
+def _memory_file(token: bytes) -> int:
+    """A file without a disk. Processes of this user open it by its path in /proc. Raises OSError."""
+    descriptor = os.memfd_create("holdfast-token", os.MFD_CLOEXEC)
+    try:
+        os.fchmod(descriptor, 0o600)
+        os.write(descriptor, token)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

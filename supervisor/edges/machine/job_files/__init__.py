@@ -1,0 +1,1 @@
+"""What may a supervisor read of the files that a job writes?"""

@@ -1,0 +1,229 @@
+"""How do events and states of jobs reach the disk without ever holding up a recovery?
+
+`record` and `save` append to a bounded queue in memory; one thread commits batches. A disk that is full, read-only or
+broken costs one alarm and the history, never the job: memory keeps the newest events, and the thread tries again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from supervisor.edges.machine.journal.journal_batch import Batch
+from supervisor.errors import ConfigurationError
+from supervisor.ports import JobReport, RecordedEvent
+
+if TYPE_CHECKING:
+    from supervisor.edges.machine.journal.journal_reader import JournalReader
+
+PENDING_EVENTS_MAX = 10_000  # recorded and not committed; beyond it the oldest are dropped and counted
+MEMORY_JOBS_MAX = 100  # of this supervisor, for answers without a disk
+MEMORY_EVENTS_PER_JOB_MAX = 2_000
+BATCH_EVENTS_MAX = 1_000
+RETRY_S = 30.0  # between attempts on a journal that cannot be written
+
+Answer = TypeVar("Answer")
+
+
+class _Remembered(msgspec.Struct):
+    """The newest of one job, for watchers that are ahead of the disk and for days without one."""
+
+    report: JobReport | None = None  # None: not saved yet; until then its events wait here
+    events: deque[RecordedEvent] = msgspec.field(
+        default_factory=lambda: deque[RecordedEvent](maxlen=MEMORY_EVENTS_PER_JOB_MAX)
+    )
+
+
+class Journal:
+    """`record`, `save` and `start` never block and never raise. The other calls block on the disk.
+
+    Events of a job wait in memory until its first `save`. `on_alarm` is called from the writer's thread, once when the
+    disk fails and once when it works again.
+    """
+
+    def __init__(self, state_dir: Path, *, on_alarm: Callable[[str], None]) -> None:
+        self._state_dir = state_dir
+        self._on_alarm = on_alarm
+        self._wake = threading.Condition()
+        self._events: deque[tuple[int, RecordedEvent]] = deque()
+        self._reports: dict[tuple[str, int], JobReport] = {}
+        self._memory: OrderedDict[str, _Remembered] = OrderedDict()
+        self._dropped_events = 0
+        self._closing = False
+        self._committing = False
+        self._failed = False
+        self._thread = threading.Thread(target=self._write_until_closed, name="journal", daemon=True)
+
+    def start(self) -> None:
+        """Until then everything waits in memory; call it once the workers run, so that it costs their start nothing."""
+        self._thread.start()
+
+    def record(self, event: RecordedEvent) -> None:
+        with self._wake:
+            remembered = self._remember(event.job_id)
+            if event.sequence == 1 and remembered.events:
+                remembered = self._memory[event.job_id] = _Remembered()  # the id is used again
+            remembered.events.append(event)
+            if remembered.report:
+                self._enqueue(remembered.report.submitted_at_ns, event)
+            self._wake.notify_all()
+
+    def save(self, report: JobReport) -> None:
+        """Only the newest report of a job is written."""
+        with self._wake:
+            remembered = self._remember(report.job_id)
+            if remembered.report and remembered.report.submitted_at_ns != report.submitted_at_ns:
+                remembered = self._memory[report.job_id] = _Remembered()  # the id is used again
+            if not remembered.report:
+                for event in remembered.events:
+                    self._enqueue(report.submitted_at_ns, event)
+            remembered.report = report
+            self._reports[report.job_id, report.submitted_at_ns] = report
+            self._wake.notify_all()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all is committed. False: not within the time, or the disk fails."""
+        with self._wake:
+            return self._wake.wait_for(lambda: self._is_idle() or self._failed, timeout_s) and self._is_idle()
+
+    def close(self, timeout_s: float = 2.0) -> bool:
+        """Commit what waits and end the thread. False: something was not committed in time."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify_all()
+        if self._thread.ident is None:
+            self.start()  # a job that ended before anything was committed
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive() and self._is_idle()
+
+    def jobs(self, *, limit: int) -> list[JobReport]:
+        """Newest first: those on disk, and those that only memory knows."""
+        on_disk = self._read(lambda reader: reader.jobs(limit=limit), otherwise=[])
+        found = {(each.job_id, each.submitted_at_ns): each for each in on_disk}
+        with self._wake:
+            for remembered in self._memory.values():
+                if remembered.report:
+                    found[remembered.report.job_id, remembered.report.submitted_at_ns] = remembered.report
+        return sorted(found.values(), key=lambda report: report.submitted_at_ns, reverse=True)[:limit]
+
+    def job(self, job_id: str) -> JobReport | None:
+        with self._wake:
+            remembered = self._memory.get(job_id)
+            if remembered and remembered.report:
+                return remembered.report
+        return self._read(lambda reader: reader.job(job_id), otherwise=None)
+
+    def events(self, job_id: str, *, after_sequence: int = 0, limit: int) -> list[RecordedEvent]:
+        """In order. Includes what is not committed yet; without a disk, what memory still has."""
+        with self._wake:  # before the disk is read: what is committed meanwhile is then in both, never in none
+            remembered = self._memory.get(job_id)
+            recent = [each for each in remembered.events if each.sequence > after_sequence] if remembered else []
+        if recent and recent[0].sequence == after_sequence + 1:
+            return recent[:limit]
+        found = self._read(
+            lambda reader: reader.events(job_id, after_sequence=after_sequence, limit=limit), otherwise=[]
+        )
+        last = found[-1].sequence if found else after_sequence
+        return (found + [each for each in recent if each.sequence > last])[:limit]
+
+    def _read(self, ask: Callable[[JournalReader], Answer], *, otherwise: Answer) -> Answer:
+        """A journal that cannot be read answers `otherwise`: the alarm was given when it could not be written."""
+        import sqlite3  # here and below: `holdfast run` starts its workers before it loads SQLite
+
+        from supervisor.edges.machine.journal.journal_reader import open_reader
+
+        try:
+            with open_reader(self._state_dir) as reader:
+                return ask(reader)
+        except (ConfigurationError, sqlite3.Error, OSError):
+            return otherwise
+
+    def _remember(self, job_id: str) -> _Remembered:
+        if job_id not in self._memory:
+            self._memory[job_id] = _Remembered()
+            while len(self._memory) > MEMORY_JOBS_MAX:
+                self._memory.popitem(last=False)
+        self._memory.move_to_end(job_id)
+        return self._memory[job_id]
+
+    def _enqueue(self, submitted_at_ns: int, event: RecordedEvent) -> None:
+        if len(self._events) >= PENDING_EVENTS_MAX:
+            self._events.popleft()
+            self._dropped_events += 1
+        self._events.append((submitted_at_ns, event))
+
+    def _is_idle(self) -> bool:
+        return not self._events and not self._reports and not self._committing
+
+    def _write_until_closed(self) -> None:
+        from supervisor.edges.machine.journal.journal_writer import JournalWriter
+
+        with contextlib.closing(JournalWriter(self._state_dir)) as file:
+            while (batch := self._next_batch()) is not None:
+                error = file.write(batch)
+                with self._wake:
+                    self._committing = False
+                    if file.began_anew:
+                        self._put_back(self._all_of_memory())
+                        file.began_anew = False
+                    if error:
+                        self._put_back(batch)
+                    self._wake.notify_all()
+                self._tell(error, file.take_notice())
+                if error and not self._wait_for_retry():
+                    return
+
+    def _next_batch(self) -> Batch | None:
+        with self._wake:
+            self._wake.wait_for(lambda: self._events or self._reports or self._closing)
+            if not self._events and not self._reports:
+                return None
+            reports = list(self._reports.values())
+            self._reports.clear()
+            events = [self._events.popleft() for _ in range(min(BATCH_EVENTS_MAX, len(self._events)))]
+            self._committing = True
+            return Batch(reports, events)
+
+    def _put_back(self, batch: Batch) -> None:
+        for report in batch.reports:
+            self._reports.setdefault((report.job_id, report.submitted_at_ns), report)
+        while len(self._reports) > MEMORY_JOBS_MAX:
+            self._reports.pop(next(iter(self._reports)))
+        room = PENDING_EVENTS_MAX - len(self._events)
+        kept = batch.events[max(0, len(batch.events) - room) :]
+        self._dropped_events += len(batch.events) - len(kept)
+        self._events.extendleft(reversed(kept))
+
+    def _all_of_memory(self) -> Batch:
+        batch = Batch([], [])
+        for each in self._memory.values():
+            if each.report:
+                batch.reports.append(each.report)
+                batch.events += [(each.report.submitted_at_ns, event) for event in each.events]
+        return batch
+
+    def _wait_for_retry(self) -> bool:
+        """Closing ends the wait, and allows one last attempt. False: that has failed, and what waits is lost."""
+        with self._wake:
+            if self._closing:
+                return False
+            self._wake.wait_for(lambda: self._closing, RETRY_S)
+            return True
+
+    def _tell(self, error: str, notice: str) -> None:
+        if notice:
+            self._on_alarm(notice)
+        if error and not self._failed:
+            self._on_alarm(f"{error}; jobs run on, and their newest events are kept in memory")
+        elif self._failed and not error:
+            lost, self._dropped_events = self._dropped_events, 0
+            self._on_alarm(f"the journal is written again; {lost} events were lost")
+        with self._wake:
+            self._failed = bool(error)
+            self._wake.notify_all()

@@ -1,0 +1,161 @@
+"""What do the journals of a state directory say? Answers without a supervisor."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from supervisor.edges.machine.journal.journal_file import (
+    BUSY_TIMEOUT_S,
+    SCHEMA,
+    avoid_mapped_memory,
+    refuse_newer,
+    uri_of,
+    version,
+)
+from supervisor.edges.machine.journal.lost_supervisors import judged
+from supervisor.errors import ConfigurationError
+from supervisor.ports import JobReport, RecordedEvent
+
+RECORDED_BY = "recorded_by"  # beside the report's own keys: the supervisor's lost_supervisors.own_identity
+TEXT_CHARACTERS_MAX = 16_384  # of a reason, and of each value of an event's details
+
+
+class JournalReader:
+    """Reads the journals of a state directory; needs no supervisor. Every call blocks on the disk."""
+
+    def __init__(self, connections: list[sqlite3.Connection]) -> None:
+        self._connections = connections
+
+    def __enter__(self) -> JournalReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.close()
+
+    def jobs(self, *, limit: int = 1000) -> list[JobReport]:
+        """Newest first, ended or not; each run of an id. What a supervisor that is gone left as live is judged."""
+        query = "SELECT report, updated_at_s FROM jobs ORDER BY submitted_at_ns DESC, run DESC LIMIT ?"
+        found = [
+            true_report(report, updated_at_s)
+            for connection in self._connections
+            for report, updated_at_s in connection.execute(query, (max(0, limit),))
+        ]
+        return sorted(found, key=lambda report: report.submitted_at_ns, reverse=True)[: max(0, limit)]
+
+    def job(self, job_id: str) -> JobReport | None:
+        """The newest job of that id."""
+        found = self._newest(job_id)
+        return None if found is None else found[2]
+
+    def events(self, job_id: str, *, after_sequence: int = 0, limit: int = 1000) -> list[RecordedEvent]:
+        """Of the newest job of that id, in order."""
+        found = self._newest(job_id)
+        if found is None:
+            return []
+        connection, run, _ = found
+        query = (
+            "SELECT sequence, at_ns, cycle, iteration, node, rank, kind, reason, details FROM events "
+            "WHERE run = ? AND sequence > ? ORDER BY sequence LIMIT ?"
+        )
+        return [_event_from_row(job_id, row) for row in connection.execute(query, (run, after_sequence, limit))]
+
+    def last_sequence(self, job_id: str) -> int:
+        """0: no event was recorded."""
+        found = self._newest(job_id)
+        if found is None:
+            return 0
+        row = found[0].execute("SELECT max(sequence) FROM events WHERE run = ?", (found[1],)).fetchone()
+        return int(row[0] or 0)
+
+    def _newest(self, job_id: str) -> tuple[sqlite3.Connection, int, JobReport] | None:
+        newest = "ORDER BY submitted_at_ns DESC, run DESC LIMIT 1"
+        query = f"SELECT run, report, updated_at_s FROM jobs WHERE job_id = ? {newest}"
+        found: list[tuple[sqlite3.Connection, int, JobReport]] = []
+        for connection in self._connections:
+            for run, report, updated_at_s in connection.execute(query, (job_id,)):
+                found.append((connection, run, true_report(report, updated_at_s)))
+        return max(found, key=lambda each: each[2].submitted_at_ns, default=None)
+
+
+def open_reader(*state_dirs: Path) -> JournalReader:
+    """The journals of these directories, as one; without any, it is empty.
+
+    Raises ConfigurationError for a newer or unreadable one.
+    """
+    connections: list[sqlite3.Connection] = []
+    for path in (path for state_dir in state_dirs for path in sorted(state_dir.glob("journal*.db"))):
+        try:
+            connections.append(_open_for_reading(path))
+        except (sqlite3.Error, OSError) as error:
+            remedy = "the next supervisor sets it aside" if isinstance(error, sqlite3.Error) else "check its mode"
+            raise ConfigurationError(f"cannot read journal {path}: {error}; {remedy}") from error
+    return JournalReader(connections)
+
+
+def _open_for_reading(path: Path) -> sqlite3.Connection:
+    """Writable where that is allowed: what a killed supervisor had half written must be undone before one can read."""
+    mode = "rw" if os.access(path, os.W_OK) else "ro"
+    connection = sqlite3.connect(uri_of(path, mode), uri=True, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
+    with contextlib.ExitStack() as undo:
+        undo.callback(connection.close)  # A connection that is not handed out would stay open until it is collected.
+        avoid_mapped_memory(connection, path)
+        connection.execute("PRAGMA query_only = ON").fetchone()
+        refuse_newer(connection, path)
+        if version(connection):
+            undo.pop_all()
+            return connection
+    # Created this moment by a supervisor that has not filled it yet.
+    empty = sqlite3.connect(":memory:", check_same_thread=False)
+    empty.executescript(SCHEMA)
+    return empty
+
+
+def report_to_json(report: JobReport, *, recorded_by: str = "") -> str:
+    body = msgspec.to_builtins(report) | {RECORDED_BY: recorded_by}
+    return json.dumps(body, separators=(",", ":"))  # ASCII, so that any text can be stored
+
+
+def report_from_json(text: str) -> JobReport:
+    """Keys that a later version of the same schema added are left out."""
+    return msgspec.convert(json.loads(text), JobReport)
+
+
+def true_report(text: str, recorded_at_s: int) -> JobReport:
+    """What a supervisor that is gone has left as live is judged."""
+    recorded_by = str(json.loads(text).get(RECORDED_BY, ""))
+    return judged(report_from_json(text), recorded_by=recorded_by, recorded_at_s=recorded_at_s)
+
+
+def event_to_row(event: RecordedEvent) -> tuple[object, ...]:
+    details = [(key, _clipped(value)) for key, value in event.details]
+    return (
+        event.sequence, event.at_ns, event.cycle, event.iteration, event.node, event.rank, event.kind,
+        _clipped(event.reason), json.dumps(details, separators=(",", ":")),
+    )  # fmt: skip
+
+
+def _event_from_row(job_id: str, row: tuple[Any, ...]) -> RecordedEvent:
+    sequence, at_ns, cycle, iteration, node, rank, kind, reason, details = row
+    pairs = cast("list[tuple[str, str]]", json.loads(details))
+    return RecordedEvent(
+        job_id=job_id, sequence=sequence, at_ns=at_ns, kind=kind, reason=reason, cycle=cycle, iteration=iteration,
+        node=node, rank=rank, details=tuple((key, value) for key, value in pairs),
+    )  # fmt: skip
+
+
+def _clipped(text: str) -> str:
+    text = text.encode("utf-8", "backslashreplace").decode()  # a lone surrogate can't be stored
+    if len(text) <= TEXT_CHARACTERS_MAX:
+        return text
+    return f"{text[:TEXT_CHARACTERS_MAX]} … ({len(text) - TEXT_CHARACTERS_MAX} more characters)"

@@ -1,0 +1,1 @@
+"""Where do lines of the log go, and which logs are deleted?"""

@@ -1,0 +1,220 @@
+"""Where do the supervisor's own words go: a line on stderr for people, a file of its own for each job.
+
+One thread writes both, so that a full pipe or a file server that hangs never holds up the event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import UTC, datetime
+from io import TextIOWrapper
+from logging.handlers import QueueHandler, RotatingFileHandler
+from pathlib import Path
+from typing import TextIO, cast
+
+from supervisor.edges.machine.own_process import standard_streams
+
+NAME = "holdfast"  # the root of all our loggers
+FILE_NAME = "supervisor.log"
+FILE_BYTES_MAX = 4 << 20  # then it becomes supervisor.log.1
+FILES_KEPT = 2  # supervisor.log and supervisor.log.1
+OPEN_FILES_MAX = 32
+WAITING_RECORDS_MAX = 10_000  # beyond it records are dropped and counted
+CLOSE_TIMEOUT_S = 2.0
+IDS = ("job_id", "cycle", "rank")  # `extra` of a record
+
+
+class SupervisorLog:
+    """Handles all loggers below "holdfast" between `open` and `close`."""
+
+    def __init__(
+        self, log_dir: Path, *, level: int = logging.INFO, stream: TextIO | None = None, names_jobs: bool = True
+    ) -> None:
+        """`names_jobs`: lines for people say which job they are about; False where there is but one."""
+        self._waiting: queue.Queue[logging.LogRecord | None] = queue.Queue(WAITING_RECORDS_MAX)
+        self._entrance = _Entrance(self._waiting)
+        self._files = _JobFiles(log_dir)
+        self._people = _People(stream)
+        self._people.setFormatter(_ForPeople(IDS if names_jobs else ()))
+        self._people.setLevel(level)
+        self._thread = threading.Thread(target=self._write_until_closed, name="log", daemon=True)
+
+    def open(self) -> None:
+        """Nothing that is logged from now on blocks."""
+        logger = logging.getLogger(NAME)
+        logger.setLevel(logging.DEBUG)
+        logger.propagate = False
+        logger.addHandler(self._entrance)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Writes what waits; gives up after two seconds if stderr or the disk hangs."""
+        logging.getLogger(NAME).removeHandler(self._entrance)
+        with contextlib.suppress(queue.Full):
+            self._waiting.put(None, timeout=CLOSE_TIMEOUT_S)
+        self._thread.join(CLOSE_TIMEOUT_S)
+
+    def _write_until_closed(self) -> None:
+        handlers = (self._people, self._files)
+        while (record := self._waiting.get()) is not None:
+            for handler in handlers:
+                if record.levelno >= handler.level:
+                    with contextlib.suppress(OSError, ValueError):  # a file that can't even be closed, on a full disk
+                        handler.handle(record)
+            if self._waiting.empty():
+                self._tell_loss()
+        self._tell_loss()
+        self._files.close()
+
+    def _tell_loss(self) -> None:
+        self._people.lost += self._entrance.take_loss()
+        self._people.tell_loss()
+
+
+class _Entrance(QueueHandler):
+    """Never blocks and never raises."""
+
+    def __init__(self, waiting: queue.Queue[logging.LogRecord | None]) -> None:
+        super().__init__(cast("queue.Queue[logging.LogRecord]", waiting))
+        self._waiting = waiting
+        self.dropped = 0
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        try:
+            self._waiting.put_nowait(record)
+        except queue.Full:
+            self.dropped += 1
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A record that can't be formatted; printing the traceback here could block the event loop."""
+        del record
+        self.dropped += 1
+
+    def take_loss(self) -> int:
+        dropped, self.dropped = self.dropped, 0
+        return dropped
+
+
+class _People(logging.Handler):
+    """Writes to stderr. While that takes nothing, lines are dropped and counted, and nothing waits for it."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        super().__init__()
+        self._stream = stream or sys.stderr
+        self._is_stuck = False
+        self.lost = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._write(self.format(record))
+
+    def tell_loss(self) -> None:
+        """Once stderr takes lines again."""
+        if self.lost and not self._is_stuck:
+            lost, self.lost = self.lost, 0
+            self._write(f"{NAME}: warning: {lost} lines of this log were dropped: stderr or the disk was too slow")
+
+    def _write(self, line: str) -> None:
+        # A stuck stderr is asked at each line whether it takes something again, without waiting for it.
+        wait_s = 0.0 if self._is_stuck else CLOSE_TIMEOUT_S / 4
+        self._is_stuck = not standard_streams.write(self._stream, f"{line}\n", wait_s=wait_s)
+        self.lost += self._is_stuck
+
+
+class _ForPeople(logging.Formatter):
+    """ "holdfast: job train cycle 2 rank 1: rank 1 (pid 812) was killed by SIGKILL": one line each."""
+
+    def __init__(self, ids: tuple[str, ...]) -> None:
+        super().__init__()
+        self._ids = ids
+
+    def format(self, record: logging.LogRecord) -> str:
+        ids = [
+            f"{name.removesuffix('_id')} {value}"
+            for name in self._ids
+            if (value := getattr(record, name, None)) is not None
+        ]
+        where = f"{' '.join(ids)}: " if ids else ""
+        level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        return f"{NAME}: {level}{where}{' '.join(record.getMessage().split())}"
+
+
+class _ForFiles(logging.Formatter):
+    """With the time in UTC, the level and the constant name of what happened; later lines are indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        known = [f"{name}={value}" for name in (*IDS[1:], "kind") if (value := getattr(record, name, None)) is not None]
+        text = record.getMessage()
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return " ".join([at, record.levelname, *known, text.replace("\n", "\n    ")])
+
+
+class _JobFiles(logging.Handler):
+    """<log_dir>/<job_id>/<run>/supervisor.log for every record that names a job; without a run one floor up."""
+
+    def __init__(self, log_dir: Path) -> None:
+        super().__init__()
+        self._log_dir = log_dir
+        self._open: OrderedDict[str, RotatingFileHandler] = OrderedDict()
+        self._has_failed = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        job_id, run = getattr(record, "job_id", None), getattr(record, "run", None)
+        if not job_id:
+            return
+        try:
+            self._file_of(f"{job_id}/{run}" if run else str(job_id)).emit(record)
+        except OSError as error:
+            self._tell_once(error)
+
+    def close(self) -> None:
+        for handler in self._open.values():
+            with contextlib.suppress(OSError):  # what waits to be written to a full disk
+                handler.close()
+        self._open.clear()
+        super().close()
+
+    def _file_of(self, run: str) -> RotatingFileHandler:
+        if run not in self._open:
+            while len(self._open) >= OPEN_FILES_MAX:
+                with contextlib.suppress(OSError):
+                    self._open.popitem(last=False)[1].close()
+            folder = self._log_dir / run
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._open[run] = _PrivateFile(folder / FILE_NAME, self._tell_once)
+        self._open.move_to_end(run)
+        return self._open[run]
+
+    def _tell_once(self, error: BaseException) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            standard_streams.say(f"{NAME}: warning: cannot write {FILE_NAME} below {self._log_dir}: {error}")
+
+
+class _PrivateFile(RotatingFileHandler):
+    """Readable for its user alone; a link in its place is not followed."""
+
+    def __init__(self, path: Path, tell_once: Callable[[BaseException], None]) -> None:
+        self._tell_once = tell_once
+        super().__init__(path, maxBytes=FILE_BYTES_MAX, backupCount=FILES_KEPT - 1, encoding="utf-8", delay=True)
+        self.setFormatter(_ForFiles())
+
+    def _open(self) -> TextIOWrapper:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self.baseFilename, flags, 0o600)
+        return os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace")
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Called by `emit` in the handler of the error."""
+        del record
+        error = sys.exc_info()[1]
+        if error is not None:
+            self._tell_once(error)

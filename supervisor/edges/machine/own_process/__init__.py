@@ -1,0 +1,1 @@
+"""What does the supervisor's own process need: signals, systemd, descriptors, threads, standard streams?"""

@@ -1,0 +1,261 @@
+"""Who has the job of this id on this node? One group of processes per job id and user, whoever supervises it.
+
+A claim is a lock on an open file. The supervisor opens it, the spawner and all that it starts inherit it, and the
+kernel releases it with the last of them: a killed supervisor's job keeps its id until its last process is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import stat
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from supervisor.edges.machine.clock import Clock
+from supervisor.edges.machine.processes import process_table
+from supervisor.errors import AlreadyExistsError
+
+CLAIM_DIR_VARIABLE = "HOLDFAST_CLAIM_DIR"
+FOLDER = "claims"
+SUFFIX = ".claim"
+# The same for all shells, services and Slurm steps of a user, unlike TMPDIR and XDG_RUNTIME_DIR; first usable one.
+SHARED_PLACES = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
+HOLDER_BYTES_MAX = 4096
+SWEPT_MAX = 32  # claims of jobs long gone, removed on the way
+ATTEMPTS_MAX = 100  # the file is removed by its last holder in the moment in which it is opened
+
+_FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid; on 64-bit Linux
+_log = logging.getLogger("holdfast.claims")
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """What the supervisor that took a claim has written into it."""
+
+    pid: int
+    started_ticks: int
+    since_ns: int  # Unix time
+
+
+class JobClaims:
+    """The claims of one supervisor. No method waits for another process."""
+
+    def __init__(self, folders: Sequence[Path] | None = None) -> None:
+        """`folders`: instead of this user's; with none, nothing is claimed."""
+        self._folders = claim_folders() if folders is None else tuple(folders)
+        self._held: dict[str, tuple[int, int, Path | None]] = {}  # job id -> descriptor or -1, since, file
+        self._marks: dict[Path, int] = {}  # claim folder -> a lock that keeps systemd-tmpfiles out of it
+
+    def take(self, job_id: str) -> int:
+        """Since when it is ours, in Unix nanoseconds; a second call for it changes nothing. Raises AlreadyExistsError.
+
+        Where no claim can be written at all, the job goes on without one.
+        """
+        if job_id in self._held:
+            return self._held[job_id][1]
+        if any(is_held(job_id, folder) for folder in self._folders):
+            raise _refusal(job_id, self._folders)
+        since_ns = Clock().unix_ns()
+        faults: list[str] = []
+        for folder in self._folders:
+            try:
+                self._mark(folder)
+                descriptor = _lock(folder / f"{job_id}{SUFFIX}", since_ns)
+            except BlockingIOError:  # taken since we looked
+                raise _refusal(job_id, self._folders) from None
+            except OSError as error:
+                faults.append(f"{folder}: {error.strerror or error}")
+                continue
+            self._held[job_id] = (descriptor, since_ns, folder / f"{job_id}{SUFFIX}")
+            _sweep(folder)
+            return since_ns
+        if faults:
+            _log.warning("cannot claim the id of job %s, so a second job may take it: %s", job_id, "; ".join(faults))
+        self._held[job_id] = (-1, since_ns, None)
+        return since_ns
+
+    def descriptors(self, job_id: str) -> tuple[int, ...]:
+        """What a process of the job must inherit to hold the claim, too."""
+        descriptor = self._held.get(job_id, (-1, 0, None))[0]
+        return (descriptor,) if descriptor >= 0 else ()
+
+    def since_ns(self, job_id: str) -> int | None:
+        """None: it is not ours."""
+        held = self._held.get(job_id)
+        return held[1] if held is not None else None
+
+    def release(self, job_id: str) -> None:
+        """This supervisor needs it no more; a process of the job that is left holds it on."""
+        descriptor, _, path = self._held.pop(job_id, (-1, 0, None))
+        if descriptor >= 0:
+            os.close(descriptor)
+        if path is not None:
+            _remove_if_free(path)
+
+    def close(self) -> None:
+        """Releases all."""
+        for job_id in list(self._held):
+            self.release(job_id)
+        for descriptor in self._marks.values():
+            os.close(descriptor)
+        self._marks.clear()
+
+    def _mark(self, folder: Path) -> None:
+        """Makes or checks the folder. systemd-tmpfiles leaves a locked one alone, however old it is."""
+        if folder in self._marks:
+            return
+        _make(folder)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with contextlib.suppress(OSError):  # a folder that cannot be locked still holds claims
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        self._marks[folder] = descriptor
+
+
+def claim_folders(environment: Mapping[str, str] | None = None) -> tuple[Path, ...]:
+    """Where this user's claims may lie, in order; creates nothing."""
+    chosen = (os.environ if environment is None else environment).get(CLAIM_DIR_VARIABLE, "")
+    if os.path.isabs(chosen):
+        return (Path(chosen),)
+    return tuple(place / f"holdfast-{os.geteuid()}" / FOLDER for place in SHARED_PLACES)
+
+
+def is_live(job_id: str) -> bool:
+    """Whether any process of this user's job of that id is left on this node: its supervisor, spawner or a worker."""
+    return any(is_held(job_id, folder) for folder in claim_folders())
+
+
+def is_held(job_id: str, folder: Path) -> bool:
+    """Asks the kernel and takes nothing: a claim that is taken in this very moment does not fail over it."""
+    if "/" in job_id or _fault_of(folder):
+        return False
+    try:
+        descriptor = os.open(folder / f"{job_id}{SUFFIX}", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        return _FLOCK.unpack(answer)[0] != fcntl.F_UNLCK
+    except OSError:
+        return False  # a file system without locks: nothing on it is held
+    finally:
+        os.close(descriptor)
+
+
+def holder(job_id: str, folders: Sequence[Path] | None = None) -> Holder | None:
+    """Who took the claim that is held now; None: nobody, or it is not to be read."""
+    for folder in claim_folders() if folders is None else folders:
+        if is_held(job_id, folder):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                with (folder / f"{job_id}{SUFFIX}").open("rb") as file:
+                    body = json.loads(file.read(HOLDER_BYTES_MAX))
+                return Holder(int(body["pid"]), int(body["started_ticks"]), int(body["since_ns"]))
+    return None
+
+
+def _refusal(job_id: str, folders: Sequence[Path]) -> AlreadyExistsError:
+    from datetime import datetime  # Late: only a refusal needs it.
+
+    remedy = f"choose another --job-id, or holdfast stop {job_id}"
+    held_by = holder(job_id, folders)
+    if held_by is None:
+        return AlreadyExistsError(f"cannot start job {job_id}: a job of that id is live on this node; {remedy}")
+    since = datetime.fromtimestamp(held_by.since_ns // 10**9).isoformat(sep=" ")
+    process = process_table.look_up(held_by.pid)
+    if process is not None and process.started_ticks == held_by.started_ticks and process.state not in "ZX":
+        return AlreadyExistsError(
+            f"cannot start job {job_id}: a job of that id is live since {since}, under the supervisor with pid "
+            f"{held_by.pid}; {remedy}"
+        )
+    return AlreadyExistsError(
+        f"cannot start job {job_id}: processes of a job of that id, started {since}, are left; their supervisor (pid "
+        f"{held_by.pid}) is gone, and they end within its --supervisor-return-timeout; try again then, or choose "
+        "another --job-id"
+    )
+
+
+def _make(folder: Path) -> None:
+    """Raises OSError."""
+    for path in (folder.parent, folder) if folder.name == FOLDER else (folder,):
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        fault = _fault_of(path)
+        if fault:
+            raise OSError(fault)
+
+
+def _fault_of(folder: Path) -> str:
+    """Why nothing in it can be believed; "" if it is ours alone, or not there."""
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return error.strerror or str(error)
+    if not stat.S_ISDIR(found.st_mode):
+        return "it is not a directory"
+    if found.st_uid != os.geteuid():
+        return f"it belongs to user id {found.st_uid}"
+    return "others may enter it" if stat.S_IMODE(found.st_mode) & 0o077 else ""
+
+
+def _lock(path: Path, since_ns: int) -> int:
+    """Raises OSError, of which BlockingIOError: another has it."""
+    for attempt in range(ATTEMPTS_MAX):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+            if _is_at(descriptor, path):
+                _write_holder(descriptor, since_ns)
+                return descriptor
+        except BlockingIOError:  # perhaps just somebody who removes a file that nobody holds
+            if attempt == ATTEMPTS_MAX - 1:
+                os.close(descriptor)
+                raise
+        except BaseException:  # whatever it was, the descriptor must not leak; raised again
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        os.sched_yield()
+    raise OSError(f"{path} is removed again and again")
+
+
+def _write_holder(descriptor: int, since_ns: int) -> None:
+    own = process_table.look_up(os.getpid())
+    body = {"pid": os.getpid(), "started_ticks": own.started_ticks if own else 0, "since_ns": since_ns}
+    with contextlib.suppress(OSError):  # A full disk: the lock is what counts.
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(body).encode(), 0)
+
+
+def _remove_if_free(path: Path) -> None:
+    """Under the lock, so that nobody loses a claim that was taken meanwhile."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+            if _is_at(descriptor, path):
+                path.unlink()
+        finally:
+            os.close(descriptor)
+
+
+def _sweep(folder: Path) -> None:
+    """Removes what killed supervisors left behind."""
+    with contextlib.suppress(OSError):
+        stale = [name for name in os.listdir(folder) if name.endswith(SUFFIX)]
+        for name in stale[:SWEPT_MAX]:
+            if not is_held(name.removesuffix(SUFFIX), folder):
+                _remove_if_free(folder / name)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,59 @@
+"""Which process and which user is at the other end of a Unix socket, in the kernel's word?"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+
+import msgspec
+
+from supervisor.edges.machine.processes import process_table
+
+_CREDENTIALS = struct.Struct("iII")  # struct ucred: a user id above 2**31 is no negative number
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """The process that connected. `foreign`: from another user namespace, so its ids say nothing here."""
+
+    pid: int
+    uid: int
+    foreign: bool
+
+    @classmethod
+    def of(cls, sock: socket.socket) -> Peer:
+        """The peer as it was when it connected. Raises OSError."""
+        pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        foreign = pid == 0
+        if not foreign and uid != os.geteuid():
+            theirs = process_table.namespace(pid, "user")
+            foreign = theirs is not None and theirs != process_table.namespace(os.getpid(), "user")
+        return cls(pid, uid, foreign)
+
+    @property
+    def is_this_user(self) -> bool:
+        """Whether it is our own user or root, for certain: for a door behind which nothing more is asked."""
+        return self.uid in (0, os.geteuid())
+
+    @property
+    def may_be_this_user(self) -> bool:
+        """Whether its id does not speak against it; a foreign or unmapped one can't. Ask for a token next."""
+        return self.foreign or self.uid == os.geteuid() or (self.uid == _overflow_uid() and _in_user_namespace())
+
+
+def _overflow_uid() -> int:
+    """What the kernel shows for a user that this user namespace has no name for."""
+    try:
+        with open("/proc/sys/kernel/overflowuid") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 65534
+
+
+def _in_user_namespace() -> bool:
+    """Whether some users have no name here; in the first namespace, the overflow id is a user of its own."""
+    try:
+        with open("/proc/self/uid_map") as file:
+            return file.readline().split() != ["0", "0", "4294967295"]
+    except OSError:
+        return False

@@ -1,0 +1,1 @@
+"""How are ranks watched that somebody else has started?"""

@@ -1,0 +1,175 @@
+"""How is a job kept whose ranks somebody else has started? In the place of a spawner: it starts nothing, it meets.
+
+A script that uses the in-process Wrapper under plain python, torchrun or srun has a private supervisor all the same.
+Its ranks come by their hello; their ends are told by pidfds. Whoever started them reaps them, so their exit codes are
+not known here, and ends them: nothing but a signal that was asked for a rank, or by a person, is sent from here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal as signals
+import sys
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import anyio
+from anyio.abc import TaskGroup
+from holdfast_wire import spawner_link as link
+
+from supervisor.config.job_spec import JobSpec
+from supervisor.edges.workers.adopted.adopted_record import AdoptedRecord
+from supervisor.edges.workers.channel.progress_page import now_ns
+from supervisor.ports import Clock, Spawner, nobody_asks
+
+Tell = Callable[[link.FromSpawner], None]
+
+
+class Meeting(Protocol):
+    """The worker socket, as far as ranks are met there."""
+
+    def adopt(self, job_id: str, cycle: int, met: Callable[[int, int], None]) -> None:
+        """From now on `met(local_rank, pid)` is called for a process that shows the cycle's token and is not known."""
+        ...
+
+
+class AdoptedRanks:
+    """See ports.Spawners, for one job; `keep` runs until the job ends, or nobody has been here for `idle_s`."""
+
+    def __init__(
+        self,
+        *,
+        workers: Meeting,
+        clock: Clock,
+        record: AdoptedRecord,
+        on_open: Callable[[], None],
+        on_idle: Callable[[], None],
+        idle_s: float,
+    ) -> None:
+        """`on_open`: ranks can be met. `on_idle`: no rank is here, and none has come for `idle_s`."""
+        self._workers = workers
+        self.clock = clock
+        self.record = record
+        self._on_open = on_open
+        self._on_idle = on_idle
+        self._idle_s = idle_s
+
+    async def keep(
+        self,
+        spec: JobSpec,
+        environment: Mapping[str, str],
+        *,
+        on_started: Callable[[Spawner], None],
+        on_message: Tell,
+        on_end_seen: Callable[[int, int], None] = nobody_asks,
+    ) -> str:
+        """Returns once the job was told to end."""
+        del environment, on_end_seen  # An end is seen here first.
+        async with anyio.create_task_group() as tasks:
+            ranks = _Ranks(spec.job_id, tasks, on_message, self)
+            on_started(ranks)
+            version = ".".join(map(str, sys.version_info[:3]))
+            on_message(link.Ready(os.getpid(), link.PROTOCOL, version, "adopt", "they were started by others", (), ""))
+            tasks.start_soon(ranks.watch_idle, self._idle_s)
+            await ranks.ended.wait()
+            tasks.cancel_scope.cancel()
+        return "the job has ended"
+
+    def meet(self, job_id: str, cycle: int, met: Callable[[int, int], None]) -> None:
+        self._workers.adopt(job_id, cycle, met)
+        self._on_open()
+
+    def idle(self) -> None:
+        self._on_idle()
+
+
+class _Ranks:
+    """See ports.Spawner. Messages are answered at once; only ends of ranks come later."""
+
+    def __init__(self, job_id: str, tasks: TaskGroup, tell: Tell, owner: AdoptedRanks) -> None:
+        self._job_id = job_id
+        self._tasks = tasks
+        self._tell = tell
+        self._owner = owner
+        self._pidfds: dict[int, int] = {}  # by local rank; open as long as the process is watched
+        self._left = anyio.Event()  # a rank has come or ended
+        self._cycle = -1
+        self.ended = anyio.Event()
+
+    @property
+    def pid(self) -> int:
+        return os.getpid()
+
+    def send(self, message: link.ToSpawner) -> None:
+        match message:
+            case link.PrepareStore(cycle, host, port):
+                self._tell(link.StoreReady(cycle, host, port))  # The script's own store is left alone.
+            case link.Spawn(cycle):
+                self._cycle = cycle
+                for local_rank, pid in self._owner.record.ended().items():
+                    self._tell(link.Spawned(cycle, local_rank, pid, now_ns(self._owner.clock), "adopt"))
+                    self._tell_end(local_rank, pid)
+                self._owner.meet(self._job_id, cycle, self._met)
+            case link.Signal():
+                self._signal(message)
+            case link.KillTree(cycle):
+                self._tell(link.Emptied(cycle, 0, ()))
+            case link.End():
+                self.ended.set()
+            case _:
+                pass  # A message of the other direction.
+
+    def kill(self, reason: str) -> None:
+        """Its processes are not ours to end; it can't be stuck."""
+
+    def whereabouts(self) -> str:
+        return "the ranks were started by others"
+
+    async def watch_idle(self, idle_s: float) -> None:
+        while True:
+            with anyio.move_on_after(None if self._pidfds else idle_s) as waited:
+                await self._left.wait()
+            if waited.cancelled_caught:
+                self._owner.idle()
+                return
+
+    def _met(self, local_rank: int, pid: int) -> None:
+        if local_rank in self._pidfds:
+            return
+        try:
+            self._pidfds[local_rank] = os.pidfd_open(pid)
+        except OSError:
+            return  # It has ended already, and its connection with it.
+        self._owner.record.note(local_rank, pid)
+        self._changed()
+        self._tell(link.Spawned(self._cycle, local_rank, pid, now_ns(self._owner.clock), "adopt"))
+        self._tasks.start_soon(self._watch, local_rank, pid)
+
+    async def _watch(self, local_rank: int, pid: int) -> None:
+        pidfd = self._pidfds[local_rank]
+        try:
+            await anyio.wait_readable(pidfd)
+        finally:
+            del self._pidfds[local_rank]
+            os.close(pidfd)
+        self._changed()
+        self._tell_end(local_rank, pid)
+
+    def _tell_end(self, local_rank: int, pid: int) -> None:
+        # Only its parent learns how it ended: whether that was a loss is known by what it was in the middle of.
+        self._tell(link.Exited(self._cycle, local_rank, pid, 0, None, False, False, now_ns(self._owner.clock)))
+
+    def _signal(self, message: link.Signal) -> None:
+        for local_rank in message.local_ranks or tuple(self._pidfds):
+            pidfd = self._pidfds.get(local_rank)
+            if pidfd is None:
+                continue
+            with contextlib.suppress(OSError):  # It is ending in this moment.
+                if message.resume:
+                    signals.pidfd_send_signal(pidfd, signals.SIGCONT)
+                signals.pidfd_send_signal(pidfd, message.signal)
+
+    def _changed(self) -> None:
+        self._left.set()
+        self._left = anyio.Event()

@@ -1,0 +1,152 @@
+"""What does a rank's client say after its hello, and how is it asked?"""
+
+from __future__ import annotations
+
+import anyio
+import msgspec
+
+from supervisor.core.calls.words import FromRank
+from supervisor.core.facts import HangLimits, Progress
+from supervisor.core.node import messages as node_messages
+from supervisor.edges.workers.channel import worker_codec as codec
+from supervisor.edges.workers.channel.progress_page import NS_PER_S, ProgressPage, TrueStamps, now_ns, stamps_from_frame
+from supervisor.edges.workers.channel.worker_admission import OpenCycle
+from supervisor.edges.workers.channel.worker_codec import WorkerProtocolError
+from supervisor.edges.workers.channel.worker_connection import WorkerConnection
+from supervisor.edges.workers.stacks.stack_text import main_thread_first
+from supervisor.edges.workers.stacks.stacks_signal import ask_by_signal
+from supervisor.ports import Clock
+
+CLIENT_SHARE = 0.3  # of the time for stacks, where milliseconds suffice; the rest is for the signal
+
+
+class _StacksAsked(msgspec.Struct):
+    request_id: int
+    answered: anyio.Event = msgspec.field(default_factory=anyio.Event)
+    text: str = ""
+
+
+class RankClient(msgspec.Struct, eq=False, kw_only=True):
+    """One rank's client from its welcome to its end."""
+
+    cycle: OpenCycle
+    local_rank: int
+    pid: int  # 0: not known here
+    connection: WorkerConnection
+    scope: anyio.CancelScope  # of the task that serves it
+    limits: HangLimits
+    stamps: TrueStamps
+    page: ProgressPage | None
+    clock: Clock
+    stacks_signal: int = 0
+    stacks_fd: int = -1
+    joined: bool = False  # the engine knows of it
+    _stacks: _StacksAsked | None = None
+    _stacks_asked: int = 0
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        return self.cycle.job_id, self.cycle.cycle, self.local_rank
+
+    def progress(self) -> Progress:
+        """The page as it is now, or the last frame that has come, taken from the socket or not."""
+        read_at_s = self.clock.now_s()
+        if self.page is not None:
+            self.stamps.take(self.page.read(len(self.stamps.section_names)), now_ns=now_ns(self.clock))
+        else:
+            self._look_ahead()
+        return self.stamps.progress(read_at_s=read_at_s)
+
+    def _look_ahead(self) -> None:
+        """We may be late ourselves: what the rank has said already counts before its silence is judged."""
+        for payload in reversed(self.connection.waiting()):
+            try:
+                told = codec.decode(payload)
+            except WorkerProtocolError:
+                continue  # Told, and answered, where it is received.
+            if isinstance(told, codec.ProgressTold):
+                read_ns = now_ns(self.clock)
+                self.stamps.take(stamps_from_frame(told, now_ns=read_ns), now_ns=read_ns)
+                return
+
+    def hear(self, payload: bytes) -> tuple[node_messages.Event | None, bytes | None]:
+        """Takes a frame; returns what the engine must know of it, and a frame to answer once the engine knows it.
+
+        Raises WorkerProtocolError.
+        """
+        told = codec.decode(payload)
+        reply = codec.encode_accepted(told.request_id) if isinstance(told, codec.ControlTold) else None
+        return self._take(told), reply
+
+    def _take(self, told: codec.FromWorker) -> node_messages.Event | None:
+        match told:
+            case codec.ProgressTold():
+                return self._take_progress(told)
+            case codec.LimitsTold():
+                self.limits = HangLimits(
+                    initial_heartbeat_s=told.initial_heartbeat_s,
+                    heartbeat_s=told.heartbeat_s,
+                    sections=told.sections,
+                    out_of_section_s=told.out_of_section_s,
+                    warm_up_steps=self.limits.warm_up_steps,
+                )
+                return node_messages.LimitsCalculated(*self.key, self.limits)
+            case codec.ControlTold():
+                return node_messages.ControlRequested(*self.key, told.action, told.description)
+            case codec.StacksTold():
+                asked = self._stacks
+                if asked is not None and asked.request_id == told.request_id:
+                    asked.text, self._stacks = told.text, None
+                    asked.answered.set()
+                return None
+            case codec.Goodbye():
+                return node_messages.ClientLeft(*self.key)
+            case codec.Hello():
+                raise WorkerProtocolError("cannot take a second Hello")
+            case word:
+                return self._said(word)
+
+    def _said(self, word: FromRank) -> node_messages.Event:
+        return node_messages.RankSaid(*self.key, word)
+
+    def _take_progress(self, told: codec.ProgressTold) -> node_messages.Event | None:
+        if self.page is not None:
+            return None  # The page knows better.
+        read_ns = now_ns(self.clock)
+        before = set(self.stamps.open_slots)
+        self.stamps.take(stamps_from_frame(told, now_ns=read_ns), now_ns=read_ns)
+        if set(self.stamps.open_slots) <= before:
+            return None  # Only a section that opens can shorten a deadline.
+        return node_messages.ProgressRead(*self.key, self.stamps.progress(read_at_s=read_ns / NS_PER_S))
+
+    async def ask_stacks(self, timeout_s: float) -> str | None:
+        """What faulthandler prints in the worker, the main thread first; None if it can't be had in time.
+
+        The client is asked; where it doesn't answer, since a thread holds the GIL, a signal makes the worker print.
+        """
+        with anyio.move_on_after(timeout_s):
+            with anyio.move_on_after(CLIENT_SHARE * timeout_s):
+                return await self._ask_client()
+            text = await ask_by_signal(self.pid, self.stacks_signal, self.stacks_fd)
+            return None if text is None else main_thread_first(text)
+        return None
+
+    async def _ask_client(self) -> str:
+        if self._stacks is None:
+            # One request at a time: a stopped worker must not be sent so many that its socket fills.
+            self._stacks_asked += 1
+            self._stacks = _StacksAsked(self._stacks_asked)
+            try:
+                await self.connection.send(codec.encode_stacks_request(self._stacks.request_id))
+            except (OSError, TimeoutError):
+                self.scope.cancel()
+        asked = self._stacks
+        await asked.answered.wait()
+        return asked.text
+
+    def close(self) -> None:
+        """Ends its task and unmaps the page."""
+        if self.page is not None:
+            self.page.close()
+            self.page = None
+        self.scope.cancel()

@@ -1,0 +1,126 @@
+"""May this peer speak for that rank? Open cycles, their secrets, and the pids that were started for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import msgspec
+
+from supervisor.config.job_spec import JobSpec
+from supervisor.core.facts import HangLimits
+from supervisor.edges.machine.processes import process_table
+from supervisor.edges.machine.processes.peer_credentials import Peer
+from supervisor.edges.workers.channel.worker_codec import PROTOCOL, Hello
+
+
+class OpenCycle(msgspec.Struct):
+    job_id: str
+    cycle: int
+    token: bytes
+    spec: JobSpec
+    limits: HangLimits
+    first_rank: int
+    pids: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # local rank -> the worker's pid
+    speaking: dict[int, int] = msgspec.field(
+        default_factory=dict[int, int]
+    )  # local rank -> pid of its connected client
+    met: Callable[[int, int], None] | None = None  # told local rank and pid of who shows the token and isn't known
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    cycle: OpenCycle
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    reason: str
+    retry: bool
+
+
+class NotYet(msgspec.Struct, frozen=True):
+    """The worker behind this pid may be about to be announced. `reason` holds if it isn't."""
+
+    reason: str
+
+
+Answer = Admitted | Refusal | NotYet
+
+
+class WorkerCycles:
+    """All open cycles of all jobs."""
+
+    def __init__(self, *, descends_from: Callable[[int, int], bool] = process_table.descends_from) -> None:
+        self._open: dict[str, dict[int, OpenCycle]] = {}
+        self._descends_from = descends_from
+        self._changed = anyio.Event()
+
+    def open(self, cycle: OpenCycle) -> None:
+        self._open.setdefault(cycle.job_id, {})[cycle.cycle] = cycle
+        self._tell()
+
+    def close(self, job_id: str, cycle: int) -> OpenCycle | None:
+        cycles = self._open.get(job_id, {})
+        closed = cycles.pop(cycle, None)
+        if not cycles:
+            self._open.pop(job_id, None)
+        self._tell()
+        return closed
+
+    def get(self, job_id: str, cycle: int) -> OpenCycle | None:
+        return self._open.get(job_id, {}).get(cycle)
+
+    def expect(self, job_id: str, cycle: int, local_rank: int, pid: int) -> None:
+        found = self.get(job_id, cycle)
+        if found is not None:
+            found.pids[local_rank] = pid
+            self._tell()
+
+    def adopt(self, job_id: str, cycle: int, met: Callable[[int, int], None]) -> None:
+        """The workers of this cycle are started by others: `met` is told of each that comes, and may expect it."""
+        found = self.get(job_id, cycle)
+        if found is not None:
+            found.met = met
+
+    async def changed(self) -> None:
+        """Returns after the next open, expect or close."""
+        await self._changed.wait()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    def answer(self, hello: Hello, peer: Peer) -> Answer:
+        """What to do with a hello now. Decides nothing about its connection."""
+        if hello.protocol != PROTOCOL:
+            reason = f"it speaks protocol {hello.protocol}, this supervisor {PROTOCOL}"
+            return Refusal(f"cannot serve this client: {reason}; install the same holdfast on both sides", retry=False)
+        cycles = self._open.get(hello.job_id, {})
+        cycle = cycles.get(hello.cycle)
+        if cycle is None:
+            over = bool(cycles) and hello.cycle < max(cycles)
+            why = "that cycle is over" if over else "this supervisor does not run it now"
+            return Refusal(f"cannot serve cycle {hello.cycle} of job {hello.job_id[:64]!r}: {why}", retry=not over)
+        import hmac  # Late: it loads OpenSSL, and the first workers would wait for it.
+
+        if not hmac.compare_digest(hello.token, cycle.token):
+            return Refusal("cannot serve this client: its token is not this cycle's", retry=False)
+        local_rank = hello.local_rank
+        if local_rank >= cycle.spec.local_world_size or hello.rank != cycle.first_rank + local_rank:
+            return Refusal(f"cannot serve rank {hello.rank}: it is not local rank {local_rank} here", retry=False)
+        return self._answer_pid(cycle, local_rank, peer)
+
+    def _answer_pid(self, cycle: OpenCycle, local_rank: int, peer: Peer) -> Answer:
+        if peer.foreign:
+            return Admitted(cycle)  # Its ids are another namespace's: the token has decided.
+        if cycle.met is not None and local_rank not in cycle.pids:
+            cycle.met(local_rank, peer.pid)
+        pid = cycle.pids.get(local_rank)
+        if pid is None:
+            return NotYet(f"cannot serve local rank {local_rank}: no worker was started for it")
+        if peer.pid == pid:
+            return Admitted(cycle)
+        # A worker may be a shell or a container tool that runs the script as its child. A child of a worker that
+        # speaks for itself (a data loader, say) must not push it aside.
+        if cycle.speaking.get(local_rank) != pid and self._descends_from(peer.pid, pid):
+            return Admitted(cycle)
+        return NotYet(f"cannot serve local rank {local_rank}: its worker is pid {pid}, not {peer.pid}")

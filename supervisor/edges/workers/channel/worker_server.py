@@ -1,0 +1,358 @@
+"""Who speaks for each rank, and what has it said? One coroutine per connection of the worker socket.
+
+A peer is checked before anything it says counts (worker_admission.py). What it sends harms its own connection at most.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup, TaskStatus
+from holdfast_wire.framing import FrameTooLongError
+from holdfast_wire.page import SECTION_SLOTS_MAX
+
+from supervisor.config.job_spec import JobSpec
+from supervisor.core.calls.words import ToRank
+from supervisor.core.facts import HangLimits, Progress
+from supervisor.core.node import messages as node_messages
+from supervisor.edges.machine.processes import process_table
+from supervisor.edges.machine.processes.peer_credentials import Peer
+from supervisor.edges.workers.channel import call_codec
+from supervisor.edges.workers.channel import worker_codec as codec
+from supervisor.edges.workers.channel.progress_page import CLOCK_TOLERANCE_NS, ProgressPage, TrueStamps, now_ns
+from supervisor.edges.workers.channel.rank_client import RankClient
+from supervisor.edges.workers.channel.worker_admission import Admitted, OpenCycle, Refusal, WorkerCycles
+from supervisor.edges.workers.channel.worker_codec import WorkerProtocolError
+from supervisor.edges.workers.channel.worker_connection import WorkerConnection
+from supervisor.edges.workers.channel.worker_listener import WorkerListener
+from supervisor.ports import Clock
+
+HELLO_TIMEOUT_S = 5.0
+HELD_TIMEOUT_S = 5.0  # a hello that came before its worker was announced
+STRANGERS_MAX = 64  # connections that have not shown a token yet; the oldest gives way
+TOLD_FIRST = 20
+TOLD_EVERY = 1000
+HELD_MAX = 1024  # hellos that wait for their worker to be announced
+
+_log = logging.getLogger("holdfast.workers")
+
+
+class Counters(msgspec.Struct):
+    """What went wrong at the socket since the start, for metrics."""
+
+    refused: int = 0
+    malformed: int = 0
+    timed_out: int = 0
+    crowded_out: int = 0
+    foreign_uid: int = 0
+
+
+class Events(Protocol):
+    """The engine's inbox."""
+
+    def post(self, event: node_messages.Event) -> None:
+        """Never blocks: for events of which a connection has one."""
+        ...
+
+    async def post_in_turn(self, event: node_messages.Event) -> None:
+        """Waits until there is room for one more event of this job: for events of which a connection has any number."""
+        ...
+
+
+class WorkerServer:
+    """See ports.Workers. `run` first; all methods are for the event loop's thread."""
+
+    def __init__(self, *, socket_path: Path, events: Events, clock: Clock) -> None:
+        self._events = events
+        self._clock = clock
+        self._cycles = WorkerCycles()
+        self._clients: dict[tuple[str, int, int], RankClient] = {}
+        self._strangers: dict[anyio.CancelScope, None] = {}  # in order of arrival
+        self._connections: set[WorkerConnection] = set()
+        self._held = 0
+        self._stamps_ignored = 0
+        self._tasks: TaskGroup | None = None
+        self._listener = WorkerListener(socket_path, on_accept=self._accept)
+        self.counters = Counters()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Serves until cancelled. Raises HoldfastError if another supervisor serves the directory, or it's unsafe."""
+        self._listener.open()  # Before the task group, so that its error comes out as it is.
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                tasks.start_soon(self._listener.run)
+                task_status.started()
+        finally:
+            for connection in self._connections:
+                connection.close()  # A task that is cancelled before its first step never closes what it was given.
+            self._listener.close()
+
+    # --- for the engine --------------------------------------------------------------------------------------------
+
+    def open_cycle(
+        self, job_id: str, cycle: int, *, token: bytes, spec: JobSpec, limits: HangLimits, first_rank: int
+    ) -> None:
+        self._cycles.open(OpenCycle(job_id, cycle, token, spec, limits, first_rank))
+        self._listener.check()
+
+    def expect(self, job_id: str, cycle: int, local_rank: int, pid: int) -> None:
+        self._cycles.expect(job_id, cycle, local_rank, pid)
+
+    def adopt(self, job_id: str, cycle: int, met: Callable[[int, int], None]) -> None:
+        """The workers of this cycle are started by others: `met(local_rank, pid)` is told of each that comes."""
+        self._cycles.adopt(job_id, cycle, met)
+
+    def close_cycle(self, job_id: str, cycle: int) -> None:
+        """Idempotent. Its clients are dropped without ClientLeft: the cycle is over."""
+        self._cycles.close(job_id, cycle)
+        for key in [key for key in self._clients if key[:2] == (job_id, cycle)]:
+            self._drop(self._clients[key])
+
+    def set_limits(self, job_id: str, cycle: int, limits: HangLimits) -> None:
+        found = self._cycles.get(job_id, cycle)
+        if found is not None:
+            found.limits = limits
+
+    def read_progress(self, job_id: str, cycle: int, local_rank: int) -> Progress | None:
+        """The rank's page as it is now, or its last frame. None if no client is connected."""
+        client = self._clients.get((job_id, cycle, local_rank))
+        return client.progress() if client is not None and client.joined else None
+
+    def tell_ranks(self, job_id: str, cycle: int, local_ranks: Sequence[int], order: ToRank) -> None:
+        """Never blocks. Who is not connected learns it when it comes back; who does not read has to come back."""
+        frame = call_codec.encode_order(order)
+        for local_rank in local_ranks:
+            client = self._clients.get((job_id, cycle, local_rank))
+            if client is None or not client.joined:
+                continue
+            if not client.connection.send_soon(frame):
+                client.scope.cancel()
+            elif client.connection.must_flush and self._tasks is not None:
+                self._tasks.start_soon(self._flush, client)
+
+    async def _flush(self, client: RankClient) -> None:
+        try:
+            await client.connection.flush()
+        except (OSError, TimeoutError):
+            client.scope.cancel()
+
+    async def ask_stacks(self, job_id: str, cycle: int, local_rank: int, *, timeout_s: float) -> str | None:
+        """What faulthandler prints in the worker, the main thread first; None if it can't be had in time."""
+        client = self._clients.get((job_id, cycle, local_rank))
+        return await client.ask_stacks(timeout_s) if client is not None else None
+
+    @property
+    def connected(self) -> int:
+        return len(self._clients)
+
+    @property
+    def stamps_ignored(self) -> int:
+        """Stamps that could not be true, of all clients since the start."""
+        return self._stamps_ignored + sum(client.stamps.ignored for client in self._clients.values())
+
+    # --- one connection --------------------------------------------------------------------------------------------
+
+    def _accept(self, sock: socket.socket) -> None:
+        try:
+            peer = Peer.of(sock)
+        except OSError:
+            sock.close()
+            return
+        if not peer.may_be_this_user:
+            self.counters.foreign_uid += 1
+            _tell_seldom(self.counters.foreign_uid, f"refused a connection of user id {peer.uid} (pid {peer.pid})")
+            sock.close()
+            return
+        if len(self._strangers) >= STRANGERS_MAX:
+            self.counters.crowded_out += 1
+            next(iter(self._strangers)).cancel()
+        scope = anyio.CancelScope()
+        self._strangers[scope] = None
+        assert self._tasks is not None
+        connection = WorkerConnection(sock, self._clock)
+        self._connections.add(connection)
+        self._tasks.start_soon(self._serve, connection, peer, scope)
+
+    async def _serve(self, connection: WorkerConnection, peer: Peer, scope: anyio.CancelScope) -> None:
+        client: RankClient | None = None
+        try:
+            with scope:
+                client = await self._greet(connection, peer, scope)
+                if client is not None:
+                    await self._listen(client)
+        except (WorkerProtocolError, FrameTooLongError) as error:
+            self.counters.malformed += 1
+            _tell_seldom(self.counters.malformed, f"dropped the connection of pid {peer.pid}: {error}")
+        except TimeoutError:
+            self.counters.timed_out += 1
+            _tell_seldom(
+                self.counters.timed_out, f"dropped the connection of pid {peer.pid}: it says and reads nothing"
+            )
+        except OSError:
+            pass  # The peer is gone: that's all that there is to know.
+        finally:
+            self._strangers.pop(scope, None)
+            if client is not None:
+                self._left(client)
+            self._connections.discard(connection)
+            connection.close()
+            self._listener.freed()
+
+    async def _greet(self, connection: WorkerConnection, peer: Peer, scope: anyio.CancelScope) -> RankClient | None:
+        payload = await connection.receive(timeout_s=HELLO_TIMEOUT_S)
+        if payload is None:
+            return None
+        received_ns = now_ns(self._clock)
+        hello = codec.decode(payload)
+        if not isinstance(hello, codec.Hello):
+            raise WorkerProtocolError(f"cannot take a {type(hello).__name__} before Hello")
+        one_clock = _is_one_clock(hello.monotonic_ns, received_ns, peer)
+        answer = await self._admit(hello, peer, scope)
+        if isinstance(answer, Refusal):
+            self.counters.refused += 1
+            _tell_seldom(self.counters.refused, f"refused pid {peer.pid}: {answer.reason}")
+            connection.send_last(codec.encode_refused(answer.reason, retry=answer.retry))
+            return None
+        self._strangers.pop(scope, None)
+        return await self._welcome(
+            answer.cycle, hello, peer, connection, scope, share_page=hello.can_share_page and one_clock
+        )
+
+    async def _admit(self, hello: codec.Hello, peer: Peer, scope: anyio.CancelScope) -> Admitted | Refusal:
+        """Waits for a worker that is about to be announced, at most HELD_TIMEOUT_S."""
+        answer = self._cycles.answer(hello, peer)
+        if isinstance(answer, Admitted | Refusal):
+            return answer
+        if self._held >= HELD_MAX:
+            return Refusal(f"{answer.reason}; too many wait", retry=True)
+        self._strangers.pop(scope, None)  # It has shown the token.
+        self._held += 1
+        try:
+            with anyio.move_on_after(HELD_TIMEOUT_S):
+                while not isinstance(answer, Admitted | Refusal):
+                    await self._cycles.changed()
+                    answer = self._cycles.answer(hello, peer)
+        finally:
+            self._held -= 1
+        return answer if isinstance(answer, Admitted | Refusal) else Refusal(answer.reason, retry=True)
+
+    async def _welcome(
+        self,
+        cycle: OpenCycle,
+        hello: codec.Hello,
+        peer: Peer,
+        connection: WorkerConnection,
+        scope: anyio.CancelScope,
+        *,
+        share_page: bool,
+    ) -> RankClient:
+        page = _new_page() if share_page else None
+        limits = msgspec.structs.replace(
+            cycle.limits,
+            sections=cycle.limits.sections[:SECTION_SLOTS_MAX],
+            warm_up_steps=cycle.limits.warm_up_steps if hello.warm_up_steps is None else hello.warm_up_steps,
+        )
+        names = tuple(name for name, _ in limits.sections)
+        client = RankClient(
+            cycle=cycle,
+            local_rank=hello.local_rank,
+            pid=0 if peer.foreign else peer.pid,
+            connection=connection,
+            scope=scope,
+            limits=limits,
+            stamps=TrueStamps(names, exact=page is not None),
+            page=page,
+            clock=self._clock,
+            stacks_signal=hello.stacks_signal,
+            stacks_fd=hello.stacks_fd,
+        )
+        self._register(client)
+        greeting = codec.Greeting(
+            cycle=cycle.cycle,
+            rank=hello.rank,
+            page_shared=page is not None,
+            limits=limits,
+            section_names=names,
+            safety_factor=cycle.spec.safety_factor,
+            install_exception_hook=cycle.spec.install_exception_hook,
+        )
+        try:
+            await connection.send(codec.encode_welcome(greeting), () if page is None else (page.fd,))
+        except BaseException:  # whatever stopped it, cancellation too, the client must not stay registered
+            self._left(client)
+            raise
+        if page is not None:
+            page.close_descriptor()
+        await self._join(client)
+        return client
+
+    async def _join(self, client: RankClient) -> None:
+        try:
+            await self._events.post_in_turn(node_messages.ClientJoined(*client.key, client.limits, client.progress()))
+        except BaseException:  # a client of which the engine has not heard must not be said to have left; raised again
+            self._left(client)
+            raise
+        client.joined = True
+
+    def _register(self, client: RankClient) -> None:
+        """A dead rank's children may hold its socket: the newest valid hello speaks for the rank."""
+        older = self._clients.get(client.key)
+        if older is not None:
+            self._drop(older)
+        self._clients[client.key] = client
+        client.cycle.speaking[client.local_rank] = client.pid
+
+    async def _listen(self, client: RankClient) -> None:
+        """Nothing more is read while a word waits for its turn: then the rank's own socket fills, and nobody else's."""
+        while (payload := await client.connection.receive()) is not None:
+            event, reply = client.hear(payload)
+            if isinstance(event, node_messages.ClientLeft):
+                return  # Said goodbye; posted as the connection is closed.
+            if event is not None:
+                await self._events.post_in_turn(event)
+            if reply is not None:
+                await client.connection.send(reply)
+
+    def _left(self, client: RankClient) -> None:
+        if self._clients.get(client.key) is not client:
+            return  # A newer one took its place, or the cycle is over.
+        self._drop(client)
+        if client.joined:
+            self._events.post(node_messages.ClientLeft(*client.key))
+
+    def _drop(self, client: RankClient) -> None:
+        del self._clients[client.key]
+        client.cycle.speaking.pop(client.local_rank, None)
+        self._stamps_ignored += client.stamps.ignored
+        client.close()
+
+
+def _is_one_clock(sent_ns: int, received_ns: int, peer: Peer) -> bool:
+    """Whether the rank's stamps are on our clock. A hello may have waited for long, since we stood still."""
+    if abs(sent_ns - received_ns) <= CLOCK_TOLERANCE_NS:
+        return True
+    theirs = process_table.namespace(peer.pid, "time") if not peer.foreign else None
+    return sent_ns < received_ns and theirs is not None and theirs == process_table.namespace(os.getpid(), "time")
+
+
+def _new_page() -> ProgressPage | None:
+    """None where no page can be had: then progress comes by frames."""
+    try:
+        return ProgressPage()
+    except OSError as error:
+        _log.warning("a progress page can't be made, progress comes by frames: %s", error)
+        return None
+
+
+def _tell_seldom(count: int, message: str) -> None:
+    """A peer that fails in a loop must not fill the log: its first failures are told, then every thousandth."""
+    if count <= TOLD_FIRST or count % TOLD_EVERY == 0:
+        _log.warning("%s (number %d of this kind)", message, count)

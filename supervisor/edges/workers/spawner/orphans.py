@@ -1,0 +1,141 @@
+"""What did a lost spawner leave behind, and is it gone?
+
+We are a child subreaper and so is every spawner: while a spawner lives, its job's orphans are its children; once it is
+dead they are ours. So what is killed here is below us, is not ours by birth, and belongs to no spawner that lives.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+
+from supervisor.edges.machine.processes import process_table
+from supervisor.edges.machine.processes.process_table import ProcessEntry
+from supervisor.edges.workers.spawner.spawner_process import JOB_VARIABLE
+
+ROUNDS_MAX = 64  # a process may fork between the look and the kill: look again, but not endlessly
+
+
+class Orphans:
+    """The processes of one job whose spawner is dead or dying. Calls read all of /proc: not for the event loop."""
+
+    def __init__(self, job_id: str, spawner_pid: int) -> None:
+        self._job_id = job_id
+        self._spawner_pid = spawner_pid
+        spawner = process_table.look_up(spawner_pid)
+        self._since_ticks = spawner.started_ticks if spawner else 0
+        self._sessions = {spawner_pid: 0}  # led by it and by workers -> the worker's cycle
+        self._killed: set[tuple[int, int]] = set()  # (pid, start): a zombie shows neither environment nor whose it was
+
+    def note_session(self, pid: int, cycle: int) -> None:
+        """A worker leads a session of its own; what stays in it is the job's."""
+        self._sessions[pid] = cycle
+
+    def forget_sessions(self, cycle: int) -> None:
+        """Nothing of the cycle is left: its pids may become others'."""
+        self._sessions = {pid: of for pid, of in self._sessions.items() if of != cycle or pid == self._spawner_pid}
+
+    def kill(self, *, others: frozenset[int]) -> list[int]:
+        """SIGKILL to all that there are now; returns their pids. `others`: spawners of other jobs, left alone."""
+        killed: set[int] = set()
+        for _ in range(ROUNDS_MAX):
+            fresh = [entry for entry in self._find(others) if entry.pid not in killed and entry.state not in "ZX"]
+            if not fresh:
+                break
+            for entry in fresh:
+                killed.add(entry.pid)
+                self._killed.add((entry.pid, entry.started_ticks))
+                _kill(entry)
+        return sorted(killed)
+
+    def sweep(self, *, others: frozenset[int]) -> tuple[int, ...]:
+        """Kills all that there are now and reaps those that have ended; returns the others' pids."""
+        self.kill(others=others)
+        left = self._find(others)
+        self._reap(left)
+        return tuple(entry.pid for entry in left if entry.state not in "ZX")
+
+    def _find(self, others: frozenset[int]) -> list[ProcessEntry]:
+        table = {entry.pid: entry for entry in process_table.all_processes()}
+        children: dict[int, list[ProcessEntry]] = {}
+        for entry in table.values():
+            children.setdefault(entry.parent_pid, []).append(entry)
+        own = os.getpid()
+        own_session = os.getsid(0)
+        waiting = [
+            child
+            for child in children.get(own, [])
+            if child.pid not in others and self._is_left_by_us(child, own_session)
+        ]
+        found: list[ProcessEntry] = []
+        while waiting:
+            entry = waiting.pop()
+            if entry.pid != self._spawner_pid or entry.state not in "ZX":
+                found.append(entry)  # A dead spawner is the link's to reap, which wants to know how it ended.
+            waiting += children.get(entry.pid, [])
+        return found
+
+    def _is_left_by_us(self, child: ProcessEntry, own_session: int) -> bool:
+        """`child` is a child of this supervisor."""
+        if child.session == own_session or child.started_ticks < self._since_ticks:
+            return False  # Our own helpers stay in our session; nothing of the job is older than its spawner.
+        if child.session in self._sessions or (child.pid, child.started_ticks) in self._killed:
+            return True
+        job_id = process_table.initial_variable(child.pid, JOB_VARIABLE)
+        return job_id == self._job_id
+
+    def _reap(self, entries: list[ProcessEntry]) -> None:
+        for entry in entries:
+            if entry.pid == self._spawner_pid:
+                continue
+            try:
+                os.waitid(os.P_PID, entry.pid, os.WEXITED | os.WNOHANG)
+            except ChildProcessError:
+                continue  # Not our child: its own parent is dying too, then it will be.
+
+
+def kill_cgroup(folder: str) -> None:
+    """Ends everything below a job's cgroup at once; nothing happens where there is none."""
+    if not folder:
+        return
+    places = [Path(folder), *Path(folder).glob("cycle-*")]
+    for place in places:
+        try:
+            (place / "cgroup.kill").write_text("1")
+        except OSError:
+            continue  # Removed meanwhile, or a kernel before 5.14: the walk of our children has to do.
+
+
+def _kill(entry: ProcessEntry) -> None:
+    """By pidfd, and only if the pid is still that process."""
+    try:
+        descriptor = os.pidfd_open(entry.pid)
+    except OSError:
+        return
+    try:
+        now = process_table.look_up(entry.pid)
+        if now is not None and now.started_ticks == entry.started_ticks:
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    except OSError:
+        return  # It ended by itself.
+    finally:
+        os.close(descriptor)
+
+
+async def wait_for_end(pids: Sequence[int]) -> bool:
+    """Returns once the first of `pids` has ended; False at once where that can't be waited for."""
+    try:
+        descriptor = os.pidfd_open(pids[0])
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    try:
+        await anyio.wait_readable(descriptor)
+    finally:
+        os.close(descriptor)
+    return True

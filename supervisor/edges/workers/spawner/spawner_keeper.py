@@ -1,0 +1,107 @@
+"""How long does a job's spawner live, from its start until nothing of it is left?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+from holdfast_wire.spawner_link import FromSpawner, Learned
+
+from supervisor.config.job_spec import JobSpec
+from supervisor.config.run_folder import run_folder
+from supervisor.edges.machine.own_process.side_threads import SideThreads, StuckError
+from supervisor.edges.machine.processes.job_claims import JobClaims
+from supervisor.edges.workers.spawner.spawner_link import SpawnerLink
+from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess, start_process
+from supervisor.edges.workers.spawner.spawner_succession import Hearing, SpawnerSuccession
+from supervisor.edges.workers.spawner.worker_ends import OnEndSeen
+from supervisor.errors import HoldfastError, NotNowError
+from supervisor.ports import Spawner, nobody_asks
+
+START_TIMEOUT_S = 10.0  # for folder, files, fork and exec of a spawner, on a machine that is busy
+STUCK_STARTS_MAX = 2  # of one job; each is a thread that waits for a file system
+
+
+class SpawnerKeeper(msgspec.Struct, frozen=True):
+    """See ports.Spawners."""
+
+    private: bool
+    output_dir: Path | None  # None: the supervisor's own stdout and stderr
+    supervisor_return_timeout_s: float = 60.0  # not private: how long its job outlives this supervisor
+    open_files: tuple[int, ...] = ()  # see open_files.RaisedLimit
+    claims: JobClaims = msgspec.field(default_factory=lambda: JobClaims(()))
+    early: list[SpawnerProcess] = msgspec.field(
+        default_factory=list[SpawnerProcess]
+    )  # started already, for the first `keep`
+    start_timeout_s: float = START_TIMEOUT_S
+    threads: dict[str, SideThreads] = msgspec.field(default_factory=dict[str, SideThreads])  # by job
+
+    async def keep(
+        self,
+        spec: JobSpec,
+        environment: Mapping[str, str],
+        *,
+        on_started: Callable[[Spawner], None],
+        on_message: Callable[[FromSpawner], None],
+        on_end_seen: OnEndSeen = nobody_asks,
+    ) -> str:
+        """Returns why it ended, once its processes are gone or given up. Never raises for what the spawner did."""
+
+        async def start(learned: Learned | None, hearing: Hearing) -> SpawnerLink:
+            if self.early and learned is None:
+                started = self.early.pop()
+            else:
+                started = await self._start(spec, environment, learned)
+            return SpawnerLink(
+                started,
+                spec.job_id,
+                on_message=hearing.on_message,
+                on_lost=hearing.on_lost,
+                on_end_seen=on_end_seen,
+            )
+
+        succession = SpawnerSuccession(start, on_message)
+        try:
+            return await succession.run(on_started) or "the spawner ended as it was told"
+        except HoldfastError as error:
+            return str(error)
+
+    async def _start(self, spec: JobSpec, environment: Mapping[str, str], learned: Learned | None) -> SpawnerProcess:
+        """Beside the loop: folder, interpreter and output may lie where nobody answers. Raises HoldfastError."""
+        steps = ["starting a thread"]
+        output_dir = self._output_dir_of(spec.job_id)
+        threads = self.threads.setdefault(spec.job_id, SideThreads(stuck_max=STUCK_STARTS_MAX))
+
+        def start() -> SpawnerProcess:
+            return start_process(
+                spec,
+                env=environment,
+                private=self.private,
+                supervisor_return_timeout_s=self.supervisor_return_timeout_s,
+                open_files=self.open_files,
+                output_dir=output_dir,
+                learned=learned,
+                claim=self.claims.descriptors(spec.job_id),
+                on_step=steps.append,
+            )
+
+        try:
+            return await threads.call(start, timeout_s=self.start_timeout_s, discard=SpawnerProcess.discard)
+        except StuckError as error:
+            raise NotNowError(
+                f"cannot start the spawner of job {spec.job_id}: {steps[-1]}: {error}; "
+                "check that the file system of that path answers"
+            ) from error
+        except OSError as error:
+            raise NotNowError(f"cannot start the spawner of job {spec.job_id}: {error}") from error
+        finally:
+            if not threads.stuck:
+                self.threads.pop(spec.job_id, None)
+
+    def _output_dir_of(self, job_id: str) -> Path | None:
+        """The folder of this run of the job."""
+        since_ns = self.claims.since_ns(job_id)
+        if self.output_dir is None or since_ns is None:
+            return self.output_dir
+        return Path(run_folder(str(self.output_dir), job_id, since_ns))

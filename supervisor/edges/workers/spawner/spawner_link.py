@@ -1,0 +1,282 @@
+"""How is a job's spawner spoken to, watched and, when it is lost or does not answer, killed with its tree?"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable
+from typing import ClassVar
+
+import anyio
+from anyio.abc import TaskStatus
+from holdfast_wire import spawner_link as wire
+from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX, Decoder, FrameTooLongError, encode
+
+from supervisor.edges.machine.own_process.side_threads import SideThreads
+from supervisor.edges.machine.processes.whereabouts import whereabouts
+from supervisor.edges.workers.spawner.orphans import Orphans, kill_cgroup, wait_for_end
+from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess
+from supervisor.edges.workers.spawner.worker_ends import OnEndSeen, WorkerEnds
+from supervisor.ports import nobody_asks
+
+_log = logging.getLogger("holdfast.jobs")
+
+UNSENT_BYTES_MAX = 8 * SPAWNER_FRAME_BYTES_MAX
+RECEIVE_BYTES = 256 * 1024
+LAST_WORDS_TIMEOUT_S = 1.0  # a spawner that closed its link has this long to exit before it is killed
+LEAVE_TIMEOUT_S = 5.0  # and one that said Ended: it may have output to write yet
+GONE_TIMEOUT_S = 5.0  # a spawner that was killed and is not gone by then is in state D, or held by a debugger
+SWEEP_TIMEOUT_S = 5.0  # for one look at all processes, which may be many
+STUCK_SWEEPS_MAX = 4
+
+
+class SpawnerLink:
+    """One spawner process and the socket to it. All methods are for the event loop's thread."""
+
+    _living: ClassVar[set[int]] = set()  # pids of all spawners of this supervisor that were not reaped yet
+
+    def __init__(
+        self,
+        started: SpawnerProcess,
+        job_id: str,
+        *,
+        on_message: Callable[[wire.FromSpawner], None],
+        on_lost: Callable[[str], None],
+        on_end_seen: OnEndSeen = nobody_asks,
+    ) -> None:
+        """Takes over what `start_process` made; `run` must follow."""
+        self._process = started.process
+        self._pidfd = started.pidfd
+        self._socket = started.socket
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._decoder = Decoder(frame_bytes_max=SPAWNER_FRAME_BYTES_MAX)
+        self._unsent = bytearray()
+        self._unsent_came = anyio.Event()
+        self._link_ended = anyio.Event()
+        self._fault = ""  # why the link was given up, if it was
+        self._killed = ""  # why we killed it, if we did
+        self._kill_asked = anyio.Event()
+        self._waiting = anyio.CancelScope()  # for the process to be gone; has a deadline once it should be
+        self._ended = False
+        self._exited = False
+        self._cgroup = ""
+        self._threads = SideThreads(stuck_max=STUCK_SWEEPS_MAX)
+        self._orphans = Orphans(job_id, self.pid)
+        self._worker_ends = WorkerEnds(on_end_seen)
+        self._living.add(self.pid)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, message: wire.ToSpawner) -> None:
+        """Never blocks, never raises: a spawner that can't be told is killed. Nothing happens once it is lost."""
+        if self._exited or self._fault:
+            return
+        try:
+            frames = [
+                encode(payload, frame_bytes_max=SPAWNER_FRAME_BYTES_MAX)
+                for payload in wire.payloads(message, bytes_max=SPAWNER_FRAME_BYTES_MAX)
+            ]
+        except (ValueError, TypeError) as error:
+            self.kill(f"{type(message).__name__} can't be said to it: {error}")
+            return
+        if len(self._unsent) + sum(map(len, frames)) > UNSENT_BYTES_MAX:
+            self.kill(f"it takes no orders: {len(self._unsent)} bytes wait already, and it {whereabouts(self.pid)}")
+            return
+        self._unsent += b"".join(frames)
+        self._flush()
+        if self._unsent:
+            self._unsent_came.set()
+
+    def kill(self, reason: str) -> None:
+        """SIGKILL to the spawner at once; `run` kills its tree and returns within GONE_TIMEOUT_S, gone or not."""
+        if self._exited or self._killed:
+            return
+        self._killed = reason
+        self._give_up(reason)
+        self._kill_spawner()
+        self._kill_asked.set()
+        self._waiting.deadline = min(self._waiting.deadline, anyio.current_time() + GONE_TIMEOUT_S)
+
+    def whereabouts(self) -> str:
+        """What it is doing, as the rest of a sentence. Never blocks."""
+        return whereabouts(self.pid)
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Reads until the spawner has exited and was reaped, then calls `on_lost` unless it had said Ended."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._write)
+                tasks.start_soon(self._read)
+                tasks.start_soon(self._end_if_silent)
+                tasks.start_soon(self._kill_when_asked)
+                tasks.start_soon(self._worker_ends.run)
+                task_status.started()
+                with self._waiting:
+                    await anyio.wait_readable(self._pidfd)
+                tasks.cancel_scope.cancel()
+            self._receive_rest()
+            reason = await self._reap()
+        finally:
+            self._worker_ends.close()
+            self._socket.close()
+            os.close(self._pidfd)
+        if not self._ended:
+            self._on_lost(reason)
+
+    async def emptied(self, *, timeout_s: float) -> tuple[int, ...]:
+        """Kills and reaps until nothing is left; returns the pids that can't be killed (state D) in time."""
+        left: tuple[int, ...] = ()
+        with anyio.move_on_after(timeout_s):
+            while left := await self._sweep():
+                if not await wait_for_end(left):
+                    break
+        return left and await self._sweep()
+
+    async def _sweep(self) -> tuple[int, ...]:
+        """Kills what is there and reaps what has ended; the living. Beside the loop: it reads the whole of /proc."""
+        cgroup, others = self._cgroup, frozenset(self._living - {self.pid})
+
+        def sweep() -> tuple[int, ...]:
+            kill_cgroup(cgroup)
+            return self._orphans.sweep(others=others)
+
+        try:
+            return await self._threads.call(sweep, timeout_s=SWEEP_TIMEOUT_S, discard=bool)
+        except OSError as error:  # no thread, or it is stuck
+            _log.warning("what the spawner (pid %s) left could not be ended: %s", self.pid, error)
+            return ()
+
+    # --- the link --------------------------------------------------------------------------------------------------
+
+    async def _write(self) -> None:
+        while not self._fault:
+            await self._unsent_came.wait()
+            self._unsent_came = anyio.Event()
+            while self._unsent and not self._fault:
+                await anyio.wait_writable(self._socket)
+                self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._unsent:
+                sent = self._socket.send(self._unsent)
+                del self._unsent[:sent]
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._give_up(f"its link is broken: {error.strerror or error}")
+
+    async def _read(self) -> None:
+        while not self._fault:
+            await anyio.wait_readable(self._socket)
+            self._receive()
+
+    def _receive(self) -> bool:
+        """Takes what is there now; False if nothing is."""
+        try:
+            data = self._socket.recv(RECEIVE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            self._give_up(f"its link is broken: {error.strerror or error}")
+            return False
+        if not data:
+            self._give_up("it closed its link")
+            return False
+        try:
+            for payload in self._decoder.feed(data):
+                self._take(wire.decode(payload))
+        except (wire.SpawnerProtocolError, FrameTooLongError) as error:
+            self._give_up(str(error))
+            return False
+        return True
+
+    def _receive_rest(self) -> None:
+        """What it said before it exited. Not until the end of the stream: a child of it may hold the other end."""
+        while not self._fault and self._receive():
+            continue
+
+    def _take(self, message: wire.Message) -> None:
+        match message:
+            case wire.Ready():
+                self._cgroup = message.cgroup
+            case wire.Spawned():
+                self._orphans.note_session(message.pid, message.cycle)
+                self._worker_ends.note(message.cycle, message.local_rank, message.pid)
+            case wire.Exited():
+                self._worker_ends.forget(message.cycle, message.local_rank)
+            case wire.Emptied(cycle=cycle, stuck_pids=()):
+                self._orphans.forget_sessions(cycle)
+            case wire.Ended():
+                self._ended = True
+                self._give_up("it said that it had ended")
+            case wire.PrepareStore() | wire.ForkAhead() | wire.Spawn() | wire.Signal() | wire.KillTree() | wire.End():
+                raise wire.SpawnerProtocolError(f"cannot take {type(message).__name__} from a spawner")
+            case _:
+                pass
+        self._on_message(message)
+
+    def _give_up(self, fault: str) -> None:
+        if not self._fault:
+            self._fault = fault
+            self._unsent.clear()
+            self._link_ended.set()
+
+    async def _end_if_silent(self) -> None:
+        """A spawner that can't be spoken to any more is of no use: it gets a moment to exit by itself."""
+        await self._link_ended.wait()
+        with anyio.move_on_after(LEAVE_TIMEOUT_S if self._ended else LAST_WORDS_TIMEOUT_S):
+            await self._kill_asked.wait()  # Cancelled when it exits.
+        self.kill(self._fault)
+
+    async def _kill_when_asked(self) -> None:
+        """Its workers too, at once: they outlive a spawner that is stuck in the kernel. `emptied` ends what escapes."""
+        await self._kill_asked.wait()
+        await self._sweep()
+
+    # --- the process -----------------------------------------------------------------------------------------------
+
+    def _kill_spawner(self) -> None:
+        try:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        except OSError:
+            return  # It has exited already.
+
+    async def _reap(self) -> str:
+        """How it ended; what it is doing where it is still there."""
+        status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG)  # noqa: ASYNC222 - WNOHANG
+        if status is None:
+            status = await self._reap_later()
+        why = self._killed or self._fault
+        self._process.returncode = -signal.SIGKILL  # so that Popen neither waits nor warns
+        if status is None:
+            told = f"the spawner (pid {self.pid}) was killed and is not gone: it {self.whereabouts()}"
+            return f"{told}; it was killed because {why}" if why else told
+        self._exited = True
+        self._living.discard(self.pid)
+        code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+        self._process.returncode = code
+        how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+        if self._killed and code == -signal.SIGKILL:
+            return f"the spawner (pid {self.pid}) was killed: {why}"
+        return f"the spawner (pid {self.pid}) {how}" + (f" after {why}" if why else "")
+
+    async def _reap_later(self) -> os.waitid_result | None:
+        """It is stuck, or a debugger sees its end first: reaped whenever that is over, by a thread that waits for it.
+
+        None where that takes too long.
+        """
+        timeout_s = 0.0 if self._waiting.cancelled_caught else GONE_TIMEOUT_S
+        living, pid = self._living, self.pid
+
+        def reap() -> os.waitid_result | None:
+            return os.waitid(os.P_PID, pid, os.WEXITED)
+
+        try:
+            return await self._threads.call(reap, timeout_s=timeout_s, discard=lambda _: living.discard(pid))
+        except OSError:  # too late, or no thread
+            return None

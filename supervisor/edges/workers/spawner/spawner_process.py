@@ -1,0 +1,200 @@
+"""How does the process of a spawner come to be? Apart from the link, so that it can start before the rest is loaded."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+import subprocess
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+from holdfast_wire.spawner_link import Learned
+from holdfast_wire.spawner_settings import SpawnerCommand, SpawnerSettings, spawner_command
+
+from supervisor.config.job_spec import JobSpec
+from supervisor.edges.machine.processes import process_table
+from supervisor.errors import InvalidRequestError
+
+JOB_VARIABLE = "HOLDFAST_JOB_ID"
+
+MakeCommand = Callable[[SpawnerSettings, Mapping[str, str], int], SpawnerCommand]
+OnStep = Callable[[str], None]
+
+_REMEDIES = {
+    errno.EMFILE: "raise the limit on open files (ulimit -n) of the supervisor",
+    errno.ENFILE: "raise the limit on open files of the machine (fs.file-max)",
+    errno.EAGAIN: "raise the limit on processes (ulimit -u, or pids.max of the cgroup)",
+    errno.ENOMEM: "free memory on this node",
+    errno.ENOSPC: "free space on that disk",
+    errno.EDQUOT: "free space on that disk",
+}
+# vfork would stop every thread of this process until the child has executed: with a folder or an interpreter on a file
+# system that does not answer, that never ends.
+subprocess._USE_VFORK = False  # pyright: ignore[reportPrivateUsage] - the documented switch
+
+
+def _ignored(step: str) -> None:
+    """Nobody asks how far it is."""
+
+
+class SpawnerProcess(msgspec.Struct, frozen=True):
+    """A spawner that was started, and our end of the socket to it. Closing that end ends a private spawner."""
+
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+    pidfd: int
+
+    def discard(self) -> None:
+        """Nobody wants it any more: it is killed."""
+        self.socket.close()
+        self.process.kill()
+        os.close(self.pidfd)
+        self.process.wait()
+
+
+def start_process(
+    spec: JobSpec,
+    *,
+    env: Mapping[str, str],
+    private: bool,
+    supervisor_return_timeout_s: float = 60.0,
+    exit_record_dir: str = "",
+    open_files: tuple[int, ...] = (),
+    output_dir: Path | None = None,
+    learned: Learned | None = None,
+    make_command: MakeCommand | None = None,
+    claim: tuple[int, ...] = (),
+    on_step: OnStep = _ignored,
+) -> SpawnerProcess:
+    """Blocks for the one or two milliseconds of an exec, longer where a file system does not answer.
+
+    Raises InvalidRequestError, whatever it is that the process can't be started for. `on_step` is told what is being
+    done, before each step that can be stuck.
+    `output_dir`: where the spawner's own stdout and stderr go; None: the supervisor's own. Not private: stdin is empty.
+    `learned`: what an earlier spawner's workers taught it; such a spawner loads in the background.
+    `open_files`: open_files.RaisedLimit.before_and_now. `claim`: JobClaims.descriptors, which the spawner and all that
+    it starts inherit and so hold.
+    """
+    settings = SpawnerSettings(
+        job_id=spec.job_id,
+        command=spec.command,
+        entry=str(spec.entry),
+        python=spec.python,
+        method=str(spec.spawn_method),
+        preload=spec.preload,
+        private=private,
+        supervisor_return_timeout_s=supervisor_return_timeout_s,
+        exit_record_dir=exit_record_dir,
+        may_restart=spec.restart.max_restarts > 0,
+        learned=learned.modules if learned is not None else (),
+        learned_folders=learned.folders if learned is not None else (),
+        open_files=open_files,
+    )
+    try:
+        return _start(settings, spec, env, output_dir, make_command or _make_command, claim, on_step)
+    except (OSError, ValueError, ImportError, subprocess.SubprocessError) as error:
+        raise InvalidRequestError(
+            f"cannot start the spawner of job {spec.job_id}: {_in_words(error)}; {_remedy(error)}"
+        ) from error
+
+
+def _start(
+    settings: SpawnerSettings,
+    spec: JobSpec,
+    env: Mapping[str, str],
+    output_dir: Path | None,
+    make_command: MakeCommand,
+    claim: tuple[int, ...],
+    on_step: OnStep,
+) -> SpawnerProcess:
+    with ExitStack() as undo:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        undo.callback(ours.close)
+        with theirs:
+            ours.setblocking(False)
+            # The marker tells this job's processes from another's, should all be orphaned (orphans.py).
+            marked = dict(env) | {JOB_VARIABLE: spec.job_id}
+            command = make_command(settings, marked, theirs.fileno())
+            with ExitStack() as held:
+                # Copies: the job may have given up its claim before a folder that does not answer lets us go on.
+                passed = (theirs.fileno(), *(_copy(each, held) for each in claim))
+                process = _execute(
+                    command, spec, passed, private=settings.private, output_dir=output_dir, on_step=on_step
+                )
+        undo.callback(process.wait)
+        undo.callback(process.kill)
+        pidfd = os.pidfd_open(process.pid)
+        undo.callback(os.close, pidfd)
+        # After the start, which need not wait for it: a spawner makes no process before it hears from us.
+        process_table.become_subreaper()
+        undo.pop_all()
+        return SpawnerProcess(process, ours, pidfd)
+
+
+def _make_command(settings: SpawnerSettings, env: Mapping[str, str], link_fd: int) -> SpawnerCommand:
+    return spawner_command(settings, env, link_fd=link_fd)
+
+
+def _copy(descriptor: int, held: ExitStack) -> int:
+    copy = os.dup(descriptor)
+    held.callback(os.close, copy)
+    return copy
+
+
+def _execute(
+    command: SpawnerCommand,
+    spec: JobSpec,
+    pass_fds: tuple[int, ...],
+    *,
+    private: bool,
+    output_dir: Path | None,
+    on_step: OnStep,
+) -> subprocess.Popen[bytes]:
+    with ExitStack() as files:
+        stdout, stderr = None, None
+        if output_dir is not None:
+            on_step(f"opening its output in {output_dir}")
+            output_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            stdout, stderr = (_open_output(output_dir / f"spawner.{name}.log", files) for name in ("stdout", "stderr"))
+        on_step(f"executing {command.argv[0]} in {spec.cwd or os.curdir}")
+        return subprocess.Popen(
+            command.argv,
+            env=command.env,
+            cwd=spec.cwd or None,
+            stdin=None if private else subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=pass_fds,
+            start_new_session=True,
+        )
+
+
+def _open_output(path: Path, files: ExitStack) -> int:
+    """A pipe or a device in its place would block: only a regular file is taken. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    files.callback(os.close, descriptor)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        where = f" ({_printable(str(error.filename))})" if error.filename else ""
+        return f"{error.strerror}{where}"
+    return _printable(str(error))
+
+
+def _printable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _remedy(error: Exception) -> str:
+    number = error.errno if isinstance(error, OSError) else None
+    return _REMEDIES.get(number or 0, "check --python, the command and the folder")

@@ -1,0 +1,1 @@
+"""Where does each rank stand right now?"""

@@ -1,0 +1,247 @@
+"""Where does each rank stand right now? py-spy from outside, else the rank's own faulthandler, within a budget."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from supervisor.core.facts import Evidence
+from supervisor.edges.workers.stacks.stack_text import Stack, from_faulthandler, from_py_spy, grouped
+
+Ask = Callable[[int, float], Awaitable[str | None]]
+
+HEAD_START_SHARE = 0.3  # of the time, for py-spy alone; then the rank is asked too, and the first answer counts
+ACCUSED_HEAD_START_SHARE = 0.0  # none: its own stack must come, and py-spy can be slow to start on a busy node
+ACCUSED_ALONE_SHARE = 0.6  # of the budget at most, before the other ranks are looked at
+CLOSING_SHARE = 0.1  # of the budget, kept for ending what hangs
+CLOSING_S_MAX = 0.05
+OUTPUT_BYTES_MAX = 4 * 1024 * 1024
+ATTEMPTS_MAX = 3  # a running interpreter changes under the reader's eyes; a second look mostly succeeds
+NOTES_MAX = 8
+NO_TIME = "py-spy had no time"
+NOTE_CHARACTERS_MAX = 300
+
+
+class _Round(msgspec.Struct):
+    """One collection: what is asked for, and what has been found so far."""
+
+    pids: Mapping[int, int]
+    ask: Ask
+    end_s: float
+    stacks: dict[int, Stack] = msgspec.field(default_factory=dict[int, Stack])
+    faults: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # of py-spy
+    refusals: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # of the rank's client
+    sources: set[str] = msgspec.field(default_factory=set[str])
+
+    def left_s(self) -> float:
+        return max(0.0, self.end_s - anyio.current_time())
+
+
+class StackCollector:
+    """See ports.StackSource."""
+
+    def __init__(self, *, py_spy: Path | None = None) -> None:
+        """`py_spy`: the program; None: the one beside this interpreter, else on PATH."""
+        self._py_spy = py_spy if py_spy is not None else _find_py_spy()
+        self._unreaped: list[subprocess.Popen[bytes]] = []
+        # More at once than there are cores only makes all of them late. Accused ranks wait for no other rank.
+        cores = len(os.sched_getaffinity(0))
+        self._slots = anyio.CapacityLimiter(cores)
+        self._accused_slots = anyio.CapacityLimiter(cores)
+
+    async def collect(
+        self, pids: Mapping[int, int], *, ask: Ask, budget_s: float, accused: tuple[int, ...] = ()
+    ) -> Evidence:
+        """Stacks of these ranks (rank -> pid) in at most `budget_s`, the accused ranks' before all others.
+
+        Never raises for what a rank does. The notes say how many stacks are missing, and why.
+        """
+        began_s = anyio.current_time()
+        closing_s = min(CLOSING_S_MAX, CLOSING_SHARE * budget_s)
+        this = _Round(pids, ask, began_s + max(0.0, budget_s - closing_s))
+        self.unreaped()
+        first = [rank for rank in dict.fromkeys(accused) if rank in pids]
+        others = [rank for rank in pids if rank not in accused]
+        with anyio.CancelScope(deadline=this.end_s):
+            async with anyio.create_task_group() as tasks:
+                alone_s = ACCUSED_ALONE_SHARE * budget_s
+                await self._look_at(first, ACCUSED_HEAD_START_SHARE, self._accused_slots, this, tasks, alone_s)
+                await self._look_at(others, HEAD_START_SHARE, self._slots, this, tasks, budget_s)
+        return Evidence(
+            groups=grouped(this.stacks),
+            notes=_notes(this, [*first, *others], budget_s),
+            source=", ".join(sorted(this.sources, reverse=True)),
+            took_s=anyio.current_time() - began_s,
+        )
+
+    def unreaped(self) -> int:
+        """Reaps the py-spys that were killed, and returns how many are still on their way out."""
+        self._unreaped = [process for process in self._unreaped if process.poll() is None]
+        return len(self._unreaped)
+
+    async def _look_at(
+        self,
+        ranks: Sequence[int],
+        head_start_share: float,
+        slots: anyio.CapacityLimiter,
+        this: _Round,
+        tasks: TaskGroup,
+        at_most_s: float,
+    ) -> None:
+        """Returns once these ranks have been looked at, or after `at_most_s`; what is missing goes on in `tasks`."""
+        unfinished = set(ranks)
+        finished = anyio.Event()
+        head_start_s = head_start_share * this.left_s()
+
+        async def look(rank: int) -> None:
+            await self._look(rank, head_start_s, slots, this)
+            unfinished.discard(rank)
+            if not unfinished:
+                finished.set()
+
+        for rank in ranks:
+            tasks.start_soon(look, rank)
+        if ranks:
+            with anyio.move_on_after(at_most_s):
+                await finished.wait()
+
+    async def _look(self, rank: int, head_start_s: float, slots: anyio.CapacityLimiter, this: _Round) -> None:
+        """py-spy disturbs nobody, so it begins; a rank that it has no answer for in time is asked beside it."""
+        this.faults[rank] = NO_TIME
+        unreadable = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+
+            def take(stack: Stack | None, source: str) -> None:
+                if stack is not None:
+                    this.stacks[rank] = stack
+                    this.sources.add(source)
+                    tasks.cancel_scope.cancel()
+
+            async def run_py_spy() -> None:
+                async with slots:
+                    stack = await self._by_py_spy(rank, this)
+                take(stack, "py-spy")
+                unreadable.set()
+
+            tasks.start_soon(run_py_spy)
+            if head_start_s:
+                with anyio.move_on_after(head_start_s):
+                    await unreadable.wait()
+            text = await this.ask(rank, this.left_s())
+            this.refusals[rank] = (
+                ", and its client has not answered" if text is None else ", nor has its client a stack"
+            )
+            take(from_faulthandler(text) if text else None, "faulthandler")
+
+    async def _by_py_spy(self, rank: int, this: _Round) -> Stack | None:
+        if self._py_spy is None:
+            this.faults[rank] = "py-spy is not installed"
+            return None
+        for _ in range(ATTEMPTS_MAX):
+            if not this.left_s():
+                break  # Starting a process can't be interrupted; with many ranks on a busy node it takes its time.
+            output, complaint = await self._run(self._py_spy, this.pids[rank])
+            stack = from_py_spy(output, this.pids[rank]) if output else None
+            if stack is not None:
+                return stack
+            this.faults[rank] = _shortened(complaint) or "py-spy saw no Python frame"
+            if _is_hopeless(complaint):
+                break
+        return None
+
+    async def _run(self, program: Path, pid: int) -> tuple[bytes, str]:
+        """Output and complaint of one run. Cancelled, it is killed."""
+        # Not blocking: a stopped or traced process is read as it is, and a py-spy that is killed leaves nobody stopped.
+        command = (str(program), "dump", "--json", "--nonblocking", "--pid", str(pid))
+        try:
+            # close_fds=False makes it a posix_spawn. A fork would copy this process's page tables and run gRPC's
+            # handlers in the child, whose complaints then come as py-spy's. All descriptors close at exec anyway.
+            process = subprocess.Popen(  # noqa: ASYNC220 it is quick, and its end is waited for below
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+                close_fds=False,
+            )  # fmt: skip
+        except OSError as error:
+            return b"", f"py-spy can't be run: {error.strerror or error}"
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            output = bytearray()
+            complaint = bytearray()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_drain, process.stdout, output)
+                tasks.start_soon(_drain, process.stderr, complaint)
+            process.wait()  # It has closed both ends, so it is at its end; this returns at once.
+            return bytes(output), complaint.decode(errors="replace")
+        finally:
+            process.stdout.close()
+            process.stderr.close()
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                self._unreaped.append(process)  # Reaped at the next look: a kill takes a moment, and time is up.
+
+
+async def _drain(pipe: IO[bytes], into: bytearray) -> None:
+    descriptor = pipe.fileno()
+    os.set_blocking(descriptor, False)
+    while len(into) < OUTPUT_BYTES_MAX:
+        await anyio.wait_readable(descriptor)
+        data = os.read(descriptor, 64 * 1024)
+        if not data:
+            return
+        into += data
+
+
+def _notes(this: _Round, ranks: Sequence[int], budget_s: float) -> tuple[str, ...]:
+    """What is missing, by its reason, in the order in which the ranks were looked at."""
+    missing: dict[str, list[int]] = {}
+    for rank in ranks:
+        if rank not in this.stacks:
+            why = this.faults.get(rank, NO_TIME) + this.refusals.get(rank, "")
+            missing.setdefault(why, []).append(rank)
+    if not missing:
+        return ()
+    notes = [f"stacks of {len(this.stacks)} of {len(this.pids)} ranks came within {budget_s:g} s"]
+    for why, of in missing.items():
+        whom = f"rank {of[0]} (pid {this.pids[of[0]]})" if len(of) == 1 else f"ranks {_ranges(sorted(of))}"
+        notes.append(f"no stack of {whom}: {why}"[:NOTE_CHARACTERS_MAX])
+    return tuple(notes[: NOTES_MAX + 1])
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """ "0, 4-7" for 0, 4, 5, 6, 7."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
+
+
+def _find_py_spy() -> Path | None:
+    beside = Path(sys.executable).with_name("py-spy")
+    if beside.exists():
+        return beside
+    on_path = shutil.which("py-spy")
+    return Path(on_path) if on_path else None
+
+
+def _shortened(complaint: str) -> str:
+    """The first line: causes and a backtrace of py-spy's own follow."""
+    return complaint.strip().partition("\n")[0][:NOTE_CHARACTERS_MAX]
+
+
+def _is_hopeless(complaint: str) -> bool:
+    """Another attempt would end the same way."""
+    lowered = complaint.lower()
+    return any(words in lowered for words in ("permission denied", "process is running", "can't be run"))

@@ -1,0 +1,180 @@
+"""A private supervisor has a folder of its own; what a killed one left is removed, and never that of a living one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from supervisor.edges.machine.folders import private_dir, user_dirs
+from supervisor.edges.machine.folders.socket_claim import SocketDirClaim
+from supervisor.edges.machine.processes import process_table
+from supervisor.errors import ConfigurationError
+
+HOLDER = """
+import pathlib, sys
+from supervisor.edges.machine.folders.socket_claim import SocketDirClaim
+claim = SocketDirClaim(pathlib.Path(sys.argv[1]))
+print(flush=True); sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
+    """The one shared temporary directory there is; pytest's own would make the paths of sockets too long."""
+    with tempfile.TemporaryDirectory() as name:
+        monkeypatch.setattr(user_dirs, "SHARED_TEMPS", (Path(name),))
+        monkeypatch.setattr(user_dirs, "RUNTIME_DIRS", tmp_path / "none")
+        yield Path(name)
+
+
+@contextmanager
+def served(path: Path) -> Generator[subprocess.Popen[bytes]]:
+    """A supervisor's claim on the folder, in a process that is killed at the end."""
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdin=-1, stdout=-1)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"\n"
+    try:
+        yield holder
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+def test_it_is_fresh_closed_and_short_enough(temp: Path, tmp_path: Path):
+    first, second = private_dir.make({}), private_dir.make({})
+    assert first != second
+    assert first.stat().st_mode & 0o777 == 0o700
+    assert list(first.iterdir()) == []
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    assert private_dir.make({"TMPDIR": str(deep)}).parent == temp
+    chosen = tmp_path / "t"
+    chosen.mkdir()
+    assert private_dir.make({"TMPDIR": str(chosen)}).parent == chosen
+    assert private_dir.make({"TMPDIR": str(tmp_path / "missing")}).parent == temp
+
+
+def test_without_any_place_it_says_which_were_tried(temp: Path):
+    user_dirs.SHARED_TEMPS = (temp / "none",)
+    with pytest.raises(ConfigurationError, match=rf"{temp}/none: No such file or directory.*; set TMPDIR"):
+        private_dir.make({})
+
+
+def test_folders_of_killed_supervisors_go_and_those_of_living_ones_stay(temp: Path):
+    dead, living, starting, unclaimed = (private_dir.make({}) for _ in range(4))
+    (starting / "supervisor.lock").touch()  # opened, and not locked yet
+    with served(dead):
+        (dead / "worker").mkdir()
+        (dead / "worker" / "tokens").touch()
+    with served(living) as holder:
+        private_dir.sweep({})
+        assert not dead.exists()
+        assert living.exists()
+        assert starting.exists()
+        assert unclaimed.exists()
+        holder.kill()
+        holder.wait()
+        private_dir.sweep({})
+        assert not living.exists()
+
+
+def test_folders_that_look_like_ours_and_are_not_stay(temp: Path, tmp_path: Path):
+    for name in (f"holdfast-{os.geteuid()}", "holdfast-10001000", "holdfast-mine", "other"):
+        with served(temp / name):
+            pass
+    with served(tmp_path / "victim"):
+        (temp / "holdfast-r0123456789").symlink_to(tmp_path / "victim")
+    old = temp / "holdfast-abcd1234"  # as earlier versions named theirs
+    with served(old):
+        pass
+    private_dir.sweep({})
+    assert not old.exists()
+    assert len(list(temp.iterdir())) == 5
+    assert (tmp_path / "victim" / "supervisor.lock").exists()
+
+
+def test_a_folder_of_another_user_stays(temp: Path):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a directory away")
+    theirs = private_dir.make({})
+    with served(theirs):
+        pass
+    os.chown(theirs, 4321, 4321)
+    private_dir.sweep({})
+    assert theirs.exists()
+
+
+def adopted(temp: Path, ranks: str) -> Path:
+    own = temp / f"holdfast-{os.geteuid()}"
+    own.mkdir(mode=0o700, exist_ok=True)
+    path = own / "inprocess-key"
+    with served(path):
+        (path / "ranks").write_text(ranks)
+    return path
+
+
+def test_a_killed_supervisor_of_adopted_ranks_is_remembered_while_a_rank_lives(temp: Path):
+    me = process_table.look_up(os.getpid())
+    assert me is not None
+    path = adopted(temp, f"0 {2**22 - 5} 7\n1 {me.pid} {me.started_ticks}\n")
+    private_dir.sweep({})
+    assert path.exists()
+    (path / "ranks").write_text(f"1 {me.pid} {me.started_ticks - 1}\ngarbage\n2 x y\n")
+    lock = os.open(path.parent / "inprocess.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    private_dir.sweep({})
+    assert path.exists()  # somebody starts its successor
+    os.close(lock)
+    private_dir.sweep({})
+    assert not path.exists()
+
+
+def test_a_supervisor_that_ends_never_takes_the_folder_of_its_successor(temp: Path):
+    """It has released its lock; a rank that starts another under the same name is quicker."""
+    path = adopted(temp, "")
+    with served(path):
+        private_dir.remove_adopted(path, waits=True)
+        assert path.exists()
+    lock = os.open(path.parent / "inprocess.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    private_dir.remove_adopted(path, waits=False)
+    assert path.exists()
+    os.close(lock)
+    private_dir.remove_adopted(path, waits=True)
+    assert not path.exists()
+    private_dir.remove_adopted(path, waits=True)
+
+
+def test_a_sweep_beside_supervisors_that_start_and_end_harms_none(temp: Path):
+    """Each folder is there for as long as its claim is held."""
+    stop = temp / "stop"
+    script = (
+        "import sys, pathlib; from supervisor.edges.machine.folders import private_dir, user_dirs\n"
+        "user_dirs.SHARED_TEMPS = (pathlib.Path(sys.argv[1]),)\n"
+        "print(flush=True)\n"
+        "while not pathlib.Path(sys.argv[2]).exists(): private_dir.sweep({})"
+    )
+    sweeper = subprocess.Popen([sys.executable, "-c", script, str(temp), str(stop)], stdout=-1)
+    assert sweeper.stdout is not None
+    sweeper.stdout.readline()
+    try:
+        for _ in range(300):
+            path = private_dir.make({})
+            claim = SocketDirClaim(path)
+            (path / "file").touch()
+            assert (path / "supervisor.lock").exists()
+            claim.close()
+    finally:
+        stop.touch()
+        sweeper.communicate()
+    assert sweeper.returncode == 0
+    private_dir.sweep({})
+    assert [each.name for each in temp.iterdir()] == ["stop"]

@@ -1,0 +1,113 @@
+"""One supervisor per socket directory, by a lock that dies with its holder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor.edges.machine.folders import socket_claim
+from supervisor.edges.machine.folders.socket_claim import FolderWatch, SocketDirClaim
+from supervisor.errors import ConfigurationError, InUseError
+
+HOLDER = """
+import pathlib, sys
+from supervisor.edges.machine.folders.socket_claim import SocketDirClaim
+claim = SocketDirClaim(pathlib.Path(sys.argv[1]))
+print(flush=True); sys.stdin.read()
+"""
+
+
+def test_the_lock_is_exclusive_names_its_holder_and_dies_with_it(tmp_path: Path):
+    path = tmp_path / "sock"
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdin=-1, stdout=-1)
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    try:
+        with pytest.raises(InUseError, match=f"pid {holder.pid} serves it; stop"):
+            SocketDirClaim(path)
+    finally:
+        holder.kill()
+        holder.communicate()
+    claim = SocketDirClaim(path)
+    assert socket_claim.holder_pid(path) == os.getpid()
+    with pytest.raises(InUseError):
+        SocketDirClaim(path)
+    claim.close()
+    SocketDirClaim(path).close()
+
+
+def test_a_wiped_directory_is_claimed_again_but_not_from_another(tmp_path: Path):
+    path = tmp_path / "sock"
+    claim = SocketDirClaim(path)
+    claim.renew()
+    shutil.rmtree(path)
+    claim.renew()
+    with pytest.raises(InUseError):
+        SocketDirClaim(path)
+    shutil.rmtree(path)
+    usurper = SocketDirClaim(path)
+    with pytest.raises(InUseError):
+        claim.renew()
+    usurper.close()
+    claim.close()
+
+
+def test_a_lock_file_that_is_a_link_is_refused(tmp_path: Path):
+    path = tmp_path / "sock"
+    path.mkdir(mode=0o700)
+    (path / "supervisor.lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(ConfigurationError, match="cannot open"):
+        SocketDirClaim(path)
+    assert not (tmp_path / "precious").exists()
+    assert socket_claim.holder_pid(path) is None
+
+
+def test_a_socket_is_bound_closed_over_a_stale_one_and_nothing_else(tmp_path: Path):
+    path = tmp_path / "worker.sock"
+    with socket_claim.bind(path):
+        assert path.stat().st_mode & 0o777 == 0o600
+        before = socket_claim.identity(path)
+    with socket_claim.bind(path) as listener:
+        assert socket_claim.identity(path) is not None
+        assert listener.getblocking() is False
+    assert before is not None
+    path.unlink()
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigurationError, match="not a socket of ours"):
+        socket_claim.bind(path)
+    with pytest.raises(ConfigurationError, match="cannot serve"):
+        socket_claim.bind(tmp_path / ("x" * 120))
+    assert socket_claim.identity(tmp_path / "missing") is None
+
+
+@pytest.mark.parametrize("what", ["delete", "replace", "rmdir"])
+async def test_a_watch_tells_of_changes(tmp_path: Path, what: str):
+    path = tmp_path / "sock"
+    path.mkdir()
+    (path / "a").touch()
+    watch = FolderWatch(path)
+    try:
+        with anyio.move_on_after(0.05) as nothing:
+            await watch.changed()
+        assert nothing.cancelled_caught
+        match what:
+            case "delete":
+                (path / "a").unlink()
+            case "replace":
+                (path / "b").touch()
+                (path / "b").rename(path / "a")
+            case _:
+                shutil.rmtree(path)
+        with anyio.fail_after(10):
+            await watch.changed()
+    finally:
+        watch.close()
+        watch.close()
+    with pytest.raises(OSError, match="missing"):
+        FolderWatch(tmp_path / "missing")

@@ -1,0 +1,28 @@
+"""Supervisors and commands of a user try the same directories in the same order."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from supervisor.edges.machine.folders import user_dirs
+
+SYSTEM = Path(f"/run/user/{os.geteuid()}")
+
+
+def test_the_variable_comes_first_and_the_systems_own_is_known_without_it():
+    assert user_dirs.runtime_dirs({"XDG_RUNTIME_DIR": "/r"}) == (Path("/r"), SYSTEM)
+    assert user_dirs.runtime_dirs({"XDG_RUNTIME_DIR": str(SYSTEM)}) == (SYSTEM,)
+    assert user_dirs.runtime_dirs({"XDG_RUNTIME_DIR": "relative"}) == (SYSTEM,)
+    assert user_dirs.runtime_dir({}) is None
+
+
+def test_own_folders_have_the_users_number():
+    assert user_dirs.own_dirs()[0] == Path(f"/tmp/holdfast-{os.geteuid()}")
+    assert len(set(user_dirs.own_dirs())) == len(user_dirs.SHARED_TEMPS)
+
+
+def test_a_chosen_temporary_directory_comes_first_and_each_once():
+    assert user_dirs.temp_dirs({"TMPDIR": "/t", "XDG_RUNTIME_DIR": "/r"})[:2] == (Path("/t"), Path("/tmp"))
+    assert user_dirs.temp_dirs({"TMPDIR": "/tmp"}).count(Path("/tmp")) == 1
+    assert user_dirs.temp_dirs({"TMPDIR": "relative"})[0] == Path("/tmp")

@@ -1,0 +1,143 @@
+"""Does recording never wait, never crash, and lose nothing that memory can hold?"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from supervisor.core.facts import JobState
+from supervisor.edges.machine.journal import journal_writer
+from supervisor.edges.machine.journal.journal import MEMORY_EVENTS_PER_JOB_MAX, Journal
+from supervisor.edges.machine.journal.journal_reader import open_reader
+from tests.edges.machine.journal.journal_samples import Alarms, event, report, sequences, started, unexpected
+
+
+def test_nothing_is_opened_before_start_and_nothing_is_lost(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, on_alarm=unexpected)
+    journal.save(report())
+    journal.record(event(1))
+    assert list(tmp_path.iterdir()) == []
+    assert sequences(journal) == [1]
+    journal.start()
+    assert journal.flush(10)
+    assert journal.close()
+    with open_reader(tmp_path) as reader:
+        assert sequences(reader) == [1]
+
+
+def test_uncommitted_events_are_readable_at_once_and_in_order(tmp_path: Path) -> None:
+    with started(tmp_path) as journal:
+        journal.save(report())
+        for sequence in range(1, 3_001):
+            journal.record(event(sequence))
+            if sequence % 500 == 0:
+                assert sequences(journal, after=sequence - 2) == [sequence - 1, sequence]
+        assert journal.flush(10)
+        assert sequences(journal) == list(range(1, 3_001))  # more than memory holds: disk and memory joined
+    assert MEMORY_EVENTS_PER_JOB_MAX < 3_000
+
+
+def test_recording_never_waits_for_the_disk(tmp_path: Path) -> None:
+    with started(tmp_path) as journal:
+        journal.save(report())
+        assert journal.flush(10)
+        with contextlib.closing(sqlite3.connect(tmp_path / "journal.db", isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            began = time.monotonic()
+            for sequence in range(1, 1_001):
+                journal.record(event(sequence))
+            assert time.monotonic() - began < 1.0  # the busy timeout alone is 5 s
+            assert sequences(journal)[-1] == 1_000
+            other.execute("ROLLBACK")
+        assert journal.flush(10)
+
+
+def test_damage_on_the_way_keeps_what_memory_has(tmp_path: Path) -> None:
+    alarms = Alarms()
+    with started(tmp_path, alarms) as journal:
+        journal.save(report())
+        journal.record(event(1))
+        assert journal.flush(10)
+        path = tmp_path / "journal.db"
+        path.unlink()  # another supervisor has set it aside, or somebody removed it
+        path.write_bytes(b"this is no database" * 100)
+        journal.record(event(2))
+        assert journal.flush(10)
+        assert sequences(journal) == [1, 2]
+    with open_reader(tmp_path) as reader:
+        assert sequences(reader) == [1, 2]
+        assert reader.job("train") == report()
+
+
+def test_a_full_disk_costs_one_alarm_and_heals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit on the file's pages gives SQLITE_FULL, as a full disk does."""
+    monkeypatch.setattr("supervisor.edges.machine.journal.journal.RETRY_S", 0.05)
+    full = threading.Event()
+    full.set()
+    opened = journal_writer.open_for_writing
+
+    def open_small(path: Path) -> sqlite3.Connection:
+        connection = opened(path)
+        if full.is_set():
+            connection.execute("PRAGMA max_page_count = 8").fetchall()
+        return connection
+
+    monkeypatch.setattr(journal_writer, "open_for_writing", open_small)
+    alarms = Alarms()
+    with started(tmp_path, alarms) as journal:
+        journal.save(report())
+        for sequence in range(1, 1_001):
+            journal.record(event(sequence, reason="x" * 100))
+        alarms.wait(lambda heard: len(heard) == 1)
+        assert "full" in alarms[0]
+        assert not journal.flush(0.3)
+        assert len(alarms) == 1
+        assert sequences(journal) == list(range(1, 1_001))
+        full.clear()
+        alarms.wait(lambda heard: len(heard) == 2)
+        assert journal.flush(10)
+        assert "0 events were lost" in alarms[1]
+    with open_reader(tmp_path) as reader:
+        assert sequences(reader) == list(range(1, 1_001))
+
+
+def test_a_read_only_place_costs_one_alarm(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    alarms = Alarms()
+    journal = Journal(blocked / "state", on_alarm=alarms)
+    journal.start()
+    journal.save(report())
+    journal.record(event(1))
+    alarms.wait(lambda heard: len(heard) == 1)
+    assert journal.job("train") == report()
+    assert sequences(journal) == [1]
+    assert not journal.close()
+
+
+def test_memory_is_bounded_when_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("supervisor.edges.machine.journal.journal.PENDING_EVENTS_MAX", 50)
+    journal = Journal(tmp_path, on_alarm=unexpected)
+    journal.save(report())
+    for sequence in range(1, 201):
+        journal.record(event(sequence))
+    assert journal.close(10)
+    with open_reader(tmp_path) as reader:
+        assert sequences(reader) == list(range(151, 201))
+
+
+def test_events_before_the_first_save_belong_to_it(tmp_path: Path) -> None:
+    with started(tmp_path) as journal:
+        for round_number in (1, 2):  # the second time under the same id
+            journal.record(event(1, reason=f"round {round_number}"))
+            assert [each.reason for each in journal.events("train", limit=10)] == [f"round {round_number}"]
+            journal.save(report(submitted_at_ns=round_number, state=JobState.SUCCEEDED))
+            journal.record(event(2))
+    with open_reader(tmp_path) as reader:
+        assert [each.submitted_at_ns for each in reader.jobs()] == [2, 1]
+        assert [each.reason for each in reader.events("train")] == ["round 2", "because"]

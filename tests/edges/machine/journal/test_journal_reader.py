@@ -1,0 +1,55 @@
+"""Can a finished job be asked about without a supervisor?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from supervisor.core.facts import JobState
+from supervisor.edges.machine.journal import journal_reader
+from supervisor.edges.machine.journal.journal_reader import open_reader
+from supervisor.errors import ConfigurationError
+from tests.edges.machine.journal.journal_samples import event, report, sequences, started
+
+
+def test_a_finished_job_can_be_read_without_a_supervisor(tmp_path: Path) -> None:
+    ended = report(state=JobState.SUCCEEDED)
+    with started(tmp_path) as journal:
+        journal.save(report())
+        for sequence in range(1, 4):
+            journal.record(event(sequence))
+        journal.save(ended)
+    with open_reader(tmp_path) as reader:
+        assert reader.jobs() == [ended]
+        assert reader.job("train") == ended
+        assert reader.job("other") is None
+        assert reader.events("train") == [event(1), event(2), event(3)]
+        assert sequences(reader, after=2) == [3]
+        assert reader.last_sequence("train") == 3
+    assert (tmp_path / "journal.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_empty_state_directory_reads_as_empty(tmp_path: Path) -> None:
+    with open_reader(tmp_path / "absent") as reader:
+        assert reader.jobs() == []
+        assert reader.events("train") == []
+
+
+def test_text_that_is_not_unicode_is_stored(tmp_path: Path) -> None:
+    with started(tmp_path) as journal:
+        journal.save(report())
+        journal.record(event(1, reason="bad \udcff byte"))
+    with open_reader(tmp_path) as reader:
+        assert reader.events("train")[0].reason == "bad \\udcff byte"
+
+
+def test_state_of_other_versions_reads_with_defaults() -> None:
+    text = journal_reader.report_to_json(report())
+    assert journal_reader.report_from_json(text.replace('"cycle":2', '"cycle":2,"later":1')) == report()
+
+
+def test_a_broken_journal_is_a_clear_error_for_readers(tmp_path: Path) -> None:
+    (tmp_path / "journal.db").write_bytes(b"this is no database" * 100)
+    with pytest.raises(ConfigurationError, match=r"cannot read journal .*; the next supervisor sets it aside"):
+        open_reader(tmp_path)

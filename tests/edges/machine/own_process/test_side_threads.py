@@ -1,0 +1,73 @@
+"""A call that does not come back is abandoned, holds up nobody else, and what it made after all is discarded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import anyio
+import pytest
+
+from supervisor.edges.machine.own_process.side_threads import SideThreads, StuckError
+
+
+async def test_a_result_and_an_error_come_back() -> None:
+    threads = SideThreads(stuck_max=1)
+    assert await threads.call(lambda: 7, timeout_s=10, discard=print) == 7
+    with pytest.raises(FileNotFoundError):
+        await threads.call(lambda: open("/nonexistent"), timeout_s=10, discard=print)  # noqa: SIM115
+    assert threads.stuck == 0
+
+
+async def test_what_comes_too_late_is_discarded_and_more_than_so_many_are_refused() -> None:
+    threads = SideThreads(stuck_max=1)
+    go_on, discarded = threading.Event(), threading.Event()
+
+    def late() -> str:
+        assert go_on.wait(20)
+        return "late"
+
+    def discard(result: str) -> None:
+        assert result == "late"
+        discarded.set()
+
+    with pytest.raises(StuckError, match=r"has not ended within 0\.05 s"):
+        await threads.call(late, timeout_s=0.05, discard=discard)
+    with pytest.raises(StuckError, match="1 earlier calls are stuck"):
+        await threads.call(late, timeout_s=10, discard=discard)
+    go_on.set()
+    assert await anyio.to_thread.run_sync(discarded.wait, 10)
+    assert await threads.call(lambda: 8, timeout_s=10, discard=print) == 8
+
+
+async def test_one_that_is_cancelled_is_abandoned_too() -> None:
+    threads = SideThreads(stuck_max=1)
+    go_on = threading.Event()
+    with anyio.move_on_after(0.05):
+        await threads.call(lambda: go_on.wait(20), timeout_s=20, discard=print)
+    assert threads.stuck == 1
+    go_on.set()
+
+
+STUCK = """
+import anyio, threading
+from supervisor.edges.machine.own_process.side_threads import SideThreads
+async def main():
+    await SideThreads(stuck_max=1).call(threading.Event().wait, timeout_s=0.05, discard=print)
+anyio.run(main)
+"""
+
+
+def test_a_stuck_call_does_not_hold_up_the_end_of_the_process() -> None:
+    done = subprocess.run([sys.executable, "-c", STUCK], timeout=20, capture_output=True, check=False)
+    assert b"StuckError" in done.stderr
+
+
+async def test_without_a_thread_it_is_an_error_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(OSError, match="ulimit -u"):
+        await SideThreads(stuck_max=1).call(lambda: 7, timeout_s=10, discard=print)

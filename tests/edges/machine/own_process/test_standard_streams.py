@@ -1,0 +1,80 @@
+"""Closed, full, stuck and broken streams: nothing blocks for long, nothing is raised, and nothing is written astray."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from supervisor.edges.machine.own_process import standard_streams
+
+START = "from supervisor.edges.machine.own_process import standard_streams as s; s.open_missing(); "
+
+
+def run(code: str, *, closed: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, START + code],
+        env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, timeout=20, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_what_is_closed_goes_to_nowhere_and_no_file_takes_its_number(closed: str, tmp_path: Path):
+    told = tmp_path / "told"
+    code = (
+        f"import os, sys; f = open({str(told)!r}, 'w'); "
+        "f.write(f'{f.fileno() > 2} {sys.stdout.fileno()} {sys.stderr.fileno()} {sys.stdin.fileno()}'); "
+        "print('out', flush=True); s.say('err'); os.system('echo child')"
+    )
+    done = run(code, closed=closed)
+    assert done.returncode == 0, done
+    assert told.read_text() == "True 1 2 0"
+    assert done.stdout == ("" if ">&-" in closed.replace("2>&-", "") else "out\nchild\n")
+    assert done.stderr == ("" if "2>&-" in closed else "err\n")
+
+
+def test_a_full_pipe_costs_half_a_second_and_the_line():
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb") as unread, os.fdopen(writer, "w") as stream:
+        os.set_blocking(writer, False)
+        while True:
+            try:
+                os.write(writer, b"x" * 4096)
+            except BlockingIOError:
+                break
+        os.set_blocking(writer, True)
+        began_s = time.monotonic()
+        assert not standard_streams.write(stream, "lost\n", wait_s=0.2)
+        assert 0.1 < time.monotonic() - began_s < 5
+        while unread.read1(65536) and standard_streams.write(stream, "", wait_s=0) and not _ready(writer):
+            pass
+        assert standard_streams.write(stream, "told\n" * 2000, wait_s=0.2)
+
+
+def _ready(descriptor: int) -> bool:
+    return standard_streams._is_ready(descriptor, 0)  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_full_disk_a_reader_that_has_gone_and_a_closed_stream_are_not_errors():
+    with open("/dev/full", "w") as full:
+        assert not standard_streams.write(full, "x\n")
+    assert not standard_streams.write(full, "x\n")
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stream:
+        assert not standard_streams.write(stream, "x\n")
+    memory = io.StringIO()
+    assert standard_streams.write(memory, "x\n")
+    assert memory.getvalue() == "x\n"
+
+
+def test_a_stdout_that_takes_nothing_is_told_and_does_not_spoil_the_end():
+    done = run("print('x' * 9); w = s.stdout_is_broken(); s.say(w); raise SystemExit(3)", closed="> /dev/full")
+    assert (done.returncode, done.stderr) == (3, "No space left on device\n")
+    done = run("print('x'); s.say('-' + s.stdout_is_broken())")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "x\n", "-\n")

@@ -1,0 +1,119 @@
+"""Claims between real processes: the kernel decides who holds one, and until when."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.edges.machine.processes import job_claims
+from supervisor.edges.machine.processes.job_claims import JobClaims
+from supervisor.errors import AlreadyExistsError
+
+HOLDER = """
+import subprocess, sys
+from pathlib import Path
+from supervisor.edges.machine.processes.job_claims import JobClaims
+claims = JobClaims([Path(sys.argv[1])])
+claims.take("job")
+child = subprocess.Popen(["sleep", "60"], pass_fds=claims.descriptors("job"), stdout=subprocess.DEVNULL)
+print(child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "claims"
+
+
+def test_an_id_is_claimed_once_until_it_is_released(tmp_path: Path) -> None:
+    mine, other = JobClaims([place(tmp_path)]), JobClaims([place(tmp_path)])
+    since_ns = mine.take("job")
+    assert (mine.take("job"), mine.since_ns("job")) == (since_ns, since_ns)
+    assert other.take("another") >= since_ns
+    with pytest.raises(AlreadyExistsError, match=f"live since .*, under the supervisor with pid {os.getpid()}; choose"):
+        other.take("job")
+    mine.release("job")
+    assert mine.since_ns("job") is None
+    assert other.take("job") >= since_ns
+    other.close()
+    assert list(place(tmp_path).iterdir()) == []
+
+
+def test_a_claim_holds_until_the_last_process_of_the_job_is_gone(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDER, str(place(tmp_path))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        child = int(supervisor.stdout.readline())
+        claims = JobClaims([place(tmp_path)])
+        descriptor = os.pidfd_open(child)
+        try:
+            with pytest.raises(AlreadyExistsError, match=f"under the supervisor with pid {supervisor.pid}"):
+                claims.take("job")
+            supervisor.kill()
+            supervisor.wait(20)
+            with pytest.raises(AlreadyExistsError, match=f"pid {supervisor.pid}\\) is gone, and they end within"):
+                claims.take("job")
+        finally:
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            os.close(descriptor)
+    end_s = job_claims.Clock().now_s() + 10
+    while job_claims.is_held("job", place(tmp_path)):
+        assert job_claims.Clock().now_s() < end_s
+    claims.take("job")
+    claims.close()
+
+
+def test_asking_takes_nothing(tmp_path: Path) -> None:
+    claims = JobClaims([place(tmp_path)])
+    assert not job_claims.is_held("job", place(tmp_path))
+    claims.take("job")
+    assert job_claims.is_held("job", place(tmp_path))
+    holder = job_claims.holder("job", [place(tmp_path)])
+    assert holder is not None
+    assert (holder.pid, holder.since_ns) == (os.getpid(), claims.since_ns("job"))
+    claims.close()
+    assert job_claims.holder("job", [place(tmp_path)]) is None
+
+
+def test_a_folder_of_somebody_else_is_passed_over_and_a_claim_in_any_place_counts(tmp_path: Path) -> None:
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir(mode=0o700)
+    open_to_all.chmod(0o777)
+    places = [open_to_all, place(tmp_path)]
+    first = JobClaims(places)
+    first.take("job")
+    assert job_claims.is_held("job", place(tmp_path))
+    open_to_all.chmod(0o700)
+    with pytest.raises(AlreadyExistsError):
+        JobClaims(places).take("job")
+    first.close()
+
+
+def test_where_no_claim_can_be_written_the_job_goes_on_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    claims = JobClaims([tmp_path / "file"])
+    assert claims.take("job") > 0
+    assert claims.descriptors("job") == ()
+    assert "cannot claim the id of job job, so a second job may take it" in caplog.text
+    claims.close()
+
+
+def test_what_killed_supervisors_left_is_swept(tmp_path: Path) -> None:
+    place(tmp_path).mkdir(mode=0o700)
+    (place(tmp_path) / "dead.claim").touch()
+    claims = JobClaims([place(tmp_path)])
+    claims.take("job")
+    assert [path.name for path in place(tmp_path).iterdir()] == ["job.claim"]
+    claims.close()
+
+
+def test_claims_lie_where_every_shell_of_a_user_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", "/elsewhere")
+    monkeypatch.delenv("HOLDFAST_CLAIM_DIR", raising=False)
+    assert job_claims.claim_folders()[0] == Path(f"/tmp/holdfast-{os.geteuid()}/claims")
+    assert job_claims.claim_folders({"HOLDFAST_CLAIM_DIR": "/shared"}) == (Path("/shared"),)

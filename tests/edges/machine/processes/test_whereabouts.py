@@ -1,0 +1,59 @@
+"""What a real process does is told in plain words: stopped, waiting in a call, gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.edges.machine.processes.whereabouts import whereabouts
+from tests.edges.workers.worker_side import until
+
+
+@pytest.fixture
+def reader() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    yield process
+    process.kill()
+    process.communicate(timeout=10)
+
+
+def _start(*command: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+async def test_one_that_waits_says_in_which_call_and_of_what(reader: subprocess.Popen[bytes]) -> None:
+    await until(lambda: "state S" in whereabouts(reader.pid) and "read" in whereabouts(reader.pid))
+    assert whereabouts(reader.pid).startswith("waits in the kernel (state S) in read of pipe:[")
+
+
+async def test_one_that_was_stopped_or_has_ended_says_so(reader: subprocess.Popen[bytes]) -> None:
+    reader.send_signal(signal.SIGSTOP)
+    await until(lambda: whereabouts(reader.pid) == "is stopped (state T)")
+    reader.send_signal(signal.SIGKILL)
+    await until(lambda: whereabouts(reader.pid) == "has ended")
+    reader.wait(10)
+    assert whereabouts(reader.pid) == "has ended"
+
+
+def test_one_that_runs_says_so() -> None:
+    assert whereabouts(os.getpid()) == "runs"
+
+
+async def test_a_file_is_named_without_being_looked_up(tmp_path: Path) -> None:
+    """A lock that another holds: the file is gone by then, and is named all the same."""
+    path = tmp_path / "lock"
+    script = "exec 3>$0; flock 3; echo; cat"
+    with _start("sh", "-c", script, str(path)) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with _start("flock", str(path), "true") as waiter:
+            await until(lambda: "flock" in whereabouts(waiter.pid))
+            path.unlink()
+            assert f"in flock of {path} (deleted)" in whereabouts(waiter.pid)
+            waiter.kill()
+        holder.kill()

@@ -1,0 +1,147 @@
+"""Ranks that others start: met by their hello, watched by pidfds, signalled and never ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+from holdfast_wire import spawner_link as link
+
+from supervisor.config.job_spec import JobSpec
+from supervisor.edges.machine.clock import Clock
+from supervisor.edges.workers.adopted.adopted_ranks import AdoptedRanks
+from supervisor.edges.workers.adopted.adopted_record import AdoptedRecord
+from supervisor.ports import Spawner
+from tests.edges.workers.worker_side import until
+
+JOB = JobSpec(job_id="adopted", command=("train.py",), local_world_size=2)
+
+
+class Meeting:
+    """The worker socket: remembers whom to tell of a rank that comes."""
+
+    met: Callable[[int, int], None]
+
+    def adopt(self, job_id: str, cycle: int, met: Callable[[int, int], None]) -> None:
+        assert (job_id, cycle) == (JOB.job_id, 0)
+        self.met = met
+
+
+class World:
+    """One kept job: what was said, and whether anybody is here."""
+
+    def __init__(self, folder: Path, *, idle_s: float = 60.0) -> None:
+        self.meeting = Meeting()
+        self.told: list[link.FromSpawner] = []
+        self.opened = anyio.Event()
+        self.idle = anyio.Event()
+        self.spawners = AdoptedRanks(
+            workers=self.meeting, clock=Clock(), record=AdoptedRecord(folder),
+            on_open=self.opened.set, on_idle=self.idle.set, idle_s=idle_s,
+        )  # fmt: skip
+        self.spawner: Spawner | None = None
+
+    async def keep(self) -> None:
+        await self.spawners.keep(JOB, {}, on_started=self._started, on_message=self.told.append)
+
+    def _started(self, spawner: Spawner) -> None:
+        self.spawner = spawner
+
+    def send(self, message: link.ToSpawner) -> None:
+        assert self.spawner is not None
+        self.spawner.send(message)
+
+    def of(self, kind: type[link.FromSpawner]) -> list[link.FromSpawner]:
+        return [message for message in self.told if isinstance(message, kind)]
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+        yield process
+        process.kill()
+
+
+async def test_a_rank_is_met_signalled_and_its_end_is_told(tmp_path: Path, process: subprocess.Popen[bytes]):
+    world = World(tmp_path)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(world.keep)
+        await until(lambda: len(world.of(link.Ready)) == 1)
+        world.send(link.PrepareStore(0, "127.0.0.1"))
+        world.send(link.Spawn(0, ()))
+        await world.opened.wait()
+        world.meeting.met(1, process.pid)
+        world.meeting.met(1, process.pid)  # It speaks twice.
+        assert [(each.local_rank, each.pid) for each in world.told if isinstance(each, link.Spawned)] == [
+            (1, process.pid)
+        ]
+        world.send(link.KillTree(0))
+        assert world.of(link.Emptied) == [link.Emptied(0, 0, ())]
+        assert process.poll() is None  # Not ours to end.
+        process.send_signal(signal.SIGSTOP)
+        world.send(link.Signal(0, signal.SIGTERM, local_ranks=(1,), resume=True))
+        await until(lambda: len(world.of(link.Exited)) == 1)
+        assert process.wait(10) == -signal.SIGTERM
+        world.send(link.End())
+
+
+async def test_where_no_rank_comes_or_is_left_that_is_told(tmp_path: Path, process: subprocess.Popen[bytes]):
+    world = World(tmp_path, idle_s=0.05)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(world.keep)
+        await until(lambda: world.spawner is not None)
+        world.send(link.Spawn(0, ()))
+        world.meeting.met(0, process.pid)
+        with anyio.move_on_after(0.2):
+            await world.idle.wait()
+        assert not world.idle.is_set()
+        process.kill()
+        process.wait(10)
+        with anyio.fail_after(10):
+            await world.idle.wait()
+        world.send(link.End())
+
+
+async def test_a_rank_that_has_ended_before_it_is_met_is_nobody(tmp_path: Path, process: subprocess.Popen[bytes]):
+    world = World(tmp_path)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(world.keep)
+        await until(lambda: world.spawner is not None)
+        world.send(link.Spawn(0, ()))
+        process.kill()
+        process.wait(10)
+        world.meeting.met(0, process.pid)
+        assert world.of(link.Spawned) == []
+        world.send(link.End())
+
+
+async def test_who_has_ended_while_nobody_watched_is_lost_to_the_successor(
+    tmp_path: Path, process: subprocess.Popen[bytes]
+):
+    async with anyio.create_task_group() as tasks:
+        first = World(tmp_path)
+        tasks.start_soon(first.keep)
+        await until(lambda: first.spawner is not None)
+        first.send(link.Spawn(0, ()))
+        first.meeting.met(1, process.pid)
+        first.meeting.met(0, os.getpid())
+        tasks.cancel_scope.cancel()  # It dies.
+    process.kill()
+    process.wait(10)
+    async with anyio.create_task_group() as tasks:
+        world = World(tmp_path)
+        tasks.start_soon(world.keep)
+        await until(lambda: world.spawner is not None)
+        world.send(link.Spawn(0, ()))
+        told = [each for each in world.told if isinstance(each, link.Spawned | link.Exited)]
+        assert [(type(each), each.local_rank, each.pid) for each in told] == [
+            (link.Spawned, 1, process.pid),
+            (link.Exited, 1, process.pid),
+        ]
+        world.send(link.End())

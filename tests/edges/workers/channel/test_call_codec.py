@@ -1,0 +1,133 @@
+"""Frames of a wrapped call: every word there and back, every order as a rank reads it, and bounds on both."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from holdfast_wire.framing import HEADER_BYTES, SUPERVISOR_FRAME_BYTES_MAX
+from holdfast_wire.v1 import worker_pb2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.core.calls import words
+from supervisor.edges.workers.channel import call_codec
+from supervisor.edges.workers.channel import worker_codec as codec
+
+
+def decoded(frame: worker_pb2.WorkerFrame) -> object:
+    return codec.decode(frame.SerializeToString())
+
+
+SETTINGS = worker_pb2.CallSettings(
+    last_call_wait_s=1.0,
+    soft_timeout_s=60.0,
+    hard_timeout_s=90.0,
+    termination_grace_s=5.0,
+    barrier_timeout_s=120.0,
+    heartbeat_timeout_s=30.0,
+)
+
+
+def entering(**changed: float) -> worker_pb2.WorkerFrame:
+    frame = worker_pb2.WorkerFrame()
+    frame.call_enter.CopyFrom(worker_pb2.CallEnter(call=1, initial_rank=2, initial_world_size=4, settings=SETTINGS))
+    for name, value in changed.items():
+        setattr(frame.call_enter.settings, name, value)
+    return frame
+
+
+def test_every_word_of_a_rank_means_what_it_says() -> None:
+    wire = worker_pb2
+    enter = entering()
+    enter.call_enter.stage = wire.CallEnter.UNWINDING
+    enter.call_enter.iteration, enter.call_enter.rank, enter.call_enter.world_size = 5, 1, 3
+    assert decoded(enter) == words.CallEnter(1, 2, 4, words.CallSettings(), words.Stage.UNWINDING, 5, 1, 3, False)
+    began = wire.IterationBegan(call=1, iteration=2, rank=3, world_size=8, active_world_size=4)
+    assert decoded(wire.WorkerFrame(iteration_began=began)) == words.IterationBegan(1, 2, 3, 8, None, 4)
+    began.active_rank = 0
+    assert decoded(wire.WorkerFrame(iteration_began=began)) == words.IterationBegan(1, 2, 3, 8, 0, 4)
+    fault = wire.RankFault(call=1, iteration=2, rank=3, interruption=wire.BASE_EXCEPTION, reason="r" * 9999)
+    told = decoded(wire.WorkerFrame(rank_fault=fault))
+    cut = "r" * call_codec.REASON_CHARACTERS_MAX
+    assert told == words.RankFault(1, 2, 3, words.Interruption.BASE_EXCEPTION, cut)
+    reported = wire.WorkerFrame(faults_reported=wire.FaultsReported(call=1, iteration=2))
+    assert decoded(reported) == words.FaultsReported(1, 2)
+    arrival = wire.BarrierArrive(call=1, iteration=2, barrier=wire.BarrierArrive.ITERATION, rank=3, active=True)
+    assert decoded(wire.WorkerFrame(barrier_arrive=arrival)) == words.BarrierArrive(
+        1, 2, words.Barrier.ITERATION, 3, True
+    )
+    leave = wire.CallLeave(call=1, iteration=2, why=wire.CallLeave.DISCARDED, reason="out")
+    assert decoded(wire.WorkerFrame(call_leave=leave)) == words.CallLeave(1, 2, words.Leaving.DISCARDED, "out")
+    value = wire.ExchangeValue(call=1, iteration=2, name="tree/1", rank=3, value="{}")
+    assert decoded(wire.WorkerFrame(exchange_value=value)) == words.ExchangeValue(1, 2, "tree/1", 3, "{}")
+
+
+@pytest.mark.parametrize("kind", [words.Stage, words.Interruption, words.Barrier, words.Leaving])
+def test_the_numbers_are_those_of_the_wire(kind: type[words.Stage]) -> None:
+    wire = {
+        "Stage": worker_pb2.CallEnter.Stage,
+        "Interruption": worker_pb2.Interruption,
+        "Barrier": worker_pb2.BarrierArrive.Barrier,
+        "Leaving": worker_pb2.CallLeave.Why,
+    }[kind.__name__]
+    assert dict(wire.items()) == {each.name: each.value for each in kind}
+
+
+@given(
+    name=st.sampled_from(["soft_timeout_s", "hard_timeout_s", "barrier_timeout_s", "heartbeat_timeout_s"]),
+    timeout_s=st.floats() | st.sampled_from([0.0, -1.0, math.inf, math.nan]),
+)
+def test_a_timeout_that_is_no_time_is_refused(name: str, timeout_s: float) -> None:
+    if math.isfinite(timeout_s) and timeout_s > 0:
+        assert isinstance(decoded(entering(**{name: timeout_s})), words.CallEnter)
+    else:
+        with pytest.raises(codec.WorkerProtocolError):
+            decoded(entering(**{name: timeout_s}))
+
+
+def test_what_is_out_of_bounds_is_refused() -> None:
+    wire = worker_pb2
+    for frame in (
+        wire.WorkerFrame(faults_reported=wire.FaultsReported(call=0)),
+        wire.WorkerFrame(faults_reported=wire.FaultsReported(call=1, iteration=2**32 - 1)),
+        wire.WorkerFrame(exchange_value=wire.ExchangeValue(call=1, name="n" * 300)),
+        wire.WorkerFrame(exchange_value=wire.ExchangeValue(call=1, value="v" * 9000)),
+        wire.WorkerFrame.FromString(b"\x92\x01\x04\x08\x01\x20\x63"),  # interruption 99
+    ):
+        with pytest.raises(codec.WorkerProtocolError):
+            decoded(frame)
+
+
+def parsed(frame: bytes) -> worker_pb2.SupervisorFrame:
+    return worker_pb2.SupervisorFrame.FromString(frame[HEADER_BYTES:])
+
+
+def test_every_order_reaches_the_rank_as_it_was_given() -> None:
+    begin = words.BeginIteration(1, 3, 8, (2, 5), anew=True)
+    exchanged = words.Exchanged(1, 3, "tree/1", ((0, "x"), (4, "y")))
+    entered = parsed(call_codec.encode_order(words.Entered(1, 3, (begin,), (exchanged,)))).entered
+    assert (entered.call, entered.iteration) == (1, 3)
+    assert (entered.history[0].world_size, list(entered.history[0].terminated_ranks)) == (8, [2, 5])
+    assert entered.history[0].anew
+    assert not parsed(call_codec.encode_order(words.BeginIteration(1, 3, 8))).begin_iteration.anew
+    assert parsed(call_codec.encode_order(words.CallUnderway(1))).call_underway.call == 1
+    assert dict(entered.exchanges[0].values) == {0: "x", 4: "y"}
+    assert parsed(call_codec.encode_order(words.Interrupt(1, 2))).interrupt.iteration == 2
+    record = words.FaultRecord(3, words.Interruption.SOFT_TIMEOUT, "slow")
+    restart = parsed(call_codec.encode_order(words.Restart(1, 2, (record,)))).restart
+    assert (restart.records[0].rank, restart.records[0].interruption) == (3, worker_pb2.SOFT_TIMEOUT)
+    assert parsed(call_codec.encode_order(begin)).begin_iteration.iteration == 3
+    assert parsed(call_codec.encode_order(words.CallCompleted(1, 2))).call_completed.iteration == 2
+    assert parsed(call_codec.encode_order(words.Committed(1, 2))).committed.iteration == 2
+    assert parsed(call_codec.encode_order(exchanged)).exchanged.name == "tree/1"
+    assert parsed(call_codec.encode_order(words.CallRefused(1, "no"))).call_refused.reason == "no"
+
+
+def test_an_order_that_no_frame_holds_is_a_refusal_with_the_sizes() -> None:
+    values = tuple((rank, "v" * 8000) for rank in range(140))
+    frame = call_codec.encode_order(words.Exchanged(1, 0, "tree/1", values))
+    assert len(frame) < SUPERVISOR_FRAME_BYTES_MAX
+    refused = parsed(frame).call_refused
+    assert refused.call == 1
+    assert "and a frame holds 1048576" in refused.reason

@@ -1,0 +1,46 @@
+"""Does a spawner's process start with what it must have, and is a bad one refused with a sentence?"""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from holdfast_wire.spawner_settings import SpawnerCommand
+
+from supervisor.config import JobSpec
+from supervisor.edges.workers.spawner.spawner_process import JOB_VARIABLE, start_process
+from supervisor.errors import InvalidRequestError
+
+
+def test_it_gets_the_job_s_environment_folder_and_one_end_of_the_link(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    program = (
+        "import os, socket; link = socket.socket(fileno=int(os.environ['LINK'])); link.sendall(link.recv(5)); "
+        f"open({str(told)!r}, 'w').write(' '.join((os.environ['A'], os.environ[{JOB_VARIABLE!r}], os.getcwd())))"
+    )
+    started = start_process(
+        JobSpec("j1", ("x",), cwd=str(tmp_path)),
+        env={"A": "b", "PATH": os.environ["PATH"]},
+        private=True,
+        make_command=lambda _settings, env, fd: SpawnerCommand(
+            (sys.executable, "-c", program), {**env, "LINK": str(fd)}
+        ),
+    )
+    try:
+        started.socket.setblocking(True)
+        started.socket.sendall(b"hello")
+        assert started.socket.recv(5) == b"hello"
+        assert os.getsid(started.process.pid) == started.process.pid
+        assert started.process.wait(10) == 0
+        assert told.read_text() == f"b j1 {tmp_path}"
+    finally:
+        started.socket.close()
+        started.process.kill()
+        started.process.wait()
+
+
+def test_what_can_t_be_executed_is_refused_and_leaks_nothing(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(InvalidRequestError, match=r"cannot start the spawner of job j2: .*/nonexistent"):
+        start_process(JobSpec("j2", ("x",), python="/nonexistent", cwd=str(tmp_path)), env={}, private=True)
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,254 @@
+"""Real spawners: a successor takes over with a new cycle, ends with the job, and is never relied on before that."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import msgspec
+import pytest
+from holdfast_wire import spawner_link as link
+from holdfast_wire.spawner_settings import SpawnerSettings
+
+from supervisor.config import JobSpec
+from supervisor.core.facts import RestartRules
+from supervisor.edges.machine.processes import process_table
+from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
+from supervisor.ports import Spawner
+
+LIMIT_S = 60
+_T = TypeVar("_T", bound=link.FromSpawner)
+
+TORCH = """
+import os
+LOADED_BY = os.getpid()
+
+class default_generator:
+    seed = staticmethod(lambda: 0)
+"""
+SCRIPT = """
+import os, time
+def main():
+    import torch
+    with open(os.environ["RECORD"], "a") as file:
+        print(os.environ["CYCLE"], torch.LOADED_BY != os.getpid(), file=file)
+    time.sleep(600)
+main()
+"""
+
+
+class Job:
+    """A kept spawner, what it said and how it ended."""
+
+    def __init__(self, record: Path) -> None:
+        self.record = record
+        self.spawners: list[Spawner] = []
+        self.heard: list[link.FromSpawner] = []
+        self.news = anyio.Event()
+        self.reason = ""
+
+    @property
+    def spawner(self) -> Spawner:
+        return self.spawners[0]
+
+    def take(self, message: link.FromSpawner) -> None:
+        self.heard.append(message)
+        self.news.set()
+        self.news = anyio.Event()
+
+    async def hears(self, kind: type[_T], where: Callable[[_T], bool] = lambda _: True) -> _T:
+        while True:
+            for message in self.heard:
+                if isinstance(message, kind) and where(message):
+                    return message
+            await self.news.wait()
+
+    async def start(self, cycle: int) -> int:
+        """One worker in that cycle, with a store as in life; its pid."""
+        self.spawner.send(link.PrepareStore(cycle, "127.0.0.1"))
+        await self.hears(link.StoreReady, lambda ready: ready.cycle == cycle)
+        env = {"CYCLE": str(cycle), "RECORD": str(self.record)}
+        self.spawner.send(link.Spawn(cycle, (link.WorkerPlan(0, 0, env),)))
+        return (await self.hears(link.Spawned, lambda spawned: spawned.cycle == cycle)).pid
+
+    async def empty(self, cycle: int) -> None:
+        self.spawner.send(link.KillTree(cycle))
+        await self.hears(link.Emptied, lambda emptied: emptied.cycle == cycle)
+
+    async def records(self, count: int) -> list[str]:
+        """What the workers wrote, once these are `count` lines."""
+
+        def lines() -> list[str]:
+            return self.record.read_text().splitlines() if self.record.exists() else []
+
+        await until(lambda: len(lines()) >= count)
+        return lines()
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobSpec:
+    """A job that imports `torch` late; its workers are not given time to settle."""
+    hasty = partial(SpawnerSettings, learn_after_s=0.0)
+    monkeypatch.setattr("supervisor.edges.workers.spawner.spawner_process.SpawnerSettings", hasty)
+    script = tmp_path / "job" / "late.py"
+    script.parent.mkdir()
+    script.write_text(SCRIPT)
+    library = tmp_path / "library"
+    library.mkdir()
+    (library / "torch.py").write_text(TORCH)
+    restart = RestartRules(max_restarts=3)
+    return JobSpec("followed", (str(script),), cwd=str(tmp_path), python=sys.executable, restart=restart)
+
+
+@asynccontextmanager
+async def kept(spec: JobSpec) -> AsyncGenerator[Job]:
+    folder = Path(spec.cwd)
+    job = Job(folder / "record")
+    env = {**os.environ, "PYTHONPATH": str(folder / "library")}
+
+    async def keep() -> None:
+        keeper = SpawnerKeeper(private=True, output_dir=None)
+        job.reason = await keeper.keep(spec, env, on_started=job.spawners.append, on_message=job.take)
+
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(keep)
+            await job.hears(link.Ready)
+            yield job
+    assert children() == [], "nothing is left behind"
+
+
+def children() -> list[int]:
+    """The living ones of this process."""
+    entries = [entry for entry in process_table.all_processes() if entry.parent_pid == os.getpid()]
+    return [entry.pid for entry in entries if entry.state not in "ZX"]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():  # noqa: ASYNC110 - nobody tells; `kept` sets the limit
+        await anyio.sleep(0.02)
+
+
+async def successor_of(job: Job) -> int:
+    """The pid of a successor that is ready, which only its supervisor knows: it has shown its title."""
+    first = job.spawner.pid
+
+    def found() -> list[int]:
+        return [pid for pid in children() if pid != first and title(pid).startswith(b"holdfast spawner")]
+
+    await until(found)
+    await anyio.sleep(0.1)  # Its Ready follows at once.
+    return found()[0]
+
+
+def title(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+async def test_the_next_cycle_is_started_by_the_successor_and_the_first_one_ends(spec: JobSpec) -> None:
+    async with kept(spec) as job:
+        first = job.spawner.pid
+        await job.start(0)
+        learned = await job.hears(link.Learned)
+        assert learned.modules == ("torch",)
+        successor = await successor_of(job)
+        assert job.spawner.pid == first, "it is not relied on before the next cycle"
+        await job.start(1)
+        assert job.spawner.pid == successor
+        assert len([message for message in job.heard if isinstance(message, link.Ready)]) == 2
+        assert first in children(), "the old cycle is not empty yet"
+        await job.empty(0)
+        await until(lambda: first not in children())
+        assert await job.records(2) == ["0 False", "1 True"]
+        await job.empty(1)
+        await job.start(2)
+        assert (await job.records(3))[-1] == "2 True"
+        job.spawner.send(link.End())
+    assert job.reason == "the spawner ended as it was told"
+
+
+async def test_what_is_said_to_an_old_cycle_reaches_its_own_spawner(spec: JobSpec) -> None:
+    async with kept(spec) as job:
+        pid = await job.start(0)
+        await job.records(1)
+        await successor_of(job)
+        job.spawner.send(link.PrepareStore(1, "127.0.0.1"))  # As at each announced restart: the old workers still run.
+        await job.hears(link.StoreReady, lambda ready: ready.cycle == 1)
+        job.spawner.send(link.Signal(0, signal.SIGTERM))
+        exited = await job.hears(link.Exited)
+        assert (exited.pid, exited.signal) == (pid, signal.SIGTERM)
+        await job.empty(0)
+        job.spawner.send(link.End())
+    assert job.reason == "the spawner ended as it was told"
+
+
+async def test_a_successor_that_loads_for_long_does_not_delay_the_end(spec: JobSpec) -> None:
+    async with kept(spec) as job:
+        await job.start(0)
+        await job.records(1)
+        (Path(spec.cwd) / "library" / "torch.py").write_text("import signal; signal.pause()")
+        await job.hears(link.Learned)
+        await until(lambda: len(children()) >= 2)
+        await job.start(1)  # Not ready: the first one goes on.
+        assert len([message for message in job.heard if isinstance(message, link.Ready)]) == 1
+        await job.empty(0)
+        job.spawner.send(link.End())
+    assert job.reason == "the spawner ended as it was told"
+
+
+async def test_a_successor_that_dies_or_cannot_be_used_is_no_loss(spec: JobSpec) -> None:
+    async with kept(spec) as job:
+        await job.start(0)
+        successor = await successor_of(job)
+        os.kill(successor, signal.SIGKILL)
+        await until(lambda: process_table.look_up(successor) is None)  # Reaped, so it is known.
+        first = job.spawner.pid
+        await job.start(1)
+        assert job.spawner.pid == first
+        job.spawner.send(link.End())
+    assert job.reason == "the spawner ended as it was told"
+
+
+async def test_one_that_would_execute_its_workers_is_refused_with_its_reason(spec: JobSpec) -> None:
+    async with kept(spec) as job:
+        await job.start(0)
+        await job.records(1)
+        thread = (
+            "import threading, signal\nthreading.Thread(None, signal.sigwait, 'watch', ({10},), daemon=True).start()"
+        )
+        (Path(spec.cwd) / "library" / "torch.py").write_text(thread)
+        refused = await job.hears(link.Learned, lambda learned: not learned.modules)
+        assert "nothing is loaded ahead: workers are executed: a preloaded module runs the thread" in refused.reason
+        job.spawner.send(link.End())
+    assert job.reason == "the spawner ended as it was told"
+
+
+@pytest.mark.parametrize("killed", ["first", "successor"])
+async def test_the_loss_of_either_ends_all_workers_while_both_have_some(spec: JobSpec, killed: str) -> None:
+    async with kept(spec) as job:
+        first = job.spawner.pid
+        workers = [await job.start(0)]
+        successor = await successor_of(job)
+        workers.append(await job.start(1))
+        os.kill(first if killed == "first" else successor, signal.SIGKILL)
+    assert "was killed by signal 9" in job.reason
+    for pid in workers:
+        assert process_table.look_up(pid) is None
+
+
+async def test_a_job_that_may_not_restart_has_no_successor(spec: JobSpec) -> None:
+    once = msgspec.structs.replace(spec, restart=RestartRules(max_restarts=0))
+    async with kept(once) as job:
+        await job.start(0)
+        await job.records(1)
+        await job.start(1)
+        await job.records(2)
+        job.spawner.send(link.End())
+    assert not [message for message in job.heard if isinstance(message, link.Learned)]

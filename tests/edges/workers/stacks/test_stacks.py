@@ -1,0 +1,158 @@
+"""Stacks of real processes in every state, always within the budget."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from supervisor.edges.workers.stacks.stacks import StackCollector
+from tests.edges.workers.worker_side import until
+
+SCRIPTS = {
+    "sleeping": "import time\ndef stand():\n  print(flush=True); time.sleep(600)",
+    "holding": "import ctypes\nsleep = ctypes.PyDLL(None).sleep\ndef stand():\n  print(flush=True); sleep(600)",
+    "busy": "def stand():\n  print(flush=True)\n  while True: pass",
+    "calling": "def deep(n): return deep(n - 1) if n else 0\ndef stand():\n  print(flush=True)\n  while True: deep(20)",
+}
+GENEROUS_S = 20.0  # this machine may be slow; the budget's own test is below
+Start = Callable[[str], subprocess.Popen[bytes]]
+
+
+async def nobody(rank: int, timeout_s: float) -> str | None:
+    return None
+
+
+@pytest.fixture
+def start(tmp_path: Path):
+    started: list[subprocess.Popen[bytes]] = []
+
+    def one(name: str) -> subprocess.Popen[bytes]:
+        script = tmp_path / f"{name}.py"
+        script.write_text(SCRIPTS[name] + "\nstand()\n")
+        process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE)
+        started.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process
+
+    yield one
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_a_rank_is_seen_where_it_stands(start: Start, stopped: bool):
+    processes = [start(name) for name in SCRIPTS]
+    if stopped:
+        for process in processes:
+            os.kill(process.pid, signal.SIGSTOP)
+    pids = {rank: process.pid for rank, process in enumerate(processes)}
+    evidence = await StackCollector().collect(pids, ask=nobody, budget_s=GENEROUS_S)
+    assert evidence.notes == ()
+    assert evidence.source == "py-spy"
+    assert {group.ranks for group in evidence.groups} == {(0,), (1,), (2,), (3,)}
+    for name, group in zip(SCRIPTS, sorted(evidence.groups, key=lambda group: group.ranks), strict=True):
+        lines = group.stack.splitlines()
+        assert lines[0].startswith(f"<module> ({name}.py:")
+        assert lines[1].startswith(f"stand ({name}.py:")
+    # Looking at a process leaves it as it was.
+    states = {_state(pid) for pid in pids.values()}
+    assert states <= ({"T"} if stopped else {"S", "R"})
+
+
+async def test_ranks_at_the_same_place_are_one_group(start: Start):
+    processes = [start("sleeping"), start("sleeping"), start("busy")]
+    pids = {rank: process.pid for rank, process in enumerate(processes)}
+    evidence = await StackCollector().collect(pids, ask=nobody, budget_s=GENEROUS_S)
+    assert [group.ranks for group in evidence.groups] == [(2,), (0, 1)]
+    assert evidence.summary().startswith("rank 2 stands in stand (busy.py:")
+
+
+DUMP = 'Thread 0x01 (most recent call first):\n  File "/a/x.py", line 3 in f\n'
+
+
+async def client(rank: int, timeout_s: float) -> str | None:
+    return DUMP if rank == 0 and timeout_s > 0 else None
+
+
+@pytest.mark.parametrize("why", ["missing", "denied", "gone"])
+async def test_where_py_spy_can_not_look_the_client_is_asked(tmp_path: Path, why: str):
+    py_spy = None
+    if why == "missing":
+        py_spy = tmp_path / "py-spy"
+    elif why == "denied":
+        py_spy = tmp_path / "py-spy"
+        py_spy.write_text("#!/bin/sh\necho 'Permission Denied: Try running again' >&2; exit 1\n")
+        py_spy.chmod(0o755)
+    ended = subprocess.Popen(["true"])  # noqa: ASYNC220 ends at once
+    ended.wait()
+    evidence = await StackCollector(py_spy=py_spy).collect(
+        {0: ended.pid, 5: ended.pid}, ask=client, budget_s=GENEROUS_S
+    )
+    assert [(group.ranks, group.stack) for group in evidence.groups] == [((0,), "f (x.py:3)")]
+    assert evidence.source == "faulthandler"
+    count, note = evidence.notes
+    assert count == f"stacks of 1 of 2 ranks came within {GENEROUS_S:g} s"
+    assert f"no stack of rank 5 (pid {ended.pid}): " in note
+    assert {"missing": "can't be run", "denied": "Permission Denied", "gone": "process is running"}[why] in note
+
+
+async def test_the_budget_holds_whatever_hangs(tmp_path: Path):
+    py_spy = tmp_path / "py-spy"
+    py_spy.write_text("#!/bin/sh\necho $$ >> " + str(tmp_path / "pids") + "; trap '' TERM; exec sleep 600\n")
+    py_spy.chmod(0o755)
+    asked: list[int] = []
+
+    async def hang(rank: int, timeout_s: float) -> str | None:
+        asked.append(rank)
+        await until(lambda: False, at_most_s=600)
+        return None
+
+    collector = StackCollector(py_spy=py_spy)
+    began_s = time.monotonic()
+    evidence = await collector.collect({0: os.getpid(), 1: os.getpid()}, ask=hang, budget_s=1.0)
+    assert time.monotonic() - began_s < 1.0 + 0.1
+    assert sorted(asked) == [0, 1]
+    assert evidence.groups == ()
+    assert evidence.notes[0] == "stacks of 0 of 2 ranks came within 1 s"
+    # What hung was killed, and is reaped at the next look.
+    left = [int(line) for line in (tmp_path / "pids").read_text().split()]
+    await until(lambda: {_state(pid) for pid in left} <= {"Z", ""})
+    await collector.collect({}, ask=nobody, budget_s=1.0)
+    assert {_state(pid) for pid in left} == {""}
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+async def test_a_slow_py_spy_leaves_the_rank_the_time_to_answer_itself(tmp_path: Path):
+    py_spy = tmp_path / "py-spy"
+    py_spy.write_text("#!/bin/sh\necho $$ > " + str(tmp_path / "pid") + "; exec sleep 600\n")
+    py_spy.chmod(0o755)
+    collector = StackCollector(py_spy=py_spy)
+    left_s: list[float] = []
+
+    async def answer(rank: int, timeout_s: float) -> str | None:
+        left_s.append(timeout_s)
+        return DUMP
+
+    began_s = time.monotonic()
+    evidence = await collector.collect({0: os.getpid()}, ask=answer, budget_s=2.0)
+    assert time.monotonic() - began_s < 1.5
+    assert evidence.source == "faulthandler"
+    assert left_s[0] > 0.5
+    pid = int((tmp_path / "pid").read_text())
+    await until(lambda: _state(pid) in ("Z", ""))
+    await collector.collect({}, ask=nobody, budget_s=1.0)  # reaps it
