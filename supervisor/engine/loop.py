@@ -23,7 +23,7 @@ from supervisor.ports import Clock
 LATE_S = 0.05  # a timer this late means that the loop itself stood still
 LATE_GRACE_S = 0.02  # then what the sockets hold is taken before any silence is judged
 
-ROUNDS_MAX = 32  # of events that follow from events, until what has changed is shown and saved
+ROUNDS_MAX = 32  # of events that follow from events, until what has changed is shown and saved; deadlines come between
 
 EngineEvent = node_messages.Event | cluster_messages.Reported
 
@@ -78,34 +78,43 @@ class Engine:
         task_status.started()
         while True:
             deadline_s = self._next_deadline_s()
+            stood_still = False
             if deadline_s is None:
                 await self._inbox.wait()
             else:
                 with anyio.move_on_after(max(0.0, deadline_s - self._clock.now_s())):
                     await self._inbox.wait()
-                if self._clock.now_s() - deadline_s > LATE_S:
+                stood_still = self._clock.now_s() - deadline_s > LATE_S
+                if stood_still:
                     await self._take_what_waits()
-            self._take()
+            self._take(stood_still=stood_still)
 
     async def _take_what_waits(self) -> None:
         """The loop stood still: gives the edges a moment to hand over what workers said meanwhile."""
         with anyio.move_on_after(LATE_GRACE_S):
             await anyio.Event().wait()
 
-    def _take(self) -> None:
-        for _ in range(ROUNDS_MAX):
+    def _take(self, *, stood_still: bool) -> None:
+        """Deadlines are looked at after each take; after a pause of the loop, once all that waits has been heard."""
+        for taken in range(ROUNDS_MAX):
             events = self._inbox.take()
+            if taken and not events:
+                break
             for event in events:
                 self.handle(event)
-            if not events:
-                break
+            if not stood_still:
+                self._pass_deadlines()
+        if stood_still:
+            self._pass_deadlines()
+        if self._performer is not None:
+            self._performer.settled()
+
+    def _pass_deadlines(self) -> None:
         deadline_s = self._next_deadline_s()
         if deadline_s is not None and deadline_s <= self._clock.now_s():
             self.handle(node_messages.DeadlineReached())
             for job_id in list(self.coordinators):
                 self.handle(cluster_messages.Reported(job_id, cluster_messages.DeadlineReached()))
-        if self._performer is not None:
-            self._performer.settled()
 
     def handle(self, event: EngineEvent) -> None:
         """One event and everything that follows from it at once."""

@@ -12,9 +12,10 @@ from supervisor.config import JobSpec
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import JobRules, JobState, RestartRules
-from supervisor.core.node import job
+from supervisor.core.node import job, node
 from supervisor.core.node import messages as node_messages
-from supervisor.engine.loop import Engine
+from supervisor.engine.inbox import TAKEN_MAX
+from supervisor.engine.loop import LATE_S, Engine
 from tests.engine.world import SetClock, World
 
 
@@ -89,6 +90,32 @@ async def test_a_job_that_never_comes_to_rest_holds_up_neither_others_nor_deadli
         clock.at_s += 10_000  # Both spawners are late by now.
         while not any(action.job_id == "quiet" for action in recorder.of(node_messages.KillSpawner)):
             await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_deadline_that_falls_due_among_many_events_waits_for_no_more_than_one_take() -> None:
+    recorder, clock = Recorder(), SetClock()
+    engine = engine_with(recorder, clock)
+    heard_until_kill: list[int] = []
+
+    def note(action: node_messages.Action) -> tuple[node_messages.Event, ...]:
+        if isinstance(action, node_messages.KillSpawner):
+            heard_until_kill.append(len(recorder.of(node_messages.Publish)))
+        return ()
+
+    recorder.answer = note
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(engine.run)
+        engine.post(node_messages.JobSubmitted(JobRules("j", 1)))
+        await anyio.wait_all_tasks_blocked()
+        for _ in range(20 * TAKEN_MAX):
+            engine.post(node_messages.RestartRequested("j", "again"))
+        deadline_s = node.next_deadline_s(engine.node_state)
+        assert deadline_s is not None
+        clock.at_s = deadline_s + LATE_S / 2  # Due while the loop is at work, and not late.
+        await anyio.wait_all_tasks_blocked()
+        assert len(heard_until_kill) == 1
+        assert heard_until_kill[0] <= TAKEN_MAX + 2  # job_submitted and spawner_killed among them
         tasks.cancel_scope.cancel()
 
 
