@@ -56,6 +56,7 @@ class World:
         self.workers: list[SimulatedWorker] = []
         self.slow_answers = draw.random() < odds.slow_answers
         self.reports_under_way = 0
+        self.reported_at_s = 0.0
         self.spawner = 0  # which one lives; 0: none
         self.spawners = 0
         self.silent_until_s: dict[int, float] = {}  # by spawner; answers come then
@@ -169,7 +170,9 @@ class World:
             case messages.TellCoordinator(report=report):
                 late = self.late_reports and isinstance(report, cluster.JobOpened | cluster.NodeFailed)
                 self.reports_under_way += 1
-                self.after(0.5 if late else 0.0, lambda: self._deliver(report))
+                # None overtakes another (engine/report_queue.py).
+                self.reported_at_s = max(self.reported_at_s, self.now_s + (0.5 if late else 0.0))
+                self.after(self.reported_at_s - self.now_s, lambda: self._deliver(report))
             case messages.FinishJob(verdict=verdict):
                 self.record.verdicts.append(verdict)
 

@@ -29,7 +29,7 @@ class Odds:
     restart: float = 0.1
     control: float = 0.1
     early_timer: float = 0.3
-    late_reports: float = 0.3  # of runs, in which reports with an iteration arrive out of order
+    late_reports: float = 0.3  # of runs, in which reports with an iteration take their time, and those behind them too
     slow_answers: float = 0.3  # of runs, in which the spawner's answers take up to 2 s, each for itself
     silent: float = 0.1  # of spawners, that stop answering at some moment
     wakes: float = 0.5  # of those, that go on after a while

@@ -20,6 +20,7 @@ from supervisor.core.cluster import call_orders, endings, evidence, restart_poli
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.cluster.messages import Action, Event, Send
 from supervisor.core.cluster.rounds import (
+    BUSY,
     Ended,
     Gathering,
     Member,
@@ -108,8 +109,8 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
         case cluster_messages.JobOpened(node):
             is_known = node in state.members
             return (state if is_known else with_member(state, node, Member(MemberState.OPENED))), ()
-        case cluster_messages.NodeJoined():
-            return _node_joined(state, event, now_s)
+        case cluster_messages.NodeJoined() | cluster_messages.NodeDown():
+            return _node_emptied(state, event, now_s)
         case cluster_messages.NodeFailed():
             return _node_failed(state, event, now_s, jitter)
         case cluster_messages.NodeSucceeded():
@@ -133,7 +134,7 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
         case cluster_messages.DeadlineReached():
             return _pass_deadline(state, now_s)
         case cluster_messages.NodeStopped() | cluster_messages.VerdictTaken():
-            return state, ()  # Answers to what was not ordered.
+            return endings.step_unasked(state, event, now_s)
         case _:
             assert_never(event)
 
@@ -153,18 +154,22 @@ def _announce(state: State, reason: str) -> tuple[Action, ...]:
     return tuple(Send(node, again) for node in state.members)
 
 
-def _node_joined(state: State, event: cluster_messages.NodeJoined, now_s: float) -> Outcome:
+def _node_emptied(
+    state: State, event: cluster_messages.NodeJoined | cluster_messages.NodeDown, now_s: float
+) -> Outcome:
     known = state.members.get(event.node)
     if event.cycle > state.cycle or (known is not None and event.cycle < known.cycle):
         return state, ()  # Of another life of the job, or overtaken.
     known = known or Member(MemberState.JOINED)
     # While the cycle runs, its fault may still be under way: joining alone decides nothing.
-    joined = msgspec.structs.replace(known, state=MemberState.JOINED, cause=event.cause)
-    return _close_round(with_member(state, event.node, joined), now_s)
+    emptied = msgspec.structs.replace(known, state=MemberState.DOWN)
+    if isinstance(event, cluster_messages.NodeJoined):
+        emptied = msgspec.structs.replace(known, state=MemberState.JOINED, cause=event.cause)
+    return _close_round(with_member(state, event.node, emptied), now_s)
 
 
 def _close_round(state: State, now_s: float) -> Outcome:
-    """Orders the cycle once enough nodes have joined, none still runs the last one, and the delay is over."""
+    """Orders the cycle once enough nodes have joined, nothing of the last one is left, and the delay is over."""
     if not isinstance(state.phase, Gathering):
         return state, ()
     min_nodes = state.policy.rules.min_nodes
@@ -176,7 +181,7 @@ def _close_round(state: State, now_s: float) -> Outcome:
     ready = sorted(
         node for node, each in state.members.items() if each.state is MemberState.JOINED and not each.excluded
     )
-    if len(ready) < min_nodes or any(each.state is MemberState.RUNNING for each in state.members.values()):
+    if len(ready) < min_nodes or any(each.state in BUSY for each in state.members.values()):
         return state, ()
     found = endings.root_cause_found(state)
     state, parts = _order_cycle(state, tuple(ready[:min_nodes]), state.phase.reason, now_s)
@@ -269,9 +274,9 @@ def _node_failed(state: State, event: cluster_messages.NodeFailed, now_s: float,
     known = state.members.get(event.node, Member(MemberState.JOINED))
     if event.cycle > state.cycle or event.cycle < known.cycle:
         return state, ()
-    has_joined = known.state is MemberState.JOINED
     takes_part = known.cycle == state.cycle and state.cycle >= 0
-    if isinstance(state.phase, Gathering) and takes_part and known.state is MemberState.RUNNING:
+    is_folded = isinstance(state.phase, Gathering) and takes_part and known.state is MemberState.RUNNING
+    if is_folded and event.restart_allowed:
         # Down for the fault that opened this round, or by it: no second unit.
         return with_member(state, event.node, msgspec.structs.replace(known, state=MemberState.FAILED)), (
             said(state, "fault_folded", f"{event.reason}; it belongs to the restart that is under way"),
@@ -279,10 +284,7 @@ def _node_failed(state: State, event: cluster_messages.NodeFailed, now_s: float,
     if isinstance(state.phase, Running) and not takes_part:
         state = with_member(state, event.node, msgspec.structs.replace(known, state=MemberState.FAILED))
         return state, (said(state, "spare_failed", f"node {event.node}, which takes no part: {event.reason}"),)
-    # A report that its own NodeJoined has overtaken still finds the node ready for the next cycle.
-    is_ready = has_joined and isinstance(state.phase, Running)
-    after = MemberState.JOINED if is_ready else MemberState.FAILED
-    state = with_member(state, event.node, msgspec.structs.replace(known, state=after))
+    state = with_member(state, event.node, msgspec.structs.replace(known, state=MemberState.FAILED))
     return _decide(state, event, now_s, jitter)
 
 

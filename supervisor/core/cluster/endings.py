@@ -25,7 +25,7 @@ from supervisor.core.cluster.rounds import (
     said,
     with_member,
 )
-from supervisor.core.facts import Verdict
+from supervisor.core.facts import JobState, Verdict
 from supervisor.core.root_cause import first_cause
 from supervisor.core.stop_verdict import stopped_verdict
 
@@ -69,9 +69,10 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
         case cluster_messages.DeadlineReached():
             return _conclude(state, phase, now_s) if now_s >= phase.until_s else (state, ())
         case (
-            cluster_messages.NodeJoined() | cluster_messages.NodeFailed() | cluster_messages.NodeSucceeded()
-            | cluster_messages.VerdictTaken() | cluster_messages.StoreServed() | cluster_messages.CallReport()
-            | cluster_messages.StacksWanted() | cluster_messages.NodeExcluded() | cluster_messages.RestartAsked()
+            cluster_messages.NodeJoined() | cluster_messages.NodeFailed() | cluster_messages.NodeDown()
+            | cluster_messages.NodeSucceeded() | cluster_messages.VerdictTaken() | cluster_messages.StoreServed()
+            | cluster_messages.CallReport() | cluster_messages.StacksWanted() | cluster_messages.NodeExcluded()
+            | cluster_messages.RestartAsked()
         ):  # fmt: skip
             return state, ()  # It has crossed the order to stop, which the node answers next.
         case _:
@@ -94,6 +95,16 @@ def step_ended(state: State, phase: Ended, event: Event, now_s: float) -> Outcom
             return msgspec.structs.replace(state, members=given_up), ()
         case _:
             return state, ()
+
+
+def step_unasked(
+    state: State, event: cluster_messages.NodeStopped | cluster_messages.VerdictTaken, now_s: float
+) -> Outcome:
+    """A node that ends the job by itself has met a defect. Its own report of that may have been fenced."""
+    if isinstance(event, cluster_messages.NodeStopped):
+        return state, ()
+    state = with_member(state, event.node, Member(MemberState.STOPPED))
+    return wind_down(state, Verdict(JobState.FAILED, 1, f"node {event.node} has given the job up"), now_s)
 
 
 def root_cause_found(state: State) -> tuple[Action, ...]:

@@ -40,6 +40,13 @@ class NodeFailed(msgspec.Struct, frozen=True):
     first_failure: str = ""  # the part of `reason` that names a worker; its end may be the echo of another's
 
 
+class NodeDown(msgspec.Struct, frozen=True):
+    """Nothing of the job runs on a node that has no spawner; it joins again once a round is announced."""
+
+    node: str
+    cycle: int  # the last cycle it was ordered
+
+
 class NodeSucceeded(msgspec.Struct, frozen=True):
     """All local ranks of the cycle have exited 0."""
 
@@ -119,8 +126,8 @@ class DeadlineReached(msgspec.Struct, frozen=True):
 
 
 Event = (
-    JobOpened | NodeJoined | NodeFailed | NodeSucceeded | NodeStopped | VerdictTaken | StoreServed | CallReport
-    | StacksWanted | StacksTaken | NodeExcluded | StopAsked | RestartAsked | DeadlineReached
+    JobOpened | NodeJoined | NodeFailed | NodeDown | NodeSucceeded | NodeStopped | VerdictTaken | StoreServed
+    | CallReport | StacksWanted | StacksTaken | NodeExcluded | StopAsked | RestartAsked | DeadlineReached
 )  # fmt: skip
 
 

@@ -20,9 +20,14 @@ class MemberState(enum.StrEnum):
     JOINED = "joined"  # ready for the next cycle
     RUNNING = "running"  # its workers run, or are being stopped after an announcement
     SUCCEEDED = "succeeded"
-    FAILED = "failed"  # has reported a fault and will join again
+    FAILED = "failed"  # has reported a fault; its workers are being stopped
+    DOWN = "down"  # nothing runs there, and it has no spawner
     STOPPED = "stopped"  # nothing runs there any more: the job ends
     INFORMED = "informed"  # it knows the verdict
+
+
+# Something of the last cycle may still run there: no other node begins the next one beside it.
+BUSY = frozenset({MemberState.RUNNING, MemberState.SUCCEEDED, MemberState.FAILED})
 
 
 class Member(msgspec.Struct, frozen=True):

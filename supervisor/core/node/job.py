@@ -124,10 +124,7 @@ def _start_cycle(state: State, event: orders.StartCycle, now_s: float) -> Outcom
         case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished():
             return moves.stop_group(state, phases.StartNext(event.assignment, event.reason), event.reason)
         case phases.Pending() | phases.Down():
-            # The order has crossed the news that the spawner is lost; answered in its own cycle, so it is not fenced.
-            state = msgspec.structs.replace(state, cycle=event.assignment.cycle, assignment=event.assignment)
-            state, told = moves.report(state, f"node {state.node} cannot start cycle {state.cycle}: it has no spawner")
-            return state, (told,)
+            return moves.cannot_start(state, event.assignment, "it has no spawner")
         case phases.Stopped() | phases.Stopping() | phases.Closing() | phases.Ended():
             return state, ()  # The job ends here, and the coordinator is being told.
         case _:
@@ -139,7 +136,8 @@ def _store_ready(state: State, event: node_messages.StoreReady) -> Outcome:
     if state.store is None or state.store.cycle != event.cycle:
         return state, ()
     state = msgspec.structs.replace(state, store=phases.Store(event.cycle, event.host, event.port))
-    return moves.use_store(state, event.host, event.port) if event.cycle == state.cycle else (state, ())
+    is_used = event.cycle == state.cycle and _serves_store(state)
+    return moves.use_store(state, event.host, event.port) if is_used else (state, ())
 
 
 def _store_failed(state: State, event: node_messages.StoreFailed) -> Outcome:
@@ -147,6 +145,8 @@ def _store_failed(state: State, event: node_messages.StoreFailed) -> Outcome:
         state = msgspec.structs.replace(state, store=None)
     if event.cycle != state.cycle:
         return state, ()  # Asked for ahead: what is short while the old workers live may be there later. Asked again.
+    if not _serves_store(state):
+        return state, ()  # Asked for ahead in vain: another node serves the cycle.
     match state.phase:
         case phases.AwaitingStore() | phases.Starting() | phases.Running() if not state.hang:
             text = f"the store of cycle {state.cycle} failed: {event.reason}"
@@ -157,6 +157,10 @@ def _store_failed(state: State, event: node_messages.StoreFailed) -> Outcome:
             return msgspec.structs.replace(state, echo=state.echo or text), ()
         case _:
             return state, ()  # Ended on purpose, or part of a fault that is known.
+
+
+def _serves_store(state: State) -> bool:
+    return state.assignment is not None and state.assignment.group_rank == 0
 
 
 def _workers_run(state: State) -> Outcome:
@@ -176,7 +180,8 @@ def _spawner_lost(state: State, reason: str) -> Outcome:
     match state.phase:
         case phases.Pending() | phases.Rendezvous():
             state, told = moves.report(state, text)
-            return moves.enter(state, phases.Down(), state.reason), (said, told)
+            state, down = moves.go_down(state, state.reason)
+            return state, (said, told, *down)
         case phases.AwaitingStore() | phases.Starting() | phases.Running():
             state, told = moves.report(state, text)
             state = moves.enter(state, phases.Stopping(phases.Rejoin(announced=False)), state.reason)

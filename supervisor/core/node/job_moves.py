@@ -133,13 +133,14 @@ def leave_stopping(state: State, event: group.WorkersGone, now_s: float) -> Outc
         case phases.Rejoin() if state.has_spawner:
             state, more = join(state, event.cause)
         case phases.Rejoin(announced):
-            state = enter(state, phases.Down(), state.reason)
-            state, more = start_spawner(state, state.reason) if announced else (state, ())
+            state, down = go_down(state, state.reason)
+            state, start = start_spawner(state, state.reason) if announced else (state, ())
+            more = (*down, *start)
         case phases.StartNext(assignment, reason) if state.has_spawner:
             state, more = begin(state, assignment, reason, now_s)
-        case phases.StartNext():
-            state, told = report(state, "the spawner was lost while the workers were being stopped")
-            state, more = enter(state, phases.Down(), state.reason), (told,)
+        case phases.StartNext(assignment):
+            why = "the spawner was lost while the workers were being stopped"
+            state, more = cannot_start(enter(state, phases.Down(), state.reason), assignment, why)
         case phases.Leave():
             state = enter(state, phases.Stopped(), state.reason)
             stopped = cluster_messages.NodeStopped(state.node, event.all_succeeded, event.cause)
@@ -147,6 +148,19 @@ def leave_stopping(state: State, event: group.WorkersGone, now_s: float) -> Outc
         case _:
             assert_never(state.phase.then)
     return state, (*actions, *more)
+
+
+def go_down(state: State, reason: str) -> Outcome:
+    """Nothing runs here, and there is no spawner; the coordinator decides whether there will be a new one."""
+    state = enter(state, phases.Down(), reason)
+    return state, (tell(state, cluster_messages.NodeDown(state.node, state.cycle)),)
+
+
+def cannot_start(state: State, assignment: Assignment, why: str) -> Outcome:
+    """The order has crossed the loss of the spawner; answered in the order's own cycle, so it is not fenced."""
+    state = msgspec.structs.replace(state, cycle=assignment.cycle, assignment=assignment)
+    state, told = report(state, f"node {state.node} cannot start cycle {state.cycle}: {why}")
+    return state, (told, tell(state, cluster_messages.NodeDown(state.node, state.cycle)))
 
 
 def conclude(state: State, verdict: Verdict) -> Outcome:

@@ -10,6 +10,7 @@ from supervisor.core.cluster.messages import (
     Action,
     DeadlineReached,
     JobOpened,
+    NodeDown,
     NodeExcluded,
     NodeFailed,
     NodeJoined,
@@ -19,6 +20,7 @@ from supervisor.core.cluster.messages import (
     RestartAsked,
     Send,
     StoreServed,
+    VerdictTaken,
 )
 from supervisor.core.facts import Assignment, Cause, JobRules, JobState, RestartPolicyName, RestartRules, Verdict
 from supervisor.core.orders import JoinAgain, Order, StartCycle, UseStore, WindDown
@@ -76,7 +78,8 @@ def test_ranks_follow_the_sorted_names_and_extra_nodes_wait() -> None:
     assert {part.world_size for _, part in cycles(play)} == {4}
     play >> NodeJoined("a", -1) << ()  # a spare interrupts nothing
     play >> NodeFailed("c", 0, "x")
-    play >> NodeJoined("b", 0)
+    play >> NodeJoined("b", 0) << ()
+    play >> NodeDown("c", 0)
     assert ordered(play, StartCycle) == ["a", "b"]
 
 
@@ -139,13 +142,52 @@ def test_a_fault_between_two_cycles_is_a_new_one() -> None:
     assert concluded(play) == Verdict(JobState.FAILED, 1, "no python; restarts used 2 of 2")
 
 
-def test_a_report_that_its_own_join_overtook_still_counts() -> None:
-    """The checkpoint file is read beside the loop, so NodeFailed may come after NodeJoined."""
-    play = running()
+def test_no_spare_steps_in_while_something_of_the_last_cycle_is_left() -> None:
+    """Ranks that answer SIGTERM late still train and write checkpoints."""
+    play = running("a", "b")
+    play >> NodeJoined("spare", -1) << ()
+    play >> NodeSucceeded("b", 0)
+    play >> NodeFailed("a", 0, "rank 0 died")
     play >> NodeJoined("a", 0) << ()
-    play >> NodeFailed("a", 0, "rank 1 died", training_iteration=5)
-    assert [type(each.order) for each in play.of(Send)] == [JoinAgain, StartCycle]
-    assert coordinator.restarts_used(play.state) == 1
+    play >> NodeJoined("b", 0)
+    assert ordered(play, StartCycle) == ["a", "b"]
+    play >> NodeFailed("b", 1, "rank 2 died")
+    play >> NodeJoined("a", 1) << ()
+    play >> NodeDown("b", 0) << ()
+    play >> NodeDown("b", 1)
+    assert ordered(play, StartCycle) == ["a", "spare"]
+
+
+def test_a_node_that_lost_its_spawner_while_it_was_ready_is_not_ready() -> None:
+    play = opened(2, policy=RestartPolicyName.MIN_HEALTHY)
+    for node in ("c", "b", "a"):
+        play >> NodeJoined(node, -1)
+    play >> NodeFailed("b", 0, "rank 0 died")
+    play >> NodeJoined("b", 0)
+    play >> NodeFailed("b", 0, "the spawner was lost")
+    play >> NodeDown("b", 0)
+    assert ordered(play, StartCycle) == []
+    play >> NodeJoined("c", 0)
+    assert ordered(play, StartCycle) == ["a", "c"]
+
+
+def test_a_node_that_wants_no_restart_is_heard_though_its_fault_belongs_to_another() -> None:
+    play = running("a", "b")
+    play >> NodeFailed("a", 0, "rank 0 died")
+    play >> NodeFailed("b", 0, "a defect of Holdfast was met", restart_allowed=False)
+    assert concluded(play) == Verdict(JobState.FAILED, 1, "a defect of Holdfast was met")
+
+
+def test_a_node_that_ends_the_job_by_itself_ends_it_everywhere() -> None:
+    """Its report has crossed the order of a new cycle, so it is fenced."""
+    play = running("a", "b")
+    play >> NodeFailed("a", -1, "a defect of Holdfast was met", restart_allowed=False) << ()
+    play >> NodeStopped("a", all_succeeded=False) << ()
+    play >> VerdictTaken("a")
+    assert ordered(play, WindDown) == ["a", "b"]
+    play >> NodeStopped("b", all_succeeded=False)
+    (verdict,) = {each.order.verdict for each in play.of(Send)}
+    assert verdict.reason == "node a has given the job up"
 
 
 def test_a_delay_is_waited_for_once_and_ends_by_itself() -> None:

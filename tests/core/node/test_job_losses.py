@@ -5,10 +5,10 @@ from __future__ import annotations
 from supervisor.core import orders
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster import messages as cluster
-from supervisor.core.facts import HangLimits, JobState, Verdict
+from supervisor.core.facts import Assignment, HangLimits, JobState, Verdict
 from supervisor.core.node import messages
 from supervisor.core.node.messages import FinishJob, KillTree, PrepareStore, SpawnWorkers, StartSpawner, WorkersEmptied
-from tests.core.one_node import JOB, NOW, hang, joined, rules, running
+from tests.core.one_node import JOB, NOW, OneNode, hang, joined, rules, running
 
 HEARTBEAT_5 = HangLimits(heartbeat_s=5.0)
 
@@ -85,3 +85,26 @@ def test_a_spawner_that_cannot_be_killed_is_given_up_and_the_job_goes_on() -> No
     job.pass_to(40.0)
     assert job.actions == [StartSpawner(JOB, 2)]
     assert coordinator.restarts_used(job.coordinator) == 1
+
+
+def in_group_rank_1() -> OneNode:
+    """A node whose store was asked for ahead, and which another node's store then takes over."""
+    job = running(rules(1, prepares_ahead=True)).exit(0, 0, code=1)
+    assert job.of(PrepareStore) == [PrepareStore(JOB, 1)]
+    moved = orders.StartCycle(Assignment(1, group_rank=1, group_world_size=2, world_size=2, first_rank=1), "moved")
+    return job.send(messages.Ordered(JOB, moved), WorkersEmptied(JOB, 0))
+
+
+def test_a_store_made_ahead_is_not_used_where_another_node_serves_the_cycle() -> None:
+    job = in_group_rank_1().send(messages.StoreReady(JOB, 1, "here", 30001))
+    assert job.of(SpawnWorkers) == []
+    job.send(messages.Ordered(JOB, orders.UseStore(1, "there", 30002)))
+    assert [(each.store_host, each.store_port) for each in job.of(SpawnWorkers)] == [("there", 30002)]
+
+
+def test_the_end_of_a_store_that_nobody_uses_is_no_fault() -> None:
+    job = in_group_rank_1().send(messages.StoreReady(JOB, 1, "here", 30001))
+    job.send(messages.Ordered(JOB, orders.UseStore(1, "there", 30002)), messages.WorkerSpawned(JOB, 1, 0, 100))
+    job.send(messages.StoreFailed(JOB, 1, "the store host was killed"))
+    assert job.said("store_failed") == []
+    assert job.view().state is JobState.RUNNING

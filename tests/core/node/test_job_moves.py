@@ -24,7 +24,7 @@ def stopping(then: phases.Then, *, has_spawner: bool = True) -> phases.State:
     [
         (phases.Rejoin(announced=False), True, phases.Rendezvous, messages.TellCoordinator),
         (phases.Rejoin(announced=True), False, phases.Pending, messages.StartSpawner),
-        (phases.Rejoin(announced=False), False, phases.Down, None),
+        (phases.Rejoin(announced=False), False, phases.Down, messages.TellCoordinator),
         (phases.StartNext(NEXT, "why"), True, phases.AwaitingStore, messages.PrepareStore),
         (phases.StartNext(NEXT, "why"), False, phases.Down, messages.TellCoordinator),
         (phases.Leave(), True, phases.Stopped, messages.TellCoordinator),
@@ -55,6 +55,20 @@ def test_what_was_planned_follows(
 def test_the_coordinator_hears_which_failure_came_first_here(then: phases.Then, report: cluster_messages.Event) -> None:
     _, actions = job_moves.leave_stopping(stopping(then), WorkersGone(CAUSE, False, ()), now_s=9.0)
     assert messages.TellCoordinator("j", report) in actions
+
+
+@pytest.mark.parametrize(
+    ("then", "cycle"),
+    [
+        (phases.Rejoin(announced=False), 3),
+        (phases.Rejoin(announced=True), 3),
+        (phases.StartNext(NEXT, "why"), NEXT.cycle),
+    ],
+)
+def test_the_coordinator_hears_that_nothing_is_left_where_the_spawner_is_lost(then: phases.Then, cycle: int) -> None:
+    _, actions = job_moves.leave_stopping(stopping(then, has_spawner=False), WorkersGone(None, False, ()), now_s=9.0)
+    told = [action.report for action in actions if isinstance(action, messages.TellCoordinator)]
+    assert told[-1] == cluster_messages.NodeDown("n0", cycle)
 
 
 def test_a_shutdown_that_a_rank_asked_for_forbids_the_restart() -> None:
