@@ -15,7 +15,9 @@ def _parsed() -> argparse.Namespace:
     again = soaks.add_parser("restarts", help="one job that restarts again and again")
     again.add_argument("--restarts", type=int, default=2000)
     again.add_argument("--ranks", type=int, default=2)
-    again.add_argument("--watchers", type=int, default=1, help="0: none; 1: holdfast run; more: holdfast logs --follow")
+    again.add_argument(
+        "--watchers", type=int, default=2, help="0: none; 1: holdfast run; more: and holdfast logs --follow"
+    )
     again.add_argument("--seconds", type=float, default=600.0, help="it ends after so long, done or not")
     again.set_defaults(main=restarts.main)
     storm = soaks.add_parser("chaos", help="five jobs, whose parts are killed, stopped, filled up and left unanswered")

@@ -25,6 +25,9 @@ CHUNK_BYTES = 64 * 1024
 STREAMS = (("stdout.log", False), ("stderr.log", True))
 TAIL_LINES_MAX = 100_000
 PIECES_AT_ONCE = 16  # read in one go: at most 1 MiB
+GATHER_S = (
+    0.02  # between two looks: many ranks that start or write at once are looked at together; nobody sees the delay
+)
 
 
 class LogPiece(msgspec.Struct, frozen=True):
@@ -155,7 +158,10 @@ async def follow(log_dir: Path, choice: LogChoice, ended: anyio.Event) -> AsyncG
                 is_more = len(batch) == PIECES_AT_ONCE
             if last_round:
                 return
-            await _wait(follower.watch, ended)
+            with anyio.move_on_after(GATHER_S):
+                await ended.wait()
+            if not ended.is_set():
+                await _wait(follower.watch, ended)
     finally:
         follower.close()
 

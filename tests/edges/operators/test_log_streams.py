@@ -170,7 +170,7 @@ async def test_a_cycle_costs_the_same_however_many_came_before_it(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(reader.run)
         await reader.wait_for(expected)
-        for cycle in range(1, 60):
+        for cycle in range(1, 25):
             calls.clear()
             for rank in range(4):
                 put(tmp_path, cycle, rank, f"{cycle} {rank}\n")
@@ -198,6 +198,31 @@ async def test_a_rank_that_writes_is_the_only_one_that_is_looked_at(
         put(tmp_path, 0, 17, "y")
         await reader.wait_for("x" * 64 + "y")
         assert calls["pread"] <= 6  # of 128 files: two of one rank, one of which has something
+        reader.ended.set()
+
+
+async def test_many_ranks_that_start_together_are_looked_at_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, 0, 0, "a")
+    reader = Reader(tmp_path)
+    looks: list[bool] = []
+    take = log_streams.DirectoryWatch.take
+
+    def counting_take(watch: log_streams.DirectoryWatch) -> object:
+        looks.append(True)
+        return take(watch)
+
+    monkeypatch.setattr(log_streams.DirectoryWatch, "take", counting_take)
+    monkeypatch.setattr(log_streams, "GATHER_S", 0.5)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reader.run)
+        await reader.wait_for("a")
+        looks.clear()
+        for rank in range(1, 64):
+            await to_thread.run_sync(put, tmp_path, 0, rank, "b")
+        await reader.wait_for("a" + "b" * 63)
+        assert len(looks) < 16  # each of 63 starts makes three changes or more
         reader.ended.set()
 
 
