@@ -218,7 +218,7 @@ def _wire(
         claims=claims,
         log_dir=str(place.log_dir),
     )
-    performer.on_finished = desk.finished
+    performer.on_finished = desk.close_job
     return desk, performer
 
 
@@ -236,7 +236,7 @@ def _keep_logs(
             retention.tidy_soon()
 
     def finished(job_id: str) -> None:
-        desk.finished(job_id)
+        desk.close_job(job_id)
         retention.release_soon(run_of(job_id))
         if tidies:
             retention.tidy_soon()

@@ -202,6 +202,20 @@ def test_nothing_sleeps_for_a_fixed_time():
     _report(found, "wait for an event or a deadline, do not sleep")
 
 
+def test_pauses_are_named():
+    """`with move_on_after(…): await Event().wait()` is a sleep in disguise."""
+    found: list[str] = []
+    for path, node in _spots(PRODUCT, ast.With):
+        assert isinstance(node, ast.With)
+        waits_for_nothing = re.fullmatch(
+            r"await (\w+\.)*(Event\(\)\.wait|sleep_forever)\(\)", ast.unparse(node.body[0])
+        )
+        has_deadline = re.search(r"\b(move_on|fail)_(after|at)\(", " ".join(map(ast.unparse, node.items)))
+        if waits_for_nothing and has_deadline and _name(path) != "supervisor/pauses.py":
+            found.append(_at(path, node))
+    _report(found, "await the event that is meant, or supervisor.pauses.pause with its reason")
+
+
 def _is_number(annotation: ast.expr | None) -> bool:
     words = set(re.findall(r"\w+", ast.unparse(annotation))) if annotation else set[str]()
     return bool(words & {"float", "int"}) and not words & {"timedelta", "Callable"}

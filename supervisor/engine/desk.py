@@ -100,8 +100,8 @@ class Desk:
         await self._ended[job_id].wait()
         return job
 
-    def finished(self, job_id: str) -> None:
-        """The engine's performer says that nothing of the job is left."""
+    def close_job(self, job_id: str) -> None:
+        """Ends the record of a job of which nothing is left, as the engine's performer says: its id is free again."""
         job = self._jobs[job_id]
         job.ended_at_ns = self._clock.unix_ns()
         job.forget_environment()

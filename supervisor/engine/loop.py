@@ -18,6 +18,7 @@ from supervisor.core.defects import defect_sentence
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node import node
 from supervisor.engine.inbox import Inbox
+from supervisor.pauses import pause
 from supervisor.ports import Clock
 
 LATE_S = 0.05  # a timer this late means that the loop itself stood still
@@ -91,8 +92,7 @@ class Engine:
 
     async def _take_what_waits(self) -> None:
         """The loop stood still: gives the edges a moment to hand over what workers said meanwhile."""
-        with anyio.move_on_after(LATE_GRACE_S):
-            await anyio.Event().wait()
+        await pause(LATE_GRACE_S, why="nothing tells that all edges have handed over what waits in their sockets")
 
     def _take(self, *, stood_still: bool) -> None:
         """Deadlines are looked at after each take; after a pause of the loop, once all that waits has been heard."""

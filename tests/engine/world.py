@@ -275,7 +275,7 @@ class World:
             claims=self.claims,
             log_dir=str(log_dir),
         )
-        self.performer.on_finished = self.desk.finished
+        self.performer.on_finished = self.desk.close_job
         tasks.start_soon(self.engine.run)
 
     @classmethod

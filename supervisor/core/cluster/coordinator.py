@@ -2,9 +2,8 @@
 
 One machine for each job, on one node at a time. It opens a round, waits until the nodes have joined, orders the cycle,
 and after a fault asks the restart policy. A stop, a verdict and the evidence of a hang are the job's: they are decided
-here and ordered of every node. Reports are fenced by cycle: one fault takes one unit of the budget, however many ranks
-and nodes it takes down, and what an older cycle reports changes nothing. Its states are in rounds.py, the way to its
-end, which every node has to learn of, in endings.py.
+here and ordered of every node. Reports are fenced by cycle: what an older cycle reports changes nothing. Its states are
+in rounds.py, the way to its end, which every node has to learn of, in endings.py.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ def _open(state: State, early: tuple[Event, ...], event: Event, now_s: float, ji
         state,
         phase=_gathering(event.rules, "first start", now_s),
         rules=event.rules,
-        policy=restart_policy.initial_state(event.rules.restart, iteration=event.training_iteration),
+        policy=restart_policy.initial_state(event.rules.restart, training_iteration=event.training_iteration),
         members={event.node: Member(MemberState.OPENED)},
     )
     actions: tuple[Action, ...] = ()
@@ -271,6 +270,7 @@ def _restart_asked(state: State, reason: str, now_s: float) -> Outcome:
 
 
 def _node_failed(state: State, event: cluster_messages.NodeFailed, now_s: float, jitter: float) -> Outcome:
+    """One fault takes one unit of the budget, however many ranks and nodes it takes down."""
     known = state.members.get(event.node, Member(MemberState.JOINED))
     if event.cycle > state.cycle or event.cycle < known.cycle:
         return state, ()
@@ -301,7 +301,7 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
         reason=event.reason,
         healthy_nodes=sum(each.state is MemberState.RUNNING for each in state.members.values()) if runs else 0,
         lived_s=now_s - state.phase.started_at_s if isinstance(state.phase, Running) else None,
-        iteration=event.training_iteration,
+        training_iteration=event.training_iteration,
         restart_allowed=event.restart_allowed,
         exit_code=event.exit_code,
     )

@@ -1,9 +1,9 @@
 """After a fault: again, at once or later, or not?
 
-One machine for each job, so its budget is job-wide: whichever node failed, and however many ranks it took, one fault
-takes one unit. Asked in this order: does the workload allow it, does it make progress, is there budget left. Delays
-grow only where restarting leads nowhere: without progress where progress is known, else after cycles that died young
-several times in a row.
+One machine for each job, so its budget is job-wide; which reports are one fault is decided before, by
+coordinator._node_failed. Asked in this order: does the workload allow it, does it make progress, is there budget left.
+Delays grow only where restarting leads nowhere: without progress where progress is known, else after cycles that died
+young several times in a row.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ SUSPECT_NODES_MAX = 1024  # remembered at once; beyond it, the node whose last f
 
 
 class State(msgspec.Struct, frozen=True):
-    """`iteration`: high-water mark that progress is measured from; None: not known yet."""
+    """`training_iteration`: high-water mark that progress is measured from; None: not known yet."""
 
     rules: RestartRules
     used: int = 0
-    iteration: int | None = None
+    training_iteration: int | None = None
     fruitless: int = 0  # cycles in a row without progress
     short: int = 0  # cycles in a row that died young, their progress unknown
     is_unknown_told: bool = False
@@ -46,7 +46,7 @@ class FaultHappened(msgspec.Struct, frozen=True):
     reason: str
     healthy_nodes: int  # without this one
     lived_s: float | None  # of the cycle; None: it never ran
-    iteration: int | None = None
+    training_iteration: int | None = None
     restart_allowed: bool = True
     exit_code: int = 1
 
@@ -83,9 +83,9 @@ Action = Restart | Tolerate | GiveUp | Warn
 # --- decisions -----------------------------------------------------------------------------------------------------
 
 
-def initial_state(rules: RestartRules, *, iteration: int | None) -> State:
-    """`iteration`: as the checkpoint file says at the start of the job."""
-    return State(rules, iteration=iteration)
+def initial_state(rules: RestartRules, *, training_iteration: int | None) -> State:
+    """`training_iteration`: as the checkpoint file says at the start of the job."""
+    return State(rules, training_iteration=training_iteration)
 
 
 def step(state: State, event: Event, *, now_s: float, jitter: float) -> tuple[State, tuple[Action, ...]]:
@@ -141,20 +141,20 @@ def take_unit(state: State) -> State:
 def _score(state: State, event: FaultHappened) -> tuple[State, str, tuple[Action, ...]]:
     """Progress of the cycle that has just died. An iteration that can't be read says neither yes nor no."""
     rules = state.rules
-    if event.iteration is None:
+    if event.training_iteration is None:
         is_short = event.lived_s is None or event.lived_s < SHORT_CYCLE_S
         state = msgspec.structs.replace(state, short=state.short + 1 if is_short else 0)
-        if state.iteration is None or state.is_unknown_told:
+        if state.training_iteration is None or state.is_unknown_told:
             return state, "", ()
         text = "the checkpoint iteration file can't be read: this cycle counts neither as progress nor as none"
         return msgspec.structs.replace(state, is_unknown_told=True), "", (Warn("progress_unknown", text),)
     state = msgspec.structs.replace(state, is_unknown_told=False, short=0)
-    if state.iteration is None:
-        return msgspec.structs.replace(state, iteration=event.iteration), "", ()  # Known from now on.
-    gained = event.iteration - state.iteration
+    if state.training_iteration is None:
+        return msgspec.structs.replace(state, training_iteration=event.training_iteration), "", ()  # Known from now on.
+    gained = event.training_iteration - state.training_iteration
     if gained >= rules.min_progress_iterations:
-        return msgspec.structs.replace(state, iteration=event.iteration, fruitless=0), "", ()
-    score = f"the iteration is {event.iteration} and was {state.iteration}"
+        return msgspec.structs.replace(state, training_iteration=event.training_iteration, fruitless=0), "", ()
+    score = f"the iteration is {event.training_iteration} and was {state.training_iteration}"
     return msgspec.structs.replace(state, fruitless=state.fruitless + 1), score, ()
 
 

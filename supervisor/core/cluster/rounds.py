@@ -92,7 +92,7 @@ class State(msgspec.Struct, frozen=True):
     cycle: int = -1  # the last one ordered
     rules: JobRules = msgspec.field(default_factory=lambda: JobRules("", 1))
     policy: restart_policy.State = msgspec.field(
-        default_factory=lambda: restart_policy.initial_state(RestartRules(), iteration=None)
+        default_factory=lambda: restart_policy.initial_state(RestartRules(), training_iteration=None)
     )
     members: dict[str, Member] = msgspec.field(default_factory=dict[str, Member])
     parts: tuple[str, ...] = ()  # the nodes of the last cycle in the order of their group ranks

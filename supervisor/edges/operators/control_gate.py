@@ -23,6 +23,7 @@ from supervisor.edges.machine.folders import socket_claim, socket_dir
 from supervisor.edges.machine.processes.peer_credentials import Peer
 from supervisor.edges.operators.refused_peer import refuse
 from supervisor.errors import NotPermittedError
+from supervisor.pauses import pause
 
 PASSED_BYTES_MAX = 64 * 1024  # held of one connection and direction
 CONNECTIONS_MAX = 32  # of a private supervisor
@@ -100,8 +101,7 @@ class ControlGate:
                 if error.errno not in SHORTAGE:
                     raise
                 self._tell_shortage(str(error))
-                with anyio.move_on_after(SHORTAGE_PAUSE_S):
-                    await anyio.Event().wait()
+                await pause(SHORTAGE_PAUSE_S, why="the kernel does not tell when a descriptor is free again")
             else:
                 client.setblocking(False)
                 return client

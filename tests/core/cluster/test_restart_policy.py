@@ -14,8 +14,8 @@ from tests.core import dumb
 from tests.core.playbook import Playbook
 
 
-def opened(iteration: int | None = None, **rules: object) -> Playbook[policy.State]:
-    state = policy.initial_state(RestartRules(**({"max_restarts": 99} | rules)), iteration=iteration)  # pyright: ignore[reportArgumentType]
+def opened(training_iteration: int | None = None, **rules: object) -> Playbook[policy.State]:
+    state = policy.initial_state(RestartRules(**({"max_restarts": 99} | rules)), training_iteration=training_iteration)  # pyright: ignore[reportArgumentType]
     return Playbook(policy.step, state, jitter=0.0)
 
 
@@ -81,34 +81,34 @@ def test_any_failed_does_not_count_the_healthy() -> None:
 
 
 def test_no_progress_ends_the_job_with_its_own_exit_code() -> None:
-    play = opened(iteration=100, max_no_progress_cycles=2, min_progress_iterations=10, no_restart_exit_code=94)
-    assert isinstance(decide(play, fault(iteration=105)), Restart)  # cycle 0 counts
-    end = decide(play, fault(iteration=109))
+    play = opened(training_iteration=100, max_no_progress_cycles=2, min_progress_iterations=10, no_restart_exit_code=94)
+    assert isinstance(decide(play, fault(training_iteration=105)), Restart)  # cycle 0 counts
+    end = decide(play, fault(training_iteration=109))
     assert isinstance(end, GiveUp)
     assert end.verdict.exit_code == 94
     assert "no progress in 2 cycles: the iteration is 109 and was 100" in end.verdict.reason
 
 
 def test_progress_is_judged_before_the_budget() -> None:
-    play = opened(iteration=0, max_no_progress_cycles=1, max_restarts=0)
-    end = decide(play, fault(iteration=0))
+    play = opened(training_iteration=0, max_no_progress_cycles=1, max_restarts=0)
+    end = decide(play, fault(training_iteration=0))
     assert isinstance(end, GiveUp)
     assert end.verdict.exit_code == 93
 
 
 def test_small_steps_add_up_from_the_mark() -> None:
-    play = opened(iteration=0, min_progress_iterations=10)
-    decide(play, fault(iteration=6))
-    decide(play, fault(iteration=12))
-    assert (play.state.iteration, play.state.fruitless) == (12, 0)
+    play = opened(training_iteration=0, min_progress_iterations=10)
+    decide(play, fault(training_iteration=6))
+    decide(play, fault(training_iteration=12))
+    assert (play.state.training_iteration, play.state.fruitless) == (12, 0)
 
 
 def test_unknown_is_neither_progress_nor_none_and_is_said_once_in_a_row() -> None:
-    play = opened(iteration=100, max_no_progress_cycles=2)
-    decide(play, fault(iteration=100))
+    play = opened(training_iteration=100, max_no_progress_cycles=2)
+    decide(play, fault(training_iteration=100))
     told: list[int] = []
     for iteration in (None, None, 100, None):
-        play >> fault(iteration=iteration)
+        play >> fault(training_iteration=iteration)
         told.append(len([each for each in play.of(Warn) if each.kind == "progress_unknown"]))
         if iteration == 100:
             assert play.of(GiveUp)
@@ -116,8 +116,8 @@ def test_unknown_is_neither_progress_nor_none_and_is_said_once_in_a_row() -> Non
 
 
 def test_zero_or_less_switches_it_off() -> None:
-    play = opened(iteration=5, max_no_progress_cycles=0)
-    assert all(isinstance(decide(play, fault(iteration=5)), Restart) for _ in range(9))
+    play = opened(training_iteration=5, max_no_progress_cycles=0)
+    assert all(isinstance(decide(play, fault(training_iteration=5)), Restart) for _ in range(9))
 
 
 @given(
@@ -129,10 +129,10 @@ def test_zero_or_less_switches_it_off() -> None:
 def test_progress_against_its_slow_twin(
     start: int | None, iterations: list[int | None], wanted: int, allowed: int
 ) -> None:
-    play = opened(iteration=start, min_progress_iterations=wanted, max_no_progress_cycles=allowed)
+    play = opened(training_iteration=start, min_progress_iterations=wanted, max_no_progress_cycles=allowed)
     ended: int | None = None
     for number, iteration in enumerate(iterations, start=1):
-        if isinstance(decide(play, fault(iteration=iteration)), GiveUp):
+        if isinstance(decide(play, fault(training_iteration=iteration)), GiveUp):
             ended = number
             break
     assert ended == dumb.cycles_until_no_progress(iterations, start, wanted=wanted, allowed=allowed)
@@ -143,17 +143,17 @@ def test_progress_against_its_slow_twin(
 
 def test_the_first_restart_is_at_once() -> None:
     assert delays(opened(), fault(lived_s=0.01)) == [0.0]
-    assert delays(opened(iteration=3), fault(iteration=3, lived_s=0.01)) == [0.0]
+    assert delays(opened(training_iteration=3), fault(training_iteration=3, lived_s=0.01)) == [0.0]
 
 
 def test_progress_is_never_slowed() -> None:
-    events = [fault(iteration=number, lived_s=0.1) for number in range(1, 40)]
-    assert set(delays(opened(iteration=0), *events)) == {0.0}
+    events = [fault(training_iteration=number, lived_s=0.1) for number in range(1, 40)]
+    assert set(delays(opened(training_iteration=0), *events)) == {0.0}
 
 
 def test_no_progress_is_slowed_more_and_more() -> None:
-    play = opened(iteration=0, max_no_progress_cycles=0)
-    events = [fault(iteration=0)] * 9 + [fault(iteration=1), fault(iteration=1)]
+    play = opened(training_iteration=0, max_no_progress_cycles=0)
+    events = [fault(training_iteration=0)] * 9 + [fault(training_iteration=1), fault(training_iteration=1)]
     assert delays(play, *events) == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 0.0, 0.0]
 
 
@@ -165,10 +165,10 @@ def test_without_a_progress_file_only_cycles_that_die_young_in_a_row_are_slowed(
 
 
 def test_jitter_takes_off_a_quarter_at_most_and_never_adds() -> None:
-    play = opened(iteration=0, max_no_progress_cycles=0)
-    decide(play, fault(iteration=0))
+    play = opened(training_iteration=0, max_no_progress_cycles=0)
+    decide(play, fault(training_iteration=0))
     for jitter in (0.0, 0.5, 1.0):
-        _, actions = policy.step(play.state, fault(iteration=0), now_s=0.0, jitter=jitter)
+        _, actions = policy.step(play.state, fault(training_iteration=0), now_s=0.0, jitter=jitter)
         assert isinstance(actions[-1], Restart)
         assert actions[-1].delay_s == pytest.approx(0.5 * (1 - 0.25 * jitter))
         assert "waiting because 2 cycles made no progress" in actions[-1].reason
@@ -213,7 +213,7 @@ def test_suspicion_against_its_slow_twin(gaps: list[tuple[str, float]]) -> None:
 
 
 def test_what_is_remembered_does_not_grow_with_the_faults() -> None:
-    state = policy.initial_state(RestartRules(max_restarts=99_999), iteration=None)
+    state = policy.initial_state(RestartRules(max_restarts=99_999), training_iteration=None)
     sizes: list[int] = []
     for number in range(5_000):
         state, _ = policy.step(state, fault(f"n{number % 4}"), now_s=number * 0.01, jitter=0.0)

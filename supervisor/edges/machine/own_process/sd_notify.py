@@ -6,8 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 
-import anyio
-
+from supervisor.pauses import pause
 from supervisor.ports import Clock
 
 STATUS_BYTES_MAX = 4096
@@ -46,8 +45,7 @@ class Notifier:
         while interval_s is not None:
             if is_healthy():
                 self.alive()
-            with anyio.move_on_after(interval_s):
-                await anyio.Event().wait()
+            await pause(interval_s, why="systemd wants to hear at intervals that this loop turns")
 
     def close(self) -> None:
         if self._socket is not None:

@@ -11,6 +11,7 @@ import anyio
 from holdfast_wire.framing import WORKER_FRAME_BYTES_MAX, Decoder, FrameTooLongError
 
 from supervisor.edges.workers.channel.worker_codec import WorkerProtocolError
+from supervisor.pauses import pause
 from supervisor.ports import Clock
 
 FRAME_TIMEOUT_S = 5.0  # from the first byte of a frame to its last; also for a frame of ours to be taken
@@ -69,8 +70,7 @@ class WorkerConnection:
         pause_s = self._bucket.take(1 + len(payload) / BYTES_PER_TOKEN)
         if pause_s > 0:
             # Unread bytes stay in the sender's socket: a flood slows its own sender down and nobody else.
-            with anyio.move_on_after(pause_s):
-                await anyio.Event().wait()
+            await pause(pause_s, why="the sender is held to its rate")
         return payload
 
     async def _fill(self, until_s: float | None) -> bool:

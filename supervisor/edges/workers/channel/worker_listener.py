@@ -15,6 +15,7 @@ import anyio
 from supervisor.edges.machine.folders import socket_claim, socket_dir
 from supervisor.edges.machine.folders.socket_claim import FolderWatch, SocketDirClaim
 from supervisor.errors import HoldfastError
+from supervisor.pauses import pause
 
 RETRY_FIRST_S = 0.25  # accept again after running out of descriptors; doubles while a deleted socket can't come back
 RETRY_MAX_S = 30.0
@@ -85,7 +86,7 @@ class WorkerListener:
                 self._bind()
             except (HoldfastError, OSError) as error:
                 _log.warning("the worker socket was lost; trying again in %.2f s: %s", retry_s, error)
-                await _pause(retry_s)
+                await pause(retry_s, why="nothing tells when the folder can be used again")
                 retry_s = min(2 * retry_s, RETRY_MAX_S)
             else:
                 _log.warning("the worker socket was lost and has been made again: %s", self._path)
@@ -98,7 +99,7 @@ class WorkerListener:
                 watch = FolderWatch(self._dir, self._path.parent)
             except OSError as error:
                 _log.warning("the socket directory can't be watched: %s", error)
-                await _pause(RETRY_MAX_S)
+                await pause(RETRY_MAX_S, why="nothing tells when the folder can be used again")
                 self.check()
                 continue
             try:
@@ -109,7 +110,7 @@ class WorkerListener:
             finally:
                 watch.close()
             self._accepting.cancel()  # A directory itself is gone or another one.
-            await _pause(RETRY_FIRST_S)  # It is made again by the accepting task; then it can be watched again.
+            await pause(RETRY_FIRST_S, why="the accepting task makes the folder again; then it can be watched again")
 
     def _identities(self) -> list[tuple[int, int] | None]:
         return [socket_claim.identity(path) for path in (self._dir, self._path.parent)]
@@ -167,8 +168,3 @@ class WorkerListener:
             self._reserve = -1
         if self._claim is not None:
             self._claim.close()
-
-
-async def _pause(pause_s: float) -> None:
-    with anyio.move_on_after(pause_s):
-        await anyio.Event().wait()

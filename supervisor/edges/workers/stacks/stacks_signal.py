@@ -10,7 +10,7 @@ import os
 import signal
 import stat
 
-import anyio
+from supervisor.pauses import pause
 
 HARMLESS_SIGNALS = (signal.SIGURG, signal.SIGWINCH)  # one that comes late, or after an exec, is ignored
 STACKS_BYTES_MAX = 1024 * 1024
@@ -45,9 +45,7 @@ async def _signal_and_read(pidfd: int, number: int, file: int) -> str:
     signal.pidfd_send_signal(pidfd, number)
     size, quiet_looks = 0, 0
     while quiet_looks < QUIET_LOOKS:
-        # The kernel tells nobody of writes to a memfd (no inotify since 6.13), so the size is looked at.
-        with anyio.move_on_after(LOOK_INTERVAL_S):
-            await anyio.Event().wait()
+        await pause(LOOK_INTERVAL_S, why="the kernel tells nobody of writes to a memfd (no inotify since 6.13)")
         before, size = size, os.fstat(file).st_size
         quiet_looks = quiet_looks + 1 if size == before > 0 else 0
     return os.pread(file, STACKS_BYTES_MAX, 0).decode(errors="replace")

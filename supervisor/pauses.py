@@ -1,0 +1,12 @@
+"""Where is time itself what must pass? A pause says why no event can be awaited in its place."""
+
+from __future__ import annotations
+
+import anyio
+
+
+async def pause(duration_s: float, *, why: str) -> None:
+    """Waits for `duration_s`, or until it is cancelled. `why` is for the reader of the call."""
+    del why
+    with anyio.move_on_after(duration_s):
+        await anyio.Event().wait()
