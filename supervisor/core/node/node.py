@@ -144,17 +144,22 @@ def _fold(
 
 
 def _abandon(state: State, job_id: str, reason: str) -> tuple[State, tuple[Action, ...]]:
-    """Ends the job here at once. Its coordinator, if that still works, ends it on all other nodes."""
+    """Ends the job here at once. Its coordinator, if that still works, ends it on all other nodes.
+
+    A verdict that is known already stands: the job has ended the same on every node.
+    """
     machines = state.jobs.get(job_id)
     if machines is None or isinstance(machines.job.phase, job_phases.Ended):
         return state, ()
-    verdict = Verdict(JobState.FAILED, 1, reason)
+    known = job_phases.verdict_of(machines.job)
+    verdict = known or Verdict(JobState.FAILED, 1, reason)
+    kind = "job_failed" if known is None else "defect_met"
     life = msgspec.structs.replace(machines.job, phase=job_phases.Ended(verdict), reason=reason)
     ended = JobMachines(life, worker_group.initial_state(), hang_response.initial_state())
     failed = NodeFailed(state.node, life.cycle, reason, restart_allowed=False)
     told = (failed, NodeStopped(state.node, all_succeeded=False), VerdictTaken(state.node))
     return _with(state, job_id, ended), (
-        Publish(job_id, JobEvent("job_failed", reason, max(life.cycle, 0))),
+        Publish(job_id, JobEvent(kind, reason, max(life.cycle, 0))),
         *(TellCoordinator(job_id, report) for report in told),
         KillSpawner(job_id, reason),
         FinishJob(job_id, verdict),

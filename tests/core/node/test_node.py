@@ -92,6 +92,17 @@ def test_the_view_of_ranks_through_a_cycle() -> None:
     assert (view.cycle, view.cycle_started_at_s, view.verdict) == (1, 20.0, None)
 
 
+def test_a_defect_after_the_verdict_changes_nothing_of_it() -> None:
+    verdict = Verdict(JobState.SUCCEEDED, 0, "all ranks exited with code 0")
+    state, _ = node.step(node.initial_state("a"), messages.JobSubmitted(rules(1)), now_s=0.0)
+    state, _ = node.step(state, messages.Ordered(JOB, orders.Conclude(verdict)), now_s=1.0)
+    state, actions = node.step(state, messages.JobAbandoned(JOB, "a defect of Holdfast was met"), now_s=2.0)
+    assert messages.FinishJob(JOB, verdict) in actions
+    view = node.view(state, JOB)
+    assert view is not None
+    assert view.verdict == verdict
+
+
 def test_a_defect_in_one_job_ends_that_job_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     state = node.initial_state("a")
     for job_id in ("x", "y"):

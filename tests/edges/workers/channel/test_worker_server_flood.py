@@ -1,0 +1,151 @@
+"""A rank falls silent while 71 others burst: its verdict comes from the real server and the real engine, in time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import anyio
+from holdfast_wire.framing import encode
+from holdfast_wire.v1 import worker_pb2
+
+from supervisor.config.job_spec import JobSpec
+from supervisor.core.cluster import messages as cluster
+from supervisor.core.facts import HangLimits, JobEvent, JobRules
+from supervisor.core.node import messages
+from supervisor.edges.machine.clock import Clock
+from supervisor.edges.workers.channel.worker_server import WorkerServer
+from supervisor.engine.loop import Engine
+from tests.edges.workers.worker_side import JOB_ID, TOKEN, WorkerSide, hello, until
+
+RANKS = 72
+FRAMES_EACH = 10_000
+LIMIT_S = 1.5
+BOUND_S = 0.25  # 1.9 ms at p99 on a quiet machine without a flood
+
+# Argument: the socket. Stdin: one line with the hello of each rank, then the burst. Sends as fast as it is read.
+SCRIPT = """
+import select, socket, sys
+path, frames = sys.argv[1], int(sys.argv[2])
+*hellos, burst = [bytes.fromhex(line) for line in sys.stdin]
+waiting = {}
+for hello in hellos:
+    peer = socket.socket(socket.AF_UNIX)
+    peer.connect(path)
+    peer.sendall(hello)
+    peer.recv(65536)
+    peer.setblocking(False)
+    waiting[peer] = len(burst) * frames
+chunk = burst * 500
+print("ready", flush=True)
+while waiting:
+    for peer in select.select([], list(waiting), [])[1]:
+        left = waiting[peer]
+        start = -left % len(burst)
+        sent = peer.send(memoryview(chunk)[start:start + min(left, len(chunk) - start)])
+        waiting[peer] = left - sent
+        if not waiting[peer]:
+            del waiting[peer]
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+
+class Joined:
+    """The engine's actions in the real server; spawner and coordinator obey at once."""
+
+    def __init__(self, engine: Engine, server: WorkerServer) -> None:
+        self.engine = engine
+        self.server = server
+        self.hangs: list[tuple[float, JobEvent]] = []
+        self.words = 0
+
+    def perform(self, action: messages.Action) -> tuple[messages.Event, ...]:
+        match action:
+            case messages.StartSpawner(job_id, number):
+                return (messages.SpawnerReady(job_id, number),)
+            case messages.PrepareStore(job_id, cycle):
+                return (messages.StoreReady(job_id, cycle, "127.0.0.1", 29500),)
+            case messages.SpawnWorkers(job_id, assignment):
+                return tuple(
+                    messages.WorkerSpawned(job_id, assignment.cycle, each, 100 + each) for each in range(RANKS)
+                )
+            case messages.ReadProgress(job_id, cycle, local_rank):
+                progress = self.server.read_progress(job_id, cycle, local_rank)
+                return () if progress is None else (messages.ProgressRead(job_id, cycle, local_rank, progress),)
+            case messages.TellCoordinator(job_id, report):
+                self.engine.post(cluster.Reported(job_id, report))
+            case messages.Publish(event=event) if event.kind == "hang_detected":
+                self.hangs.append((time.monotonic(), event))
+            case _:
+                pass
+        return ()
+
+    def send(self, job_id: str, action: cluster.Send) -> None:
+        self.engine.post(messages.Ordered(job_id, action.order))
+
+    def publish(self, job_id: str, action: cluster.Publish) -> None:
+        pass
+
+    def leads(self, job_id: str) -> bool:
+        return True
+
+    def settled(self) -> None:
+        pass
+
+
+def lines() -> bytes:
+    """What the flooding process needs: a word that goes to the engine each time, and the hellos of its ranks."""
+    burst = worker_pb2.WorkerFrame(faults_reported=worker_pb2.FaultsReported(call=1, iteration=2))
+    frames = [hello(each) for each in range(1, RANKS)] + [burst]
+    return b"".join(encode(each.SerializeToString(), frame_bytes_max=1024).hex().encode() + b"\n" for each in frames)
+
+
+async def test_a_silent_rank_is_found_in_time_while_all_others_burst(tmp_path: Path) -> None:
+    path = tmp_path / "sock" / "worker" / "worker.sock"
+    limits = HangLimits(heartbeat_s=LIMIT_S)
+    engine = Engine(clock=Clock(), node_name="n0", jitter=lambda: 0.5)
+    server = WorkerServer(socket_path=path, events=engine, clock=Clock())
+    joined = Joined(engine, server)
+    engine.attach(joined)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(server.run)
+        await tasks.start(engine.run)
+        spec = JobSpec(job_id=JOB_ID, command=("train.py",), local_world_size=RANKS)
+        server.open_cycle(JOB_ID, 0, token=TOKEN, spec=spec, limits=limits, first_rank=0)
+        engine.post(messages.JobSubmitted(JobRules(JOB_ID, RANKS, hang_limits=limits)))
+        flood = subprocess.Popen(  # noqa: ASYNC220 a test's
+            [sys.executable, "-c", SCRIPT, str(path), str(FRAMES_EACH)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert flood.stdin is not None
+        assert flood.stdout is not None
+        for each in range(RANKS):
+            server.expect(JOB_ID, 0, each, flood.pid if each else os.getpid())
+        silent = WorkerSide(path)
+        output = flood.stdout
+        try:
+            await silent.join(0, can_share_page=False)
+            flood.stdin.write(lines())
+            flood.stdin.close()
+            await anyio.wait_readable(output)
+            os.set_blocking(output.fileno(), False)
+            progress = worker_pb2.Progress(initialised_age_ns=10**6, heartbeat_age_ns=0, heartbeats=1)
+            beat_at_s = time.monotonic()
+            await silent.send(worker_pb2.WorkerFrame(progress=progress))
+            await until(lambda: joined.hangs, at_most_s=8.0)
+            found_at_s, event = joined.hangs[0]
+            late_s = found_at_s - beat_at_s - LIMIT_S
+            told = os.read(output.fileno(), 100)
+            print(f"{late_s * 1e3:.1f} ms late")
+            assert told == b"ready\n", "the burst is still under way"
+            assert event.rank == 0
+            assert -0.01 <= late_s < BOUND_S
+        finally:
+            flood.kill()
+            flood.wait()
+            output.close()
+            silent.close()
+            tasks.cancel_scope.cancel()
