@@ -18,14 +18,14 @@ COOKIE = "HOLDFAST_TEST_COOKIE"
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
-def processes_with(cookie: str) -> list[int]:
+def processes_with(cookie: str, variable: str = COOKIE) -> list[int]:
     """Pids of living processes (zombies are none) whose environment holds the cookie."""
     found: list[int] = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
         with contextlib.suppress(OSError):
-            if f"{COOKIE}={cookie}".encode() in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
+            if f"{variable}={cookie}".encode() in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
                 found.append(int(entry))
     return found
 

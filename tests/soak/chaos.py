@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import subprocess
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Generator
@@ -18,25 +17,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from supervisor.edges.operators.control_client import ControlClient
-from supervisor.errors import HoldfastError
 from tests.soak import faults
+from tests.soak.answers import Answers
 from tests.soak.crew import Checkpoint, Job
 from tests.soak.faults import Fault, Undo
 from tests.soak.one_daemon import OneDaemon
-from tests.soak.places import SmallDisk, Unanswering, own_mounts
+from tests.soak.places import SmallDisk, Unanswering, mounted_under, own_mounts
 
 STALL_S = 6.0  # of a job that is not hit; a step takes 0.02 s, but this machine may be small
-RECOVER_S = 60.0  # of a job that is hit, from the fault
+RECOVER_S = 60.0  # of a job that is hit, from the end of the fault
 UNDONE_AFTER_S = (0.3, 8.0)
+LONG_S = 45.0  # beyond every deadline that a spawner has
 QUIET_S = (1.0, 5.0)  # between two faults of one job
 STEPS_AFTER = 25  # so many on every rank, and it has recovered
-ANSWER_S = 2.0
-ASK_EVERY_S = 0.25
+USEFUL_GAP_S = 0.5  # a job whose slowest rank has counted since is useful
+GONE_S = 15.0  # from the end of a job to the end of the last process of it
 START_S = 60.0
 END_S = 60.0
 STOP_S = 20.0
 AGAIN = "started again"
+LONG = "silent_fails_for_long_and_worker_killed"
 STARTS_MAX = 5  # in a row
 
 
@@ -59,37 +59,24 @@ class Target:
     job: Job
     kinds: dict[str, Fault]
     next_s: float
+    round: list[str]  # kinds that are still to come: each of them once, then again in another order
     hit: Hit | None = None
     starts: int = 0  # in a row that did not count
     calm: dict[int, Checkpoint] = field(default_factory=dict[int, Checkpoint])  # its processes since it recovered
+    stood_still_s: float = 0.0  # at most, while it was not hit
+    useful_s: float = 0.0
+    seen_s: float = 0.0
+    looked_at_s: float = 0.0
 
-
-class Answers(threading.Thread):
-    """Asks the daemon all the time."""
-
-    def __init__(self, daemon: OneDaemon) -> None:
-        super().__init__(daemon=True)
-        self._socket = daemon.sockets / "control.sock"
-        self._over = threading.Event()
-        self.worst_s, self.asked, self.wrong = 0.0, 0, list[str]()
-
-    def run(self) -> None:
-        with ControlClient(self._socket) as client:
-            while not self._over.wait(ASK_EVERY_S):
-                began_s = time.monotonic()
-                try:
-                    client.jobs()
-                except HoldfastError as error:
-                    self.wrong.append(f"the daemon did not answer: {error}")
-                took_s = time.monotonic() - began_s
-                self.asked += 1
-                self.worst_s = max(self.worst_s, took_s)
-                if took_s > ANSWER_S:
-                    self.wrong.append(f"the daemon answered after {took_s:.1f} s")
-
-    def end(self) -> None:
-        self._over.set()
-        self.join(30)
+    def look(self, now_s: float) -> None:
+        self.job.look()
+        silent_s = self.job.silent_s()
+        if self.looked_at_s:
+            self.seen_s += now_s - self.looked_at_s
+            self.useful_s += now_s - self.looked_at_s if silent_s < USEFUL_GAP_S else 0.0
+        self.looked_at_s = now_s
+        if self.hit is None:
+            self.stood_still_s = max(self.stood_still_s, silent_s)
 
 
 class Chaos:
@@ -114,7 +101,7 @@ class Chaos:
             self.disk = SmallDisk(folder / "small-disk")
             self.silent = Unanswering(folder / "unanswering")
         for job, kinds in self._crew():
-            self.targets.append(Target(job, kinds, 0.0))
+            self.targets.append(Target(job, kinds, 0.0, []))
 
     def _crew(self) -> Generator[tuple[Job, dict[str, Fault]]]:
         workers = {name: getattr(faults, name) for name in ("worker_killed", "worker_stopped")}
@@ -135,6 +122,8 @@ class Chaos:
                     f"{name}_fails": faults.failing(place, and_worker=False),
                     f"{name}_fails_and_worker_killed": faults.failing(place, and_worker=True),
                 }
+                if place is self.silent:
+                    kinds[LONG] = faults.failing(place, and_worker=True)
                 yield Job(self.daemon, name, log_dir=place.folder), kinds
 
     def say(self, text: str) -> None:
@@ -154,6 +143,8 @@ class Chaos:
             time.sleep(0.02)
         answers.end()
         self.wrong += answers.wrong[:20]
+        for late in answers.late[:20]:
+            self.say(late)
         self.say(f"the daemon was asked {answers.asked} times; its slowest answer took {answers.worst_s:.2f} s")
 
     def _await_start(self) -> None:
@@ -170,8 +161,8 @@ class Chaos:
             target.job.gap_max_s = 0.0
 
     def _turn(self, target: Target, *, is_over: bool) -> None:
-        job, now_s = target.job, time.monotonic()
-        job.look()
+        now_s = time.monotonic()
+        target.look(now_s)
         if target.hit is None:
             self._check_calm(target)
             if target.hit is None and target.kinds and now_s >= target.next_s and not is_over:
@@ -184,15 +175,19 @@ class Chaos:
         self._check_hit(target, hit)
 
     def _strike(self, target: Target) -> None:
-        kind = self.dice.choice(sorted(target.kinds))
         now_s = time.monotonic()
+        if not target.round:
+            target.round = self.dice.sample(sorted(target.kinds), len(target.kinds))
+        kind = target.round.pop()
         undo = target.kinds[kind](target.job, self.dice)
         if undo is None:
+            target.round.insert(0, kind)
             target.next_s = now_s + 0.5
             return
         self.done[kind] += 1
         self.say(f"{target.job.name}: {kind}")
-        target.hit = Hit(kind, now_s, target.job.steps(), undo, now_s + self.dice.uniform(*UNDONE_AFTER_S))
+        lasts_s = LONG_S if kind == LONG else self.dice.uniform(*UNDONE_AFTER_S)
+        target.hit = Hit(kind, now_s, target.job.steps(), undo, now_s + lasts_s)
 
     def _check_calm(self, target: Target) -> None:
         job = target.job
@@ -216,13 +211,15 @@ class Chaos:
             self.ended[hit.kind] += 1
             if not hit.is_undone:
                 hit.undo()
+            if left := job.left(within_s=GONE_S):
+                self._wrong(f"{job.name} ended after {hit.kind} and left {left}")
             self._start_again(target)
         elif hit.is_undone and min(a - b for a, b in zip(job.steps(), hit.steps, strict=True)) >= STEPS_AFTER:
             if job.silent_s() < 1.0:
                 self.recovered[hit.kind] += 1
                 self.worst_s[hit.kind] = max(self.worst_s.get(hit.kind, 0.0), took_s)
                 self._calm_again(target)
-        elif took_s > RECOVER_S:
+        elif time.monotonic() - max(hit.at_s, hit.undo_at_s) > RECOVER_S:
             self._wrong(f"{job.name} neither counted on nor ended within {RECOVER_S:.0f} s after {hit.kind}")
             hit.undo()
             self._end_by_force(target)
@@ -301,6 +298,7 @@ class Chaos:
         for place in (self.disk, self.silent):
             if place is not None:
                 place.close()
+        self.wrong += mounted_under(self.daemon.folder)
 
     def summary(self) -> None:
         self.say("fault, how often, recovered, ended with a reason, slowest recovery")
@@ -308,7 +306,11 @@ class Chaos:
             slowest = f"{self.worst_s[kind]:.1f} s" if kind in self.worst_s else "-"
             print(f"  {kind:40} {self.done[kind]:4} {self.recovered[kind]:4} {self.ended[kind]:4} {slowest:>8}")
         for target in self.targets:
-            print(f"  {target.job.name}: steps {target.job.steps()}, started {target.job.runs} times")
+            print(
+                f"  {target.job.name}: steps {target.job.steps()}, started {target.job.runs} times, useful "
+                f"{100 * target.useful_s / max(target.seen_s, 1e-9):.1f} % of {target.seen_s:.0f} s, stood still for "
+                f"{target.stood_still_s:.2f} s at most while it was not hit"
+            )
 
 
 def main(arguments: argparse.Namespace) -> list[str]:

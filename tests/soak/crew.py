@@ -10,10 +10,12 @@ from pathlib import Path
 
 import msgspec
 
-from tests.soak.one_daemon import OneDaemon, children
+from tests.e2e.launch import processes_with
+from tests.soak.one_daemon import OneDaemon, children, command_line
 
 SCRIPT = Path(__file__).parent / "scripts" / "counting.py"
 MAX_RESTARTS = 100_000
+JOB_ID = "HOLDFAST_JOB_ID"  # in the environment of all that belongs to a job
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -85,6 +87,13 @@ class Job:
     def printed(self) -> str:
         """The last of it."""
         return (self.daemon.folder / f"{self.job_id}.txt").read_text(errors="replace")[-3000:]
+
+    def left(self, *, within_s: float) -> list[str]:
+        """Processes of it that are there after `within_s`, though it has ended."""
+        deadline_s = time.monotonic() + within_s
+        while (pids := processes_with(self.job_id, JOB_ID)) and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        return [f"process {pid}: {command_line(pid)}" for pid in pids]
 
     def overlaps(self) -> list[str]:
         with contextlib.suppress(OSError):

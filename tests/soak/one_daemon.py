@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from supervisor.edges.machine.job_claims import CLAIM_DIR_VARIABLE
 from tests.e2e.launch import COOKIE, processes_with, wait_until
 
 READY_S = 30.0
@@ -27,8 +28,8 @@ class OneDaemon:
     def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
         self.folder = folder
         self.cookie = uuid.uuid4().hex
-        self.sockets, self.state, self.temp = folder / "run", folder / "state", folder / "tmp"
-        for each in (self.sockets, self.state, self.temp):
+        self.sockets, self.state, self.temp, self.claims = (folder / name for name in ("run", "state", "tmp", "claims"))
+        for each in (self.sockets, self.state, self.temp, self.claims):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ} | {
             COOKIE: self.cookie,
@@ -36,6 +37,7 @@ class OneDaemon:
             "TMPDIR": str(self.temp),
             "XDG_RUNTIME_DIR": str(self.sockets),
             "HOLDFAST_STATE_DIR": str(self.state),
+            CLAIM_DIR_VARIABLE: str(self.claims),
             **environment,
         }
         self._arguments = arguments
@@ -108,21 +110,22 @@ class OneDaemon:
             process.wait(END_S)
 
     def leftovers(self, *, within_s: float) -> list[str]:
-        """Processes, sockets and mounts that are still there after `within_s`; the processes are then killed."""
+        """Processes, sockets, claims and files that are still there after `within_s`; the processes are then killed."""
         deadline_s = time.monotonic() + within_s
         while self.processes() and time.monotonic() < deadline_s:
             time.sleep(0.05)
-        found = [f"process {pid}: {_command_line(pid)}" for pid in self.processes()]
+        found = [f"process {pid}: {command_line(pid)}" for pid in self.processes()]
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if self.process.poll() is None:
             self.process.wait(END_S)
         found += [f"socket {path}" for path in self.folder.rglob("*") if path.is_socket()]
+        found += [f"claim {path}" for path in self.claims.glob("*.claim")]
         return found + [f"in the temporary folder: {path}" for path in self.temp.iterdir()]
 
 
-def _command_line(pid: int) -> str:
+def command_line(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200]
     return "gone"

@@ -24,6 +24,11 @@ def own_mounts() -> bool:
     return _c.mount(b"none", b"/", None, RECURSIVE_PRIVATE, None) == 0
 
 
+def mounted_under(folder: Path) -> list[str]:
+    with open("/proc/self/mounts", encoding="utf-8") as file:
+        return [f"mount {line.split()[1]}" for line in file if line.split()[1].startswith(f"{folder}/")]
+
+
 class SmallDisk:
     """A tmpfs of 8 MiB. Filled up by a file of ours, which takes what the job's own files leave."""
 
