@@ -83,7 +83,7 @@ def test_a_killed_supervisors_job_keeps_its_id_until_its_last_process_is_gone(st
     assert f"their supervisor (pid {launch.process.pid}) is gone, and they end within" in refused.stderr
     (job,) = jobs(launch)
     assert (job["state"], job["ended_at"]) == ("stopping", None)
-    assert "what is left of the job's processes ends within its --supervisor-return-timeout" in str(job["reason"])
+    assert "processes of the job are left: they end within its --supervisor-return-timeout" in str(job["reason"])
     wait_until(lambda: not launch.leftovers(), timeout_s=20, what="the end of the first group")
     second = again(launch, str(script), "done")
     assert (second.returncode, second.stdout) == (0, "done\n")

@@ -8,6 +8,7 @@ import errno
 import os
 import subprocess
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 NEW_MOUNT_NAMESPACE = 0x20000
@@ -24,6 +25,18 @@ def own_mounts() -> bool:
     return _c.mount(b"none", b"/", None, RECURSIVE_PRIVATE, None) == 0
 
 
+@contextlib.contextmanager
+def mounts_of_our_own() -> Generator[bool]:
+    """False where they can't be had; else the machine's mounts are back afterwards."""
+    before, folder = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC), os.getcwd()
+    try:
+        yield own_mounts()
+    finally:
+        if _c.setns(before, NEW_MOUNT_NAMESPACE) == 0:
+            os.chdir(folder)
+        os.close(before)
+
+
 def mounted_under(folder: Path) -> list[str]:
     with open("/proc/self/mounts", encoding="utf-8") as file:
         return [f"mount {line.split()[1]}" for line in file if line.split()[1].startswith(f"{folder}/")]
@@ -32,10 +45,10 @@ def mounted_under(folder: Path) -> list[str]:
 class SmallDisk:
     """A tmpfs of 8 MiB. Filled up by a file of ours, which takes what the job's own files leave."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, mode: str = "755") -> None:
         self.folder = folder
         folder.mkdir()
-        if _c.mount(b"tmpfs", str(folder).encode(), b"tmpfs", 0, f"size={DISK_BYTES}".encode()):
+        if _c.mount(b"tmpfs", str(folder).encode(), b"tmpfs", 0, f"size={DISK_BYTES},mode={mode}".encode()):
             raise OSError(ctypes.get_errno(), f"cannot mount a tmpfs on {folder}")
 
     def fail(self) -> None:

@@ -49,8 +49,8 @@ def judged(report: JobReport, *, recorded_by: str, recorded_at_s: int) -> JobRep
         return msgspec.structs.replace(
             report,
             state=JobState.STOPPING,
-            reason=f"its supervisor (pid {report.supervisor_pid}) was killed at {at} or later; what is left of the "
-            f"job's processes ends within its --supervisor-return-timeout; last: {report.reason}",
+            reason=f"its supervisor (pid {report.supervisor_pid}) was killed at {at} or later; processes of the "
+            f"job are left: {job_claims.how_they_end(report.job_id)}; last: {report.reason}",
         )
     return msgspec.structs.replace(
         report,

@@ -20,6 +20,7 @@ import msgspec
 
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.processes import process_table
+from supervisor.edges.machine.processes.whereabouts import whereabouts
 from supervisor.errors import AlreadyExistsError
 
 CLAIM_DIR_VARIABLE = "HOLDFAST_CLAIM_DIR"
@@ -29,6 +30,7 @@ SUFFIX = ".claim"
 SHARED_PLACES = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
 HOLDER_BYTES_MAX = 4096
 SWEPT_MAX = 32  # claims of jobs long gone, removed on the way
+STUCK_NAMED_MAX = 8
 ATTEMPTS_MAX = 100  # the file is removed by its last holder in the moment in which it is opened
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid; on 64-bit Linux
@@ -174,9 +176,43 @@ def _refusal(job_id: str, folders: Sequence[Path]) -> AlreadyExistsError:
         )
     return AlreadyExistsError(
         f"cannot start job {job_id}: processes of a job of that id, started {since}, are left; their supervisor (pid "
-        f"{held_by.pid}) is gone, and they end within its --supervisor-return-timeout; try again then, or choose "
-        "another --job-id"
+        f"{held_by.pid}) is gone, and {how_they_end(job_id, folders)}; try again then, or choose another --job-id"
     )
+
+
+def how_they_end(job_id: str, folders: Sequence[Path] | None = None) -> str:
+    """What becomes of the processes that hold a claim without a supervisor, as the rest of a sentence.
+
+    They end by themselves, but for those that were stopped or that the kernel holds.
+    """
+    stuck = [pid for pid in _holders(job_id, claim_folders() if folders is None else folders) if _is_stuck(pid)]
+    if not stuck:
+        return "they end within its --supervisor-return-timeout"
+    pids = " ".join(map(str, stuck[:STUCK_NAMED_MAX]))
+    return f"process {stuck[0]} of it {whereabouts(stuck[0])}, so end it with kill -KILL {pids}"
+
+
+def _is_stuck(pid: int) -> bool:
+    entry = process_table.look_up(pid)
+    return entry is not None and entry.state in "TtD"
+
+
+def _holders(job_id: str, folders: Sequence[Path]) -> list[int]:
+    """The processes that have the claim open. By the names that the kernel keeps: no file of theirs is touched."""
+    names = {str(folder / f"{job_id}{SUFFIX}") for folder in folders}
+    found: list[int] = []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # gone, or another user's
+            if any(_target(f"/proc/{pid}/fd/{number}") in names for number in os.listdir(f"/proc/{pid}/fd")):
+                found.append(int(pid))
+    return sorted(found)
+
+
+def _target(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""  # closed meanwhile
 
 
 def _make(folder: Path) -> None:

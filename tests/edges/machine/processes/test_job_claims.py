@@ -66,6 +66,25 @@ def test_a_claim_holds_until_the_last_process_of_the_job_is_gone(tmp_path: Path)
     claims.close()
 
 
+def test_a_process_that_was_stopped_is_named_with_what_ends_it(tmp_path: Path) -> None:
+    """It would hold the id until somebody looks for it."""
+    command = [sys.executable, "-c", HOLDER, str(place(tmp_path))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        child = int(supervisor.stdout.readline())
+        os.kill(child, signal.SIGSTOP)
+        supervisor.kill()
+        supervisor.wait(20)
+        try:
+            with pytest.raises(
+                AlreadyExistsError,
+                match=rf"is gone, and process {child} of it is stopped \(state T\), so end it with kill -KILL {child};",
+            ):
+                JobClaims([place(tmp_path)]).take("job")
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
 def test_asking_takes_nothing(tmp_path: Path) -> None:
     claims = JobClaims([place(tmp_path)])
     assert not job_claims.is_held("job", place(tmp_path))
