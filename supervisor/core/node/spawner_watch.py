@@ -23,6 +23,7 @@ SPAWN_S = 60.0
 REPORT_S = 10.0  # from a worker's end that was seen to the spawner's report of it
 EMPTY_S = 15.0  # the spawner itself gives up what it can't kill after 10 s
 END_S = 8.0
+_PUT_OFF_S = {"report": REPORT_S, "empty": EMPTY_S}
 KILL_S = 20.0  # from SIGKILL to the news that nothing is left
 
 # --- states --------------------------------------------------------------------------------------------------------
@@ -170,7 +171,7 @@ def _serve(state: Serving, event: Event, now_s: float, cycle: int, rules: JobRul
             node_messages.StoreReady() | node_messages.StoreFailed() | node_messages.WorkerSpawned()
             | node_messages.SpawnFailed() | node_messages.WorkerExited() | node_messages.WorkersEmptied()
         ):  # fmt: skip
-            return _hear(state, event), ()
+            return _hear(state, event, now_s), ()
         case (
             node_messages.PrepareStore() | node_messages.SpawnWorkers() | node_messages.RespawnWorkers()
             | node_messages.WorkerEndSeen() | node_messages.KillTree() | node_messages.EndSpawner()
@@ -202,7 +203,7 @@ def _charge(state: Serving, event: _Charged, now_s: float, local_world_size: int
             assert_never(event)
 
 
-def _hear(state: Serving, event: _Heard) -> Serving:
+def _hear(state: Serving, event: _Heard, now_s: float) -> Serving:
     match event:
         case node_messages.StoreReady(cycle=of_cycle) | node_messages.StoreFailed(cycle=of_cycle):
             return _paid(state, "store", of_cycle)
@@ -210,7 +211,7 @@ def _hear(state: Serving, event: _Heard) -> Serving:
             node_messages.WorkerSpawned(cycle=of_cycle, local_rank=local_rank)
             | node_messages.SpawnFailed(cycle=of_cycle, local_rank=local_rank)
         ):
-            return _paid_worker(state, of_cycle, local_rank)
+            return _paid_worker(state, of_cycle, local_rank, now_s)
         case node_messages.WorkerExited(cycle=of_cycle, exit=exit_):
             return _paid(state, "report", of_cycle, exit_.local_rank)
         case node_messages.WorkersEmptied(cycle=of_cycle):
@@ -259,12 +260,22 @@ def _paid(state: Serving, kind: str, *key: int) -> Serving:
     return msgspec.structs.replace(state, debts=debts)
 
 
-def _paid_worker(state: Serving, cycle: int, local_rank: int) -> Serving:
-    """The debt stands until every rank has its answer; one that is told of twice pays for no other."""
-    debts = tuple(
-        msgspec.structs.replace(debt, local_ranks=debt.local_ranks - {local_rank}) if _is_spawn(debt, cycle) else debt
-        for debt in state.debts
-    )
+def _paid_worker(state: Serving, cycle: int, local_rank: int, now_s: float) -> Serving:
+    """The debt stands until every rank has its answer; one that is told of twice pays for no other.
+
+    A spawner that starts a thousand workers is busy and not silent: each of them puts off what else it owes this cycle.
+    """
+    if not any(_is_spawn(debt, cycle) and local_rank in debt.local_ranks for debt in state.debts):
+        return state
+    debts = tuple(_after_a_worker(debt, cycle, local_rank, now_s) for debt in state.debts)
     return msgspec.structs.replace(
         state, debts=tuple(debt for debt in debts if debt.kind != "spawn" or debt.local_ranks)
     )
+
+
+def _after_a_worker(debt: Debt, cycle: int, local_rank: int, now_s: float) -> Debt:
+    if _is_spawn(debt, cycle):
+        return msgspec.structs.replace(debt, local_ranks=debt.local_ranks - {local_rank})
+    if debt.kind in _PUT_OFF_S and debt.key[0] == cycle:
+        return msgspec.structs.replace(debt, until_s=max(debt.until_s, now_s + _PUT_OFF_S[debt.kind]))
+    return debt

@@ -195,7 +195,7 @@ class ControlService:
                     wire.LogChunk(rank=piece.rank, cycle=piece.cycle, is_stderr=piece.is_stderr, data=piece.data)
                 )
         if not found:
-            log_streams.check_any(Path(report.log_dir), report.job_id, choice)
+            await log_streams.check_any_beside(Path(report.log_dir), report.job_id, choice)
 
     async def _set_at_end(self, job_id: str, ended: anyio.Event) -> None:
         async with self._desk.subscribe(job_id) as coming:

@@ -12,12 +12,13 @@ import os
 import re
 import stat
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import anyio
 import msgspec
-from anyio import to_thread
 
+from supervisor.edges.machine.own_process.own_descriptors import OwnThread
 from supervisor.edges.operators.inotify import DirectoryWatch
 from supervisor.errors import NotFoundError
 
@@ -142,17 +143,19 @@ def check_any(log_dir: Path, job_id: str, choice: LogChoice) -> None:
 async def follow(log_dir: Path, choice: LogChoice, ended: anyio.Event) -> AsyncGenerator[LogPiece]:
     """The same, and then whatever is written until `ended` is set. Raises OSError if the kernel can't watch.
 
-    Disks are read in a thread, since a log directory may lie on a file server that does not answer.
+    Disks are read in a thread, since a log directory may lie on a file server that does not answer, and in one that
+    keeps its descriptors to itself, since they would hold up the start of every process.
     """
     follower = _Follower(log_dir, choice)
-    limiter = anyio.CapacityLimiter(1)
+    thread: OwnThread | None = None
     try:
+        thread = OwnThread(follower.watch.fileno())
         while True:
             last_round = ended.is_set()  # look once more after the end, so that nothing is missed
             pieces = follower.read_changed(everything=last_round)
             is_more = True
             while is_more:
-                batch = await to_thread.run_sync(_take, pieces, abandon_on_cancel=True, limiter=limiter)
+                batch = await thread.call(partial(_take, pieces))
                 for piece in batch:
                     yield piece
                 is_more = len(batch) == PIECES_AT_ONCE
@@ -163,7 +166,22 @@ async def follow(log_dir: Path, choice: LogChoice, ended: anyio.Event) -> AsyncG
             if not ended.is_set():
                 await _wait(follower.watch, ended)
     finally:
-        follower.close()
+        if thread is not None:
+            thread.end(follower.close_files)
+        follower.watch.close()
+
+
+async def check_any_beside(log_dir: Path, job_id: str, choice: LogChoice) -> None:
+    """As `check_any`, without blocking."""
+    thread = OwnThread()
+    try:
+        await thread.call(lambda: check_any(log_dir, job_id, choice))
+    finally:
+        thread.end(_nothing)
+
+
+def _nothing() -> None:
+    """No file is open."""
 
 
 def _take(pieces: Iterator[LogPiece]) -> list[LogPiece]:
@@ -182,10 +200,6 @@ class _Follower:
         self._newest = -1
         self._newest_path = root
         self._files: dict[Path, list[_LogFile]] = {}  # by the rank's directory, of the newest cycle
-
-    def close(self) -> None:
-        self.watch.close()
-        self._close_files()
 
     def read_changed(self, *, everything: bool) -> Iterator[LogPiece]:
         """What was written since the last call. Blocks on the disk. Costs what has changed, not what lies there."""
@@ -213,7 +227,7 @@ class _Follower:
                 yield from file.read()
 
     def _read_next(self, number: int, path: Path, *, is_last: bool) -> Iterator[LogPiece]:
-        self._close_files()
+        self.close_files()
         self.watch.remove(self._newest_path if self._newest >= 0 else path)
         self._newest, self._newest_path = number, path
         if self._choice.cycle not in (None, number):
@@ -236,7 +250,7 @@ class _Follower:
         self._files[path] = _files(_RankDirectory(path, self._newest, rank), self._tail_lines)
         return True
 
-    def _close_files(self) -> None:
+    def close_files(self) -> None:
         for path, files in self._files.items():
             self.watch.remove(path)
             for file in files:

@@ -86,6 +86,19 @@ def test_what_is_not_answered_in_time_costs_the_spawner_its_life(
     assert watch.next_deadline_s(play.state) == limit_s + watch.KILL_S
 
 
+@pytest.mark.parametrize(
+    ("owed", "limit_s"), [(WorkerEndSeen(JOB, 3, 0), watch.REPORT_S), (KillTree(JOB, 3), watch.EMPTY_S)]
+)
+def test_a_spawner_that_still_starts_workers_is_busy_and_not_silent(owed: watch.Event, limit_s: float) -> None:
+    """A thousand of them take longer than the report of the first one's end may."""
+    play = ready() >> SPAWN >> WorkerSpawned(JOB, 3, 0, 100) >> owed
+    play.at(limit_s - 1.0) >> WorkerSpawned(JOB, 3, 1, 101) << ()
+    play.at(limit_s) >> DeadlineReached() << ()
+    play >> WorkerSpawned(JOB, 3, 1, 101) << ()  # told of twice: puts off nothing
+    play.at(2 * limit_s - 1.0) >> DeadlineReached()
+    assert play.of(KillSpawner)
+
+
 def test_a_spawner_that_does_not_come_up_is_killed() -> None:
     play = started()
     play.at(watch.START_S) >> DeadlineReached()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from supervisor.edges.machine.job_files import checkpoint_file
+from supervisor.edges.machine.own_process.own_descriptors import separately
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 
 READ_TIMEOUT_S = 2.0
@@ -23,11 +26,10 @@ class JobFiles(msgspec.Struct, frozen=True):
 
         Until it comes back, that file is not read again; those of other jobs are.
         """
+        read = partial(checkpoint_file.read_iteration, path)
         threads = self.threads.setdefault(path, SideThreads(stuck_max=1))
         try:
-            return await threads.call(
-                lambda: checkpoint_file.read_iteration(path), timeout_s=self.read_timeout_s, discard=bool
-            )
+            return await threads.call(lambda: separately(read), timeout_s=self.read_timeout_s, discard=bool)
         except OSError:  # stuck, or no thread
             return None
         finally:

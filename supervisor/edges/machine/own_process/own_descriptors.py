@@ -1,0 +1,128 @@
+"""How does a thread open files of a job without harm to the processes that are started meanwhile?
+
+A process that is started gets a copy of every descriptor and closes it before it executes; a file system that never
+answers holds up that close, and with it the start of any job's spawner. So a thread that reads a job's files has a
+table of descriptors of its own, which no other thread's children copy. In return it can use no descriptor of others.
+"""
+
+from __future__ import annotations
+
+import asyncio  # anyio can be woken from its own threads only
+import ctypes
+import itertools
+import os
+import queue
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+_CLOSE_RANGE = 436  # on every architecture; glibc has the call since 2.34 only
+_UNSHARE = 2
+_LAST = 0xFFFFFFFF
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def separate(*kept: int) -> bool:
+    """From now on this thread has no descriptors but its own, and `kept`. False where the kernel can't (before 5.9)."""
+    # The first call makes the table, of what lies below its range only: nothing above is copied, or has to be closed.
+    edges = sorted((-1, *kept), reverse=True)
+    if not _close_range(edges[0] + 1, _LAST, _UNSHARE):
+        return False
+    for above, below in itertools.pairwise(edges):
+        if above - below > 1:
+            _close_range(below + 1, above - 1, 0)
+    return True
+
+
+def _close_range(first: int, last: int, flags: int) -> bool:
+    return _libc.syscall(_CLOSE_RANGE, ctypes.c_uint(first), ctypes.c_uint(last), ctypes.c_uint(flags)) == 0
+
+
+def separately(work: Callable[[], _T]) -> _T:
+    """The result of `work`, done in a separate thread while the caller's waits. Raises OSError without a thread."""
+    found: list[_T] = []
+
+    def run() -> None:
+        separate()
+        found.append(work())
+
+    try:
+        thread = threading.Thread(target=run, name="job file", daemon=True)
+        thread.start()
+    except RuntimeError as error:
+        raise OSError(f"no thread can be started ({error}); check the limit on processes (ulimit -u)") from error
+    thread.join()
+    return found[0]
+
+
+class OwnThread:
+    """Does one thing after the other in a daemon thread that is separate. For the event loop's thread.
+
+    One that is stuck is left to itself: neither the loop nor the end of the process waits for it.
+    """
+
+    def __init__(self, *kept: int) -> None:
+        """Raises OSError without a thread or a descriptor."""
+        self._loop = asyncio.get_running_loop()
+        self._work = queue.SimpleQueue[Callable[[], None] | None]()
+        self._told = queue.SimpleQueue[Callable[[], None]]()
+        self._is_separate = False
+        # The loop's own way to be woken is a descriptor that the thread does not have.
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        started = threading.Event()
+        try:
+            threading.Thread(target=self._run, args=(kept, started), name="job files", daemon=True).start()
+        except RuntimeError as error:
+            os.close(self._bell)
+            raise OSError(f"no thread can be started ({error}); check the limit on processes (ulimit -u)") from error
+        started.wait()  # for one system call
+        self._loop.add_reader(self._bell, self._hear)
+
+    async def call(self, work: Callable[[], _T]) -> _T:
+        """The result of `work`; raises what it raises."""
+        future: asyncio.Future[_T] = self._loop.create_future()
+
+        def do() -> None:
+            try:
+                result = work()
+            except BaseException as error:  # noqa: BLE001 - it belongs to the one who waits, in the other thread
+                self._told.put(partial(_fail, future, error))
+            else:
+                self._told.put(partial(_succeed, future, result))
+            os.eventfd_write(self._bell, 1)
+
+        self._work.put(do)
+        return await future
+
+    def end(self, last: Callable[[], None]) -> None:
+        """It does `last` and goes. Never waits."""
+        self._work.put(last)
+        self._work.put(None)
+        self._loop.remove_reader(self._bell)
+        if self._is_separate:  # Else it is the thread's, too, and closed by that.
+            os.close(self._bell)
+
+    def _run(self, kept: tuple[int, ...], started: threading.Event) -> None:
+        self._is_separate = separate(self._bell, *kept)
+        started.set()
+        while (work := self._work.get()) is not None:
+            work()
+        os.close(self._bell)
+
+    def _hear(self) -> None:
+        os.eventfd_read(self._bell)
+        while not self._told.empty():
+            self._told.get()()
+
+
+def _succeed(future: asyncio.Future[_T], result: _T) -> None:
+    if not future.done():  # Else nobody waits any more.
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[_T], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -1,0 +1,73 @@
+"""What a separate thread opens is nobody else's: no process that is started meanwhile has it, even for a moment."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from supervisor.edges.machine.own_process.own_descriptors import OwnThread, separate, separately
+
+pytestmark = pytest.mark.anyio
+
+
+def open_files() -> list[str]:
+    """Of the process, as its main thread and those that it starts have them."""
+    found: list[str] = []
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+        except OSError:
+            continue  # that of the listing itself
+    return found
+
+
+async def test_a_file_that_the_thread_opens_is_not_there_for_others(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("line")
+    thread = OwnThread()
+    descriptor = await thread.call(lambda: os.open(path, os.O_RDONLY))
+    assert str(path) not in open_files()
+    assert await thread.call(lambda: os.read(descriptor, 10)) == b"line"
+    thread.end(lambda: os.close(descriptor))
+
+
+async def test_one_descriptor_may_be_kept_and_no_other_is(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    thread = OwnThread(reader)
+    os.write(writer, b"word")
+    assert await thread.call(lambda: os.read(reader, 10)) == b"word"
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        await thread.call(lambda: os.write(writer, b"word"))
+    os.close(writer)
+    assert await thread.call(lambda: os.read(reader, 10)) == b""  # the thread does not hold the other end
+    os.close(reader)
+    thread.end(lambda: None)
+
+
+async def test_it_raises_what_the_work_raises_and_ends_after_its_last(tmp_path: Path) -> None:
+    thread = OwnThread()
+    with pytest.raises(FileNotFoundError):
+        await thread.call(lambda: os.open(tmp_path / "none", os.O_RDONLY))
+    done = threading.Event()
+    thread.end(done.set)
+    assert done.wait(10)
+
+
+def test_what_is_separate_stays_so_for_the_thread_alone() -> None:
+    reader, writer = os.pipe()
+    told: list[bool] = []
+    thread = threading.Thread(target=lambda: told.append(separate()))
+    thread.start()
+    thread.join(10)
+    assert told == [True]
+    os.write(writer, b"x")
+    assert os.read(reader, 1) == b"x"
+    os.close(reader)
+    os.close(writer)
+
+
+def test_one_call_alone(tmp_path: Path) -> None:
+    descriptors: list[int] = []
+    assert separately(lambda: descriptors.append(os.open(tmp_path, os.O_RDONLY)) or "done") == "done"
+    assert str(tmp_path) not in open_files()
