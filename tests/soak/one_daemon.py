@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from supervisor.edges.machine.job_claims import CLAIM_DIR_VARIABLE, is_held
+from supervisor.edges.machine.processes.job_claims import CLAIM_DIR_VARIABLE, is_held
 from tests.e2e.launch import COOKIE, processes_with, wait_until
 
 READY_S = 30.0
