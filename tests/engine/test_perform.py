@@ -207,6 +207,32 @@ async def test_a_spawner_that_could_not_be_killed_in_time_does_not_disturb_the_n
         assert (await verdict_of(world, "hit")).state is JobState.SUCCEEDED
 
 
+async def test_what_a_spawner_says_that_comes_late_never_reaches_the_next_run_of_its_id(tmp_path: Path) -> None:
+    async with beside_another(tmp_path) as world:
+        world.spawners.held_back = True
+        await world.desk.submit(job_spec("hit"), {})
+        await world.settle()
+        world.desk.stop("hit", reason="enough", signal=0)
+        assert (await verdict_of(world, "hit")).state is JobState.STOPPED
+        world.spawners.held_back = False
+        second = await world.submit(job_spec("hit"))
+        world.spawners.let_go.set()
+        await world.settle()
+        late = world.spawners.started[-1]
+        assert late is not second
+        late.unkillable = True
+        late.exit(0, 0, code=1)
+        late.tell(link.Emptied(0, 2, ()))
+        late.ended.set()
+        await world.settle()
+        report = world.desk.job("hit")
+        assert report is not None
+        assert (report.state, world.jobs["hit"].spawner) == (JobState.RUNNING, second)
+        for local_rank in range(2):
+            second.exit(0, local_rank, code=0)
+        assert (await verdict_of(world, "hit")).state is JobState.SUCCEEDED
+
+
 async def test_an_order_to_ranks_that_are_replaced_names_the_newest_processes(tmp_path: Path) -> None:
     async with World.opened(tmp_path) as world:
         spawner = await world.submit(job_spec("j"))
