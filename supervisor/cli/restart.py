@@ -1,4 +1,4 @@
-"""`holdfast restart JOB`: all its workers anew, in a new cycle; takes nothing from the budget."""
+"""`holdfast restart JOB`: ends all its workers and starts them in a new cycle; takes nothing from the budget."""
 
 from __future__ import annotations
 
