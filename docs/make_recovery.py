@@ -83,7 +83,7 @@ class Play:
                     self._unheard.append((member, told))
             case Replace(lost):
                 for _, member in lost:
-                    self.arrow("supervisor", "spawner", f"fork rank {member} anew")
+                    self.arrow("supervisor", "spawner", f"fork rank {member} again")
             case Say(_, reason):
                 self.note(f"over supervisor: {reason.replace(';', ',')}")
             case EndCall():
