@@ -58,5 +58,10 @@ def test_slower_is_wrong_where_a_restart_costs_more_and_not_where_the_machine_ha
     assert said.startswith("restarts a second: 40.0, at the end 13.3")
 
 
+def test_the_memory_of_a_short_run_is_not_judged() -> None:
+    short = [replace(row, rss_kib=(50_000 + 6 * row.restarts, 14_000)) for row in rows(800)]
+    assert judged(short, ranks=2) == []
+
+
 def test_too_little_is_not_judged() -> None:
     assert judged([], ranks=2) == ["too few measurements to judge"]
