@@ -28,7 +28,7 @@ FAULTS = frozenset(
     {
         "worker_failed", "hang_detected", "spawn_failed", "spawner_lost", "store_failed", "workers_stuck",
         "iteration_interrupted", "replacement_late", "replacement_lost", "call_refused", "call_lost",
-        "hard_timeout_reached",
+        "hard_timeout_reached", "defect_met",
     }
 )  # fmt: skip
 

@@ -182,10 +182,15 @@ class EnginePerformer:
     def _reports_of(self, job: JobRecord) -> ReportQueue:
         job_id, path = job.spec.job_id, job.spec.checkpoint_iteration_file
         queue = self._reports.get(job_id)
+
+        def leave(report: cluster_messages.Event) -> None:
+            if self._jobs.get(job_id) is job:  # Else a new run has the id, whose coordinator it would mislead.
+                self._edges.peers.report(job_id, report)
+
         if queue is None:
             queue = self._reports[job_id] = ReportQueue(
                 read_iteration=(lambda: self._edges.files.read_iteration(path)) if path else None,
-                leave=lambda report: self._edges.peers.report(job_id, report),
+                leave=leave,
             )
         return queue
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
 import pytest
 from holdfast_wire import spawner_link as link
 
@@ -245,3 +246,25 @@ async def test_an_order_to_ranks_that_are_replaced_names_the_newest_processes(tm
             "error.json", "error-respawn1.json", "error-respawn2.json",
         ]  # fmt: skip
         assert world.performer.perform(node_messages.KillTree("nobody", 0)) == ()
+
+
+async def test_reports_of_an_ended_run_that_waited_for_a_file_do_not_reach_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with World.opened(tmp_path) as world:
+        answered = anyio.Event()
+
+        async def read_slowly(_: str) -> None:
+            await answered.wait()
+
+        monkeypatch.setattr(world.files, "read_iteration", read_slowly)
+        spec = JobSpec("j", ("t.py",), checkpoint_iteration_file="/ckpt/iteration")
+        await world.submit(spec)
+        world.engine.post(node_messages.JobAbandoned("j", "a defect of Holdfast was met"))
+        await world.settle()
+        await world.submit(JobSpec("j", ("t.py",)))
+        answered.set()
+        await world.settle()
+        report = world.desk.job("j")
+        assert report is not None
+        assert report.state is JobState.RUNNING
