@@ -1,0 +1,42 @@
+"""A spawner that was stopped outlives its killed supervisor: the job id is refused with what ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.launch import Launch, assert_nothing_left
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Start
+
+pytestmark = pytest.mark.timeout(90)
+
+SCRIPT = "import time\nprint('on', flush=True)\ntime.sleep(600)\n"
+TRY_AGAIN = 75
+
+
+def with_stopped_spawner(start: Start, tmp_path: Path) -> tuple[Launch, int]:
+    script = tmp_path / "sleep.py"
+    script.write_text(SCRIPT)
+    launch = start(str(script))
+    launch.wait_for_output("on", count=1)
+    (spawner,) = [pid for pid in launch.leftovers() if Path(f"/proc/{pid}/comm").read_text() == "hf-spawner\n"]
+    os.kill(spawner, signal.SIGSTOP)
+    return launch, spawner
+
+
+def test_after_the_supervisors_death_the_refusal_names_what_ends_it(start: Start, tmp_path: Path) -> None:
+    launch, spawner = with_stopped_spawner(start, tmp_path)
+    launch.process.kill()
+    launch.process.wait()
+    refused = launch.holdfast("run", "--job-id", launch.job_id, "--no-python", "true", check=False)
+    assert refused.returncode == TRY_AGAIN
+    assert f"process {spawner} of it is stopped (state T), so end it with kill -KILL {spawner}" in refused.stderr
+    os.kill(spawner, signal.SIGKILL)
+    assert_nothing_left(launch)
+    assert launch.holdfast("run", "--job-id", launch.job_id, "--no-python", "true").returncode == 0
