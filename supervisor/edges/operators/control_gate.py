@@ -187,8 +187,9 @@ def _stranger(client: socket.socket) -> NotPermittedError | None:
         return NotPermittedError(f"cannot answer: the kernel does not say who asks: {error.strerror or error}")
     if peer.is_this_user:
         return None
+    own = f"user id {os.geteuid()} and root" if os.geteuid() else "root"
     return NotPermittedError(
-        f"cannot answer user id {peer.uid}: this supervisor answers user id {os.geteuid()} and root alone; "
+        f"cannot answer user id {peer.uid}: this supervisor answers {own} alone; "
         "ask as that user, or use a supervisor of your own"
     )
 

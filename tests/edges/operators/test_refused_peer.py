@@ -33,6 +33,7 @@ with ControlClient(Path(sys.argv[1])) as client:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
 async def test_another_user_is_refused_with_a_sentence_and_the_server_never_starts() -> None:
     started: list[Path] = []
+    said: list[bytes] = []
 
     async def start(path: Path, tasks: TaskGroup) -> None:
         started.append(path)
@@ -45,12 +46,13 @@ async def test_another_user_is_refused_with_a_sentence_and_the_server_never_star
             path.chmod(0o666)  # whatever let him come so far
             command = [sys.executable, "-c", CALL, str(path), str(STRANGER)]
             done = await anyio.run_process(command, stderr=subprocess.STDOUT, check=False)
+            said.append(done.stdout)
             tasks.cancel_scope.cancel()
-    lines = done.stdout.decode().splitlines()
+    lines = said[0].decode().splitlines()
     assert (
         lines
         == [
-            f"NotPermittedError cannot answer user id {STRANGER}: this supervisor answers user id 0 and root alone; "
+            f"NotPermittedError cannot answer user id {STRANGER}: this supervisor answers root alone; "
             "ask as that user, or use a supervisor of your own"
         ]
         * 2
