@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from supervisor.core.calls.call_state import Faults
-from supervisor.core.calls.replacements import Plan
+from supervisor.core.calls.newcomers import Plan
 from supervisor.core.calls.words import FaultRecord, Interruption
 
 NAMED_MAX = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from supervisor.core.calls import call_state, rank_words, replacements
+from supervisor.core.calls import call_state, newcomers, rank_words
 from supervisor.core.calls.call_state import (
     Entering,
     Idle,
@@ -52,7 +52,7 @@ def hear_enter(state: State, node: str, member: int, word: CallEnter, *, now_s: 
         if done is not None and word.call <= done.call:
             return [Tell((member,), Committed(word.call, done.iteration))]  # It has come after the end.
         if isinstance(state.phase, Entering) or (isinstance(state.phase, Idle) and word.call > state.call):
-            replacements.come_in(state, member)
+            newcomers.come_in(state, member)
     match state.phase:
         case Idle() | Over() | Entering() | Rebuilding() if member in state.absent:
             return refuse(member, word.call, late_sentence(state, member))
@@ -98,13 +98,13 @@ def _come_in(state: State, node: str, member: int, word: CallEnter, now_s: float
 
 def _come_back(state: State, node: str, member: int, word: CallEnter) -> Orders:
     """A new process for a lost rank, or a member whose connection was lost: it is told what it has missed."""
-    if word.call == state.call and word.stage is Stage.ENTERING and replacements.enter(state, node, member):
+    if word.call == state.call and word.stage is Stage.ENTERING and newcomers.enter(state, node, member):
         told: Orders = [Tell((member,), CallUnderway(state.call))]
         if member not in state.newcomers:
             return told
         text = f"the new process of rank {member} waits, and joins the next iteration of call {state.call}"
         return [*told, Say("replacement_waits", text, state.iteration, member)]
-    if word.call == state.call and word.stage is Stage.RESTARTING and replacements.stays(state, member):
+    if word.call == state.call and word.stage is Stage.RESTARTING and newcomers.stays(state, member):
         state.newcomers[member].node = node
         return []
     if member not in state.members:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from supervisor.core.calls import call_state, replacements
+from supervisor.core.calls import call_state, newcomers
 from supervisor.core.calls.call_sentences import ranks_sentence
 from supervisor.core.calls.call_state import Entering, Exchange, Idle, Over, Running, State
 from supervisor.core.calls.decisions import EndCall, Orders, Say, Tell, refuse
@@ -142,7 +142,7 @@ def hear_leave(state: State, member: int, word: CallLeave) -> Orders:
     reason = f"left the call: {word.reason}" if word.reason else "left the call"
     if isinstance(state.phase, Entering):
         return cannot_enter(state, member, reason)
-    if replacements.lose(state, member, may_come_again=False):
+    if newcomers.lose(state, member, may_come_again=False):
         return _replacement_lost(state, member, reason)
     if member not in state.members:
         return []
@@ -161,7 +161,7 @@ def hear_leave(state: State, member: int, word: CallLeave) -> Orders:
 def hear_lost(state: State, member: int, word: Lost) -> Orders:
     """Its process has ended, or can't be reached any more."""
     state.ended[member] = word.reason
-    if replacements.lose(state, member, may_come_again=word.failed):
+    if newcomers.lose(state, member, may_come_again=word.failed):
         return _replacement_lost(state, member, word.reason)
     if member in state.absent:
         return []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from supervisor.core.calls import call_state, entering, rank_words, replacements
+from supervisor.core.calls import call_state, entering, newcomers, rank_words
 from supervisor.core.calls.call_sentences import (
     begun_sentence,
     committed_sentence,
@@ -180,7 +180,7 @@ def _replace(state: State, units_left: int) -> Orders:
 
 
 def _hold_or_decide(state: State, hold_until_s: float | None, now_s: float) -> Orders | None:
-    awaited = replacements.awaited(state)
+    awaited = newcomers.awaited(state)
     if not awaited:
         return _decide(state, now_s)
     if hold_until_s is None:
@@ -198,15 +198,15 @@ def _decide(state: State, now_s: float) -> Orders:
     if world_size is None:
         reason = f"cannot restart iteration {state.iteration}: no rank said how many ranks it had"
         return rank_words.give_up(state, reason)
-    plan = replacements.plan(state, world_size)
+    plan = newcomers.plan(state, world_size)
     anew = bool(plan.joining)
     decision = BeginIteration(state.call, state.next_iteration, plan.world_size, plan.terminated_ranks, anew)
-    stayed = (*state.members, *state.now.left, *(member for member in plan.new if replacements.stays(state, member)))
+    stayed = (*state.members, *state.now.left, *(member for member in plan.new if newcomers.stays(state, member)))
     before = len(state.members) + len(state.now.gone)
     gone, after = sorted(set(state.now.gone) - set(plan.new)), faults_sentence(state.now.faults)
     late = sorted(set(state.now.replacing) - set(plan.new))
     reserves = sum(not member.is_active for member in state.members.values()) if state.now.lost_active else 0
-    replacements.admit(state, plan)
+    newcomers.admit(state, plan)
     call_state.remember(state, decision)
     state.decision = decision
     state.previous, state.iteration, state.skips_number = state.iteration, decision.iteration, False
@@ -228,7 +228,7 @@ def _commit(state: State) -> Orders:
     state.committed, state.committed_on = Committed(*state.position), frozenset(state.members)
     text = committed_sentence(state.call, state.iteration, state.members, state.newcomers)
     return [
-        Tell((*state.members, *replacements.release(state)), state.committed),
+        Tell((*state.members, *newcomers.release(state)), state.committed),
         Say("call_committed", text, state.iteration),
         EndCall(state.call, stands=True, reason=text),
     ]
@@ -241,6 +241,6 @@ def _deserted(state: State) -> Orders:
     nobody = BeginIteration(state.call, state.next_iteration, world_size, tuple(range(world_size)))
     told: Orders = [Tell(tuple(state.now.left), nobody)] if state.now.left else []
     for member in state.newcomers:
-        told += refuse(member, state.call, reason) if replacements.stays(state, member) else []
+        told += refuse(member, state.call, reason) if newcomers.stays(state, member) else []
     call_state.close(state, Over(reason))
     return [*told, Say("call_lost", reason, state.iteration), EndCall(state.call, stands=False, reason=reason)]

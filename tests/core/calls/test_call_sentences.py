@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.core.calls import call_sentences
-from supervisor.core.calls.replacements import Plan
+from supervisor.core.calls.newcomers import Plan
 from supervisor.core.calls.words import FaultRecord, Interruption
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.calls import call_state, replacements
+from supervisor.core.calls import call_state, newcomers
 from supervisor.core.calls.call_state import Member, Newcomer, Replacement, Running, State
-from supervisor.core.calls.replacements import Plan
+from supervisor.core.calls.newcomers import Plan
 from supervisor.core.calls.words import BeginIteration
 
 
@@ -51,7 +51,7 @@ def test_who_is_there_in_time_takes_the_place_of_the_lost_process(
 ) -> None:
     size = len(here) + len(gone)
     made = state(here, gone=gone, in_time=in_time)
-    assert replacements.plan(made, size) == Plan(size, terminated, standing_in=standing_in)
+    assert newcomers.plan(made, size) == Plan(size, terminated, standing_in=standing_in)
 
 
 @pytest.mark.parametrize(
@@ -75,15 +75,15 @@ def test_where_a_place_can_not_be_taken_rank_assignment_starts_anew_with_all_tha
 ) -> None:
     made = state(here, gone=gone, in_time=in_time, late=late)
     made.world_size = 1 + max(*here, *gone, *late)
-    assert replacements.plan(made, len(here) + len(gone)) == Plan(made.world_size, terminated, joining=new)
+    assert newcomers.plan(made, len(here) + len(gone)) == Plan(made.world_size, terminated, joining=new)
 
 
 def test_what_can_not_be_replayed_has_not_to_be() -> None:
     made = state({0: 0}, gone={1: 1}, in_time={1: 1})
     made.past.is_rebuilt = True
-    plan = replacements.plan(made, 2)
+    plan = newcomers.plan(made, 2)
     assert plan == Plan(2, (), joining=(1,))
-    replacements.admit(made, plan)
+    newcomers.admit(made, plan)
     assert made.past.can_replay
 
 
@@ -92,7 +92,7 @@ def test_who_is_not_there_in_time_may_join_later() -> None:
     made.now.replacing = {1: Replacement("b", 1)}
     made.iteration = 4
     call_state.remember(made, BeginIteration(1, 4, 4))
-    replacements.admit(made, replacements.plan(made, 4))
+    newcomers.admit(made, newcomers.plan(made, 4))
     assert made.past.begun_at == 5
     assert sorted(made.members) == [0, 2, 3, 6, 7]
     assert list(made.absent) == [1]
@@ -118,25 +118,25 @@ def test_nobody_is_waited_for_where_others_can_stand_in(
     made.now.replacing = {member: Replacement("a", member) for member in (1, 2)}
     for member in list(made.members)[:reserves]:
         made.members[member].is_active = False
-    assert replacements.awaited(made) == awaited
+    assert newcomers.awaited(made) == awaited
     for each in made.now.replacing.values():
         each.entered = True
-    assert replacements.awaited(made) == []
+    assert newcomers.awaited(made) == []
 
 
 def test_who_is_lost_before_it_took_part_may_be_started_once_more_unless_it_went_by_itself() -> None:
     made = state({0: 0}, gone={1: 1}, late=(2, 3))
-    assert replacements.lose(made, 2, may_come_again=True)
-    assert replacements.lose(made, 3, may_come_again=False)
-    assert not replacements.lose(made, 0, may_come_again=True)
+    assert newcomers.lose(made, 2, may_come_again=True)
+    assert newcomers.lose(made, 3, may_come_again=False)
+    assert not newcomers.lose(made, 0, may_come_again=True)
     assert made.lost_newcomers == [("a", 2)]
-    assert not replacements.enter(made, "a", 2)
+    assert not newcomers.enter(made, "a", 2)
 
 
 def test_who_is_released_has_to_enter_anew() -> None:
     made = state({0: 0}, gone={}, late=(1,))
     made.newcomers[2] = Newcomer("a")
-    assert replacements.release(made) == (1,)
-    assert replacements.release(made) == ()
-    replacements.come_in(made, 1)
+    assert newcomers.release(made) == (1,)
+    assert newcomers.release(made) == ()
+    newcomers.come_in(made, 1)
     assert (list(made.newcomers), list(made.absent)) == ([2], [])
