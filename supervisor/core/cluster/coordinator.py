@@ -3,7 +3,7 @@
 One machine for each job, on one node at a time. It opens a round, waits until the nodes have joined, orders the cycle,
 and after a fault asks the restart policy. A stop, a verdict and the evidence of a hang are the job's: they are decided
 here and ordered of every node. Reports are fenced by cycle: what an older cycle reports changes nothing. Its states are
-in rounds.py, the way to its end, which every node has to learn of, in endings.py.
+in coordinator_states.py, the way to its end, which every node has to learn of, in endings.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from supervisor.core.calls.words import Interruption, Lost, Told
 from supervisor.core.cluster import call_orders, endings, evidence, restart_policy, wrapped_call
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.cluster.messages import Action, Event, Send
-from supervisor.core.cluster.rounds import (
+from supervisor.core.cluster.coordinator_states import (
     BUSY,
     Ended,
     Gathering,

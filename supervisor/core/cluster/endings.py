@@ -14,7 +14,7 @@ from supervisor.core import orders
 from supervisor.core.cluster import evidence
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.cluster.messages import Action, Event, Send
-from supervisor.core.cluster.rounds import (
+from supervisor.core.cluster.coordinator_states import (
     Ended,
     Member,
     MemberState,
