@@ -1,4 +1,4 @@
-"""Which processes descend from this one, whoever made them and wherever they hid?
+"""Which processes descend from this one, through any number of parents and sessions?
 
 The spawner is a child subreaper: a descendant whose parent dies becomes its own child, so a walk from the spawner down
 finds every escapee (setsid, double fork). A process is never looked for by its name.

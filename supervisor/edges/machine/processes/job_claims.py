@@ -1,4 +1,4 @@
-"""Who has the job of this id on this node? One group of processes per job id and user, whoever supervises it.
+"""Who has the job of this id on this node? One group of processes per job id and user, under any supervisor.
 
 A claim is a lock on an open file. The supervisor opens it, the spawner and all that it starts inherit it, and the
 kernel releases it with the last of them: a killed supervisor's job keeps its id until its last process is gone.
