@@ -17,7 +17,6 @@ from supervisor.core.calls import decisions
 from supervisor.core.calls.words import Interruption, Lost, Told
 from supervisor.core.cluster import call_orders, endings, evidence, restart_policy, wrapped_call
 from supervisor.core.cluster import messages as cluster_messages
-from supervisor.core.cluster.messages import Action, Event, Send
 from supervisor.core.cluster.coordinator_states import (
     BUSY,
     Ended,
@@ -33,6 +32,7 @@ from supervisor.core.cluster.coordinator_states import (
     said,
     with_member,
 )
+from supervisor.core.cluster.messages import Action, Event, Send
 from supervisor.core.facts import Assignment, JobRules, JobState, Verdict
 from supervisor.core.job_sentences import succeeded_sentence
 

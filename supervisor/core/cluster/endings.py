@@ -13,7 +13,6 @@ import msgspec
 from supervisor.core import orders
 from supervisor.core.cluster import evidence
 from supervisor.core.cluster import messages as cluster_messages
-from supervisor.core.cluster.messages import Action, Event, Send
 from supervisor.core.cluster.coordinator_states import (
     Ended,
     Member,
@@ -25,6 +24,7 @@ from supervisor.core.cluster.coordinator_states import (
     said,
     with_member,
 )
+from supervisor.core.cluster.messages import Action, Event, Send
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.root_cause import first_cause
 from supervisor.core.stop_verdict import stopped_verdict
