@@ -47,7 +47,9 @@ def again(launch: Launch, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def jobs(launch: Launch) -> list[dict[str, object]]:
-    return json.loads(launch.holdfast("jobs", "-o", "json").stdout)["jobs"]
+    """The runs of the launch's id: other supervisors of this user may have jobs of their own."""
+    told: list[dict[str, object]] = json.loads(launch.holdfast("jobs", "-o", "json").stdout)["jobs"]
+    return [job for job in told if job["job_id"] == launch.job_id]
 
 
 def recorded_jobs(launch: Launch) -> list[JobReport]:

@@ -109,7 +109,7 @@ def test_a_port_that_something_else_has_is_a_loud_error(tmp_path: Path):
     script = """
 store.ANSWER_TIMEOUT_S = 1.0
 listener = socket.create_server(("127.0.0.1", int(os.environ["MASTER_PORT"])))
-print(raised(RuntimeError, TCPStore))
+print(raised(RuntimeError, TCPStore), flush=True)
 os._exit(0)  # torch still waits for an answer, in a thread
 """
     told = ran(script, tmp_path)

@@ -120,6 +120,7 @@ async def test_whatever_is_wrong_with_a_start_is_a_sentence(
 @pytest.mark.parametrize("left", range(6))
 async def test_without_descriptors_left_it_is_the_reason_and_nothing_leaks(spec: JobSpec, left: int) -> None:
     keeper = SpawnerKeeper(private=False, output_dir=Path(spec.cwd) / "output")
+    plugs = _plug_gaps()  # The limit is a highest number: what is free below it would be used.
     open_before = len(os.listdir("/proc/self/fd")) - 1  # without the one that lists
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (_highest_fd() + 1 + left, hard))
@@ -131,6 +132,18 @@ async def test_without_descriptors_left_it_is_the_reason_and_nothing_leaks(spec:
     assert "Too many open files" in told
     assert "ulimit -n" in told
     assert len(os.listdir("/proc/self/fd")) - 1 == open_before
+    for plug in plugs:
+        os.close(plug)
+
+
+def _plug_gaps() -> list[int]:
+    """Descriptors on every number below the highest that is open."""
+    highest = _highest_fd()
+    plugs: list[int] = []
+    while (plug := os.open(os.devnull, os.O_RDONLY)) < highest:
+        plugs.append(plug)
+    os.close(plug)
+    return plugs
 
 
 def _highest_fd() -> int:
@@ -159,6 +172,7 @@ async def test_a_start_that_is_stuck_is_given_up_and_named_and_what_comes_of_it_
 
     monkeypatch.setattr(spawner_process, "_open_output", open_late)
     keeper = SpawnerKeeper(private=False, output_dir=Path(spec.cwd) / "output", start_timeout_s=0.05)
+    before = set(psutil.Process().children())
     with anyio.fail_after(LIMIT_S):
         for _ in range(STUCK_STARTS_MAX):
             told = await _keep(keeper, spec)
@@ -167,4 +181,4 @@ async def test_a_start_that_is_stuck_is_given_up_and_named_and_what_comes_of_it_
         assert "within 0.05 s" in await _keep(keeper, msgspec.structs.replace(spec, job_id="other")), "a bulkhead"
         go_on.set()
         await until(lambda: not any(threads.stuck for threads in keeper.threads.values()))
-        await until(lambda: not psutil.Process().children())
+        await until(lambda: not set(psutil.Process().children()) - before)

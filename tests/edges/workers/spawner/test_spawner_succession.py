@@ -24,6 +24,7 @@ from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
 from supervisor.ports import Spawner
 
 LIMIT_S = 60
+_of_earlier_tests: set[int] = set()  # children that this process had before
 _T = TypeVar("_T", bound=link.FromSpawner)
 
 TORCH = """
@@ -117,6 +118,8 @@ async def kept(spec: JobSpec) -> AsyncGenerator[Job]:
         keeper = SpawnerKeeper(private=True, output_dir=None)
         job.reason = await keeper.keep(spec, env, on_started=job.spawners.append, on_message=job.take)
 
+    _of_earlier_tests.clear()
+    _of_earlier_tests.update(children())
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(keep)
@@ -126,9 +129,9 @@ async def kept(spec: JobSpec) -> AsyncGenerator[Job]:
 
 
 def children() -> list[int]:
-    """The living ones of this process."""
+    """The living ones of this process that were started since `kept` began."""
     entries = [entry for entry in process_table.all_processes() if entry.parent_pid == os.getpid()]
-    return [entry.pid for entry in entries if entry.state not in "ZX"]
+    return [entry.pid for entry in entries if entry.state not in "ZX" and entry.pid not in _of_earlier_tests]
 
 
 async def until(condition: Callable[[], object]) -> None:
