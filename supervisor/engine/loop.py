@@ -149,13 +149,10 @@ class Engine:
             self.coordinators.pop(job_id, None)
             self.handle(node_messages.JobAbandoned(job_id, defect_sentence(error)))
             return
-        self._forget_what_is_over(job_id)
+        self.forget(job_id)
 
     def forget(self, job_id: str) -> None:
-        """This node's part of the job was reported. Its coordinator lives until every node has the verdict."""
-        self._forget_what_is_over(job_id)
-
-    def _forget_what_is_over(self, job_id: str) -> None:
+        """Lets the coordinator go once this node's part was reported and every node has the verdict."""
         state = self.coordinators.get(job_id)
         assert self._performer is not None
         if state is not None and endings.is_over(state) and not self._performer.leads(job_id):

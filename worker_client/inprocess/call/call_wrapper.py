@@ -65,7 +65,7 @@ class CallWrapper:
         try:
             self._take(wrapper.soft_timeout.total_seconds())
             self._entered = self._coordination.enter(wrapper.barrier_timeout)
-        except BaseException:
+        except BaseException:  # whatever it was, what was taken is released; raised again
             self._taken.release()
             raise
 

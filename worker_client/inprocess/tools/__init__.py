@@ -1,1 +1,1 @@
-"""What helps to try out restarts inside the process."""
+"""Tools to try out restarts inside the process."""
