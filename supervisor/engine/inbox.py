@@ -23,14 +23,38 @@ Item = TypeVar("Item")
 
 
 class _Lane(Generic[Item]):
+    """Made for a job's first event that waits and gone with its last: so it has to cost little."""
+
     def __init__(self, name: str) -> None:
         self.name = name
         self.events: deque[tuple[Item, bool]] = deque()  # and whether it was put in turn
-        self.turns = anyio.Semaphore(TURNS_MAX, fast_acquire=True)  # gives the turns in the order of asking
+        self._turns = TURNS_MAX  # that nobody has
+        self._asking: deque[anyio.Event] = deque()  # in the order of asking; each is set when it is given a turn
 
     @property
     def is_idle(self) -> bool:
-        return not self.events and self.turns.value == TURNS_MAX
+        return not self.events and self._turns == TURNS_MAX
+
+    async def ask_for_turn(self) -> None:
+        if self._turns:
+            self._turns -= 1
+            return
+        given = anyio.Event()
+        self._asking.append(given)
+        try:
+            await given.wait()
+        except BaseException:  # cancelled: the turn goes to the next one; raised again
+            if given.is_set():
+                self.give_turn()
+            else:
+                self._asking.remove(given)
+            raise
+
+    def give_turn(self) -> None:
+        if self._asking:
+            self._asking.popleft().set()
+        else:
+            self._turns += 1
 
 
 class Inbox(Generic[Item]):
@@ -49,7 +73,7 @@ class Inbox(Generic[Item]):
     async def put_in_turn(self, event: Item) -> None:
         """Adds an event once its lane has room for it. Waits as long as that takes; the order of asking is kept."""
         lane = self._lane(event)
-        await lane.turns.acquire()
+        await lane.ask_for_turn()
         self._add(lane, event, in_turn=True)
 
     def take(self) -> list[Item]:
@@ -61,12 +85,13 @@ class Inbox(Generic[Item]):
                 event, in_turn = lane.events.popleft()
                 taken.append(event)
                 if in_turn:
-                    lane.turns.release()
+                    lane.give_turn()
             if lane.events:
                 self._waiting[name] = lane
             elif lane.is_idle:
                 self._lanes.pop(name, None)
-        self._arrived = anyio.Event()
+        if self._arrived.is_set():
+            self._arrived = anyio.Event()
         return taken
 
     async def wait(self) -> None:

@@ -58,6 +58,7 @@ class Engine:
         self.node_name = node_name
         self._jitter = jitter
         self._inbox: Inbox[EngineEvent] = Inbox(_job_of)
+        self._deadline_s: float | None = None  # of all machines, as it stood before the events that are being taken
         self.node_state = node.initial_state(node_name)
         self.coordinators: dict[str, coordinator.State] = {}
         self._performer: Performer | None = None
@@ -78,7 +79,7 @@ class Engine:
         """Until cancelled."""
         task_status.started()
         while True:
-            deadline_s = self._next_deadline_s()
+            deadline_s = self._deadline_s = self._next_deadline_s()
             stood_still = False
             if deadline_s is None:
                 await self._inbox.wait()
@@ -95,7 +96,11 @@ class Engine:
         await pause(LATE_GRACE_S, why="nothing tells that all edges have handed over what waits in their sockets")
 
     def _take(self, *, stood_still: bool) -> None:
-        """Deadlines are looked at after each take; after a pause of the loop, once all that waits has been heard."""
+        """Deadlines are looked at after each take; after a pause of the loop, once all that waits has been heard.
+
+        What the events themselves set or move is looked at before the next wait: to ask every machine after each take
+        would cost more than the events do. A deadline that an event has moved is asked for once in vain.
+        """
         for taken in range(ROUNDS_MAX):
             events = self._inbox.take()
             if taken and not events:
@@ -110,11 +115,11 @@ class Engine:
             self._performer.settled()
 
     def _pass_deadlines(self) -> None:
-        deadline_s = self._next_deadline_s()
-        if deadline_s is not None and deadline_s <= self._clock.now_s():
+        if self._deadline_s is not None and self._deadline_s <= self._clock.now_s():
             self.handle(node_messages.DeadlineReached())
             for job_id in list(self.coordinators):
                 self.handle(cluster_messages.Reported(job_id, cluster_messages.DeadlineReached()))
+            self._deadline_s = self._next_deadline_s()
 
     def handle(self, event: EngineEvent) -> None:
         """One event and everything that follows from it at once."""

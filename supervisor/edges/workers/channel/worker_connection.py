@@ -90,8 +90,11 @@ class WorkerConnection:
 
     async def _ready(self, wait: Callable[[socket.socket], Awaitable[None]], until_s: float | None) -> None:
         """Returns when the socket may be ready, or the time is just over: we may have stood still, and it be ready."""
-        left_s = None if until_s is None else until_s - self._clock.now_s()
-        if left_s is not None and left_s <= 0:
+        if until_s is None:
+            await wait(self._socket)
+            return
+        left_s = until_s - self._clock.now_s()
+        if left_s <= 0:
             raise TimeoutError
         with anyio.move_on_after(left_s):
             await wait(self._socket)
