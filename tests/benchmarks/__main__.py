@@ -28,6 +28,7 @@ from tests.benchmarks import (
     speed_inprocess,
     speed_restart,
     subjects,
+    useful_time,
 )
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.conditions import Conditions
@@ -57,6 +58,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "frames": endurance_frames.measure_frames,
     "output": endurance_output.measure_output,
     "inprocess-rounds": endurance_inprocess.measure_rounds,
+    "useful-time": useful_time.measure_useful_time,
     "reliability": reliability.measure_reliability,  # the longest: last, so that an interrupted run has the others
 }
 

@@ -157,6 +157,15 @@ class Run:
         self._await(lambda: bool(find()), what, limit_s)
         return find()
 
+    def take_until(self, at_s: float) -> bool:
+        """Takes events as they come until `at_s` on the monotonic clock; False if the launcher ended before."""
+        while (left_s := at_s - time.monotonic()) > 0:
+            woken = select.select([self._pipe, self._launcher_pidfd], [], [], left_s)[0]
+            self._take_events()
+            if self._launcher_pidfd in woken:
+                return False
+        return True
+
     def await_exit(self, *, limit_s: float) -> int:
         """The launcher's exit code, below 0 for a signal. Raises RunFailedError."""
         assert self._launcher is not None

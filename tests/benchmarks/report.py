@@ -33,6 +33,9 @@ def write(folder: Path, rows: Sequence[Row], labels: Mapping[str, str], conditio
     folder.mkdir(parents=True, exist_ok=True)
     text, data = folder / "benchmarks.md", folder / "benchmarks.json"
     text.write_text(markdown(rows, labels, conditions))
+    for row in rows:
+        if row.picture:
+            (folder / _picture_of(row)).write_text(row.picture)
     data.write_text(json.dumps(raw(rows, labels, conditions), indent=1, ensure_ascii=False) + "\n")
     return text, data
 
@@ -68,7 +71,12 @@ def markdown(rows: Sequence[Row], labels: Mapping[str, str], conditions: Conditi
         if members:
             parts.append(f"## {group.value}\n\n{_table(members, labels)}\n")
             parts.append(_notes(members))
+            parts += [f"![{row.title}]({_picture_of(row)})\n" for row in members if row.picture]
     return "\n".join(part for part in parts if part)
+
+
+def _picture_of(row: Row) -> str:
+    return f"benchmarks-{row.key.replace('_', '-')}.svg"
 
 
 def _conditions(conditions: Conditions, labels: Mapping[str, str]) -> str:

@@ -19,6 +19,7 @@ class Unit(enum.StrEnum):
     RECOVERED = "recovered"  # samples are 1.0 (the job came back) and 0.0
     INPUTS = "inputs"
     MESSAGES = "messages"
+    SHARE = "%"  # samples from 0 to 1
     ROUNDS = "rounds"
     MB_PER_S = "MB/s"
 
@@ -60,6 +61,7 @@ class Row:
     statistic: Statistic = Statistic.MEDIAN
     samples: dict[str, list[float | None]] = field(default_factory=dict[str, "list[float | None]"])  # None: run failed
     notes: list[str] = field(default_factory=list[str])
+    picture: str = ""  # the text of an SVG file that the report puts beside its page
 
     def add(self, subject: str, sample: float | None) -> None:
         self.samples.setdefault(subject, []).append(sample)
@@ -85,7 +87,7 @@ class Row:
 
     def ratios_to(self, peer: str) -> list[float]:
         """Ours to the peer's, pair by pair; none where a quotient means nothing (shares of jobs, signed times)."""
-        if self.unit is Unit.RECOVERED or self.target.never_below is not None:
+        if self.unit in (Unit.RECOVERED, Unit.SHARE) or self.target.never_below is not None:
             return []
         return ratios(self.samples.get(OURS, []), self.samples.get(peer, []))
 
@@ -133,6 +135,8 @@ def show(value: float, unit: Unit) -> str:
     """With as many digits as the figure is worth."""
     if unit in (Unit.PROCESSES, Unit.INPUTS, Unit.ROUNDS):
         return f"{value:,.0f}"
+    if unit is Unit.SHARE:
+        return f"{100 * value:.1f} %"
     size = abs(value)
     digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 or unit is not Unit.SECONDS else 3
     if 0 < size < 0.01:

@@ -17,25 +17,26 @@ class Monitoring(Protocol):
 class FileTimers:
     """torchrun has no heartbeats; the nearest that it has is a countdown that the rank renews."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
         timers = importlib.import_module("torch.distributed.elastic.timer")
         self._client: Any = timers.FileTimerClient(os.environ["TORCHELASTIC_TIMER_FILE"])
 
     def send_heartbeat(self) -> None:
-        self._client.acquire("heartbeat", time.time() + 3600)
+        self._client.acquire("heartbeat", time.time() + self._limit_s)
 
     def start_section(self, section: str) -> None:
-        self._client.acquire(section, time.time() + 3600)
+        self._client.acquire(section, time.time() + self._limit_s)
 
     def end_section(self, section: str) -> None:
         self._client.release(section)
 
 
-def connect() -> Monitoring:
-    """What BENCH_CLIENT names, ready to be used."""
+def connect(*, limit_s: float = 3600) -> Monitoring:
+    """What BENCH_CLIENT names, ready to be used. `limit_s` is for timers, where the rank itself says its limit."""
     name = os.environ["BENCH_CLIENT"]
     if name == "file timers":
-        return FileTimers()
+        return FileTimers(limit_s)
     client: Any = importlib.import_module(name).RankMonitorClient()
     client.init_workload_monitoring()
     return client

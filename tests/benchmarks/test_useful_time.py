@@ -1,0 +1,60 @@
+"""The share of useful time: what counts, what is lost, and what the picture and the page say of it."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+from tests.benchmarks import report
+from tests.benchmarks.conditions import Conditions
+from tests.benchmarks.pictures import Lane, lanes_picture
+from tests.benchmarks.rows import Group, Row, Target, Unit, judge, show
+from tests.benchmarks.useful_time import EXCEPTION, FAULT_EVERY_S, FAULT_JITTER_S, KILL, SILENCE, Step, Steps, plan
+
+S = 1_000_000_000
+LABELS = {"torchrun_tuned": "torchrun tuned", "holdfast": "holdfast"}
+
+
+def test_a_step_counts_once_in_its_last_execution():
+    steps = Steps()
+    for number in range(14):
+        steps.add(Step(number, number * S, (number + 1) * S))
+    steps.add(Step(10, 100 * S, 101 * S))  # back at the checkpoint
+    assert [step.number for step in steps.counted] == list(range(11))
+    assert steps.counted[-1].began_ns == 100 * S
+    assert sorted(step.number for step in steps.lost) == [10, 11, 12, 13]
+
+
+def test_the_plan_is_the_same_for_everybody_and_has_each_kind():
+    faults = plan(300.0, (KILL, SILENCE))
+    assert faults == plan(300.0, (KILL, SILENCE))
+    assert {fault.signal for fault in faults} == {KILL, SILENCE}
+    assert len({fault.rank for fault in faults}) > 1
+    assert len(faults) == 14
+    for number, fault in enumerate(faults, start=1):
+        assert abs(fault.at_s - number * FAULT_EVERY_S) <= FAULT_JITTER_S
+    assert {fault.signal for fault in plan(300.0, (EXCEPTION,))} == {EXCEPTION}
+
+
+def test_a_picture_shows_each_lane_and_each_fault():
+    lanes = [Lane("ours & theirs", [(1.0, 20.0), (21.0, 60.0)], [(20.0, 20.5)])]
+    drawn = ElementTree.fromstring(lanes_picture("useful time: share", lanes, [20.5, 40.0], 60.0))
+    bars = [bar for bar in drawn if bar.tag.endswith("rect") and bar.get("height") == "26"]
+    assert [bar.get("class") for bar in bars] == ["idle", "lost", "useful", "useful"]
+    across = float(bars[0].get("width", 0)) / 60
+    assert [round(float(bar.get("width", 0)) / across, 1) for bar in bars] == [60.0, 0.5, 19.0, 39.0]
+    assert sum(line.get("class") == "fault" for line in drawn) == 2 + 1  # and in the legend
+    assert "ours & theirs" in [text.text for text in drawn]
+
+
+def test_the_page_tells_shares_and_shows_the_picture(tmp_path: Path):
+    row = Row("useful_time_kills", Group.SPEED, "useful time: share", Unit.SHARE, Target(at_least=0.97))
+    row.samples, row.picture = {"torchrun_tuned": [0.42], "holdfast": [0.974]}, "<svg/>"
+    conditions = Conditions("2026-01-02 03:04 UTC", "abc", "A processor", 2, 4.0, "6.1", "3.11.7", {"torch": "2.13.0"})
+    page, _ = report.write(tmp_path, [row], LABELS, conditions)
+    assert "| 42.0 % (n 1) | 97.4 % (n 1) | - | ≥ 97.0 %: met |" in page.read_text()
+    assert "(benchmarks-useful-time-kills.svg)" in page.read_text()
+    assert (tmp_path / "benchmarks-useful-time-kills.svg").read_text() == "<svg/>"
+    row.samples["holdfast"] = [0.969]
+    assert [finding.met for finding in judge(row, LABELS)] == [False]
+    assert show(0.5, Unit.SHARE) == "50.0 %"
