@@ -52,7 +52,7 @@ from supervisor.engine.output_plan import Console
 from supervisor.engine.perform import Edges, EnginePerformer
 from supervisor.engine.worker_plan import WorkerPlanner
 from supervisor.errors import HoldfastError
-from supervisor.ports import Spawners
+from supervisor.ports import JobReport, Spawners
 
 WORKERS_STARTED = "workers_started"  # the kind of event after which the slow edges are opened
 ADOPTED_IDLE_S = 30.0  # a supervisor of adopted ranks waits this long for one to come, the first or another
@@ -102,16 +102,17 @@ async def open_supervisor(
     early: Sequence[SpawnerProcess] = (),
     claims: JobClaims | None = None,
     make_spawners: Callable[[WorkerServer, TokenFiles], Spawners] | None = None,
+    log_handlers: Sequence[logging.Handler] = (),
 ) -> AsyncGenerator[Running]:
     """Everything but the control API, ready to take jobs. Raises HoldfastError where it can't be opened.
 
     `early`: spawners that run already, one for each of the first jobs, whose ids `claims` hold. `make_spawners`: in the
-    place of ours.
+    place of ours. `log_handlers` get all that is logged, events among it.
     At the end all edges are closed, innermost first. The caller has ended the jobs before.
     """
     node_name = socket.gethostname()
     clock = Clock()
-    log = SupervisorLog(place.log_dir, names_jobs=not place.private)
+    log = SupervisorLog(place.log_dir, names_jobs=not place.private, others=log_handlers)
     log.open()
     if place.warning:
         _log.warning("%s", place.warning)
@@ -245,8 +246,14 @@ def _keep_logs(
     performer.on_finished = finished
 
 
-async def run_job(request: RunRequest, folder: Path, early: SpawnerProcess, claims: JobClaims) -> int:
-    """A private supervisor for one job, in `folder` (0700, the caller's to remove). Returns the job's exit code.
+async def run_job(
+    request: RunRequest,
+    folder: Path,
+    early: SpawnerProcess,
+    claims: JobClaims,
+    log_handlers: Sequence[logging.Handler] = (),
+) -> JobReport:
+    """A private supervisor for one job, in `folder` (0700, the caller's to remove). Returns the job as it has ended.
 
     `early`: the job's spawner, which was started while this module was still being loaded; `claims` hold the job's id.
     """
@@ -254,13 +261,13 @@ async def run_job(request: RunRequest, folder: Path, early: SpawnerProcess, clai
     state = state_dir.choose(request.state_dir, folder)
     place = Place(folder, state.path, console, private=True, log_limits=request.log_limits, warning=state.warning)
     spec = request.spec
-    async with open_supervisor(place, early=(early,), claims=claims) as running:
+    async with open_supervisor(place, early=(early,), claims=claims, log_handlers=log_handlers) as running:
         with _registered(folder):
             await running.desk.submit(spec, request.environment)
             running.tasks.start_soon(_forward_signals, running.desk, spec.job_id, spec.signals_to_handle)
             running.tasks.start_soon(_open_slow_edges, running, spec.job_id)
             job = await running.desk.wait(spec.job_id)
-    return job.verdict.exit_code if job.verdict is not None else 1
+    return running.desk.report(job)
 
 
 async def serve_adopted(spec: JobSpec, folder: Path, on_open: Callable[[Path, Path], None]) -> None:
@@ -308,7 +315,7 @@ async def _stop_when(idle: anyio.Event, desk: Desk, job_id: str) -> None:
         desk.stop(job_id, reason="no rank is left, and none has come", signal=0)
 
 
-async def serve_node(settings: DaemonSettings) -> int:
+async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Handler] = ()) -> int:
     """The node's supervisor, until SIGTERM or SIGINT. Returns the exit code."""
     folder = socket_dir.service_dir_for_daemon(settings.socket_dir)
     socket_dir.make(folder)
@@ -335,7 +342,7 @@ async def serve_node(settings: DaemonSettings) -> int:
             key=settings.tls.key,
             client_authority=settings.tls.authority,
         )
-    async with open_supervisor(place) as running:
+    async with open_supervisor(place, log_handlers=log_handlers) as running:
         running.journal.start()
 
         async def start_api(path: Path, tasks: TaskGroup) -> None:

@@ -43,10 +43,17 @@ class NotPermittedError(HoldfastError):
 
 
 class NotNowError(HoldfastError):
-    """The state of job or node forbids it: the job has ended, the node is cordoned."""
+    """The state of job or node forbids it: the job has ended."""
 
     reason = "NOT_NOW"
     exit_code = 1
+
+
+class CordonedError(HoldfastError):
+    """The node takes no new jobs; another one may, or this one later."""
+
+    reason = "CORDONED"
+    exit_code = 75
 
 
 class ExhaustedError(HoldfastError):

@@ -96,7 +96,10 @@ class End(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Sent once, when workers can be spawned; `method` is how they will be."""
+    """Sent once, when workers can be spawned; `method` is how they will be.
+
+    `refusal`: why the job's command can't be run at all, "" where it can; the job ends with `refusal_code` then.
+    """
 
     pid: int
     protocol: int
@@ -105,6 +108,8 @@ class Ready(NamedTuple):
     method_reason: str  # why, in one sentence
     preloaded: tuple[str, ...]  # modules loaded ahead
     cgroup: str  # the cgroup v2 folder under which a cycle's cgroup is made; "" if there is none
+    refusal: str = ""
+    refusal_code: int = 1
 
 
 class StoreReady(NamedTuple):

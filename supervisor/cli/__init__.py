@@ -55,8 +55,8 @@ def _fault(error: Exception, arguments: Sequence[str]) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        (sys.stdout if arguments else sys.stderr).write(usage())
+    if not arguments or arguments[0] in ("-h", "--help", "--help-all", "help"):
+        (sys.stdout if arguments else sys.stderr).write(usage(everything=arguments[:1] == ["--help-all"]))
         return 0 if arguments else USAGE_ERROR
     name, *rest = arguments
     if name in ("-V", "--version", "version"):

@@ -18,21 +18,21 @@ class Command(msgspec.Struct, frozen=True):
 
 
 _ALL = (
-    Command("run", "supervisor.cli.run", "launch and supervise a job; takes torchrun's flags", True),
-    Command("daemon", "supervisor.cli.daemon", "the node's supervisor, in the foreground", True),
-    Command("status", "supervisor.cli.status", "live jobs, or one job with its ranks"),
-    Command("jobs", "supervisor.cli.jobs", "all jobs, finished ones too, newest first"),
-    Command("nodes", "supervisor.cli.nodes", "nodes and their supervisors"),
-    Command("events", "supervisor.cli.events", "what happened to a job, and why"),
-    Command("logs", "supervisor.cli.logs", "output of a job's ranks"),
-    Command("stacks", "supervisor.cli.stacks", "where each rank of a job stands now"),
-    Command("stop", "supervisor.cli.stop", "end a job"),
-    Command("restart", "supervisor.cli.restart", "start all workers of a job anew"),
-    Command("cordon", "supervisor.cli.cordon", "let a node take no new jobs"),
-    Command("uncordon", "supervisor.cli.uncordon", "let it take jobs again"),
+    Command("run", "supervisor.cli.run", "start and supervise a job; takes torchrun's flags", True),
+    Command("daemon", "supervisor.cli.daemon", "run the node's supervisor in the foreground", True),
+    Command("status", "supervisor.cli.status", "show the live jobs, or one job with its ranks"),
+    Command("jobs", "supervisor.cli.jobs", "list all jobs, finished ones too, newest first"),
+    Command("nodes", "supervisor.cli.nodes", "list nodes and their supervisors"),
+    Command("events", "supervisor.cli.events", "show what happened to a job, and why"),
+    Command("logs", "supervisor.cli.logs", "show what the ranks of a job printed"),
+    Command("stacks", "supervisor.cli.stacks", "show where each rank of a job stands now"),
+    Command("stop", "supervisor.cli.stop", "stop a job"),
+    Command("restart", "supervisor.cli.restart", "restart all workers of a job"),
+    Command("cordon", "supervisor.cli.cordon", "stop a node from taking new jobs"),
+    Command("uncordon", "supervisor.cli.uncordon", "let a node take jobs again"),
 )
 # Started by programs, not typed by people: the in-process Wrapper starts this one where no supervisor runs.
-ADOPT = Command("adopt", "supervisor.cli.adopt", "supervise ranks that were started by others", True)
+ADOPT = Command("adopt", "supervisor.cli.adopt", "supervise ranks that others have started", True)
 COMMANDS = {command.name: command for command in _ALL}
 LATER = {
     "report": "picture of a job's life",
@@ -43,8 +43,8 @@ LATER = {
 }
 
 
-def usage() -> str:
-    """What `holdfast --help` prints."""
+def usage(*, everything: bool = False) -> str:
+    """What `holdfast --help` prints; `everything`: the commands that are not supported yet, too."""
     lines = [
         "usage: holdfast COMMAND [options]",
         "",
@@ -52,12 +52,15 @@ def usage() -> str:
         "",
     ]
     lines += [f"  {name:<10} {command.summary}" for name, command in COMMANDS.items()]
-    lines += ["", "not supported yet:"]
-    lines += [f"  {name:<10} {summary}" for name, summary in LATER.items()]
+    if everything:
+        lines += ["", "Not supported yet:"]
+        lines += [f"  {name:<10} {summary}" for name, summary in LATER.items()]
     lines += [
         "",
-        "`holdfast COMMAND --help` explains one of them; `holdfast --version` tells the version.",
-        "exit codes: 0 success, 1 job failed, 2 usage, 69 no supervisor, 75 try again, 78 bad configuration",
+        "holdfast COMMAND --help explains a command, holdfast --version shows the version.",
+        "",
+        "Exit codes: 0 success, 1 job failed, 2 usage error, 69 no supervisor, 75 try again,",
+        "78 bad configuration, 93 do not restart the job, 128+n ended by signal n.",
     ]
     return "\n".join(lines) + "\n"
 

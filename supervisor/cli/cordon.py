@@ -10,8 +10,8 @@ from supervisor.cli.supervisors import Supervisors, add_place_arguments, who_ask
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("node", metavar="NODE")
-    parser.add_argument("--reason", help="shown by holdfast nodes; default: who asked")
+    parser.add_argument("node", metavar="NODE", help="name of the node, as holdfast nodes shows it")
+    parser.add_argument("--reason", help="why, shown by holdfast nodes (default: who asked)")
     add_place_arguments(parser)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import anyio
 
+from supervisor.cli.event_handlers import event_handlers
 from supervisor.config.daemon_settings import parse_daemon
 from supervisor.edges.machine.own_process import standard_streams
 
@@ -18,4 +20,6 @@ def execute_argv(argv: Sequence[str]) -> int:
         standard_streams.say(f"holdfast: {warning}")
     from supervisor.daemon import serve_node  # A mistake on the command line is told without loading gRPC.
 
-    return anyio.run(serve_node, settings, backend_options={"use_uvloop": True})
+    with ExitStack() as stack:
+        handlers = event_handlers(settings.event_hooks, stack)
+        return anyio.run(serve_node, settings, handlers, backend_options={"use_uvloop": True})

@@ -1,13 +1,13 @@
-"""What do programs read: the JSON of status, jobs, nodes, events and stacks? Keys may be added, none renamed."""
+"""What do programs read: the JSON of status, jobs, nodes and stacks? Keys may be added, none renamed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import TypeAlias
 
 from supervisor.core.facts import Evidence
-from supervisor.ports import JobReport, NodeReport, RankReport, RecordedEvent
+from supervisor.edges.operators.event_document import timestamp
+from supervisor.ports import JobReport, NodeReport, RankReport
 
 STATUS_SCHEMA = "holdfast.status/v1"
 NODES_SCHEMA = "holdfast.nodes/v1"
@@ -73,21 +73,6 @@ def node_document(report: NodeReport) -> Document:
     }
 
 
-def event_document(event: RecordedEvent) -> Document:
-    return {
-        "at": timestamp(event.at_ns),
-        "job_id": event.job_id,
-        "cycle": event.cycle,
-        "iteration": event.iteration,
-        "node": event.node,
-        "rank": event.rank,
-        "kind": event.kind,
-        "reason": event.reason,
-        "sequence": event.sequence,
-        "details": dict(event.details),
-    }
-
-
 def stacks_document(job_id: str, evidence: Evidence) -> Document:
     return {
         "schema": STACKS_SCHEMA,
@@ -96,12 +81,6 @@ def stacks_document(job_id: str, evidence: Evidence) -> Document:
         "groups": [{"ranks": list(group.ranks), "stack": group.stack} for group in evidence.groups],
         "notes": list(evidence.notes),
     }
-
-
-def timestamp(at_ns: int) -> str:
-    """RFC 3339 in UTC, to the microsecond."""
-    moment = datetime.fromtimestamp(at_ns // 10**9, UTC).replace(microsecond=at_ns % 10**9 // 1000)
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _seconds(value: float | None) -> float | None:

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 
-from supervisor.cli import documents, output
-from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
+from supervisor.cli import output
+from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments, check_rank
+from supervisor.edges.operators.event_document import event_document
 from supervisor.errors import NoSupervisorError
 from supervisor.ports import RecordedEvent
 
 PAGE_EVENTS = 1_000
 HEADS = ("TIME", "CYCLE", "RANK", "WHAT", "WHY")
-WIDTHS = (18, 5, 4, 17, 0)  # it grows while it is read, so that the widths must be known beforehand
+WIDTHS = (29, 5, 4, 17, 0)  # it grows while it is read, so that the widths must be known beforehand
+KINDS_NAMED_MAX = 30
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("job", metavar="JOB", help="its id, or a beginning that only it has")
-    parser.add_argument("-f", "--follow", action="store_true", help="and those that come, until the job ends")
+    parser.add_argument("job", metavar="JOB", help="job id, or a unique prefix of it")
+    parser.add_argument("-f", "--follow", action="store_true", help="also show new events until the job ends")
+    parser.add_argument("-n", "--tail", type=output.count, default=0, metavar="N", help="only the last N events")
+    parser.add_argument(
+        "--kind", action="append", default=[], metavar="KIND",
+        help="only events of this kind, such as worker_failed; may be repeated or list several with commas",
+    )  # fmt: skip
+    parser.add_argument("--rank", type=output.rank_number, metavar="N", help="only events of this rank")
+    parser.add_argument(
+        "--since", type=output.moment, default=0, metavar="WHEN",
+        help="only events since then: an age such as 90s, 10m, 2h or 1d, or an ISO 8601 time",
+    )  # fmt: skip
     output.add_output_arguments(parser, "table", "jsonl")
     add_place_arguments(parser)
 
@@ -25,13 +38,60 @@ def add_arguments(parser: ArgumentParser) -> None:
 def execute(arguments: Namespace) -> int:
     with Supervisors(arguments) as supervisors:
         found = supervisors.find(arguments.job, verb="show events of")
-        events = events_of(found, supervisors, follow=arguments.follow)
+        check_rank(found.report, arguments.rank, verb="show events of")
+        chosen = _Chosen(arguments)
+        events = chosen.of(found, supervisors)
         if arguments.output == "jsonl":
             for event in events:
-                output.write_json(documents.event_document(event), one_line=True)
+                output.write_json(event_document(event), one_line=True)
         else:
             _write_table(events, output.paper(arguments.no_color))
+        if not chosen.shown:
+            output.say(chosen.why_none(found.report.job_id))
     return 0
+
+
+class _Chosen:
+    """The events that were asked for; counts those that were seen, to say why none of them fits."""
+
+    def __init__(self, arguments: Namespace) -> None:
+        self._arguments = arguments
+        self._kinds = {kind.strip() for text in arguments.kind for kind in text.split(",") if kind.strip()}
+        self._seen: Counter[str] = Counter()
+        self.shown = 0
+
+    def of(self, found: FoundJob, supervisors: Supervisors) -> Iterator[RecordedEvent]:
+        last = 0
+        if self._arguments.tail:
+            past = events_of(found, supervisors, follow=False)
+            tail = deque((event for event in past if self._fits(event)), self._arguments.tail)
+            for event in tail:
+                last = event.sequence
+                yield self._show(event)
+            if not self._arguments.follow:
+                return
+        for event in events_of(found, supervisors, follow=self._arguments.follow):
+            if event.sequence > last and self._fits(event):
+                yield self._show(event)
+
+    def why_none(self, job_id: str) -> str:
+        seen = self._seen.total()
+        if not seen:
+            return f"no event of job {job_id} is recorded"
+        kinds = ", ".join(kind for kind, _ in self._seen.most_common(KINDS_NAMED_MAX))
+        return f"none of the {output.plural(seen, 'event')} of job {job_id} fits; their kinds are {kinds}"
+
+    def _fits(self, event: RecordedEvent) -> bool:
+        self._seen[event.kind] += 1
+        return (
+            (not self._kinds or event.kind in self._kinds)
+            and self._arguments.rank in (None, event.rank)
+            and event.at_ns >= self._arguments.since
+        )
+
+    def _show(self, event: RecordedEvent) -> RecordedEvent:
+        self.shown += 1
+        return event
 
 
 def events_of(found: FoundJob, supervisors: Supervisors, *, follow: bool) -> Iterator[RecordedEvent]:
@@ -60,6 +120,6 @@ def events_of(found: FoundJob, supervisors: Supervisors, *, follow: bool) -> Ite
 def _write_table(events: Iterable[RecordedEvent], page: output.Paper) -> None:
     output.write(output.row(HEADS, WIDTHS, page, is_head=True))
     for event in events:
-        rank = "-" if event.rank is None else str(event.rank)
-        cells = (output.event_time(event.at_ns), str(event.cycle), rank, event.kind, event.reason)
+        rank = "" if event.rank is None else str(event.rank)
+        cells = (output.local_time(event.at_ns, milliseconds=True), str(event.cycle), rank, event.kind, event.reason)
         output.write(output.row(cells, WIDTHS, page))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from supervisor.cli import documents, output
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
+from supervisor.core.facts import JobState
 from supervisor.edges.machine.clock import Clock
 from supervisor.ports import JobReport
 
@@ -13,14 +14,19 @@ HEADS = ("JOB", "STATE", "EXIT", "RESTARTS", "SUBMITTED", "TOOK", "REASON")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("-n", "--limit", type=int, default=0, metavar="N", help="only the newest N")
+    parser.add_argument("-n", "--limit", type=output.count, default=0, metavar="N", help="only the newest N")
+    parser.add_argument(
+        "--state", type=_states, default=frozenset[JobState](), metavar="STATE",
+        help=f"only jobs in this state; several with commas: {', '.join(JobState)}",
+    )  # fmt: skip
     output.add_output_arguments(parser, "table", "json", "jsonl")
     add_place_arguments(parser)
 
 
 def execute(arguments: Namespace) -> int:
     with Supervisors(arguments) as supervisors:
-        found = supervisors.jobs(include_ended=True)
+        everything = supervisors.jobs(include_ended=True)
+        found = [each for each in everything if not arguments.state or each.report.state in arguments.state]
         if arguments.limit > 0:
             found = found[: arguments.limit]
         reports = [each.report for each in found]
@@ -32,9 +38,23 @@ def execute(arguments: Namespace) -> int:
         elif found:
             output.write(output.table(HEADS, [_row(each) for each in found], output.paper(arguments.no_color)))
         else:
-            output.say(f"no job was run yet, as far as {supervisors.state_dirs[0]} tells")
+            output.say(_why_none(len(everything), supervisors))
         supervisors.tell_refusals()
     return 0
+
+
+def _states(text: str) -> frozenset[JobState]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    unknown = next((word for word in words if word not in set(JobState)), None)
+    if unknown is not None or not words:
+        raise ArgumentTypeError(f"there is no state {unknown or text!r}; the states are {', '.join(JobState)}")
+    return frozenset(JobState(word) for word in words)
+
+
+def _why_none(number: int, supervisors: Supervisors) -> str:
+    if number:
+        return f"none of {output.plural(number, 'job')} is in that state"
+    return f"no jobs found in {supervisors.state_dirs[0]}"
 
 
 def restarts_cell(report: JobReport) -> str:
@@ -49,9 +69,9 @@ def _row(found: FoundJob) -> tuple[str, ...]:
     return (
         report.job_id,
         report.state.value + ("?" if is_lost else ""),
-        "-" if report.exit_code is None else str(report.exit_code),
+        "" if report.exit_code is None else str(report.exit_code),
         restarts_cell(report),
-        output.short_time(report.submitted_at_ns, Clock().unix_ns()),
-        "-" if is_lost else took,
+        output.local_time(report.submitted_at_ns),
+        "" if is_lost else took,
         f"supervisor {report.supervisor_pid} does not answer; last: {report.reason}" if is_lost else report.reason,
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from supervisor.cli import output
-from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
+from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments, check_rank
 from supervisor.edges.operators import log_streams
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece
 
@@ -16,14 +16,16 @@ LINE_BYTES_MAX = 64 * 1024  # a longer one is printed in parts
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("job", metavar="JOB", help="its id, or a beginning that only it has")
-    parser.add_argument("--rank", type=int, metavar="N", help="of this rank only, as it was printed, without a prefix")
-    parser.add_argument("--cycle", type=int, metavar="C", help="of this cycle only")
+    parser.add_argument("job", metavar="JOB", help="job id, or a unique prefix of it")
     parser.add_argument(
-        "-n", "--tail", type=int, default=0, metavar="N",
-        help="the last N lines of each rank and stream, of the newest cycle unless --cycle names another",
+        "--rank", type=output.rank_number, metavar="N", help="only this rank, as it was printed, without a prefix"
+    )
+    parser.add_argument("--cycle", type=output.count, metavar="C", help="only this cycle")
+    parser.add_argument(
+        "-n", "--tail", type=output.count, default=0, metavar="N",
+        help="the last N lines of each rank and stream, in the newest cycle unless --cycle names another",
     )  # fmt: skip
-    parser.add_argument("-f", "--follow", action="store_true", help="and what is printed from now on")
+    parser.add_argument("-f", "--follow", action="store_true", help="also show new output until the job ends")
     output.add_output_arguments(parser, "text", "jsonl")
     add_place_arguments(parser)
 
@@ -31,8 +33,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 def execute(arguments: Namespace) -> int:
     with Supervisors(arguments) as supervisors:
         found = supervisors.find(arguments.job, verb="show output of")
-        choice = LogChoice(arguments.rank, arguments.cycle, max(0, arguments.tail))
-        pieces = _pieces(found, choice, follow=arguments.follow)
+        check_rank(found.report, arguments.rank, verb="show output of")
+        choice = LogChoice(arguments.rank, arguments.cycle, arguments.tail)
+        counted = _Counted(_pieces(found, choice, follow=arguments.follow))
+        pieces = iter(counted)
         if arguments.output == "jsonl":
             for line in _lines(pieces):
                 output.write_json(_line_document(line), one_line=True)
@@ -42,7 +46,24 @@ def execute(arguments: Namespace) -> int:
         else:
             for line in _lines(pieces):
                 _write(f"[cycle {line.cycle} rank {line.rank}] ".encode() + line.data)
+        if not counted.bytes:
+            output.say(
+                f"the chosen ranks of job {found.report.job_id} have printed nothing (logs: {found.report.log_dir})"
+            )
     return 0
+
+
+class _Counted:
+    """Pieces on their way, and how many bytes they had."""
+
+    def __init__(self, pieces: Iterable[LogPiece]) -> None:
+        self._pieces = pieces
+        self.bytes = 0
+
+    def __iter__(self) -> Iterator[LogPiece]:
+        for piece in self._pieces:
+            self.bytes += len(piece.data)
+            yield piece
 
 
 def _pieces(found: FoundJob, choice: LogChoice, *, follow: bool) -> Iterator[LogPiece]:

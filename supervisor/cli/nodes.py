@@ -42,7 +42,7 @@ def _row(report: NodeReport, is_private: bool) -> tuple[str, ...]:
         report.state,
         f"pid {report.supervisor_pid}" + (" (private)" if is_private else ""),
         report.version,
-        output.clock_time(report.started_at_ns),
-        ", ".join(report.job_ids) or "-",
-        report.reason or "-",
+        output.local_time(report.started_at_ns),
+        ", ".join(report.job_ids) or "none",
+        report.reason,
     )

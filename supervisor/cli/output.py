@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import select
 import shutil
 import sys
 import textwrap
-import threading
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 import msgspec
 
+from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.own_process import standard_streams
 
 REFRESH_S = 2.0
 NARROW = 28  # columns in which a sentence can still be read
 GAP = "  "
-HALF_A_YEAR_NS = 182 * 86_400 * 10**9
+AGE_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 COLOURS = {
     "running": "32", "succeeded": "32", "ready": "32", "failed": "31", "hung": "31", "cordoned": "33",
     "pending": "33", "rendezvous": "33", "starting": "33", "restarting": "33", "stopping": "33", "stopped": "33",
@@ -41,8 +44,10 @@ def paper(no_colour: bool = False) -> Paper:
 
 
 def add_output_arguments(parser: ArgumentParser, *formats: str) -> None:
-    parser.add_argument("-o", "--output", choices=formats, default=formats[0], help="default: %(default)s")
-    parser.add_argument("--no-color", action="store_true", help="no colours; NO_COLOR does the same")
+    parser.add_argument(
+        "-o", "--output", choices=formats, default=formats[0], help="output format (default: %(default)s)"
+    )
+    parser.add_argument("--no-color", action="store_true", help="plain text; the variable NO_COLOR does the same")
 
 
 def write_json(document: object, *, one_line: bool) -> None:
@@ -76,13 +81,25 @@ def row(cells: Sequence[str], widths: Sequence[int], page: Paper, *, is_head: bo
 def _line(cells: Sequence[str], widths: Sequence[int], page: Paper, *, is_head: bool = False) -> str:
     *fixed, last = cells
     pairs = list(zip(fixed, widths, strict=False))
-    head = "".join(_coloured(cell, page) + " " * (width - len(cell)) + GAP for cell, width in pairs)
     used = sum(max(width, len(cell)) + len(GAP) for cell, width in pairs)
+    head = _fixed_cells(pairs, page)
     if page.width is None or (is_head and used + len(last) <= page.width):
         return (head + last).rstrip() + "\n"
     if page.width - used < NARROW:  # for every row, that they look alike
-        return head.rstrip() + "\n" + folded(last, page, indent=4, first_indent=4)
+        below = folded(last, page, indent=4, first_indent=4) if last else ""
+        return head.rstrip() + "\n" + below
     return head + folded(last, page, indent=used, first_indent=0)
+
+
+def _fixed_cells(pairs: Sequence[tuple[str, int]], page: Paper) -> str:
+    """Side by side; those for which a terminal is too narrow stand below, indented."""
+    text, used = "", 0
+    for cell, width in pairs:
+        if page.width is not None and used and used + max(width, len(cell)) > page.width:
+            text, used = f"{text.rstrip(' ')}\n    ", 4
+        text += _coloured(cell, page) + " " * (width - len(cell)) + GAP
+        used += max(width, len(cell)) + len(GAP)
+    return text
 
 
 def folded(text: str, page: Paper, *, indent: int, first_indent: int | None = None) -> str:
@@ -118,20 +135,37 @@ def _encodable(text: str) -> str:
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
-def clock_time(at_ns: int) -> str:
-    """Local time with its date, for people."""
-    return datetime.fromtimestamp(at_ns / 1e9).strftime("%Y-%m-%d %H:%M:%S")
+def local_time(at_ns: int, *, milliseconds: bool = False) -> str:
+    """ISO 8601 in local time with its offset, the one form in which people are shown a time."""
+    moment = datetime.fromtimestamp(at_ns // 10**9).astimezone().replace(microsecond=at_ns % 10**9 // 1000)
+    return moment.isoformat(timespec="milliseconds" if milliseconds else "seconds")
 
 
-def event_time(at_ns: int) -> str:
-    """Local time to the millisecond, in which recoveries are counted."""
-    return datetime.fromtimestamp(at_ns // 10**9).strftime("%m-%d %H:%M:%S") + f".{at_ns // 10**6 % 1000:03}"
+def moment(text: str) -> int:
+    """What a user typed for a moment, in Unix nanoseconds: an age such as 10m, or an ISO 8601 time."""
+    age = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
+    if age:
+        return Clock().unix_ns() - int(float(age[1]) * AGE_UNITS_S[age[2]] * 1e9)
+    try:
+        return int(datetime.fromisoformat(text.strip()).timestamp() * 1e9)
+    except ValueError:
+        raise ArgumentTypeError(
+            f"{text!r} is neither an age such as 90s, 10m, 2h or 1d nor an ISO 8601 time such as 2026-01-31T14:05"
+        ) from None
 
 
-def short_time(at_ns: int, now_ns: int) -> str:
-    """As `ls -l` shows it: with the hour, or with the year if it is more than half a year away."""
-    is_recent = abs(now_ns - at_ns) < HALF_A_YEAR_NS
-    return datetime.fromtimestamp(at_ns / 1e9).strftime("%b %d %H:%M" if is_recent else "%b %d  %Y")
+def count(text: str) -> int:
+    """What a user typed for how many."""
+    if not text.isascii() or not text.isdigit():
+        raise ArgumentTypeError(f"{text!r} is no number of 0 or more")
+    return int(text)
+
+
+def rank_number(text: str) -> int:
+    """What a user typed for a rank."""
+    if not text.isascii() or not text.isdigit():
+        raise ArgumentTypeError(f"{text!r} is no rank; ranks are counted from 0")
+    return int(text)
 
 
 def duration(seconds: float) -> str:
@@ -153,11 +187,22 @@ def plural(number: int, word: str) -> str:
 
 
 def show_again(show: Callable[[], bool], page: Paper) -> None:
-    """Show, and again every two seconds, until `show` says that it was the last time. Ages change without events."""
-    never = threading.Event()
+    """Show, and again every two seconds, until `show` says that it was the last time. Ages change without events.
+
+    Raises BrokenPipeError as soon as nobody reads what is shown.
+    """
     while True:
         if page.width is not None:
             sys.stdout.write("\x1b[H\x1b[2J")
         if not show():
             return
-        never.wait(REFRESH_S)
+        if _reader_leaves(REFRESH_S):
+            raise BrokenPipeError
+
+
+def _reader_leaves(timeout_s: float) -> bool:
+    """True at once when the reader of stdout has gone; False after the time has passed."""
+    poller = select.poll()
+    with suppress(OSError, ValueError):  # A stdout without a descriptor has no reader that could leave.
+        poller.register(sys.stdout.fileno(), 0)  # errors only
+    return bool(poller.poll(timeout_s * 1000))

@@ -10,7 +10,7 @@ from supervisor.cli.supervisors import Supervisors, add_place_arguments, who_ask
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("job", metavar="JOB", help="its id, or a beginning that only it has")
+    parser.add_argument("job", metavar="JOB", help="job id, or a unique prefix of it")
     parser.add_argument("--reason", help="recorded with the job; default: who asked")
     add_place_arguments(parser)
 

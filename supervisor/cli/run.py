@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
+from supervisor.cli.event_handlers import event_handlers
 from supervisor.config.job_spec import Entry
 from supervisor.config.resolve import RunRequest, parse_run
 from supervisor.edges.machine.folders import private_dir, socket_dir
@@ -77,7 +78,9 @@ def _run_privately(request: RunRequest) -> int:
 
         gc.freeze()
         gc.enable()
-        return anyio.run(run_job, request, folder, early, claims, backend_options={"use_uvloop": True})
+        with ExitStack() as stack:
+            handlers = event_handlers(request.event_hooks, stack)
+            report = anyio.run(run_job, request, folder, early, claims, handlers, backend_options={"use_uvloop": True})
     except BaseException:  # whatever it was, the job ends before we do; raised again
         _end(early)
         raise
@@ -85,6 +88,11 @@ def _run_privately(request: RunRequest) -> int:
         import shutil  # Late: no start waits for it.
 
         shutil.rmtree(folder, ignore_errors=True)
+    if report.exit_code:
+        from supervisor.cli.last_words import tell_failure  # Only a failure needs it.
+
+        tell_failure(report)
+    return 1 if report.exit_code is None else report.exit_code
 
 
 def _end(early: SpawnerProcess) -> None:

@@ -6,20 +6,24 @@ import os
 import signal
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import msgspec
 
+from supervisor.cli.last_words import tell_failure
 from supervisor.config.resolve import RunRequest
+from supervisor.core.event_weights import Weight, addition, weight
 from supervisor.edges.machine.folders.socket_dir import CONTROL_SOCKET
 from supervisor.edges.machine.own_process import signals as signal_edge
 from supervisor.edges.machine.own_process import standard_streams
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.edges.operators.log_streams import LogChoice
 from supervisor.errors import HoldfastError, NoSupervisorError
-from supervisor.ports import JobReport
+from supervisor.ports import JobReport, RecordedEvent
 
+_PREFIXES = {Weight.FAULT: "warning: ", Weight.LOSS: "error: "}  # as the log of a private supervisor has them
 LAST_OUTPUT_TIMEOUT_S = 5.0  # for what the ranks wrote last, after the job has ended
 
 
@@ -36,26 +40,45 @@ def run_on_node(request: RunRequest, directory: Path) -> int:
         threading.Thread(target=_forward, args=(client, job_id, forwarded), daemon=True).start()
         output = threading.Thread(target=_show_output, args=(client, job_id), daemon=True)
         output.start()
-        report = _follow(client, job_id)
+        with ExitStack() as stack:
+            report = _follow(client, job_id, _listener(request, stack))
         output.join(LAST_OUTPUT_TIMEOUT_S)
-    if report is None or report.exit_code is None:
-        raise NoSupervisorError(
-            f"cannot tell how job {job_id} ends: its supervisor in {directory} has gone, and no other one can take it "
-            "over yet; its workers run on for at most the daemon's --supervisor-return-timeout (60 s by default) and "
-            f"are ended then; see holdfast logs {job_id}"
-        )
-    if report.exit_code:
-        tell(f"job {job_id} {report.state}: {report.reason}")
+        if report is None or report.exit_code is None:
+            raise NoSupervisorError(
+                f"cannot tell how job {job_id} ends: its supervisor in {directory} has gone, and no other one can take "
+                "it over yet; its workers run on for at most the daemon's --supervisor-return-timeout (60 s by default)"
+                f" and are ended then; see holdfast logs {job_id}"
+            )
+        tell_failure(report, lambda choice: client.logs(job_id, choice))
     return report.exit_code
 
 
-def _follow(client: ControlClient, job_id: str) -> JobReport | None:
-    """The last that was told of the job: its verdict, if its supervisor lived to tell it."""
+def _listener(request: RunRequest, stack: ExitStack) -> Callable[[RecordedEvent], None] | None:
+    """This process tells the user's command and URL, as the user: the daemon runs nothing for anybody."""
+    if not request.event_hooks.are_set:
+        return None
+    from supervisor.edges.operators.notifier import notifying
+
+    return stack.enter_context(notifying(request.event_hooks)).tell
+
+
+def _follow(client: ControlClient, job_id: str, listener: Callable[[RecordedEvent], None] | None) -> JobReport | None:
+    """Says what happens to the job. Returns the last that was told of it: its verdict, if its supervisor told it."""
     last: JobReport | None = None
+    stop_reason = before = ""
     with suppress(NoSupervisorError):
         for told in client.watch(job_id, follow=True):
             if isinstance(told, JobReport):
                 last = told
+                continue
+            if listener is not None:
+                listener(told)
+            if (importance := weight(told.kind)) > Weight.ROUTINE:
+                if told.kind == "stop_requested":
+                    stop_reason = stop_reason or told.reason
+                if told.kind != "job_stopped" or told.reason != stop_reason:  # It was said when it was asked for.
+                    tell(f"{_PREFIXES.get(importance, '')}{addition(told.reason, before)}")
+                before = told.reason
     return last
 
 

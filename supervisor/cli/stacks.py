@@ -11,8 +11,8 @@ from supervisor.core.facts import Evidence
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("job", metavar="JOB", help="its id, or a beginning that only it has")
-    parser.add_argument("--rank", type=int, metavar="N", help="of this rank only")
+    parser.add_argument("job", metavar="JOB", help="job id, or a unique prefix of it")
+    parser.add_argument("--rank", type=output.rank_number, metavar="N", help="only this rank")
     output.add_output_arguments(parser, "text", "json")
     add_place_arguments(parser)
 

@@ -15,8 +15,8 @@ RANK_HEADS = ("RANK", "NODE", "PID", "STATE", "HEARTBEAT", "CYCLE AGE", "SECTION
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("job", nargs="?", metavar="JOB", help="its id, or a beginning that only it has")
-    parser.add_argument("--watch", action="store_true", help="show again every two seconds; with JOB, until it ends")
+    parser.add_argument("job", nargs="?", metavar="JOB", help="job id, or a unique prefix of it")
+    parser.add_argument("--watch", action="store_true", help="refresh every two seconds; with JOB, until it ends")
     output.add_output_arguments(parser, "table", "json", "jsonl")
     add_place_arguments(parser)
 
@@ -82,7 +82,7 @@ def _job_text(found: FoundJob, page: output.Paper) -> str:
         ("reason", output.printable(report.reason)),
         ("cycle", f"{report.cycle}" + (f", iteration {report.iteration}" if report.iteration else "")),
         ("restarts", f"{report.restarts_used} used of {report.max_restarts}"),
-        ("submitted", output.clock_time(report.submitted_at_ns)),
+        ("submitted", output.local_time(report.submitted_at_ns)),
         ("command", output.printable(" ".join(report.command))),
         ("logs", output.printable(report.log_dir)),
         ("nodes", ", ".join(f"{node.name} ({node.state})" for node in report.nodes)),
@@ -99,7 +99,7 @@ def _end_of(report: JobReport) -> str:
     if report.ended_at_ns is None:
         return ""
     code = "" if report.exit_code is None else f", exit code {report.exit_code}"
-    return f" at {output.clock_time(report.ended_at_ns)}{code}"
+    return f" at {output.local_time(report.ended_at_ns)}{code}"
 
 
 def _supervisor_text(found: FoundJob) -> str:
@@ -112,9 +112,9 @@ def _supervisor_text(found: FoundJob) -> str:
 
 
 def _rank_row(rank: RankReport, now_ns: int) -> tuple[str, ...]:
-    heartbeat = "-" if rank.heartbeat_age_s is None else f"{output.duration(rank.heartbeat_age_s)} ago"
+    heartbeat = "not monitored" if rank.heartbeat_age_s is None else f"{output.duration(rank.heartbeat_age_s)} ago"
     started = rank.cycle_started_at_ns
-    cycle_age = "-" if started is None else output.duration((now_ns - started) / 1e9)
+    cycle_age = "" if started is None else output.duration((now_ns - started) / 1e9)
     sections = [
         f"{each.name} {output.duration(each.age_s)}"
         + (f" of {output.duration(each.limit_s)}" if each.limit_s is not None else "")
@@ -125,5 +125,5 @@ def _rank_row(rank: RankReport, now_ns: int) -> tuple[str, ...]:
         state += f" (signal {rank.exit_signal})"
     elif rank.exit_code is not None:
         state += f" ({rank.exit_code})"
-    pid = "-" if rank.pid is None else str(rank.pid)
-    return str(rank.rank), rank.node, pid, state, heartbeat, cycle_age, ", ".join(sections) or "-"
+    pid = "" if rank.pid is None else str(rank.pid)
+    return str(rank.rank), rank.node, pid, state, heartbeat, cycle_age, ", ".join(sections)

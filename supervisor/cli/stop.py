@@ -13,12 +13,12 @@ from supervisor.errors import NoSupervisorError
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("job", metavar="JOB", help="its id, or a beginning that only it has")
-    parser.add_argument("--reason", help="recorded with the job; default: who asked")
+    parser.add_argument("job", metavar="JOB", help="job id, or a unique prefix of it")
+    parser.add_argument("--reason", help="why, for the job's history (default: who asked)")
     parser.add_argument(
-        "--signal", type=_signal, default=0, help="as if the launcher had got this signal, with its longer grace"
+        "--signal", type=_signal, default=0, help="act as if the launcher had got this signal, with its longer grace"
     )
-    parser.add_argument("--wait", action="store_true", help="return once nothing of it is left")
+    parser.add_argument("--wait", action="store_true", help="return once nothing of the job is left")
     add_place_arguments(parser)
 
 

@@ -160,8 +160,17 @@ def why_silent(socket_path: Path) -> str:
 
 
 def add_place_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--socket-dir", metavar="DIR", help="ask the supervisor there, and no other")
-    parser.add_argument("--state-dir", metavar="DIR", help="where the journal of finished jobs lies")
+    parser.add_argument("--socket-dir", metavar="DIR", help="ask only the supervisor whose sockets are there")
+    parser.add_argument("--state-dir", metavar="DIR", help="read finished jobs from the journal there")
+
+
+def check_rank(report: JobReport, rank: int | None, *, verb: str) -> None:
+    """Raises NotFoundError for a rank that the job does not have, as far as its ranks are known."""
+    ranks = sorted(each.rank for each in report.ranks)
+    if rank is None or not ranks or rank in ranks:
+        return
+    have = f"ranks {ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]} only"
+    raise NotFoundError(f"cannot {verb} rank {rank}: job {report.job_id} has {have}")
 
 
 def who_asks() -> str:

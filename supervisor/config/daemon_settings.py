@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from typing import cast
 
 import msgspec
 
-from supervisor.config import launch_values, log_limits, values
+from supervisor.config import event_hooks, launch_values, log_limits, values
 from supervisor.config.environment import read_variables
+from supervisor.config.event_hooks import EventHooks, hooks_from
 from supervisor.config.given import Given
-from supervisor.config.help_text import daemon_help
 from supervisor.config.launch_settings import settings_by_flag, settings_by_key
 from supervisor.config.log_limits import LogLimits
 from supervisor.config.run_flags import TypedLine, read_command_line
 from supervisor.config.setting import Group, Setting, Status
-from supervisor.errors import InvalidRequestError
+from supervisor.errors import ConfigurationError, InvalidRequestError
 
 _DIR = values.text("DIR", empty=False)
 _FILE = values.text("PATH", empty=False)
@@ -89,6 +90,11 @@ LOG_GIB_MAX = _daemon(
     default=log_limits.DEFAULTS.gib_max,
     variable=log_limits.GIB_VARIABLE,
 )
+ON_EVENT = _daemon(event_hooks.COMMAND_FLAG, event_hooks.COMMAND_KIND, event_hooks.COMMAND_MEANING, default="")
+ON_EVENT_URL = _daemon(event_hooks.URL_FLAG, event_hooks.URL_KIND, event_hooks.URL_MEANING, default="")
+ON_EVENT_KINDS = _daemon(
+    event_hooks.KINDS_FLAG, event_hooks.KINDS_KIND, event_hooks.KINDS_MEANING, default=event_hooks.NOTABLE
+)
 LISTEN = _daemon("--listen", launch_values.ENDPOINT, "serve the control API over TCP too; needs the three below")
 TLS_CERT = _daemon("--tls-cert", _FILE, "certificate of this supervisor (PEM)")
 TLS_KEY = _daemon("--tls-key", _FILE, "its private key (PEM)")
@@ -102,6 +108,9 @@ DAEMON_SETTINGS: tuple[Setting, ...] = (
     RETURN_TIMEOUT,
     LOG_JOBS_MAX,
     LOG_GIB_MAX,
+    ON_EVENT,
+    ON_EVENT_URL,
+    ON_EVENT_KINDS,
     LISTEN,
     TLS_CERT,
     TLS_KEY,
@@ -128,6 +137,7 @@ class DaemonSettings(msgspec.Struct, frozen=True):
     tls: TlsFiles | None = None
     metrics: tuple[str, int] | None = None
     warnings: tuple[str, ...] = ()
+    event_hooks: EventHooks = EventHooks()
 
 
 def parse_daemon(argv: Sequence[str], *, environ: Mapping[str, str]) -> DaemonSettings:
@@ -138,7 +148,9 @@ def parse_daemon(argv: Sequence[str], *, environ: Mapping[str, str]) -> DaemonSe
     """
     line = read_command_line(argv, TypedLine(flags=settings_by_flag(DAEMON_SETTINGS), command_name="daemon"))
     if line.help_wanted:
-        sys.stdout.write(daemon_help(DAEMON_SETTINGS))
+        from supervisor.config.help_text import daemon_help  # Late: only this needs it.
+
+        sys.stdout.write(daemon_help(DAEMON_SETTINGS, everything=line.help_wanted == "--help-all"))
         raise SystemExit(0)
     if line.command:
         raise InvalidRequestError(f"cannot use {line.command[0]}: holdfast daemon takes flags only; remove it")
@@ -162,6 +174,7 @@ def parse_daemon(argv: Sequence[str], *, environ: Mapping[str, str]) -> DaemonSe
         tls=_tls(given),
         metrics=_address(given, METRICS),
         warnings=warnings,
+        event_hooks=_event_hooks(given),
     )
 
 
@@ -170,6 +183,22 @@ def _file_values(path: str) -> tuple[dict[str, Given], tuple[str, ...]]:
     from supervisor.config import daemon_file  # yaml costs 20 ms: only where there is a file
 
     return daemon_file.read_daemon_file(path, settings_by_key(DAEMON_SETTINGS))
+
+
+def _event_hooks(given: Mapping[str, Given]) -> EventHooks:
+    """The daemon's owner alone may say what it runs, which may be root: no other user can write the file."""
+    hooks = hooks_from(lambda setting: _value(given, setting), ON_EVENT, ON_EVENT_URL, ON_EVENT_KINDS)
+    config = given.get(CONFIG.name)
+    if config is None or not hooks.are_set:
+        return hooks
+    path = os.path.abspath(str(config.value))
+    found = os.stat(path)
+    if found.st_uid not in (0, os.geteuid()) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigurationError(
+            f"cannot run on_event from {path}: other users may write to that file; "
+            f"run chown {os.geteuid()} {path} and chmod go-w {path}"
+        )
+    return hooks
 
 
 def _path(given: Mapping[str, Given], setting: Setting) -> str | None:

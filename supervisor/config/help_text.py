@@ -2,35 +2,45 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections.abc import Sequence
 
 from supervisor.config.launch_settings import RUN_SETTINGS
 from supervisor.config.setting import Group, Setting, Status
 
-WIDTH = 120
-_COLUMN = 46
+WIDTH_MAX = 100
+_COLUMN = 26  # where meanings begin; a longer flag has a line of its own
 
 USAGE = """\
 usage: holdfast run [options] script.py [args...]
        holdfast run [options] -m module [args...]
        holdfast run [options] --no-python command [args...]
 
-Runs a training job on this node and keeps it running. Flags may be written with - or _; each has a default from the
-variable PET_<NAME>, such as PET_MAX_RESTARTS. Everything after the script is the script's own.
+Runs a training job on this node and keeps it running. All arguments after the script belong to the script.
+
+Flags may be written with - or _. Each flag has a variable PET_<NAME> for its default, such as PET_MAX_RESTARTS.
+Durations are plain numbers of seconds.
+"""
+_HIDDEN = (Group.INERT, Group.LATER)
+_MORE = """
+--help-all also lists the flags that have no effect here and those that are not supported yet.
+docs/configuration.md explains every flag, key, variable and unit.
 """
 
 
-def run_help() -> str:
-    """The whole help: one line a flag, in groups."""
-    parts = [USAGE]
+def run_help(*, everything: bool = False, width: int | None = None) -> str:
+    """One entry for each flag, in groups. `everything`: those without an effect, too. `width` None: the terminal's."""
+    width = width or _width()
+    parts = [_paragraphs(USAGE, width)]
     for group in Group:
         members = [setting for setting in RUN_SETTINGS if setting.group is group]
+        if not members or (group in _HIDDEN and not everything):
+            continue
         works = [setting for setting in members if setting.status is Status.WORKS]
-        if works:
-            parts.append(f"\n{group}:\n" + "".join(_line(setting) for setting in works))
-        elif members:
-            parts.append(f"\n{group}:\n" + _names(members))
-    parts.append("\nSeconds are plain numbers. docs/configuration.md has every flag, key, variable and unit.\n")
+        entries = "".join(_entry(setting, width) for setting in works) if works else _names(members, width)
+        parts.append(f"\n{group}:\n{entries}")
+    parts.append(_paragraphs(_MORE, width))
     return "".join(parts)
 
 
@@ -39,34 +49,45 @@ usage: holdfast daemon [options]
 
 Supervises the training jobs of this node, in the foreground.
 
-Options, each also a key of the file:
+Options, each of which is also a key of the file:
 """
 
 
-def daemon_help(settings: Sequence[Setting]) -> str:
+def daemon_help(settings: Sequence[Setting], *, everything: bool = False, width: int | None = None) -> str:
+    width = width or _width()
     later = [setting for setting in settings if setting.status is Status.LATER]
-    lines = [_line(setting) for setting in settings if setting.status is not Status.LATER]
-    return DAEMON_USAGE + "".join(lines) + (f"\n{Group.LATER}:\n{_names(later)}" if later else "")
+    entries = [_entry(setting, width) for setting in settings if setting.status is not Status.LATER]
+    more = f"\n{Group.LATER}:\n{_names(later, width)}" if later and everything else ""
+    return _paragraphs(DAEMON_USAGE, width) + "".join(entries) + more
 
 
-def _line(setting: Setting) -> str:
+def _width() -> int:
+    return min(shutil.get_terminal_size().columns, WIDTH_MAX)
+
+
+def _paragraphs(text: str, width: int) -> str:
+    """Lines that are too long are wrapped; a line that fits stays as it is."""
+    lines = [textwrap.fill(line, width, break_on_hyphens=False) for line in text.splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+def _entry(setting: Setting, width: int) -> str:
     short = f"{setting.short}, " if setting.short else ""
-    flag = short + setting.flag + ("" if setting.is_switch else f" {setting.kind.metavar}")
+    flag = "  " + short + setting.flag + ("" if setting.is_switch else f" {setting.kind.metavar}")
     default, unit = setting.default_text(), setting.kind.unit
     is_off = setting.is_switch and setting.default_value() is False
     note = "" if not default or is_off else f" [{default}{' s' if unit == 's' and default[:1].isdigit() else ''}]"
-    indent = "" if len(flag) < _COLUMN - 3 else "\n" + " " * _COLUMN
-    return (
-        f"  {flag:<{_COLUMN - 2}}{setting.meaning}{note}\n"
-        if not indent
-        else f"  {flag}{indent}{setting.meaning}{note}\n"
+    margin = " " * _COLUMN
+    meaning = textwrap.wrap(
+        setting.meaning + note, width, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False
     )
+    if len(flag) + 2 <= _COLUMN:
+        meaning[0] = flag.ljust(_COLUMN) + meaning[0].lstrip()
+        return "\n".join(meaning) + "\n"
+    return "\n".join([flag, *meaning]) + "\n"
 
 
-def _names(members: list[Setting]) -> str:
-    lines = ["  "]
-    for setting in members:
-        if len(lines[-1]) + len(setting.flag) + 1 > WIDTH:
-            lines.append("  ")
-        lines[-1] += setting.flag + " "
-    return "".join(line.rstrip() + "\n" for line in lines)
+def _names(members: Sequence[Setting], width: int) -> str:
+    names = " ".join(setting.flag for setting in members)
+    text = textwrap.fill(names, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    return f"{text}\n"

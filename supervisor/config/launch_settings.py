@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from supervisor.config import launch_values, log_limits, values
+from supervisor.config import event_hooks, launch_values, log_limits, values
 from supervisor.config.fault_tolerance import FT_SETTINGS
 from supervisor.config.setting import Group, Setting, Status
 
@@ -136,6 +136,13 @@ LOG_GIB_MAX = Setting(
 )
 DRY_RUN = Setting(
     "--dry-run", values.BOOLEAN, "print what would be run, and run nothing", Group.RUN, default=False, is_switch=True
+)
+ON_EVENT = Setting(
+    event_hooks.COMMAND_FLAG, event_hooks.COMMAND_KIND, event_hooks.COMMAND_MEANING, Group.RUN, default=""
+)
+ON_EVENT_URL = Setting(event_hooks.URL_FLAG, event_hooks.URL_KIND, event_hooks.URL_MEANING, Group.RUN, default="")
+ON_EVENT_KINDS = Setting(
+    event_hooks.KINDS_FLAG, event_hooks.KINDS_KIND, event_hooks.KINDS_MEANING, Group.RUN, default=event_hooks.NOTABLE
 )
 STANDALONE = Setting(
     "--standalone", values.BOOLEAN, "torchrun's word for one node", Group.NODES, default=False, is_switch=True
@@ -271,6 +278,9 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
     STATE_DIR,
     LOG_JOBS_MAX,
     LOG_GIB_MAX,
+    ON_EVENT,
+    ON_EVENT_URL,
+    ON_EVENT_KINDS,
     DRY_RUN,
     _inert(
         "--monitor-interval", values.seconds(), 0.1, "the supervisor learns of an exit from the kernel; nothing polls"

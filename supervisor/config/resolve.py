@@ -16,9 +16,9 @@ from typing import cast
 import msgspec
 
 from supervisor.config import devices, environment, launch_settings, log_limits
+from supervisor.config.event_hooks import EventHooks, hooks_from
 from supervisor.config.fault_tolerance import CONFIG_FILE
 from supervisor.config.given import Given
-from supervisor.config.help_text import run_help
 from supervisor.config.job_spec import Entry, JobSpec, SpawnMethod
 from supervisor.config.launch_settings import RUN_SETTINGS
 from supervisor.config.launch_values import WORKERS_MAX
@@ -49,6 +49,7 @@ class RunRequest(msgspec.Struct, frozen=True):
     log_limits: LogLimits = log_limits.DEFAULTS
     config_file: str | None = None
     dry_run: bool = False
+    event_hooks: EventHooks = EventHooks()
 
 
 class _Values:
@@ -84,7 +85,9 @@ def parse_run(
     """
     line = read_command_line(argv)
     if line.help_wanted:
-        sys.stdout.write(run_help())
+        from supervisor.config.help_text import run_help  # Late: no job waits for it.
+
+        sys.stdout.write(run_help(everything=line.help_wanted == "--help-all"))
         raise SystemExit(0)
     from_environment = environment.read_variables(environ)
     given = {**from_environment, **line.given}
@@ -108,6 +111,9 @@ def parse_run(
         ),
         config_file=config_file,
         dry_run=bool(values.of(launch_settings.DRY_RUN)),
+        event_hooks=hooks_from(
+            values.of, launch_settings.ON_EVENT, launch_settings.ON_EVENT_URL, launch_settings.ON_EVENT_KINDS
+        ),
     )
 
 

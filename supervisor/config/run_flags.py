@@ -17,6 +17,7 @@ from supervisor.config.setting import Setting
 from supervisor.config.values import FALSE_WORDS, TRUE_WORDS
 from supervisor.errors import InvalidRequestError
 
+HELP_FLAGS = ("-h", "--help", "--help-all")
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 _BOOLEAN_WORDS = frozenset(TRUE_WORDS + FALSE_WORDS)
 _PLAIN_WORD = re.compile(r"[A-Za-z]+")
@@ -30,7 +31,7 @@ class TypedLine(msgspec.Struct):
     warnings: list[str] = msgspec.field(default_factory=list[str])
     flags: Mapping[str, tuple[Setting, bool]] = msgspec.field(default_factory=settings_by_flag)
     command_name: str = "run"
-    help_wanted: bool = False
+    help_wanted: str = ""  # "--help" or "--help-all"
 
 
 def read_command_line(argv: Sequence[str], line: TypedLine | None = None) -> TypedLine:
@@ -43,8 +44,8 @@ def read_command_line(argv: Sequence[str], line: TypedLine | None = None) -> Typ
         if word == "--" or not _is_flag(word):
             line.command = _command(words[position:])
             break
-        if word in ("-h", "--help"):
-            line.help_wanted = True
+        if word in HELP_FLAGS:
+            line.help_wanted = "--help" if word == "-h" else word
             break
         position += 1
         if word.startswith("--"):

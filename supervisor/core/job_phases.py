@@ -105,6 +105,8 @@ class State(msgspec.Struct, frozen=True):
     shutdown: str = ""  # a rank asked for the end at the next fault
     assignment: Assignment | None = None
     cycle_started_at_s: float | None = None
+    restarts_used: int = 0  # as the newest order to start a cycle says
+    lost_at_s: float | None = None  # since when the job does not run; None: it does, or never did
 
 
 def shown_state(state: State) -> JobState:

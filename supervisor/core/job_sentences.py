@@ -26,6 +26,12 @@ def limits_sentence(limits: HangLimits) -> str:
     return ", ".join(f"{name} {'off' if limit_s is None else f'{limit_s:.1f} s'}" for name, limit_s in values)
 
 
+def running_again_sentence(cycle: int, took_s: float, used: int, budget: int) -> str:
+    """ "running again after 0.09 s, cycle 1, restarts 1 of 3"."""
+    took = f"{took_s:.2f} s" if took_s < 10 else f"{took_s:.0f} s"
+    return f"running again after {took}, cycle {cycle}, restarts {used} of {budget}"
+
+
 def succeeded_sentence(whose: str, lost: tuple[int, ...]) -> str:
     """ "all ranks exited with code 0"; `lost` were lost in a wrapped call that went on without them."""
     if not lost:

@@ -17,6 +17,7 @@ class StartCycle(msgspec.Struct, frozen=True):
 
     assignment: Assignment
     reason: str
+    restarts_used: int = 0  # of the job's budget
 
 
 class JoinAgain(msgspec.Struct, frozen=True):

@@ -10,27 +10,19 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from supervisor.config.run_folder import run_name
+from supervisor.core.event_weights import Weight, weight
 from supervisor.core.facts import JobEvent
 from supervisor.engine.job_book import JobRecord
 from supervisor.ports import Clock, JobReport, Journal, RecordedEvent
 
 WATCHER_EVENTS_MAX = 4096  # a watcher that is further behind loses events and sees the gap by `sequence`
 
-# What a healthy run goes through too is for the files; the rest is for whoever looks at the terminal.
-ROUTINE = frozenset(
-    {
-        "job_submitted", "spawner_ready", "cycle_started", "worker_started", "workers_started", "worker_exited",
-        "workers_stopping", "workers_stopped", "job_succeeded", "limits_calculated", "preload_learned",
-        "call_entered", "call_committed", "replacement_waits", "rank_lost_in_call", "rank_left_call", "rank_discarded",
-    }
-)  # fmt: skip
-FAULTS = frozenset(
-    {
-        "worker_failed", "hang_detected", "spawn_failed", "spawner_lost", "store_failed", "workers_stuck",
-        "iteration_interrupted", "replacement_late", "replacement_lost", "call_refused", "call_lost",
-        "hard_timeout_reached", "defect_met",
-    }
-)  # fmt: skip
+_LEVELS = {  # of the log: what is below INFO goes to the files only
+    Weight.ROUTINE: logging.DEBUG,
+    Weight.NEWS: logging.INFO,
+    Weight.FAULT: logging.WARNING,
+    Weight.LOSS: logging.ERROR,
+}
 
 _log = logging.getLogger("holdfast.jobs")
 _engine_log = logging.getLogger("holdfast")
@@ -59,7 +51,7 @@ class Chronicle:
             _engine_log.error("cannot record %s of job %s", recorded.kind, recorded.job_id, exc_info=error)
         self.changed(job)
         _log.log(
-            logging.DEBUG if _is_told_already(job, recorded) else _level(recorded.kind),
+            logging.DEBUG if _is_told_already(job, recorded) else _LEVELS[weight(recorded.kind)],
             "%s",
             recorded.reason,
             extra={
@@ -68,6 +60,7 @@ class Chronicle:
                 "cycle": recorded.cycle,
                 "rank": recorded.rank,
                 "kind": recorded.kind,
+                "event": recorded,
             },
         )
         for stream in self._watchers.get(job.spec.job_id, []):
@@ -121,12 +114,3 @@ def _is_told_already(job: JobRecord, event: RecordedEvent) -> bool:
     if event.kind == "stop_requested":
         job.stop_reason = job.stop_reason or event.reason
     return event.kind == "job_stopped" and event.reason == job.stop_reason
-
-
-def _level(kind: str) -> int:
-    """DEBUG: files only. WARNING: something to look at. ERROR: the job is lost."""
-    if kind in ROUTINE:
-        return logging.DEBUG
-    if kind == "job_failed":
-        return logging.ERROR
-    return logging.WARNING if kind in FAULTS else logging.INFO

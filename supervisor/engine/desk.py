@@ -20,7 +20,7 @@ from supervisor.engine.chronicle import Chronicle
 from supervisor.engine.job_book import ENDED_JOBS_MAX, JobRecord
 from supervisor.engine.loop import Engine
 from supervisor.engine.perform import EnginePerformer
-from supervisor.errors import AlreadyExistsError, NotFoundError, NotNowError
+from supervisor.errors import AlreadyExistsError, CordonedError, NotFoundError, NotNowError
 from supervisor.ports import (
     Claims,
     Clock,
@@ -68,9 +68,9 @@ class Desk:
 
     async def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
         if self._cordon_reason is not None:
-            raise NotNowError(
+            raise CordonedError(
                 f"cannot start job {spec.job_id}: node {self._node_name} is cordoned ({self._cordon_reason}); "
-                f"run holdfast uncordon {self._node_name}"
+                f"try again once it takes jobs, or run holdfast uncordon {self._node_name}"
             )
         known = self._jobs.get(spec.job_id)
         if known is not None and (known.ended_at_ns is None or known.spawner is not None):

@@ -11,6 +11,8 @@ from supervisor.config import JobSpec, Redirect
 
 DEFAULT_LOG_BYTES_MAX = 64 * 1024 * 1024  # of each stream of each rank and cycle; one older part of that size is kept
 
+TERMINAL_LOG = "stdout.log"  # of both streams, where they go to one terminal
+
 TORCHRUN_PREFIX = "[${role_name}${local_rank}]:"
 
 _STREAMS = (("stdout", Redirect.OUT), ("stderr", Redirect.ERR))
@@ -34,23 +36,25 @@ def plan_streams(
 ) -> tuple[StreamPlan, StreamPlan]:
     """Plans for stdout and stderr of one worker.
 
-    A terminal is handed through and not copied to a file, so that progress bars, colours and pdb work as under
-    torchrun; everything else is also kept in the default log, capped.
+    Everything is also kept in the default log, capped. On a terminal, a worker has one of its own for both streams, so
+    that progress bars, colours and pdb work as under torchrun; what it prints there is kept in the order of printing.
     """
     folder = rank_log_dir(log_dir, cycle, rank)
     shown = console.present and (not spec.local_ranks_filter or local_rank in spec.local_ranks_filter)
     redirected = _wanted(spec.redirects, local_rank)
     teed = _wanted(spec.tee, local_rank)
+    on_terminal = [
+        flag
+        for flag, is_tty in ((Redirect.OUT, console.stdout_is_tty), (Redirect.ERR, console.stderr_is_tty))
+        if shown and is_tty and not (teed | redirected) & flag
+    ]
     plans: list[StreamPlan] = []
     for name, flag in _STREAMS:
-        path = f"{folder}/{name}.log"
-        is_tty = console.stdout_is_tty if name == "stdout" else console.stderr_is_tty
+        path = f"{folder}/{TERMINAL_LOG if len(on_terminal) == len(_STREAMS) else f'{name}.log'}"
         if teed & flag:
             plans.append(StreamPlan(console=shown, prefix=_prefix(spec, local_rank, rank), file=path))
         elif redirected & flag:
             plans.append(StreamPlan(console=False, file=path, direct=True))
-        elif shown and is_tty:
-            plans.append(StreamPlan(console=True))
         else:
             plans.append(StreamPlan(console=shown, file=path, file_bytes_max=DEFAULT_LOG_BYTES_MAX))
     return plans[0], plans[1]

@@ -31,9 +31,15 @@ class SpawnerReports:
         match message:
             case link.Ready():
                 job.spawner_reason = message.method_reason
-                reason = f"workers are started by {message.method}: {message.method_reason}"
-                self._chronicle.publish(job, JobEvent("spawner_ready", reason, cycle=job.cycle))
-                yield node_messages.SpawnerReady(job_id, self._number, starts_workers=message.method != "adopt")
+                if not message.refusal:
+                    self._chronicle.publish(job, JobEvent("spawner_ready", message.method_reason, cycle=job.cycle))
+                yield node_messages.SpawnerReady(
+                    job_id,
+                    self._number,
+                    starts_workers=message.method != "adopt",
+                    refusal=message.refusal,
+                    refusal_code=message.refusal_code,
+                )
             case link.StoreReady():
                 yield node_messages.StoreReady(job_id, message.cycle, message.host, message.port)
             case link.StoreFailed() | link.StoreExited():

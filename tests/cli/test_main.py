@@ -18,6 +18,10 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"holdfast {supervisor.__version__}\n"
     assert cli.main(["--help"]) == 0
     out = capsys.readouterr().out
+    assert all(name in out for name in COMMANDS)
+    assert not any(summary in out for summary in LATER.values())
+    assert cli.main(["--help-all"]) == 0
+    out = capsys.readouterr().out
     assert all(name in out for name in (*COMMANDS, *LATER))
     assert cli.main([]) == 2
     assert capsys.readouterr().out == ""

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from supervisor.config.daemon_settings import DAEMON_SETTINGS
-from supervisor.config.help_text import WIDTH
+from supervisor.config.help_text import daemon_help, run_help
 from supervisor.config.launch_settings import RUN_SETTINGS, settings_by_flag, settings_by_key
 from supervisor.config.plan_text import plan_text
 from supervisor.config.reference_docs import configuration_page
+from supervisor.config.setting import Status
 from tests.config.runs import request
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -48,9 +49,20 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         request("--help")
     assert caught.value.code == 0
     printed = capsys.readouterr().out
-    assert all(setting.flag in printed for setting in RUN_SETTINGS)
-    assert max(map(len, printed.splitlines())) <= WIDTH
+    works = [setting for setting in RUN_SETTINGS if setting.status is Status.WORKS]
+    assert all(setting.flag in printed for setting in works)
+    assert not any(f"{setting.flag} " in printed for setting in RUN_SETTINGS if setting not in works)
     assert "longest silence between heartbeats [2700 s]" in printed
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_help_fits_the_terminal_and_can_name_everything(width: int) -> None:
+    for everything in (False, True):
+        printed = run_help(everything=everything, width=width) + daemon_help(
+            DAEMON_SETTINGS, everything=everything, width=width
+        )
+        assert max(map(len, printed.splitlines())) <= width
+        assert all(setting.flag in printed for setting in RUN_SETTINGS + DAEMON_SETTINGS) is everything
 
 
 def test_a_plan_shows_the_job_and_no_environment() -> None:

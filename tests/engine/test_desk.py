@@ -10,7 +10,7 @@ from holdfast_wire import spawner_link as link
 from supervisor.config import JobSpec
 from supervisor.core.facts import JobState, RestartRules
 from supervisor.core.node import messages as node_messages
-from supervisor.errors import AlreadyExistsError, InvalidRequestError, NotFoundError, NotNowError
+from supervisor.errors import AlreadyExistsError, CordonedError, InvalidRequestError, NotFoundError
 from tests.engine.world import World
 
 
@@ -48,7 +48,7 @@ async def test_the_reason_of_a_stop_is_told_once_and_recorded_twice(
         await world.desk.wait("j")
         assert caplog.messages.count("holdfast stop by kim") == 1
         assert [event.kind for event in world.journal.events if event.reason == "holdfast stop by kim"] == [
-            "stop_requested", "workers_stopping", "job_stopped",
+            "stop_requested", "job_stopped",
         ]  # fmt: skip
 
 
@@ -126,7 +126,7 @@ async def test_end_all_ends_every_job_and_takes_no_new_one(tmp_path: Path) -> No
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(world.desk.end_all, "node goes down")
         assert world.desk.live_jobs() == []
-        with pytest.raises(NotNowError, match="cordoned"):
+        with pytest.raises(CordonedError, match="cordoned"):
             await world.desk.submit(spec("c"), {})
 
 

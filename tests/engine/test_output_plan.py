@@ -19,8 +19,17 @@ def spec(
     return JobSpec("j", ("t.py",), redirects=redirects, tee=tee, local_ranks_filter=shown)
 
 
-def test_a_terminal_is_handed_through() -> None:
-    assert plans(spec(), TERMINAL) == (StreamPlan(), StreamPlan())
+LOGS = "/logs/j/run_1/cycle_2/rank_1"
+
+
+def shown_and_kept(name: str) -> StreamPlan:
+    return StreamPlan(console=True, file=f"{LOGS}/{name}.log", file_bytes_max=DEFAULT_LOG_BYTES_MAX)
+
+
+def test_what_goes_to_a_terminal_is_kept_in_one_file() -> None:
+    assert plans(spec(), TERMINAL) == (shown_and_kept("stdout"), shown_and_kept("stdout"))
+    half = Console(stdout_is_tty=True)
+    assert plans(spec(), half) == (shown_and_kept("stdout"), shown_and_kept("stderr"))
 
 
 def test_a_pipe_is_passed_on_without_prefix_and_kept_under_a_cap() -> None:
@@ -38,13 +47,13 @@ def test_a_daemon_has_no_console() -> None:
 def test_a_redirect_goes_straight_to_the_file_and_leaves_the_other_stream() -> None:
     stdout, stderr = plans(spec(redirects=((None, Redirect.OUT),)), TERMINAL)
     assert stdout == StreamPlan(console=False, file="/logs/j/run_1/cycle_2/rank_1/stdout.log", direct=True)
-    assert stderr == StreamPlan()
+    assert stderr == shown_and_kept("stderr")
 
 
 def test_tee_prefixes_and_keeps() -> None:
     stdout, _ = plans(spec(tee=((1, Redirect.ALL),)), TERMINAL)
     assert stdout == StreamPlan(console=True, prefix="[default1]:", file="/logs/j/run_1/cycle_2/rank_1/stdout.log")
-    assert plans(spec(tee=((0, Redirect.ALL),)), TERMINAL)[0] == StreamPlan()
+    assert plans(spec(tee=((0, Redirect.ALL),)), TERMINAL)[0] == shown_and_kept("stdout")
 
 
 def test_the_filter_hides_a_rank_from_the_console_but_keeps_its_log() -> None:
@@ -55,4 +64,4 @@ def test_the_filter_hides_a_rank_from_the_console_but_keeps_its_log() -> None:
 
 def test_a_rule_for_one_rank_wins_over_the_rule_for_all() -> None:
     rules: tuple[tuple[int | None, Redirect], ...] = ((1, Redirect.NONE), (None, Redirect.ALL))
-    assert plans(spec(redirects=rules), TERMINAL) == (StreamPlan(), StreamPlan())
+    assert plans(spec(redirects=rules), TERMINAL) == (shown_and_kept("stdout"), shown_and_kept("stdout"))

@@ -13,6 +13,9 @@ def main() -> None:
     package = type(sys)("worker_client")  # The real one would load the client, and protobuf with it.
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
     sys.modules["worker_client"] = package
+    from worker_client.spawner.interpreter import refuse_old
+
+    refuse_old()
     from worker_client.spawner.entry import run_plain
 
     run_plain()

@@ -14,11 +14,12 @@ from typing import NoReturn
 from holdfast_wire import spawner_settings
 from holdfast_wire.spawner_settings import SpawnerSettings
 
-from . import child_state, fitness, identity, preload
+from . import child_state, fitness, identity, preload, runnable
 from .background import Background
 from .children import BecomeWorkerError
 from .learning import Learning
-from .loop import Method, Spawner
+from .loop import Spawner
+from .method import Method
 
 _OWN = "worker_client."  # a package that is here before anything is loaded ahead: this module is in it
 
@@ -27,6 +28,7 @@ def run_as_script(hook_folder: str) -> None:
     """Be the spawner inside the interpreter that would run the script. Returns in each forked worker only."""
     settings, link_fd = _take_settings(hook_folder)
     choice = preload.choose(settings)
+    _refuse_what_cannot_run(settings, link_fd, choice)
     if choice.method == "exec" and settings.method != "fork":
         _start_plain(settings, link_fd, choice.reason)
     title = identity.Title()
@@ -67,6 +69,7 @@ def run_as_script(hook_folder: str) -> None:
 def run_plain() -> NoReturn:
     """Be a spawner that executes its workers. Does not return."""
     settings, link_fd = _take_settings("")
+    _refuse_what_cannot_run(settings, link_fd, None)
     inherited = child_state.remember(identity.Title(), frozenset({link_fd}))
     reason = settings.decided or (
         "workers are executed: the command is not a Python script"
@@ -74,6 +77,25 @@ def run_plain() -> NoReturn:
         else "workers are executed: spawn method exec was asked for"
     )
     Spawner(settings, Method("exec", reason, ()), inherited, link_fd, Learning(())).run()
+
+
+def _refuse_what_cannot_run(settings: SpawnerSettings, link_fd: int, choice: preload.Choice | None) -> None:
+    """Does not return where the command can't be run: the supervisor hears why, and ends this process.
+
+    A command that has run before is not judged again: what is amiss with it now may pass. `choice` None: the plain
+    spawner, whose module path is not that of the workers.
+    """
+    if settings.learned:
+        return
+    was_read = choice is not None and settings.preload == "auto" and not choice.is_unread
+    source = (
+        "" if was_read else preload.source_path(settings) if choice is not None or settings.entry == "script" else ""
+    )
+    refusal = runnable.refusal(settings, source=source, sees_modules=choice is not None)
+    if refusal is None:
+        return
+    inherited = child_state.remember(identity.Title(), frozenset({link_fd}))
+    Spawner(settings, Method("exec", refusal.reason, (), refusal), inherited, link_fd, Learning(())).run()
 
 
 def _take_settings(hook_folder: str) -> tuple[SpawnerSettings, int]:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from holdfast_wire import spawner_link, spawner_settings
 from holdfast_wire.framing import FrameTooLongError
@@ -26,6 +25,7 @@ from .exit_records import ExitRecords
 from .killing import Killing
 from .learning import Learning
 from .link import Link
+from .method import Method
 from .output import Output
 from .parking import Parking
 from .stores import Stores, Waiting
@@ -37,14 +37,6 @@ LOST_TERM_S = 3.0
 LOST_KILL_S = 1.5
 SPAWNED_AT_ONCE = 8  # workers that are announced together: the first must not wait for the last of many
 END_DRAIN_S = 1.0  # for output that a slow console has not taken when everything else has ended
-
-
-class Method(NamedTuple):
-    """How workers are started, why, and what was loaded for that."""
-
-    name: str
-    reason: str
-    loaded: tuple[str, ...]
 
 
 class Spawner:
@@ -87,17 +79,7 @@ class Spawner:
         """Serve until the job is over, then end the process. Raises BecomeWorkerError in a forked worker."""
         self._events.watch(self._link.fd, READ, self._on_link)
         self._events.watch(self._wake_fd, READ, self._on_child_signal)
-        self._send(
-            spawner_link.Ready(
-                pid=os.getpid(),
-                protocol=spawner_link.PROTOCOL,
-                python=sys.version.split()[0],
-                method=self._method.name,
-                method_reason=self._method.reason,
-                preloaded=self._method.loaded,
-                cgroup=self._cgroups.folder,
-            )
-        )
+        self._send(self._method.ready(self._cgroups.folder))
         try:
             while not self._ended:
                 self._events.run_once()

@@ -1,11 +1,13 @@
 """How do the bytes that workers print reach the console and their files?
 
-A worker gets the terminal itself where its plan allows; else a pipe, which is read here in large pieces. Nothing that
-goes wrong on the way out ever blocks or ends a worker; only a slow console holds back the workers that write to it.
+A worker writes into a terminal of its own where people look at one, else into a pipe; both are read here in large
+pieces. Nothing that goes wrong on the way out ever blocks or ends a worker; only a slow console holds back the workers
+that write to it.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from contextlib import suppress
 
 from holdfast_wire.spawner_link import StreamPlan
 
+from . import terminals
 from .events import READ, WRITE, Events
 from .sinks import Console, LogFile, open_log
 
@@ -26,9 +29,9 @@ DropReport = Callable[[int, int, str], None]  # local rank, dropped bytes, reaso
 
 
 class Pump:
-    """One worker's pipe and where its bytes go. `owner`: cycle, local rank."""
+    """One worker's pipe or terminal and where its bytes go. `owner`: cycle, local rank."""
 
-    __slots__ = ("after_return", "console", "fd", "file", "owner", "partial", "prefix")
+    __slots__ = ("after_return", "console", "fd", "file", "owner", "partial", "prefix", "size", "terminal")
 
     def __init__(
         self, fd: int, owner: tuple[int, int], console: Console | None, prefix: bytes, file: LogFile | None
@@ -40,6 +43,8 @@ class Pump:
         self.file = file
         self.partial = b""  # the unfinished last line, where lines are prefixed
         self.after_return = False  # the last byte was a CR, taken for a line's end already
+        self.terminal = 0  # the device that people look at, whose like the worker has
+        self.size = b""
 
     @property
     def moves(self) -> bool:
@@ -50,12 +55,23 @@ class Pump:
         """Pass on one piece: its bytes, 0 at the end of the pipe. Raises BlockingIOError if a side is not ready."""
         if self.moves and self.console is not None and self.console.can_splice:
             return self.console.splice_from(self.fd, SPLICE_BYTES)
-        data = os.read(self.fd, READ_BYTES)
-        if self.file is not None:
+        data = self._read()
+        if self.file is not None and data:
             self.file.write(data)
         if self.console is not None and data:
             self._print(self.console, data)
         return len(data)
+
+    def _read(self) -> bytes:
+        if not self.terminal or self.console is None:
+            return os.read(self.fd, READ_BYTES)
+        self.size = terminals.follow_size(self.fd, self.console.fd, self.size)
+        try:
+            return os.read(self.fd, READ_BYTES)
+        except OSError as error:
+            if error.errno == errno.EIO:  # How a terminal says that nobody has its other side any more.
+                return b""
+            raise
 
     def finish(self) -> None:
         """The pipe has ended: pass on a last line without an end, and end it, so that the next one starts anew."""
@@ -116,20 +132,41 @@ class Output:
                     raise
                 self._on_drop(local_rank, 0, f"cannot open {plan.file}: {error.strerror}")
                 return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        if plan.console and not plan.prefix and not plan.file and os.isatty(number):
+        is_terminal = plan.console and not plan.prefix and os.isatty(number)
+        if is_terminal and not plan.file:
             return os.dup(number)
         console = self._console(number) if plan.console else None
         if console is None and not plan.file:
             return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         file = self._file(plan.file, local_rank, plan.file_bytes_max, needed=file_needed) if plan.file else None
+        if is_terminal and console is not None:
+            return self._open_terminal((cycle, local_rank), number, console, file)
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         with suppress(OSError):  # Above /proc/sys/fs/pipe-max-size or the user's quota: the default of 64 KiB works.
             fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        pump = Pump(reader, (cycle, local_rank), console, plan.prefix.encode(), file)
-        self._pumps[reader] = pump
-        self._events.watch(reader, READ, lambda: self._on_readable(pump))
+        self._pass_on(Pump(reader, (cycle, local_rank), console, plan.prefix.encode(), file))
         return writer
+
+    def _open_terminal(self, owner: tuple[int, int], number: int, console: Console, file: LogFile | None) -> int:
+        """Like the one that people look at; both streams of a worker share it. Where none is left: that one itself."""
+        device = os.fstat(number).st_rdev
+        for pump in self._pumps.values():
+            if pump.owner == owner and pump.terminal == device and pump.file is file:
+                return terminals.worker_side(pump.fd)
+        try:
+            ours, theirs = terminals.make_like(console.fd)
+        except OSError as error:
+            self._on_drop(owner[1], 0, f"cannot make a terminal for it: {error.strerror}; it writes to yours directly")
+            return os.dup(number)
+        pump = Pump(ours, owner, console, b"", file)
+        pump.terminal = device
+        self._pass_on(pump)
+        return theirs
+
+    def _pass_on(self, pump: Pump) -> None:
+        self._pumps[pump.fd] = pump
+        self._events.watch(pump.fd, READ, lambda: self._on_readable(pump))
 
     def drain(self, cycle: int, local_rank: int) -> None:
         """Pass on what a worker that has ended left in its pipes, as far as the console takes it."""

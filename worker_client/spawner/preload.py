@@ -49,6 +49,7 @@ class Choice(NamedTuple):
     as_script: bool = False  # load them with the script's folder on sys.path: the user named them
     folders: tuple[str, ...] = ()  # that the script puts before the installed modules: they must hide none of those
     learns: tuple[str, ...] = ()  # to load ahead later, once the workers were seen to import torch
+    is_unread: bool = False  # its source could not be parsed
 
 
 def choose(settings: SpawnerSettings) -> Choice:
@@ -68,7 +69,7 @@ def choose(settings: SpawnerSettings) -> Choice:
         with open(path, "rb") as file:
             tree = ast.parse(file.read(_MAX_SOURCE_BYTES), filename=path)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return _bare(f"{path} cannot be read ({error})")
+        return _bare(f"{path} cannot be read ({error})")._replace(is_unread=True)
     modules, torch_line = _torch_imports(tree)
     dynamo = (DYNAMO,) if _loads_dynamo(tree) else ()
     if not modules:

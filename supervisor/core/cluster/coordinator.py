@@ -202,6 +202,7 @@ def _order_cycle(state: State, chosen: tuple[str, ...], reason: str, now_s: floa
                     first_rank=group_rank * local_world_size,
                 ),
                 reason,
+                state.policy.used,
             ),
         )
         for group_rank, node in enumerate(chosen)
@@ -311,7 +312,8 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
     for decision in decisions:
         match decision:
             case restart_policy.Warn(kind, reason):
-                actions.append(said(state, kind, reason))
+                if kind != restart_policy.NODE_SUSPECTED or len(state.members) > 1:  # One alone has no better peer.
+                    actions.append(said(state, kind, reason))
             case restart_policy.Tolerate(reason):
                 actions.append(said(state, "fault_tolerated", reason))
                 state, more = _lose_ranks(state, event.node, event.reason, now_s)

@@ -17,6 +17,7 @@ from supervisor.core.facts import JobState, RestartPolicyName, RestartRules, Ver
 SHORT_CYCLE_S = 5.0  # a cycle that lived less is no sign of life, where the iteration is not known
 SHORT_CYCLES_FREE = 5  # so many of them in a row are restarted at once
 JITTER_SHARE = 0.25  # of a delay, taken off at random
+NODE_SUSPECTED = "node_suspected"  # the kind of warning
 SUSPECT_FAULTS = 3
 SUSPECT_WINDOW_S = 600.0
 SUSPECT_NODES_MAX = 1024  # remembered at once; beyond it, the node whose last fault is oldest is forgotten
@@ -181,7 +182,7 @@ def _suspect(state: State, event: Event, now_s: float) -> tuple[State, tuple[Act
     if event.node in suspects and event.node not in state.suspects:
         often = f"failed {SUSPECT_FAULTS} times within {SUSPECT_WINDOW_S / 60:.0f} min"
         text = f"node {event.node} {often}; look at its hardware and at the output of its ranks"
-        warnings = (Warn("node_suspected", text),)
+        warnings = (Warn(NODE_SUSPECTED, text),)
     kept = tuple(faults[-SUSPECT_NODES_MAX:])
     return msgspec.structs.replace(state, node_faults=kept, suspects=suspects), warnings
 

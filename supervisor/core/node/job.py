@@ -18,7 +18,12 @@ from supervisor.core import workers as group
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import JobEvent, JobRules, Verdict
 from supervisor.core.job_phases import State
-from supervisor.core.job_sentences import control_sentence, limits_sentence, succeeded_sentence
+from supervisor.core.job_sentences import (
+    control_sentence,
+    limits_sentence,
+    running_again_sentence,
+    succeeded_sentence,
+)
 from supervisor.core.node import job_moves as moves
 from supervisor.core.node import messages as node_messages
 
@@ -46,7 +51,16 @@ def open_job(rules: JobRules, *, node: str) -> Outcome:
     )
 
 
-def step(state: State, event: Event, *, now_s: float) -> Outcome:  # noqa: C901 - one line for each event
+def step(state: State, event: Event, *, now_s: float) -> Outcome:
+    ran = isinstance(state.phase, phases.Starting | phases.Running)
+    state, actions = _decide(state, event, now_s)
+    if ran and not isinstance(state.phase, phases.Starting | phases.Running | phases.Finished):
+        lost_at_s = now_s if state.lost_at_s is None else state.lost_at_s
+        state = msgspec.structs.replace(state, lost_at_s=lost_at_s)
+    return state, actions
+
+
+def _decide(state: State, event: Event, now_s: float) -> Outcome:  # noqa: C901 - one line for each event
     if isinstance(state.phase, phases.Ended):
         return state, ()
     if isinstance(state.phase, phases.Closing):  # Only its spawner is left.
@@ -54,7 +68,7 @@ def step(state: State, event: Event, *, now_s: float) -> Outcome:  # noqa: C901 
         return moves.finish(_without_spawner(state), state.phase.verdict) if lost else (state, ())
     match event:
         case node_messages.SpawnerReady():
-            return moves.join(state) if isinstance(state.phase, phases.Pending) else (state, ())
+            return _spawner_ready(state, event)
         case node_messages.SpawnerLost(reason=reason):
             return _spawner_lost(state, reason)
         case orders.StartCycle():
@@ -66,7 +80,7 @@ def step(state: State, event: Event, *, now_s: float) -> Outcome:  # noqa: C901 
         case node_messages.StoreFailed():
             return _store_failed(state, event)
         case group.WorkersRun():
-            return _workers_run(state)
+            return _workers_run(state, now_s)
         case group.WorkersFaulted(reason, of_call):
             return _workers_faulted(state, reason, first_failure="" if of_call else reason)
         case group.WorkersSucceeded(lost):
@@ -111,9 +125,18 @@ def next_deadline_s(state: State) -> float | None:
 # --- towards a cycle -----------------------------------------------------------------------------------------------
 
 
+def _spawner_ready(state: State, event: node_messages.SpawnerReady) -> Outcome:
+    if not isinstance(state.phase, phases.Pending):
+        return state, ()
+    if not event.refusal or state.cycle >= 0:  # What has run before may run again: its workers will tell.
+        return moves.join(state)
+    return moves.refuse(state, event.refusal, event.refusal_code)
+
+
 def _start_cycle(state: State, event: orders.StartCycle, now_s: float) -> Outcome:
     if event.assignment.cycle <= state.cycle:
         return state, ()
+    state = msgspec.structs.replace(state, restarts_used=event.restarts_used)
     match state.phase:
         case phases.Rendezvous():
             return moves.begin(state, event.assignment, event.reason, now_s)
@@ -163,11 +186,19 @@ def _serves_store(state: State) -> bool:
     return state.assignment is not None and state.assignment.group_rank == 0
 
 
-def _workers_run(state: State) -> Outcome:
+def _workers_run(state: State, now_s: float) -> Outcome:
     if not isinstance(state.phase, phases.Starting):
         return state, ()
+    lost_at_s = state.lost_at_s
     state = moves.enter(state, phases.Running(), f"all workers of cycle {state.cycle} have started")
-    return state, (moves.say(state, "workers_started", state.reason),)
+    state = msgspec.structs.replace(state, lost_at_s=None)
+    started = moves.say(state, "workers_started", state.reason)
+    if lost_at_s is None:
+        return state, (started,)
+    again = running_again_sentence(
+        state.cycle, now_s - lost_at_s, state.restarts_used, state.rules.restart.max_restarts
+    )
+    return state, (started, moves.say(state, "running_again", again))
 
 
 # --- faults --------------------------------------------------------------------------------------------------------

@@ -36,6 +36,14 @@ def join(state: State, cause: Cause | None = None) -> Outcome:
     return state, (tell(state, cluster_messages.NodeJoined(state.node, state.cycle, cause)),)
 
 
+def refuse(state: State, reason: str, exit_code: int) -> Outcome:
+    """The job's command can't be run: nothing that a restart could mend."""
+    failed = cluster_messages.NodeFailed(
+        state.node, state.cycle, reason, restart_allowed=False, exit_code=exit_code, first_failure=reason
+    )
+    return msgspec.structs.replace(state, reason=reason), (tell(state, failed),)
+
+
 def begin(state: State, assignment: Assignment, reason: str, now_s: float) -> Outcome:
     state = msgspec.structs.replace(
         state,
@@ -48,7 +56,7 @@ def begin(state: State, assignment: Assignment, reason: str, now_s: float) -> Ou
         echo="",
         first_failure="",
     )
-    said = say(state, "cycle_started", f"cycle {assignment.cycle} of world size {assignment.world_size}: {reason}")
+    said = say(state, "cycle_started", f"cycle {assignment.cycle} starts with world size {assignment.world_size}")
     prepare = group.PrepareWorkers(assignment.cycle)
     if assignment.group_rank != 0:
         return state, (said, prepare)  # Another node serves the store; the coordinator says where.
@@ -111,7 +119,8 @@ def stop_group(state: State, then: phases.Then, reason: str, *, signal: int = 0,
     """`signal` 0: SIGTERM with the grace of a restart; else that signal with the grace of the launcher's end."""
     state = enter(state, phases.Stopping(then), reason)
     order = group.KillWorkers() if at_once else stop_order(state, signal)
-    return state, (say(state, "workers_stopping", reason), order)
+    said = say(state, "workers_stopping", f"the workers of cycle {state.cycle} are being stopped")
+    return state, (said, order)
 
 
 def stop_order(state: State, signal: int) -> group.StopWorkers:

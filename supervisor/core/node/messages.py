@@ -24,6 +24,8 @@ class SpawnerReady(msgspec.Struct, frozen=True):
     job_id: str
     number: int  # as StartSpawner gave it
     starts_workers: bool = True  # False: ranks that others start are met here
+    refusal: str = ""  # why the job's command can't be run at all
+    refusal_code: int = 1  # the job's exit code then
 
 
 class SpawnerLost(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ CODES: dict[type[HoldfastError], int] = {
     errors.AlreadyExistsError: 6,
     errors.InvalidRequestError: 3,
     errors.NotNowError: 9,
+    errors.CordonedError: 9,
     errors.NotPermittedError: 7,
     errors.InUseError: 9,
     errors.ExhaustedError: 8,

@@ -95,7 +95,7 @@ def test_the_next_round_is_opened_before_anybody_has_stopped() -> None:
     play >> NodeFailed("a", 0, "rank 1 died")
     reason = "rank 1 died; restarting at once, restarts used 1 of 3"
     assert decisions(play) == (Send("a", JoinAgain(1, reason)),)
-    play >> NodeJoined("a", 0) << Send("a", StartCycle(Assignment(1, world_size=2), reason))
+    play >> NodeJoined("a", 0) << Send("a", StartCycle(Assignment(1, world_size=2), reason, 1))
 
 
 def test_one_fault_takes_one_unit_however_many_nodes_it_takes() -> None:

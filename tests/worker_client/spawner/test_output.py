@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import pty
+import struct
 import subprocess
+import termios
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from holdfast_wire.spawner_link import StreamPlan
+from holdfast_wire.spawner_link import Exited, Spawn, StreamPlan
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, worker
@@ -148,6 +151,56 @@ def test_a_terminal_is_handed_through(script: Script) -> None:
     finally:
         os.close(ours)
         os.close(theirs)
+
+
+def test_what_a_terminal_shows_is_kept_in_the_order_of_printing(script: Script, tmp_path: Path) -> None:
+    text = """
+        import os, sys
+        print(os.get_terminal_size(1), sys.stdout.isatty(), sys.stderr.isatty())
+        for at in range(200):
+            print(f"{at} out")
+            print(f"{at} err", end="\\r", file=sys.stderr, flush=True)
+        """
+    plan = StreamPlan(file=str(tmp_path / "log"), file_bytes_max=1 << 20)
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 37, 93, 0, 0))
+    shown = b""
+    try:
+        with Rig(script(text), stdout=theirs, stderr=theirs) as rig:
+            rig.run(worker(stdout=plan, stderr=plan))
+            while b"199 err" not in shown:
+                shown += os.read(ours, 100_000)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    lines = "".join(f"{at} out\n{at} err\r" for at in range(200))
+    expected = f"os.terminal_size(columns=93, lines=37) True True\n{lines}"
+    assert (tmp_path / "log").read_bytes().decode() == expected
+    assert shown.decode() == expected.replace("\n", "\r\n")
+
+
+def test_a_terminal_that_changes_its_size_is_followed(script: Script, tmp_path: Path) -> None:
+    """At what is printed next: nothing tells a process of another session."""
+    text = """
+        import os, sys
+        print("first")
+        sys.stdin.readline()
+        print("next")
+        while os.get_terminal_size(1)[0] != 50: pass
+        """
+    plan = StreamPlan(file=str(tmp_path / "log"), file_bytes_max=1 << 20)
+    ours, theirs = pty.openpty()
+    reader, writer = os.pipe()
+    try:
+        with Rig(script(text), stdout=theirs, stderr=theirs, stdin=reader) as rig:
+            rig.send(Spawn(0, (worker(stdout=plan, stderr=plan),)))
+            assert os.read(ours, 100) == b"first\r\n"
+            fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 50, 0, 0))
+            os.write(writer, b"go\n")
+            assert rig.receive(Exited).code == 0
+    finally:
+        for descriptor in (ours, theirs, reader, writer):
+            os.close(descriptor)
 
 
 def test_a_prefix_takes_the_terminal_away(script: Script) -> None:

@@ -35,6 +35,9 @@ def _load_spawner() -> "Callable[[str], None]":
         package = type(sys)("worker_client")  # The real one would load the client, and protobuf with it.
         package.__path__ = [os.path.dirname(os.path.dirname(_HOOK))]
         sys.modules["worker_client"] = package
+        from worker_client.spawner.interpreter import refuse_old
+
+        refuse_old()
         from worker_client.spawner.entry import run_as_script
 
         return run_as_script

@@ -12,13 +12,14 @@ import queue
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from logging.handlers import QueueHandler, RotatingFileHandler
 from pathlib import Path
 from typing import TextIO, cast
 
+from supervisor.core.event_weights import addition
 from supervisor.edges.machine.own_process import standard_streams
 
 NAME = "holdfast"  # the root of all our loggers
@@ -35,15 +36,25 @@ class SupervisorLog:
     """Handles all loggers below "holdfast" between `open` and `close`."""
 
     def __init__(
-        self, log_dir: Path, *, level: int = logging.INFO, stream: TextIO | None = None, names_jobs: bool = True
+        self,
+        log_dir: Path,
+        *,
+        level: int = logging.INFO,
+        stream: TextIO | None = None,
+        names_jobs: bool = True,
+        others: Sequence[logging.Handler] = (),
     ) -> None:
-        """`names_jobs`: lines for people say which job they are about; False where there is but one."""
+        """`names_jobs`: lines for people say which job they are about; False where there is but one.
+
+        `others` are handed each record, too, in the log's thread; one that blocks holds up the log.
+        """
         self._waiting: queue.Queue[logging.LogRecord | None] = queue.Queue(WAITING_RECORDS_MAX)
         self._entrance = _Entrance(self._waiting)
         self._files = _JobFiles(log_dir)
         self._people = _People(stream)
         self._people.setFormatter(_ForPeople(IDS if names_jobs else ()))
         self._people.setLevel(level)
+        self._others = tuple(others)
         self._thread = threading.Thread(target=self._write_until_closed, name="log", daemon=True)
 
     def open(self) -> None:
@@ -62,7 +73,7 @@ class SupervisorLog:
         self._thread.join(CLOSE_TIMEOUT_S)
 
     def _write_until_closed(self) -> None:
-        handlers = (self._people, self._files)
+        handlers = (self._people, self._files, *self._others)
         while (record := self._waiting.get()) is not None:
             for handler in handlers:
                 if record.levelno >= handler.level:
@@ -133,6 +144,7 @@ class _ForPeople(logging.Formatter):
     def __init__(self, ids: tuple[str, ...]) -> None:
         super().__init__()
         self._ids = ids
+        self._before: tuple[object, str] = (None, "")  # job, sentence
 
     def format(self, record: logging.LogRecord) -> str:
         ids = [
@@ -142,7 +154,10 @@ class _ForPeople(logging.Formatter):
         ]
         where = f"{' '.join(ids)}: " if ids else ""
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        return f"{NAME}: {level}{where}{' '.join(record.getMessage().split())}"
+        job, text = getattr(record, "job_id", None), " ".join(record.getMessage().split())
+        told = addition(text, self._before[1]) if job == self._before[0] else text
+        self._before = (job, text)
+        return f"{NAME}: {level}{where}{told}"
 
 
 class _ForFiles(logging.Formatter):

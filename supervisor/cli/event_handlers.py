@@ -1,0 +1,17 @@
+"""What must the log of a supervisor in this process hand its events to, so that --on-event hears of them?"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from logging import Handler
+
+from supervisor.config.event_hooks import EventHooks
+
+
+def event_handlers(hooks: EventHooks, stack: ExitStack) -> tuple[Handler, ...]:
+    """Closed with `stack`, which waits a bounded time for the last event to be told."""
+    if not hooks.are_set:
+        return ()
+    from supervisor.edges.operators.notifier import EventHandler, notifying  # Loaded only where it is asked for.
+
+    return (EventHandler(stack.enter_context(notifying(hooks))),)

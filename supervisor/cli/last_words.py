@@ -1,0 +1,88 @@
+"""What does somebody read when `holdfast run` has failed: whose last lines, where the rest is, what to type next?
+
+Said once the job is over, so it may look into files; a disk that does not answer is waited for a moment only.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from supervisor.cli import output
+from supervisor.core.facts import JobState
+from supervisor.edges.operators import log_streams
+from supervisor.edges.operators.log_streams import LogChoice, LogPiece
+from supervisor.errors import HoldfastError
+from supervisor.ports import JobReport
+
+LINES = 10
+LINE_CHARACTERS_MAX = 300
+READ_TIMEOUT_S = 2.0
+
+ReadLogs = Callable[[LogChoice], Iterable[LogPiece]]
+
+
+def tell_failure(report: JobReport, read_logs: ReadLogs | None = None) -> None:
+    """To stderr; nothing where the job has not failed, or where nothing of it ever ran.
+
+    `read_logs`: how its logs are read; None: in the folder that the report names.
+    """
+    if report.state is not JobState.FAILED or not report.ranks:
+        return
+    text = [f"job {report.job_id} failed with exit code {report.exit_code}"]
+    rank = culprit(report)
+    if rank is not None:
+        choice = LogChoice(rank=rank, cycle=report.cycle, tail_lines=LINES)
+        lines = _read_bounded(lambda: last_lines((read_logs or _from_folder(report))(choice)))
+        where = f"rank {rank} in cycle {report.cycle}"
+        if lines:
+            text += [f"last lines of {where}:", *(f"  {line}" for line in lines)]
+        else:
+            text.append(f"{where} has printed nothing" if lines is not None else f"the output of {where} can't be read")
+    text.append(f"logs: {report.log_dir}")
+    only = f" --rank {rank}" if rank is not None else ""
+    text.append(f"next: holdfast events {report.job_id}, or holdfast logs {report.job_id}{only}")
+    for line in text:
+        output.say(line)
+
+
+def culprit(report: JobReport) -> int | None:
+    """The rank that the verdict names first; None where it names none of the job's."""
+    named = re.search(r"\brank (\d+)\b", report.reason)
+    rank = int(named[1]) if named else None
+    return rank if any(each.rank == rank for each in report.ranks) else None
+
+
+def last_lines(pieces: Iterable[LogPiece]) -> list[str]:
+    """Of stderr, where errors go; of stdout where stderr has none."""
+    streams = {True: b"", False: b""}
+    for piece in pieces:
+        streams[piece.is_stderr] += piece.data
+    for data in (streams[True], streams[False]):
+        lines = [line.rpartition("\r")[2].rstrip() for line in data.decode("utf-8", "replace").split("\n")]
+        found = [output.printable(line)[:LINE_CHARACTERS_MAX] for line in lines if line]
+        if found:
+            return found[-LINES:]
+    return []
+
+
+def _from_folder(report: JobReport) -> ReadLogs:
+    return lambda choice: log_streams.read(Path(report.log_dir), report.job_id, choice)
+
+
+def _read_bounded(read: Callable[[], list[str]]) -> list[str] | None:
+    """None: they can't be had, or not in time."""
+    found: list[list[str]] = []
+
+    def keep() -> None:
+        try:
+            found.append(read())
+        except (HoldfastError, OSError):
+            return
+
+    thread = threading.Thread(target=keep, daemon=True)
+    thread.start()
+    thread.join(READ_TIMEOUT_S)
+    return found[0] if found else None

@@ -1,0 +1,62 @@
+"""Who is told of events outside: which command, which URL, and of which kinds of events?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from supervisor.config import values
+from supervisor.config.setting import Setting
+from supervisor.core.event_weights import Weight, weight
+
+COMMAND_FLAG, COMMAND_MEANING = "--on-event", "shell command to run at notable events; it gets each as JSON on stdin"
+URL_FLAG, URL_MEANING = "--on-event-url", "URL to which notable events are posted as JSON"
+KINDS_FLAG, KINDS_MEANING = "--on-event-kinds", "kinds of events to tell them, with commas between, or all"
+NOTABLE = "notable"
+ALL = "all"
+
+
+def _parse_url(text: str) -> str:
+    if text and not text.startswith(("http://", "https://")):
+        raise values.ValueProblem("it is no URL of a web server", "write http://… or https://…")
+    return text
+
+
+def _parse_kinds(text: str) -> str:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if not word.replace("_", "").isalpha() or word != word.lower():
+            raise values.ValueProblem(
+                f"{word} is no kind of event",
+                "write kinds such as job_failed,worker_failed, as holdfast events shows them",
+            )
+    return ",".join(words) or NOTABLE
+
+
+COMMAND_KIND = values.text("COMMAND")
+URL_KIND = values.Kind("URL", "", values.Shape.TEXT, _parse_url)
+KINDS_KIND = values.Kind("KINDS", "", values.Shape.TEXT, _parse_kinds)
+
+
+class EventHooks(msgspec.Struct, frozen=True):
+    """`command` and `url`: "" for none."""
+
+    command: str = ""
+    url: str = ""
+    kinds: str = NOTABLE
+
+    @property
+    def are_set(self) -> bool:
+        return bool(self.command or self.url)
+
+    def wants(self, kind: str) -> bool:
+        """Notable is what a terminal is shown, and a success."""
+        words = self.kinds.split(",")
+        if kind in words or ALL in words:
+            return True
+        return NOTABLE in words and (weight(kind) > Weight.ROUTINE or kind == "job_succeeded")
+
+
+def hooks_from(value_of: Callable[[Setting], object], command: Setting, url: Setting, kinds: Setting) -> EventHooks:
+    return EventHooks(str(value_of(command) or ""), str(value_of(url) or ""), str(value_of(kinds) or NOTABLE))

@@ -1,0 +1,151 @@
+"""How is a user's command run, and a URL posted to, at events? In a process of its own, which nothing waits for.
+
+Run as a file, with the standard library only. stdin: one line of settings, then a line of JSON for each event; its end
+is the job's end. The command and the URL each have a thread and a bounded queue: a dead one never holds up the other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import cast
+
+QUEUE_EVENTS_MAX = 256  # of one that is slow; then the oldest are dropped
+COMMAND_TIMEOUT_S = 30.0
+POST_TIMEOUT_S = 10.0
+END_TIMEOUT_S = 5.0  # after the last event, for what is still to be told
+VARIABLES = ("kind", "job_id", "reason", "cycle", "iteration", "rank", "node", "at")
+
+Send = Callable[[bytes], str]  # why it failed, "" if it did not
+
+
+class Teller:
+    """Tells one listener, an event after the other."""
+
+    def __init__(self, flag: str, send: Send) -> None:
+        self._flag = flag
+        self._send = send
+        self._waiting: deque[bytes] = deque()
+        self._changed = threading.Condition()
+        self._is_ending = False
+        self._dropped = 0
+        self._last_problem = ""
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def put(self, line: bytes) -> None:
+        with self._changed:
+            if len(self._waiting) >= QUEUE_EVENTS_MAX:
+                self._waiting.popleft()
+                self._dropped += 1
+            self._waiting.append(line)
+            self._changed.notify()
+
+    def end(self) -> None:
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify()
+
+    def join(self, timeout_s: float) -> None:
+        """Says what was not told in time."""
+        self._thread.join(timeout_s)
+        lost = self._dropped + len(self._waiting) + self._thread.is_alive()
+        if lost:
+            say(f"{self._flag} was not told of {lost} events: it was too slow")
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_ending)
+                if not self._waiting:
+                    return
+                line = self._waiting.popleft()
+            problem = self._send(line)
+            if problem and problem != self._last_problem:  # One that persists is said once.
+                say(f"{self._flag}: {problem}")
+            self._last_problem = problem
+
+
+def run_command(command: str, line: bytes, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
+    """With the event as JSON on stdin and in variables. One that is late is killed with its process group."""
+    event = cast("dict[str, object]", json.loads(line))
+    try:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", command],
+            stdin=subprocess.PIPE,
+            stdout=sys.stderr.fileno(),
+            env={**os.environ, **variables(event)},
+            start_new_session=True,
+        )
+    except OSError as error:
+        return f"the command cannot be started: {error.strerror}"
+    with process:
+        try:
+            process.communicate(line, timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return f"the command was killed: it ran for more than {timeout_s:g} s at {event['kind']}"
+    return f"the command ended with exit code {process.returncode} at {event['kind']}" if process.returncode else ""
+
+
+def variables(event: Mapping[str, object]) -> dict[str, str]:
+    """HOLDFAST_EVENT_KIND and its like; "" for what the event does not have."""
+    values = {name: event.get(name) for name in VARIABLES}
+    return {
+        f"HOLDFAST_EVENT_{name.upper()}": "" if value is None else str(value).replace("\0", "")
+        for name, value in values.items()
+    }
+
+
+def post(url: str, line: bytes, timeout_s: float = POST_TIMEOUT_S) -> str:
+    """The event as JSON, with its sentence as `text`, which chat services show."""
+    import urllib.error
+    import urllib.request
+
+    event = cast("dict[str, object]", json.loads(line))
+    body = json.dumps({**event, "text": f"job {event['job_id']}: {event['reason']}"}).encode()
+    headers = {"Content-Type": "application/json", "User-Agent": "holdfast"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=timeout_s):
+            return ""
+    except urllib.error.HTTPError as error:
+        return f"the server answered {error.code} {error.reason}"
+    except (OSError, ValueError) as error:
+        return f"the event cannot be posted: {getattr(error, 'reason', None) or error}"
+
+
+def say(text: str) -> None:
+    with suppress(OSError, ValueError):
+        os.write(2, f"holdfast: warning: {text}\n".encode(errors="backslashreplace"))
+
+
+def main() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # What starts us may hold some back for itself.
+    settings = cast("dict[str, str]", json.loads(sys.stdin.buffer.readline()))
+    command, url = settings["command"], settings["url"]
+    tellers: list[Teller] = []
+    if command:
+        tellers.append(Teller("--on-event", lambda line: run_command(command, line)))
+    if url:
+        tellers.append(Teller("--on-event-url", lambda line: post(url, line)))
+    for line in sys.stdin.buffer:
+        for teller in tellers:
+            teller.put(line)
+    for teller in tellers:
+        teller.end()
+    for teller in tellers:
+        teller.join(END_TIMEOUT_S / len(tellers))
+    os._exit(0)  # What hangs is not waited for.
+
+
+if __name__ == "__main__":
+    main()

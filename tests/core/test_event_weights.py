@@ -1,0 +1,27 @@
+"""Which events are shown to people at once."""
+
+import pytest
+
+from supervisor.core.event_weights import Weight, addition, weight
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("workers_started", Weight.ROUTINE),
+        ("running_again", Weight.NEWS),
+        ("worker_failed", Weight.FAULT),
+        ("job_failed", Weight.LOSS),
+        ("job_succeeded", Weight.ROUTINE),
+        ("a_kind_of_later_days", Weight.NEWS),
+    ],
+)
+def test_the_weight_of_an_event(kind: str, expected: Weight) -> None:
+    assert weight(kind) is expected
+
+
+def test_what_was_just_told_is_not_told_again() -> None:
+    assert addition("rank 1 failed; restarting at once", "rank 1 failed") == "restarting at once"
+    assert addition("rank 1 failed; restarting at once", "rank 2 failed") == "rank 1 failed; restarting at once"
+    assert addition("rank 1 failed", "rank 1 failed") == "rank 1 failed"
+    assert addition("; x", "") == "; x"

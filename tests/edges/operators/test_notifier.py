@@ -1,0 +1,133 @@
+"""A command and a URL hear of events, and nothing waits for one that hangs, fails or is not there."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import logging
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from supervisor.config.event_hooks import EventHooks
+from supervisor.edges.operators import notify_process
+from supervisor.edges.operators.notifier import EventHandler, Notifier, notifying
+from supervisor.ports import RecordedEvent
+
+
+def event(number: int = 1, kind: str = "worker_failed", reason: str = "rank 1 failed") -> RecordedEvent:
+    return RecordedEvent("train", number, 10**18, kind, reason, cycle=2, node="n0", rank=1)
+
+
+@contextmanager
+def server(status: int = 200, delay: threading.Event | None = None) -> Generator[tuple[str, list[dict[str, object]]]]:
+    """Its URL, and what is posted there. `delay`: it answers nobody before."""
+    posted: list[dict[str, object]] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            if delay is not None:
+                delay.wait(60)
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            del format, args
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as serving:
+        thread = threading.Thread(target=serving.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{serving.server_port}/hook", posted
+        finally:
+            if delay is not None:
+                delay.set()
+            serving.shutdown()
+            thread.join()
+
+
+def test_the_command_gets_each_event_as_json_and_in_variables(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    hooks = EventHooks(
+        f'cat >> {log}; echo "$HOLDFAST_EVENT_KIND/$HOLDFAST_EVENT_RANK/$HOLDFAST_EVENT_REASON" >> {log}'
+    )
+    with notifying(hooks) as notifier:
+        handler = EventHandler(notifier)
+        for each in (event(1), event(2, "workers_started"), event(3, "job_failed", "it's $HOME; `id`")):
+            record = logging.LogRecord("holdfast.jobs", logging.INFO, "", 0, "", (), None)
+            record.event = each
+            handler.emit(record)
+        handler.emit(logging.LogRecord("holdfast", logging.INFO, "", 0, "no event", (), None))
+    lines = log.read_text().splitlines()
+    assert [json.loads(lines[0])["kind"], json.loads(lines[2])["kind"]] == ["worker_failed", "job_failed"]
+    assert lines[1] == "worker_failed/1/rank 1 failed"
+    assert lines[3] == "job_failed/1/it's $HOME; `id`"
+    assert len(lines) == 4  # What every healthy run goes through is not notable.
+
+
+def test_the_url_gets_it_as_json_with_a_text_for_chats() -> None:
+    with server() as (url, posted), notifying(EventHooks(url=url, kinds="all")) as notifier:
+        notifier.tell(event(1, "workers_started", "all workers of cycle 0 have started"))
+        notifier.close()
+        assert posted[0]["kind"] == "workers_started"
+        assert posted[0]["text"] == "job train: all workers of cycle 0 have started"
+
+
+def test_a_command_that_hangs_and_a_dead_server_delay_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And the end is bounded: what was not told is said."""
+    with server(delay=threading.Event()) as (url, posted):
+        notifier = Notifier(EventHooks("sleep 600", url))
+        began_s = time.monotonic()
+        for number in range(1000):
+            notifier.tell(event(number, reason="x" * 1000))
+        assert time.monotonic() - began_s < 2
+        notifier.close()
+        assert time.monotonic() - began_s < 20
+        assert len(posted) == 1
+    err = capfd.readouterr().err
+    assert "--on-event was not told of" in err
+    assert "--on-event-url was not told of" in err
+
+
+def test_failures_are_said_once_and_the_next_event_is_told_all_the_same(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log"
+    with server(status=500) as (url, posted), notifying(EventHooks(f"echo x >> {log}; exit 3", url)) as notifier:
+        for number in range(3):
+            notifier.tell(event(number))
+        notifier.close()
+        assert len(posted) == 3
+    assert log.read_text() == "x\n" * 3
+    err = capfd.readouterr().err
+    assert err.count("--on-event: the command ended with exit code 3 at worker_failed") == 1
+    assert err.count("--on-event-url: the server answered 500") == 1
+
+
+def test_a_late_command_is_killed_with_what_it_started(tmp_path: Path) -> None:
+    said = notify_process.run_command("sleep 600 & sleep 600", b'{"kind": "job_failed"}', timeout_s=0.2)
+    assert said == "the command was killed: it ran for more than 0.2 s at job_failed"
+
+
+def test_nobody_answers_at_the_url() -> None:
+    line = json.dumps({"job_id": "j", "reason": "r"}).encode()
+    assert "cannot be posted" in notify_process.post("http://127.0.0.1:9/", line, timeout_s=5)
+
+
+def test_a_notifier_that_was_killed_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
+    notifier = Notifier(EventHooks("true"))
+    process = notifier._process  # pyright: ignore[reportPrivateUsage]
+    assert process is not None
+    process.kill()
+    process.wait()
+    for number in range(3):
+        notifier.tell(event(number))
+    notifier.close()
+    assert capfd.readouterr().err.count("events are not told any more") == 1

@@ -1,0 +1,122 @@
+"""A command that can't be run is refused with its reason before any worker starts; what might run is let through."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from holdfast_wire.spawner_link import Ready
+from holdfast_wire.spawner_settings import SpawnerSettings
+
+from tests.worker_client.spawner.rig import Rig
+from worker_client.spawner.runnable import CANNOT_BE_PARSED, NOT_THERE, Refusal, refusal
+
+
+def asked(*command: str, entry: str = "script", source: str = "") -> Refusal | None:
+    settings = SpawnerSettings(job_id="j", command=command, entry=entry, python="/bin/python")
+    return refusal(settings, source=source)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_script_that_is_not_there(folder: Path) -> None:
+    said = asked("trian.py")
+    node = os.uname().nodename
+    assert said == Refusal(
+        f"cannot run trian.py: there is no such file in {folder} on node {node}; check the path", NOT_THERE
+    )
+    (folder / "file").touch()
+    assert asked("file/train.py") is not None
+    assert asked("-") is None  # standard input
+
+
+def test_a_directory_needs_a_main(folder: Path) -> None:
+    said = asked(str(folder))
+    assert said is not None
+    assert said.reason == f"cannot run {folder}: it is a directory without a __main__.py; name the script in it"
+    (folder / "__main__.py").touch()
+    assert asked(str(folder)) is None
+
+
+def test_an_error_of_syntax_is_told_with_file_and_line(folder: Path) -> None:
+    script = folder / "train.py"
+    script.write_text("import os\n\ndef step(:\n    pass\n")
+    said = asked("train.py", source=str(script))
+    assert said == Refusal(
+        f'cannot run train.py: invalid syntax (File "{script}", line 3): def step(:', CANNOT_BE_PARSED
+    )
+    assert asked("train.py") is None  # somebody else has looked through it
+
+
+@pytest.mark.parametrize("content", [b"import os\n", b"PK\x03\x04\0\0", b"\xef\xbb\xbfx = 1\n"])
+def test_what_may_run_is_let_through(folder: Path, content: bytes) -> None:
+    script = folder / "train.py"
+    script.write_bytes(content)
+    assert asked("train.py", source=str(script)) is None
+
+
+def test_modules_are_followed_without_importing_them(folder: Path) -> None:
+    package = folder / "mine"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('imported')")
+    (package / "train.py").touch()
+    assert asked("mine.train", entry="module") is None
+    for name, why in (
+        ("mine.trian", "/bin/python finds no module mine.trian; check the name, or install it there"),
+        ("nobodys", "/bin/python finds no module nobodys; check the name, or install it there"),
+        ("mine", "it is a package without a __main__.py; name a module in it"),
+        ("mine.train.more", "mine.train is a module and holds no others; check the name"),
+        ("mine..train", "that is no name of a module"),
+    ):
+        assert asked(name, entry="module") == Refusal(f"cannot run -m {name}: {why}", NOT_THERE)
+    (package / "__init__.py").write_text("__path__.append('/elsewhere')")
+    assert asked("mine.trian", entry="module") is None  # It may be there.
+    assert asked("json.tool", entry="module") is None
+
+
+def test_commands_are_looked_for_as_the_kernel_does(folder: Path) -> None:
+    assert asked("sh", entry="command") is None
+    assert asked("no-such-program", entry="command") is not None
+    (folder / "tool").touch(0o644)
+    said = asked("./tool", entry="command")
+    assert said is not None
+    assert said.reason == "cannot run ./tool: it is not executable; make it so with chmod +x"
+
+
+@pytest.mark.parametrize("method", ["auto", "exec"])
+def test_the_spawner_says_it_in_place_of_being_ready(tmp_path: Path, method: str) -> None:
+    with Rig("nowhere.py", cwd=tmp_path, method=method) as rig:
+        ready = rig.receive(Ready)
+        assert ready.refusal.startswith("cannot run nowhere.py: there is no such file in ")
+        assert ready.refusal_code == NOT_THERE
+
+
+def test_a_spawner_that_does_not_preload_looks_through_the_script_too(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("x = = 1\n")
+    for preload in ("auto", "none"):
+        with Rig("train.py", cwd=tmp_path, preload=preload) as rig:
+            assert "line 1): x = = 1" in rig.receive(Ready).refusal
+
+
+def test_an_old_interpreter_says_that_it_is_too_old(tmp_path: Path) -> None:
+    """A Python of today that takes itself for an older one."""
+    shim = tmp_path / "old" / "sitecustomize.py"
+    shim.parent.mkdir()
+    shim.write_text(
+        "import sys, os\nsys.version_info = (3, 9, 18, 'final', 0)\n"
+        "sys.path.remove(os.path.dirname(__file__))\ndel sys.modules['sitecustomize']\nimport sitecustomize\n"
+    )
+    python = tmp_path / "python3.9"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{shim.parent}:$PYTHONPATH" exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    (tmp_path / "train.py").touch()
+    with Rig("train.py", cwd=tmp_path, python=str(python)) as rig:
+        ready = rig.receive(Ready)
+    assert "it is Python 3.9, and 3.11 is the oldest that works; name another with --python" in ready.refusal
+    assert ready.refusal_code == 78

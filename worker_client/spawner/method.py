@@ -1,0 +1,33 @@
+"""How does a spawner start its workers, and what does the supervisor hear of that at first?"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NamedTuple
+
+from holdfast_wire import spawner_link
+
+from .runnable import Refusal
+
+
+class Method(NamedTuple):
+    """How workers are started, why, and what was loaded for that."""
+
+    name: str
+    reason: str
+    loaded: tuple[str, ...]
+    refusal: Refusal = Refusal("", 1)  # why the command can't be run at all
+
+    def ready(self, cgroup: str) -> spawner_link.Ready:
+        return spawner_link.Ready(
+            pid=os.getpid(),
+            protocol=spawner_link.PROTOCOL,
+            python=sys.version.split()[0],
+            method=self.name,
+            method_reason=self.reason,
+            preloaded=self.loaded,
+            cgroup=cgroup,
+            refusal=self.refusal.reason,
+            refusal_code=self.refusal.exit_code,
+        )

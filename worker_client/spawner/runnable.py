@@ -1,0 +1,153 @@
+"""Can the job's command be run at all? A mistake in it is said before any worker starts, and is no fault to retry.
+
+Only what is certain is refused: where the interpreter might still find a way, it is left to try.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from importlib.machinery import ModuleSpec
+from typing import NamedTuple
+
+from holdfast_wire.spawner_settings import SpawnerSettings
+
+NOT_THERE = 2  # a usage error: the command line names something that can't be run
+CANNOT_BE_PARSED = 1  # the job has failed, as it would by itself
+_SOURCE_BYTES_MAX = 4 * 1024 * 1024
+_LINE_CHARACTERS_MAX = 100
+
+
+class Refusal(NamedTuple):
+    """`reason` is the sentence for people; the job ends with the code."""
+
+    reason: str
+    exit_code: int
+
+
+def refusal(settings: SpawnerSettings, *, source: str, sees_modules: bool = True) -> Refusal | None:
+    """Why the command can't be run; None where it can, or where that can't be told. Runs nothing of it.
+
+    `source`: the file to look through for errors of syntax; "" where that was done. `sees_modules`: this interpreter
+    has the module path that the workers will have.
+    """
+    if not settings.command or settings.command[0] == "-":
+        return None
+    name = settings.command[0]
+    match settings.entry:
+        case "module":
+            why = _why_no_module(name, settings.python) if sees_modules else ""
+            name = f"-m {name}"
+        case "command":
+            why = _why_no_program(name)
+        case _:
+            why = _why_no_script(name)
+    if why:
+        return Refusal(f"cannot run {name}: {why}", NOT_THERE)
+    why = _why_not_parsed(source) if source else ""
+    return Refusal(f"cannot run {name}: {why}", CANNOT_BE_PARSED) if why else None
+
+
+def _why_no_script(path: str) -> str:
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        where = "" if os.path.isabs(path) else f" in {_folder()}"
+        return f"there is no such file{where} on node {os.uname().nodename}; check the path"
+    except (OSError, ValueError) as error:
+        return f"{getattr(error, 'strerror', None) or error}; check the path"
+    if stat.S_ISDIR(found.st_mode):
+        if os.path.exists(os.path.join(path, "__main__.py")):
+            return ""
+        return "it is a directory without a __main__.py; name the script in it"
+    if stat.S_ISREG(found.st_mode) and not os.access(path, os.R_OK):
+        return f"user id {os.getuid()} may not read it; change its permissions"
+    return ""
+
+
+def _why_no_program(name: str) -> str:
+    if os.sep in name:
+        if not os.path.exists(name):
+            return "there is no such program; check the path"
+        return "" if os.access(name, os.X_OK) else "it is not executable; make it so with chmod +x"
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    if any(os.access(os.path.join(folder, name), os.X_OK) for folder in folders):
+        return ""
+    return "no folder in PATH has such a program; check its name"
+
+
+def _why_no_module(name: str, python: str) -> str:
+    """Follows the name without importing anything, as far as that is possible."""
+    parts = name.split(".")
+    places: list[str] | None = None
+    for index, part in enumerate(parts):
+        qualified = ".".join(parts[: index + 1])
+        if not part:
+            return "that is no name of a module"
+        spec = _find(qualified, places)
+        if spec is None:
+            return f"{python} finds no module {qualified}; check the name, or install it there"
+        if spec.submodule_search_locations is None:
+            is_last = index == len(parts) - 1
+            return "" if is_last else f"{qualified} is a module and holds no others; check the name"
+        places = list(spec.submodule_search_locations)
+        if _arranges_its_own_path(spec):
+            return ""
+    if _find(f"{name}.__main__", places) is None:
+        return "it is a package without a __main__.py; name a module in it"
+    return ""
+
+
+def _find(qualified: str, places: list[str] | None) -> ModuleSpec | None:
+    """As the interpreter will: with the current folder first."""
+    known = set(sys.path_importer_cache)
+    path = [_folder(), *sys.path] if not getattr(sys.flags, "safe_path", False) else sys.path
+    before, sys.path = sys.path, path
+    try:
+        for finder in sys.meta_path:
+            look = getattr(finder, "find_spec", None)
+            if look is not None and (spec := look(qualified, places)) is not None:
+                return spec
+    finally:
+        sys.path = before
+        for entry in set(sys.path_importer_cache) - known:
+            del sys.path_importer_cache[entry]
+    return None
+
+
+def _arranges_its_own_path(spec: ModuleSpec) -> bool:
+    """A package that changes its __path__ may hold modules that no folder shows."""
+    if not spec.origin or not spec.origin.endswith(".py"):
+        return spec.origin is not None
+    try:
+        with open(spec.origin, "rb") as file:
+            return b"__path__" in file.read(_SOURCE_BYTES_MAX)
+    except OSError:
+        return True
+
+
+def _why_not_parsed(path: str) -> str:
+    """The first error of syntax, with file and line; "" where there is none, or where the file is no source."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return ""
+        with open(path, "rb") as file:
+            source = file.read(_SOURCE_BYTES_MAX + 1)
+        if len(source) > _SOURCE_BYTES_MAX or b"\0" in source:  # an archive, or compiled
+            return ""
+        compile(source, path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        line = (error.text or "").strip()[:_LINE_CHARACTERS_MAX]
+        shown = f": {line}" if line else ""
+        return f'{error.msg} (File "{path}", line {error.lineno or 1}){shown}'
+    except (OSError, ValueError, RecursionError, MemoryError):
+        return ""
+    return ""
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""

@@ -1,0 +1,48 @@
+"""How is a worker on a terminal, and what it prints there kept as well?
+
+It gets a terminal of its own that is like the one that people look at: what it prints there is passed on and kept.
+Both of its streams share one, so what people see stays in the order in which it was printed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import termios
+from contextlib import suppress
+
+_GET_PEER = 0x5441  # TIOCGPTPEER: the other side of a terminal, without its name in /dev/pts
+_SIZE_BYTES = 8
+
+
+def make_like(console_fd: int) -> tuple[int, int]:
+    """A new terminal: our side, which does not block, and the worker's. Raises OSError where none can be had."""
+    ours, theirs = os.openpty()
+    try:
+        # What is passed on reaches a terminal once more: only that one may turn a line's end into CR LF.
+        attributes = termios.tcgetattr(console_fd)
+        attributes[1] &= ~termios.OPOST
+        attributes[3] &= ~termios.ECHO
+        termios.tcsetattr(theirs, termios.TCSANOW, attributes)
+        follow_size(ours, console_fd, b"")
+        os.set_blocking(ours, False)
+    except (OSError, termios.error) as error:
+        os.close(ours)
+        os.close(theirs)
+        raise OSError(*error.args) from None
+    return ours, theirs
+
+
+def worker_side(ours: int) -> int:
+    """One more descriptor for the worker. Raises OSError."""
+    return fcntl.ioctl(ours, _GET_PEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+
+
+def follow_size(ours: int, console_fd: int, known: bytes) -> bytes:
+    """Makes the worker's terminal as wide and high as the one that people look at: the size, as the kernel has it."""
+    with suppress(OSError):
+        size = fcntl.ioctl(console_fd, termios.TIOCGWINSZ, bytes(_SIZE_BYTES))
+        if size != known:
+            fcntl.ioctl(ours, termios.TIOCSWINSZ, size)
+        return size
+    return known
