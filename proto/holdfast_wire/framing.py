@@ -1,6 +1,6 @@
 """How one message is cut from a byte stream: a 4-byte big-endian length, then that many bytes.
 
-Sans-I/O: `Decoder` is fed bytes and gives whole messages. Used by the worker channel, the spawner link and, later, the
+Sans-I/O: `Decoder` is fed bytes and gives whole messages. Used by the worker channel, the spawner link and the
 cluster stream; each names its own limit.
 """
 
@@ -11,7 +11,7 @@ import struct
 WORKER_FRAME_BYTES_MAX = 64 * 1024  # from a worker
 SUPERVISOR_FRAME_BYTES_MAX = 1024 * 1024  # to a worker: what all ranks exchange comes in one frame
 SPAWNER_FRAME_BYTES_MAX = 4 * 1024 * 1024
-PEER_FRAME_BYTES_MAX = 1024 * 1024
+CLUSTER_FRAME_BYTES_MAX = 1024 * 1024  # between the nodes of a job
 
 _HEADER = struct.Struct(">I")
 HEADER_BYTES = _HEADER.size
