@@ -13,7 +13,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q install
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install test packages lint ruff format type layers bench soak docs docs-check proto clean
+# The distribution was once called holdfast, a name that is another project's on the package index: ours goes, theirs stays.
+OLD_NAME := $(VENV)/lib/python*/site-packages/holdfast-*.dist-info/entry_points.txt
+.PHONY: help demo install wheel test packages lint ruff format type layers bench soak docs docs-check proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-12s %s\n' "$$name" "$$text"; done
@@ -21,7 +23,11 @@ help: ## list the targets
 demo: $(VENV)/.holdfast ## train a small model while ranks are killed, hang and hold the GIL; about a minute
 	$(BIN)/python docs/examples/demo.py $(ARGS)
 
-install: $(VENV)/.holdfast ## a virtual environment with torch and holdfast
+install: $(VENV)/.holdfast ## a virtual environment, .venv, with torch and holdfast
+
+wheel: $(VENV)/.venv ## build dist/holdfast_torch-….whl, to install elsewhere
+	$(BIN)/python -m pip --disable-pip-version-check -q wheel --no-deps --wheel-dir dist .
+	@ls dist/holdfast_torch-*.whl
 
 test: $(VENV)/.dev $(VENV)/.e2e packages ## install what the tests need and run them all
 	$(BIN)/python -m pytest $(ARGS)
@@ -48,9 +54,10 @@ format: $(VENV)/.dev ## rewrite the sources as `make lint` wants them
 bench: $(VENV)/.dev ## measure against torchrun and the reference product, write docs/benchmarks.md
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
-soak: $(VENV)/.dev ## 2,000 restarts, then ten minutes of chaos; shorter: make soak RESTARTS=200 CHAOS_S=60 (as root: disks, too)
+soak: $(VENV)/.e2e ## 2,000 restarts, chaos and other people's scripts, ten minutes each; shorter: make soak RESTARTS=200 CHAOS_S=60
 	$(BIN)/python -m tests.soak restarts --restarts $(RESTARTS)
 	$(BIN)/python -m tests.soak chaos --seconds $(CHAOS_S) $(ARGS)
+	$(BIN)/python -m tests.soak others --seconds $(CHAOS_S) $(ARGS)
 
 docs: $(VENV)/.dev ## regenerate what docs/ has from the code
 	@set -e; for script in docs/make_*.py; do echo "$$script"; $(BIN)/python "$$script"; done
@@ -76,6 +83,7 @@ $(VENV)/.torch: $(VENV)/.venv
 	@touch $@
 
 $(VENV)/.holdfast: pyproject.toml $(VENV)/.torch
+	@if grep -qs 'supervisor.cli:main' $(OLD_NAME); then $(BIN)/python -m pip -q uninstall -y holdfast; fi
 	$(PIP) --editable '.[supervisor]'
 	@touch $@
 

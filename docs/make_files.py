@@ -22,7 +22,8 @@ def question(path: Path) -> str:
 
 
 def page() -> str:
-    parts = [HEADER]
+    command = ROOT / "holdfast_command.py"
+    parts = [HEADER, f"## ./\n\n| file | |\n|---|---|\n| `{command.name}` | {question(command)} |\n"]
     for package in PACKAGES:
         folders = sorted({path.parent for path in (ROOT / package).rglob("*.py")})
         for folder in folders:

@@ -6,7 +6,6 @@ typed (`PYTHON -u script.py args…`): docs/decisions/0002-spawner-starts-as-the
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -68,8 +67,9 @@ def spawner_command(settings: SpawnerSettings, env: Mapping[str, str], *, link_f
     import sys  # Late: only the supervisor's side asks for the default interpreter.
 
     python = settings.python or sys.executable
-    client = _folder_of("worker_client")
-    folders = tuple(dict.fromkeys((os.path.dirname(client), os.path.dirname(_folder_of("holdfast_wire")))))
+    wire = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    client = _client_folder(wire)
+    folders = tuple(dict.fromkeys((os.path.dirname(client), wire)))
     python_path = env.get("PYTHONPATH")
     whole = settings._replace(python=python, import_folders=folders, python_path=python_path)
     child_env = dict(env) | {FD_VARIABLE: str(link_fd), SETTINGS_VARIABLE: whole.to_json()}
@@ -105,8 +105,12 @@ def plain_argv(settings: SpawnerSettings) -> tuple[str, ...]:
     return (settings.python, "-I", "-S", main)
 
 
-def _folder_of(package: str) -> str:
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError(f"cannot start a spawner: package {package} is not installed; reinstall holdfast")
-    return os.path.abspath(next(iter(spec.submodule_search_locations)))
+def _client_folder(beside: str) -> str:
+    """worker_client/ of this installation, or of this checkout: another one that can be imported is somebody else's."""
+    for folder in (beside, os.path.dirname(beside)):
+        client = os.path.join(folder, "worker_client")
+        if os.path.exists(os.path.join(client, "spawner", "hook")):
+            return client
+    raise ModuleNotFoundError(
+        f"cannot start a spawner: {beside} has no worker_client; reinstall holdfast-torch there", name="worker_client"
+    )

@@ -5,11 +5,11 @@ Commands are modules that are imported when they are typed: `holdfast run` loads
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from supervisor.cli import names
 from supervisor.cli.commands import ADOPT, COMMANDS, LATER, Command, near_miss, usage
 from supervisor.edges.machine.own_process import standard_streams
 from supervisor.errors import HoldfastError
@@ -25,9 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Never raises for what a user can cause."""
     standard_streams.open_missing()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    fault = _foreign_owner()
-    if fault:
+    if fault := names.fault():
         return _say(fault, CONFIGURATION_ERROR)
+    if warning := names.warning(sys.argv[0]):
+        standard_streams.say(f"holdfast: warning: {warning}")
     try:
         code = _dispatch(arguments)
         sys.stdout.flush()
@@ -40,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except SystemExit as end:  # argparse, which has printed why
         return end.code if isinstance(end.code, int) else USAGE_ERROR
+    except ModuleNotFoundError as error:
+        return _not_installed(error, arguments)
     except Exception as error:  # noqa: BLE001 - whatever it is, people get a sentence, and programs an exit code
         return _fault(error, arguments)
     return code
@@ -52,6 +55,18 @@ def _fault(error: Exception, arguments: Sequence[str]) -> int:
     from supervisor.cli.fault_report import told
 
     return _say(told(error, arguments), FAULT)
+
+
+def _not_installed(error: ModuleNotFoundError, arguments: Sequence[str]) -> int:
+    """A library of the extra [supervisor] where only the base was installed; else it is a fault."""
+    name = error.name or ""
+    if not name or name.partition(".")[0] in ("supervisor", "worker_client", "holdfast_wire"):
+        return _fault(error, arguments)
+    return _say(
+        f"cannot run holdfast {arguments[0]}: module {name} is not installed for {sys.executable}; install "
+        "holdfast-torch with its extra [supervisor]: in a clone, pip install '.[supervisor]'",
+        CONFIGURATION_ERROR,
+    )
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -86,17 +101,6 @@ def _run_command(command: Command, arguments: list[str]) -> int:
 
     with ends_at_once(INTERRUPTED):
         return module.execute(given)
-
-
-def _foreign_owner() -> str:
-    """PyPI's `supervisor` installs into the same directory as ours: whichever is removed takes files of the other."""
-    here = os.path.dirname(os.path.dirname(__file__))
-    if not os.path.exists(os.path.join(here, "supervisord.py")):
-        return ""
-    return (
-        "cannot run: the distribution 'supervisor' (supervisord) is installed in this environment, too, and owns the "
-        "import name 'supervisor'; uninstall one of them and reinstall the other, or use an environment for each"
-    )
 
 
 def _say(text: str, code: int) -> int:

@@ -1,4 +1,4 @@
-"""`python -m supervisor adopt`: the private supervisor of ranks that somebody else has started.
+"""`holdfast adopt`: the private supervisor of ranks that somebody else has started.
 
 worker_client/inprocess/private_supervisor starts it, at most one per job and node, and reads the line that it writes
 to --ready-fd: "ready", or why it could not start.

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 
+from supervisor.cli import names
 from supervisor.cli.event_handlers import event_handlers
 from supervisor.config.job_spec import Entry
 from supervisor.config.resolve import RunRequest, parse_run
@@ -29,7 +30,7 @@ def execute_argv(argv: Sequence[str]) -> int:
         raise InvalidRequestError(
             f"cannot run {request.spec.command[0]}: the current folder was removed; go to one that exists"
         )
-    for warning in request.warnings:
+    for warning in (*request.warnings, *_hidden_client(request, cwd)):
         standard_streams.say(f"holdfast: {warning}")
     if request.dry_run:
         from supervisor.config.plan_text import plan_text  # Only a dry run needs it.
@@ -37,6 +38,16 @@ def execute_argv(argv: Sequence[str]) -> int:
         sys.stdout.write(plan_text(request))
         return 0
     return _run(request)
+
+
+def _hidden_client(request: RunRequest, cwd: str) -> tuple[str, ...]:
+    """A warning where the script's own folder has a worker_client of its own."""
+    spec = request.spec
+    if spec.entry is Entry.COMMAND:
+        return ()
+    folder = cwd if spec.entry is Entry.MODULE else os.path.join(cwd, os.path.dirname(spec.command[0]))
+    found = names.hidden_client(folder)
+    return (f"warning: {found}",) if found else ()
 
 
 def _folder() -> str:

@@ -55,8 +55,8 @@ def _device_uuids() -> tuple[str, ...]:
         import pynvml  # pyright: ignore[reportMissingTypeStubs]  # costs 20 ms: only where GPUs are counted
     except ImportError as error:
         raise ConfigurationError(
-            "cannot count the GPUs: nvidia-ml-py is not installed; install holdfast[supervisor], or write "
-            "--nproc-per-node with a number"
+            "cannot count the GPUs: nvidia-ml-py is not installed; install holdfast-torch with its extra [supervisor] "
+            "(in a clone: pip install '.[supervisor]'), or write --nproc-per-node with a number"
         ) from error
     try:
         pynvml.nvmlInit()

@@ -40,7 +40,7 @@ class Conditions:
             memory_gib=round(memory_bytes / 2**30, 1),
             kernel=platform.release(),
             python=platform.python_version(),
-            versions={"holdfast": _version("holdfast"), "torch": _version("torch")},
+            versions={"holdfast": _version("holdfast-torch"), "torch": _version("torch")},
             load_before=os.getloadavg()[0],
         )
 

@@ -45,16 +45,6 @@ def test_mistakes_are_usage_errors(arguments: list[str], message: str, capsys: p
     assert shown.out == ""
 
 
-def test_another_owner_of_the_name_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "cli").mkdir()
-    (tmp_path / "supervisord.py").touch()
-    monkeypatch.setattr(cli, "__file__", str(tmp_path / "cli" / "__init__.py"))
-    assert cli.main(["--version"]) == 78
-    assert "the distribution 'supervisor' (supervisord) is installed in this environment" in capsys.readouterr().err
-
-
 def test_a_broken_journal_is_a_configuration_error(tmp_path: Path) -> None:
     home = Home(tmp_path)
     (home.state / "journal.db").write_bytes(b"this is no database" * 100)

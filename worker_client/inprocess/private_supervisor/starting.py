@@ -1,6 +1,6 @@
 """How is a private supervisor started as nobody's child, and what is said where it does not come?
 
-`python -m supervisor adopt`, by a shell that ends at once: it outlives the rank that started it.
+The command `adopt`, by a shell that ends at once: it outlives the rank that started it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from worker_client.endpoint import SOCKET_VARIABLES, Endpoint
 from worker_client.inprocess.exception import InternalError
 from worker_client.inprocess.private_supervisor.job_folder import RUN_ID_VARIABLES, find, lives, private_folder
 
+# By its path: the current folder and PYTHONPATH may hold packages of our names.
+PROGRAM = Path(__file__).parents[3] / "holdfast_command.py"
 KILL_TIMEOUT_S = 1.0
 LOG_FILE = "supervisor.log"
 WORD_BYTES_MAX = 4096
@@ -47,7 +49,7 @@ def start(
     (folder / RANKS_FILE).write_bytes(ranks)
     reader, writer = os.pipe()
     command = [
-        sys.executable, "-m", "supervisor", "adopt", "--dir", str(folder), "--ready-fd", str(writer),
+        sys.executable, "-P", str(PROGRAM), "adopt", "--dir", str(folder), "--ready-fd", str(writer),
         "--local-world-size", str(local_world_size), "--job-id", _job_id(environment, folder),
         "--", *sys.argv,
     ]  # fmt: skip
@@ -132,6 +134,6 @@ def _why(folder: Path, said: str) -> str:
         (last,) = (folder / LOG_FILE).read_text(errors="replace").strip().splitlines()[-1:] or ("",)
     except OSError:
         last = ""
-    if "No module named" in last:
-        return f"{last}; pip install 'holdfast[supervisor]' for {sys.executable}"
+    if "is not installed for" in last:
+        return last.removeprefix("holdfast: cannot run: ")
     return f"it did not answer in time{': ' + last if last else ''}"

@@ -118,10 +118,21 @@ def test_a_world_on_several_nodes_says_that_it_is_not_supported_yet(environment:
         find_or_start(environment | {"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"})
 
 
+def test_a_package_of_our_name_on_the_path_is_not_started(
+    environment: dict[str, str], stack: ExitStack, tmp_path: Path
+) -> None:
+    (tmp_path / "supervisor").mkdir()
+    (tmp_path / "supervisor" / "__init__.py").write_text("raise SystemExit('a stranger was loaded')")
+    ranks = Ranks(1, environment | {"PYTHONPATH": str(tmp_path)})
+    stack.callback(ranks.processes[0].kill)
+    assert ranks.told(0)["welcome"] is True
+    ranks.end(0)
+
+
 def test_what_keeps_it_from_starting_is_told(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     python = Path(environment["HOLDFAST_STATE_DIR"]).with_name("python")
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')  # finds nothing that was installed
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    with pytest.raises(InternalError, match=r"No module named .*pip install 'holdfast\[supervisor\]'"):
+    with pytest.raises(InternalError, match=r"module \w+ is not installed for .*pip install '\.\[supervisor\]'"):
         find_or_start(environment)
