@@ -1,9 +1,11 @@
-"""Lightning and transformers under `holdfast run`: a rank is killed, and the training ends as an unharmed one does.
+"""Lightning and transformers under `holdfast run`: a rank is killed, then stopped, and it ends as an unharmed one does.
 
 Both train with their own checkpoints and with our callback, and are compared with the same script under torchrun.
 """
 
 import json
+import os
+import random
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,9 +20,11 @@ if TYPE_CHECKING:
     from tests.e2e.conftest import Start
 
 FLAGS = (
-    "--ft-initial-rank-heartbeat-timeout", "60", "--ft-rank-heartbeat-timeout", "60",
-    "--ft-rank-section-timeouts", "setup:60,step:60,checkpointing:60", "--ft-rank-out-of-section-timeout", "60",
+    "--ft-initial-rank-heartbeat-timeout", "60", "--ft-rank-heartbeat-timeout", "6",
+    "--ft-rank-section-timeouts", "setup:60,step:6,checkpointing:60", "--ft-rank-out-of-section-timeout", "60",
 )  # fmt: skip
+
+DICE = random.Random(os.environ.get("HOLDFAST_TEST_SEED"))  # A failure shows what was cast.
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -30,21 +34,25 @@ def pieces(output: Outcome) -> list[str]:
     return [piece.strip() for piece in re.split(r"(?=rank \d)|\n", output.stdout.decode()) if piece.startswith("rank")]
 
 
-def killed_and_unharmed(start: "Start", tmp_path: Path, script: str) -> tuple[Outcome, Outcome, dict[str, object]]:
+def harmed_and_unharmed(
+    start: "Start", tmp_path: Path, script: str, *, kill_at: int, stop_at: int
+) -> tuple[Outcome, Outcome, dict[str, object]]:
     """(ours, torchrun's, what the callback has learned)."""
+    print(f"kill at {kill_at}, stop at {stop_at}")
     framework = script.partition("_")[0]
     if find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed; install the dependency group e2e")
     environment = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     arguments = (str(SCRIPTS / script), "checkpoints")
     launch = start(
-        "--nproc-per-node", "2", "--max-restarts", "1", *FLAGS, *arguments, "--monitored",
-        environment=environment | {"KILL_AT_STEP": "10"},
+        "--nproc-per-node", "2", "--max-restarts", "4", *FLAGS, *arguments, "--monitored",
+        environment=environment | {"KILL_AT_STEP": str(kill_at), "STOP_AT_STEP": str(stop_at)},
     )  # fmt: skip
     got = outcome(launch)
     assert got.code == 0, launch.stderr_text()
     events = launch.events()
-    assert [event["rank"] for event in events if event["kind"] == "worker_failed"] == [1]
+    assert next(event["rank"] for event in events if event["kind"] == "worker_failed") == 1
+    assert any(event["kind"] == "hang_detected" for event in events)
     assert any(event["kind"] == "limits_calculated" for event in events)
     assert b"the supervisor cannot be reached" not in got.stderr
     assert_nothing_left(launch)
@@ -55,7 +63,10 @@ def killed_and_unharmed(start: "Start", tmp_path: Path, script: str) -> tuple[Ou
 
 
 def test_lightning(start: "Start", tmp_path: Path) -> None:
-    got, expected, learned = killed_and_unharmed(start, tmp_path, "lightning_training.py")
+    kill_at = DICE.randint(5, 12)  # of 16, with a checkpoint at each fourth
+    got, expected, learned = harmed_and_unharmed(
+        start, tmp_path, "lightning_training.py", kill_at=kill_at, stop_at=DICE.randint(kill_at, 15)
+    )
     assert len(pieces(expected)) == 2 * (4 + 1)
     # No epoch is trained twice and none is left out, so what is printed is the same.
     assert sorted(pieces(got)) == sorted(pieces(expected))
@@ -65,7 +76,10 @@ def test_lightning(start: "Start", tmp_path: Path) -> None:
 
 
 def test_transformers(start: "Start", tmp_path: Path) -> None:
-    got, expected, learned = killed_and_unharmed(start, tmp_path, "transformers_training.py")
+    kill_at, stop_at = DICE.choice((5, 6, 7)), DICE.choice((9, 10, 11))  # of 12; saved are 4 and 8, at times a bit late
+    got, expected, learned = harmed_and_unharmed(
+        start, tmp_path, "transformers_training.py", kill_at=kill_at, stop_at=stop_at
+    )
     assert "rank 1 of 2 ParallelMode.DISTRIBUTED from 8" in pieces(got)
     results = [piece for piece in pieces(expected) if "losses" in piece]
     assert len(results) == 2

@@ -1,4 +1,4 @@
-"""`python -m tests.soak restarts|chaos`: does it endure? Prints what it saw; exit code 1 if an invariant broke."""
+"""`python -m tests.soak restarts|chaos|others`: does it endure? Exit code 1 if an invariant broke."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import signal
 import sys
 
-from tests.soak import chaos, restarts
+from tests.soak import chaos, others, restarts
 
 
 def _parsed() -> argparse.Namespace:
@@ -24,6 +24,10 @@ def _parsed() -> argparse.Namespace:
     storm.add_argument("--seconds", type=float, default=600.0)
     storm.add_argument("--seed", type=int, help="of an earlier run, to repeat its choices")
     storm.set_defaults(main=chaos.main)
+    strange = soaks.add_parser("others", help="scripts in other people's styles, killed and stopped at random")
+    strange.add_argument("--seconds", type=float, default=600.0)
+    strange.add_argument("--seed", type=int, help="of an earlier run, to repeat its first job")
+    strange.set_defaults(main=others.main)
     return parser.parse_args()
 
 

@@ -1,6 +1,6 @@
 # pyright: basic, reportMissingImports=false, reportArgumentType=false, reportCallIssue=false, reportAttributeAccessIssue=false
 # ruff: noqa: ANN001 - people write such scripts without types
-"""A Lightning training with its own checkpoints, as people write it; rank 1 dies once where KILL_AT_STEP says."""
+"""A Lightning training with its own checkpoints; rank 1 dies at KILL_AT_STEP, then stops at STOP_AT_STEP."""
 
 import os
 import signal
@@ -33,17 +33,21 @@ class Model(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
 
 
-class Dies(Callback):
+class Faults(Callback):
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx) -> None:
-        first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-        if first and trainer.global_rank == 1 and str(trainer.global_step) == os.environ.get("KILL_AT_STEP"):
+        if trainer.global_rank != 1:
+            return
+        cycle, step = os.environ["TORCHELASTIC_RESTART_COUNT"], str(trainer.global_step)
+        if (cycle, step) == ("0", os.environ.get("KILL_AT_STEP")):
             os.kill(os.getpid(), signal.SIGKILL)
+        if (cycle, step) == ("1", os.environ.get("STOP_AT_STEP")):
+            os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def main() -> None:
     lightning.seed_everything(1, verbose=False)
     folder = Path(sys.argv[1])
-    callbacks: list[Callback] = [Dies(), ModelCheckpoint(folder, save_last=True)]
+    callbacks: list[Callback] = [Faults(), ModelCheckpoint(folder, save_last=True)]
     if "--monitored" in sys.argv:
         from worker_client.lightning import FaultToleranceCallback, FaultToleranceSectionsCallback
 

@@ -1,6 +1,6 @@
 # pyright: basic, reportMissingImports=false, reportArgumentType=false, reportCallIssue=false
 # ruff: noqa: ANN001, ANN003, ANN204 - people write such scripts without types
-"""A transformers Trainer on a tiny model with its own checkpoints; rank 1 dies once where KILL_AT_STEP says."""
+"""A transformers Trainer with its own checkpoints; rank 1 dies at KILL_AT_STEP, then stops at STOP_AT_STEP."""
 
 import os
 import signal
@@ -11,11 +11,15 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 
-class Dies(TrainerCallback):
+class Faults(TrainerCallback):
     def on_step_begin(self, args, state, control, **_):
-        first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-        if first and args.process_index == 1 and str(state.global_step) == os.environ.get("KILL_AT_STEP"):
+        if args.process_index != 1:
+            return
+        cycle, step = os.environ["TORCHELASTIC_RESTART_COUNT"], str(state.global_step)
+        if (cycle, step) == ("0", os.environ.get("KILL_AT_STEP")):
             os.kill(os.getpid(), signal.SIGKILL)
+        if (cycle, step) == ("1", os.environ.get("STOP_AT_STEP")):
+            os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class Sentences(torch.utils.data.Dataset):
@@ -40,7 +44,7 @@ def main() -> None:
         output_dir=folder, use_cpu=True, max_steps=12, per_device_train_batch_size=4, save_steps=4, logging_steps=1,
         learning_rate=1e-2, report_to=[], disable_tqdm=True, seed=1, dataloader_num_workers=1,
     )  # fmt: skip
-    callbacks: list[TrainerCallback] = [Dies()]
+    callbacks: list[TrainerCallback] = [Faults()]
     if "--monitored" in sys.argv:
         from worker_client.transformers import FaultToleranceCallback
 
