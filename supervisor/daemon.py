@@ -11,7 +11,7 @@ import random
 import signal as signals
 import socket
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -129,7 +129,8 @@ async def open_supervisor(
     try:
         async with _one_refusal(), anyio.create_task_group() as tasks:
             await tasks.start(workers.run)
-            async with _spawner_tasks() as spawner_tasks:
+            async with AsyncExitStack() as claimed, _spawner_tasks() as spawner_tasks:
+                claimed.callback(tokens.remove_all)  # Once the directory is released, they are another supervisor's.
                 spawners: Spawners = (
                     make_spawners(workers, tokens)
                     if make_spawners is not None
@@ -151,7 +152,6 @@ async def open_supervisor(
             tasks.cancel_scope.cancel()
     finally:
         claims.close()
-        tokens.remove_all()
         retention.close()
         journal.close()
         limit.restore()
@@ -270,10 +270,11 @@ async def run_job(
     return running.desk.report(job)
 
 
-async def serve_adopted(spec: JobSpec, folder: Path, on_open: Callable[[Path, Path], None]) -> None:
+async def serve_adopted(spec: JobSpec, home: Path, folder: Path, on_open: Callable[[Path, Path], None]) -> None:
     """A private supervisor for ranks that others start, in `folder`, until the last has ended.
 
-    `on_open` is told the worker socket and the token's file of cycle 0 once ranks can come.
+    `home`: where the ranks that it meets are noted for a successor. `on_open` is told the worker socket and the token's
+    file of cycle 0 once ranks can come.
     """
     state = state_dir.choose(None, folder)
     place = Place(folder, state.path, Console(present=False), private=True, warning=state.warning)
@@ -283,7 +284,7 @@ async def serve_adopted(spec: JobSpec, folder: Path, on_open: Callable[[Path, Pa
         return AdoptedRanks(
             workers=workers,
             clock=Clock(),
-            record=AdoptedRecord(folder),
+            record=AdoptedRecord(home),
             on_open=lambda: on_open(place.worker_socket, tokens.path(spec.job_id, cycle=0)),
             on_idle=idle.set,
             idle_s=ADOPTED_IDLE_S,

@@ -90,9 +90,9 @@ class Channel:
         warm_up_steps: int | None = None,
         stacks: tuple[int, int] = (0, 0),
         can_share_page: bool = True,
-        find: Callable[[], Endpoint | None] = lambda: None,
+        find: Callable[[], Endpoint | None] | None = None,
     ) -> None:
-        """`find` says, on the channel's thread, where the supervisor answers now; None: where it always did."""
+        """`find`: see `follow`."""
         self._socket_path = socket_path
         self._identity = identity
         self._find = find
@@ -123,6 +123,13 @@ class Channel:
 
     def start(self) -> None:
         self._thread.start()
+
+    def follow(self, find: Callable[[], Endpoint | None]) -> None:
+        """From now on `find` says, on the channel's thread, where the supervisor answers; None: nowhere at the moment.
+
+        Without it, the supervisor answers where it always did, or comes back there.
+        """
+        self._find = find
 
     def wake(self) -> None:
         """Makes the thread look at its notes. One system call; never blocks."""
@@ -197,19 +204,21 @@ class Channel:
             pause_s = RECONNECT_MIN_S if lasted_s > RECONNECT_MAX_S else min(2 * pause_s, RECONNECT_MAX_S)
             self._rest(pause_s)
             if self._ending is None:
-                self._follow()
+                self._look_again()
         self._outbox.give_up()
 
-    def _follow(self) -> bool:
-        """To where the supervisor answers now; whether that is another place, or another secret."""
-        found = self._find()
-        if found is None:
-            return False
+    def _look_again(self) -> bool:
+        """Finds out where the supervisor answers now; whether one that has just refused us for good must be believed.
+
+        Not where another one serves now, or none: then the refusal was a dead one's, or that of one that ends.
+        """
+        if self._find is None or (found := self._find()) is None:
+            return self._find is None
         before = self._socket_path, self._identity
         self._socket_path = found.socket_path
         self._identity = replace(self._identity, job_id=found.job_id, cycle=found.cycle, token=found.token)
         self._session = Session(self._identity)
-        return before != (self._socket_path, self._identity)
+        return before == (self._socket_path, self._identity)
 
     def _rest(self, pause_s: float) -> None:
         """Until the pause is over, the channel closes, or somebody waits for an answer."""
@@ -334,7 +343,7 @@ class Channel:
                 self._outbox.start_over()  # What was said into the void is said again now.
                 self._owner.welcomed(event, page)
             case Refused(reason, retry):
-                if not retry and not self._follow():  # What refuses us may be another one than we looked for.
+                if not retry and self._look_again():
                     self._ending = _Ending.REFUSED
                     self._owner.refused(reason)
                 raise _ConnectionEndedError(f"the supervisor refused: {reason}")

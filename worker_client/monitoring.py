@@ -69,7 +69,7 @@ class Monitoring:
         self._hook: ExceptionHook | None = None
         self._calls: CallListener | None = None
         self._page: ProgressPage | None = None  # of the connection, while there is one
-        self._find: Callable[[], Endpoint | None] = lambda: None
+        self._find: Callable[[], Endpoint | None] | None = None
 
     @property
     def timeouts(self) -> Timeouts:
@@ -109,7 +109,7 @@ class Monitoring:
                 warm_up_steps=self._warm_up_steps,
                 stacks=(self._stacks.signal, self._stacks.descriptor) if self._stacks else (0, 0),
                 can_share_page=endpoint.can_share_page,
-                find=lambda: self._find(),
+                find=self._find,
             )
             self._channel.start()
         except (OSError, RuntimeError) as error:  # out of descriptors or threads
@@ -149,6 +149,8 @@ class Monitoring:
     def follow(self, find: Callable[[], Endpoint | None]) -> None:
         """After a lost connection the channel asks `find`, on its thread, where the supervisor answers now."""
         self._find = find
+        if self._channel is not None:
+            self._channel.follow(find)
 
     def say(self, frame: bytes) -> None:
         """Sends a frame of a wrapped call, if there is a connection. Never blocks."""
@@ -285,12 +287,13 @@ def acquire(
     timeouts: Timeouts | None = None,
     warm_up_steps: int | None = None,
     begin: bool = True,
+    find: Callable[[], Endpoint | None] | None = None,
 ) -> Monitoring:
     """The monitoring of this process, made if there is none. Each caller owes it one `release()`. Never raises.
 
     Blocks until the supervisor has answered, WELCOME_WAIT_S at most. Where it runs already, nothing is said anew, so
     `warm_up_steps` comes too late; calculated `timeouts` hold from now on. One that has found no supervisor tries
-    `endpoint`. The first caller with `begin` starts the clocks of heartbeats and sections.
+    `endpoint`. The first caller with `begin` starts the clocks of heartbeats and sections. `find`: see `follow`.
     """
     global _shared, _holders
     with _lock:
@@ -304,6 +307,8 @@ def acquire(
         _holders += 1
         if begin:
             monitoring.progress.begin()
+        if find is not None:
+            monitoring.follow(find)
         if not monitoring.has_supervisor:
             monitoring.start(endpoint)
         return monitoring

@@ -1,4 +1,9 @@
-"""What lies in the directory of a private supervisor, where the ranks that it serves look for it?"""
+"""What lies in the directory of a private supervisor, where the ranks that it serves look for it?
+
+Ranks read it and make it where it is missing; all else is done by the supervisor that holds LIFE_FILE's lock, from its
+first write to its last removal. The lock of the directory itself is the starters' turn: a courtesy that keeps N ranks
+from starting N supervisors, on which nothing else relies.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,10 @@ ENDPOINT_FILE = "endpoint.json"  # the variables below, as an object
 RANKS_FILE = "ranks"  # whom it has met: "local_rank pid started_ticks" on each line
 LIFE_FILE = "supervisor.lock"  # its supervisor keeps it locked while it lives, stopped or not
 ADOPTED_PREFIX = "inprocess-"  # and a key of the job: the directory's name, in the user's own
-STARTERS_LOCK = "inprocess.lock"  # beside it; held to start a supervisor, or to remove what one left
-READY = "ready"  # the line that it writes once ranks can come; another one says why it could not start
+
+# The line that a supervisor writes at its start: ranks can come; another one has the directory; or why it can't start.
+READY = "ready"
+TAKEN = "taken: "
 
 # How a rank speaks to its supervisor; under `holdfast run` they are in its environment.
 SOCKET_VARIABLE = "HOLDFAST_SOCKET"

@@ -1,32 +1,33 @@
 """`holdfast adopt`: the private supervisor of ranks that somebody else has started.
 
-worker_client/inprocess/private_supervisor starts it, at most one per job and node, and reads the line that it writes
-to --ready-fd: "ready", or why it could not start.
+worker_client/inprocess/private_supervisor starts it and reads the line that it writes to --ready-fd: "ready", that
+another one has the job already, or why it could not start. Any number may be started for one job: one of them serves.
 """
 
 from __future__ import annotations
 
-import json
+import fcntl
 import os
 import signal
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
 from holdfast_wire.private_folder import (
     CYCLE_VARIABLE,
-    ENDPOINT_FILE,
     JOB_ID_VARIABLE,
     READY,
     SOCKET_VARIABLE,
+    TAKEN,
     TOKEN_VARIABLE,
 )
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.facts import HangLimits
-from supervisor.edges.machine.folders import private_dir
-from supervisor.errors import HoldfastError
+from supervisor.edges.machine.folders.adopted_dir import AdoptedDir
+from supervisor.errors import HoldfastError, InUseError
 
 
 def execute_argv(argv: Sequence[str]) -> int:
@@ -34,6 +35,8 @@ def execute_argv(argv: Sequence[str]) -> int:
     parser = ArgumentParser(prog="holdfast adopt", allow_abbrev=False)
     parser.add_argument("--dir", type=Path, required=True, help="a 0700 directory of this user, removed at the end")
     parser.add_argument("--ready-fd", type=int, required=True)
+    parser.add_argument("--turn-fd", type=int, default=-1, help="a lock that is released once ranks can come")
+    parser.add_argument("--successor", action="store_true", help="of one that died: its ranks are here already")
     parser.add_argument("--local-world-size", type=int, required=True)
     parser.add_argument("--job-id", required=True)
     parser.add_argument("command", nargs="*", help="what the ranks run, for people")
@@ -44,52 +47,62 @@ def execute_argv(argv: Sequence[str]) -> int:
         local_world_size=given.local_world_size,
         hang_limits=HangLimits(heartbeat_s=None),
     )
-    starter = _Starter(given.ready_fd, spec.job_id, given.dir)
+    starter = _Starter(given.ready_fd, given.turn_fd)
     # Who was started by a rank's thread that takes no signals must still hear those of people.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
     try:
-        from supervisor.daemon import serve_adopted
-
-        anyio.run(serve_adopted, spec, given.dir, starter.opened, backend_options={"use_uvloop": True})
+        home = AdoptedDir(given.dir, keeps_ranks=given.successor)
+        try:
+            _serve(spec, home, starter)
+        finally:
+            home.close()
+    except InUseError as error:
+        starter.say(f"{TAKEN}{error}")
+        return error.exit_code
     except HoldfastError as error:
         starter.say(str(error))
         return error.exit_code
-    finally:
-        private_dir.remove_adopted(given.dir, waits=starter.has_opened)
     return 0
 
 
-class _Starter:
-    """Who started this supervisor and waits for one line."""
+def _serve(spec: JobSpec, home: AdoptedDir, starter: _Starter) -> None:
+    from supervisor.daemon import serve_adopted
 
-    def __init__(self, descriptor: int, job_id: str, folder: Path) -> None:
-        self._descriptor = descriptor
-        self._job_id = job_id
-        self._folder = folder
-        self.has_opened = False
-        os.set_inheritable(descriptor, False)
-
-    def opened(self, socket_path: Path, token_path: Path) -> None:
+    def opened(socket_path: Path, token_path: Path) -> None:
         """Tells all ranks of this node how to speak to us, then the one that waits."""
-        told = {
-            SOCKET_VARIABLE: str(socket_path),
-            JOB_ID_VARIABLE: self._job_id,
-            TOKEN_VARIABLE: str(token_path),
-            CYCLE_VARIABLE: "0",
-        }
-        unfinished = self._folder / f"{ENDPOINT_FILE}.new"
-        unfinished.write_text(json.dumps(told))
-        unfinished.replace(self._folder / ENDPOINT_FILE)
-        self.has_opened = True
-        self.say(READY)
+        home.tell(
+            {
+                SOCKET_VARIABLE: str(socket_path),
+                JOB_ID_VARIABLE: spec.job_id,
+                TOKEN_VARIABLE: str(token_path),
+                CYCLE_VARIABLE: "0",
+            }
+        )
+        starter.say(READY)
+
+    anyio.run(serve_adopted, spec, home.path, home.serving, opened, backend_options={"use_uvloop": True})
+
+
+class _Starter:
+    """Who started this supervisor and waits for one line; and the others, which wait for the end of its turn."""
+
+    def __init__(self, descriptor: int, turn: int) -> None:
+        self._descriptor = descriptor
+        self._turn = turn
+        for each in (descriptor, turn):
+            if each >= 0:
+                os.set_inheritable(each, False)
 
     def say(self, line: str) -> None:
-        """Once; whoever waited may be gone."""
-        if self._descriptor >= 0:
-            descriptor, self._descriptor = self._descriptor, -1
-            try:
+        """Once; a rank that waited may be gone."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with suppress(OSError):
                 os.write(descriptor, f"{line}\n".encode())
-            except OSError:
-                return
-            finally:
-                os.close(descriptor)
+            os.close(descriptor)
+        turn, self._turn = self._turn, -1
+        if turn >= 0:
+            # The rank that holds it, too, may be stopped: the lock is released, not our copy of it alone.
+            with suppress(OSError):
+                fcntl.flock(turn, fcntl.LOCK_UN)
+            os.close(turn)

@@ -62,6 +62,16 @@ class Home:
             "TZ": "UTC",
             "TEST_SHARED_TEMP": str(root),
         }
+        self._started: list[subprocess.Popen[str]] = []
+
+    def close(self) -> None:
+        """Ends what a test has started, and has not waited for since it failed."""
+        for process in self._started:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
 
     def holdfast(self, *arguments: str, **more: str) -> Done:
         command = [sys.executable, "-c", HOLDFAST, *arguments]
@@ -71,9 +81,11 @@ class Home:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", HOLDFAST, *arguments]
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command, cwd=ROOT, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
+        self._started.append(process)
+        return process
 
     def on_terminal(self, columns: int, *arguments: str, **more: str) -> str:
         """What a terminal of that width gets, line ends as in a file."""

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,10 @@ JOB = "train-7f3a"
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
+def home(tmp_path: Path) -> Iterator[Home]:
+    made = Home(tmp_path)
+    yield made
+    made.close()
 
 
 def test_status_as_json_has_the_documented_keys(home: Home) -> None:
@@ -237,6 +240,7 @@ def test_interrupt_and_broken_pipe_are_quiet(home: Home) -> None:
         follower = home.start("events", JOB, "--follow")
         assert follower.stdout is not None
         follower.stdout.readline()
+        follower.stdout.readline()  # Now the supervisor knows of it.
         follower.send_signal(signal.SIGINT)
         _, err = follower.communicate(timeout=20)
         assert (follower.returncode, err) == (130, "")
@@ -249,7 +253,6 @@ def test_interrupt_and_broken_pipe_are_quiet(home: Home) -> None:
         supervisor.tell(f"publish {JOB}")
         assert follower.stderr.read() == ""
         assert follower.wait(20) == 141
-        follower.stderr.close()
 
 
 @pytest.mark.parametrize("is_private", [False, True])

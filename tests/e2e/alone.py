@@ -80,7 +80,8 @@ class Alone:
         found: list[int] = []
         for pid in processes_with(self.cookie):
             with contextlib.suppress(OSError):
-                if b"adopt" in Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0"):
+                program, *arguments = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
+                if b"adopt" in arguments and program != b"/bin/sh":  # by which it is started
                     found.append(pid)
         return found
 

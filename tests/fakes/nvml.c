@@ -24,6 +24,7 @@ int nvmlInitWithFlags(unsigned flags) {
 int nvmlShutdown(void) { return SUCCESS; }
 const char *nvmlErrorString(int status) { return status == NOT_SUPPORTED ? "Not Supported" : "Some Error"; }
 
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = GPUS; return SUCCESS; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
     if (index >= GPUS) return INVALID_ARGUMENT;
     if ((int)index == number("FAKE_NVML_LOST", -1)) return GPU_IS_LOST;

@@ -18,6 +18,7 @@ from holdfast_wire.v1 import worker_pb2 as wire
 from worker_client import call_frames, channel
 from worker_client.call_frames import CallEvent
 from worker_client.channel import Channel
+from worker_client.endpoint import Endpoint
 from worker_client.outbox import CALL_FRAMES_MAX
 from worker_client.progress import Progress
 from worker_client.progress_page import ProgressPage
@@ -66,13 +67,19 @@ class Peer:
         self.socket.settimeout(WAIT_S)
         self._decoder = Decoder(frame_bytes_max=WORKER_FRAME_BYTES_MAX)
         self._frames: list[wire.WorkerFrame] = []
-        assert self.read().WhichOneof("body") == "hello"
+        hello = self.read()
+        assert hello.WhichOneof("body") == "hello"
+        self.token = hello.hello.token
 
     def send(self, frame: wire.SupervisorFrame) -> None:
         self.socket.sendall(encode(frame.SerializeToString(), frame_bytes_max=SUPERVISOR_FRAME_BYTES_MAX))
 
     def welcome(self) -> None:
         self.send(wire.SupervisorFrame(welcome=wire.Welcome(protocol=1)))
+
+    def refuse(self) -> None:
+        """Not to be tried again."""
+        self.send(wire.SupervisorFrame(refused=wire.Refused(reason="its token is not this cycle's", retry=False)))
 
     def read(self) -> wire.WorkerFrame:
         while not self._frames:
@@ -260,3 +267,30 @@ def test_a_full_socket_holds_nobody_up_at_the_end(meet: Meet, owner: Owner, open
     opened.close()
     assert time.monotonic() - began_s < channel.CLOSE_TIMEOUT_S + 0.5
     deaf.socket.close()
+
+
+def test_a_refusal_is_final_where_no_other_supervisor_can_come(meet: Meet, owner: Owner, opened: Channel):
+    meet().refuse()
+    _until(lambda: opened.has_given_up)
+    assert "its token is not this cycle's" in owner.reasons[0]
+
+
+def test_one_that_was_refused_by_a_dead_ones_successor_asks_who_serves_now(
+    meet: Meet, owner: Owner, opened: Channel, listener: socket.socket
+):
+    """The successor has bound its socket, and has not said yet where it is."""
+    told: list[Endpoint | None] = [None]
+    opened.follow(lambda: told[-1])
+    meet().refuse()
+    again = meet()
+    assert again.token == b"token"
+    assert not opened.has_given_up
+    told.append(Endpoint(str(listener.getsockname()), "job", 0, b"fresh"))
+    again.refuse()
+    followed = meet()
+    assert followed.token == b"fresh"
+    followed.welcome()
+    _until(lambda: owner.welcomes)
+    followed.socket.close()
+    meet().refuse()  # The very one that serves now.
+    _until(lambda: opened.has_given_up)

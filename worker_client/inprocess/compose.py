@@ -17,6 +17,7 @@ _PLAIN = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
 class Compose:
     """`Compose(a, b, c)(x)` is `a(b(c(x)))`: the last one listed runs first.
 
+    An instance without parameters may return nothing: what it would have been given goes to the next one.
     The result is an instance of the nearest class that all `instances` have in common, so that a composition of
     aborts is an `Abort`. A family may refuse a composition in its class method `check_composition`, which is given
     the instances with nested compositions taken apart. Raises TypeError for what can't be composed.
@@ -49,10 +50,11 @@ class Compose:
     def __call__(self, *args: Any) -> Any:  # noqa: ANN401  # what a family's callbacks take and return is its own affair
         result: Any = args if len(args) != 1 else args[0]
         for instance, takes_arguments in zip(reversed(self.instances), reversed(self._take_arguments), strict=True):
-            if not takes_arguments:
-                instance()
-                continue
             given = result
+            if not takes_arguments:
+                returned = instance()
+                result = given if returned is None and given != () else returned
+                continue
             result = instance(*cast("tuple[Any, ...]", given)) if isinstance(given, tuple) else instance(given)
             if result is None and given is not None and given != ():
                 warnings.warn(f"{instance!r} was given {given!r} and returned None", UserWarning, stacklevel=2)

@@ -98,14 +98,16 @@ class FaultCounter(HealthCheck):
 
 
 class _DeviceHealthCheck(HealthCheck):
-    """Asks the driver about the rank's device. `device_index` is NVML's; None is the rank's own, by LOCAL_RANK."""
+    """Asks the driver about a device. `device_index` is NVML's."""
+
+    asks_each = False  # None is each device that CUDA shows to this process, not the rank's own alone, by LOCAL_RANK
 
     def __init__(self, device_index: int | None = None) -> None:
         self.device_index = device_index
 
     def _ask(self, what: str, check: Callable[[device_checks.Device], Verdict]) -> None:
         """Raises HealthCheckError for a clear no, and for nothing else."""
-        device = device_checks.Device(self.device_index, _local_rank())
+        device = device_checks.Device(self.device_index, _local_rank(), self.asks_each)
         verdicts: list[Verdict] = []
         thread = BoundedThread(what, lambda: verdicts.append(check(device)))
         thread.start()
@@ -117,7 +119,12 @@ class _DeviceHealthCheck(HealthCheck):
 
 
 class ChainedGPUHealthCheck(_DeviceHealthCheck):
-    """Unfit where the driver says that the rank's GPU needs a reset, a drain or a reboot, or is lost."""
+    """Unfit where the driver says that a GPU needs a reset, a drain or a reboot, or is lost.
+
+    Without `device_index`, each GPU that CUDA shows to this process is asked.
+    """
+
+    asks_each = True
 
     def __call__(self, state: FrozenState) -> FrozenState:
         self._ask("check the GPU", device_checks.check_gpu)
@@ -125,15 +132,35 @@ class ChainedGPUHealthCheck(_DeviceHealthCheck):
 
 
 class ChainedNVLHealthCheck(_DeviceHealthCheck):
-    """Looks at the NVLinks of the rank's GPU. One that is down is logged: it slows training but does not stop it."""
+    """Looks at the NVLinks of a GPU. One that is down is logged: it slows training but does not stop it.
+
+    Without `device_index`, each GPU that CUDA shows to this process is asked.
+    """
+
+    asks_each = True
 
     def __call__(self, state: FrozenState) -> FrozenState:
         self._ask("check the NVLinks", device_checks.check_nvlinks)
         return state
 
 
+class _OwnGPUHealthCheck(ChainedGPUHealthCheck):
+    """Of the rank's GPU: what ails another rank's is that one's affair."""
+
+    asks_each = False
+
+
+class _OwnNVLHealthCheck(ChainedNVLHealthCheck):
+    """The same."""
+
+    asks_each = False
+
+
 class ChainedNicHealthCheck(_DeviceHealthCheck):
-    """Unfit where a link of the InfiniBand card that is nearest to the rank's GPU went down since construction."""
+    """Unfit where a link of the InfiniBand card that is nearest to a GPU went down since construction.
+
+    Without `device_index`, that is the rank's own GPU.
+    """
 
     def __init__(self, device_index: int | None = None) -> None:
         super().__init__(device_index)
@@ -169,7 +196,7 @@ def restart_health_check(health_check: HealthCheck | None) -> HealthCheck | None
         return health_check
     own = flattened((health_check,)) if health_check is not None else ()
     checks = [check for check in own if isinstance(check, HealthCheck)]
-    return Compose(*checks, ChainedGPUHealthCheck(), ChainedNVLHealthCheck(), ChainedNicHealthCheck())
+    return Compose(*checks, _OwnGPUHealthCheck(), _OwnNVLHealthCheck(), ChainedNicHealthCheck())
 
 
 def _local_rank() -> int | None:

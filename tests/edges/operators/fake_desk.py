@@ -95,9 +95,13 @@ class FakeDesk:
             self.watchers.append(send)
         else:
             send.close()
-        async with receive:
-            yield receive
-        send.close()
+        try:
+            async with receive:
+                yield receive
+        finally:
+            if send in self.watchers:
+                self.watchers.remove(send)  # One that has gone is told nothing.
+            send.close()
 
     def node(self) -> NodeReport:
         return self._node

@@ -54,6 +54,7 @@ class Store:
         self, name: str, value: str, *, rank: int, ranks: Collection[int], timeout: timedelta
     ) -> dict[int, str]:
         assert rank in ranks
+        assert isinstance(value, str)  # pyright: ignore[reportUnnecessaryIsInstance]  # or no frame takes it
         assert timeout > timedelta(0)
         return self.rendezvous.exchange(self.member, name, value, rank)
 

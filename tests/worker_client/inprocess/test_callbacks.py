@@ -145,12 +145,12 @@ def test_with_local_rank_the_devices_come_first_then_the_users_from_last_to_firs
     assert isinstance(check, Compose)
     assert check.instances[:3] == (first, second, third)
     devices = (ChainedGPUHealthCheck, ChainedNVLHealthCheck, ChainedNicHealthCheck)
-    assert tuple(map(type, check.instances[3:])) == devices
+    assert [isinstance(*each) for each in zip(check.instances[3:], devices, strict=True)] == [True] * 3
     state = _state()
     assert check(state) is state  # nothing of the kind is here
     alone = restart_health_check(None)
     assert isinstance(alone, Compose)
-    assert tuple(map(type, alone.instances)) == devices
+    assert [isinstance(*each) for each in zip(alone.instances, devices, strict=True)] == [True] * 3
 
 
 # --- ThreadedFinalize, CudaHealthCheck -----------------------------------------------------------------------------

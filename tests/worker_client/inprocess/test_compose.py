@@ -72,6 +72,25 @@ def test_nested_compositions(composed: object):
     assert isinstance(composed, Compose)
 
 
+class Mute(Step):
+    """Takes nothing."""
+
+    def __init__(self, result: object) -> None:
+        self.result = result
+
+    def __call__(self) -> object:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self.result
+
+
+def test_what_takes_nothing_may_return_something():
+    assert calls(Compose(Mute(3))) == 3
+    assert calls(Compose(Mute(None))) is None
+    assert calls(Compose(Named("a"), Mute(3))) == "a(3)"
+    assert calls(Compose(Named("a"), Mute(3)), "x") == "a(3)"
+    assert calls(Compose(Named("a"), Mute(None)), "x") == "a(x)"
+    assert calls(Compose(Mute(4), Mute(3))) == 4
+
+
 def test_instances_are_kept_as_listed():
     parts = (Named("a"), Named("b"))
     composed = cast("Compose", Compose(*parts))
@@ -151,7 +170,7 @@ def test_a_callable_without_parameters_is_run_for_its_effect():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert calls(Compose(Named("a"), Effect(), Named("b")), "x") == "a(b(x))"
-        assert calls(Compose(Effect())) == ()
+        assert calls(Compose(Effect())) is None
     assert ran == ["ran", "ran"]
 
 

@@ -210,8 +210,9 @@ def test_a_rank_that_dies_in_the_exchange_is_missed_by_nobody_else():
     world.check()
 
 
-def test_a_group_s_key_may_be_a_plain_text():
-    make: Make = lambda _: inprocess.Compose(ShiftRanks(), FilterCountGroupedByKey("all", lambda n: n > 2))  # noqa: E731
+@pytest.mark.parametrize("key", ["all", 7])
+def test_a_group_s_key_may_be_a_plain_text_or_number(key: str | int):
+    make: Make = lambda _: inprocess.Compose(ShiftRanks(), FilterCountGroupedByKey(key, lambda n: n > 2))  # noqa: E731
     assert after(4, {0}, make) == {1: 0, 2: 1, 3: 2}
     assert after(4, {0, 1}, make) == {}
 

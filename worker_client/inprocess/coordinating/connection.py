@@ -37,10 +37,9 @@ class Connection:
             folder = job_folder(environment)
             self._successor = PrivateSuccessor(folder, environment, self._needs_supervisor)
         self._monitoring = monitoring.acquire(
-            endpoint, rank=rank, local_rank=_local_rank(environment, rank), begin=False
-        )
-        if self._successor is not None:
-            self._monitoring.follow(self._successor.find)
+            endpoint, rank=rank, local_rank=_local_rank(environment, rank), begin=False,
+            find=self._successor.find if self._successor is not None else None,
+        )  # fmt: skip
 
     def attach(
         self, coordination: Coordination, watch: CallWatch, supervised_by: Callable[[int], None] = lambda pid: None

@@ -28,10 +28,14 @@ class Verdict(NamedTuple):
 
 
 class Device(NamedTuple):
-    """Which GPU: the one with NVML's `nvml_index`, or the one that CUDA shows to the rank with this `local_rank`."""
+    """Which GPU: the one with NVML's `nvml_index`, or the one that CUDA shows to the rank with this `local_rank`.
+
+    `is_each`: without an index, each one that CUDA shows to this process.
+    """
 
     nvml_index: int | None
     local_rank: int | None
+    is_each: bool = False
 
 
 class _SkippedError(Exception):
@@ -134,16 +138,27 @@ def _check_nvlinks(nvml: Any, handle: Any) -> Verdict:  # noqa: ANN401  # pynvml
 
 
 def _verdict(device: Device, check: Callable[[Any, Any], Verdict]) -> Verdict:
+    """The first clear no; what can't be told of one GPU says nothing about the others."""
     try:
         with _nvml() as nvml:
-            try:
-                return check(nvml, _handle(nvml, device))
-            except nvml.NVMLError as error:
-                if error.value == nvml.NVML_ERROR_GPU_IS_LOST:
-                    return Verdict(True, "the driver has lost its GPU; the node needs a reset or a reboot")
-                raise _SkippedError(f"NVML can't tell: {error}") from None
+            verdicts = [_verdict_on(nvml, name, check) for name in _names(nvml, device)]
     except _SkippedError as skipped:
         return Verdict(False, f"skipped: {skipped}")
+    reason = "; ".join(verdict.reason for verdict in verdicts)
+    return next((verdict for verdict in verdicts if verdict.is_unfit), Verdict(False, reason))
+
+
+def _verdict_on(nvml: Any, name: str, check: Callable[[Any, Any], Verdict]) -> Verdict:  # noqa: ANN401
+    by_index, by_uuid = nvml.nvmlDeviceGetHandleByIndex, nvml.nvmlDeviceGetHandleByUUID
+    try:
+        found = check(nvml, by_index(int(name)) if name.isdigit() else by_uuid(name))
+    except nvml.NVMLError as error:
+        if error.value != nvml.NVML_ERROR_GPU_IS_LOST:
+            return Verdict(False, f"skipped: NVML can't tell: {error}")
+        found = Verdict(True, "the driver has lost its GPU; the node needs a reset or a reboot")
+    except _SkippedError as skipped:
+        return Verdict(False, f"skipped: {skipped}")
+    return Verdict(True, f"{found.reason} (GPU {name})") if found.is_unfit else found
 
 
 @contextlib.contextmanager
@@ -166,22 +181,31 @@ def _nvml() -> Generator[Any, None, None]:
             nvml.nvmlShutdown()
 
 
-def _handle(nvml: Any, device: Device) -> Any:  # noqa: ANN401  # pynvml is optional and has no types
-    """NVML counts all GPUs of the node, CUDA those that it may show to this process, in the order that it was given."""
+def _names(nvml: Any, device: Device) -> list[str]:  # noqa: ANN401  # pynvml is optional and has no types
+    """Indices and UUIDs. NVML counts all GPUs of the node, CUDA those that it may show to this process, in the order
+    that it was given.
+    """
     if device.nvml_index is not None:
-        return nvml.nvmlDeviceGetHandleByIndex(device.nvml_index)
+        return [str(device.nvml_index)]
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if device.is_each and shown is None:
+        return [str(index) for index in range(nvml.nvmlDeviceGetCount())]
+    names = [name.strip() for name in (shown or "").split(",") if name.strip()]
+    if device.is_each:
+        return [name for name in names if _is_a_gpus(name)]
     if device.local_rank is None:
         raise _SkippedError("no LOCAL_RANK tells which GPU is this rank's")
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     if shown is None:
-        return nvml.nvmlDeviceGetHandleByIndex(device.local_rank)
-    names = [name.strip() for name in shown.split(",") if name.strip()]
+        return [str(device.local_rank)]
     # A launcher may show each rank its own GPU alone.
     name = names[device.local_rank] if device.local_rank < len(names) else names[0] if len(names) == 1 else ""
-    if name.isdigit():
-        return nvml.nvmlDeviceGetHandleByIndex(int(name))
-    if name.startswith("GPU-"):
-        return nvml.nvmlDeviceGetHandleByUUID(name)
+    if _is_a_gpus(name):
+        return [name]
     raise _SkippedError(
         f"CUDA_VISIBLE_DEVICES={shown!r} does not tell which GPU is that of local rank {device.local_rank}"
     )
+
+
+def _is_a_gpus(name: str) -> bool:
+    """Not a slice's, of which NVML knows no health."""
+    return name.isdigit() or name.startswith("GPU-")

@@ -7,24 +7,21 @@ ends with the last of them. If it dies before, private_successor.py starts anoth
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
 from worker_client.endpoint import Endpoint, from_environment
 from worker_client.inprocess.exception import InternalError
-from worker_client.inprocess.private_supervisor.job_folder import (
-    LOCK_FILE,
-    find,
-    job_folder,
-    lives,
-    locked,
-    noted_ranks,
-)
-from worker_client.inprocess.private_supervisor.starting import start
+from worker_client.inprocess.private_supervisor.job_folder import find, job_folder, lives, wait_for_its_end
+from worker_client.inprocess.private_supervisor.starters_turn import CancelledWaitError, starters_turn
+from worker_client.inprocess.private_supervisor.starting import NotServing, start
 
 START_TIMEOUT_S = 30.0
+TURN_MARGIN_S = 5.0  # A rank whose turn lasts longer than a start may take is stopped: it is passed over.
+LOOK_AGAIN_MIN_S = 0.25  # at one that lives and can't be found: it starts or ends, or is stopped
+LOOK_AGAIN_MAX_S = 8.0
 
 
 def find_or_start(environment: Mapping[str, str], *, start_timeout_s: float = START_TIMEOUT_S) -> Endpoint:
@@ -41,32 +38,58 @@ def find_or_start(environment: Mapping[str, str], *, start_timeout_s: float = ST
             "nodes, which is not supported yet; run all ranks on one node"
         )
     folder = job_folder(environment)
-    with locked(folder.with_name(LOCK_FILE)):
+    deadline_s = monotonic() + start_timeout_s
+    pause_s = LOOK_AGAIN_MIN_S
+    while True:
+        found = find(folder, environment) or _in_turn(folder, environment, start_timeout_s)
+        if isinstance(found, Endpoint):
+            return found
+        if monotonic() >= deadline_s:
+            raise InternalError(f"cannot start a private supervisor: {found.why}")
+        wait_for_its_end(folder, pause_s)
+        pause_s = min(2 * pause_s, LOOK_AGAIN_MAX_S)
+
+
+def _in_turn(folder: Path, environment: Mapping[str, str], start_timeout_s: float) -> Endpoint | NotServing:
+    """What another rank has started meanwhile, or this one now."""
+    with starters_turn(folder, wait_s=start_timeout_s + TURN_MARGIN_S) as turn:
         found = find(folder, environment)
         if found is not None:
             return found
-        deadline_s = monotonic() + start_timeout_s
-        return start(folder, environment, deadline_s, local_world_size=_local_world_size(environment))
-
-
-def start_another(folder: Path, environment: Mapping[str, str], *, cancel: int) -> Endpoint | None:
-    """Starts one in the place of a dead one. None where another rank is about to, or where the old one still lives.
-
-    `cancel` is a descriptor: once it is readable, whatever was started ends. Blocks for START_TIMEOUT_S at most. Raises
-    InternalError.
-    """
-    with contextlib.ExitStack() as held:
-        try:
-            held.enter_context(locked(folder.with_name(LOCK_FILE), waits=False))
-        except BlockingIOError:
-            return None
-        found = find(folder, environment)
-        if found is not None or lives(folder):
-            return found
+        if lives(folder):
+            return NotServing(f"the one of this job, which serves {folder}, does not answer; see whether it is stopped")
         return start(
-            folder, environment, monotonic() + START_TIMEOUT_S,
-            local_world_size=_local_world_size(environment), ranks=noted_ranks(folder), cancel=cancel,
+            folder, environment, monotonic() + start_timeout_s,
+            turn=turn, local_world_size=_local_world_size(environment),
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    endpoint: Endpoint
+    is_ours: bool  # started by this rank, just now
+
+
+def start_another(folder: Path, environment: Mapping[str, str], *, cancel: int) -> Successor | None:
+    """Starts one in the place of a dead one, or waits for another rank that does. None where the old one still lives.
+
+    `cancel` is a descriptor: once it is readable, what was started ends. Blocks for START_TIMEOUT_S at most, and as
+    long for another rank's start. Raises InternalError.
+    """
+    try:
+        with starters_turn(folder, wait_s=START_TIMEOUT_S + TURN_MARGIN_S, cancel=cancel) as turn:
+            found = find(folder, environment)
+            if found is not None:
+                return Successor(found, is_ours=False)
+            if lives(folder):
+                return None
+            started = start(
+                folder, environment, monotonic() + START_TIMEOUT_S,
+                turn=turn, local_world_size=_local_world_size(environment), is_successor=True, cancel=cancel,
+            )  # fmt: skip
+    except CancelledWaitError:
+        return None
+    return Successor(started, is_ours=True) if isinstance(started, Endpoint) else None
 
 
 def _local_world_size(environment: Mapping[str, str]) -> int:

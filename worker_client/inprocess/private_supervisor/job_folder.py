@@ -1,30 +1,28 @@
-"""Where are the files of this job's private supervisor, whose turn is it to touch them, and does it live and answer?
+"""Where are the files of this job's private supervisor, and does it live and answer?
 
-All ranks of a job on a node name the same directory, which belongs to this user and to nobody else.
+All ranks of a job on a node name the same directory, which belongs to this user and to nobody else. Ranks only read it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import json
 import os
 import socket
 import stat
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
-from holdfast_wire.private_folder import ADOPTED_PREFIX, ENDPOINT_FILE, LIFE_FILE, RANKS_FILE, STARTERS_LOCK
+from holdfast_wire.private_folder import ADOPTED_PREFIX, ENDPOINT_FILE, LIFE_FILE
 
 from worker_client.endpoint import NO_PAGE_VARIABLE, Endpoint, NoEndpoint, from_environment
 from worker_client.inprocess.exception import InternalError
+from worker_client.inprocess.private_supervisor.lock_wait import locked_within
 
 CONNECT_TIMEOUT_S = 1.0
-LOCK_FILE = STARTERS_LOCK  # one for all jobs of this user: a file of each job's own could never be removed safely
 ENDPOINT_BYTES_MAX = 16 * 1024
-RANKS_BYTES_MAX = 1024 * 1024
 # Not TMPDIR: a socket's path is short, and all ranks must name the same one. The first that is ours and takes files.
 BASES = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
 RUN_ID_VARIABLES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
@@ -70,20 +68,6 @@ def private_folder(path: Path) -> Path:
     return path
 
 
-@contextlib.contextmanager
-def locked(path: Path, *, waits: bool = True) -> Generator[None]:
-    """One rank at a time looks for the supervisor and starts it; the kernel lets a dead one's lock go.
-
-    flock() has no timeout, but the rank that holds it is bounded by its own. Raises BlockingIOError unless it `waits`.
-    """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def find(folder: Path, environment: Mapping[str, str]) -> Endpoint | None:
     """A supervisor that serves this job already: it lets us connect."""
     try:
@@ -115,6 +99,7 @@ def lives(folder: Path) -> bool:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # A process that was forked meanwhile must not keep it.
     except OSError:
         return True
     finally:
@@ -122,10 +107,14 @@ def lives(folder: Path) -> bool:
     return False
 
 
-def noted_ranks(folder: Path) -> bytes:
-    """What a supervisor that died has noted of its ranks: its successor misses those that have ended since."""
+def wait_for_its_end(folder: Path, wait_s: float) -> None:
+    """Blocks until the supervisor of this directory is no living process, at most `wait_s`."""
     try:
-        with (folder / RANKS_FILE).open("rb") as file:
-            return file.read(RANKS_BYTES_MAX)
+        descriptor = os.open(folder / LIFE_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
-        return b""
+        return
+    try:
+        if locked_within(descriptor, fcntl.LOCK_SH, wait_s=wait_s):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)

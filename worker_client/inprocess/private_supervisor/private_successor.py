@@ -70,10 +70,12 @@ class PrivateSuccessor:
             with self._lock:
                 descriptor, self._cancel = self._cancel, -1
             os.close(descriptor)
-        if found is not None:
+        if found is None:
+            return None
+        if found.is_ours:
             self._pause()
             log.warning("the private supervisor had died; another one serves this job now")
-        return found
+        return found.endpoint
 
     def _pause(self) -> None:
         """The more starts in a short time, the longer until the next."""

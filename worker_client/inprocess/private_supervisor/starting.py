@@ -8,27 +8,39 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from holdfast_wire.private_folder import JOB_ID_VARIABLE, RANKS_FILE, READY, TOKEN_VARIABLE
+from holdfast_wire.private_folder import JOB_ID_VARIABLE, READY, TAKEN, TOKEN_VARIABLE
 
 from worker_client.endpoint import SOCKET_VARIABLES, Endpoint
 from worker_client.inprocess.exception import InternalError
-from worker_client.inprocess.private_supervisor.job_folder import RUN_ID_VARIABLES, find, lives, private_folder
+from worker_client.inprocess.private_supervisor.job_folder import RUN_ID_VARIABLES, find
+from worker_client.inprocess.private_supervisor.lock_wait import is_readable
+from worker_client.inprocess.private_supervisor.starters_turn import CancelledWaitError
 
 # By its path: the current folder and PYTHONPATH may hold packages of our names.
 PROGRAM = Path(__file__).parents[3] / "holdfast_command.py"
 KILL_TIMEOUT_S = 1.0
-LOG_FILE = "supervisor.log"
+OUTPUT_BYTES_MAX = 64 * 1024
 WORD_BYTES_MAX = 4096
 # A rank's own: what runs for all ranks must not look like one of them.
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", *SOCKET_VARIABLES, JOB_ID_VARIABLE, TOKEN_VARIABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class NotServing:
+    """Nobody answers, though nothing is wrong: another supervisor has this job, or the new one was ended. Look again.
+
+    `why` is for people, who read it where that does not help.
+    """
+
+    why: str
 
 
 def start(
@@ -36,46 +48,56 @@ def start(
     environment: Mapping[str, str],
     deadline_s: float,
     *,
+    turn: int,
     local_world_size: int,
-    ranks: bytes = b"",
+    is_successor: bool = False,
     cancel: int = -1,
-) -> Endpoint:
-    """Starts a supervisor in `folder` and blocks until it answers, at most until the deadline. Raises InternalError.
+) -> Endpoint | NotServing:
+    """Starts a supervisor for `folder` and blocks until it answers, at most until the deadline.
 
-    `ranks` is what a dead predecessor has noted of its ranks. Once the descriptor `cancel` is readable, it is given up.
+    It gets a copy of the descriptor `turn`, and unlocks it once it answers. Once the descriptor `cancel` is readable,
+    it is given up: raises CancelledWaitError. Raises InternalError where it can't start.
     """
-    shutil.rmtree(folder, ignore_errors=True)  # Of a supervisor that is no more.
-    private_folder(folder)
-    (folder / RANKS_FILE).write_bytes(ranks)
     reader, writer = os.pipe()
+    output = os.memfd_create("holdfast-private-supervisor", os.MFD_CLOEXEC)
     command = [
         sys.executable, "-P", str(PROGRAM), "adopt", "--dir", str(folder), "--ready-fd", str(writer),
+        "--turn-fd", str(turn), *(["--successor"] if is_successor else []),
         "--local-world-size", str(local_world_size), "--job-id", _job_id(environment, folder),
         "--", *sys.argv,
     ]  # fmt: skip
     try:
-        # By a shell that ends at once: the supervisor is nobody's child, no wait() of the script ever meets it.
-        shell = subprocess.Popen(
-            ["/bin/sh", "-c", '"$@" >>"$0" 2>&1 & echo $!', str(folder / LOG_FILE), *command],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=(writer,),
-            start_new_session=True, cwd="/",
-            env={name: value for name, value in environment.items() if name not in RANK_VARIABLES},
-        )  # fmt: skip
-    finally:
-        os.close(writer)
-    try:
+        try:
+            # By a shell that ends at once: the supervisor is nobody's child, no wait() of the script ever meets it.
+            shell = subprocess.Popen(
+                ["/bin/sh", "-c", '"$@" >&2 & echo $!', "sh", *command],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=output, pass_fds=(writer, turn),
+                start_new_session=True, cwd="/",
+                env={name: value for name, value in environment.items() if name not in RANK_VARIABLES},
+            )  # fmt: skip
+        finally:
+            os.close(writer)
         with _Process(shell.communicate()[0]) as process:
             said = _word(reader, deadline_s, cancel)
-            found = find(folder, environment) if said == READY else None
-            if found is None:
-                why = _why(folder, said)
-                process.kill()
-                if not lives(folder):
-                    shutil.rmtree(folder, ignore_errors=True)
-                raise InternalError(f"cannot start a private supervisor: {why}")
+            found = find(folder, environment)
+            if found is not None:
+                return found
+            process.kill()
+        return _without_it(said, output, cancel)
     finally:
+        os.close(output)
         os.close(reader)
-    return found
+
+
+def _without_it(said: str, output: int, cancel: int) -> NotServing:
+    """It has said this, or "" if it said nothing in time, and does not serve."""
+    if said == READY:
+        return NotServing("it was ended as soon as it had started; see who ends processes of this user")
+    if said.startswith(TAKEN):
+        return NotServing(said.removeprefix(TAKEN))
+    if not said and is_readable(cancel):
+        raise CancelledWaitError
+    raise InternalError(f"cannot start a private supervisor: {said or _last_words(output)}")
 
 
 class _Process:
@@ -127,13 +149,10 @@ def _word(reader: int, deadline_s: float, cancel: int) -> str:
     return said.decode(errors="replace").strip()
 
 
-def _why(folder: Path, said: str) -> str:
-    if said and said != READY:
-        return said
-    try:
-        (last,) = (folder / LOG_FILE).read_text(errors="replace").strip().splitlines()[-1:] or ("",)
-    except OSError:
-        last = ""
+def _last_words(output: int) -> str:
+    """Why it did not answer, as far as what it printed tells."""
+    printed = os.pread(output, OUTPUT_BYTES_MAX, max(0, os.fstat(output).st_size - OUTPUT_BYTES_MAX))
+    (last,) = printed.decode(errors="replace").strip().splitlines()[-1:] or ("",)
     if "is not installed for" in last:
         return last.removeprefix("holdfast: cannot run: ")
     return f"it did not answer in time{': ' + last if last else ''}"

@@ -21,7 +21,7 @@ class FilterCountGroupedByKey(RankAssignment):
 
     def __init__(
         self,
-        key_or_fn: str | Callable[[State], object],
+        key_or_fn: str | int | Callable[[State], object],
         condition: Callable[[int], bool],
         timeout: timedelta = timedelta(seconds=60),
     ) -> None:
@@ -41,6 +41,6 @@ class FilterCountGroupedByKey(RankAssignment):
         return ctx
 
 
-def group_key(key_or_fn: str | Callable[[State], object], state: State) -> str:
-    """A key function may return anything that has a text, such as `state.rank // 8`."""
-    return str(key_or_fn(state)) if callable(key_or_fn) else key_or_fn
+def group_key(key_or_fn: str | int | Callable[[State], object], state: State) -> str:
+    """A key may be anything that has a text, as may what a key function returns, such as `state.rank // 8`."""
+    return str(key_or_fn(state)) if callable(key_or_fn) else str(key_or_fn)

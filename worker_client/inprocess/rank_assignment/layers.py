@@ -22,7 +22,7 @@ class Layer:
 
     min_ranks: int = 1  # a branch with fewer healthy ranks is given up
     max_ranks: int | None = None  # no more are activated in a branch at the start
-    key_or_fn: str | Callable[[State], object] = ""
+    key_or_fn: str | int | Callable[[State], object] = ""
     flag: LayerFlag | None = None
 
     def has(self, flag: LayerFlag) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
+from typing import cast
 
 FILE_MODE = 0o600
 LEVEL = logging.INFO  # of the file, whatever the script shows elsewhere
@@ -49,33 +50,38 @@ class MonitorFiles:
                 log.warning("cannot write monitor_process_pidfile: %s", error)
 
 
-class _LogFile(logging.Filter):
+class _Tapped(logging.Logger):
+    """Hands its records from LEVEL on to a file as well, whatever the script has configured or disabled.
+
+    `dictConfig()` and `fileConfig()` disable each logger that they do not name, which is ours as a rule.
+    """
+
+    tap: logging.Handler
+
+    def isEnabledFor(self, level: int) -> bool:  # logging's name
+        return level >= LEVEL or super().isEnabledFor(level)
+
+    def handle(self, record: logging.LogRecord) -> None:
+        if record.levelno >= LEVEL:
+            self.tap.handle(record)
+        if super().isEnabledFor(record.levelno):
+            super().handle(record)
+
+
+class _LogFile:
     """The logger's records from LEVEL on, without showing any of them elsewhere that would not be shown anyway."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__()
         path.touch(FILE_MODE)
         self._handler = logging.FileHandler(path)
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        self._level_before = log.level
-        self._is_lowered = log.getEffectiveLevel() > LEVEL
-        if self._is_lowered:
-            log.setLevel(LEVEL)
-        log.addFilter(self)
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Returns whether the record is shown elsewhere."""
-        if record.levelno >= LEVEL:
-            self._handler.handle(record)
-        if not self._is_lowered or log.level != LEVEL:
-            return True
-        shown_from = self._level_before or (log.parent.getEffectiveLevel() if log.parent else 0)
-        return record.levelno >= shown_from
+        self._kind_before = type(log)
+        # A logger is one for the whole process, and every module of ours holds it: it stays, and its class changes.
+        kind = cast("type[_Tapped]", type(_Tapped.__name__, (_Tapped, self._kind_before), {"tap": self._handler}))
+        log.__class__ = kind
 
     def close(self) -> None:
-        log.removeFilter(self)
-        if self._is_lowered and log.level == LEVEL:
-            log.setLevel(self._level_before)
+        log.__class__ = self._kind_before
         self._handler.close()
 
 

@@ -8,7 +8,8 @@ import fcntl
 import os
 import socket
 import stat
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -18,6 +19,7 @@ from supervisor.errors import ConfigurationError, InUseError
 
 LOCK_FILE = "supervisor.lock"
 BACKLOG = 1024
+ATTEMPTS_MAX = 20  # at a directory that its last holder removes while it is made or opened
 
 _IN_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
 # Something left, came, or was renamed in the directory, or the directory itself did.
@@ -36,17 +38,58 @@ class SocketDirClaim:
 
     def renew(self) -> None:
         """Takes the lock again if directory or lock file were deleted. Raises as the constructor does."""
-        socket_dir.make(self.path)
-        if self._lock >= 0 and _is_same_file(self._lock, self.path / LOCK_FILE):
-            return
-        fresh = _lock(self.path)
-        self.close()
-        self._lock = fresh
+        fresh = self._taken(ATTEMPTS_MAX)
+        if fresh != self._lock:
+            self.close()
+            self._lock = fresh
+
+    def _taken(self, attempts: int) -> int:
+        try:
+            socket_dir.make(self.path)
+            return self._lock if self.is_held else _lock(self.path)
+        except ConfigurationError:
+            if attempts == 1:
+                raise
+        return self._taken(attempts - 1)
+
+    @property
+    def is_held(self) -> bool:
+        """False where directory or lock file were deleted: then another supervisor may have made its own there."""
+        return self._lock >= 0 and _is_same_file(self._lock, self.path / LOCK_FILE)
 
     def close(self) -> None:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+@contextmanager
+def held_if_dead(path: Path) -> Generator[bool]:
+    """Whether this directory was served by a supervisor that is gone; nobody else can claim it within the block.
+
+    Makes nothing, and never raises on its own.
+    """
+    try:
+        descriptor = os.open(path / LOCK_FILE, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        yield False
+        return
+    try:
+        yield _is_left(descriptor, path / LOCK_FILE)
+    finally:
+        os.close(descriptor)
+
+
+def _is_left(descriptor: int, path: Path) -> bool:
+    """Whether nobody held the lock, which this descriptor then does."""
+    try:
+        # A supervisor writes its pid once it holds the lock: an empty file is one that is just about to.
+        if os.fstat(descriptor).st_size == 0:
+            return False
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return _is_same_file(descriptor, path)  # Else it was removed meanwhile, and what has its name now is another's.
 
 
 def holder_pid(path: Path) -> int | None:

@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 from holdfast_wire import spawner_link as link
 
 from supervisor.config.job_spec import JobSpec
-from supervisor.edges.workers.adopted.adopted_record import AdoptedRecord
+from supervisor.edges.workers.adopted.adopted_record import AdoptedRecord, Known
 from supervisor.edges.workers.channel.progress_page import now_ns
 from supervisor.ports import Clock, Spawner, nobody_asks
 
@@ -94,6 +94,7 @@ class _Ranks:
         self._owner = owner
         self._pidfds: dict[int, int] = {}  # by local rank; open as long as the process is watched
         self._left = anyio.Event()  # a rank has come or ended
+        self._came: set[int] = set()  # local ranks
         self._cycle = -1
         self.ended = anyio.Event()
 
@@ -107,9 +108,7 @@ class _Ranks:
                 self._tell(link.StoreReady(cycle, host, port))  # The script's own store is left alone.
             case link.Spawn(cycle):
                 self._cycle = cycle
-                for local_rank, pid in self._owner.record.ended().items():
-                    self._tell(link.Spawned(cycle, local_rank, pid, now_ns(self._owner.clock), "adopt"))
-                    self._tell_end(local_rank, pid)
+                self._miss_known()
                 self._owner.meet(self._job_id, cycle, self._met)
             case link.Signal():
                 self._signal(message)
@@ -134,6 +133,26 @@ class _Ranks:
                 self._owner.idle()
                 return
 
+    def _miss_known(self) -> None:
+        """Those that a dead predecessor had met, and that end before they come here."""
+        for known in self._owner.record.known():
+            if known.pidfd < 0:
+                self._tell_missed(known)
+            else:
+                self._tasks.start_soon(self._watch_known, known)
+
+    async def _watch_known(self, known: Known) -> None:
+        try:
+            await anyio.wait_readable(known.pidfd)
+        finally:
+            os.close(known.pidfd)
+        if known.local_rank not in self._came:
+            self._tell_missed(known)
+
+    def _tell_missed(self, known: Known) -> None:
+        self._tell_start(known.local_rank, known.pid)
+        self._tell_end(known.local_rank, known.pid)
+
     def _met(self, local_rank: int, pid: int) -> None:
         if local_rank in self._pidfds:
             return
@@ -141,9 +160,10 @@ class _Ranks:
             self._pidfds[local_rank] = os.pidfd_open(pid)
         except OSError:
             return  # It has ended already, and its connection with it.
+        self._came.add(local_rank)
         self._owner.record.note(local_rank, pid)
         self._changed()
-        self._tell(link.Spawned(self._cycle, local_rank, pid, now_ns(self._owner.clock), "adopt"))
+        self._tell_start(local_rank, pid)
         self._tasks.start_soon(self._watch, local_rank, pid)
 
     async def _watch(self, local_rank: int, pid: int) -> None:
@@ -155,6 +175,9 @@ class _Ranks:
             os.close(pidfd)
         self._changed()
         self._tell_end(local_rank, pid)
+
+    def _tell_start(self, local_rank: int, pid: int) -> None:
+        self._tell(link.Spawned(self._cycle, local_rank, pid, now_ns(self._owner.clock), "adopt"))
 
     def _tell_end(self, local_rank: int, pid: int) -> None:
         # Only its parent learns how it ended: whether that was a loss is known by what it was in the middle of.

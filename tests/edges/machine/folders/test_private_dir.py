@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from supervisor.edges.machine.folders import private_dir, user_dirs
+from supervisor.edges.machine.folders import private_dir, socket_claim, user_dirs
 from supervisor.edges.machine.folders.socket_claim import SocketDirClaim
-from supervisor.edges.machine.processes import process_table
 from supervisor.errors import ConfigurationError
 
 HOLDER = """
@@ -112,47 +111,6 @@ def test_a_folder_of_another_user_stays(temp: Path):
     assert theirs.exists()
 
 
-def adopted(temp: Path, ranks: str) -> Path:
-    own = temp / f"holdfast-{os.geteuid()}"
-    own.mkdir(mode=0o700, exist_ok=True)
-    path = own / "inprocess-key"
-    with served(path):
-        (path / "ranks").write_text(ranks)
-    return path
-
-
-def test_a_killed_supervisor_of_adopted_ranks_is_remembered_while_a_rank_lives(temp: Path):
-    me = process_table.look_up(os.getpid())
-    assert me is not None
-    path = adopted(temp, f"0 {2**22 - 5} 7\n1 {me.pid} {me.started_ticks}\n")
-    private_dir.sweep({})
-    assert path.exists()
-    (path / "ranks").write_text(f"1 {me.pid} {me.started_ticks - 1}\ngarbage\n2 x y\n")
-    lock = os.open(path.parent / "inprocess.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    private_dir.sweep({})
-    assert path.exists()  # somebody starts its successor
-    os.close(lock)
-    private_dir.sweep({})
-    assert not path.exists()
-
-
-def test_a_supervisor_that_ends_never_takes_the_folder_of_its_successor(temp: Path):
-    """It has released its lock; a rank that starts another under the same name is quicker."""
-    path = adopted(temp, "")
-    with served(path):
-        private_dir.remove_adopted(path, waits=True)
-        assert path.exists()
-    lock = os.open(path.parent / "inprocess.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    private_dir.remove_adopted(path, waits=False)
-    assert path.exists()
-    os.close(lock)
-    private_dir.remove_adopted(path, waits=True)
-    assert not path.exists()
-    private_dir.remove_adopted(path, waits=True)
-
-
 def test_a_sweep_beside_supervisors_that_start_and_end_harms_none(temp: Path):
     """Each folder is there for as long as its claim is held."""
     stop = temp / "stop"
@@ -178,3 +136,26 @@ def test_a_sweep_beside_supervisors_that_start_and_end_harms_none(temp: Path):
     assert sweeper.returncode == 0
     private_dir.sweep({})
     assert [each.name for each in temp.iterdir()] == ["stop"]
+
+
+def test_two_that_remove_the_same_folder_take_nothing_of_one_that_is_made_again(temp: Path):
+    """The second has opened the lock of the first one's supervisor, and locks it once a third one serves there."""
+    path = temp / "holdfast-r0123456789"
+    with served(path):
+        pass
+    opened = os.open
+    raced = False
+
+    def slow(name: Path, *arguments: int) -> int:
+        nonlocal raced
+        descriptor = opened(name, *arguments)
+        if not raced:
+            raced = True
+            assert private_dir.remove_if_dead(path)
+            stack.enter_context(served(path))
+        return descriptor
+
+    with ExitStack() as stack, mock.patch.object(socket_claim.os, "open", slow):
+        assert not private_dir.remove_if_dead(path)
+        assert raced
+        assert (path / "supervisor.lock").exists()

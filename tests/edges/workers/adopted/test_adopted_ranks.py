@@ -145,3 +145,42 @@ async def test_who_has_ended_while_nobody_watched_is_lost_to_the_successor(
             (link.Exited, 1, process.pid),
         ]
         world.send(link.End())
+
+
+async def test_one_that_ends_before_it_comes_to_the_successor_is_lost_too(
+    tmp_path: Path, process: subprocess.Popen[bytes]
+):
+    record = AdoptedRecord(tmp_path)
+    record.note(1, process.pid)
+    record.note(0, os.getpid())
+    async with anyio.create_task_group() as tasks:
+        world = World(tmp_path)
+        tasks.start_soon(world.keep)
+        await until(lambda: world.spawner is not None)
+        world.send(link.Spawn(0, ()))
+        assert world.of(link.Spawned) == []
+        process.kill()
+        process.wait(10)
+        await until(lambda: len(world.of(link.Exited)) == 1)
+        told = [each for each in world.told if isinstance(each, link.Spawned | link.Exited)]
+        assert [(type(each), each.local_rank, each.pid) for each in told] == [
+            (link.Spawned, 1, process.pid),
+            (link.Exited, 1, process.pid),
+        ]
+        world.send(link.End())
+
+
+async def test_one_that_has_come_ends_once(tmp_path: Path, process: subprocess.Popen[bytes]):
+    AdoptedRecord(tmp_path).note(1, process.pid)
+    async with anyio.create_task_group() as tasks:
+        world = World(tmp_path)
+        tasks.start_soon(world.keep)
+        await until(lambda: world.spawner is not None)
+        world.send(link.Spawn(0, ()))
+        world.meeting.met(1, process.pid)
+        process.kill()
+        process.wait(10)
+        await until(lambda: len(world.of(link.Exited)) == 1)
+        await anyio.lowlevel.checkpoint()
+        assert len(world.of(link.Spawned)) == len(world.of(link.Exited)) == 1
+        world.send(link.End())

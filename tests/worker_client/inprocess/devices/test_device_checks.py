@@ -79,8 +79,36 @@ def test_a_lost_gpu_is_unfit(run: Run):
     ],
 )
 def test_the_ranks_gpu_is_the_one_that_cuda_shows(run: Run, local_rank: str, shown: str | None, said: str):
+    """To the check that every restart makes."""
     environment = {"LOCAL_RANK": local_rank} | ({} if shown is None else {"CUDA_VISIBLE_DEVICES": shown})
+    assert said in run("_OwnGPUHealthCheck", FAKE_NVML_ACTION_1="1", **environment)
+
+
+@pytest.mark.parametrize(
+    ("shown", "said"),
+    [
+        (None, "gpu reset (GPU 1)"),
+        ("0", "fit"),
+        ("1", "gpu reset (GPU 1)"),
+        ("0,GPU-one", "gpu reset (GPU GPU-one)"),
+        ("7,MIG-1234,1", "gpu reset (GPU 1)"),
+        ("", "fit"),
+    ],
+)
+def test_a_check_without_an_index_asks_about_each_gpu_that_cuda_shows(run: Run, shown: str | None, said: str):
+    """Whichever is the rank's."""
+    environment = {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}
+    for local_rank in ("0", "1"):
+        told = run("ChainedGPUHealthCheck", LOCAL_RANK=local_rank, FAKE_NVML_ACTION_1="1", **environment)
+        assert said in told
     assert said in run("ChainedGPUHealthCheck", FAKE_NVML_ACTION_1="1", **environment)
+
+
+def test_of_several_gpus_the_one_that_is_lost_is_named(run: Run):
+    assert "lost its GPU; the node needs a reset or a reboot (GPU 0)" in run(
+        "ChainedGPUHealthCheck", FAKE_NVML_LOST="0"
+    )
+    assert run("ChainedNVLHealthCheck", FAKE_NVML_LINK_DOWN="2") == "fit"
 
 
 def test_an_index_is_nvmls(run: Run):

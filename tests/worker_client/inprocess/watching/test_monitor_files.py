@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import logging.config
 import os
 import re
 import subprocess
@@ -88,9 +89,9 @@ def test_under_a_private_supervisor_with_one_file_for_all_ranks(tmp_path: Path, 
 
 @pytest.fixture
 def logger() -> Iterator[logging.Logger]:
-    before = log.level, log.filters[:], log.handlers[:]
+    before = log.level, log.filters[:], log.handlers[:], type(log)
     yield log
-    assert (log.level, log.filters, log.handlers) == before
+    assert (log.level, log.filters, log.handlers, type(log)) == before
 
 
 def test_files_that_cannot_be_written_are_warnings(
@@ -153,3 +154,38 @@ def test_the_file_changes_nothing_of_what_is_shown_elsewhere(tmp_path: Path, log
     finally:
         logger.setLevel(before)
         parent.removeHandler(kept)
+
+
+@pytest.mark.parametrize("moment", ["before", "within"])
+def test_a_script_that_configures_logging_does_not_silence_the_file(
+    tmp_path: Path, logger: logging.Logger, moment: str
+):
+    """dictConfig() disables all loggers that it does not name."""
+    path = tmp_path / "log"
+    handler = {"class": "logging.FileHandler", "filename": str(tmp_path / "script")}
+    configuration = {"version": 1, "handlers": {"all": handler}, "root": {"handlers": ["all"], "level": "DEBUG"}}
+    root = logging.getLogger()
+    kept = root.handlers[:], root.level, [(each, each.disabled) for each in _loggers()]
+    try:
+        with contextlib.closing(MonitorFiles(str(path), None, initial_rank=0)) as files:
+            if moment == "before":
+                logging.config.dictConfig(configuration)
+            files.open()
+            logger.info("told first")
+            if moment == "within":
+                logging.config.dictConfig(configuration)
+            logger.info("told then")
+            logger.debug("not told")
+        logger.info("told too late")
+    finally:
+        for each in set(root.handlers) - set(kept[0]):
+            each.close()
+        root.handlers, root.level = kept[0], kept[1]
+        for each, disabled in kept[2]:
+            each.disabled = disabled
+    assert [line.split(" ", 3)[3] for line in path.read_text().splitlines()] == ["told first", "told then"]
+    assert (tmp_path / "script").read_text() == ""  # The script has disabled it, and that holds.
+
+
+def _loggers() -> list[logging.Logger]:
+    return [each for each in logging.Logger.manager.loggerDict.values() if isinstance(each, logging.Logger)]
