@@ -110,6 +110,7 @@ class Ready(NamedTuple):
     cgroup: str  # the cgroup v2 folder under which a cycle's cgroup is made; "" if there is none
     refusal: str = ""
     refusal_code: int = 1
+    lost: str = ""  # for people: what is slower than it could be, why, and what they can do
 
 
 class StoreReady(NamedTuple):
@@ -181,14 +182,15 @@ class OutputDropped(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """The workers imported `modules` by themselves: a spawner with those loaded would start the next cycle sooner.
+    """The workers imported modules by themselves: a spawner with those loaded would start the next cycle sooner.
 
-    Said once at most. Without modules, `reason` says what forbids it.
+    Said twice at most: of torch at once, of all else later. Without steps, `reason` says what forbids it.
     """
 
-    modules: tuple[str, ...]
+    steps: tuple[str, ...]  # modules to import, and between them variables to set for that (NAME=value; -NAME= removes)
     folders: tuple[str, ...]  # on the workers' module path before the installed modules
     reason: str
+    lost: str = ""  # for people: what stays slow, why, and what they can do
 
 
 class Ended(NamedTuple):

@@ -34,13 +34,14 @@ class SpawnerSettings(NamedTuple):
     # The soft limit of open files that workers must find, and the one to which the supervisor raised it; (): as it is.
     open_files: tuple[int, ...] = ()
     may_restart: bool = True  # False: there will be no further cycle for which something could be loaded ahead
-    learned: tuple[str, ...] = ()  # what earlier workers of this job imported: load that in the background (Learned)
+    learned: tuple[str, ...] = ()  # what earlier workers of this job imported: carry out these steps in the background
     learned_folders: tuple[str, ...] = ()
-    learn_after_s: float = 5.0  # after the last worker began to import torch
+    learn_after_s: float = 5.0  # after the last import of a worker, all that they imported is learned
     # Filled in by spawner_command and by the spawner itself:
     import_folders: tuple[str, ...] = ()  # the folders that hold worker_client/ and holdfast_wire/
     python_path: str | None = None  # PYTHONPATH as the user has it; None: not set
     decided: str = ""  # why an earlier start of this spawner was given up for this one
+    lost: str = ""  # and that as Ready.lost
 
     def to_json(self) -> str:
         return json.dumps(self._asdict(), separators=(",", ":"))

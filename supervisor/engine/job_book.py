@@ -49,6 +49,7 @@ class JobRecord(msgspec.Struct):
     spawner_number: int = 0  # of the newest spawner, which may still be on its way
     spawner_doom: str = ""  # why the newest spawner is killed, if it was not there yet when that was decided
     spawner_reason: str = ""  # how workers are started and why
+    slower_told: bool = False  # whether people were told already that something is slower than it could be
     running: CycleRecord | None = None  # the newest cycle of which workers were ordered here
     pids: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # local rank -> pid, of that cycle
     shown: Shown = Shown()

@@ -33,6 +33,7 @@ class SpawnerReports:
                 job.spawner_reason = message.method_reason
                 if not message.refusal:
                     self._chronicle.publish(job, JobEvent("spawner_ready", message.method_reason, cycle=job.cycle))
+                self._tell_slower(message.lost)
                 yield node_messages.SpawnerReady(
                     job_id,
                     self._number,
@@ -67,8 +68,15 @@ class SpawnerReports:
                 self._chronicle.publish(job, JobEvent("output_dropped", reason, cycle=job.cycle))
             case link.Learned():
                 self._chronicle.publish(job, JobEvent("preload_learned", message.reason, cycle=job.cycle))
+                self._tell_slower(message.lost)
             case link.Ended():
                 return
+
+    def _tell_slower(self, sentence: str) -> None:
+        """One line a job: what is loaded in each worker again although it need not be, and the remedy."""
+        if sentence and not self._job.slower_told:
+            self._job.slower_told = True
+            self._chronicle.publish(self._job, JobEvent("preload_lost", sentence, cycle=self._job.cycle))
 
     def _exit(self, message: link.Exited) -> WorkerExit:
         job = self._job

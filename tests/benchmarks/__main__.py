@@ -26,6 +26,7 @@ from tests.benchmarks import (
     speed_assignment,
     speed_detection,
     speed_inprocess,
+    speed_late_torch,
     speed_restart,
     subjects,
     useful_time,
@@ -41,6 +42,8 @@ ROOT = Path(__file__).parent.parent.parent
 MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "restart": speed_restart.measure_restart,
     "restart-torch": speed_restart.measure_restart_torch,
+    "package": speed_late_torch.measure_package,
+    "lazy": speed_late_torch.measure_lazy,
     "stubborn": speed_restart.measure_stubborn,
     "exit": speed_detection.measure_exit,
     "hang": speed_detection.measure_hang,

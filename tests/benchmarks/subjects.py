@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
+import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-JOB_ID = "bench"  # by which our own events are asked for afterwards
+JOB_ID = f"bench-{os.getpid()}"  # by which our own events are asked for afterwards; another bench may run beside this
 WORKLOADS = Path(__file__).parent / "workloads"
 
 

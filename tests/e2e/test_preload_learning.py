@@ -35,7 +35,8 @@ def main():
         sys.exit(3)
     dist.destroy_process_group()
 
-main()
+if sys.argv:
+    main()
 """
 
 

@@ -88,3 +88,12 @@ def test_what_is_only_for_people_moves_no_machine(tmp_path: Path) -> None:
     assert desk.read(link.Ended()) == []
     assert desk.journal.kinds() == ["output_dropped", "preload_learned"]
     assert "4096 bytes of output of local rank 1" in desk.journal.events[0].reason
+
+
+def test_what_is_slower_than_it_could_be_is_told_once_a_job() -> None:
+    desk = Desk()
+    lost = "each worker loads torch itself: it is a test; do something"
+    desk.read(link.Learned((), (), "nothing is loaded ahead", lost))
+    desk.read(link.Ready(77, 1, "3.11", "fork", "it is a test", (), "", lost=lost))
+    assert desk.journal.kinds() == ["preload_learned", "preload_lost", "spawner_ready"]
+    assert desk.journal.events[1].reason == lost

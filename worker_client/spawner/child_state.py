@@ -27,9 +27,10 @@ class Inherited(NamedTuple):
     signal_mask: frozenset[int]
     handlers: Mapping[int, Any]
     modules: frozenset[str]
+    sets_threads: bool = True  # False: the script does, and pools were made as it says
 
 
-def remember(title: identity.Title, own_fds: frozenset[int]) -> Inherited:
+def remember(title: identity.Title, own_fds: frozenset[int], *, sets_threads: bool = True) -> Inherited:
     """The state of this process now, before the spawner changes it. `own_fds` are the spawner's already."""
     return Inherited(
         pid=os.getpid(),
@@ -38,6 +39,7 @@ def remember(title: identity.Title, own_fds: frozenset[int]) -> Inherited:
         signal_mask=frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         handlers={number: signal.getsignal(number) for number in _CHANGED},
         modules=frozenset(sys.modules),
+        sets_threads=sets_threads,
     )
 
 
@@ -104,7 +106,8 @@ def take_rank(inherited: Inherited, streams: Mapping[int, int], env: Mapping[str
     os.environ.update(env)
     for number in streams:
         _rebuild_stream(number)
-    _set_thread_counts(threads_before)
+    if inherited.sets_threads:
+        _set_thread_counts(threads_before)
     restore_signal_mask(inherited)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import importlib.machinery
 import os
 import resource
@@ -14,23 +13,23 @@ from typing import NoReturn
 from holdfast_wire import spawner_settings
 from holdfast_wire.spawner_settings import SpawnerSettings
 
-from . import child_state, fitness, identity, preload, runnable
+from . import child_state, fitness, identity, loading, preload, runnable
 from .background import Background
 from .children import BecomeWorkerError
 from .learning import Learning
 from .loop import Spawner
 from .method import Method
 
+_DROPPED_MAX = 8  # modules that are left out one by one, each with a new load; then all others are
 _OWN = "worker_client."  # a package that is here before anything is loaded ahead: this module is in it
 
 
 def run_as_script(hook_folder: str) -> None:
     """Be the spawner inside the interpreter that would run the script. Returns in each forked worker only."""
     settings, link_fd = _take_settings(hook_folder)
+    environment = dict(os.environ)
     choice = preload.choose(settings)
     _refuse_what_cannot_run(settings, link_fd, choice)
-    if choice.method == "exec" and settings.method != "fork":
-        _start_plain(settings, link_fd, choice.reason)
     title = identity.Title()
     before = set(sys.modules)
     background = None
@@ -43,23 +42,22 @@ def run_as_script(hook_folder: str) -> None:
     if background is not None:
         background.end()
         identity.outlive_link(link_fd)
-    if failure:
-        _start_bare(settings, link_fd, hook_folder, failure)
+    if failure is not None:
+        _start_over(_without(settings, failure), link_fd, hook_folder, environment)
     new_modules = set(sys.modules) - before
-    checked = {name for name in new_modules if not name.startswith(_OWN) and not choice.as_script}
-    objection = fitness.objection(checked, preload.script_folder(settings), choice.folders)
-    if objection and settings.method != "fork":
-        _start_plain(settings, link_fd, f"workers are executed: {objection}")
     if new_modules:
         gc.freeze()
     if not choice.as_script:
         gc.enable()
     # Each worker looks for it in every folder of sys.path: what those hold is read once, here.
     importlib.machinery.PathFinder.find_spec("sitecustomize")
-    inherited = child_state.remember(title, frozenset({link_fd}))
+    sets_threads = "OMP_NUM_THREADS" not in choice.variables
+    inherited = child_state.remember(title, frozenset({link_fd}), sets_threads=sets_threads)
     loaded = tuple(name for name in choice.modules if name in sys.modules)
-    learning = Learning(choice.learns if settings.may_restart else ())
-    spawner = Spawner(settings, Method("fork", choice.reason, loaded), inherited, link_fd, learning)
+    may_learn = settings.may_restart and settings.preload == "auto"
+    learning = Learning(choice.steps, choice.learns, wanted=may_learn)
+    method = Method("fork", choice.reason, loaded, lost=settings.lost)
+    spawner = Spawner(settings, method, inherited, link_fd, learning)
     try:
         spawner.run()
     except BecomeWorkerError:
@@ -71,12 +69,12 @@ def run_plain() -> NoReturn:
     settings, link_fd = _take_settings("")
     _refuse_what_cannot_run(settings, link_fd, None)
     inherited = child_state.remember(identity.Title(), frozenset({link_fd}))
-    reason = settings.decided or (
+    reason = (
         "workers are executed: the command is not a Python script"
         if settings.entry == "command"
         else "workers are executed: spawn method exec was asked for"
     )
-    Spawner(settings, Method("exec", reason, ()), inherited, link_fd, Learning(())).run()
+    Spawner(settings, Method("exec", reason, ()), inherited, link_fd, Learning(wanted=False)).run()
 
 
 def _refuse_what_cannot_run(settings: SpawnerSettings, link_fd: int, choice: preload.Choice | None) -> None:
@@ -95,7 +93,7 @@ def _refuse_what_cannot_run(settings: SpawnerSettings, link_fd: int, choice: pre
     if refusal is None:
         return
     inherited = child_state.remember(identity.Title(), frozenset({link_fd}))
-    Spawner(settings, Method("exec", refusal.reason, (), refusal), inherited, link_fd, Learning(())).run()
+    Spawner(settings, Method("exec", refusal.reason, (), refusal), inherited, link_fd, Learning(wanted=False)).run()
 
 
 def _take_settings(hook_folder: str) -> tuple[SpawnerSettings, int]:
@@ -120,55 +118,60 @@ def _restore_open_files(before: int, raised: int) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
 
 
-def _load(choice: preload.Choice, settings: SpawnerSettings) -> str:
-    """Import the chosen modules; the reason where one can't be imported."""
+def _load(choice: preload.Choice, settings: SpawnerSettings) -> loading.Failure | None:
+    """Carry out what was chosen, and look whether this process may still be forked."""
     folder = preload.script_folder(settings)
+
+    def objection(new_modules: set[str]) -> str:
+        theirs = {name for name in new_modules if not name.startswith(_OWN) and not choice.as_script}
+        return fitness.objection(theirs, folder, choice.folders)
+
+    before = set(sys.modules)
     if choice.as_script and folder:
         sys.path.insert(0, folder)
-    name = ""
     try:
-        for name in choice.modules:
-            environment = dict(os.environ)
-            importlib.import_module(name)
-            if name == preload.DYNAMO:
-                _restore_environment(environment)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - what a module raises at import is the script's to meet
-        return f"{name} could not be loaded ahead: {type(error).__name__}: {error}"
+        failure = loading.load(choice.steps, objection if settings.learned else None)
     finally:
         if choice.as_script and folder:
             sys.path.remove(folder)
-    return ""
+    if failure is not None or settings.method == "fork":
+        return failure
+    why = objection(set(sys.modules) - before)
+    return loading.Failure("", why) if why else None
 
 
-def _restore_environment(before: dict[str, str]) -> None:
-    """What a module set that the script does not import itself at its top, it would not see there yet."""
-    for name in set(os.environ) - set(before):
-        del os.environ[name]
-    for name, value in before.items():
-        if os.environ.get(name) != value:
-            os.environ[name] = value
+def _without(settings: SpawnerSettings, failure: loading.Failure) -> SpawnerSettings:
+    """How to start over, so that nothing lingers of what was loaded: without that module, else without any."""
+    sentence = f"{failure.step} {failure.why}".strip()
+    kept = tuple(step for step in settings.learned if step != failure.step)
+    if settings.lost.count("; ") >= _DROPPED_MAX:
+        kept = tuple(step for step in kept if "=" in step or preload.is_of_torch(step))
+    if failure.step and not preload.is_of_torch(failure.step) and any("=" not in step for step in kept):
+        lost = (
+            f"{settings.lost}; {sentence}" if settings.lost else f"the workers load again what they import: {sentence}"
+        )
+        return settings._replace(learned=kept, lost=lost)
+    decided = f"workers are forked from a bare interpreter: {sentence}"
+    lost = f"each worker loads its modules itself: {sentence}; {_remedy(settings, failure)}"
+    return settings._replace(preload="none", decided=decided, learned=(), lost=lost)
 
 
-def _start_plain(settings: SpawnerSettings, link_fd: int, reason: str) -> NoReturn:
-    """Start over as the plain spawner, so that nothing that was loaded lingers."""
-    whole = settings._replace(decided=reason)
-    _replace(spawner_settings.plain_argv(whole), whole, link_fd, os.environ.get("PYTHONPATH"))
+def _remedy(settings: SpawnerSettings, failure: loading.Failure) -> str:
+    if settings.preload != "auto":
+        return "leave it out of --preload, or correct it"
+    if "would be hidden" in failure.why:
+        return "rename that file, or accept it with --preload none"
+    return "accept it with --preload none"
 
 
-def _start_bare(settings: SpawnerSettings, link_fd: int, hook_folder: str, reason: str) -> NoReturn:
-    """Start over without a preload: half a module must not linger."""
-    decided = f"workers are forked from a bare interpreter: {reason}"
-    whole = settings._replace(preload="none", decided=decided, learned=())
-    path = settings.python_path
-    hooked = f"{hook_folder}{os.pathsep}{path}" if path else hook_folder
-    _replace(spawner_settings.worker_argv(whole), whole, link_fd, hooked)
-
-
-def _replace(argv: tuple[str, ...], settings: SpawnerSettings, link_fd: int, python_path: str | None) -> NoReturn:
+def _start_over(settings: SpawnerSettings, link_fd: int, hook_folder: str, environment: dict[str, str]) -> NoReturn:
+    """As the same process, with the environment of its first start."""
     os.set_inheritable(link_fd, True)
-    env = dict(os.environ)
-    if python_path is not None:
-        env["PYTHONPATH"] = python_path
-    env[spawner_settings.FD_VARIABLE] = str(link_fd)
-    env[spawner_settings.SETTINGS_VARIABLE] = settings.to_json()
+    path = settings.python_path
+    env = environment | {
+        "PYTHONPATH": f"{hook_folder}{os.pathsep}{path}" if path else hook_folder,
+        spawner_settings.FD_VARIABLE: str(link_fd),
+        spawner_settings.SETTINGS_VARIABLE: settings.to_json(),
+    }
+    argv = spawner_settings.worker_argv(settings)
     os.execvpe(argv[0], list(argv), env)

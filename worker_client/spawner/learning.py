@@ -1,52 +1,41 @@
-"""What do the workers of a bare interpreter import by themselves, so that the next ones may find it loaded?
+"""What do the workers import by themselves, so that the next ones may find it loaded? The spawner's side of learning.
 
-Each of them has a watch on the finder of the folder in which torch is installed. It sees the import of torch, and
-whether anything that a load reads was changed before it, and is gone then. It writes into a page that is shared with
-the spawner, so that no descriptor of the worker is taken, and wakes the spawner by the signal that it waits for anyway.
-An audit hook would see the same, but stays for ever and costs a microsecond for each audited operation.
+Two lessons at most. The first one comes as soon as every worker of a cycle has begun to import torch: a successor that
+loads it can be started beside them. The second one comes when they have imported nothing more for some seconds: it has
+all installed modules that every worker has imported before its process group, if these took their time.
 """
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
-import signal
-import sys
-from collections.abc import Collection
-from contextlib import suppress
-from importlib.machinery import FileFinder, ModuleSpec
-from types import ModuleType
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from . import identity, preload
+from holdfast_wire.spawner_link import Learned
+
+from . import observing, preload
+from .events import Events
+from .late_changes import is_read_at_load
+from .loading import assignment
+from .observing import Import, Notes, Slot
 
 RANKS_MAX = 256  # local ranks above are not watched, and then nothing is learned
-SLOT_BYTES = 4096
-_IMPORTS_TORCH, _OBJECTS = 1, 2
-_SUFFIXES = ("/__init__.py", ".py")
-
-
-class Lesson(NamedTuple):
-    """`modules` to load ahead, provided that `folders` (put before the installed modules) hide none of what they load.
-
-    Without modules, `reason` says what forbids it.
-    """
-
-    modules: tuple[str, ...]
-    folders: tuple[str, ...]
-    reason: str
+WORTH_NS = 150_000_000  # what is loaded in less is not worth an interpreter that has it ready
+_NAMED_MAX = 6
 
 
 class Learning:
-    """The spawner's side; `observe` is the worker's. It ends with the first lesson."""
+    """What the workers of one spawner have taught so far."""
 
-    def __init__(self, modules: tuple[str, ...]) -> None:
-        """`modules`: what to load ahead once every worker was seen to import torch; none: there is nothing to learn."""
-        self._modules = modules
-        self._page = mmap.mmap(-1, RANKS_MAX * SLOT_BYTES) if modules else None
+    def __init__(self, loaded: tuple[str, ...] = (), first: tuple[str, ...] = (), *, wanted: bool = True) -> None:
+        """`loaded`: the steps carried out already; `first`: the modules of the first lesson, if one is due."""
+        self._loaded = loaded
+        self._first = first
+        self._page = mmap.mmap(-1, RANKS_MAX * observing.SLOT_BYTES) if wanted else None
         self._cycle = -1
-        self._ranks: set[int] = set()
+        self._slots: dict[int, Slot] = {}
+        self._seen: dict[int, Notes] = {}
 
     def begin(self, cycle: int, local_ranks: Collection[int]) -> None:
         """These workers are about to be started."""
@@ -54,129 +43,137 @@ class Learning:
             return
         if cycle != self._cycle:
             self._cycle = cycle
-            self._ranks.clear()
-        self._ranks.update(local_ranks)
-        if max(self._ranks, default=0) >= RANKS_MAX:
-            self._page = None
+            self._slots, self._seen = {}, {}
+        if max(local_ranks, default=0) >= RANKS_MAX:
+            self._end()
             return
         for local_rank in local_ranks:
-            self._page[local_rank * SLOT_BYTES] = 0
-
-    def lesson(self) -> Lesson | None:
-        """What the workers taught, once all of a cycle did or one of them forbids it; None before and after that."""
-        page = self._page
-        if page is None or not self._ranks:
-            return None
-        flags = {local_rank: page[local_rank * SLOT_BYTES] for local_rank in self._ranks}
-        for local_rank, flag in sorted(flags.items()):
-            if flag & _OBJECTS:
-                self._page = None
-                change = "".join(_read(page, local_rank))
-                return Lesson((), (), f"nothing is loaded ahead: local rank {local_rank} {change}")
-        if not all(flag & _IMPORTS_TORCH for flag in flags.values()):
-            return None
-        self._page = None
-        folders = tuple(dict.fromkeys(folder for local_rank in sorted(flags) for folder in _read(page, local_rank)))
-        return Lesson(self._modules, folders, "every worker imports torch by itself, so the next cycle finds it loaded")
+            slot = self._slots[local_rank] = Slot(self._page, local_rank)
+            slot.clear()
 
     def observe(self, local_rank: int) -> None:
-        """In a worker that was just forked: watch for its import of torch, where that is installed."""
+        """In a worker that was just forked."""
+        if self._page is not None:
+            observing.observe(Slot(self._page, local_rank))
+
+    def look(self, events: Events, rest_after_s: float, tell: Callable[[Learned], None]) -> None:
+        """A worker may have noted something: tell the first lesson now, the other one once nothing more comes."""
+        if not self.has_news():
+            return
+        if (lesson := self.first()) is not None:
+            tell(lesson)
+
+        def tell_rest() -> None:
+            if (lesson := self.rest()) is not None:
+                tell(lesson)
+
+        events.set_timer("learned", rest_after_s, tell_rest)
+
+    def has_news(self) -> bool:
+        """Whether a worker has noted something since this was asked last."""
         if self._page is None:
-            return
-        folder = next((entry for entry in sys.path if _has_torch(entry)), None)
-        finder = _finder_of(folder) if folder is not None else None
-        if finder is not None:
-            finder.find_spec = _Observer(self._page, local_rank, finder).find_spec
+            return False
+        before, self._seen = self._seen, {rank: slot.read() for rank, slot in self._slots.items()}
+        return any(notes.imports or notes.objection for notes in self._seen.values()) and self._seen != before
+
+    def first(self) -> Learned | None:
+        """Of torch, once all workers have begun to import it; once."""
+        if self._page is None or not self._first or not self._seen:
+            return None
+        for rank, notes in sorted(self._seen.items()):
+            if notes.objection:
+                return self._refuse(f"local rank {rank} {notes.objection}")
+        common = common_imports(self._seen)
+        at_torch = next((at for at, each in enumerate(common) if _is_torch(_name(each))), None)
+        if at_torch is None:
+            return None
+        plan = plan_load([each for each in common[: at_torch + 1] if preload.is_of_torch(_name(each))])
+        if plan.lost:
+            return self._refuse(plan.lost)
+        self._loaded = (*plan.steps, *(module for module in self._first if module not in plan.steps))
+        self._first = ()
+        reason = "every worker imports torch by itself, so the next cycle finds it loaded"
+        return Learned(self._loaded, plan.folders, reason)
+
+    def rest(self) -> Learned | None:
+        """Of everything, once the workers have come to rest; once."""
+        if self._page is None or self._first or not self._seen:
+            return None
+        common = common_imports(self._seen)
+        self._end()
+        new = [each for each in common if _name(each) not in self._loaded]
+        if min(sum(each[rank].took_ns for each in new) for rank in self._seen) < WORTH_NS:
+            return None
+        plan = plan_load(common)
+        more = list(dict.fromkeys(_name(each).partition(".")[0] for each in new if _name(each) in plan.steps))
+        lost = f"each worker loads its modules itself: {plan.lost}" if plan.lost else ""
+        if not more:
+            return Learned((), (), f"no more is loaded ahead: {plan.lost}", lost)
+        # What this spawner had loaded was not seen to be imported.
+        before = tuple(step for step in self._loaded if step not in plan.steps)
+        steps = (*plan.steps, *before) if any(map(_is_torch, plan.steps)) else (*before, *plan.steps)
+        named = ", ".join(more[:_NAMED_MAX]) + (f" and {len(more) - _NAMED_MAX} more" if len(more) > _NAMED_MAX else "")
+        return Learned(steps, plan.folders, f"every worker imports {named}, so the next cycle finds it loaded", lost)
+
+    def _refuse(self, why: str) -> Learned:
+        self._end()
+        lost = f"each worker loads torch itself: {why}; set it before the job is started, or import torch first"
+        return Learned((), (), f"nothing is loaded ahead: {why}", lost)
+
+    def _end(self) -> None:
+        for slot in self._slots.values():
+            slot.close()
+        self._page = None
 
 
-class _Observer:
-    """What one worker did before it imported torch."""
+class Plan(NamedTuple):
+    """Steps for a load, and what they need; `lost` is why there are not more."""
 
-    def __init__(self, page: mmap.mmap, local_rank: int, finder: FileFinder) -> None:
-        self._page = page
-        self._local_rank = local_rank
-        self._finder = finder
-        self._pid = os.getpid()
-        self._spawner = os.getppid()
-        self._path = tuple(sys.path)
-        self._cpus = os.sched_getaffinity(0)
-        self._variables = identity.variables()
-
-    def find_spec(self, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
-        """In the place of the finder's own method, until torch is imported."""
-        if fullname == "torch" and _is_import():
-            del self._finder.find_spec  # The class has it, too.
-            with suppress(Exception):  # Whatever it is: the script goes on, and nothing is learned from it.
-                self._look()
-        return FileFinder.find_spec(self._finder, fullname, target)
-
-    def _look(self) -> None:
-        folders = _folders_before(self._path, sys.path)
-        now = identity.variables()
-        changed = [name for name in sorted({*now, *self._variables}) if now.get(name) != self._variables.get(name)]
-        too_late = [os.fsdecode(name) for name in changed if preload.is_read_at_load(os.fsdecode(name))]
-        if too_late:
-            self._tell(_OBJECTS, [f"changed {too_late[0]} before it imported torch"])
-        elif folders is None:
-            self._tell(_OBJECTS, ["replaced sys.path before it imported torch"])
-        elif os.sched_getaffinity(0) != self._cpus:
-            self._tell(_OBJECTS, ["was bound to other CPUs before it imported torch"])
-        else:
-            self._tell(_IMPORTS_TORCH, folders)
-
-    def _tell(self, flag: int, words: list[str]) -> None:
-        if os.getpid() != self._pid:
-            return  # A child of the worker, which inherited this; the worker's own word counts.
-        text = json.dumps(words).encode()
-        if len(text) > SLOT_BYTES - 4:
-            return
-        at = self._local_rank * SLOT_BYTES
-        self._page[at + 2 : at + 4] = len(text).to_bytes(2, "big")
-        self._page[at + 4 : at + 4 + len(text)] = text
-        self._page[at] = flag  # Last: what it speaks of is there.
-        if os.getppid() == self._spawner:
-            os.kill(self._spawner, signal.SIGCHLD)
+    steps: tuple[str, ...]
+    folders: tuple[str, ...]
+    lost: str
 
 
-def _is_import() -> bool:
-    """Whether a module is looked for to be loaded, and not only to see whether it is there."""
-    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage] - what inspect.currentframe calls, without inspect
-    while frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
-        if frame.f_code.co_name == "_find_and_load_unlocked":
-            return True
-        frame = frame.f_back
-    return False
+def common_imports(seen: Mapping[int, Notes]) -> list[Mapping[int, Import]]:
+    """The modules that every worker has imported, as each of them did, in the order of the lowest rank."""
+    by_name = {rank: {each.name: each for each in notes.imports} for rank, notes in seen.items()}
+    return [
+        {rank: names[name] for rank, names in by_name.items()}
+        for name in by_name[min(seen)]
+        if all(name in names for names in by_name.values())
+    ]
 
 
-def _has_torch(entry: str) -> bool:
-    return any(os.path.isfile(os.path.join(entry, "torch") + suffix) for suffix in _SUFFIXES)
+def plan_load(common: list[Mapping[int, Import]]) -> Plan:
+    """The imports in their order, each with the variables as the workers had set them before it."""
+    steps: list[str] = []
+    variables: dict[str, str | None] = {}
+    folders: dict[str, None] = {}
+    for each in common:
+        name = _name(each)
+        reads = is_read_at_load if preload.is_of_torch(name) else _may_be_read
+        wanted, *others = [{key: value for key, value in one.changed.items() if reads(key)} for one in each.values()]
+        differing = sorted({key for other in others for key in {*wanted, *other} if wanted.get(key) != other.get(key)})
+        if differing:
+            return Plan(tuple(steps), tuple(folders), f"{differing[0]} differs between ranks when they import {name}")
+        for key in sorted({*wanted, *filter(reads, variables)}):
+            value = wanted[key] if key in wanted else os.environ.get(key)
+            if value != (variables[key] if key in variables else os.environ.get(key)):
+                steps.append(assignment(key, value))
+                variables[key] = value
+        folders.update(dict.fromkeys(folder for one in each.values() for folder in one.folders))
+        steps.append(name)
+    return Plan(tuple(steps), tuple(folders), "")
 
 
-def _finder_of(folder: str) -> FileFinder | None:
-    """The one that the import system would make at its first look into the folder; None where it is no plain one."""
-    for hook in () if sys.path_importer_cache.get(folder) else sys.path_hooks:
-        with suppress(ImportError):  # Not of this kind.
-            sys.path_importer_cache[folder] = hook(folder)
-            break
-    finder = sys.path_importer_cache.get(folder)
-    return finder if type(finder) is FileFinder else None
+def _may_be_read(variable: str) -> bool:
+    """By a package of which nothing is known, when it is loaded. CUDA reads its own later."""
+    return variable != "CUDA_VISIBLE_DEVICES"
 
 
-def _folders_before(first: tuple[str, ...], now: list[str]) -> list[str] | None:
-    """The folders that stand in `now` before or among those of `first`; None where one of these is gone or moved."""
-    folders: list[str] = []
-    waiting = list(first)
-    for entry in now:
-        if not waiting:
-            break
-        if entry == waiting[0]:
-            del waiting[0]
-        else:
-            folders.append(os.path.abspath(entry))
-    return None if waiting else folders
+def _name(each: Mapping[int, Import]) -> str:
+    return next(iter(each.values())).name
 
 
-def _read(page: mmap.mmap, local_rank: int) -> list[str]:
-    at = local_rank * SLOT_BYTES
-    size = int.from_bytes(page[at + 2 : at + 4], "big")
-    return json.loads(page[at + 4 : at + 4 + size])
+def _is_torch(name: str) -> bool:
+    return name.partition(".")[0] == "torch"

@@ -255,10 +255,7 @@ class Spawner:
                 break
         self.reap_all()
         self._killing.go_on()
-        if (lesson := self._learning.lesson()) is not None:
-            # Not before the workers have loaded what they need: until then it would only take their time.
-            learned = spawner_link.Learned(*lesson)
-            self._events.set_timer("learned", self._settings.learn_after_s, lambda: self._send(learned))
+        self._learning.look(self._events, self._settings.learn_after_s, self._send)
 
     def reap_all(self) -> None:
         """Reap every child that has ended: workers with their report, adopted ones silently."""

@@ -18,6 +18,7 @@ class Method(NamedTuple):
     reason: str
     loaded: tuple[str, ...]
     refusal: Refusal = Refusal("", 1)  # why the command can't be run at all
+    lost: str = ""  # what is slower than it could be, why, and what can be done
 
     def ready(self, cgroup: str) -> spawner_link.Ready:
         return spawner_link.Ready(
@@ -30,4 +31,5 @@ class Method(NamedTuple):
             cgroup=cgroup,
             refusal=self.refusal.reason,
             refusal_code=self.refusal.exit_code,
+            lost=self.lost,
         )

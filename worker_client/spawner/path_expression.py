@@ -59,6 +59,10 @@ class Folders:
         self.found.append(os.path.abspath(folder))
         return True
 
+    def text(self, node: ast.expr) -> str | None:
+        """The text that `node` stands for; None where it can't be told."""
+        return self._value(node, 0)
+
     def _value(self, node: ast.expr, depth: int) -> str | None:
         """The text that `node` stands for; None where it can't be told."""
         if depth > _MAX_DEPTH:

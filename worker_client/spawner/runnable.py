@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from holdfast_wire.spawner_settings import SpawnerSettings
 
+from . import preload
+
 NOT_THERE = 2  # a usage error: the command line names something that can't be run
 CANNOT_BE_PARSED = 1  # the job has failed, as it would by itself
 _SOURCE_BYTES_MAX = 4 * 1024 * 1024
@@ -45,6 +47,11 @@ def refusal(settings: SpawnerSettings, *, source: str, sees_modules: bool = True
             why = _why_no_script(name)
     if why:
         return Refusal(f"cannot run {name}: {why}", NOT_THERE)
+    missing = _missing_modules(settings) if sees_modules else []
+    if missing:
+        names = ", ".join(missing)
+        why = f"{settings.python} finds no such module; correct --preload, or install it there"
+        return Refusal(f"cannot load {names} ahead: {why}", NOT_THERE)
     why = _why_not_parsed(source) if source else ""
     return Refusal(f"cannot run {name}: {why}", CANNOT_BE_PARSED) if why else None
 
@@ -77,32 +84,51 @@ def _why_no_program(name: str) -> str:
     return "no folder in PATH has such a program; check its name"
 
 
+def _missing_modules(settings: SpawnerSettings) -> list[str]:
+    """Those that the user named in --preload and that are not there."""
+    if settings.preload in ("auto", "torch", "none"):
+        return []
+    folder = preload.script_folder(settings)
+    names = [name.strip() for name in settings.preload.split(",")]
+    return [name for name in names if name and _why_no_place(name, settings.python, folder)[0]]
+
+
 def _why_no_module(name: str, python: str) -> str:
-    """Follows the name without importing anything, as far as that is possible."""
+    """As the main program: a package needs a __main__.py."""
+    first = "" if getattr(sys.flags, "safe_path", False) else _folder()
+    why, package = _why_no_place(name, python, first)
+    if why or package is None or _find(f"{name}.__main__", package, first) is not None:
+        return why
+    return "it is a package without a __main__.py; name a module in it"
+
+
+def _why_no_place(name: str, python: str, first: str) -> tuple[str, list[str] | None]:
+    """Follows the name without importing anything, as far as that is possible: (why it is not there, its folders).
+
+    The folders are None where it is no package, or one that may hold what no folder shows.
+    """
     parts = name.split(".")
     places: list[str] | None = None
     for index, part in enumerate(parts):
         qualified = ".".join(parts[: index + 1])
         if not part:
-            return "that is no name of a module"
-        spec = _find(qualified, places)
+            return "that is no name of a module", None
+        spec = _find(qualified, places, first)
         if spec is None:
-            return f"{python} finds no module {qualified}; check the name, or install it there"
+            return f"{python} finds no module {qualified}; check the name, or install it there", None
         if spec.submodule_search_locations is None:
             is_last = index == len(parts) - 1
-            return "" if is_last else f"{qualified} is a module and holds no others; check the name"
+            return "" if is_last else f"{qualified} is a module and holds no others; check the name", None
         places = list(spec.submodule_search_locations)
         if _arranges_its_own_path(spec):
-            return ""
-    if _find(f"{name}.__main__", places) is None:
-        return "it is a package without a __main__.py; name a module in it"
-    return ""
+            return "", None
+    return "", places
 
 
-def _find(qualified: str, places: list[str] | None) -> ModuleSpec | None:
-    """As the interpreter will: with the current folder first."""
+def _find(qualified: str, places: list[str] | None, first: str) -> ModuleSpec | None:
+    """As the interpreter will: with the folder `first` before all others, if there is one."""
     known = set(sys.path_importer_cache)
-    path = [_folder(), *sys.path] if not getattr(sys.flags, "safe_path", False) else sys.path
+    path = [first, *sys.path] if first else sys.path
     before, sys.path = sys.path, path
     try:
         for finder in sys.meta_path:

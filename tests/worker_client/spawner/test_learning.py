@@ -23,7 +23,8 @@ LATE = """
         mine, nice = torch.LOADED_BY == os.getpid(), os.getpriority(os.PRIO_PROCESS, 0)
         os.write(1, f"{mine} {nice} {os.sched_getscheduler(0)}\\n".encode())
         {below}
-    main()
+    if sys.argv:
+        main()
 """
 TORCH = """
 import os
@@ -59,8 +60,8 @@ class TestWhatWorkersTeach:
             learned = rig.receive(Learned)
             own = f"{os.getpriority(os.PRIO_PROCESS, 0)} {os.sched_getscheduler(0)}"
             assert rig.end()[0] == f"True {own}\n" * 2
-        assert learned.modules == ("torch",)
-        with Rig(path, env=env, learned=learned.modules, learned_folders=learned.folders) as next_one:
+        assert learned.steps == ("torch",)
+        with Rig(path, env=env, learned=learned.steps, learned_folders=learned.folders) as next_one:
             ready = next_one.receive(Ready)
             assert (ready.method, ready.preloaded) == ("fork", ("torch",))
             next_one.run(worker(0))
@@ -121,22 +122,41 @@ class TestWhatForbidsIt:
     @pytest.mark.parametrize(
         ("above", "says"),
         [
-            ("os.environ['OMP_NUM_THREADS'] = '7'", "changed OMP_NUM_THREADS before it imported torch"),
-            ("os.putenv('TORCH_LOGS', 'x')", "changed TORCH_LOGS before"),
-            ("del os.environ['MKL_NUM_THREADS']", "changed MKL_NUM_THREADS before"),
-            ("__import__('mine')", "changed KMP_AFFINITY before"),
-            ("sys.path.append(sys.path.pop(2))", "replaced sys.path before"),
+            (
+                "os.environ['OMP_NUM_THREADS'] = str(2 + int(os.environ['RANK']))",
+                "OMP_NUM_THREADS differs between ranks",
+            ),
+            ("sys.path.append(sys.path.pop(2))", "replaced sys.path before it imported torch"),
+            (
+                "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})",
+                "was bound to other CPUs before it imported torch",
+            ),
         ],
     )
-    def test_what_a_load_reads_was_changed_before_it(
-        self, script: Script, env: dict[str, str], above: str, says: str
+    def test_what_a_load_reads_differs(self, script: Script, env: dict[str, str], above: str, says: str) -> None:
+        with Rig(late(script, above), env=env, learn_after_s=0.0) as rig:
+            rig.run(worker(0), worker(1))
+            learned = rig.receive(Learned)
+        assert learned.steps == ()
+        assert says in learned.reason
+        assert says in learned.lost
+
+    @pytest.mark.parametrize(
+        ("above", "step"),
+        [
+            ("os.environ['OMP_NUM_THREADS'] = str(3 + 4)", "OMP_NUM_THREADS=7"),
+            ("os.putenv('TORCH_LOGS', 'x')", "TORCH_LOGS=x"),
+            ("del os.environ['MKL_NUM_THREADS']", "-MKL_NUM_THREADS="),
+            ("__import__('mine')", "KMP_AFFINITY=none"),
+        ],
+    )
+    def test_what_all_ranks_change_alike_before_it_is_changed_for_the_load(
+        self, script: Script, env: dict[str, str], above: str, step: str
     ) -> None:
         script("import os\nos.environ['KMP_AFFINITY'] = 'none'", "job/mine.py")
         with Rig(late(script, above), env=env | {"MKL_NUM_THREADS": "1"}, learn_after_s=0.0) as rig:
-            rig.run(worker(0))
-            learned = rig.receive(Learned)
-        assert learned.modules == ()
-        assert says in learned.reason
+            rig.run(worker(0), worker(1))
+            assert rig.receive(Learned).steps == (step, "torch")
 
     def test_who_only_asks_whether_it_is_there_imports_nothing(self, script: Script, env: dict[str, str]) -> None:
         ask = "import importlib.util; assert importlib.util.find_spec('torch')"
@@ -146,7 +166,7 @@ class TestWhatForbidsIt:
             assert not rig.pending(Learned)
         with Rig(late(script, above=ask), env=env, learn_after_s=0.0) as rig:
             rig.run(worker(0))
-            assert rig.receive(Learned).modules == ("torch",)
+            assert rig.receive(Learned).steps == ("torch",)
 
     def test_a_torch_of_its_own_teaches_nothing(self, script: Script, env: dict[str, str]) -> None:
         script(TORCH, "job/torch.py")
@@ -166,7 +186,7 @@ class TestWhatForbidsIt:
     def test_what_does_not(self, script: Script, env: dict[str, str], above: str) -> None:
         with Rig(late(script, above), env=env | {"OMP_NUM_THREADS": "1"}, learn_after_s=0.0) as rig:
             rig.run(worker(0))
-            assert rig.receive(Learned).modules == ("torch",)
+            assert rig.receive(Learned).steps == ("torch",)
 
     def test_a_folder_put_before_is_named_and_what_it_hides_is_looked_at(
         self, script: Script, env: dict[str, str], tmp_path: Path
@@ -179,10 +199,10 @@ class TestWhatForbidsIt:
             learned = rig.receive(Learned)
         assert str(mine) in learned.folders
         (mine / "torch.py").touch()
-        with Rig(path, env=env, learned=learned.modules, learned_folders=learned.folders) as next_one:
+        with Rig(path, env=env, learned=learned.steps, learned_folders=learned.folders) as next_one:
             ready = next_one.receive(Ready)
-            assert ready.method == "exec", "a supervisor does not let this one take over"
-            assert f"torch.py in {mine} would be hidden" in ready.method_reason
+            assert ready.preloaded == (), "a supervisor does not let this one take over"
+            assert f"torch.py in {mine} would be hidden" in ready.lost
 
     def test_a_lesson_that_cannot_be_loaded_leaves_a_bare_interpreter(self, script: Script) -> None:
         path = late(script)
@@ -198,17 +218,18 @@ def test_a_script_that_closes_all_descriptors_and_drops_its_signals_teaches_all_
     above = "os.closerange(3, 100); __import__('signal').pthread_sigmask(0, range(1, 20))"
     with Rig(late(script, above), env=env, learn_after_s=0.0) as rig:
         rig.run(worker(0))
-        assert rig.receive(Learned).modules == ("torch",)
+        assert rig.receive(Learned).steps == ("torch",)
 
 
-def test_the_watch_is_gone_once_torch_is_imported_and_hides_nothing_before(script: Script, env: dict[str, str]) -> None:
-    watches = "[each for each in sys.path_importer_cache.values() if 'find_spec' in getattr(each, '__dict__', ())]"
-    below = f"os.write(1, repr({watches}).encode())"
+def test_the_watch_is_gone_once_there_is_a_group_and_hides_nothing_before(script: Script, env: dict[str, str]) -> None:
+    group = "import types; sys.modules['torch.distributed'] = types.SimpleNamespace(is_initialized=lambda: True)"
+    watch = "__import__('importlib.machinery').machinery.FileFinder.find_spec.__module__"
+    below = f"{group}; import colorsys; os.write(1, {watch}.encode())"
     above = "import importlib.util as u; assert u.find_spec('library_has_no_such') is None"
     with Rig(late(script, above, below), env=env, learn_after_s=0.0) as rig:
         assert rig.run(worker(0))[0].code == 0
-        assert rig.receive(Learned).modules == ("torch",)
-        assert rig.end()[0].endswith("\n[]")
+        assert rig.receive(Learned).steps == ("torch",)
+        assert rig.end()[0].endswith("\n_frozen_importlib_external")
 
 
 def test_a_failing_watch_never_fails_the_script(script: Script, env: dict[str, str]) -> None:
@@ -220,14 +241,15 @@ def test_a_failing_watch_never_fails_the_script(script: Script, env: dict[str, s
 
 def test_where_torch_is_not_installed_nothing_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    learning.Learning(("torch",)).observe(0)
+    learning.Learning((), ("torch",)).observe(0)
     assert str(tmp_path) not in sys.path_importer_cache
 
 
 def test_more_ranks_than_the_page_has_teach_nothing() -> None:
-    lessons = learning.Learning(("torch",))
+    lessons = learning.Learning((), ("torch",))
     lessons.begin(0, range(learning.RANKS_MAX + 1))
-    assert lessons.lesson() is None
+    assert not lessons.has_news()
+    assert lessons.first() is None
 
 
 def test_a_background_ends() -> None:

@@ -11,7 +11,7 @@ from holdfast_wire.spawner_link import Ready
 from holdfast_wire.spawner_settings import SpawnerSettings
 
 from tests.worker_client.spawner.conftest import Script
-from tests.worker_client.spawner.rig import Rig, clean_env, worker
+from tests.worker_client.spawner.rig import Rig, clean_env, with_env, worker
 from worker_client.spawner import fitness, preload
 
 WRAPPER = ("worker_client.inprocess.wrap", "worker_client.channel")
@@ -54,8 +54,7 @@ class TestWhatIsLoaded:
     def test_auto_takes_what_is_imported_in_any_case(
         self, script: Script, source: str, modules: tuple[str, ...]
     ) -> None:
-        choice = choose(script(source))
-        assert (choice.method, choice.modules) == ("fork", modules)
+        assert choose(script(source)).steps == modules
 
     def test_none_and_named_modules(self, script: Script) -> None:
         path = script("import torch")
@@ -65,7 +64,7 @@ class TestWhatIsLoaded:
 
     @pytest.mark.parametrize("source", ["def f(:", "\0", "# -*- coding: nonsense -*-"])
     def test_a_source_that_cannot_be_read_is_left_to_the_interpreter(self, script: Script, source: str) -> None:
-        assert choose(script(source)).modules == ()
+        assert choose(script(source)).steps == ()
 
     def test_a_module_is_found_without_being_imported(self, script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
         script("raise SystemExit('imported')", "job/pkg/__init__.py")
@@ -81,12 +80,11 @@ class TestWhatForbidsIt:
     @pytest.mark.parametrize(
         ("line", "says"),
         [
-            ("os.environ['OMP_NUM_THREADS'] = '4'", "changes OMP_NUM_THREADS"),
-            ("os.environ.setdefault('MKL_NUM_THREADS', '1')", "changes MKL_NUM_THREADS"),
-            ("os.environ.update(KMP_AFFINITY='x', A='b')", "changes KMP_AFFINITY"),
-            ("os.environ.update({'TORCH_LOGS': 'all'})", "changes TORCH_LOGS"),
+            ("os.environ['OMP_NUM_THREADS'] = str(n)", "changes OMP_NUM_THREADS"),
+            ("os.environ.setdefault('MKL_NUM_THREADS', n)", "changes MKL_NUM_THREADS"),
+            ("os.environ.update(KMP_AFFINITY=n, A='b')", "changes KMP_AFFINITY"),
             ("os.putenv('PYTORCH_ALLOC_CONF', 'x')", "changes PYTORCH_ALLOC_CONF"),
-            ("del os.environ['CUDA_VISIBLE_DEVICES']", "changes CUDA_VISIBLE_DEVICES"),
+            ("del os.environ['CUDA_MODULE_LOADING']", "changes CUDA_MODULE_LOADING"),
             ("os.environ.pop('LD_PRELOAD')", "changes LD_PRELOAD"),
             ("os.environ |= {'OMP_NUM_THREADS': '1'}", "changes os.environ as a whole"),
             ("os.environ[name] = '1'", "changes an environment variable whose name is computed"),
@@ -101,27 +99,51 @@ class TestWhatForbidsIt:
     def test_what_is_read_at_load_and_changed_above_the_import(self, script: Script, line: str, says: str) -> None:
         choice = choose(script(f"import os, sys\n{line}\nimport torch\n"))
         number = 2 + line.count("\n")
-        assert choice.method == "exec"
-        assert choice.reason == f"workers are executed: train.py, line {number}, {says}, above the import of torch"
+        assert (choice.steps, choice.learns) == ((), ("torch",)), "the workers load it themselves, and teach"
+        bare = "workers are forked from a bare interpreter"
+        assert choice.reason == f"{bare}: train.py, line {number}, {says}, above the import of torch"
 
     @pytest.mark.parametrize(
         "line",
         [
             "os.environ['NCCL_DEBUG'] = 'INFO'",
+            "os.environ['CUDA_VISIBLE_DEVICES'] = os.environ['LOCAL_RANK']",
             "os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')",
             "print(os.environ['OMP_NUM_THREADS'], os.environ.get('MKL_NUM_THREADS'))",
             "sys.path.append('..')",
-            "import numpy",
+            "def late():\n    os.environ[name] = '1'",
         ],
     )
     def test_what_does_not(self, script: Script, line: str) -> None:
-        assert choose(script(f"import os, sys\n{line}\nimport torch\n")).method == "fork"
+        assert choose(script(f"import os, sys\n{line}\nimport torch\n")).steps == ("torch",)
 
     def test_what_comes_after_the_import_does_not(self, script: Script) -> None:
-        assert choose(script("import os, torch\nos.environ['OMP_NUM_THREADS'] = '4'")).method == "fork"
+        assert choose(script("import os, torch\nos.environ['OMP_NUM_THREADS'] = n")).modules == ("torch",)
 
-    def test_without_torch_nothing_does(self, script: Script) -> None:
-        assert choose(script("import os\nos.environ['OMP_NUM_THREADS'] = '4'")).method == "fork"
+
+class TestAssignments:
+    """What stands in the source is set for the load as well."""
+
+    @pytest.mark.parametrize(
+        ("line", "steps"),
+        [
+            ("os.environ['OMP_NUM_THREADS'] = '4'", ("OMP_NUM_THREADS=4",)),
+            ("os.environ.setdefault('TORCH_LOGS', 'x')", ("TORCH_LOGS=x",)),
+            ("os.environ.setdefault('KMP_THERE', '1')", ()),
+            ("os.environ['KMP_THERE'] = 'as it is'", ()),
+            ("os.environ.update({'KMP_A': '1', 'OTHER': '2'}, KMP_B='3')", ("KMP_A=1", "KMP_B=3")),
+            ("N = '3'\nos.environ['MKL_NUM_THREADS'] = N", ("MKL_NUM_THREADS=3",)),
+            ("os.environ['KMP_A'] = '1'\nos.environ['KMP_A'] = '2'", ("KMP_A=1", "KMP_A=2")),
+            ("def f():\n    os.environ['KMP_A'] = 'f'\nf()", ("KMP_A=f",)),
+        ],
+    )
+    def test_in_their_order_above_the_import(
+        self, script: Script, monkeypatch: pytest.MonkeyPatch, line: str, steps: tuple[str, ...]
+    ) -> None:
+        for name in ("OMP_NUM_THREADS", "TORCH_LOGS", "MKL_NUM_THREADS"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("KMP_THERE", "as it is")
+        assert choose(script(f"import os\n{line}\nimport torch\n")).steps == (*steps, "torch")
 
 
 class TestFitness:
@@ -183,21 +205,23 @@ class TestForReal:
             assert rig.run(worker())[0].code == 0
             assert rig.end()[0] == "False False\n"
 
-    def test_a_module_with_a_thread_leads_to_exec(self, script: Script) -> None:
+    def test_a_module_with_a_thread_leaves_a_bare_interpreter(self, script: Script) -> None:
         script(
-            "import threading, time\nthreading.Thread(None, time.sleep, 'watch', (60,), daemon=True).start()",
+            "import os, threading, time\nos.environ['HEAVY'] = '1'\n"
+            "threading.Thread(None, time.sleep, 'watch', (60,), daemon=True).start()",
             "job/heavy.py",
         )
-        path = script("import sys; print('heavy' in sys.modules, sys.argv[1:], sys.flags.isolated)")
+        path = script("import os, sys; print('heavy' in sys.modules, sys.argv[1:], 'HEAVY' in os.environ)")
         with Rig(path, "a", preload="heavy") as rig:
             ready = rig.receive(Ready)
-            assert ready.method == "exec"
+            assert (ready.method, ready.preloaded) == ("fork", ())
             assert "runs the thread 'watch'" in ready.method_reason
-            assert rig.spawn(worker())[0].method == "exec"
-            assert rig.exited().code == 0
-            assert rig.end()[0] == "False ['a'] 0\n"
+            assert "runs the thread 'watch'" in ready.lost
+            assert "leave it out of --preload" in ready.lost
+            assert rig.run(worker())[0].code == 0
+            assert rig.end()[0] == "False ['a'] False\n"
 
-    def test_a_shadowed_module_leads_to_exec(self, script: Script, tmp_path: Path) -> None:
+    def test_a_shadowed_module_leaves_a_bare_interpreter(self, script: Script, tmp_path: Path) -> None:
         """A stand-in for torch, whose import of a library module the script's folder hides."""
         library = tmp_path / "library"
         (library / "torch").mkdir(parents=True)
@@ -208,23 +232,31 @@ class TestForReal:
         path = script("import torch; print(torch.WHO)")
         with Rig(path, env=clean_env(PYTHONPATH=str(library))) as rig:
             ready = rig.receive(Ready)
-            assert ready.method == "exec"
-            assert "queue.py beside the script would be hidden by the preloaded module queue" in ready.method_reason
+            assert (ready.method, ready.preloaded) == ("fork", ())
+            assert "queue.py beside the script would be hidden by the preloaded module queue" in ready.lost
+            assert "rename that file" in ready.lost
             assert rig.run(worker())[0].code == 0
             assert rig.end()[0] == "mine\n"
 
-    def test_a_variable_set_too_late_leads_to_exec(self, script: Script, tmp_path: Path) -> None:
+    def test_a_variable_is_set_for_the_load_and_not_for_the_worker(self, script: Script, tmp_path: Path) -> None:
+        """Through a module of the script's own, as the launcher has set another value before."""
         library = tmp_path / "library"
         library.mkdir()
-        (library / "torch.py").write_text("import os\nSEEN = os.environ.get('OMP_NUM_THREADS')")
-        path = script("import os\nos.environ['OMP_NUM_THREADS'] = '3'\nimport torch\nprint(torch.SEEN)")
+        (library / "torch.py").write_text(
+            "import os\nSEEN = os.environ.get('OMP_NUM_THREADS')\nos.environ['BY_TORCH'] = '1'\nBY = os.getpid()\n"
+            "class default_generator:\n    seed = staticmethod(lambda: 0)\ndef set_num_threads(n): raise SystemExit(3)"
+        )
+        script("import os\nos.environ['OMP_NUM_THREADS'] = '3'\nimport torch", "job/pkg/__init__.py")
+        path = script(
+            "import os\nprint(os.environ['OMP_NUM_THREADS'])\nimport pkg\nfrom pkg import torch\n"
+            "print(torch.SEEN, os.environ['OMP_NUM_THREADS'], os.environ['BY_TORCH'], torch.BY == os.getpid())"
+        )
         env = clean_env(PYTHONPATH=str(library)) | {"OMP_NUM_THREADS": "1"}
         with Rig(path, env=env) as rig:
-            assert "line 2, changes OMP_NUM_THREADS" in rig.receive(Ready).method_reason
-            rig.run(worker())
-            assert rig.end()[0] == "3\n"
-        with Rig(path, env=env, method="fork") as rig:  # Asked for whatever differs.
-            assert rig.receive(Ready).method == "fork"
+            ready = rig.receive(Ready)
+            assert (ready.preloaded, ready.lost) == (("torch",), "")
+            assert rig.run(with_env(0, {"OMP_NUM_THREADS": "2"}))[0].code == 0
+            assert rig.end()[0] == "2\n3 3 1 False\n"
 
     def test_descriptors_of_a_preloaded_module_stay_open(self, script: Script, tmp_path: Path) -> None:
         (tmp_path / "data").write_text("kept")

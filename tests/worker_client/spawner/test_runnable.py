@@ -80,6 +80,17 @@ def test_modules_are_followed_without_importing_them(folder: Path) -> None:
     assert asked("json.tool", entry="module") is None
 
 
+def test_modules_named_for_the_preload_must_be_there(folder: Path) -> None:
+    (folder / "train.py").touch()
+    (folder / "mine").mkdir()
+    (folder / "mine" / "part.py").write_text("raise SystemExit('imported')")
+    settings = SpawnerSettings("j", (str(folder / "train.py"),), python="/bin/python")
+    assert refusal(settings._replace(preload="mine, mine.part, json.decoder,torch._dynamo"), source="") is None
+    said = refusal(settings._replace(preload="mine.no,json,jsno"), source="")
+    why = "cannot load mine.no, jsno ahead: /bin/python finds no such module; correct --preload, or install it there"
+    assert said == Refusal(why, NOT_THERE)
+
+
 def test_commands_are_looked_for_as_the_kernel_does(folder: Path) -> None:
     assert asked("sh", entry="command") is None
     assert asked("no-such-program", entry="command") is not None

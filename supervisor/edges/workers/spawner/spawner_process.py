@@ -90,7 +90,7 @@ def start_process(
         supervisor_return_timeout_s=supervisor_return_timeout_s,
         exit_record_dir=exit_record_dir,
         may_restart=spec.restart.max_restarts > 0,
-        learned=learned.modules if learned is not None else (),
+        learned=learned.steps if learned is not None else (),
         learned_folders=learned.folders if learned is not None else (),
         open_files=open_files,
     )

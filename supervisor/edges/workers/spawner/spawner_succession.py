@@ -1,7 +1,8 @@
 """Which of a job's spawners hears what, when a better prepared one stands ready to follow the first?
 
-A successor is started once the first spawner's workers taught it what to load. It waits, and takes over with the first
-message about a cycle that nobody was told of yet; the first one ends as soon as nothing of its last cycle is left.
+A successor is started once a spawner's workers taught it what to load. It waits, and takes over with the first message
+about a cycle that nobody was told of yet; the one before it ends as soon as nothing of its last cycle is left. A new
+cycle that comes while a successor still loads waits for that one load: without it, each worker would load the same.
 """
 
 from __future__ import annotations
@@ -29,7 +30,18 @@ class Hearing(NamedTuple):
 
 # Starts a spawner that loads what was learned; None: the first one. Raises HoldfastError.
 StartSpawner = Callable[[wire.Learned | None, Hearing], Awaitable[SpawnerLink]]
+# A new cycle waits for a load that long at most: less than the core gives a spawner to serve a store.
+LOAD_TIMEOUT_S = 20.0
 EMPTIED_TIMEOUT_S = 5.0  # what a lost spawner left is killed; what can't be killed by then is given up
+
+
+class _Successor:
+    """A spawner that was started to follow. `link` None: its process is being started; `ready` None: it loads."""
+
+    def __init__(self) -> None:
+        self.starting = anyio.CancelScope()
+        self.link: SpawnerLink | None = None
+        self.ready: wire.Ready | None = None
 
 
 class SpawnerSuccession:
@@ -44,12 +56,12 @@ class SpawnerSuccession:
         self._lost: list[str] = []  # why a spawner on which the job relied was lost, and what it left
         self._ending = False
         self._tasks: TaskGroup | None = None
-        self._starting = anyio.CancelScope()  # of the successor
-        self._is_starting = False
-        self._successor: SpawnerLink | None = None
-        self._successor_ready: wire.Ready | None = None
+        self._successors: list[_Successor] = []  # oldest first; a later one has learned more
         self._owners: dict[int, SpawnerLink] = {}  # cycle of which something is left -> who was told of it
         self._newest_cycle = -1
+        self._held: list[wire.ToSpawner] = []  # orders for the newest cycle, which waits for a successor
+        self._load_ended = anyio.Event()
+        self._is_bare = False  # whether the workers of the current spawner load everything themselves
         self._living: list[SpawnerLink] = []
 
     @property
@@ -60,12 +72,16 @@ class SpawnerSuccession:
         """Never blocks, never raises."""
         match message:
             case wire.PrepareStore() | wire.ForkAhead() | wire.Spawn():
-                self._owner(message.cycle).send(message)
+                self._order(message)
             case wire.Signal() | wire.KillTree():
+                if self._held and message.cycle == self._newest_cycle:
+                    self._release()  # It is given up already.
                 self._owners.get(message.cycle, self._current).send(message)
             case wire.End():
                 self._ending = True
-                self._dismiss_successor()  # It may load for seconds yet, and has no workers.
+                self._held.clear()
+                for successor in list(self._successors):
+                    self._dismiss(successor)  # It may load for seconds yet, and has no workers.
                 for link in list(self._living):
                     link.send(message)
 
@@ -92,19 +108,51 @@ class SpawnerSuccession:
 
     # --- who hears what --------------------------------------------------------------------------------------------
 
-    def _owner(self, cycle: int) -> SpawnerLink:
-        if cycle > self._newest_cycle:
-            self._newest_cycle = cycle
-            if self._successor is not None and self._successor_ready is not None:
-                self._hand_over(self._successor, self._successor_ready)
-            self._owners[cycle] = self._current
-        return self._owners.get(cycle, self._current)
+    def _order(self, message: wire.PrepareStore | wire.ForkAhead | wire.Spawn) -> None:
+        if message.cycle > self._newest_cycle:
+            self._release()
+            self._newest_cycle = message.cycle
+            if self._is_bare and self._is_loading() and self._ready_successor() is None and self._tasks is not None:
+                self._held.append(message)
+                if self._load_ended.is_set():
+                    self._load_ended = anyio.Event()
+                self._tasks.start_soon(self._wait_for_load, message.cycle, self._load_ended)
+            else:
+                self._begin_cycle()
+                self._current.send(message)
+        elif self._held and message.cycle == self._newest_cycle:
+            self._held.append(message)
+        else:
+            self._owners.get(message.cycle, self._current).send(message)
 
-    def _hand_over(self, successor: SpawnerLink, ready: wire.Ready) -> None:
+    def _begin_cycle(self) -> None:
+        """The best that is ready gets the newest cycle."""
+        if (successor := self._ready_successor()) is not None:
+            self._hand_over(successor)
+        self._owners[self._newest_cycle] = self._current
+
+    def _hand_over(self, successor: _Successor) -> None:
+        assert successor.link is not None
+        assert successor.ready is not None
         before = self._current
-        self._current, self._successor, self._successor_ready = successor, None, None
-        self._on_message(ready)
+        self._current, self._is_bare = successor.link, False
+        self._successors.remove(successor)
+        self._on_message(successor.ready)
         self._end_if_done(before)
+
+    async def _wait_for_load(self, cycle: int, ended: anyio.Event) -> None:
+        with anyio.move_on_after(LOAD_TIMEOUT_S):
+            await ended.wait()
+        if cycle == self._newest_cycle:
+            self._release()
+
+    def _release(self) -> None:
+        """The orders that were held are given to whoever is ready now."""
+        held, self._held = self._held, []
+        if held:
+            self._begin_cycle()
+            for message in held:
+                self._current.send(message)
 
     def _end_if_done(self, link: SpawnerLink) -> None:
         if link is not self._current and link not in self._owners.values():
@@ -113,9 +161,15 @@ class SpawnerSuccession:
     def _heard(self, message: wire.FromSpawner) -> None:
         """From the first spawner, and from each that has taken over."""
         match message:
-            case wire.Learned(modules=modules) if modules and not self._ending:
+            case wire.Learned(steps=steps) if not self._ending:
                 self._on_message(message)
-                self._start_successor(message)
+                if steps and self._tasks is not None:
+                    successor = _Successor()
+                    self._successors.append(successor)
+                    self._tasks.start_soon(self._keep_successor, successor, message)
+            case wire.Ready():
+                self._is_bare = not message.preloaded
+                self._on_message(message)
             case wire.Emptied(cycle=cycle):
                 self._on_message(message)
                 owner = self._owners.pop(cycle, None)
@@ -124,48 +178,61 @@ class SpawnerSuccession:
             case _:
                 self._on_message(message)
 
-    # --- the successor ---------------------------------------------------------------------------------------------
+    # --- successors ------------------------------------------------------------------------------------------------
 
-    def _start_successor(self, learned: wire.Learned) -> None:
-        if self._tasks is None or self._successor is not None or self._is_starting:
-            return
-        self._is_starting = True
-        self._tasks.start_soon(self._keep_successor, learned)
+    def _ready_successor(self) -> _Successor | None:
+        return next((each for each in reversed(self._successors) if each.ready is not None), None)
 
-    async def _keep_successor(self, learned: wire.Learned) -> None:
+    def _is_loading(self) -> bool:
+        return any(each.ready is None for each in self._successors)
+
+    async def _keep_successor(self, successor: _Successor, learned: wire.Learned) -> None:
         reasons: list[str] = []
         link: SpawnerLink | None = None
-        with self._starting:
+
+        def heard(message: wire.FromSpawner) -> None:
+            self._heard_successor(successor, message)
+
+        with successor.starting:
             try:
-                link = await self._start(learned, Hearing(self._heard_successor, reasons.append))
+                link = await self._start(learned, Hearing(heard, reasons.append))
             except HoldfastError as error:
                 self._tell_unable(str(error))
-        self._is_starting = False
         if link is None:
+            self._forget(successor)
             return
-        self._successor = link
+        successor.link = link
         self._living.append(link)
         await self._serve(link, reasons)
 
-    def _heard_successor(self, message: wire.FromSpawner) -> None:
-        if self._successor is None:
+    def _heard_successor(self, successor: _Successor, message: wire.FromSpawner) -> None:
+        if successor not in self._successors:
             self._heard(message)  # It has taken over.
         elif isinstance(message, wire.Ready):
             if message.method == "fork" and message.preloaded:
-                self._successor_ready = message
+                successor.ready = message
+                for other in self._successors[: self._successors.index(successor)]:
+                    self._dismiss(other)  # It has learned less.
+                self._load_ended.set()
             else:
-                self._tell_unable(message.method_reason)
-                self._dismiss_successor()
+                self._tell_unable(message.method_reason, message.lost)
+                self._dismiss(successor)
 
-    def _dismiss_successor(self) -> None:
-        self._starting.cancel()
-        successor, self._successor, self._successor_ready = self._successor, None, None
-        if successor is not None:
-            self._living.remove(successor)
-            successor.kill("nothing needs it any more")
+    def _dismiss(self, successor: _Successor) -> None:
+        successor.starting.cancel()
+        self._forget(successor)
+        if successor.link is not None and successor.link in self._living:
+            self._living.remove(successor.link)
+            successor.link.kill("nothing needs it any more")
 
-    def _tell_unable(self, reason: str) -> None:
-        self._on_message(wire.Learned((), (), f"nothing is loaded ahead: {reason}"))
+    def _forget(self, successor: _Successor) -> None:
+        if successor in self._successors:
+            self._successors.remove(successor)
+        if not self._is_loading():
+            self._load_ended.set()
+
+    def _tell_unable(self, reason: str, lost: str = "") -> None:
+        self._on_message(wire.Learned((), (), f"nothing is loaded ahead: {reason}", lost))
 
     # --- the processes ---------------------------------------------------------------------------------------------
 
@@ -174,13 +241,15 @@ class SpawnerSuccession:
         relied = link is self._current or link in self._owners.values()
         if link in self._living:
             self._living.remove(link)
-        if link is self._successor:
-            self._successor = self._successor_ready = None
+        for successor in [each for each in self._successors if each.link is link]:
+            self._forget(successor)
         if not reasons:
             return
         if relied and not self._lost:
             self._lost += reasons
-            self._dismiss_successor()
+            self._held.clear()
+            for successor in list(self._successors):
+                self._dismiss(successor)
             self.kill("the other spawner of its job was lost")  # Its workers, if it has some, are of a lost job.
         stuck_pids = await link.emptied(timeout_s=EMPTIED_TIMEOUT_S)
         if stuck_pids and relied:

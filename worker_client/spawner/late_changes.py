@@ -1,0 +1,122 @@
+"""Which lines of a script change what a load reads, and which of these may be carried out before the load instead?
+
+Carried out may be: an assignment of a text that stands in the source to a variable whose name stands there, too.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+# Variables that torch, a BLAS or OpenMP runtime, the C library or the interpreter reads when it is loaded. CUDA reads
+# CUDA_VISIBLE_DEVICES at the first call into it, which a load never makes.
+_READ_AT_LOAD = (
+    r"(?!CUDA_VISIBLE_DEVICES$)"
+    r"(?:(OMP|MKL|KMP|GOMP|OPENBLAS|GOTO|BLIS|VECLIB|NUMEXPR|ATEN|C10|TORCH|TORCHINDUCTOR|TRITON|PYTORCH|CUDA|HIP|ROCR|PYTHON)_?"
+    r"|LD_PRELOAD$|LD_LIBRARY_PATH$|GLIBC_TUNABLES$|MALLOC_|PROTOCOL_BUFFERS_)"
+)
+# Calls that change what a later import does, or how many threads it makes.
+_FORBIDDEN_CALLS = {
+    "os.sched_setaffinity": "binds the process to CPUs",
+    "site.addsitedir": "adds a folder of modules",
+    "sys.setdlopenflags": "changes how libraries are loaded",
+}
+_WRITES = {"setdefault", "update", "pop", "clear", "__setitem__", "popitem"}
+
+Text = Callable[[ast.expr], "str | None"]  # the text that an expression stands for, where that can be told
+
+
+class Assignment(NamedTuple):
+    """One variable that the script sets."""
+
+    name: str
+    value: str
+    is_default: bool  # only where it is not set
+
+
+def is_read_at_load(name: str) -> bool:
+    """Whether torch, or what it loads, reads this variable when it is loaded."""
+    return re.match(_READ_AT_LOAD, name) is not None
+
+
+def assignments(statement: ast.stmt, text: Text) -> tuple[Assignment, ...] | None:
+    """What `statement` assigns, where that is all that it does and each value can be told; None otherwise."""
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        target = statement.targets[0]
+        if isinstance(target, ast.Subscript) and _is_environ(target.value):
+            return _assigned([(target.slice, statement.value)], text, is_default=False)
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        call = statement.value
+        if isinstance(call.func, ast.Attribute) and _is_environ(call.func.value):
+            if call.func.attr == "setdefault" and len(call.args) == 2 and not call.keywords:
+                return _assigned([(call.args[0], call.args[1])], text, is_default=True)
+            if call.func.attr == "update":
+                return _assigned(list(_updated(call)), text, is_default=False)
+    return None
+
+
+def objection(node: ast.AST, *, take_folder: Callable[[ast.Call], bool]) -> str:
+    """How `node` changes what a load reads, as the rest of "line N, …"; "" where it does not.
+
+    `take_folder` is given each call of sys.path.insert and tells whether its folder is known.
+    """
+    if isinstance(node, ast.Assign | ast.AugAssign | ast.Delete):
+        targets = [node.target] if isinstance(node, ast.AugAssign) else node.targets
+        for target in targets:
+            if isinstance(target, ast.Subscript) and _is_environ(target.value):
+                return _on_variable([target.slice])
+            if _is_environ(target):
+                return "changes os.environ as a whole"
+            if ast.unparse(target) in ("sys.path", "sys.path[:]") and isinstance(node, ast.Assign):
+                return "replaces sys.path"
+    if not isinstance(node, ast.Call):
+        return ""
+    name = ast.unparse(node.func)
+    if name == "sys.path.insert" and not take_folder(node):
+        return "puts a folder that is computed before the installed modules"
+    if name in _FORBIDDEN_CALLS:
+        return _FORBIDDEN_CALLS[name]
+    if name in ("os.putenv", "putenv", "os.unsetenv", "unsetenv"):
+        return _on_variable(node.args[:1])
+    if isinstance(node.func, ast.Attribute) and _is_environ(node.func.value) and node.func.attr in _WRITES:
+        return _on_variable([key for key, _ in _updated(node)] if node.func.attr == "update" else node.args[:1])
+    return ""
+
+
+def _assigned(
+    pairs: list[tuple[ast.expr | None, ast.expr]], text: Text, *, is_default: bool
+) -> tuple[Assignment, ...] | None:
+    found: list[Assignment] = []
+    for key, value in pairs:
+        name, assigned = key and text(key), text(value)
+        if not name or assigned is None or "=" in name or "\0" in name + assigned:
+            return None
+        found.append(Assignment(name, assigned, is_default))
+    return tuple(found)
+
+
+def _is_environ(node: ast.expr) -> bool:
+    return ast.unparse(node) in ("os.environ", "environ", "os.environb")
+
+
+def _updated(call: ast.Call) -> Iterator[tuple[ast.expr | None, ast.expr]]:
+    for argument in call.args:
+        if isinstance(argument, ast.Dict):
+            yield from zip(argument.keys, argument.values, strict=True)
+        else:
+            yield None, argument
+    for word in call.keywords:
+        yield ast.Constant(word.arg) if word.arg else None, word.value
+
+
+def _on_variable(keys: list[ast.expr] | list[ast.expr | None]) -> str:
+    for key in keys:
+        if not isinstance(key, ast.Constant):
+            return "changes an environment variable whose name is computed"
+        name = os.fsdecode(key.value) if isinstance(key.value, bytes) else str(key.value)
+        if is_read_at_load(name):
+            return f"changes {name}"
+    return ""

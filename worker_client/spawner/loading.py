@@ -1,0 +1,120 @@
+"""How are modules loaded ahead so that workers find the environment as it was, and what must not stay in the process?
+
+A script sets variables before its imports. They are set for the load as well, and put back after it: each worker starts
+with the environment that it would have had, and sets them itself. What a module sets while it is loaded stays, because
+the workers will not run it again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from . import child_state, preload
+
+Objection = Callable[[set[str]], str]  # what forbids a fork after these modules were loaded; "" where nothing does
+
+
+class Failure(NamedTuple):
+    """The step at which the load ended, and why, as the rest of a sentence about it."""
+
+    step: str
+    why: str
+
+
+def assignment(name: str, value: str | None) -> str:
+    """The step that sets a variable, or removes it."""
+    return f"-{name}=" if value is None else f"{name}={value}"
+
+
+def load(steps: Iterable[str], objection: Objection | None = None) -> Failure | None:
+    """Import modules and set variables; None where all went well.
+
+    `objection` is asked after each module. Then one also fails that leaves in this process what a fork would not copy
+    as the worker's own import would have made it.
+    """
+    before = dict(os.environ)
+    of_modules: dict[str, str | None] = {}
+    failure: Failure | None = None
+    for step in steps:
+        name, is_assignment, value = step.partition("=")
+        if not is_assignment:
+            failure = _load_one(name, of_modules, objection)
+        elif name.startswith("-"):
+            os.environ.pop(name[1:], None)
+        else:
+            os.environ[name] = value
+        if failure is not None:
+            break
+    restore_environment(before)
+    if failure is not None:
+        return failure
+    for name, value in of_modules.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    return None
+
+
+def _load_one(name: str, of_modules: dict[str, str | None], objection: Objection | None) -> Failure | None:
+    state = _State.now() if objection is not None and not preload.is_of_torch(name) else None
+    environment, modules = dict(os.environ), set(sys.modules)
+    try:
+        importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - what a module raises at import is the script's to meet
+        return Failure(name, f"could not be loaded ahead: {type(error).__name__}: {error}")
+    if name == preload.DYNAMO:
+        restore_environment(environment)  # The script does not import it itself at its top.
+    now = dict(os.environ)
+    changed = {key for key in {*environment, *now} if environment.get(key) != now.get(key)}
+    of_modules.update({key: now.get(key) for key in changed})
+    why = state.difference() if state is not None else ""
+    if not why and objection is not None:
+        why = objection(set(sys.modules) - modules)
+    return Failure(name, why) if why else None
+
+
+def restore_environment(before: Mapping[str, str]) -> None:
+    """The environment is `before` again."""
+    for name in set(os.environ) - set(before):
+        del os.environ[name]
+    for name, value in before.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+class _State(NamedTuple):
+    """What a module may not change while it is loaded, if workers are to be forked from this process."""
+
+    descriptors: frozenset[int]
+    handlers: tuple[object, ...]
+    children: str
+    path: tuple[str, ...]
+    folder: str
+    mask: int
+
+    @classmethod
+    def now(cls) -> _State:
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+            children = file.read()
+        mask = os.umask(0o077)
+        os.umask(mask)
+        handlers = tuple(signal.getsignal(number) for number in sorted(signal.valid_signals()))
+        return cls(frozenset(child_state.open_fds()), handlers, children, tuple(sys.path), os.getcwd(), mask)
+
+    def difference(self) -> str:
+        now = _State.now()
+        texts = (
+            "opens files or sockets",
+            "handles signals",
+            "starts a process",
+            "changes sys.path",
+            "changes the working folder",
+            "changes the umask",
+        )
+        return next((text for text, old, new in zip(texts, self, now, strict=True) if old != new), "")
