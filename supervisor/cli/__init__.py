@@ -92,13 +92,16 @@ def _run_command(command: Command, arguments: list[str]) -> int:
     module = import_module(command.module)
     if command.takes_raw_arguments:
         return module.execute_argv(arguments)
-    from argparse import ArgumentParser
+    from supervisor.cli.parsing import Parser
 
-    parser = ArgumentParser(prog=f"holdfast {command.name}", description=command.summary, allow_abbrev=False)
+    parser = Parser(prog=f"holdfast {command.name}", description=command.summary, allow_abbrev=False)
     module.add_arguments(parser)
     given = parser.parse_args(arguments)
-    from supervisor.cli.interrupt import ends_at_once  # Not before `holdfast run`, whose workers wait for each import.
+    # Not before `holdfast run`, whose workers wait for each import.
+    from supervisor.cli.interrupt import end_when_unread, ends_at_once
 
+    if getattr(given, "follow", False) or getattr(given, "watch", False):
+        end_when_unread(BROKEN_PIPE)
     with ends_at_once(INTERRUPTED):
         return module.execute(given)
 

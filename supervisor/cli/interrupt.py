@@ -1,8 +1,9 @@
-"""What does Ctrl-C do to a command that asks a supervisor?"""
+"""What ends a command that asks a supervisor before it is done: Ctrl-C, and a reader of its output that leaves?"""
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import threading
@@ -29,3 +30,18 @@ def ends_at_once(exit_code: int) -> Generator[None]:
     finally:
         if is_ours:
             signal.signal(signal.SIGINT, before)
+
+
+def end_when_unread(exit_code: int) -> None:
+    """From now on, the process ends as soon as the reader of stdout has gone, though there is nothing to write."""
+    poller = select.poll()
+    try:
+        poller.register(sys.stdout.fileno(), 0)  # errors only
+    except (OSError, ValueError):  # a stdout without a descriptor has no reader that could leave
+        return
+
+    def wait() -> None:
+        poller.poll()
+        os._exit(exit_code)
+
+    threading.Thread(target=wait, daemon=True).start()

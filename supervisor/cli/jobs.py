@@ -47,7 +47,7 @@ def _states(text: str) -> frozenset[JobState]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     unknown = next((word for word in words if word not in set(JobState)), None)
     if unknown is not None or not words:
-        raise ArgumentTypeError(f"there is no state {unknown or text!r}; the states are {', '.join(JobState)}")
+        raise ArgumentTypeError(f"there is no state {(unknown or text)!r}; the states are {', '.join(JobState)}")
     return frozenset(JobState(word) for word in words)
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import shutil
 import sys
 import textwrap
+import threading
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import datetime
 
 import msgspec
@@ -187,22 +186,11 @@ def plural(number: int, word: str) -> str:
 
 
 def show_again(show: Callable[[], bool], page: Paper) -> None:
-    """Show, and again every two seconds, until `show` says that it was the last time. Ages change without events.
-
-    Raises BrokenPipeError as soon as nobody reads what is shown.
-    """
+    """Show, and again every two seconds, until `show` says that it was the last time. Ages change without events."""
+    never = threading.Event()
     while True:
         if page.width is not None:
             sys.stdout.write("\x1b[H\x1b[2J")
         if not show():
             return
-        if _reader_leaves(REFRESH_S):
-            raise BrokenPipeError
-
-
-def _reader_leaves(timeout_s: float) -> bool:
-    """True at once when the reader of stdout has gone; False after the time has passed."""
-    poller = select.poll()
-    with suppress(OSError, ValueError):  # A stdout without a descriptor has no reader that could leave.
-        poller.register(sys.stdout.fileno(), 0)  # errors only
-    return bool(poller.poll(timeout_s * 1000))
+        never.wait(REFRESH_S)

@@ -375,3 +375,23 @@ def test_processes_in_state_d_do_not_wedge_a_restart() -> None:
     job.send(WorkersEmptied(JOB, 0, stuck_pids=(100,)))
     assert job.actions == [PrepareStore(JOB, 1)]
     assert "100" in job.said("workers_stuck")[0]
+
+
+# --- what can't be run, and how long a restart took ----------------------------------------------------------------
+
+
+def test_a_command_that_can_not_be_run_ends_the_job_at_once_whatever_the_budget() -> None:
+    job = OneNode(rules(2, max_restarts=3))
+    job.send(messages.SpawnerReady(JOB, NOW, refusal="cannot run x.py: no such file", refusal_code=2))
+    verdict = Verdict(JobState.FAILED, 2, "cannot run x.py: no such file")
+    assert job.actions == [EndSpawner(JOB), FinishJob(JOB, verdict)]
+    assert job.said("job_failed") == [verdict.reason]
+
+
+def test_each_restart_says_after_how_long_the_workers_run_again() -> None:
+    job = running(rules(2))
+    assert job.said("running_again") == []
+    job.pass_to(10.0).exit(0, 1, signal=SIGKILL)
+    job.exit(0, 0, signal=SIGTERM)
+    job.pass_to(10.25).send(WorkersEmptied(JOB, 0)).run_cycle(1)
+    assert job.said("running_again") == ["running again after 0.25 s, cycle 1, restarts 1 of 3"]

@@ -1,0 +1,15 @@
+"""How is a mistake in the arguments of a small command told? In one sentence, as all others are."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import NoReturn
+
+from supervisor.errors import InvalidRequestError
+
+
+class Parser(ArgumentParser):
+    """Raises InvalidRequestError where argparse would print the usage and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InvalidRequestError(f"cannot run {self.prog}: {message}; see {self.prog} --help")

@@ -1,0 +1,113 @@
+"""Do the flags that select events, jobs and ranks select what they say, and say why nothing is left?"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from supervisor.cli import output
+from tests.cli.supervised import Home
+from tests.edges.operators.fake_desk import running
+
+JOB = "train-7f3a"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+def kinds(home: Home, *arguments: str) -> list[str]:
+    done = home.holdfast("events", JOB, "-o", "jsonl", *arguments)
+    assert done.code == 0, done.err
+    return [json.loads(line)["kind"] for line in done.out.splitlines()]
+
+
+def test_events_are_selected_by_kind_rank_age_and_number(home: Home) -> None:
+    with home.supervisor(running()) as supervisor:
+        supervisor.tell(f"publish {JOB}")
+        supervisor.tell(f"publish {JOB}")
+        everything = ["cycle_started", "worker_exited", "worker_exited"]
+        assert kinds(home) == everything
+        assert kinds(home, "--tail", "1") == everything[-1:]
+        assert kinds(home, "--kind", "worker_exited,job_failed", "-n", "5") == everything[1:]
+        assert kinds(home, "--kind", "cycle_started", "--kind", "worker_exited") == everything
+        assert kinds(home, "--rank", "1") == everything  # the fake's events are of rank 1
+        assert kinds(home, "--since", "1970-01-01T00:00:02.500+00:00") == everything[2:]
+        assert kinds(home, "--since", "2h") == []
+        nothing = home.holdfast("events", JOB, "--kind", "hang")
+        assert (
+            "none of the 3 events of job train-7f3a fits; their kinds are worker_exited, cycle_started" in nothing.err
+        )
+        follower = home.start("events", JOB, "--follow", "--tail", "1", "-o", "jsonl")
+        assert follower.stdout is not None
+        assert json.loads(follower.stdout.readline())["sequence"] == 3
+        supervisor.tell(f"end {JOB}")
+        out, _ = follower.communicate(timeout=20)
+        assert [json.loads(line)["sequence"] for line in out.splitlines()] == [4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "why"),
+    [
+        (("events", JOB, "--rank", "7"), 1, "cannot show events of rank 7: job train-7f3a has ranks 0 to 3"),
+        (("logs", JOB, "--rank", "7"), 1, "cannot show output of rank 7: job train-7f3a has ranks 0 to 3"),
+        (("logs", JOB, "--rank", "-1"), 2, "'-1' is no rank; ranks are counted from 0"),
+        (("stacks", JOB, "--rank", "one"), 2, "'one' is no rank; ranks are counted from 0"),
+        (("logs", JOB, "--tail", "many"), 2, "'many' is no number of 0 or more"),
+        (("events", JOB, "--since", "yesterday"), 2, "'yesterday' is neither an age such as 90s, 10m, 2h or 1d nor an"),
+        (("jobs", "--state", "dead"), 2, "there is no state 'dead'; the states are pending, rendezvous,"),
+    ],
+)
+def test_a_bad_selection_says_what_there_is(home: Home, arguments: tuple[str, ...], code: int, why: str) -> None:
+    with home.supervisor(running()):
+        done = home.holdfast(*arguments)
+    assert (done.code, done.out) == (code, "")
+    assert why in done.err
+
+
+def test_jobs_are_selected_by_state(home: Home) -> None:
+    with home.supervisor(running("old"), running("new")) as supervisor:
+        supervisor.tell("end new")
+        listed = json.loads(home.holdfast("jobs", "--state", "succeeded,failed", "-o", "json").out)["jobs"]
+        assert [job["job_id"] for job in listed] == ["new"]
+        assert "none of 2 jobs is in that state" in home.holdfast("jobs", "--state", "stopped").err
+    assert "no jobs found in " in home.holdfast("jobs", HOLDFAST_STATE_DIR=str(home.root)).err
+
+
+def test_empty_output_says_why(home: Home) -> None:
+    folder = home.root / "logs" / JOB / "cycle_2" / "rank_0"
+    folder.mkdir(parents=True)
+    (folder / "stdout.log").touch()
+    with home.supervisor(running(log_dir=str(home.root / "logs" / JOB))):
+        done = home.holdfast("logs", JOB)
+        assert (done.code, done.out) == (0, "")
+        assert "the chosen ranks of job train-7f3a have printed nothing (logs: " in done.err
+        assert "nothing of cycle 9 lies in" in home.holdfast("logs", JOB, "--cycle", "9").err
+
+
+def test_times_have_one_form(home: Home) -> None:
+    form = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?[+-]\d\d:\d\d"
+    assert re.fullmatch(form, output.local_time(1_500_000_000_123_456_789, milliseconds=True))
+    with home.supervisor(replace(running(), submitted_at_ns=1_500_000_000 * 10**9)):
+        for arguments in (("status", JOB), ("jobs",), ("events", JOB), ("nodes",)):
+            times = re.findall(r"\S*\d\d:\d\d:\d\d\S*", home.holdfast(*arguments, TZ="Asia/Kolkata").out)
+            assert times, arguments
+            assert all(re.fullmatch(form, time) and time.endswith("+05:30") for time in times), times
+
+
+def test_a_reader_that_leaves_ends_what_watches_though_nothing_happens(home: Home) -> None:
+    with home.supervisor(running()):
+        for arguments in (("status", JOB, "--watch", "-o", "jsonl"), ("events", JOB, "--follow", "-o", "jsonl")):
+            follower = home.start(*arguments)
+            assert follower.stdout is not None
+            assert follower.stderr is not None
+            follower.stdout.readline()
+            follower.stdout.close()
+            assert follower.stderr.read() == ""
+            assert follower.wait(20) == 141
+            follower.stderr.close()
