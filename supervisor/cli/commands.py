@@ -59,8 +59,9 @@ def usage(*, everything: bool = False) -> str:
         "",
         "holdfast COMMAND --help explains a command, holdfast --version shows the version.",
         "",
-        "Exit codes: 0 success, 1 job failed, 2 usage error, 69 no supervisor, 75 try again,",
-        "78 bad configuration, 93 do not restart the job, 128+n ended by signal n.",
+        "Exit codes: 0 success, 1 job failed, 2 usage error, 69 no supervisor,",
+        "75 try again, 78 bad configuration, 93 do not restart the job, 128+n ended by",
+        "signal n.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -34,14 +34,16 @@ def run_on_node(request: RunRequest, directory: Path) -> int:
     forwarded = set(signal_edge.numbers(spec.signals_to_handle))
     # Blocked before any thread starts, so that only the forwarding thread takes them.
     signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
-    with ControlClient(directory / CONTROL_SOCKET) as client:
+    with ExitStack() as stack:
+        # The listener is another process: it is started before gRPC has threads, which a fork would disturb.
+        listener = _listener(request, stack)
+        client = stack.enter_context(ControlClient(directory / CONTROL_SOCKET))
         job_id = client.submit(spec, request.environment)
         tell(f"job {job_id} runs under the node's supervisor in {directory}")
         threading.Thread(target=_forward, args=(client, job_id, forwarded), daemon=True).start()
         output = threading.Thread(target=_show_output, args=(client, job_id), daemon=True)
         output.start()
-        with ExitStack() as stack:
-            report = _follow(client, job_id, _listener(request, stack))
+        report = _follow(client, job_id, listener)
         output.join(LAST_OUTPUT_TIMEOUT_S)
         if report is None or report.exit_code is None:
             raise NoSupervisorError(
@@ -77,7 +79,8 @@ def _follow(client: ControlClient, job_id: str, listener: Callable[[RecordedEven
                 if told.kind == "stop_requested":
                     stop_reason = stop_reason or told.reason
                 if told.kind != "job_stopped" or told.reason != stop_reason:  # It was said when it was asked for.
-                    tell(f"{_PREFIXES.get(importance, '')}{addition(told.reason, before)}")
+                    text = told.reason if importance is Weight.LOSS else addition(told.reason, before)
+                    tell(f"{_PREFIXES.get(importance, '')}{text}")
                 before = told.reason
     return last
 

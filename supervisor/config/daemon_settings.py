@@ -51,7 +51,7 @@ def _daemon(
 CONFIG = Setting(
     "--config",
     _FILE,
-    "YAML file with these keys at its top",
+    "YAML file with these keys at the top level",
     Group.RUN,
     default_words="none",
     has_pet_variable=False,
@@ -59,21 +59,21 @@ CONFIG = Setting(
 SOCKET_DIR = _daemon(
     "--socket-dir",
     _DIR,
-    "directory of worker.sock and control.sock",
+    "directory for worker.sock and control.sock",
     words="/run/holdfast as root, else $XDG_RUNTIME_DIR/holdfast",
     variable="HOLDFAST_SOCKET_DIR",
 )
 STATE_DIR = _daemon(
     "--state-dir",
     _DIR,
-    "directory of journal and logs",
+    "directory for the journal and the logs",
     words="/var/lib/holdfast as root, else $XDG_STATE_HOME/holdfast",
     variable="HOLDFAST_STATE_DIR",
 )
 RETURN_TIMEOUT = _daemon(
     "--supervisor-return-timeout",
     values.seconds(zero=True),
-    "how long jobs wait for a supervisor that is away before they end",
+    "how long jobs outlive a supervisor that was lost",
     default=60.0,
 )
 LOG_JOBS_MAX = _daemon(
@@ -95,10 +95,10 @@ ON_EVENT_URL = _daemon(event_hooks.URL_FLAG, event_hooks.URL_KIND, event_hooks.U
 ON_EVENT_KINDS = _daemon(
     event_hooks.KINDS_FLAG, event_hooks.KINDS_KIND, event_hooks.KINDS_MEANING, default=event_hooks.NOTABLE
 )
-LISTEN = _daemon("--listen", launch_values.ENDPOINT, "serve the control API over TCP too; needs the three below")
+LISTEN = _daemon("--listen", launch_values.ENDPOINT, "also serve the control API over TCP; needs the three flags below")
 TLS_CERT = _daemon("--tls-cert", _FILE, "certificate of this supervisor (PEM)")
-TLS_KEY = _daemon("--tls-key", _FILE, "its private key (PEM)")
-TLS_CA = _daemon("--tls-ca", _FILE, "authority that signs the operators' certificates (PEM)")
+TLS_KEY = _daemon("--tls-key", _FILE, "private key of the certificate (PEM)")
+TLS_CA = _daemon("--tls-ca", _FILE, "certificate authority of the operators (PEM)")
 METRICS = _daemon("--metrics", launch_values.ENDPOINT, "Prometheus metrics are", status=Status.LATER)
 
 DAEMON_SETTINGS: tuple[Setting, ...] = (

@@ -10,6 +10,7 @@ from supervisor.config.launch_settings import RUN_SETTINGS
 from supervisor.config.setting import Group, Setting, Status
 
 WIDTH_MAX = 100
+_JOINED = "\N{NO-BREAK SPACE}"  # within a default
 _COLUMN = 26  # where meanings begin; a longer flag has a line of its own
 
 USAGE = """\
@@ -78,9 +79,9 @@ def _entry(setting: Setting, width: int) -> str:
     is_off = setting.is_switch and setting.default_value() is False
     note = "" if not default or is_off else f" [{default}{' s' if unit == 's' and default[:1].isdigit() else ''}]"
     margin = " " * _COLUMN
-    meaning = textwrap.wrap(
-        setting.meaning + note, width, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False
-    )
+    text = setting.meaning + (" " + note.strip().replace(" ", _JOINED) if len(note) < _COLUMN else note)
+    wrapped = textwrap.wrap(text, width, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False)
+    meaning = [line.replace(_JOINED, " ") for line in wrapped]
     if len(flag) + 2 <= _COLUMN:
         meaning[0] = flag.ljust(_COLUMN) + meaning[0].lstrip()
         return "\n".join(meaning) + "\n"

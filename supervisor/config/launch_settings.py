@@ -31,26 +31,31 @@ def _later(flag: str, kind: values.Kind, default: object, meaning: str, harmless
 WORKERS = Setting(
     "--nproc-per-node",
     launch_values.WORKERS,
-    "workers on this node; auto: its GPUs if it has any, else CPUs",
+    "number of workers on this node; auto: one for each GPU, or for each CPU if there is no GPU",
     Group.WORKERS,
     default=1,
 )
 MODULE = Setting(
     "--module",
     values.BOOLEAN,
-    "the script is a module, as in python -m",
+    "run the script as a module, as python -m does",
     Group.WORKERS,
     default=False,
     short="-m",
     is_switch=True,
 )
 NO_PYTHON = Setting(
-    "--no-python", values.BOOLEAN, "the script is a command of any kind", Group.WORKERS, default=False, is_switch=True
+    "--no-python",
+    values.BOOLEAN,
+    "run any program instead of a Python script",
+    Group.WORKERS,
+    default=False,
+    is_switch=True,
 )
 PYTHON = Setting(
     "--python",
     values.text("PATH"),
-    "the job's interpreter",
+    "Python interpreter for the job",
     Group.WORKERS,
     path="python",
     other_variables=("PYTHON_EXEC",),
@@ -59,7 +64,7 @@ PYTHON = Setting(
 NO_AGENT_STORE = Setting(
     "--no-agent-store",
     values.BOOLEAN,
-    "rank 0 serves the TCPStore itself",
+    "let rank 0 serve the TCPStore itself",
     Group.WORKERS,
     default=False,
     is_switch=True,
@@ -67,22 +72,28 @@ NO_AGENT_STORE = Setting(
 SHUTDOWN_TIMEOUT = Setting(
     "--shutdown-timeout",
     _STOP,
-    "both stop timeouts above at once, where they are not given",
+    "sets the two timeouts above where they are not given",
     Group.RESTART,
     other_variables=("TORCH_ELASTIC_SHUTDOWN_TIMEOUT",),
     default_words="not set",
 )
-NNODES = Setting("--nnodes", launch_values.NODES, "nodes; only 1 for now", Group.NODES, default=(1, 1))
+NNODES = Setting(
+    "--nnodes", launch_values.NODES, "number of nodes; only 1 is supported yet", Group.NODES, default=(1, 1)
+)
 ENDPOINT = Setting(
-    "--rdzv-endpoint", launch_values.ENDPOINT, "where nodes meet; one node meets itself", Group.NODES, default=""
+    "--rdzv-endpoint",
+    launch_values.ENDPOINT,
+    "address where nodes meet; not needed for one node",
+    Group.NODES,
+    default="",
 )
 BACKEND = Setting(
-    "--rdzv-backend", launch_values.BACKEND, "how nodes meet; one node meets itself", Group.NODES, default="static"
+    "--rdzv-backend", launch_values.BACKEND, "how nodes meet; not needed for one node", Group.NODES, default="static"
 )
 RUN_ID = Setting(
     "--rdzv-id",
     values.text("ID"),
-    "exported to workers as TORCHELASTIC_RUN_ID",
+    "run id, exported to workers as TORCHELASTIC_RUN_ID",
     Group.NODES,
     path="run_id",
     default_words="the job id",
@@ -90,11 +101,13 @@ RUN_ID = Setting(
 RENDEZVOUS_OPTIONS = Setting(
     "--rdzv-conf", launch_values.RENDEZVOUS_OPTIONS, "options of the rendezvous", Group.NODES, default=()
 )
-NODE_RANK = Setting("--node-rank", values.integer(0, 1_000_000), "only 0 for now", Group.NODES, default=0)
+NODE_RANK = Setting(
+    "--node-rank", values.integer(0, 1_000_000), "rank of this node; only 0 is supported yet", Group.NODES, default=0
+)
 LOCAL_ADDRESS = Setting(
     "--local-addr",
     launch_values.ADDRESS,
-    "address of this node; MASTER_ADDR unless that is given",
+    "address of this node, used as MASTER_ADDR unless --master-addr is given",
     Group.NODES,
     default_words="not set",
 )
@@ -105,7 +118,7 @@ JOB_ID = Setting("--job-id", values.JOB_ID_KIND, "name of the job", Group.RUN, d
 SOCKET_DIR = Setting(
     "--socket-dir",
     values.text("DIR", empty=False),
-    "directory of a supervisor's sockets",
+    "directory of the supervisor's sockets",
     Group.RUN,
     other_variables=("HOLDFAST_SOCKET_DIR",),
     default_words="the first that answers",
@@ -113,7 +126,7 @@ SOCKET_DIR = Setting(
 STATE_DIR = Setting(
     "--state-dir",
     values.text("DIR", empty=False),
-    "directory of journal and logs",
+    "directory for the journal and the logs",
     Group.RUN,
     other_variables=("HOLDFAST_STATE_DIR",),
     default_words="your state directory",
@@ -135,7 +148,7 @@ LOG_GIB_MAX = Setting(
     other_variables=(log_limits.GIB_VARIABLE,),
 )
 DRY_RUN = Setting(
-    "--dry-run", values.BOOLEAN, "print what would be run, and run nothing", Group.RUN, default=False, is_switch=True
+    "--dry-run", values.BOOLEAN, "print what would be run, without running it", Group.RUN, default=False, is_switch=True
 )
 ON_EVENT = Setting(
     event_hooks.COMMAND_FLAG, event_hooks.COMMAND_KIND, event_hooks.COMMAND_MEANING, Group.RUN, default=""
@@ -145,7 +158,12 @@ ON_EVENT_KINDS = Setting(
     event_hooks.KINDS_FLAG, event_hooks.KINDS_KIND, event_hooks.KINDS_MEANING, Group.RUN, default=event_hooks.NOTABLE
 )
 STANDALONE = Setting(
-    "--standalone", values.BOOLEAN, "torchrun's word for one node", Group.NODES, default=False, is_switch=True
+    "--standalone",
+    values.BOOLEAN,
+    "run on one node; accepted for torchrun's sake",
+    Group.NODES,
+    default=False,
+    is_switch=True,
 )
 
 LAUNCH_SETTINGS: tuple[Setting, ...] = (
@@ -163,7 +181,7 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
     Setting(
         "--spawn-method",
         values.choice("auto", "fork", "exec"),
-        "fork from a warm interpreter, or start each worker anew",
+        "how workers start: forked from a warm interpreter, or executed one by one",
         Group.WORKERS,
         path="spawn_method",
         keys=("spawn_method",),
@@ -171,7 +189,7 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
     Setting(
         "--preload",
         launch_values.PRELOAD,
-        "modules that the warm interpreter loads ahead",
+        "modules that the warm interpreter loads in advance",
         Group.WORKERS,
         path="preload",
         keys=("preload",),
@@ -180,7 +198,7 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
     Setting(
         "--max-restarts",
         values.integer(0, 1_000_000, "restarts"),
-        "restarts of the job before it fails",
+        "how often the job may restart before it fails",
         Group.RESTART,
         path="restart.max_restarts",
         keys=("max_restarts",),
@@ -188,7 +206,7 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
     Setting(
         "--workers-stop-timeout",
         _STOP,
-        "SIGTERM to SIGKILL at a restart",
+        "at a restart, time between SIGTERM and SIGKILL",
         Group.RESTART,
         path="workers_stop_timeout_s",
         keys=("workers_stop_timeout",),
@@ -196,7 +214,7 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
     Setting(
         "--term-timeout",
         _STOP,
-        "SIGTERM to SIGKILL after this command was signalled",
+        "after this command got a signal, time between SIGTERM and SIGKILL",
         Group.RESTART,
         path="term_timeout_s",
         keys=("term_timeout",),
@@ -205,14 +223,14 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
     Setting(
         "--signals-to-handle",
         values.SIGNALS,
-        "signals forwarded to the workers",
+        "signals to forward to the workers",
         Group.RESTART,
         path="signals_to_handle",
     ),
     Setting(
         "--completion-grace-s",
         values.seconds(zero=True, none=True),
-        "a rank still running so long after another exited 0 is a fault",
+        "after one rank has exited with 0, how long the others may go on",
         Group.HANGS,
         path="completion_grace_s",
         keys=("completion_grace_s",),
@@ -220,7 +238,7 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
     Setting(
         "--evidence-budget-s",
         values.seconds(zero=True, most=60.0),
-        "time for taking stacks before a rank that hangs is ended",
+        "how long to collect stacks before a rank that hangs is ended",
         Group.HANGS,
         path="evidence_budget_s",
         keys=("evidence_budget_s",),
@@ -228,7 +246,7 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
     Setting(
         "--log-dir",
         values.text("DIR"),
-        "where logs of this job go",
+        "directory for the logs of this job",
         Group.OUTPUT,
         path="log_dir",
         default_words="under the state directory",
@@ -236,7 +254,7 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
     Setting(
         "--redirects",
         launch_values.STREAMS,
-        "to files: 1 stdout, 2 stderr, 3 both, or by local rank 0:1,1:3",
+        "write output to files only: 1 stdout, 2 stderr, 3 both; by local rank: 0:1,1:3",
         Group.OUTPUT,
         path="redirects",
         short="-r",
@@ -244,7 +262,7 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
     Setting(
         "--tee",
         launch_values.STREAMS,
-        "the same, to files and with a prefix to the console",
+        "write output to files, and with a prefix to the console; values as above",
         Group.OUTPUT,
         path="tee",
         short="-t",
@@ -252,7 +270,7 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
     Setting(
         "--local-ranks-filter",
         launch_values.RANKS,
-        "local ranks whose output the console shows",
+        "show only these local ranks on the console",
         Group.OUTPUT,
         path="local_ranks_filter",
         default_words="all",
@@ -268,7 +286,7 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
     Setting(
         "--master-port",
         values.integer(0, 65535),
-        "MASTER_PORT of the workers; 0: a fresh one each cycle",
+        "MASTER_PORT of the workers; 0: a new one in each cycle",
         Group.NODES,
         path="master_port",
     ),
@@ -282,9 +300,7 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
     ON_EVENT_URL,
     ON_EVENT_KINDS,
     DRY_RUN,
-    _inert(
-        "--monitor-interval", values.seconds(), 0.1, "the supervisor learns of an exit from the kernel; nothing polls"
-    ),
+    _inert("--monitor-interval", values.seconds(), 0.1, "the kernel reports exits at once; nothing polls"),
     _inert(
         "--start-method",
         values.choice("spawn", "fork", "forkserver"),

@@ -25,5 +25,5 @@ JOBS_FLAG, JOBS_VARIABLE = "--log-jobs-max", "HOLDFAST_LOG_JOBS_MAX"
 GIB_FLAG, GIB_VARIABLE = "--log-gib-max", "HOLDFAST_LOG_GIB_MAX"
 JOBS_KIND = values.integer(0, 1_000_000, "jobs")
 GIB_KIND = values.number(0.0, 1_000_000.0, "GiB")
-JOBS_MEANING = "ended jobs whose default logs are kept; 0: all"
-GIB_MEANING = "default logs kept, in all; the oldest go first; 0: all"
+JOBS_MEANING = "number of ended jobs whose logs are kept in the default place; 0: all"
+GIB_MEANING = "size of all logs in the default place; the oldest go first; 0: no limit"

@@ -15,29 +15,29 @@ _INTRODUCTION = f"""\
 
 <!-- Written by docs/make_configuration.py from supervisor/config. Do not edit: run `make docs`. -->
 
-Where a value is given in several places, the later of these wins: default, YAML file, environment, command line.
+If a value is given in several places, the last of these wins: default, YAML file, environment, command line.
 Timeouts that the ranks calculate together at run time replace all of them.
 
-- Flags may be written with `-` or `_`, and with `=` or a space before the value. A flag given twice counts with its
-  last value. The first word that is no flag is the script; everything after it is the script's own.
+- Flags may be written with `-` or `_`, and with `=` or a space before the value. If a flag is given twice, the
+  last value counts. The first word that is not a flag is the script; everything after it belongs to the script.
   In these arguments `${{local_rank}}` is replaced by each worker's local rank and `$$` by `$`, as torchrun does.
-- Each flag of `holdfast run` has a variable `PET_<NAME>`; an empty one is not set.
-- Durations are seconds, as plain numbers without a unit, at most {show_number(SECONDS_MAX)} (a week). `none`,
-  `null` or nothing at all is no limit, where a limit can be missing.
+- Each flag of `holdfast run` has a variable `PET_<NAME>`; an empty variable counts as not set.
+- Durations are seconds, as plain numbers without a unit, at most {show_number(SECONDS_MAX)} (a week). Where a limit
+  is optional, `none`, `null` or an empty value mean no limit.
 - Booleans are `true`, `1`, `yes`, `on` or `false`, `0`, `no`, `off`, in any case.
 - Signals are names in any case, with or without `SIG`, or numbers.
 - Sections are `NAME:SECONDS,NAME:null` in a flag, and a mapping in a file.
 - The older `--ft-param-<name>` is `--ft-<name>`; it and the other old names work and warn once.
-- A mistake on the command line ends with exit code 2, one in a file or a variable with 78.
-- A torchrun flag or a key of the reference launcher that does nothing here is a warning that says so. What is not
-  supported yet is an error, unless the value asks for nothing.
+- A mistake on the command line ends with exit code 2, a mistake in a file or a variable with 78.
+- A torchrun flag or a key of the reference launcher that has no effect here causes a warning. What is not
+  supported yet is an error, unless the value asks for nothing. `--help` leaves both out, `--help-all` lists them.
 
 ## The YAML file
 
 `--ft-cfg-path FILE` reads the mapping `fault_tolerance`, at the top of the file or nested anywhere in it; there must be
-exactly one. The rest of the file is not judged. In the section an unknown key, a wrong type, a quoted number and a
-key given twice are errors that name file and line. `null` means not set, and no limit for a timeout. Anchors,
-aliases and `<<` work; tags do not.
+exactly one. The rest of the file is not checked. In the section, an unknown key, a wrong type, a quoted number and a
+key given twice are errors that name the file and the line. `null` means not set; for a timeout it means no limit.
+Anchors, aliases and `<<` work; tags do not.
 
 ```yaml
 fault_tolerance:
@@ -49,16 +49,16 @@ fault_tolerance:
   max_no_progress_cycles: 3
 ```
 
-`holdfast run --dry-run` prints the job that would be run with its whole section, which can be read back.
+`holdfast run --dry-run` prints the job that would be run, with its whole section, which `--ft-cfg-path` can read.
 """
 
 _VARIABLES = (
-    (GPUS_PER_NUMA, "GPUs of a NUMA node: each worker is bound with numactl to node local_rank // this number"),
-    (GPUS_PER_NUMA_REFERENCE, f"the reference launcher's name of {GPUS_PER_NUMA}"),
-    (LOG_LINE_PREFIX, "prefix of lines under --tee: ${role_name}, ${rank} and ${local_rank} are filled in"),
-    ("OMP_NUM_THREADS", "set to 1 for the workers where it is not set and there is more than one of them"),
-    ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "set to 1 for the workers where it is not set"),
-    ("CUDA_VISIBLE_DEVICES", "honoured where --nproc-per-node gpu or auto counts GPUs"),
+    (GPUS_PER_NUMA, "number of GPUs of a NUMA node: numactl binds each worker to node local_rank // this number"),
+    (GPUS_PER_NUMA_REFERENCE, f"the reference launcher's name for {GPUS_PER_NUMA}"),
+    (LOG_LINE_PREFIX, "prefix of each line under --tee; ${role_name}, ${rank} and ${local_rank} are filled in"),
+    ("OMP_NUM_THREADS", "set to 1 for the workers if it is not set and there is more than one worker"),
+    ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "set to 1 for the workers if it is not set"),
+    ("CUDA_VISIBLE_DEVICES", "honoured when --nproc-per-node gpu or auto counts GPUs"),
 )
 
 
@@ -71,12 +71,14 @@ def configuration_page() -> str:
         parts.append(_short_table(members) if group in (Group.INERT, Group.LATER) else _table(members))
     parts.append("\n### Other variables\n\n| variable | meaning |\n|---|---|\n")
     parts += [f"| `{name}` | {_cell(meaning)} |\n" for name, meaning in _VARIABLES]
-    parts.append("\nThese of the reference launcher and torchrun are not read, and a warning says so:\n\n")
+    parts.append(
+        "\nThe following variables of the reference launcher and torchrun are not read, and a warning says so:\n\n"
+    )
     parts.append("| variable | instead |\n|---|---|\n")
     parts += [f"| `{name}` | {_cell(why)} |\n" for name, why in NOT_READ.items()]
     parts.append(
-        "\n## `holdfast daemon`\n\nThe keys stand at the top of the file that `--config` names. A `fault_tolerance` "
-        "section in it is checked, and left to `holdfast run`.\n\n"
+        "\n## `holdfast daemon`\n\nThe keys are at the top level of the file that `--config` names. A "
+        "`fault_tolerance` section in that file is checked and otherwise left to `holdfast run`.\n\n"
     )
     parts.append(_table([setting for setting in DAEMON_SETTINGS if setting.status is Status.WORKS]))
     parts.append("\nNot supported yet:\n\n")

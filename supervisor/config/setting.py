@@ -18,9 +18,9 @@ class Group(enum.StrEnum):
     RESTART = "Stop and restart"
     HANGS = "Hang detection"
     OUTPUT = "Output"
-    NODES = "Rendezvous (one node for now)"
+    NODES = "Rendezvous (one node only yet)"
     RUN = "This command"
-    INERT = "Accepted, with no effect here"
+    INERT = "Accepted without effect"
     LATER = "Not supported yet (an error when asked for)"
 
 

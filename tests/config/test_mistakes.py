@@ -202,7 +202,7 @@ def test_a_higher_layer_can_take_back_what_is_not_there_yet(tmp_path: Path) -> N
 
 WARNINGS = [
     (["--monitor-interval", "5"],
-     "--monitor-interval 5 has no effect here: the supervisor learns of an exit from the kernel; nothing polls"),
+     "--monitor-interval 5 has no effect here: the kernel reports exits at once; nothing polls"),
     (["--start-method=fork"], "--start-method fork has no effect here: --spawn-method says how workers are started"),
     (["--event-log-handler", "console"],
      "--event-log-handler console has no effect here: holdfast events and the journal hold the events"),

@@ -52,7 +52,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     works = [setting for setting in RUN_SETTINGS if setting.status is Status.WORKS]
     assert all(setting.flag in printed for setting in works)
     assert not any(f"{setting.flag} " in printed for setting in RUN_SETTINGS if setting not in works)
-    assert "longest silence between heartbeats [2700 s]" in printed
+    assert "longest time between two heartbeats [2700 s]" in printed
 
 
 @pytest.mark.parametrize("width", [80, 100])

@@ -117,9 +117,12 @@ def report(state: State, reason: str) -> tuple[State, Action]:
 
 def stop_group(state: State, then: phases.Then, reason: str, *, signal: int = 0, at_once: bool = False) -> Outcome:
     """`signal` 0: SIGTERM with the grace of a restart; else that signal with the grace of the launcher's end."""
+    text = f"the workers of cycle {state.cycle} are being stopped"
+    if isinstance(state.phase, phases.Finished):
+        text = f"what the workers of cycle {state.cycle} left running is being ended"
     state = enter(state, phases.Stopping(then), reason)
     order = group.KillWorkers() if at_once else stop_order(state, signal)
-    said = say(state, "workers_stopping", f"the workers of cycle {state.cycle} are being stopped")
+    said = say(state, "workers_stopping", text)
     return state, (said, order)
 
 

@@ -155,7 +155,8 @@ class _ForPeople(logging.Formatter):
         where = f"{' '.join(ids)}: " if ids else ""
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
         job, text = getattr(record, "job_id", None), " ".join(record.getMessage().split())
-        told = addition(text, self._before[1]) if job == self._before[0] else text
+        adds = job == self._before[0] and record.levelno < logging.ERROR  # How it ended is said as a whole.
+        told = addition(text, self._before[1]) if adds else text
         self._before = (job, text)
         return f"{NAME}: {level}{where}{told}"
 
