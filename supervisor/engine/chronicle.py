@@ -66,8 +66,8 @@ class Chronicle:
         for stream in self._watchers.get(job.spec.job_id, []):
             try:
                 stream.send_nowait(recorded)
-            except anyio.WouldBlock:
-                continue  # The watcher is told by the gap in `sequence`.
+            except (anyio.WouldBlock, anyio.BrokenResourceError):
+                continue  # It is told by the gap in `sequence`, or is about to leave.
 
     def changed(self, job: JobRecord) -> None:
         """Its report has changed without an event; `settle` saves it."""

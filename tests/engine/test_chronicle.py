@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from anyio.streams.memory import MemoryObjectReceiveStream
 
 from supervisor.config import JobSpec
 from supervisor.core.facts import JobEvent, JobState
@@ -63,6 +64,18 @@ async def test_a_watcher_that_is_too_slow_sees_the_gap_and_holds_nobody_up(monke
         desk.chronicle.close("j")
         assert [event.sequence async for event in slow] == [2, 4]
     assert desk.journal.kinds() == ["a", "b", "c", "d"]
+
+
+async def test_a_watcher_that_is_about_to_leave_costs_nobody_an_event() -> None:
+    """Its end of the stream is closed some turns of the loop before it is taken from the list."""
+    desk = Desk()
+    job = desk.job()
+    async with desk.chronicle.watch("j", ended=False) as leaving, desk.chronicle.watch("j", ended=False) as other:
+        assert isinstance(leaving, MemoryObjectReceiveStream)
+        leaving.close()
+        desk.publish(job, "a")
+        assert (await anext(other)).kind == "a"
+    assert desk.journal.kinds() == ["a"]
 
 
 async def test_who_watches_an_ended_job_waits_for_nothing() -> None:

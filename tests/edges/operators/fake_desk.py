@@ -122,7 +122,8 @@ class FakeDesk:
         if self._journal is not None:
             self._journal.record(event)
         for watcher in [] if lost else self.watchers:
-            watcher.send_nowait(event)
+            with contextlib.suppress(anyio.BrokenResourceError):  # It is about to leave.
+                watcher.send_nowait(event)
 
     def end(self, job_id: str, state: JobState, reason: str) -> None:
         self.publish(job_id, "job_ended", reason)
