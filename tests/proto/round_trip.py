@@ -17,6 +17,7 @@ sys.path[:0] = [str(checkout), str(checkout / "proto"), *sys.argv[3:4]]
 
 import google.protobuf  # noqa: E402
 from holdfast_wire.framing import WORKER_FRAME_BYTES_MAX, Decoder, encode  # noqa: E402
+from holdfast_wire.v1 import cluster_pb2 as cluster  # noqa: E402
 from holdfast_wire.v1 import worker_pb2 as wire  # noqa: E402
 
 from worker_client import RankMonitorClient, WorkloadAction, WorkloadControlRequest  # noqa: E402
@@ -56,6 +57,45 @@ GOLDEN = {
     "refused": wire.SupervisorFrame(refused=wire.Refused(reason="cannot: why; what", retry=True)),
     "accepted": wire.SupervisorFrame(accepted=wire.Accepted(request_id=6)),
     "stacks_request": wire.SupervisorFrame(stacks_request=wire.StacksRequest(request_id=1)),
+    "cluster_hello": cluster.ClusterFrame(
+        hello=cluster.Hello(
+            protocol_version=1, job_id="jöb", node="n1", incarnation="i", nonce=b"\0\xff", proof=b"\1"
+        )
+    ),
+    "cluster_ordered": cluster.ClusterFrame(
+        ordered=cluster.Ordered(
+            job_id="jöb",
+            order=cluster.Order(
+                tell_members=cluster.TellMembers(
+                    cycle=2, members=[8, 9],
+                    order=cluster.ToRank(
+                        exchanged=wire.Exchanged(call=1, iteration=2, name="t", values={9: "b"})
+                    ),
+                )
+            ),
+        )
+    ),
+    "cluster_reported": cluster.ClusterFrame(
+        reported=cluster.Reported(
+            job_id="jöb",
+            report=cluster.Report(
+                node_joined=cluster.NodeJoined(
+                    node="n1", cycle=-1, cause=cluster.Cause(sentence="why", written_at_unix_s=0)
+                )
+            ),
+        )
+    ),
+    "cluster_told": cluster.ClusterFrame(
+        reported=cluster.Reported(
+            job_id="j",
+            report=cluster.Report(
+                call_report=cluster.CallReport(
+                    node="n1", cycle=0,
+                    told=[cluster.Told(member=3, word=cluster.Word(rank_fault=wire.RankFault(call=1, rank=-1)))],
+                )
+            ),
+        )
+    ),
 }  # fmt: skip
 
 

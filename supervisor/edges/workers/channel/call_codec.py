@@ -117,7 +117,7 @@ def _call(number: int) -> int:
 
 
 def _count(number: int) -> int:
-    if number > COUNT_MAX:
+    if not 0 <= number <= COUNT_MAX:
         raise CallFrameError(f"cannot take a count of {number}")
     return number
 

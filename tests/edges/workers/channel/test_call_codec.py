@@ -91,6 +91,7 @@ def test_what_is_out_of_bounds_is_refused() -> None:
     for frame in (
         wire.WorkerFrame(faults_reported=wire.FaultsReported(call=0)),
         wire.WorkerFrame(faults_reported=wire.FaultsReported(call=1, iteration=2**32 - 1)),
+        wire.WorkerFrame(rank_fault=wire.RankFault(call=1, rank=-1)),
         wire.WorkerFrame(exchange_value=wire.ExchangeValue(call=1, name="n" * 300)),
         wire.WorkerFrame(exchange_value=wire.ExchangeValue(call=1, value="v" * 9000)),
         wire.WorkerFrame.FromString(b"\x92\x01\x04\x08\x01\x20\x63"),  # interruption 99

@@ -1,0 +1,545 @@
+from holdfast_wire.v1 import worker_pb2 as _worker_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ActOnHang(_message.Message):
+    __slots__ = ["cycle"]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    cycle: int
+    def __init__(self, cycle: _Optional[int] = ...) -> None: ...
+
+class Alive(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
+class Assignment(_message.Message):
+    __slots__ = ["cycle", "first_rank", "group_rank", "group_world_size", "world_size"]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_RANK_FIELD_NUMBER: _ClassVar[int]
+    GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
+    GROUP_WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    cycle: int
+    first_rank: int
+    group_rank: int
+    group_world_size: int
+    world_size: int
+    def __init__(self, cycle: _Optional[int] = ..., group_rank: _Optional[int] = ..., group_world_size: _Optional[int] = ..., world_size: _Optional[int] = ..., first_rank: _Optional[int] = ...) -> None: ...
+
+class CallReport(_message.Message):
+    __slots__ = ["cycle", "node", "told"]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    TOLD_FIELD_NUMBER: _ClassVar[int]
+    cycle: int
+    node: str
+    told: _containers.RepeatedCompositeFieldContainer[Told]
+    def __init__(self, node: _Optional[str] = ..., cycle: _Optional[int] = ..., told: _Optional[_Iterable[_Union[Told, _Mapping]]] = ...) -> None: ...
+
+class Cause(_message.Message):
+    __slots__ = ["sentence", "written_at_unix_s"]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_AT_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    sentence: str
+    written_at_unix_s: float
+    def __init__(self, sentence: _Optional[str] = ..., written_at_unix_s: _Optional[float] = ...) -> None: ...
+
+class Challenge(_message.Message):
+    __slots__ = ["nonce"]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
+
+class ClusterFrame(_message.Message):
+    __slots__ = ["alive", "challenge", "hello", "ordered", "refusal", "reported", "welcome"]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    CHALLENGE_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    ORDERED_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    REPORTED_FIELD_NUMBER: _ClassVar[int]
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    alive: Alive
+    challenge: Challenge
+    hello: Hello
+    ordered: Ordered
+    refusal: Refusal
+    reported: Reported
+    welcome: Welcome
+    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., ordered: _Optional[_Union[Ordered, _Mapping]] = ..., reported: _Optional[_Union[Reported, _Mapping]] = ...) -> None: ...
+
+class Conclude(_message.Message):
+    __slots__ = ["verdict"]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    verdict: Verdict
+    def __init__(self, verdict: _Optional[_Union[Verdict, _Mapping]] = ...) -> None: ...
+
+class Evidence(_message.Message):
+    __slots__ = ["groups", "notes", "source", "took_s"]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TOOK_S_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[StackGroup]
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    source: str
+    took_s: float
+    def __init__(self, groups: _Optional[_Iterable[_Union[StackGroup, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., source: _Optional[str] = ..., took_s: _Optional[float] = ...) -> None: ...
+
+class HangLimits(_message.Message):
+    __slots__ = ["heartbeat_s", "initial_heartbeat_s", "out_of_section_s", "sections", "warm_up_steps"]
+    HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
+    INITIAL_HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
+    OUT_OF_SECTION_S_FIELD_NUMBER: _ClassVar[int]
+    SECTIONS_FIELD_NUMBER: _ClassVar[int]
+    WARM_UP_STEPS_FIELD_NUMBER: _ClassVar[int]
+    heartbeat_s: float
+    initial_heartbeat_s: float
+    out_of_section_s: float
+    sections: _containers.RepeatedCompositeFieldContainer[_worker_pb2.SectionLimit]
+    warm_up_steps: int
+    def __init__(self, initial_heartbeat_s: _Optional[float] = ..., heartbeat_s: _Optional[float] = ..., sections: _Optional[_Iterable[_Union[_worker_pb2.SectionLimit, _Mapping]]] = ..., out_of_section_s: _Optional[float] = ..., warm_up_steps: _Optional[int] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ["incarnation", "job_id", "node", "nonce", "proof", "protocol_version"]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    incarnation: str
+    job_id: str
+    node: str
+    nonce: bytes
+    proof: bytes
+    protocol_version: int
+    def __init__(self, protocol_version: _Optional[int] = ..., job_id: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[str] = ..., nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
+
+class JobOpened(_message.Message):
+    __slots__ = ["node", "rules", "training_iteration"]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_ITERATION_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    rules: JobRules
+    training_iteration: int
+    def __init__(self, node: _Optional[str] = ..., rules: _Optional[_Union[JobRules, _Mapping]] = ..., training_iteration: _Optional[int] = ...) -> None: ...
+
+class JobRules(_message.Message):
+    __slots__ = ["completion_grace_s", "evidence_budget_s", "forks_ahead", "hang_limits", "job_id", "local_world_size", "prepares_ahead", "rank_termination_signal", "restart", "term_timeout_s", "workers_stop_timeout_s"]
+    COMPLETION_GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_BUDGET_S_FIELD_NUMBER: _ClassVar[int]
+    FORKS_AHEAD_FIELD_NUMBER: _ClassVar[int]
+    HANG_LIMITS_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PREPARES_AHEAD_FIELD_NUMBER: _ClassVar[int]
+    RANK_TERMINATION_SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    RESTART_FIELD_NUMBER: _ClassVar[int]
+    TERM_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_STOP_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    completion_grace_s: float
+    evidence_budget_s: float
+    forks_ahead: bool
+    hang_limits: HangLimits
+    job_id: str
+    local_world_size: int
+    prepares_ahead: bool
+    rank_termination_signal: int
+    restart: RestartRules
+    term_timeout_s: float
+    workers_stop_timeout_s: float
+    def __init__(self, job_id: _Optional[str] = ..., local_world_size: _Optional[int] = ..., hang_limits: _Optional[_Union[HangLimits, _Mapping]] = ..., restart: _Optional[_Union[RestartRules, _Mapping]] = ..., workers_stop_timeout_s: _Optional[float] = ..., term_timeout_s: _Optional[float] = ..., rank_termination_signal: _Optional[int] = ..., evidence_budget_s: _Optional[float] = ..., completion_grace_s: _Optional[float] = ..., prepares_ahead: bool = ..., forks_ahead: bool = ...) -> None: ...
+
+class JoinAgain(_message.Message):
+    __slots__ = ["next_cycle", "reason"]
+    NEXT_CYCLE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    next_cycle: int
+    reason: str
+    def __init__(self, next_cycle: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Lost(_message.Message):
+    __slots__ = ["failed", "interruption", "reason"]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    INTERRUPTION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    failed: bool
+    interruption: _worker_pb2.Interruption
+    reason: str
+    def __init__(self, interruption: _Optional[_Union[_worker_pb2.Interruption, str]] = ..., reason: _Optional[str] = ..., failed: bool = ...) -> None: ...
+
+class NodeDown(_message.Message):
+    __slots__ = ["cycle", "node"]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    cycle: int
+    node: str
+    def __init__(self, node: _Optional[str] = ..., cycle: _Optional[int] = ...) -> None: ...
+
+class NodeExcluded(_message.Message):
+    __slots__ = ["node", "reason"]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    reason: str
+    def __init__(self, node: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class NodeFailed(_message.Message):
+    __slots__ = ["cycle", "exit_code", "first_failure", "node", "reason", "restart_allowed", "training_iteration"]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FAILURE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    RESTART_ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_ITERATION_FIELD_NUMBER: _ClassVar[int]
+    cycle: int
+    exit_code: int
+    first_failure: str
+    node: str
+    reason: str
+    restart_allowed: bool
+    training_iteration: int
+    def __init__(self, node: _Optional[str] = ..., cycle: _Optional[int] = ..., reason: _Optional[str] = ..., training_iteration: _Optional[int] = ..., restart_allowed: bool = ..., exit_code: _Optional[int] = ..., first_failure: _Optional[str] = ...) -> None: ...
+
+class NodeJoined(_message.Message):
+    __slots__ = ["cause", "cycle", "node"]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    cause: Cause
+    cycle: int
+    node: str
+    def __init__(self, node: _Optional[str] = ..., cycle: _Optional[int] = ..., cause: _Optional[_Union[Cause, _Mapping]] = ...) -> None: ...
+
+class NodeStopped(_message.Message):
+    __slots__ = ["all_succeeded", "cause", "node"]
+    ALL_SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    all_succeeded: bool
+    cause: Cause
+    node: str
+    def __init__(self, node: _Optional[str] = ..., all_succeeded: bool = ..., cause: _Optional[_Union[Cause, _Mapping]] = ...) -> None: ...
+
+class NodeSucceeded(_message.Message):
+    __slots__ = ["cycle", "lost", "node"]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    cycle: int
+    lost: _containers.RepeatedScalarFieldContainer[int]
+    node: str
+    def __init__(self, node: _Optional[str] = ..., cycle: _Optional[int] = ..., lost: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Order(_message.Message):
+    __slots__ = ["act_on_hang", "conclude", "join_again", "replace_ranks", "settle_call", "start_cycle", "take_stacks", "tell_members", "use_store", "wind_down"]
+    ACT_ON_HANG_FIELD_NUMBER: _ClassVar[int]
+    CONCLUDE_FIELD_NUMBER: _ClassVar[int]
+    JOIN_AGAIN_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_RANKS_FIELD_NUMBER: _ClassVar[int]
+    SETTLE_CALL_FIELD_NUMBER: _ClassVar[int]
+    START_CYCLE_FIELD_NUMBER: _ClassVar[int]
+    TAKE_STACKS_FIELD_NUMBER: _ClassVar[int]
+    TELL_MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    USE_STORE_FIELD_NUMBER: _ClassVar[int]
+    WIND_DOWN_FIELD_NUMBER: _ClassVar[int]
+    act_on_hang: ActOnHang
+    conclude: Conclude
+    join_again: JoinAgain
+    replace_ranks: ReplaceRanks
+    settle_call: SettleCall
+    start_cycle: StartCycle
+    take_stacks: TakeStacks
+    tell_members: TellMembers
+    use_store: UseStore
+    wind_down: WindDown
+    def __init__(self, start_cycle: _Optional[_Union[StartCycle, _Mapping]] = ..., join_again: _Optional[_Union[JoinAgain, _Mapping]] = ..., use_store: _Optional[_Union[UseStore, _Mapping]] = ..., take_stacks: _Optional[_Union[TakeStacks, _Mapping]] = ..., act_on_hang: _Optional[_Union[ActOnHang, _Mapping]] = ..., tell_members: _Optional[_Union[TellMembers, _Mapping]] = ..., replace_ranks: _Optional[_Union[ReplaceRanks, _Mapping]] = ..., settle_call: _Optional[_Union[SettleCall, _Mapping]] = ..., wind_down: _Optional[_Union[WindDown, _Mapping]] = ..., conclude: _Optional[_Union[Conclude, _Mapping]] = ...) -> None: ...
+
+class Ordered(_message.Message):
+    __slots__ = ["job_id", "order"]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    order: Order
+    def __init__(self, job_id: _Optional[str] = ..., order: _Optional[_Union[Order, _Mapping]] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ["reason"]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class ReplaceRanks(_message.Message):
+    __slots__ = ["cycle", "members", "reason"]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    cycle: int
+    members: _containers.RepeatedScalarFieldContainer[int]
+    reason: str
+    def __init__(self, cycle: _Optional[int] = ..., members: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Report(_message.Message):
+    __slots__ = ["call_report", "job_opened", "node_down", "node_excluded", "node_failed", "node_joined", "node_stopped", "node_succeeded", "restart_asked", "stacks_taken", "stacks_wanted", "stop_asked", "store_served", "verdict_taken"]
+    CALL_REPORT_FIELD_NUMBER: _ClassVar[int]
+    JOB_OPENED_FIELD_NUMBER: _ClassVar[int]
+    NODE_DOWN_FIELD_NUMBER: _ClassVar[int]
+    NODE_EXCLUDED_FIELD_NUMBER: _ClassVar[int]
+    NODE_FAILED_FIELD_NUMBER: _ClassVar[int]
+    NODE_JOINED_FIELD_NUMBER: _ClassVar[int]
+    NODE_STOPPED_FIELD_NUMBER: _ClassVar[int]
+    NODE_SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
+    RESTART_ASKED_FIELD_NUMBER: _ClassVar[int]
+    STACKS_TAKEN_FIELD_NUMBER: _ClassVar[int]
+    STACKS_WANTED_FIELD_NUMBER: _ClassVar[int]
+    STOP_ASKED_FIELD_NUMBER: _ClassVar[int]
+    STORE_SERVED_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_TAKEN_FIELD_NUMBER: _ClassVar[int]
+    call_report: CallReport
+    job_opened: JobOpened
+    node_down: NodeDown
+    node_excluded: NodeExcluded
+    node_failed: NodeFailed
+    node_joined: NodeJoined
+    node_stopped: NodeStopped
+    node_succeeded: NodeSucceeded
+    restart_asked: RestartAsked
+    stacks_taken: StacksTaken
+    stacks_wanted: StacksWanted
+    stop_asked: StopAsked
+    store_served: StoreServed
+    verdict_taken: VerdictTaken
+    def __init__(self, job_opened: _Optional[_Union[JobOpened, _Mapping]] = ..., node_joined: _Optional[_Union[NodeJoined, _Mapping]] = ..., node_failed: _Optional[_Union[NodeFailed, _Mapping]] = ..., node_down: _Optional[_Union[NodeDown, _Mapping]] = ..., node_succeeded: _Optional[_Union[NodeSucceeded, _Mapping]] = ..., node_stopped: _Optional[_Union[NodeStopped, _Mapping]] = ..., verdict_taken: _Optional[_Union[VerdictTaken, _Mapping]] = ..., store_served: _Optional[_Union[StoreServed, _Mapping]] = ..., call_report: _Optional[_Union[CallReport, _Mapping]] = ..., stacks_wanted: _Optional[_Union[StacksWanted, _Mapping]] = ..., stacks_taken: _Optional[_Union[StacksTaken, _Mapping]] = ..., node_excluded: _Optional[_Union[NodeExcluded, _Mapping]] = ..., stop_asked: _Optional[_Union[StopAsked, _Mapping]] = ..., restart_asked: _Optional[_Union[RestartAsked, _Mapping]] = ...) -> None: ...
+
+class Reported(_message.Message):
+    __slots__ = ["job_id", "report"]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    report: Report
+    def __init__(self, job_id: _Optional[str] = ..., report: _Optional[_Union[Report, _Mapping]] = ...) -> None: ...
+
+class RestartAsked(_message.Message):
+    __slots__ = ["reason"]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class RestartRules(_message.Message):
+    __slots__ = ["backoff_base_s", "backoff_max_s", "max_no_progress_cycles", "max_restarts", "min_nodes", "min_progress_iterations", "no_restart_exit_code", "policy"]
+    BACKOFF_BASE_S_FIELD_NUMBER: _ClassVar[int]
+    BACKOFF_MAX_S_FIELD_NUMBER: _ClassVar[int]
+    MAX_NO_PROGRESS_CYCLES_FIELD_NUMBER: _ClassVar[int]
+    MAX_RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    MIN_NODES_FIELD_NUMBER: _ClassVar[int]
+    MIN_PROGRESS_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    NO_RESTART_EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    backoff_base_s: float
+    backoff_max_s: float
+    max_no_progress_cycles: int
+    max_restarts: int
+    min_nodes: int
+    min_progress_iterations: int
+    no_restart_exit_code: int
+    policy: str
+    def __init__(self, policy: _Optional[str] = ..., max_restarts: _Optional[int] = ..., min_nodes: _Optional[int] = ..., no_restart_exit_code: _Optional[int] = ..., max_no_progress_cycles: _Optional[int] = ..., min_progress_iterations: _Optional[int] = ..., backoff_base_s: _Optional[float] = ..., backoff_max_s: _Optional[float] = ...) -> None: ...
+
+class SettleCall(_message.Message):
+    __slots__ = ["call", "cycle", "reason", "stands"]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    STANDS_FIELD_NUMBER: _ClassVar[int]
+    call: int
+    cycle: int
+    reason: str
+    stands: bool
+    def __init__(self, cycle: _Optional[int] = ..., call: _Optional[int] = ..., stands: bool = ..., reason: _Optional[str] = ...) -> None: ...
+
+class StackGroup(_message.Message):
+    __slots__ = ["ranks", "stack"]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    STACK_FIELD_NUMBER: _ClassVar[int]
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    stack: str
+    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., stack: _Optional[str] = ...) -> None: ...
+
+class StacksTaken(_message.Message):
+    __slots__ = ["cycle", "evidence", "node"]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    cycle: int
+    evidence: Evidence
+    node: str
+    def __init__(self, node: _Optional[str] = ..., cycle: _Optional[int] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ...) -> None: ...
+
+class StacksWanted(_message.Message):
+    __slots__ = ["accused", "budget_s", "cycle", "node"]
+    ACCUSED_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_S_FIELD_NUMBER: _ClassVar[int]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    accused: _containers.RepeatedScalarFieldContainer[int]
+    budget_s: float
+    cycle: int
+    node: str
+    def __init__(self, node: _Optional[str] = ..., cycle: _Optional[int] = ..., accused: _Optional[_Iterable[int]] = ..., budget_s: _Optional[float] = ...) -> None: ...
+
+class StartCycle(_message.Message):
+    __slots__ = ["assignment", "reason", "restarts_used"]
+    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_USED_FIELD_NUMBER: _ClassVar[int]
+    assignment: Assignment
+    reason: str
+    restarts_used: int
+    def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., reason: _Optional[str] = ..., restarts_used: _Optional[int] = ...) -> None: ...
+
+class Started(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
+class StopAsked(_message.Message):
+    __slots__ = ["reason", "signal"]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    signal: int
+    def __init__(self, reason: _Optional[str] = ..., signal: _Optional[int] = ...) -> None: ...
+
+class StoreServed(_message.Message):
+    __slots__ = ["cycle", "host", "node", "port"]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    cycle: int
+    host: str
+    node: str
+    port: int
+    def __init__(self, node: _Optional[str] = ..., cycle: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
+
+class TakeStacks(_message.Message):
+    __slots__ = ["accused", "budget_s", "cycle"]
+    ACCUSED_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_S_FIELD_NUMBER: _ClassVar[int]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    accused: _containers.RepeatedScalarFieldContainer[int]
+    budget_s: float
+    cycle: int
+    def __init__(self, cycle: _Optional[int] = ..., accused: _Optional[_Iterable[int]] = ..., budget_s: _Optional[float] = ...) -> None: ...
+
+class TellMembers(_message.Message):
+    __slots__ = ["cycle", "members", "order"]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    cycle: int
+    members: _containers.RepeatedScalarFieldContainer[int]
+    order: ToRank
+    def __init__(self, cycle: _Optional[int] = ..., members: _Optional[_Iterable[int]] = ..., order: _Optional[_Union[ToRank, _Mapping]] = ...) -> None: ...
+
+class ToRank(_message.Message):
+    __slots__ = ["begin_iteration", "call_completed", "call_refused", "call_underway", "committed", "entered", "exchanged", "interrupt", "restart"]
+    BEGIN_ITERATION_FIELD_NUMBER: _ClassVar[int]
+    CALL_COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    CALL_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    CALL_UNDERWAY_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    ENTERED_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGED_FIELD_NUMBER: _ClassVar[int]
+    INTERRUPT_FIELD_NUMBER: _ClassVar[int]
+    RESTART_FIELD_NUMBER: _ClassVar[int]
+    begin_iteration: _worker_pb2.BeginIteration
+    call_completed: _worker_pb2.CallCompleted
+    call_refused: _worker_pb2.CallRefused
+    call_underway: _worker_pb2.CallUnderway
+    committed: _worker_pb2.Committed
+    entered: _worker_pb2.Entered
+    exchanged: _worker_pb2.Exchanged
+    interrupt: _worker_pb2.Interrupt
+    restart: _worker_pb2.Restart
+    def __init__(self, entered: _Optional[_Union[_worker_pb2.Entered, _Mapping]] = ..., interrupt: _Optional[_Union[_worker_pb2.Interrupt, _Mapping]] = ..., restart: _Optional[_Union[_worker_pb2.Restart, _Mapping]] = ..., begin_iteration: _Optional[_Union[_worker_pb2.BeginIteration, _Mapping]] = ..., call_completed: _Optional[_Union[_worker_pb2.CallCompleted, _Mapping]] = ..., committed: _Optional[_Union[_worker_pb2.Committed, _Mapping]] = ..., exchanged: _Optional[_Union[_worker_pb2.Exchanged, _Mapping]] = ..., call_refused: _Optional[_Union[_worker_pb2.CallRefused, _Mapping]] = ..., call_underway: _Optional[_Union[_worker_pb2.CallUnderway, _Mapping]] = ...) -> None: ...
+
+class Told(_message.Message):
+    __slots__ = ["member", "word"]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    WORD_FIELD_NUMBER: _ClassVar[int]
+    member: int
+    word: Word
+    def __init__(self, member: _Optional[int] = ..., word: _Optional[_Union[Word, _Mapping]] = ...) -> None: ...
+
+class UseStore(_message.Message):
+    __slots__ = ["cycle", "host", "port"]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    cycle: int
+    host: str
+    port: int
+    def __init__(self, cycle: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
+
+class Verdict(_message.Message):
+    __slots__ = ["exit_code", "reason", "state"]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    exit_code: int
+    reason: str
+    state: str
+    def __init__(self, state: _Optional[str] = ..., exit_code: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class VerdictTaken(_message.Message):
+    __slots__ = ["node"]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    def __init__(self, node: _Optional[str] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ["proof", "term"]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    proof: bytes
+    term: int
+    def __init__(self, proof: _Optional[bytes] = ..., term: _Optional[int] = ...) -> None: ...
+
+class WindDown(_message.Message):
+    __slots__ = ["at_once", "reason", "signal"]
+    AT_ONCE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    at_once: bool
+    reason: str
+    signal: int
+    def __init__(self, reason: _Optional[str] = ..., signal: _Optional[int] = ..., at_once: bool = ...) -> None: ...
+
+class Word(_message.Message):
+    __slots__ = ["barrier_arrive", "call_enter", "call_leave", "exchange_value", "faults_reported", "iteration_began", "lost", "rank_fault", "started"]
+    BARRIER_ARRIVE_FIELD_NUMBER: _ClassVar[int]
+    CALL_ENTER_FIELD_NUMBER: _ClassVar[int]
+    CALL_LEAVE_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGE_VALUE_FIELD_NUMBER: _ClassVar[int]
+    FAULTS_REPORTED_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_BEGAN_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    RANK_FAULT_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    barrier_arrive: _worker_pb2.BarrierArrive
+    call_enter: _worker_pb2.CallEnter
+    call_leave: _worker_pb2.CallLeave
+    exchange_value: _worker_pb2.ExchangeValue
+    faults_reported: _worker_pb2.FaultsReported
+    iteration_began: _worker_pb2.IterationBegan
+    lost: Lost
+    rank_fault: _worker_pb2.RankFault
+    started: Started
+    def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., call_enter: _Optional[_Union[_worker_pb2.CallEnter, _Mapping]] = ..., iteration_began: _Optional[_Union[_worker_pb2.IterationBegan, _Mapping]] = ..., rank_fault: _Optional[_Union[_worker_pb2.RankFault, _Mapping]] = ..., faults_reported: _Optional[_Union[_worker_pb2.FaultsReported, _Mapping]] = ..., barrier_arrive: _Optional[_Union[_worker_pb2.BarrierArrive, _Mapping]] = ..., call_leave: _Optional[_Union[_worker_pb2.CallLeave, _Mapping]] = ..., exchange_value: _Optional[_Union[_worker_pb2.ExchangeValue, _Mapping]] = ...) -> None: ...

@@ -1,0 +1,80 @@
+"""What do the bytes of the cluster stream mean? Protobuf stops here.
+
+Everything from a peer is checked for shape and bounds (record_codec.py). A frame, order or report that only a newer
+version knows is Unknown and can be skipped. Protobuf is loaded with the first frame: a job of one node never needs it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple, cast, get_args
+
+from holdfast_wire.framing import CLUSTER_FRAME_BYTES_MAX, FrameTooLongError
+
+from supervisor.edges.peers import frame_sizes
+from supervisor.edges.peers.cluster_frames import ClusterProtocolError, Frame, Unknown
+from supervisor.edges.peers.record_codec import Read, UnknownKindError, Write, union_shape
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor
+    from holdfast_wire.v1 import cluster_pb2
+
+
+class _Codec(NamedTuple):
+    new_frame: type[cluster_pb2.ClusterFrame]
+    write: Write
+    read: Read
+    decode_error: type[Exception]
+
+
+@cache
+def _codec() -> _Codec:
+    from google.protobuf.message import DecodeError
+    from holdfast_wire.v1 import cluster_pb2
+
+    descriptor = cast("Descriptor", cluster_pb2.ClusterFrame.DESCRIPTOR)
+    write, read = union_shape(get_args(Frame), descriptor)
+    return _Codec(cluster_pb2.ClusterFrame, write, read, DecodeError)
+
+
+def encode(frame: Frame) -> bytes:
+    """The payload for a frame of at most CLUSTER_FRAME_BYTES_MAX.
+
+    Evidence that is longer loses its least odd stacks, with a note; an order to a wrapped call that is longer becomes
+    a refusal of the call. Raises FrameTooLongError for a CallReport, which `payloads` sends in parts.
+    """
+    payload = _payload(frame)
+    if len(payload) <= CLUSTER_FRAME_BYTES_MAX:
+        return payload
+    shortened = frame_sizes.shortened(frame, len(payload), CLUSTER_FRAME_BYTES_MAX)
+    payload = _payload(shortened)
+    if len(payload) > CLUSTER_FRAME_BYTES_MAX:
+        raise FrameTooLongError(len(payload), CLUSTER_FRAME_BYTES_MAX)
+    return payload
+
+
+def payloads(frame: Frame) -> list[bytes]:
+    """As `encode`, but a CallReport too long for one frame comes in several, in order."""
+    try:
+        return [encode(frame)]
+    except FrameTooLongError:
+        return [payload for part in frame_sizes.halves(frame) for payload in payloads(part)]
+
+
+def _payload(frame: Frame) -> bytes:
+    codec = _codec()
+    return codec.new_frame(**codec.write(frame)).SerializeToString()
+
+
+def decode(payload: bytes) -> Frame:
+    """Raises ClusterProtocolError, and nothing else."""
+    codec = _codec()
+    message = codec.new_frame()
+    try:
+        message.ParseFromString(payload)
+    except (codec.decode_error, ValueError) as error:
+        raise ClusterProtocolError(f"cannot read a frame of {len(payload)} bytes: {error}") from error
+    try:
+        return cast("Frame", codec.read(message))
+    except UnknownKindError:
+        return Unknown()

@@ -1,0 +1,54 @@
+"""Between which bounds must each field of the cluster stream be?"""
+
+from __future__ import annotations
+
+import math
+
+from holdfast_wire.call_bounds import EXCHANGE_VALUE_CHARACTERS_MAX
+from holdfast_wire.framing import CLUSTER_FRAME_BYTES_MAX
+
+COUNT_MAX = 2**31 - 1
+ITEMS_MAX = 2**17  # ranks of a job, and whatever there is one of for each
+SECONDS_MAX = 10 * 365 * 24 * 3600.0
+UNIX_SECONDS_MAX = 1e12
+BYTES_MAX = 256  # a nonce, a proof
+NAME_CHARACTERS_MAX = 256
+TEXT_CHARACTERS_MAX = 8192  # a sentence; what is longer is cut
+
+NEVER_EMPTY = frozenset({"job_id", "node", "incarnation", "host"})
+# Refused above this, where a part would mean something else than the whole.
+NEVER_CUT = dict.fromkeys((*NEVER_EMPTY, "name"), NAME_CHARACTERS_MAX) | {
+    "value": EXCHANGE_VALUE_CHARACTERS_MAX,
+    "stack": CLUSTER_FRAME_BYTES_MAX,
+}
+
+_WHOLE = {
+    "cycle": (-1, COUNT_MAX),  # -1: before the first
+    "next_cycle": (0, COUNT_MAX),
+    "rank": (-1, COUNT_MAX),  # -1: only its supervisor knows it
+    "call": (1, COUNT_MAX),
+    "local_world_size": (1, COUNT_MAX),
+    "port": (0, 65535),
+    "signal": (0, 64),
+    "rank_termination_signal": (0, 64),
+}
+# A timeout of nothing would end a healthy rank.
+_NEVER_ZERO = frozenset({"soft_timeout_s", "hard_timeout_s", "barrier_timeout_s", "heartbeat_timeout_s"})
+
+# FieldDescriptor's TYPE_…: a number that can be negative is declared so.
+INT64, _UINT64, _INT32 = 3, 4, 5
+_BY_TYPE = {INT64: (-(2**63), 2**63 - 1), _UINT64: (0, 2**63 - 1), _INT32: (-(2**31), COUNT_MAX)}
+
+
+def whole(name: str, wire_type: int) -> tuple[int, int]:
+    """Lowest and highest value of a whole number."""
+    lowest, highest = _WHOLE.get(name, (-(2**63), 2**63 - 1))
+    lowest_of_type, highest_of_type = _BY_TYPE.get(wire_type, (0, COUNT_MAX))
+    return max(lowest, lowest_of_type), min(highest, highest_of_type)
+
+
+def seconds(name: str) -> tuple[float, float]:
+    """Lowest and highest value of a duration, or of a moment on the wall clock (`…_unix_s`)."""
+    if name.endswith("_unix_s"):
+        return -UNIX_SECONDS_MAX, UNIX_SECONDS_MAX
+    return math.ulp(0.0) if name in _NEVER_ZERO else 0.0, SECONDS_MAX

@@ -1,0 +1,58 @@
+"""What of evidence and reports is left out, and what is sent later?"""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.core.calls.words import Interrupt, Started
+from supervisor.core.cluster.messages import CallReport, NodeDown, Reported, StacksTaken, Told
+from supervisor.core.facts import Evidence, StackGroup
+from supervisor.core.node.messages import Ordered
+from supervisor.core.orders import TellMembers
+from supervisor.edges.peers.cluster_frames import Frame
+from supervisor.edges.peers.frame_sizes import ENVELOPE_BYTES_MAX, halves, shortened
+
+
+def _shortened(evidence: Evidence, bytes_max: int) -> Evidence:
+    frame = shortened(Reported("j", StacksTaken("n", 1, evidence)), 0, bytes_max + ENVELOPE_BYTES_MAX)
+    assert isinstance(frame, Reported)
+    assert isinstance(frame.report, StacksTaken)
+    return frame.report.evidence
+
+
+def test_the_odd_stacks_stay():
+    odd, even, most = StackGroup((5,), "a" * 400), StackGroup((1, 2), "b" * 400), StackGroup((0, 3, 4), "c" * 400)
+    evidence = Evidence((odd, even, most), ("a note",), "py-spy", 0.1)
+    shorter = _shortened(evidence, 1000)
+    assert shorter.groups == (odd, even)
+    assert shorter.notes[0] == "a note"
+    assert shorter.notes[1].startswith("the stacks of 3 ranks are left out: a message holds")
+    assert (shorter.source, shorter.took_s) == ("py-spy", 0.1)
+
+
+def test_of_one_stack_that_is_too_long_the_innermost_frames_stay():
+    shorter = _shortened(Evidence((StackGroup((5,), "outer\n" * 999 + "inner"),)), 500)
+    assert shorter.groups[0].stack.endswith("outer\ninner")
+    assert len(shorter.groups[0].stack) < 500
+
+
+def test_what_can_not_be_shortened_stays_as_it_is():
+    frame = Reported("j", NodeDown("n", 1))
+    assert shortened(frame, 9, 8) == frame
+
+
+def test_a_report_of_many_words_is_two_of_fewer():
+    told = tuple(Told(rank, Started()) for rank in range(5))
+    assert halves(Reported("j", CallReport("n", 1, told))) == (
+        Reported("j", CallReport("n", 1, told[:2])),
+        Reported("j", CallReport("n", 1, told[2:])),
+    )
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [Reported("j", CallReport("n", 1, (Told(0, Started()),))), Ordered("j", TellMembers(1, (0,), Interrupt(1, 0)))],
+)
+def test_what_has_no_parts_is_not_parted(frame: Frame):
+    with pytest.raises(AssertionError, match="can't be parted"):
+        halves(frame)
