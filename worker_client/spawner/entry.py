@@ -21,13 +21,14 @@ from .loop import Spawner
 from .method import Method
 
 _DROPPED_MAX = 8  # modules that are left out one by one, each with a new load; then all others are
+_DROPPED_REMEDY = "; all else is loaded ahead, and --preload MODULES says what may be"
 _OWN = "worker_client."  # a package that is here before anything is loaded ahead: this module is in it
 
 
 def run_as_script(hook_folder: str) -> None:
     """Be the spawner inside the interpreter that would run the script. Returns in each forked worker only."""
     settings, link_fd = _take_settings(hook_folder)
-    environment = dict(os.environ)
+    origin = loading.Origin.now()
     choice = preload.choose(settings)
     _refuse_what_cannot_run(settings, link_fd, choice)
     title = identity.Title()
@@ -43,7 +44,8 @@ def run_as_script(hook_folder: str) -> None:
         background.end()
         identity.outlive_link(link_fd)
     if failure is not None:
-        _start_over(_without(settings, failure), link_fd, hook_folder, environment)
+        _start_over(_without(settings, failure), link_fd, hook_folder, origin)
+    origin.close()
     new_modules = set(sys.modules) - before
     if new_modules:
         gc.freeze()
@@ -142,33 +144,33 @@ def _load(choice: preload.Choice, settings: SpawnerSettings) -> loading.Failure 
 
 def _without(settings: SpawnerSettings, failure: loading.Failure) -> SpawnerSettings:
     """How to start over, so that nothing lingers of what was loaded: without that module, else without any."""
-    sentence = f"{failure.step} {failure.why}".strip()
     kept = tuple(step for step in settings.learned if step != failure.step)
     if settings.lost.count("; ") >= _DROPPED_MAX:
         kept = tuple(step for step in kept if "=" in step or preload.is_of_torch(step))
     if failure.step and not preload.is_of_torch(failure.step) and any("=" not in step for step in kept):
-        lost = (
-            f"{settings.lost}; {sentence}" if settings.lost else f"the workers load again what they import: {sentence}"
+        before = (
+            f"{settings.lost.removesuffix(_DROPPED_REMEDY)}; " if settings.lost else "each worker loads it itself: "
         )
-        return settings._replace(learned=kept, lost=lost)
-    decided = f"workers are forked from a bare interpreter: {sentence}"
-    lost = f"each worker loads its modules itself: {sentence}; {_remedy(settings, failure)}"
+        return settings._replace(learned=kept, lost=f"{before}{failure.sentence}{_DROPPED_REMEDY}")
+    decided = f"workers are forked from a bare interpreter: {failure.sentence}"
+    lost = f"each worker loads its modules itself: {failure.sentence}; {_remedy(settings, failure)}"
     return settings._replace(preload="none", decided=decided, learned=(), lost=lost)
 
 
 def _remedy(settings: SpawnerSettings, failure: loading.Failure) -> str:
     if settings.preload != "auto":
         return "leave it out of --preload, or correct it"
-    if "would be hidden" in failure.why:
+    if "would be hidden" in failure.sentence:
         return "rename that file, or accept it with --preload none"
     return "accept it with --preload none"
 
 
-def _start_over(settings: SpawnerSettings, link_fd: int, hook_folder: str, environment: dict[str, str]) -> NoReturn:
+def _start_over(settings: SpawnerSettings, link_fd: int, hook_folder: str, origin: loading.Origin) -> NoReturn:
     """As the same process, with the environment of its first start."""
     os.set_inheritable(link_fd, True)
     path = settings.python_path
-    env = environment | {
+    origin.restore()
+    env = origin.environment | {
         "PYTHONPATH": f"{hook_folder}{os.pathsep}{path}" if path else hook_folder,
         spawner_settings.FD_VARIABLE: str(link_fd),
         spawner_settings.SETTINGS_VARIABLE: settings.to_json(),

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from . import child_state, preload
@@ -20,10 +21,42 @@ Objection = Callable[[set[str]], str]  # what forbids a fork after these modules
 
 
 class Failure(NamedTuple):
-    """The step at which the load ended, and why, as the rest of a sentence about it."""
+    """The step at which the load ended ("": none of them alone), and a sentence that says why."""
 
     step: str
-    why: str
+    sentence: str
+
+
+class Origin(NamedTuple):
+    """What of this process an execve would pass on, as it was before anything was loaded."""
+
+    environment: dict[str, str]
+    folder: int  # a descriptor; -1 where it can't be had
+    mask: int
+    ignored: frozenset[int]
+
+    @classmethod
+    def now(cls) -> Origin:
+        try:
+            folder = os.open(os.curdir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            folder = -1
+        ignored = {each for each in signal.valid_signals() if signal.getsignal(each) is signal.SIG_IGN}
+        return cls(dict(os.environ), folder, _mask(), frozenset(ignored))
+
+    def restore(self) -> None:
+        """All but the environment, which the caller passes on."""
+        if self.folder >= 0:
+            with suppress(OSError):
+                os.fchdir(self.folder)
+        os.umask(self.mask)
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            if (signal.getsignal(number) is signal.SIG_IGN) != (number in self.ignored):
+                signal.signal(number, signal.SIG_IGN if number in self.ignored else signal.SIG_DFL)
+
+    def close(self) -> None:
+        if self.folder >= 0:
+            os.close(self.folder)
 
 
 def assignment(name: str, value: str | None) -> str:
@@ -67,16 +100,16 @@ def _load_one(name: str, of_modules: dict[str, str | None], objection: Objection
     try:
         importlib.import_module(name)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - what a module raises at import is the script's to meet
-        return Failure(name, f"could not be loaded ahead: {type(error).__name__}: {error}")
+        return Failure(name, f"{name} could not be loaded ahead: {type(error).__name__}: {error}")
     if name == preload.DYNAMO:
         restore_environment(environment)  # The script does not import it itself at its top.
     now = dict(os.environ)
     changed = {key for key in {*environment, *now} if environment.get(key) != now.get(key)}
     of_modules.update({key: now.get(key) for key in changed})
-    why = state.difference() if state is not None else ""
-    if not why and objection is not None:
-        why = objection(set(sys.modules) - modules)
-    return Failure(name, why) if why else None
+    if state is not None and (difference := state.difference()):
+        return Failure(name, f"{name} {difference}, which workers would share")
+    why = objection(set(sys.modules) - modules) if objection is not None else ""
+    return Failure(name, f"{name}: {why}") if why else None
 
 
 def restore_environment(before: Mapping[str, str]) -> None:
@@ -95,17 +128,15 @@ class _State(NamedTuple):
     handlers: tuple[object, ...]
     children: str
     path: tuple[str, ...]
-    folder: str
+    folder: tuple[int, int]
     mask: int
 
     @classmethod
     def now(cls) -> _State:
         with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
             children = file.read()
-        mask = os.umask(0o077)
-        os.umask(mask)
         handlers = tuple(signal.getsignal(number) for number in sorted(signal.valid_signals()))
-        return cls(frozenset(child_state.open_fds()), handlers, children, tuple(sys.path), os.getcwd(), mask)
+        return cls(frozenset(child_state.open_fds()), handlers, children, tuple(sys.path), _folder(), _mask())
 
     def difference(self) -> str:
         now = _State.now()
@@ -118,3 +149,15 @@ class _State(NamedTuple):
             "changes the umask",
         )
         return next((text for text, old, new in zip(texts, self, now, strict=True) if old != new), "")
+
+
+def _mask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _folder() -> tuple[int, int]:
+    """Also where it was removed."""
+    status = os.stat(os.curdir)
+    return status.st_dev, status.st_ino
