@@ -46,8 +46,7 @@ def encode(frame: Frame) -> bytes:
     payload = _payload(frame)
     if len(payload) <= CLUSTER_FRAME_BYTES_MAX:
         return payload
-    shortened = frame_sizes.shortened(frame, len(payload), CLUSTER_FRAME_BYTES_MAX)
-    payload = _payload(shortened)
+    payload = _payload(frame_sizes.shortened(frame, CLUSTER_FRAME_BYTES_MAX, _measure))
     if len(payload) > CLUSTER_FRAME_BYTES_MAX:
         raise FrameTooLongError(len(payload), CLUSTER_FRAME_BYTES_MAX)
     return payload
@@ -64,6 +63,10 @@ def payloads(frame: Frame) -> list[bytes]:
 def _payload(frame: Frame) -> bytes:
     codec = _codec()
     return codec.new_frame(**codec.write(frame)).SerializeToString()
+
+
+def _measure(frame: Frame) -> int:
+    return len(_payload(frame))
 
 
 def decode(payload: bytes) -> Frame:

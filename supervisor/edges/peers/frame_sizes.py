@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from supervisor.core.calls.words import CallRefused
@@ -11,21 +13,25 @@ from supervisor.core.node.messages import Ordered
 from supervisor.core.orders import TellMembers
 from supervisor.edges.peers.cluster_frames import Frame
 
+Measure = Callable[[Frame], int]  # the bytes of a frame's payload
+
 NOTES_BYTES_MAX = 64 * 1024
-ENVELOPE_BYTES_MAX = 4096  # of a report beside its evidence: job, node, source
-RANK_BYTES_MAX = 5
-GROUP_BYTES_MAX = 16  # beside its ranks and its stack
+LENGTHS_BYTES_MAX = 64  # the lengths of nested messages take more bytes as these grow, and the last note counts, too
 
 
-def shortened(frame: Frame, frame_bytes: int, frame_bytes_max: int) -> Frame:
+def shortened(frame: Frame, bytes_max: int, measure: Measure) -> Frame:
     """The same in fewer bytes, or the frame as it is where nothing can be left out."""
     match frame:
         case Reported(job_id, StacksTaken(node, cycle, evidence)):
-            return Reported(job_id, StacksTaken(node, cycle, _with_the_oddest(evidence, frame_bytes_max)))
+
+            def evidence_bytes(part: Evidence) -> int:
+                return measure(Reported(job_id, StacksTaken(node, cycle, part)))
+
+            return Reported(job_id, StacksTaken(node, cycle, _with_the_oddest(evidence, bytes_max, evidence_bytes)))
         case Ordered(job_id, TellMembers(cycle, members, order)):
             reason = (
-                f"cannot go on with the call: {type(order).__name__} takes {frame_bytes} bytes, "
-                f"and a frame holds {frame_bytes_max}; exchange shorter values in rank assignment"
+                f"cannot go on with the call: {type(order).__name__} takes {measure(frame)} bytes, "
+                f"and a frame holds {bytes_max}; exchange shorter values in rank assignment"
             )
             return Ordered(job_id, TellMembers(cycle, members, CallRefused(order.call, reason)))
         case _:
@@ -43,36 +49,44 @@ def halves(frame: Frame) -> tuple[Frame, Frame]:
             raise AssertionError(f"{type(frame).__name__} is longer than a frame and can't be parted")
 
 
-def _with_the_oddest(evidence: Evidence, bytes_max: int) -> Evidence:
+def _with_the_oddest(evidence: Evidence, bytes_max: int, evidence_bytes: Callable[[Evidence], int]) -> Evidence:
     """The odd stacks come first, so what few ranks do is kept, and what most do is left out."""
-    notes, free = _first_notes(evidence.notes, NOTES_BYTES_MAX)
-    free = bytes_max - ENVELOPE_BYTES_MAX - (NOTES_BYTES_MAX - free)
+    ranks = sum(len(group.ranks) for group in evidence.groups)
+    bare = msgspec.structs.replace(evidence, groups=(), notes=_first_notes(evidence.notes, bytes_max))
+    bare_bytes = evidence_bytes(_noted(bare, ranks, bytes_max))
+    free = bytes_max - bare_bytes - LENGTHS_BYTES_MAX
     kept: list[StackGroup] = []
     for group in evidence.groups:
-        stack_bytes_max = free - GROUP_BYTES_MAX - RANK_BYTES_MAX * len(group.ranks)
-        if len(group.stack.encode(errors="replace")) > stack_bytes_max:
+        group_bytes = (
+            evidence_bytes(_noted(msgspec.structs.replace(bare, groups=(group,)), ranks, bytes_max)) - bare_bytes
+        )
+        if group_bytes > free:
             if kept:
                 break
-            group = StackGroup(group.ranks, _innermost(group.stack, stack_bytes_max))
+            group = msgspec.structs.replace(group, stack=_innermost(group.stack, group_bytes - free))
+            group_bytes = free
         kept.append(group)
-        free = stack_bytes_max - len(group.stack.encode(errors="replace"))
-    left_out = evidence.groups[len(kept) :]
-    if left_out:
-        ranks = sum(len(group.ranks) for group in left_out)
-        notes += (f"the stacks of {ranks} ranks are left out: a message holds {bytes_max} bytes",)
-    return msgspec.structs.replace(evidence, groups=tuple(kept), notes=notes)
+        free -= group_bytes
+    shorter = msgspec.structs.replace(bare, groups=tuple(kept))
+    left_out = sum(len(group.ranks) for group in evidence.groups[len(kept) :])
+    return _noted(shorter, left_out, bytes_max) if left_out else shorter
 
 
-def _first_notes(notes: tuple[str, ...], bytes_max: int) -> tuple[tuple[str, ...], int]:
-    """As many notes as fit, and how many bytes are free then."""
-    free = bytes_max
+def _noted(evidence: Evidence, ranks: int, bytes_max: int) -> Evidence:
+    note = f"the stacks of {ranks} ranks are left out: a message holds {bytes_max} bytes"
+    return msgspec.structs.replace(evidence, notes=(*evidence.notes, note))
+
+
+def _first_notes(notes: tuple[str, ...], bytes_max: int) -> tuple[str, ...]:
+    """As many notes as fit into a part of a frame."""
+    free = min(NOTES_BYTES_MAX, bytes_max // 2)
     for count, note in enumerate(notes):
-        free -= len(note.encode(errors="replace")) + GROUP_BYTES_MAX
+        free -= len(note.encode(errors="replace"))
         if free < 0:
-            return notes[:count], 0
-    return notes, free
+            return notes[:count]
+    return notes
 
 
-def _innermost(stack: str, bytes_max: int) -> str:
-    """The end of a stack: its innermost frame is the last."""
-    return stack.encode(errors="replace")[-max(0, bytes_max) :].decode(errors="ignore") if bytes_max > 0 else ""
+def _innermost(stack: str, bytes_over: int) -> str:
+    """The stack without so many bytes of its beginning: its innermost frame is the last."""
+    return stack.encode(errors="replace")[bytes_over:].decode(errors="ignore")

@@ -10,13 +10,22 @@ from supervisor.core.facts import Evidence, StackGroup
 from supervisor.core.node.messages import Ordered
 from supervisor.core.orders import TellMembers
 from supervisor.edges.peers.cluster_frames import Frame
-from supervisor.edges.peers.frame_sizes import ENVELOPE_BYTES_MAX, halves, shortened
+from supervisor.edges.peers.frame_sizes import halves, shortened
+
+
+def _characters(frame: Frame) -> int:
+    """A measure to count by: what stacks and notes hold."""
+    assert isinstance(frame, Reported)
+    assert isinstance(frame.report, StacksTaken)
+    evidence = frame.report.evidence
+    return sum(len(group.stack) for group in evidence.groups) + sum(map(len, evidence.notes))
 
 
 def _shortened(evidence: Evidence, bytes_max: int) -> Evidence:
-    frame = shortened(Reported("j", StacksTaken("n", 1, evidence)), 0, bytes_max + ENVELOPE_BYTES_MAX)
+    frame = shortened(Reported("j", StacksTaken("n", 1, evidence)), bytes_max, _characters)
     assert isinstance(frame, Reported)
     assert isinstance(frame.report, StacksTaken)
+    assert _characters(frame) <= bytes_max
     return frame.report.evidence
 
 
@@ -38,7 +47,7 @@ def test_of_one_stack_that_is_too_long_the_innermost_frames_stay():
 
 def test_what_can_not_be_shortened_stays_as_it_is():
     frame = Reported("j", NodeDown("n", 1))
-    assert shortened(frame, 9, 8) == frame
+    assert shortened(frame, 8, lambda _: 9) == frame
 
 
 def test_a_report_of_many_words_is_two_of_fewer():
