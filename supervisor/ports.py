@@ -30,7 +30,10 @@ class SectionReport(msgspec.Struct, frozen=True):
 
 
 class RankReport(msgspec.Struct, frozen=True):
-    """One worker as people see it. `state`: starting, running, hung, exited, failed or stopped."""
+    """One worker as people see it. `state`: starting, running, hung, exited, failed or stopped.
+
+    "stopped" is one that we have ended, and a living process that a signal has stopped.
+    """
 
     rank: int
     local_rank: int
@@ -38,6 +41,7 @@ class RankReport(msgspec.Struct, frozen=True):
     state: str
     pid: int | None = None
     heartbeat_age_s: float | None = None  # None: no heartbeat yet
+    heartbeat_limit_s: float | None = None  # for the silence that runs now; None: none holds
     sections: tuple[SectionReport, ...] = ()
     cycle_started_at_ns: int | None = None
     exit_code: int | None = None
@@ -243,6 +247,10 @@ class StackSource(Protocol):
         accused: tuple[int, ...] = (),
     ) -> Evidence:
         """Of these ranks (rank -> pid), the accused ones first. Says what could not be had in `Evidence.notes`."""
+        ...
+
+    def is_stopped(self, pid: int) -> bool:
+        """Whether a signal has stopped the process, now. Never blocks."""
         ...
 
 

@@ -131,7 +131,8 @@ class Monitoring:
     def hold(self, timeouts: Timeouts) -> None:
         """These timeouts hold from now on, for what is configured; the supervisor is told when it can be."""
         with self._lock:
-            self._timeouts = timeouts.over(self.config.limits) if self.progress.sections.is_settled else timeouts
+            settled = timeouts.over(self.config.limits) if self.progress.sections.is_settled else timeouts
+            self._timeouts = settled.not_below(self.config.learned_limit_floor_s)
             self._tell()
 
     def request_control(self, request: WorkloadControlRequest, *, timeout_s: float) -> bool:
@@ -215,9 +216,10 @@ class Monitoring:
                 limits=replace(welcome.limits, sections=sections),
                 warm_up_steps=welcome.warm_up_steps,
                 safety_factor=welcome.safety_factor,
+                learned_limit_floor_s=welcome.learned_limit_floor_s,
                 install_exception_hook=welcome.install_exception_hook,
             )
-            self._timeouts = self._timeouts.over(self.config.limits)
+            self._timeouts = self._timeouts.over(self.config.limits).not_below(welcome.learned_limit_floor_s)
             self.progress.adopt(page, welcome.sections)
             self._page = page
             if self._calls is not None:

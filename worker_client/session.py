@@ -45,6 +45,7 @@ class Welcomed:
     sections: tuple[str, ...]  # in the order of their slots
     warm_up_steps: int
     safety_factor: float
+    learned_limit_floor_s: float
     install_exception_hook: bool
 
 
@@ -189,6 +190,7 @@ def _welcomed(welcome: worker_pb2.Welcome) -> Welcomed:
         sections=tuple(welcome.sections),
         warm_up_steps=welcome.warm_up_steps,
         safety_factor=welcome.safety_factor,
+        learned_limit_floor_s=welcome.learned_limit_floor_s,
         install_exception_hook=welcome.install_exception_hook,
     )
 

@@ -1,14 +1,15 @@
 """Which limits hold for a rank, and which follow from what the ranks have measured?
 
 Pure. Calculated value = safety factor x the largest of any rank; if the current value was itself calculated, the mean
-of both. What was not selected keeps its value.
+of both; never below a floor, since what was short as long as it was measured need not stay so. What was not selected
+keeps its value.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from worker_client.errors import RankMonitorClientError
@@ -41,6 +42,7 @@ class MonitoringConfig:
     limits: Limits = field(default_factory=Limits)
     warm_up_steps: int = 5
     safety_factor: float = 5.0
+    learned_limit_floor_s: float = 0.0
     install_exception_hook: bool = False
 
     @property
@@ -126,6 +128,21 @@ class Timeouts:
             heartbeat=self.heartbeat if self.heartbeat.were_calculated else heartbeat,
             section=SectionTimeouts(sections, outside, calculated, ours.is_out_of_section_calculated),
         )
+
+    def not_below(self, floor_s: float) -> Timeouts:
+        """Calculated limits that are shorter become `floor_s`; configured ones stay as they are."""
+        ours, heartbeat = self.section, self.heartbeat
+        if heartbeat.were_calculated:
+            initial, subsequent = _raised(heartbeat.initial, floor_s), _raised(heartbeat.subsequent, floor_s)
+            heartbeat = replace(heartbeat, initial=initial, subsequent=subsequent)
+        calculated = {name: _raised(ours.section[name], floor_s) for name in ours.calculated_sections}
+        outside = _raised(ours.out_of_section, floor_s) if ours.is_out_of_section_calculated else ours.out_of_section
+        section = replace(ours, section={**ours.section, **calculated}, out_of_section=outside)
+        return Timeouts(heartbeat, section)
+
+
+def _raised(limit_s: float | None, floor_s: float) -> float | None:
+    return None if limit_s is None else max(limit_s, floor_s)
 
 
 # --- calculation ---------------------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ def _rank_document(rank: RankReport) -> Document:
         "pid": rank.pid,
         "state": rank.state,
         "heartbeat_age_s": _seconds(rank.heartbeat_age_s),
+        "heartbeat_limit_s": _seconds(rank.heartbeat_limit_s),
         "sections": [
             {"name": each.name, "age_s": _seconds(each.age_s), "limit_s": each.limit_s} for each in rank.sections
         ],

@@ -113,6 +113,8 @@ def _supervisor_text(found: FoundJob) -> str:
 
 def _rank_row(rank: RankReport, now_ns: int) -> tuple[str, ...]:
     heartbeat = "not monitored" if rank.heartbeat_age_s is None else f"{output.duration(rank.heartbeat_age_s)} ago"
+    if rank.heartbeat_limit_s is not None and rank.heartbeat_age_s is not None:
+        heartbeat += f" (limit {output.duration(rank.heartbeat_limit_s)})"
     started = rank.cycle_started_at_ns
     cycle_age = "" if started is None else output.duration((now_ns - started) / 1e9)
     sections = [

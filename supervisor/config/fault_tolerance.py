@@ -149,6 +149,13 @@ WORKING: tuple[Setting, ...] = (
         "calculated timeouts are the observed maxima times this",
     ),
     _works(
+        "workload-check-interval",
+        _PERIOD,
+        Group.HANGS,
+        "learned_limit_floor_s",
+        "calculated timeouts are never shorter; deadlines are exact, nothing polls",
+    ),
+    _works(
         "rank-termination-signal",
         values.SIGNAL,
         Group.HANGS,
@@ -174,7 +181,6 @@ WORKING: tuple[Setting, ...] = (
 )
 
 NO_EFFECT: tuple[Setting, ...] = (
-    _inert("workload-check-interval", _PERIOD, 5.0, "deadlines are exact; nothing polls"),
     _inert("restart-check-interval", _PERIOD, 60.0, "nothing polls for restarts"),
     _inert("skip-section-response", values.BOOLEAN, True, "heartbeats and sections never wait for an answer"),
     _inert("rdzv-impl", values.choice("barrier", "legacy"), "barrier", "there is one rendezvous"),

@@ -69,6 +69,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     signals_to_handle: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 
     safety_factor: float = 5.0
+    learned_limit_floor_s: float = 5.0  # calculated limits are not below it
     install_exception_hook: bool = False
     checkpoint_iteration_file: str = ""
 

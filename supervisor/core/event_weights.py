@@ -6,7 +6,9 @@ import enum
 
 
 class Weight(enum.IntEnum):
-    ROUTINE = 0  # a healthy run goes through it too: it stands in the journal and in the log files
+    # A healthy run goes through it too, or something better follows: a rank that was found to be silent may only wait
+    # for another, and hang_explained says which one hangs. It stands in the journal and in the log files.
+    ROUTINE = 0
     NEWS = 1
     FAULT = 2
     LOSS = 3  # the job has failed
@@ -15,13 +17,13 @@ class Weight(enum.IntEnum):
 _ROUTINE = frozenset(
     {
         "job_submitted", "spawner_ready", "cycle_started", "worker_started", "workers_started", "worker_exited",
-        "workers_stopping", "workers_stopped", "job_succeeded", "limits_calculated", "preload_learned",
+        "workers_stopping", "workers_stopped", "job_succeeded", "hang_detected", "limits_calculated", "preload_learned",
         "call_entered", "call_committed", "replacement_waits", "rank_lost_in_call", "rank_left_call", "rank_discarded",
     }
 )  # fmt: skip
 _FAULTS = frozenset(
     {
-        "worker_failed", "hang_detected", "spawn_failed", "spawner_lost", "store_failed", "workers_stuck",
+        "worker_failed", "hang_explained", "spawn_failed", "spawner_lost", "store_failed", "workers_stuck",
         "iteration_interrupted", "replacement_late", "replacement_lost", "call_refused", "call_lost",
         "hard_timeout_reached", "defect_met",
     }

@@ -10,6 +10,8 @@ import signal as signals
 
 import msgspec
 
+from supervisor.core.process_facts import Frame, RankFacts
+
 
 class JobState(enum.StrEnum):
     """As users see it (SURFACE: job states)."""
@@ -147,15 +149,17 @@ class StackGroup(msgspec.Struct, frozen=True):
 
     ranks: tuple[int, ...]
     stack: str
+    frames: tuple[Frame, ...] = ()  # the innermost ones of `stack`; empty where only people read it
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """Stacks of all ranks of a job, the odd ones first, and what could not be had."""
+    """Stacks of all ranks of a job, the odd ones first, what else is known of them, and what could not be had."""
 
     groups: tuple[StackGroup, ...] = ()
     notes: tuple[str, ...] = ()
     source: str = ""  # py-spy, faulthandler
     took_s: float = 0.0
+    facts: tuple[RankFacts, ...] = ()
 
     def summary(self) -> str:
         """One sentence: "rank 2 stands in load (data.py:88); ranks 0, 1, 3 stand in all_reduce (c10d.py:12)"."""

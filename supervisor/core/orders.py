@@ -44,9 +44,13 @@ class TakeStacks(msgspec.Struct, frozen=True):
 
 
 class ActOnHang(msgspec.Struct, frozen=True):
-    """The evidence is in, or late: the ranks that hang may be ended."""
+    """The evidence is in, or late: the ranks that hang may be ended.
+
+    `verdict`: who hangs and who waits for it, the same for all nodes; "": the evidence tells nothing.
+    """
 
     cycle: int
+    verdict: str = ""
 
 
 class TellMembers(msgspec.Struct, frozen=True):

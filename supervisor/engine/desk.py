@@ -13,7 +13,7 @@ import supervisor
 from supervisor.config import JobSpec
 from supervisor.config.run_folder import check_log_dir, run_folder
 from supervisor.core.cluster import coordinator
-from supervisor.core.facts import Evidence, JobState, JobView, RankView
+from supervisor.core.facts import Evidence, HangLimits, JobState, JobView, RankView
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node import node
 from supervisor.engine.chronicle import Chronicle
@@ -115,11 +115,11 @@ class Desk:
             self._ended[job_id].set()
 
     def jobs(self) -> Sequence[JobReport]:
-        return [self.report(job) for job in reversed(self._jobs.values())]
+        return [self._looked_at(job) for job in reversed(self._jobs.values())]
 
     def job(self, job_id: str) -> JobReport | None:
         job = self._jobs.get(job_id)
-        return self.report(job) if job is not None else None
+        return self._looked_at(job) if job is not None else None
 
     def stop(self, job_id: str, *, reason: str, signal: int) -> None:
         job = self._live(job_id, "stop")
@@ -206,6 +206,17 @@ class Desk:
             supervisor_pid=os.getpid(),
         )
 
+    def _looked_at(self, job: JobRecord) -> JobReport:
+        """The same for a person, who also wants to know of processes that somebody has stopped."""
+        report = self.report(job)
+        ranks = tuple(
+            msgspec.structs.replace(each, state="stopped")
+            if each.state in ("running", "hung") and each.pid is not None and self._performer.is_stopped(each.pid)
+            else each
+            for each in report.ranks
+        )
+        return msgspec.structs.replace(report, ranks=ranks)
+
     def _rank_reports(self, job: JobRecord, view: JobView) -> tuple[RankReport, ...]:
         ranks = tuple(self._rank_report(job, rank) for rank in view.ranks)
         job.shown = msgspec.structs.replace(job.shown, ranks=ranks)
@@ -218,6 +229,8 @@ class Desk:
             progress = self._workers.read_progress(job.spec.job_id, job.cycle, rank.local_rank) or rank.progress
         limits = dict(rank.limits.sections) if rank.limits is not None else {}
         heartbeat_at_s = progress.heartbeat_at_s if progress is not None else None
+        hang_limits = rank.limits or HangLimits(heartbeat_s=None)
+        heartbeat_limit_s = hang_limits.initial_heartbeat_s if heartbeat_at_s is None else hang_limits.heartbeat_s
         return RankReport(
             rank=rank.rank,
             local_rank=rank.local_rank,
@@ -225,6 +238,7 @@ class Desk:
             state=rank.state,
             pid=rank.pid,
             heartbeat_age_s=max(0.0, now_s - heartbeat_at_s) if heartbeat_at_s is not None else None,
+            heartbeat_limit_s=heartbeat_limit_s,
             sections=tuple(
                 SectionReport(name, max(0.0, now_s - opened_at_s), limits.get(name))
                 for name, opened_at_s in (progress.open_sections if progress is not None else ())

@@ -17,6 +17,7 @@ from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import Evidence
 from supervisor.core.node import failed_actions, node
 from supervisor.core.node import messages as node_messages
+from supervisor.core.process_facts import RankFacts
 from supervisor.engine.chronicle import Chronicle
 from supervisor.engine.failure_text import failure_sentence, failure_text
 from supervisor.engine.job_book import CycleRecord, JobRecord
@@ -290,7 +291,17 @@ class EnginePerformer:
 
     async def _collect(self, job: JobRecord, action: node_messages.CollectEvidence) -> None:
         evidence = await self.collect_stacks(job, cycle=action.cycle, budget_s=action.budget_s, accused=action.accused)
+        facts = tuple(self._with_sections(job, action.cycle, each) for each in evidence.facts)
+        evidence = msgspec.structs.replace(evidence, facts=facts)
         self._engine.post(node_messages.EvidenceCollected(action.job_id, action.cycle, evidence))
+
+    def _with_sections(self, job: JobRecord, cycle: int, facts: RankFacts) -> RankFacts:
+        progress = self._edges.workers.read_progress(job.spec.job_id, cycle, facts.rank - job.first_rank)
+        sections = tuple(name for name, _ in progress.open_sections) if progress is not None else ()
+        return msgspec.structs.replace(facts, sections=sections)
+
+    def is_stopped(self, pid: int) -> bool:
+        return self._edges.stacks.is_stopped(pid)
 
     async def collect_stacks(
         self,

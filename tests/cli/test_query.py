@@ -50,7 +50,7 @@ def test_status_as_json_has_the_documented_keys(home: Home) -> None:
     assert job["nodes"] == [{"name": "n0", "state": "ready", "group_rank": 0}]
     rank = job["ranks"][1]
     assert (rank["rank"], rank["local_rank"], rank["node"], rank["pid"], rank["state"]) == (1, 1, "n0", 801, "running")
-    assert rank["heartbeat_age_s"] == 0.25
+    assert (rank["heartbeat_age_s"], rank["heartbeat_limit_s"]) == (0.25, 45.0)
     assert rank["sections"] == [{"name": "step", "age_s": 0.5, "limit_s": 3.0}]
     assert rank["cycle_started_at"] == "1970-01-01T00:00:00.000001Z"
     assert "hunter2" not in done.out

@@ -34,6 +34,7 @@ SAMPLES: dict[str, tuple[str, str, str]] = {
     "--ft-rank-out-of-section-timeout": ("60", "90.5", "600"),
     "--ft-num-warmup-iterations": ("0", "1", "2"),
     "--ft-safety-factor": ("1", "2.5", "3"),
+    "--ft-workload-check-interval": ("0.5", "5", "30"),
     "--ft-rank-termination-signal": ("SIGTERM", "SIGABRT", "SIGINT"),
     "--ft-install-exception-hook": ("true", "true", "true"),
     "--ft-numa-bind-strict": ("false", "false", "false"),

@@ -70,7 +70,6 @@ def test_a_whole_section_as_the_reference_launcher_writes_it(tmp_path: Path) -> 
     told = [warning.partition("(")[2].partition(":")[0] for warning in run.warnings]
     assert told == [
         "gpu_memory_reclaim_timeout", "log_level", "restart_check_interval", "skip_section_response",
-        "workload_check_interval",
     ]  # fmt: skip
 
 
@@ -193,6 +192,7 @@ _VALUES: dict[str, st.SearchStrategy[object]] = {
     "--ft-rank-out-of-section-timeout": st.none() | _SECONDS,
     "--ft-num-warmup-iterations": st.integers(0, 1_000_000_000),
     "--ft-safety-factor": st.floats(1, 1000),
+    "--ft-workload-check-interval": st.floats(0.01, 1000),
     "--ft-rank-termination-signal": st.sampled_from([2, 6, 9, 15, 64]),
     "--ft-install-exception-hook": st.booleans(),
     "--ft-numa-bind-strict": st.booleans(),

@@ -294,5 +294,7 @@ def test_an_exhausted_budget_says_how_much_was_used_and_what_failed_last(start: 
     launch = start("--max-restarts", "1", "--ft-rank-heartbeat-timeout", "0.4", MONITORED, "*:0/init,beat,hang=sleep")
     assert launch.wait() == 1
     (end,) = told(launch, "job_failed")
-    assert_says(end["reason"], "rank 0 sent no heartbeat for AGE (limit 0.4 s); restarts used 1 of 1")
+    where, noticed = str(end["reason"]).split("; first noticed: ")
+    assert where.startswith("rank 0 is in hang_in_the_data_loader (monitored.py:")
+    assert_says(noticed, "rank 0 sent no heartbeat for AGE (limit 0.4 s); restarts used 1 of 1")
     assert str(end["reason"]) in launch.stderr_text()

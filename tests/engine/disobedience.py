@@ -106,6 +106,9 @@ class Population:
         await self.schedule.sleep(self.schedule.random.uniform(0.0, 2 * budget_s))
         return Evidence(source="fake")
 
+    def is_stopped(self, pid: int) -> bool:
+        return False
+
 
 class DisobedientSpawner:
     """One process of a spawner. A job that is calm has an obedient one."""

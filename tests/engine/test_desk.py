@@ -8,7 +8,7 @@ import pytest
 from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
-from supervisor.core.facts import JobState, RestartRules
+from supervisor.core.facts import HangLimits, JobState, Progress, RestartRules
 from supervisor.core.node import messages as node_messages
 from supervisor.errors import AlreadyExistsError, CordonedError, InvalidRequestError, NotFoundError
 from tests.engine.world import World
@@ -152,6 +152,23 @@ async def test_stacks_are_taken_of_the_ranks_that_run(tmp_path: Path) -> None:
         assert evidence.groups[0].ranks == (0, 1)
         await world.desk.stacks("j", 1)
         assert world.stacks.asked[-1] == {1: 1001}
+
+
+async def test_a_person_sees_which_ranks_are_stopped_and_when_silence_ends(tmp_path: Path) -> None:
+    limits = HangLimits(initial_heartbeat_s=600.0, heartbeat_s=60.0)
+    async with World.opened(tmp_path) as world:
+        await world.submit(spec())
+        world.workers.progress = {0: Progress(0.0, 0.0), 1: Progress(0.0, 0.0, heartbeat_at_s=0.0, heartbeats=1)}
+        for rank, progress in world.workers.progress.items():
+            world.engine.post(node_messages.ClientJoined("j", 0, rank, limits, progress))
+        await world.settle()
+        world.stacks.stopped = {1001}
+        report = world.desk.job("j")
+        assert report is not None
+        assert [each.state for each in report.ranks] == ["running", "stopped"]
+        assert [each.heartbeat_limit_s for each in report.ranks] == [600.0, 60.0]
+        assert [each.heartbeat_age_s is None for each in report.ranks] == [True, False]
+        assert world.desk.jobs()[0].ranks[1].state == "stopped"
 
 
 async def test_watchers_get_every_event_once_and_come_to_an_end(tmp_path: Path) -> None:

@@ -128,6 +128,7 @@ class FakeWorkers:
 class FakeStacks:
     def __init__(self) -> None:
         self.asked: list[dict[int, int]] = []
+        self.stopped: set[int] = set()
 
     async def collect(
         self,
@@ -139,6 +140,9 @@ class FakeStacks:
     ) -> Evidence:
         self.asked.append(dict(pids))
         return Evidence(groups=(StackGroup(tuple(pids), "main (t.py:1)"),), source="fake")
+
+    def is_stopped(self, pid: int) -> bool:
+        return pid in self.stopped
 
 
 class ObedientSpawner:

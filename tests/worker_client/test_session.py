@@ -44,7 +44,7 @@ def test_any_chunking_gives_the_same_events(cuts: list[int]):
     session = Session(IDENTITY)
     edges = [0, *sorted(cuts), len(STREAM)]
     events = [event for start, end in itertools.pairwise(edges) for event in session.receive(STREAM[start:end])]
-    welcomed = Welcomed(1, 2, False, Limits(heartbeat_s=2.0, sections=(("a", None),)), ("a",), 5, 3.0, False)
+    welcomed = Welcomed(1, 2, False, Limits(heartbeat_s=2.0, sections=(("a", None),)), ("a",), 5, 3.0, 0.0, False)
     assert events == [welcomed, Accepted(4), StacksRequested(5), Refused("no", True)]
 
 

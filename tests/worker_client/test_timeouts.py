@@ -50,6 +50,24 @@ def test_validity_and_calculation_are_told_apart():
     assert SectionTimeouts({"a": 1}, 1, ("a",)).were_calculated
 
 
+@given(gaps=st.lists(SECONDS, min_size=1), floor_s=SECONDS)
+def test_no_calculated_limit_is_below_the_floor_and_no_configured_one_is_touched(gaps: list[float], floor_s: float):
+    timeouts = Timeouts(HeartbeatTimeouts(1e-6, 1e-6), SectionTimeouts({"a": 1e-6, "b": 1e-6, "c": None}, 1e-6))
+    assert timeouts.not_below(floor_s) == timeouts
+    for gap in gaps:
+        timeouts = Timeouts(
+            calculate_heartbeat(timeouts.heartbeat, initial_max_s=gap, gap_max_s=gap, safety_factor=1),
+            calculate_sections(timeouts.section, max_s={"a": gap}, outside_max_s=gap, safety_factor=1),
+        ).not_below(floor_s)
+        assert timeouts.not_below(floor_s) == timeouts
+        assert timeouts.heartbeat.initial is not None
+        assert timeouts.heartbeat.initial >= floor_s
+        assert timeouts.heartbeat.subsequent == timeouts.heartbeat.initial == timeouts.section.section["a"]
+        assert timeouts.section.out_of_section == timeouts.section.section["a"]
+        assert (timeouts.section.section["b"], timeouts.section.section["c"]) == (1e-6, None)
+    assert from_state(to_state(timeouts)).not_below(floor_s / 2) == from_state(to_state(timeouts))
+
+
 @given(initial=SECONDS, gap=SECONDS, sections=st.dictionaries(st.text(max_size=9), SECONDS), outside=SECONDS)
 def test_a_state_survives_json(initial: float, gap: float, sections: dict[str, float], outside: float):
     timeouts = Timeouts(

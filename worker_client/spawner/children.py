@@ -66,7 +66,7 @@ class CannotExecuteError(Exception):
 class Child:
     """A child that was not reaped yet. `memory` None: nobody asks how it ended."""
 
-    __slots__ = ("cycle", "error_file", "killed_by_us", "local_rank", "memory", "pid", "pidfd")
+    __slots__ = ("cycle", "error_file", "killed_by_us", "local_rank", "memory", "pid", "pidfd", "stderr_file")
 
     def __init__(self, cycle: int, local_rank: int, pid: int, pidfd: int, memory: OomCounter | None) -> None:
         self.cycle = cycle
@@ -75,6 +75,7 @@ class Child:
         self.pidfd = pidfd
         self.memory = memory
         self.error_file = ""  # where torch's @record writes
+        self.stderr_file = ""  # which the worker writes itself
         self.killed_by_us = False
 
 

@@ -47,6 +47,25 @@ def read_bounded(path: str, bytes_max: int) -> tuple[bytes, float] | None:
         os.close(descriptor)
 
 
+def read_end(path: str, bytes_max: int) -> bytes:
+    """The last bytes of a regular file; nothing where that can't be read. Never raises."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC) if path else -1
+    except (OSError, ValueError):
+        return b""
+    if descriptor < 0:
+        return b""
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            return b""
+        return os.pread(descriptor, bytes_max, max(0, found.st_size - bytes_max))
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
 def _line_and_time(body: object) -> tuple[str, float | None]:
     """`{"message": {"message": …, "extraInfo": {"timestamp": …}}}`, or a string at either place."""
     written_at_unix_s: float | None = None

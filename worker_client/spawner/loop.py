@@ -23,6 +23,7 @@ from .children import BecomeWorkerError, CannotExecuteError, Child, Start
 from .events import READ, WRITE, Events
 from .exit_records import ExitRecords
 from .killing import Killing
+from .last_words import TAIL_BYTES, last_words
 from .learning import Learning
 from .link import Link
 from .method import Method
@@ -236,6 +237,7 @@ class Spawner:
         child.local_rank = plan.local_rank
         child.memory = memory
         child.error_file = plan.env.get(error_file.VARIABLE, "")
+        child.stderr_file = plan.stderr.file if plan.stderr.direct else ""
 
     def _adopt(self, cycle: int, local_rank: int, pid: int, memory: OomCounter | None) -> None:
         pidfd = os.pidfd_open(pid)
@@ -280,8 +282,11 @@ class Spawner:
         elif child.local_rank == PARKED:
             self._parking.forget(child.pid)
         else:
-            self._output.drain(child.cycle, child.local_rank)
+            tail = self._output.drain(child.cycle, child.local_rank)
             told = error_file.read(child.error_file if ending.code != 0 else "") or ("", None)
+            if not told[0] and ending.code != 0:
+                tail = tail or error_file.read_end(child.stderr_file, TAIL_BYTES)
+                told = (last_words(tail, code=ending.code, signal_number=ending.signal), None)
             exited = spawner_link.Exited(
                 cycle=child.cycle,
                 local_rank=child.local_rank,

@@ -17,8 +17,10 @@ from holdfast_wire.spawner_link import StreamPlan
 
 from . import terminals
 from .events import READ, WRITE, Events
+from .last_words import TAIL_BYTES
 from .sinks import Console, LogFile, open_log
 
+STDERR = 2
 PIPE_BYTES = 1024 * 1024
 READ_BYTES = 64 * 1024  # more costs more: larger buffers are mapped and cleared anew each time
 SPLICE_BYTES = PIPE_BYTES
@@ -31,16 +33,27 @@ DropReport = Callable[[int, int, str], None]  # local rank, dropped bytes, reaso
 class Pump:
     """One worker's pipe or terminal and where its bytes go. `owner`: cycle, local rank."""
 
-    __slots__ = ("after_return", "console", "fd", "file", "owner", "partial", "prefix", "size", "terminal")
+    __slots__ = (
+        "after_return", "console", "fd", "file", "keeps_tail", "owner", "partial", "prefix", "size", "tail", "terminal",
+    )  # fmt: skip
 
     def __init__(
-        self, fd: int, owner: tuple[int, int], console: Console | None, prefix: bytes, file: LogFile | None
+        self,
+        fd: int,
+        owner: tuple[int, int],
+        console: Console | None,
+        prefix: bytes,
+        file: LogFile | None,
+        *,
+        keeps_tail: bool = False,
     ) -> None:
         self.fd = fd
         self.owner = owner
         self.console = console
         self.prefix = prefix
         self.file = file
+        self.keeps_tail = keeps_tail
+        self.tail = b""  # the last bytes
         self.partial = b""  # the unfinished last line, where lines are prefixed
         self.after_return = False  # the last byte was a CR, taken for a line's end already
         self.terminal = 0  # the device that people look at, whose like the worker has
@@ -56,6 +69,8 @@ class Pump:
         if self.moves and self.console is not None and self.console.can_splice:
             return self.console.splice_from(self.fd, SPLICE_BYTES)
         data = self._read()
+        if self.keeps_tail:
+            self.tail = (self.tail + data)[-TAIL_BYTES:] if len(data) < TAIL_BYTES else data[-TAIL_BYTES:]
         if self.file is not None and data:
             self.file.write(data)
         if self.console is not None and data:
@@ -115,6 +130,7 @@ class Output:
         self._events = events
         self._on_drop = on_drop
         self._pumps: dict[int, Pump] = {}
+        self._tails: dict[tuple[int, int], bytes] = {}  # of pipes that have ended before their worker was reaped
         self._consoles: dict[int, Console] = {}
         self._files: dict[tuple[str, int], LogFile] = {}
         self._held: set[int] = set()  # pipes that are not read while their console is full
@@ -145,7 +161,8 @@ class Output:
         os.set_blocking(reader, False)
         with suppress(OSError):  # Above /proc/sys/fs/pipe-max-size or the user's quota: the default of 64 KiB works.
             fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        self._pass_on(Pump(reader, (cycle, local_rank), console, plan.prefix.encode(), file))
+        owner, prefix = (cycle, local_rank), plan.prefix.encode()
+        self._pass_on(Pump(reader, owner, console, prefix, file, keeps_tail=number == STDERR))
         return writer
 
     def _open_terminal(self, owner: tuple[int, int], number: int, console: Console, file: LogFile | None) -> int:
@@ -159,7 +176,7 @@ class Output:
         except OSError as error:
             self._on_drop(owner[1], 0, f"cannot make a terminal for it: {error.strerror}; it writes to yours directly")
             return os.dup(number)
-        pump = Pump(ours, owner, console, b"", file)
+        pump = Pump(ours, owner, console, b"", file, keeps_tail=True)
         pump.terminal = device
         self._pass_on(pump)
         return theirs
@@ -168,8 +185,12 @@ class Output:
         self._pumps[pump.fd] = pump
         self._events.watch(pump.fd, READ, lambda: self._on_readable(pump))
 
-    def drain(self, cycle: int, local_rank: int) -> None:
-        """Pass on what a worker that has ended left in its pipes, as far as the console takes it."""
+    def drain(self, cycle: int, local_rank: int) -> bytes:
+        """Pass on what a worker that has ended left in its pipes, as far as the console takes it.
+
+        Returns the end of its stderr, as far as that came through here.
+        """
+        tail = self._tails.pop((cycle, local_rank), b"")
         for pump in [each for each in self._pumps.values() if each.owner == (cycle, local_rank)]:
             taken = 0
             while taken < _DRAIN_BYTES_MAX and pump.fd in self._pumps and pump.fd not in self._held:
@@ -177,6 +198,9 @@ class Output:
                 taken += got
                 if not got:
                     break
+            tail = pump.tail or tail
+            pump.keeps_tail, pump.tail = False, b""  # What children of the worker print is not its last word.
+        return tail or self._tails.pop((cycle, local_rank), b"")
 
     def has_waiting(self) -> bool:
         """Whether some output has not reached its end yet."""
@@ -201,6 +225,8 @@ class Output:
 
     def _close(self, pump: Pump) -> None:
         pump.finish()
+        if pump.tail:
+            self._tails[pump.owner] = pump.tail
         self._after_write(pump.console)
         self._events.forget(pump.fd)
         self._held.discard(pump.fd)

@@ -194,11 +194,12 @@ class Node(_message.Message):
     def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., version: _Optional[str] = ..., started_at_ns: _Optional[int] = ...) -> None: ...
 
 class Rank(_message.Message):
-    __slots__ = ["cycle_started_at_ns", "exit_code", "exit_signal", "heartbeat_age_s", "local_rank", "node", "pid", "rank", "sections", "state"]
+    __slots__ = ["cycle_started_at_ns", "exit_code", "exit_signal", "heartbeat_age_s", "heartbeat_limit_s", "local_rank", "node", "pid", "rank", "sections", "state"]
     CYCLE_STARTED_AT_NS_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     EXIT_SIGNAL_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -209,13 +210,14 @@ class Rank(_message.Message):
     exit_code: int
     exit_signal: int
     heartbeat_age_s: float
+    heartbeat_limit_s: float
     local_rank: int
     node: str
     pid: int
     rank: int
     sections: _containers.RepeatedCompositeFieldContainer[Section]
     state: str
-    def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., node: _Optional[str] = ..., pid: _Optional[int] = ..., state: _Optional[str] = ..., heartbeat_age_s: _Optional[float] = ..., sections: _Optional[_Iterable[_Union[Section, _Mapping]]] = ..., cycle_started_at_ns: _Optional[int] = ..., exit_code: _Optional[int] = ..., exit_signal: _Optional[int] = ...) -> None: ...
+    def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., node: _Optional[str] = ..., pid: _Optional[int] = ..., state: _Optional[str] = ..., heartbeat_age_s: _Optional[float] = ..., sections: _Optional[_Iterable[_Union[Section, _Mapping]]] = ..., cycle_started_at_ns: _Optional[int] = ..., exit_code: _Optional[int] = ..., exit_signal: _Optional[int] = ..., heartbeat_limit_s: _Optional[float] = ...) -> None: ...
 
 class RestartJobRequest(_message.Message):
     __slots__ = ["job_id", "reason"]

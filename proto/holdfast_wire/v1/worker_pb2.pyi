@@ -409,9 +409,10 @@ class SupervisorFrame(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., stacks_request: _Optional[_Union[StacksRequest, _Mapping]] = ..., entered: _Optional[_Union[Entered, _Mapping]] = ..., interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., restart: _Optional[_Union[Restart, _Mapping]] = ..., begin_iteration: _Optional[_Union[BeginIteration, _Mapping]] = ..., call_completed: _Optional[_Union[CallCompleted, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., exchanged: _Optional[_Union[Exchanged, _Mapping]] = ..., call_refused: _Optional[_Union[CallRefused, _Mapping]] = ..., call_underway: _Optional[_Union[CallUnderway, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ["cycle", "install_exception_hook", "limits", "page_shared", "protocol", "rank", "safety_factor", "sections", "warm_up_steps"]
+    __slots__ = ["cycle", "install_exception_hook", "learned_limit_floor_s", "limits", "page_shared", "protocol", "rank", "safety_factor", "sections", "warm_up_steps"]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
     INSTALL_EXCEPTION_HOOK_FIELD_NUMBER: _ClassVar[int]
+    LEARNED_LIMIT_FLOOR_S_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     PAGE_SHARED_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
@@ -421,6 +422,7 @@ class Welcome(_message.Message):
     WARM_UP_STEPS_FIELD_NUMBER: _ClassVar[int]
     cycle: int
     install_exception_hook: bool
+    learned_limit_floor_s: float
     limits: Limits
     page_shared: bool
     protocol: int
@@ -428,7 +430,7 @@ class Welcome(_message.Message):
     safety_factor: float
     sections: _containers.RepeatedScalarFieldContainer[str]
     warm_up_steps: int
-    def __init__(self, protocol: _Optional[int] = ..., cycle: _Optional[int] = ..., rank: _Optional[int] = ..., page_shared: bool = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., sections: _Optional[_Iterable[str]] = ..., warm_up_steps: _Optional[int] = ..., safety_factor: _Optional[float] = ..., install_exception_hook: bool = ...) -> None: ...
+    def __init__(self, protocol: _Optional[int] = ..., cycle: _Optional[int] = ..., rank: _Optional[int] = ..., page_shared: bool = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., sections: _Optional[_Iterable[str]] = ..., warm_up_steps: _Optional[int] = ..., safety_factor: _Optional[float] = ..., install_exception_hook: bool = ..., learned_limit_floor_s: _Optional[float] = ...) -> None: ...
 
 class WorkerFrame(_message.Message):
     __slots__ = ["barrier_arrive", "call_enter", "call_leave", "exchange_value", "faults_reported", "goodbye", "hello", "iteration_began", "limits_calculated", "progress", "rank_fault", "stacks_answer", "workload_control"]

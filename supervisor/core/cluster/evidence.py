@@ -1,7 +1,8 @@
-"""Which stacks are there of a cycle in which ranks hang, and when is nobody waited for any more?
+"""What is known of all ranks of a cycle in which some hang, and when is nobody waited for any more?
 
 One machine for each cycle. A node that finds a hang asks for the stacks of all ranks on all nodes; they are taken at
-the same time, within one budget. The nodes that asked act on their hang once all stacks are in, or the budget is over.
+the same time, within one budget. Once all are in, or the budget is over, they lead to one verdict (core/culprits), and
+the nodes that asked act on their hang, with the same sentence everywhere.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core.cluster.messages import Action, DeadlineReached, Publish, Send, StacksTaken, StacksWanted
+from supervisor.core.culprits.judging import HangVerdict, judge
 from supervisor.core.facts import Evidence, JobEvent, StackGroup
 from supervisor.core.orders import ActOnHang, TakeStacks
 
@@ -28,6 +30,8 @@ class Taking(msgspec.Struct, frozen=True):
     asking: tuple[str, ...]  # nodes that wait for the outcome
     until_s: float
     budget_s: float
+    accused: tuple[int, ...] = ()  # ranks that were found to be silent
+    noticed: str = ""  # the sentence about the first of them
     parts: tuple[Evidence, ...] = ()
 
 
@@ -69,13 +73,15 @@ def next_deadline_s(state: State) -> float | None:
 def _want(state: State, event: StacksWanted, now_s: float, cycle: int, nodes: tuple[str, ...]) -> Outcome:
     match state:
         case Quiet():
-            taking = Taking(nodes, (event.node,), now_s + event.budget_s + MARGIN_S, event.budget_s)
+            until_s = now_s + event.budget_s + MARGIN_S
+            taking = Taking(nodes, (event.node,), until_s, event.budget_s, event.accused, event.noticed)
             take = TakeStacks(cycle, event.accused, event.budget_s)
             return taking, tuple(Send(node, take) for node in nodes)
         case Taking():
-            if event.node in state.asking:
-                return state, ()
-            return msgspec.structs.replace(state, asking=(*state.asking, event.node)), ()
+            asking = state.asking if event.node in state.asking else (*state.asking, event.node)
+            accused = (*state.accused, *(rank for rank in event.accused if rank not in state.accused))
+            noticed = state.noticed or event.noticed
+            return msgspec.structs.replace(state, asking=asking, accused=accused, noticed=noticed), ()
         case _:
             assert_never(state)
 
@@ -88,22 +94,29 @@ def _close(state: Taking, cycle: int) -> Outcome:
         whose = "" if not state.parts else f" of {', '.join(state.awaited)}"
         text = f"no stacks{whose} came within {state.budget_s} s; going on without"
         said.append(Publish(JobEvent("stacks_missing", text, cycle)))
-    return Quiet(), (*said, *(Send(node, ActOnHang(cycle)) for node in state.asking))
+    verdict = judge(_merged(state.parts), silent=state.accused) if state.parts else None
+    if verdict is None:
+        return Quiet(), (*said, *(Send(node, ActOnHang(cycle)) for node in state.asking))
+    sentence = f"{verdict.sentence}; first noticed: {state.noticed}" if state.noticed else verdict.sentence
+    said.append(_explained(verdict, sentence, cycle))
+    return Quiet(), (*said, *(Send(node, ActOnHang(cycle, sentence)) for node in state.asking))
 
 
 def _merged(parts: tuple[Evidence, ...]) -> Evidence:
     """Equal stacks of all nodes together, the smallest groups first: what few ranks do is the odd thing."""
     if len(parts) == 1:
         return parts[0]
-    ranks: dict[str, tuple[int, ...]] = {}
+    together: dict[str, StackGroup] = {}
     for group in (group for part in parts for group in part.groups):
-        ranks[group.stack] = tuple(sorted((*ranks.get(group.stack, ()), *group.ranks)))
-    groups = [StackGroup(of, stack) for stack, of in ranks.items()]
+        ranks = together[group.stack].ranks if group.stack in together else ()
+        together[group.stack] = StackGroup(tuple(sorted((*ranks, *group.ranks))), group.stack, group.frames)
+    groups = together.values()
     return Evidence(
         groups=tuple(sorted(groups, key=lambda group: (len(group.ranks), group.ranks))),
         notes=tuple(note for part in parts for note in part.notes),
         source=", ".join(sorted({part.source for part in parts if part.source})),
         took_s=max(part.took_s for part in parts),
+        facts=tuple(each for part in parts for each in part.facts),
     )
 
 
@@ -114,3 +127,12 @@ def _said(evidence: Evidence, cycle: int) -> Action:
     details = tuple((f"ranks {', '.join(map(str, each.ranks))}", each.stack) for each in evidence.groups)
     details += (("source", evidence.source), ("took_s", f"{evidence.took_s:.3f}"))
     return Publish(JobEvent("stacks_collected", text, cycle, details=details))
+
+
+def _explained(verdict: HangVerdict, sentence: str, cycle: int) -> Action:
+    details = [("pattern", str(verdict.pattern))]
+    for name, ranks in (("culprits", verdict.culprits), ("waiters", verdict.waiters)):
+        if ranks:
+            details.append((name, ", ".join(map(str, ranks))))
+    rank = verdict.culprits[0] if len(verdict.culprits) == 1 else None
+    return Publish(JobEvent("hang_explained", sentence, cycle, rank, tuple(details)))

@@ -93,6 +93,7 @@ class StacksWanted(msgspec.Struct, frozen=True):
     cycle: int
     accused: tuple[int, ...]  # global ranks
     budget_s: float
+    noticed: str = ""  # the sentence about the first of them; "": this is about a wrapped call
 
 
 class StacksTaken(msgspec.Struct, frozen=True):

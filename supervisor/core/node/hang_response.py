@@ -1,8 +1,8 @@
 """What is done about ranks that hang, from the first verdict to the fault?
 
 Evidence first: nothing is signalled before the stacks of all ranks, on all nodes, are there or late; the coordinator
-collects them (cluster/evidence.py). Then the hung ranks get their termination signal, and the job hears of one fault,
-however many ranks hang and whatever fails meanwhile.
+collects them (cluster/evidence.py) and says who hangs and who only waits. Then the silent ranks get their termination
+signal, and the job hears of one fault, however many ranks are silent and whatever fails meanwhile.
 """
 
 from __future__ import annotations
@@ -43,10 +43,13 @@ class Ending(msgspec.Struct, frozen=True):
     hung: tuple[HungRank, ...]
     alive: tuple[int, ...]  # local ranks
     until_s: float
+    reason: str
 
 
 class Over(msgspec.Struct, frozen=True):
     """The workers of this cycle are being ended; further silence is no news."""
+
+    hung: tuple[HungRank, ...] = ()  # whose hang was the reason
 
 
 State = Quiet | Examining | Ending | Over
@@ -67,7 +70,9 @@ class WorkersEnding(msgspec.Struct, frozen=True):
 
 
 class EvidenceTaken(msgspec.Struct, frozen=True):
-    """The coordinator has the stacks, or goes on without."""
+    """The coordinator has the stacks, or goes on without. `verdict` "": they tell nothing."""
+
+    verdict: str = ""
 
 
 Event = RankHung | WorkersEnding | group.RankExited | EvidenceTaken | node_messages.DeadlineReached
@@ -79,6 +84,7 @@ class WantStacks(msgspec.Struct, frozen=True):
     """Asks the coordinator for the stacks of all ranks, this one's first; answered by EvidenceTaken, or not."""
 
     local_rank: int
+    noticed: str  # the sentence about it
 
 
 Action = (
@@ -98,15 +104,20 @@ def step(state: State, event: Event, *, now_s: float, cycle: int, rules: JobRule
         case RankHung():
             return _hung(state, event, now_s, cycle, rules)
         case WorkersEnding():
-            return Over(), ()
+            return Over(_hung_of(state)), ()
         case group.RankExited():
             return _exited(state, event, cycle, rules)
-        case EvidenceTaken():
-            return _end(state.hung, now_s, rules) if isinstance(state, Examining) else (state, ())
+        case EvidenceTaken(verdict):
+            return _end(state.hung, now_s, rules, verdict) if isinstance(state, Examining) else (state, ())
         case node_messages.DeadlineReached():
             return _pass_deadline(state, now_s, rules)
         case _:
             assert_never(event)
+
+
+def is_hung(state: State, local_rank: int) -> bool:
+    """Whether the rank was found to be silent in this cycle."""
+    return any(each.local_rank == local_rank for each in _hung_of(state))
 
 
 def next_deadline_s(state: State) -> float | None:
@@ -121,16 +132,16 @@ def next_deadline_s(state: State) -> float | None:
 
 def _hung(state: State, event: RankHung, now_s: float, cycle: int, rules: JobRules) -> Outcome:
     found = HungRank(event.local_rank, f"rank {event.rank} {event.reason}")
-    said = node_messages.Publish(rules.job_id, JobEvent("hang_detected", found.sentence, cycle, event.rank))
     match state:
         case Quiet():
+            said = node_messages.Publish(rules.job_id, JobEvent("hang_detected", found.sentence, cycle, event.rank))
             if rules.evidence_budget_s <= 0:
                 state, actions = _end((found,), now_s, rules)
                 return state, (said, group.HangFound(found.sentence), *actions)
             state = Examining((found,), now_s + rules.evidence_budget_s + EVIDENCE_MARGIN_S)
-            return state, (said, group.HangFound(found.sentence), WantStacks(event.local_rank))
+            return state, (said, group.HangFound(found.sentence), WantStacks(event.local_rank, found.sentence))
         case Examining(hung, until_s):
-            return Examining((*hung, found), until_s), (said,)
+            return Examining((*hung, found), until_s), ()  # Of the same moment: the one verdict tells of all.
         case Ending() | Over():
             return state, ()  # It is ended with the others.
         case _:
@@ -147,11 +158,11 @@ def _exited(state: State, event: group.RankExited, cycle: int, rules: JobRules) 
             text = f"rank {event.exit.rank} exited with code 0 before it was ended for its hang"
             said = node_messages.Publish(rules.job_id, JobEvent("hang_ended", text, cycle, event.exit.rank))
             return Quiet(), (said, group.HangEnded(text))
-        case Ending(hung, alive, until_s):
+        case Ending(hung, alive, until_s, reason):
             alive = tuple(each for each in alive if each != local_rank)
             if alive:
-                return Ending(hung, alive, until_s), ()
-            return Over(), (group.HangFaulted(_reason(hung)),)
+                return Ending(hung, alive, until_s, reason), ()
+            return Over(hung), (group.HangFaulted(reason),)
         case Quiet() | Examining() | Over():
             return state, ()
         case _:
@@ -162,22 +173,27 @@ def _pass_deadline(state: State, now_s: float, rules: JobRules) -> Outcome:
     match state:
         case Examining(hung, until_s) if now_s >= until_s:
             return _end(hung, now_s, rules)
-        case Ending(hung, _, until_s) if now_s >= until_s:
-            return Over(), (group.HangFaulted(_reason(hung)),)
+        case Ending(hung, _, until_s, reason) if now_s >= until_s:
+            return Over(hung), (group.HangFaulted(reason),)
         case Quiet() | Examining() | Ending() | Over():
             return state, ()
         case _:
             assert_never(state)
 
 
-def _end(hung: tuple[HungRank, ...], now_s: float, rules: JobRules) -> Outcome:
+def _end(hung: tuple[HungRank, ...], now_s: float, rules: JobRules, verdict: str = "") -> Outcome:
     """SIGKILL needs no waiting for; another signal may be answered first."""
+    reason = verdict or _reason(hung)
     signal = rules.rank_termination_signal
     ranks = tuple(sorted({each.local_rank for each in hung}))
     kill = group.KillRanks(ranks, signal, ESCALATION_S)
     if signal == signals.SIGKILL:
-        return Over(), (kill, group.HangFaulted(_reason(hung)))
-    return Ending(hung, ranks, now_s + ESCALATION_S), (kill,)
+        return Over(hung), (kill, group.HangFaulted(reason))
+    return Ending(hung, ranks, now_s + ESCALATION_S, reason), (kill,)
+
+
+def _hung_of(state: State) -> tuple[HungRank, ...]:
+    return () if isinstance(state, Quiet) else state.hung
 
 
 def _reason(hung: tuple[HungRank, ...]) -> str:

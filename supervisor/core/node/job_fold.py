@@ -30,6 +30,7 @@ from supervisor.core.node import (
     worker_group,
 )
 from supervisor.core.node import messages as node_messages
+from supervisor.core.node.hang_facts import with_node_facts
 from supervisor.core.node.job_machines import JobMachines
 
 _Told = group_messages.Order | group_messages.GroupReport | group_messages.HangReport
@@ -88,6 +89,7 @@ class JobFold:
             case node_messages.SpawnerBroken(reason=reason):
                 self._to_spawner(spawner_watch.SpawnerBroken(reason))
             case node_messages.EvidenceCollected(cycle=cycle, evidence=evidence):
+                evidence = with_node_facts(evidence, worker_group.workers_of(self._group), self._monitors)
                 taken = StacksTaken(self._job.node, cycle, evidence)
                 self.actions.append(node_messages.TellCoordinator(self._job.rules.job_id, taken))
             case node_messages.JobSubmitted() | node_messages.JobAbandoned() | node_messages.DeadlineReached():
@@ -133,7 +135,7 @@ class JobFold:
             case orders.TakeStacks(cycle, accused, budget_s):
                 self.actions.append(node_messages.CollectEvidence(self._job.rules.job_id, cycle, budget_s, accused))
             case orders.ActOnHang():
-                self._to_hangs(hang_response.EvidenceTaken())
+                self._to_hangs(hang_response.EvidenceTaken(order.verdict))
                 for local_rank in range(len(self._watches)):
                     self._to_watch(local_rank, call_watch.EvidenceCollected())
             case orders.TellMembers() | orders.SettleCall():
@@ -218,14 +220,14 @@ class JobFold:
         )
         for action in actions:
             if isinstance(action, hang_response.WantStacks):
-                self._want_stacks(action.local_rank)
+                self._want_stacks(action.local_rank, action.noticed)
             else:
                 self._sort((action,))
 
-    def _want_stacks(self, local_rank: int) -> None:
+    def _want_stacks(self, local_rank: int, noticed: str = "") -> None:
         """Of all ranks of the job, on whichever nodes: the coordinator has them taken."""
-        rules = self._job.rules
-        wanted = StacksWanted(self._job.node, self._job.cycle, (self._rank(local_rank),), rules.evidence_budget_s)
+        rules, rank = self._job.rules, self._rank(local_rank)
+        wanted = StacksWanted(self._job.node, self._job.cycle, (rank,), rules.evidence_budget_s, noticed)
         self.actions.append(node_messages.TellCoordinator(rules.job_id, wanted))
 
     def _to_monitor(self, local_rank: int, event: rank_monitor.Event) -> None:

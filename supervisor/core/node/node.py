@@ -206,7 +206,7 @@ def _rank_view(machines: JobMachines, worker: group_messages.Worker) -> RankView
     is_over = isinstance(machines.group, worker_group.Empty)
     if worker.exit is None and not worker.not_started:
         shown = "starting" if worker.pid is None else "running"
-        shown = "hung" if isinstance(monitor, rank_monitor.Hung) else shown
+        shown = "hung" if _is_hung(machines, monitor, worker.local_rank) else shown
         shown = "stopped" if is_over else shown
     elif worker.succeeded:
         shown = "exited"
@@ -221,3 +221,11 @@ def _rank_view(machines: JobMachines, worker: group_messages.Worker) -> RankView
         limits=monitor.limits if watched else None,
         progress=monitor.progress if watched else None,
     )
+
+
+def _is_hung(machines: JobMachines, monitor: rank_monitor.State, local_rank: int) -> bool:
+    """Also while it is being ended for it."""
+    if isinstance(monitor, rank_monitor.Hung) or hang_response.is_hung(machines.hangs, local_rank):
+        return True
+    watch = machines.watches[local_rank] if local_rank < len(machines.watches) else call_watch.initial_state()
+    return isinstance(watch, call_watch.Examining | call_watch.Confirming)

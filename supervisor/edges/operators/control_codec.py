@@ -61,6 +61,7 @@ def _rank_to_wire(rank: RankReport) -> wire.Rank:
         pid=rank.pid,
         state=rank.state,
         heartbeat_age_s=rank.heartbeat_age_s,
+        heartbeat_limit_s=rank.heartbeat_limit_s,
         sections=[
             wire.Section(name=_text(each.name), age_s=each.age_s, limit_s=each.limit_s) for each in rank.sections
         ],
@@ -102,6 +103,7 @@ def _rank_from_wire(rank: wire.Rank) -> RankReport:
         state=rank.state,
         pid=rank.pid if rank.HasField("pid") else None,
         heartbeat_age_s=rank.heartbeat_age_s if rank.HasField("heartbeat_age_s") else None,
+        heartbeat_limit_s=rank.heartbeat_limit_s if rank.HasField("heartbeat_limit_s") else None,
         sections=tuple(
             SectionReport(each.name, each.age_s, each.limit_s if each.HasField("limit_s") else None)
             for each in rank.sections

@@ -7,14 +7,19 @@ from supervisor.core.cluster import evidence
 from supervisor.core.cluster.messages import DeadlineReached, Publish, Send, StacksTaken, StacksWanted
 from supervisor.core.facts import Evidence, StackGroup
 from supervisor.core.orders import ActOnHang, TakeStacks
+from supervisor.core.process_facts import Frame, ProcessFacts, ProcessState, RankFacts
 from tests.core.playbook import Playbook
 
 IN_REDUCE, IN_LOAD = "ddp.py:2 in reduce", "data.py:8 in load"
+NOTICED = "rank 1 sent no heartbeat for 5.0 s (limit 5.0 s)"
+WAITING = StackGroup(
+    (0, 2), IN_REDUCE, (Frame("/app/t.py", "train", 3), Frame("/x/torch/distributed/distributed_c10d.py", "barrier", 9))
+)
 
 
 def asked(*nodes: str) -> Playbook[evidence.State]:
     play = Playbook(evidence.step, evidence.initial_state(), cycle=3, nodes=nodes)
-    play >> StacksWanted(nodes[0], 3, (1,), 0.25)
+    play >> StacksWanted(nodes[0], 3, (1,), 0.25, NOTICED)
     assert play.last == tuple(Send(node, TakeStacks(3, (1,), 0.25)) for node in nodes)
     return play
 
@@ -54,3 +59,16 @@ def test_several_nodes_that_find_hangs_share_one_collection() -> None:
     play >> taken("b")
     assert play.of(Send) == [Send("a", ActOnHang(3)), Send("b", ActOnHang(3))]
     assert [each.event.reason for each in play.of(Publish)] == ["no stacks could be taken"]
+
+
+def test_what_the_nodes_tell_leads_to_one_verdict_with_the_same_sentence_for_all() -> None:
+    play = asked("a", "b")
+    play >> StacksWanted("b", 3, (2,), 0.25, "rank 2 sent no heartbeat")
+    stopped = RankFacts(1, ProcessFacts(ProcessState.STOPPED, stop_signal="SIGSTOP"))
+    play >> StacksTaken("a", 3, Evidence((WAITING,), facts=(RankFacts(0), RankFacts(2)))) << ()
+    play >> StacksTaken("b", 3, Evidence(facts=(stopped,)))
+    sentence = f"rank 1 is stopped (SIGSTOP); ranks 0 and 2 wait for it in barrier; first noticed: {NOTICED}"
+    (explained,) = [each.event for each in play.of(Publish) if each.event.kind == "hang_explained"]
+    assert (explained.reason, explained.rank, explained.cycle) == (sentence, 1, 3)
+    assert dict(explained.details) == {"pattern": "stopped", "culprits": "1", "waiters": "0, 2"}
+    assert play.of(Send) == [Send("a", ActOnHang(3, sentence)), Send("b", ActOnHang(3, sentence))]

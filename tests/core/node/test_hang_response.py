@@ -32,10 +32,24 @@ def exited(local_rank: int, code: int | None) -> RankExited:
 def test_evidence_comes_before_the_signal() -> None:
     play = quiet()
     play >> found(1)
-    play.has(HangFound("rank 11 is silent"), WantStacks(1)).lacks(KillRanks)
+    play.has(HangFound("rank 11 is silent"), WantStacks(1, "rank 11 is silent")).lacks(KillRanks)
     play >> EvidenceTaken()
     play.has(KillRanks((1,), KILL, hangs.ESCALATION_S), HangFaulted("rank 11 is silent"))
     play >> found(2) << ()
+
+
+def test_the_fault_is_the_verdict_on_all_ranks_of_the_moment() -> None:
+    for signal in (KILL, TERM):
+        play = quiet(signal)
+        play >> found(1)
+        play >> found(2) << ()  # The one verdict tells of it.
+        play >> EvidenceTaken("rank 13 is stopped; ranks 11 and 12 wait for it")
+        play.has(KillRanks((1, 2), signal, hangs.ESCALATION_S))
+        if signal == TERM:
+            play >> exited(1, None) << ()
+            play >> exited(2, None)
+        play.has(HangFaulted("rank 13 is stopped; ranks 11 and 12 wait for it"))
+        assert [hangs.is_hung(play.state, each) for each in (0, 1, 2)] == [False, True, True]
 
 
 def test_late_evidence_is_not_waited_for() -> None:

@@ -36,7 +36,7 @@ def running(
         nodes=(JobNodeReport("n0", "ready", 0),),
         ranks=tuple(
             RankReport(
-                rank, rank, "n0", "running", pid=800 + rank, heartbeat_age_s=0.25,
+                rank, rank, "n0", "running", pid=800 + rank, heartbeat_age_s=0.25, heartbeat_limit_s=45.0,
                 sections=(SectionReport("step", 0.5, 3.0),), cycle_started_at_ns=submitted_at_ns,
             )
             for rank in range(ranks)

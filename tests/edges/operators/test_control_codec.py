@@ -17,7 +17,7 @@ SMALL = st.integers(0, 2**31 - 1)
 TIMES = st.integers(0, 2**62)
 SECONDS = st.floats(0, 1e9)
 RANKS = st.builds(
-    RankReport, SMALL, SMALL, TEXT, TEXT, st.none() | SMALL, st.none() | SECONDS,
+    RankReport, SMALL, SMALL, TEXT, TEXT, st.none() | SMALL, *[st.none() | SECONDS] * 2,
     st.lists(st.builds(SectionReport, TEXT, SECONDS, st.none() | SECONDS), max_size=3).map(tuple),
     st.none() | TIMES, st.none() | SMALL, st.none() | SMALL,
 )  # fmt: skip

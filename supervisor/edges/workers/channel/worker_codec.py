@@ -102,6 +102,7 @@ class Greeting(msgspec.Struct, frozen=True):
     limits: HangLimits
     section_names: tuple[str, ...]  # in the order of their slots
     safety_factor: float
+    learned_limit_floor_s: float
     install_exception_hook: bool
 
 
@@ -253,6 +254,7 @@ def encode_welcome(greeting: Greeting) -> bytes:
                 sections=greeting.section_names,
                 warm_up_steps=max(0, source.warm_up_steps),
                 safety_factor=greeting.safety_factor,
+                learned_limit_floor_s=greeting.learned_limit_floor_s,
                 install_exception_hook=greeting.install_exception_hook,
             )
         )

@@ -282,6 +282,7 @@ class WorkerServer:
             limits=limits,
             section_names=names,
             safety_factor=cycle.spec.safety_factor,
+            learned_limit_floor_s=cycle.spec.learned_limit_floor_s,
             install_exception_hook=cycle.spec.install_exception_hook,
         )
         try:

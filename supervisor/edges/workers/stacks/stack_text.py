@@ -7,7 +7,6 @@ line of all frames are.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -15,43 +14,44 @@ from typing import Any
 import msgspec
 
 from supervisor.core.facts import StackGroup
+from supervisor.core.process_facts import Frame
 
 FRAMES_MAX = 256
+FRAMES_JUDGED_MAX = 64  # the innermost ones, which tell what a rank does
 TEXT_CHARACTERS_MAX = 4 * 1024 * 1024
+
+Stack = tuple[Frame, ...]  # the innermost last
 
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")
 _FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<name>.*)$')
 
 
-class Frame(msgspec.Struct, frozen=True):
-    file: str
-    name: str
-    line: int
+class Reading(msgspec.Struct, frozen=True):
+    """What one look at a process found."""
 
-    @property
-    def place(self) -> tuple[str, str, int]:
-        """What is the same whoever looked: py-spy says `Loader.load`, faulthandler `load`."""
-        return self.file, self.name.rpartition(".")[2], self.line
-
-    def __str__(self) -> str:
-        return f"{self.name} ({os.path.basename(self.file)}:{self.line})"
+    stack: Stack  # of the main thread
+    gil_stack: Stack = ()  # of the thread that has the GIL; empty: nobody has it, or it can't be known
+    gil_is_main: bool = False
 
 
-Stack = tuple[Frame, ...]  # the innermost last
-
-
-def from_py_spy(output: bytes, pid: int) -> Stack | None:
-    """The main thread of `py-spy dump --json`; None if the output is not that, or it has no Python frame."""
+def from_py_spy(output: bytes, pid: int) -> Reading | None:
+    """What `py-spy dump --json` says; None if it is not that, or the main thread has no Python frame."""
     try:
         threads: list[dict[str, Any]] = json.loads(output)
         # The main thread's id is the process's; where py-spy doesn't know ids, Python lists the oldest last.
         main = next((thread for thread in threads if thread["os_thread_id"] == pid), threads[-1])
-        frames = [
-            Frame(str(each["filename"]), str(each["name"]), int(each["line"])) for each in main["frames"][:FRAMES_MAX]
-        ]
-    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+        holder = next((thread for thread in threads if thread.get("owns_gil") is True), None)
+        stack, gil_stack = _frames(main), () if holder is None else _frames(holder)
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         return None
-    return tuple(reversed(frames)) or None
+    return Reading(stack, gil_stack, holder is main) if stack else None
+
+
+def _frames(thread: dict[str, Any]) -> Stack:
+    frames = [
+        Frame(str(each["filename"]), str(each["name"]), int(each["line"])) for each in thread["frames"][:FRAMES_MAX]
+    ]
+    return tuple(reversed(frames))
 
 
 def from_faulthandler(text: str) -> Stack | None:
@@ -67,6 +67,11 @@ def from_faulthandler(text: str) -> Stack | None:
             number = int(found["line"]) if found["line"].isdecimal() else 0
             frames.append(Frame(found["file"], found["name"], number))
     return tuple(reversed(frames)) or None
+
+
+def was_forced(text: str) -> bool:
+    """Whether a signal made the process write this: its client, a thread of its own, was not able to answer."""
+    return any(line.startswith("Current thread") and _THREAD.match(line) for line in text.splitlines())
 
 
 def main_thread_first(text: str) -> str:
@@ -85,5 +90,9 @@ def grouped(stacks: Mapping[int, Stack]) -> tuple[StackGroup, ...]:
     together: dict[tuple[tuple[str, str, int], ...], list[int]] = {}
     for rank, stack in sorted(stacks.items()):
         together.setdefault(tuple(frame.place for frame in stack), []).append(rank)
-    groups = [StackGroup(tuple(ranks), "\n".join(map(str, stacks[ranks[0]]))) for ranks in together.values()]
+    groups = [
+        StackGroup(tuple(ranks), "\n".join(map(str, stack)), stack[-FRAMES_JUDGED_MAX:])
+        for ranks in together.values()
+        for stack in [stacks[ranks[0]]]
+    ]
     return tuple(sorted(groups, key=lambda group: (len(group.ranks), group.ranks)))

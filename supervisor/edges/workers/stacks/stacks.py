@@ -1,4 +1,7 @@
-"""Where does each rank stand right now? py-spy from outside, else the rank's own faulthandler, within a budget."""
+"""Where does each rank stand right now? py-spy from outside, else the rank's own faulthandler, within a budget.
+
+Two looks at the processes, before and after, tell what no stack does: which are stopped, which have not moved.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,23 @@ from typing import IO
 
 import anyio
 import msgspec
+from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from supervisor.core.facts import Evidence
-from supervisor.edges.workers.stacks.stack_text import Stack, from_faulthandler, from_py_spy, grouped
+from supervisor.core.process_facts import RankFacts
+from supervisor.edges.workers.stacks.process_looks import Look, ProcessLooks, facts_of, is_stopped
+from supervisor.edges.workers.stacks.source_line import source_line
+from supervisor.edges.workers.stacks.stack_text import (
+    FRAMES_JUDGED_MAX,
+    Reading,
+    Stack,
+    from_faulthandler,
+    from_py_spy,
+    grouped,
+    was_forced,
+)
+from supervisor.pauses import pause
 
 Ask = Callable[[int, float], Awaitable[str | None]]
 
@@ -28,6 +44,10 @@ CLOSING_S_MAX = 0.05
 OUTPUT_BYTES_MAX = 4 * 1024 * 1024
 ATTEMPTS_MAX = 3  # a running interpreter changes under the reader's eyes; a second look mostly succeeds
 NOTES_MAX = 8
+SOURCE_THREADS_MAX = 2
+FIRST_LOOK_S_MAX = 0.02
+LOOKS_APART_S = 0.02  # at least: a process that computes, or is woken, shows it in this time
+UNANSWERED_S = 0.02  # a client that has the GIL answers within a few milliseconds
 NO_TIME = "py-spy had no time"
 NOTE_CHARACTERS_MAX = 300
 
@@ -42,6 +62,9 @@ class _Round(msgspec.Struct):
     faults: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # of py-spy
     refusals: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # of the rank's client
     sources: set[str] = msgspec.field(default_factory=set[str])
+    readings: dict[int, Reading] = msgspec.field(default_factory=dict[int, Reading])  # by py-spy
+    answers: dict[int, bool] = msgspec.field(default_factory=dict[int, bool])  # whether the client itself did
+    lines: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # of source
 
     def left_s(self) -> float:
         return max(0.0, self.end_s - anyio.current_time())
@@ -53,6 +76,8 @@ class StackCollector:
     def __init__(self, *, py_spy: Path | None = None) -> None:
         """`py_spy`: the program; None: the one beside this interpreter, else on PATH."""
         self._py_spy = py_spy if py_spy is not None else _find_py_spy()
+        self._looks = ProcessLooks()
+        self._source_threads = anyio.CapacityLimiter(SOURCE_THREADS_MAX)
         self._unreaped: list[subprocess.Popen[bytes]] = []
         # More at once than there are cores only makes all of them late. Accused ranks wait for no other rank.
         cores = len(os.sched_getaffinity(0))
@@ -72,22 +97,44 @@ class StackCollector:
         self.unreaped()
         first = [rank for rank in dict.fromkeys(accused) if rank in pids]
         others = [rank for rank in pids if rank not in accused]
+        looks = (await self._looks.take(pids, at_most_s=min(FIRST_LOOK_S_MAX, this.left_s())), dict[int, Look]())
+        looked_s = anyio.current_time()
         with anyio.CancelScope(deadline=this.end_s):
             async with anyio.create_task_group() as tasks:
                 alone_s = ACCUSED_ALONE_SHARE * budget_s
                 await self._look_at(first, ACCUSED_HEAD_START_SHARE, self._accused_slots, this, tasks, alone_s)
                 await self._look_at(others, HEAD_START_SHARE, self._slots, this, tasks, budget_s)
+            rest_s = looked_s + LOOKS_APART_S - anyio.current_time()
+            if rest_s > 0:
+                await pause(rest_s, why="what did not move between two looks may only have had no time to")
+            looks[1].update(await self._looks.take(pids, at_most_s=this.left_s()))
+            await self._read_sources(this)
+        apart_s = anyio.current_time() - looked_s
         return Evidence(
             groups=grouped(this.stacks),
             notes=_notes(this, [*first, *others], budget_s),
             source=", ".join(sorted(this.sources, reverse=True)),
             took_s=anyio.current_time() - began_s,
+            facts=tuple(_facts(this, rank, looks[0].get(rank), looks[1].get(rank), apart_s) for rank in pids),
         )
+
+    def is_stopped(self, pid: int) -> bool:
+        """See ports.StackSource."""
+        return is_stopped(pid)
 
     def unreaped(self) -> int:
         """Reaps the py-spys that were killed, and returns how many are still on their way out."""
         self._unreaped = [process for process in self._unreaped if process.poll() is None]
         return len(self._unreaped)
+
+    async def _read_sources(self, this: _Round) -> None:
+        """In a thread: the script may lie on a disk that does not answer."""
+
+        def read() -> None:
+            for rank, stack in tuple(this.stacks.items()):
+                this.lines[rank] = source_line(stack[-1])
+
+        await to_thread.run_sync(read, limiter=self._source_threads, abandon_on_cancel=True)
 
     async def _look_at(
         self,
@@ -118,6 +165,7 @@ class StackCollector:
     async def _look(self, rank: int, head_start_s: float, slots: anyio.CapacityLimiter, this: _Round) -> None:
         """py-spy disturbs nobody, so it begins; a rank that it has no answer for in time is asked beside it."""
         this.faults[rank] = NO_TIME
+        asked_s = float("inf")
         unreadable = anyio.Event()
         async with anyio.create_task_group() as tasks:
 
@@ -129,21 +177,28 @@ class StackCollector:
 
             async def run_py_spy() -> None:
                 async with slots:
-                    stack = await self._by_py_spy(rank, this)
-                take(stack, "py-spy")
+                    reading = await self._by_py_spy(rank, this)
+                if reading is not None:
+                    this.readings[rank] = reading
+                    if reading.gil_stack and anyio.current_time() - asked_s >= UNANSWERED_S:
+                        this.answers[rank] = False
+                    take(reading.stack, "py-spy")
                 unreadable.set()
 
             tasks.start_soon(run_py_spy)
             if head_start_s:
                 with anyio.move_on_after(head_start_s):
                     await unreadable.wait()
+            asked_s = anyio.current_time()
             text = await this.ask(rank, this.left_s())
+            if text is not None:
+                this.answers[rank] = not was_forced(text)
             this.refusals[rank] = (
                 ", and its client has not answered" if text is None else ", nor has its client a stack"
             )
             take(from_faulthandler(text) if text else None, "faulthandler")
 
-    async def _by_py_spy(self, rank: int, this: _Round) -> Stack | None:
+    async def _by_py_spy(self, rank: int, this: _Round) -> Reading | None:
         if self._py_spy is None:
             this.faults[rank] = "py-spy is not installed"
             return None
@@ -151,9 +206,9 @@ class StackCollector:
             if not this.left_s():
                 break  # Starting a process can't be interrupted; with many ranks on a busy node it takes its time.
             output, complaint = await self._run(self._py_spy, this.pids[rank])
-            stack = from_py_spy(output, this.pids[rank]) if output else None
-            if stack is not None:
-                return stack
+            reading = from_py_spy(output, this.pids[rank]) if output else None
+            if reading is not None:
+                return reading
             this.faults[rank] = _shortened(complaint) or "py-spy saw no Python frame"
             if _is_hopeless(complaint):
                 break
@@ -188,6 +243,18 @@ class StackCollector:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
                 self._unreaped.append(process)  # Reaped at the next look: a kill takes a moment, and time is up.
+
+
+def _facts(this: _Round, rank: int, first: Look | None, second: Look | None, apart_s: float) -> RankFacts:
+    reading = this.readings.get(rank)
+    return RankFacts(
+        rank,
+        process=facts_of(first, second, apart_s=apart_s),
+        gil_frames=reading.gil_stack[-FRAMES_JUDGED_MAX:] if reading is not None else (),
+        gil_is_main=reading is not None and reading.gil_is_main,
+        answers=this.answers.get(rank),
+        source_line=this.lines.get(rank, ""),
+    )
 
 
 async def _drain(pipe: IO[bytes], into: bytearray) -> None:

@@ -6,10 +6,12 @@ import json
 
 from supervisor.edges.workers.stacks.stack_text import (
     Frame,
+    Reading,
     from_faulthandler,
     from_py_spy,
     grouped,
     main_thread_first,
+    was_forced,
 )
 
 DUMP = """Thread 0x00007f01 (most recent call first):
@@ -41,9 +43,26 @@ def test_the_main_thread_is_found_and_the_innermost_frame_is_last():
         _py_spy((12, other), (11, main)),
         _py_spy((None, other), (None, main)),
     ):
-        assert from_py_spy(output, 11) == (Frame("/app/train.py", "<module>", 3), LOAD)
+        assert from_py_spy(output, 11) == Reading((Frame("/app/train.py", "<module>", 3), LOAD))
     for output in (b"", b"{}", b"[]", b"[1]", b'[{"os_thread_id": 11}]', _py_spy((11, [])), b"[" * 100_000):
         assert from_py_spy(output, 11) is None
+
+
+def test_the_thread_that_has_the_gil_is_told() -> None:
+    frames = [{"filename": "/app/data.py", "name": "load", "line": 88}]
+    waiting = [{"filename": "/app/train.py", "name": "main", "line": 3}]
+    threads = [
+        {"os_thread_id": 11, "owns_gil": False, "frames": waiting},
+        {"os_thread_id": 12, "owns_gil": True, "frames": frames},
+    ]
+    train = (Frame("/app/train.py", "main", 3),)
+    assert from_py_spy(json.dumps(threads).encode(), 11) == Reading(train, (LOAD,))
+    assert from_py_spy(json.dumps(threads).encode(), 12) == Reading((LOAD,), (LOAD,), gil_is_main=True)
+
+
+def test_a_dump_that_a_signal_forced_is_known() -> None:
+    assert was_forced(main_thread_first(DUMP))
+    assert not was_forced(DUMP.replace("Current thread", "Thread"))
 
 
 def test_a_faulthandler_dump_is_read_main_thread_first():

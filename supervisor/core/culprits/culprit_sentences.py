@@ -1,0 +1,54 @@
+"""In which words is it told what some ranks do, and who waits for them?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+NAMED_MAX = 4  # ranks; more are counted, or told as ranges
+CLAUSES_MAX = 3
+
+_VERBS = {
+    "are": ("is", "are"),
+    "have": ("has", "have"),
+    "wait": ("waits", "wait"),
+    "hang": ("hangs", "hang"),
+    "hold": ("holds", "hold"),
+    "burn": ("burns", "burn"),
+    "give": ("gives", "give"),
+}
+
+
+def subject(ranks: Sequence[int]) -> str:
+    """ "rank 1", "ranks 0 and 2", "ranks 0-5 and 7"."""
+    return f"rank{'' if len(ranks) == 1 else 's'} {_listed(ranks)}"
+
+
+def counted(ranks: Sequence[int]) -> str:
+    """The same, but many are only counted: "7 ranks"."""
+    return subject(ranks) if len(ranks) <= NAMED_MAX else f"{len(ranks)} ranks"
+
+
+def said_of(ranks: Sequence[int], clause: str, *, by_count: bool = False) -> str:
+    """`clause` has its verbs in braces: "{are} stopped (SIGSTOP)". Other braces in it are text."""
+    text = clause
+    for verb, forms in _VERBS.items():
+        text = text.replace("{" + verb + "}", forms[len(ranks) != 1])
+    return f"{counted(ranks) if by_count else subject(ranks)} {text}"
+
+
+def listed_clauses(clauses: Iterable[str], link: str) -> str:
+    """At most CLAUSES_MAX of them; how many more there are is told."""
+    told = list(clauses)
+    more = len(told) - CLAUSES_MAX
+    return link.join(told[:CLAUSES_MAX]) + (f"; and {more} more cases" if more > 0 else "")
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    parts: list[list[int]] = []
+    for rank in sorted(ranks):
+        if len(ranks) > NAMED_MAX and parts and rank == parts[-1][-1] + 1:
+            parts[-1].append(rank)
+        else:
+            parts.append([rank])
+    words = [f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

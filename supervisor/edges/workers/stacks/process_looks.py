@@ -1,0 +1,162 @@
+"""What does the kernel say of the ranks' processes, and have they moved between two looks?
+
+Reads /proc in a thread: what a process that is stuck in the kernel holds may make even that wait. What never waits is
+read of all ranks before the rest is read of any, and what came in time counts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+
+import anyio
+import msgspec
+from anyio import to_thread
+
+from supervisor.core.process_facts import ChildProcess, ProcessFacts, ProcessState
+
+THREADS_MAX = 4  # of which each may wait in the kernel without end
+CHILDREN_MAX = 64
+FILE_BYTES_MAX = 64 * 1024
+FUTEX_CALLS = frozenset({"449", "455"} | {{"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, "")})
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+_STATES = {each.value: each for each in ProcessState} | {"t": ProcessState.TRACED, "I": ProcessState.SLEEPING}
+_CPU_TICKS, _EXIT_CODE = slice(11, 13), 49  # fields of /proc/PID/stat after the name
+
+
+class Look(msgspec.Struct, frozen=True):
+    """One process at one moment."""
+
+    state: ProcessState
+    cpu_ticks: int = 0
+    exit_code: int = 0  # of a stopped one: the signal that stopped it, where the kernel says so
+    tracer_pid: int = 0
+    switches: tuple[str, ...] = ()  # how often the main thread gave up or lost its processor
+    call: str = ""  # number of the system call that the main thread is in
+    kernel_place: str = ""
+    children: tuple[ChildProcess, ...] = ()
+
+
+class ProcessLooks:
+    """Looks at processes without blocking the loop."""
+
+    def __init__(self, look: Callable[[int, dict[int, Look]], None] | None = None) -> None:
+        self._threads = anyio.CapacityLimiter(THREADS_MAX)
+        self._look = look or _look_closely
+
+    async def take(self, pids: Mapping[int, int], *, at_most_s: float) -> dict[int, Look]:
+        """By rank. A process that has ended, or could not be looked at in time, is left out."""
+        seen: dict[int, Look] = {}
+        with anyio.move_on_after(at_most_s):
+            await to_thread.run_sync(
+                self._all, tuple(pids.values()), seen, limiter=self._threads, abandon_on_cancel=True
+            )
+        return {rank: seen[pid] for rank, pid in pids.items() if pid in seen}
+
+    def _all(self, pids: tuple[int, ...], seen: dict[int, Look]) -> None:
+        for pid in pids:
+            found = _glance(pid)
+            if found is not None:
+                seen[pid] = found
+        for pid in tuple(seen):
+            self._look(pid, seen)
+
+
+def facts_of(first: Look | None, second: Look | None, *, apart_s: float) -> ProcessFacts | None:
+    """What two looks at one process tell, `apart_s` after each other. None: it was never seen."""
+    latest = second or first
+    if latest is None:
+        return None
+    facts = ProcessFacts(
+        state=latest.state,
+        stop_signal=_signal_name(latest.exit_code) if latest.state is ProcessState.STOPPED else "",
+        tracer=_tracer(latest.tracer_pid) if latest.state is ProcessState.TRACED else "",
+        kernel_place=latest.kernel_place,
+        children=latest.children,
+    )
+    if first is None or second is None:
+        return facts
+    return msgspec.structs.replace(
+        facts,
+        is_still=_is_still(first, second),
+        cpu_share=(second.cpu_ticks - first.cpu_ticks) / TICKS_PER_S / apart_s if apart_s > 0 else 0.0,
+        waits_on_futex=_is_in_futex(first) and _is_in_futex(second),
+    )
+
+
+def is_stopped(pid: int) -> bool:
+    """Now, by a signal. Never waits for the process."""
+    return _state_of(pid) is ProcessState.STOPPED
+
+
+def _is_still(first: Look, second: Look) -> bool:
+    if ProcessState.RUNNING in (first.state, second.state):
+        return False
+    return (first.state, first.switches, first.call) == (second.state, second.switches, second.call)
+
+
+def _is_in_futex(look: Look) -> bool:
+    return look.call in FUTEX_CALLS or look.kernel_place.startswith("futex")
+
+
+def _signal_name(number: int) -> str:
+    """The kernel says it plainly or as a wait status; older ones say nothing."""
+    number = number >> 8 or number
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return ""
+
+
+def _tracer(pid: int) -> str:
+    name = _read(f"/proc/{pid}/comm").strip() if pid else ""
+    return f"{name or 'a debugger'} (pid {pid})" if pid else ""
+
+
+# --- /proc ---------------------------------------------------------------------------------------------------------
+
+
+def _glance(pid: int) -> Look | None:
+    """What never waits for the process itself."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    if not fields:
+        return None
+    lines = (line.partition(":") for line in _read(f"/proc/{pid}/status").splitlines())
+    status = {name: value.strip() for name, _, value in lines}
+    return Look(
+        state=_STATES.get(fields[0], ProcessState.UNKNOWN),
+        cpu_ticks=sum(map(int, fields[_CPU_TICKS])),
+        exit_code=int(fields[_EXIT_CODE]) if len(fields) > _EXIT_CODE else 0,
+        tracer_pid=int(status.get("TracerPid", "0")),
+        switches=(status.get("voluntary_ctxt_switches", ""), status.get("nonvoluntary_ctxt_switches", "")),
+    )
+
+
+def _look_closely(pid: int, seen: dict[int, Look]) -> None:
+    """Adds to `seen` what may wait for a process that is stuck in the kernel."""
+    words = _read(f"/proc/{pid}/task/{pid}/children").split()[:CHILDREN_MAX]
+    children = tuple(ChildProcess(int(word), _state_of(int(word))) for word in words)
+    place = _read(f"/proc/{pid}/wchan").strip()
+    found = msgspec.structs.replace(seen[pid], children=children, kernel_place="" if place == "0" else place)
+    seen[pid] = found
+    call = _read(f"/proc/{pid}/syscall").partition(" ")[0].strip()
+    seen[pid] = msgspec.structs.replace(found, call=call)
+
+
+def _state_of(pid: int) -> ProcessState:
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return _STATES.get(fields[0], ProcessState.UNKNOWN) if fields else ProcessState.UNKNOWN
+
+
+def _read(path: str) -> str:
+    """ "" for what can't be read, or is not there any more."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(descriptor, FILE_BYTES_MAX).decode(errors="replace")
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return ""

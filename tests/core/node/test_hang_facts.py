@@ -1,0 +1,28 @@
+"""What the machines know joins what was seen; a failure during the hang is left out."""
+
+from __future__ import annotations
+
+from supervisor.core.facts import Evidence, HangLimits, Progress, WorkerExit
+from supervisor.core.node import rank_monitor
+from supervisor.core.node.hang_facts import with_node_facts
+from supervisor.core.process_facts import ProcessFacts, RankFacts
+from supervisor.core.workers import Worker
+
+
+def test_each_rank_that_has_not_failed_is_there_with_what_is_known() -> None:
+    seen = ProcessFacts(is_still=True)
+    hung = rank_monitor.Hung(HangLimits(), Progress(0.0, 0.0), 1.0, "is silent")
+    workers = (
+        Worker(0, 4, pid=1),
+        Worker(1, 5, pid=2),
+        Worker(2, 6, exit=WorkerExit(2, 6, 3, 0, None, 0.0)),
+        Worker(3, 7, exit=WorkerExit(3, 7, 4, 1, None, 0.0)),
+        Worker(4, 8, not_started="no"),
+    )
+    evidence = Evidence(facts=(RankFacts(5, seen), RankFacts(7, seen)))
+    found = with_node_facts(evidence, workers, (rank_monitor.initial_state(), hung))
+    assert found.facts == (
+        RankFacts(4),
+        RankFacts(5, seen, is_silent=True),
+        RankFacts(6, has_exited=True),
+    )

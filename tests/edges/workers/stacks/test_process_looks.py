@@ -1,0 +1,122 @@
+"""What the kernel says of real processes, and that a look that blocks holds up nobody."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor.core.process_facts import ProcessFacts, ProcessState
+from supervisor.edges.workers.stacks.process_looks import Look, ProcessLooks, facts_of, is_stopped
+
+SCRIPTS = {
+    "sleeps": "print(flush=True); time.sleep(600)",
+    "spins": "print(flush=True)\nwhile True: pass",
+    "locked": "lock = threading.Lock(); lock.acquire(); print(flush=True); lock.acquire()",
+    "lost a child": "print(os.spawnlp(os.P_NOWAIT, 'true', 'true'), flush=True); time.sleep(600)",
+    # Its child waits for a writer before it executes anything; until then the parent waits in the kernel.
+    "state D": (
+        "os.mkfifo('fifo'); print(flush=True)\n"
+        "os.posix_spawn('/bin/true', ['true'], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, 'fifo', os.O_RDONLY, 0)])"
+    ),
+}
+Start = Callable[[str], int]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def one(name: str) -> int:
+        command = [sys.executable, "-c", "import os, threading, time\n" + SCRIPTS[name]]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path, start_new_session=True)
+        started.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process.pid
+
+    yield one
+    for process in started:
+        os.killpg(process.pid, signal.SIGKILL)  # The one in state D has a child that lives on.
+        process.communicate()
+
+
+async def looked_at(pid: int, *, until_it_is: Callable[[ProcessFacts], bool]) -> ProcessFacts:
+    """Two looks, 20 ms apart, until they show it."""
+    looks, facts = ProcessLooks(), ProcessFacts()
+    for _ in range(200):
+        first = await looks.take({0: pid}, at_most_s=5)
+        await anyio.sleep(0.02)
+        second = await looks.take({0: pid}, at_most_s=5)
+        facts = facts_of(first.get(0), second.get(0), apart_s=0.02) or ProcessFacts()
+        if until_it_is(facts):
+            break
+    return facts
+
+
+async def test_a_stopped_process_is_named_with_its_signal(start: Start) -> None:
+    pid = start("sleeps")
+    assert not is_stopped(pid)
+    os.kill(pid, signal.SIGSTOP)
+    facts = await looked_at(pid, until_it_is=lambda facts: facts.state is ProcessState.STOPPED)
+    assert (facts.state, facts.is_still) == (ProcessState.STOPPED, True)
+    assert facts.stop_signal in ("SIGSTOP", "")  # Kernels before 6.0 do not say.
+    assert is_stopped(pid)
+
+
+async def test_one_that_computes_is_told_from_one_that_waits(start: Start) -> None:
+    spins = await looked_at(start("spins"), until_it_is=lambda facts: facts.cpu_share > 0.2)
+    assert not spins.is_still
+    assert spins.cpu_share > 0.2
+    sleeps = await looked_at(start("sleeps"), until_it_is=lambda facts: facts.is_still)
+    assert (sleeps.state, sleeps.waits_on_futex) == (ProcessState.SLEEPING, False)
+    locked = await looked_at(start("locked"), until_it_is=lambda facts: facts.waits_on_futex)
+    assert (locked.is_still, locked.waits_on_futex) == (True, True)
+
+
+async def test_state_d_is_told_and_does_not_hold_up_the_look(start: Start) -> None:
+    facts = await looked_at(start("state D"), until_it_is=lambda facts: facts.state is ProcessState.UNINTERRUPTIBLE)
+    assert facts.state is ProcessState.UNINTERRUPTIBLE
+    assert [each.state for each in facts.children] == [ProcessState.SLEEPING]
+
+
+async def test_a_dead_child_is_told(start: Start) -> None:
+    facts = await looked_at(
+        start("lost a child"),
+        until_it_is=lambda facts: any(each.state is ProcessState.ZOMBIE for each in facts.children),
+    )
+    assert [each.state for each in facts.children] == [ProcessState.ZOMBIE]
+
+
+async def test_a_look_that_blocks_costs_what_comes_after_it_and_no_more() -> None:
+    """As where the files of a process wait for what a stuck one holds."""
+    free = threading.Event()
+    looks = ProcessLooks(lambda _pid, _seen: free.wait())  # pyright: ignore[reportArgumentType]
+    try:
+        for _ in range(6):  # more than there are threads
+            seen = await looks.take({0: os.getpid(), 1: os.getppid()}, at_most_s=0.05)
+            assert set(seen) in ({0, 1}, set())
+    finally:
+        free.set()
+
+
+def test_what_was_seen_once_or_never() -> None:
+    assert facts_of(None, None, apart_s=1.0) is None
+    assert facts_of(Look(ProcessState.RUNNING, cpu_ticks=5), None, apart_s=1.0) == ProcessFacts(ProcessState.RUNNING)
+    traced = facts_of(None, Look(ProcessState.TRACED, tracer_pid=os.getpid()), apart_s=1.0)
+    assert traced is not None
+    assert traced.tracer.endswith(f" (pid {os.getpid()})")
+
+
+async def test_a_process_that_is_gone_is_left_out() -> None:
+    ended = subprocess.Popen(["true"])  # noqa: ASYNC220 ends at once
+    ended.wait()
+    assert await ProcessLooks().take({0: ended.pid}, at_most_s=5) == {}
+    assert not is_stopped(ended.pid)
