@@ -51,7 +51,7 @@ GOLDEN = {
     "welcome": wire.SupervisorFrame(
         welcome=wire.Welcome(
             protocol=1, cycle=2, rank=3, page_shared=True, limits=LIMITS, sections=["step", "warmup"],
-            warm_up_steps=5, safety_factor=5.0, learned_limit_floor_s=0.5, install_exception_hook=True,
+            warm_up_steps=5, safety_factor=5.0, install_exception_hook=True,
         )
     ),
     "refused": wire.SupervisorFrame(refused=wire.Refused(reason="cannot: why; what", retry=True)),

@@ -65,7 +65,7 @@ async def test_a_stopped_process_is_named_with_its_signal(start: Start) -> None:
     pid = start("sleeps")
     assert not is_stopped(pid)
     os.kill(pid, signal.SIGSTOP)
-    facts = await looked_at(pid, until_it_is=lambda facts: facts.state is ProcessState.STOPPED)
+    facts = await looked_at(pid, until_it_is=lambda facts: facts.state is ProcessState.STOPPED and facts.is_still)
     assert (facts.state, facts.is_still) == (ProcessState.STOPPED, True)
     assert facts.stop_signal in ("SIGSTOP", "")  # Kernels before 6.0 do not say.
     assert is_stopped(pid)
@@ -82,7 +82,8 @@ async def test_one_that_computes_is_told_from_one_that_waits(start: Start) -> No
 
 
 async def test_state_d_is_told_and_does_not_hold_up_the_look(start: Start) -> None:
-    facts = await looked_at(start("state D"), until_it_is=lambda facts: facts.state is ProcessState.UNINTERRUPTIBLE)
+    pid = start("state D")
+    facts = await looked_at(pid, until_it_is=lambda facts: facts.state is ProcessState.UNINTERRUPTIBLE)
     assert facts.state is ProcessState.UNINTERRUPTIBLE
     assert [each.state for each in facts.children] == [ProcessState.SLEEPING]
 
