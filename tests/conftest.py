@@ -6,6 +6,8 @@ import signal
 
 import pytest
 
+from supervisor.edges.machine.folders import socket_dir
+
 # Started by nohup, or in the background of a script, the suite ignores these, and so would all that it starts.
 for _number, _default in (
     (signal.SIGHUP, signal.SIG_DFL),
@@ -21,3 +23,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.stats.get("rerun", []):
         terminalreporter.write_sep("_", f"failed at first: {report.nodeid}")
         terminalreporter.write_line(report.longreprtext)
+
+
+@pytest.fixture(scope="session")
+def no_supervisor_of_the_node() -> None:
+    """It would be handed the jobs of tests that start any, and run them with its own code."""
+    node = socket_dir.SYSTEM_DIR
+    if socket_dir.answers(node / socket_dir.CONTROL_SOCKET):
+        pytest.fail(f"cannot test: a supervisor serves {node} and would get these jobs; stop it first", pytrace=False)

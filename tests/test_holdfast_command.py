@@ -105,6 +105,7 @@ def test_no_start_reads_the_metadata_of_all_distributions(environment: Environme
     assert environment.run(str(environment.python), "-c", code).returncode == 0
 
 
+@pytest.mark.usefixtures("no_supervisor_of_the_node")
 def test_packages_of_our_names_on_the_path_are_not_ours_and_stay_the_scripts(
     environment: Environment, strangers: Path
 ) -> None:

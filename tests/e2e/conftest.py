@@ -10,6 +10,11 @@ from tests.e2e.launch import Launch, launched
 Start = Callable[..., Launch]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _alone(no_supervisor_of_the_node: None) -> None:  # pyright: ignore[reportUnusedFunction]
+    """Each test here starts jobs."""
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts `holdfast run` with the arguments; ends it and everything of it after the test."""

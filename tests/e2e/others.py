@@ -33,6 +33,7 @@ class Script:
     ranks: int = 2
     flags: tuple[str, ...] = ()  # those that make a stopped rank noticed; without them it is only killed
     needs: str = ""
+    is_slow: bool = False  # left to `make soak`
 
     @property
     def may_be_stopped(self) -> bool:
@@ -46,7 +47,7 @@ ALL = {
     for script in (
         Script("bytes_lm", ("train.py", "config/tiny.py", "--max_iters=30", "--step_s=0.04", "--out_dir=o=1"), 30),
         Script("vision", ("-m", "vision.train", "12", "1", "-b", "4", "--workers=2", "--pause_s", "0.03"), 12),
-        Script("spawning.py", ("--no-agent-store", "spawning.py", "2"), 24, ranks=1),
+        Script("spawning.py", ("--no-agent-store", "spawning.py", "2"), 24, ranks=1, is_slow=True),
         Script("accelerated.py", ("accelerated.py", "--with-tracking", "--checkpointing_steps", "3"), 12,
                flags=HEARTBEATS, needs="accelerate"),
         Script("sections.py", ("sections.py", "--num_steps", "20"), 20, flags=("--ft-rank-section-timeouts", SECTIONS)),
