@@ -7,10 +7,12 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ActOnHang(_message.Message):
-    __slots__ = ["cycle"]
+    __slots__ = ["cycle", "verdict"]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
     cycle: int
-    def __init__(self, cycle: _Optional[int] = ...) -> None: ...
+    verdict: str
+    def __init__(self, cycle: _Optional[int] = ..., verdict: _Optional[str] = ...) -> None: ...
 
 class Alive(_message.Message):
     __slots__ = []
@@ -54,6 +56,14 @@ class Challenge(_message.Message):
     nonce: bytes
     def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
 
+class ChildProcess(_message.Message):
+    __slots__ = ["pid", "state"]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    pid: int
+    state: str
+    def __init__(self, pid: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
+
 class ClusterFrame(_message.Message):
     __slots__ = ["alive", "challenge", "hello", "ordered", "refusal", "reported", "welcome"]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -79,16 +89,28 @@ class Conclude(_message.Message):
     def __init__(self, verdict: _Optional[_Union[Verdict, _Mapping]] = ...) -> None: ...
 
 class Evidence(_message.Message):
-    __slots__ = ["groups", "notes", "source", "took_s"]
+    __slots__ = ["facts", "groups", "notes", "source", "took_s"]
+    FACTS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     TOOK_S_FIELD_NUMBER: _ClassVar[int]
+    facts: _containers.RepeatedCompositeFieldContainer[RankFacts]
     groups: _containers.RepeatedCompositeFieldContainer[StackGroup]
     notes: _containers.RepeatedScalarFieldContainer[str]
     source: str
     took_s: float
-    def __init__(self, groups: _Optional[_Iterable[_Union[StackGroup, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., source: _Optional[str] = ..., took_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, groups: _Optional[_Iterable[_Union[StackGroup, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., source: _Optional[str] = ..., took_s: _Optional[float] = ..., facts: _Optional[_Iterable[_Union[RankFacts, _Mapping]]] = ...) -> None: ...
+
+class Frame(_message.Message):
+    __slots__ = ["file", "line", "name"]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    LINE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    file: str
+    line: int
+    name: str
+    def __init__(self, file: _Optional[str] = ..., name: _Optional[str] = ..., line: _Optional[int] = ...) -> None: ...
 
 class HangLimits(_message.Message):
     __slots__ = ["heartbeat_s", "initial_heartbeat_s", "out_of_section_s", "sections", "warm_up_steps"]
@@ -270,6 +292,48 @@ class Ordered(_message.Message):
     order: Order
     def __init__(self, job_id: _Optional[str] = ..., order: _Optional[_Union[Order, _Mapping]] = ...) -> None: ...
 
+class ProcessFacts(_message.Message):
+    __slots__ = ["children", "cpu_share", "is_still", "kernel_place", "state", "stop_signal", "tracer", "waits_on_futex"]
+    CHILDREN_FIELD_NUMBER: _ClassVar[int]
+    CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
+    IS_STILL_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_PLACE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STOP_SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    TRACER_FIELD_NUMBER: _ClassVar[int]
+    WAITS_ON_FUTEX_FIELD_NUMBER: _ClassVar[int]
+    children: _containers.RepeatedCompositeFieldContainer[ChildProcess]
+    cpu_share: float
+    is_still: bool
+    kernel_place: str
+    state: str
+    stop_signal: str
+    tracer: str
+    waits_on_futex: bool
+    def __init__(self, state: _Optional[str] = ..., is_still: bool = ..., cpu_share: _Optional[float] = ..., stop_signal: _Optional[str] = ..., tracer: _Optional[str] = ..., kernel_place: _Optional[str] = ..., waits_on_futex: bool = ..., children: _Optional[_Iterable[_Union[ChildProcess, _Mapping]]] = ...) -> None: ...
+
+class RankFacts(_message.Message):
+    __slots__ = ["answers", "gil_frames", "gil_is_main", "has_exited", "is_silent", "process", "rank", "sections", "source_line"]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    GIL_FRAMES_FIELD_NUMBER: _ClassVar[int]
+    GIL_IS_MAIN_FIELD_NUMBER: _ClassVar[int]
+    HAS_EXITED_FIELD_NUMBER: _ClassVar[int]
+    IS_SILENT_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    SECTIONS_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_LINE_FIELD_NUMBER: _ClassVar[int]
+    answers: bool
+    gil_frames: _containers.RepeatedCompositeFieldContainer[Frame]
+    gil_is_main: bool
+    has_exited: bool
+    is_silent: bool
+    process: ProcessFacts
+    rank: int
+    sections: _containers.RepeatedScalarFieldContainer[str]
+    source_line: str
+    def __init__(self, rank: _Optional[int] = ..., process: _Optional[_Union[ProcessFacts, _Mapping]] = ..., has_exited: bool = ..., is_silent: bool = ..., sections: _Optional[_Iterable[str]] = ..., gil_frames: _Optional[_Iterable[_Union[Frame, _Mapping]]] = ..., gil_is_main: bool = ..., answers: bool = ..., source_line: _Optional[str] = ...) -> None: ...
+
 class Refusal(_message.Message):
     __slots__ = ["reason"]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -365,12 +429,14 @@ class SettleCall(_message.Message):
     def __init__(self, cycle: _Optional[int] = ..., call: _Optional[int] = ..., stands: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class StackGroup(_message.Message):
-    __slots__ = ["ranks", "stack"]
+    __slots__ = ["frames", "ranks", "stack"]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     STACK_FIELD_NUMBER: _ClassVar[int]
+    frames: _containers.RepeatedCompositeFieldContainer[Frame]
     ranks: _containers.RepeatedScalarFieldContainer[int]
     stack: str
-    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., stack: _Optional[str] = ...) -> None: ...
+    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., stack: _Optional[str] = ..., frames: _Optional[_Iterable[_Union[Frame, _Mapping]]] = ...) -> None: ...
 
 class StacksTaken(_message.Message):
     __slots__ = ["cycle", "evidence", "node"]
@@ -383,16 +449,18 @@ class StacksTaken(_message.Message):
     def __init__(self, node: _Optional[str] = ..., cycle: _Optional[int] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ...) -> None: ...
 
 class StacksWanted(_message.Message):
-    __slots__ = ["accused", "budget_s", "cycle", "node"]
+    __slots__ = ["accused", "budget_s", "cycle", "node", "noticed"]
     ACCUSED_FIELD_NUMBER: _ClassVar[int]
     BUDGET_S_FIELD_NUMBER: _ClassVar[int]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
+    NOTICED_FIELD_NUMBER: _ClassVar[int]
     accused: _containers.RepeatedScalarFieldContainer[int]
     budget_s: float
     cycle: int
     node: str
-    def __init__(self, node: _Optional[str] = ..., cycle: _Optional[int] = ..., accused: _Optional[_Iterable[int]] = ..., budget_s: _Optional[float] = ...) -> None: ...
+    noticed: str
+    def __init__(self, node: _Optional[str] = ..., cycle: _Optional[int] = ..., accused: _Optional[_Iterable[int]] = ..., budget_s: _Optional[float] = ..., noticed: _Optional[str] = ...) -> None: ...
 
 class StartCycle(_message.Message):
     __slots__ = ["assignment", "reason", "restarts_used"]

@@ -11,6 +11,7 @@ from supervisor.core.cluster.messages import CallReport, Reported, StacksTaken
 from supervisor.core.facts import Evidence, StackGroup
 from supervisor.core.node.messages import Ordered
 from supervisor.core.orders import TellMembers
+from supervisor.core.process_facts import ProcessFacts, RankFacts
 from supervisor.edges.peers.cluster_frames import Frame
 
 Measure = Callable[[Frame], int]  # the bytes of a frame's payload
@@ -52,7 +53,12 @@ def halves(frame: Frame) -> tuple[Frame, Frame]:
 def _with_the_oddest(evidence: Evidence, bytes_max: int, evidence_bytes: Callable[[Evidence], int]) -> Evidence:
     """The odd stacks come first, so what few ranks do is kept, and what most do is left out."""
     ranks = sum(len(group.ranks) for group in evidence.groups)
-    bare = msgspec.structs.replace(evidence, groups=(), notes=_first_notes(evidence.notes, bytes_max))
+    bare = msgspec.structs.replace(
+        evidence,
+        groups=(),
+        notes=_first_notes(evidence.notes, bytes_max),
+        facts=_facts_that_fit(evidence.facts, bytes_max // 4, evidence_bytes),
+    )
     bare_bytes = evidence_bytes(_noted(bare, ranks, bytes_max))
     free = bytes_max - bare_bytes - LENGTHS_BYTES_MAX
     kept: list[StackGroup] = []
@@ -63,13 +69,36 @@ def _with_the_oddest(evidence: Evidence, bytes_max: int, evidence_bytes: Callabl
         if group_bytes > free:
             if kept:
                 break
-            group = msgspec.structs.replace(group, stack=_innermost(group.stack, group_bytes - free))
+            group = _first_alone(group, group_bytes - free, free)
             group_bytes = free
         kept.append(group)
         free -= group_bytes
     shorter = msgspec.structs.replace(bare, groups=tuple(kept))
     left_out = sum(len(group.ranks) for group in evidence.groups[len(kept) :])
     return _noted(shorter, left_out, bytes_max) if left_out else shorter
+
+
+def _first_alone(group: StackGroup, bytes_over: int, free: int) -> StackGroup:
+    """Shorter by so many bytes: by the beginning of its stack, and where that is not enough, by its frames."""
+    stack_bytes = len(group.stack.encode(errors="replace"))
+    if bytes_over < stack_bytes:
+        return msgspec.structs.replace(group, stack=_innermost(group.stack, bytes_over))
+    return msgspec.structs.replace(group, stack=_innermost(group.stack, max(0, stack_bytes - free)), frames=())
+
+
+def _facts_that_fit(
+    facts: tuple[RankFacts, ...], bytes_max: int, evidence_bytes: Callable[[Evidence], int]
+) -> tuple[RankFacts, ...]:
+    """Of each rank, what can't be seen in its stack: its state first. All, less of each, or none."""
+    slim = tuple(
+        msgspec.structs.replace(each, sections=(), gil_frames=(), source_line="", process=_without_children(each))
+        for each in facts
+    )
+    return next((part for part in (facts, slim) if evidence_bytes(Evidence(facts=part)) <= bytes_max), ())
+
+
+def _without_children(facts: RankFacts) -> ProcessFacts | None:
+    return msgspec.structs.replace(facts.process, children=()) if facts.process is not None else None
 
 
 def _noted(evidence: Evidence, ranks: int, bytes_max: int) -> Evidence:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from supervisor.core.calls.words import Interrupt, Started
@@ -9,6 +10,8 @@ from supervisor.core.cluster.messages import CallReport, NodeDown, Reported, Sta
 from supervisor.core.facts import Evidence, StackGroup
 from supervisor.core.node.messages import Ordered
 from supervisor.core.orders import TellMembers
+from supervisor.core.process_facts import ChildProcess, ProcessFacts, ProcessState, RankFacts
+from supervisor.core.process_facts import Frame as PythonFrame
 from supervisor.edges.peers.cluster_frames import Frame
 from supervisor.edges.peers.frame_sizes import halves, shortened
 
@@ -43,6 +46,30 @@ def test_of_one_stack_that_is_too_long_the_innermost_frames_stay():
     shorter = _shortened(Evidence((StackGroup((5,), "outer\n" * 999 + "inner"),)), 500)
     assert shorter.groups[0].stack.endswith("outer\ninner")
     assert len(shorter.groups[0].stack) < 500
+
+
+def test_facts_that_take_too_much_lose_what_is_seen_in_stacks_then_all():
+    frames = (PythonFrame("/app/data.py", "load", 8),) * 16
+    process = ProcessFacts(ProcessState.STOPPED, children=(ChildProcess(7, ProcessState.ZOMBIE),))
+    facts = tuple(RankFacts(rank, process, gil_frames=frames, source_line="x" * 200) for rank in range(8))
+
+    def measure(frame: Frame) -> int:
+        assert isinstance(frame, Reported)
+        assert isinstance(frame.report, StacksTaken)
+        return len(msgspec.json.encode(frame.report.evidence))
+
+    def kept(bytes_max: int) -> tuple[RankFacts, ...]:
+        evidence = Evidence((StackGroup((0,), "a" * 9000, frames),), facts=facts)
+        frame = shortened(Reported("j", StacksTaken("n", 1, evidence)), bytes_max, measure)
+        assert measure(frame) <= bytes_max
+        assert isinstance(frame, Reported)
+        assert isinstance(frame.report, StacksTaken)
+        return frame.report.evidence.facts
+
+    assert kept(60_000) == facts
+    (slim, *_) = kept(12_000)
+    assert slim == RankFacts(0, ProcessFacts(ProcessState.STOPPED))
+    assert kept(3000) == ()
 
 
 def test_what_can_not_be_shortened_stays_as_it_is():

@@ -18,6 +18,9 @@ from supervisor.core.process_facts import Frame
 
 FRAMES_MAX = 256
 FRAMES_JUDGED_MAX = 64  # the innermost ones, which tell what a rank does
+NAME_CHARACTERS_MAX = 200
+PATH_CHARACTERS_MAX = 4096
+LINE_MAX = 2**31 - 1
 TEXT_CHARACTERS_MAX = 4 * 1024 * 1024
 
 Stack = tuple[Frame, ...]  # the innermost last
@@ -49,9 +52,14 @@ def from_py_spy(output: bytes, pid: int) -> Reading | None:
 
 def _frames(thread: dict[str, Any]) -> Stack:
     frames = [
-        Frame(str(each["filename"]), str(each["name"]), int(each["line"])) for each in thread["frames"][:FRAMES_MAX]
+        _frame(str(each["filename"]), str(each["name"]), int(each["line"])) for each in thread["frames"][:FRAMES_MAX]
     ]
     return tuple(reversed(frames))
+
+
+def _frame(file: str, name: str, line: int) -> Frame:
+    """What a worker may have made up, within bounds."""
+    return Frame(file[-PATH_CHARACTERS_MAX:], name[:NAME_CHARACTERS_MAX], max(0, min(line, LINE_MAX)))
 
 
 def from_faulthandler(text: str) -> Stack | None:
@@ -65,7 +73,7 @@ def from_faulthandler(text: str) -> Stack | None:
             inside = True
         elif inside and (found := _FRAME.match(line)) and len(frames) < FRAMES_MAX:
             number = int(found["line"]) if found["line"].isdecimal() else 0
-            frames.append(Frame(found["file"], found["name"], number))
+            frames.append(_frame(found["file"], found["name"], number))
     return tuple(reversed(frames)) or None
 
 

@@ -24,7 +24,6 @@ from supervisor.core.process_facts import RankFacts
 from supervisor.edges.workers.stacks.process_looks import Look, ProcessLooks, facts_of, is_stopped
 from supervisor.edges.workers.stacks.source_line import source_line
 from supervisor.edges.workers.stacks.stack_text import (
-    FRAMES_JUDGED_MAX,
     Reading,
     Stack,
     from_faulthandler,
@@ -45,6 +44,7 @@ OUTPUT_BYTES_MAX = 4 * 1024 * 1024
 ATTEMPTS_MAX = 3  # a running interpreter changes under the reader's eyes; a second look mostly succeeds
 NOTES_MAX = 8
 SOURCE_THREADS_MAX = 2
+GIL_FRAMES_MAX = 16  # of the thread that has it, the innermost ones
 FIRST_LOOK_S_MAX = 0.02
 LOOKS_APART_S = 0.02  # at least: a process that computes, or is woken, shows it in this time
 UNANSWERED_S = 0.02  # a client that has the GIL answers within a few milliseconds
@@ -250,7 +250,7 @@ def _facts(this: _Round, rank: int, first: Look | None, second: Look | None, apa
     return RankFacts(
         rank,
         process=facts_of(first, second, apart_s=apart_s),
-        gil_frames=reading.gil_stack[-FRAMES_JUDGED_MAX:] if reading is not None else (),
+        gil_frames=reading.gil_stack[-GIL_FRAMES_MAX:] if reading is not None else (),
         gil_is_main=reading is not None and reading.gil_is_main,
         answers=this.answers.get(rank),
         source_line=this.lines.get(rank, ""),
