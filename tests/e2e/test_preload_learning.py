@@ -67,3 +67,37 @@ def test_the_second_cycle_finds_torch_loaded(start: Start, tmp_path: Path) -> No
         "every worker imports torch by itself, so the next cycle finds it loaded"
     ]
     assert_nothing_left(launch)
+
+
+YOUNG = """
+import os, signal, sys, time
+
+def main():
+    begun = os.path.join(os.path.dirname(__file__), "begun")
+    if os.environ["RANK"] == "0":
+        open(begun, "w").close()
+    elif os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        while not os.path.exists(begun):
+            time.sleep(0.005)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)  # ends this process while both import
+    began_s = time.perf_counter()
+    import torch
+    line = f"{os.environ['TORCHELASTIC_RESTART_COUNT']} {time.perf_counter() - began_s:.3f}\\n"
+    os.write(1, line.encode())
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        time.sleep(60)
+
+if sys.argv:
+    main()
+"""
+
+
+def test_a_rank_that_dies_while_it_imports_torch_costs_one_import(start: Start, tmp_path: Path) -> None:
+    """The restart waits for the load that began beside the first workers."""
+    script = tmp_path / "young.py"
+    script.write_text(dedent(YOUNG))
+    launch = start("--nproc-per-node", "2", "--max-restarts", "1", str(script))
+    assert launch.wait(60) == 0, launch.explained()
+    lines = [line.split() for line in launch.stdout_text().splitlines()]
+    assert [float(seconds) < 0.1 for cycle, seconds in lines if cycle == "1"] == [True, True]
+    assert_nothing_left(launch)
