@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from . import cgroup, identity
+from . import cgroup, identity, rank_reads
 
 _THREAD_COUNT = "OMP_NUM_THREADS"
 _ALL_SIGNALS = signal.valid_signals()  # asked once: it takes 0.1 ms, and each fork needs them
@@ -108,6 +108,7 @@ def take_rank(inherited: Inherited, streams: Mapping[int, int], env: Mapping[str
         _rebuild_stream(number)
     if inherited.sets_threads:
         _set_thread_counts(threads_before)
+    rank_reads.tell_ranks()
     restore_signal_mask(inherited)
 
 

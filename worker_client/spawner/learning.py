@@ -106,7 +106,8 @@ class Learning:
             return None
         plan = plan_load(common)
         more = list(dict.fromkeys(_name(each).partition(".")[0] for each in new if _name(each) in plan.steps))
-        lost = f"each worker loads its modules itself: {plan.lost}" if plan.lost else ""
+        remedy = "set it before the job is started, or after that import"
+        lost = f"each worker loads its modules itself: {plan.lost}; {remedy}" if plan.lost else ""
         if not more:
             return Learned((), (), f"no more is loaded ahead: {plan.lost}", lost)
         # What this spawner had loaded was not seen to be imported.

@@ -12,10 +12,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import NamedTuple
 
-from . import child_state, preload
+from . import child_state, preload, rank_reads
 
 Objection = Callable[[set[str]], str]  # what forbids a fork after these modules were loaded; "" where nothing does
 
@@ -97,8 +97,10 @@ def load(steps: Iterable[str], objection: Objection | None = None) -> Failure | 
 def _load_one(name: str, of_modules: dict[str, str | None], objection: Objection | None) -> Failure | None:
     state = _State.now() if objection is not None and not preload.is_of_torch(name) else None
     environment, modules = dict(os.environ), set(sys.modules)
+    read: dict[str, str] = {}
     try:
-        importlib.import_module(name)
+        with rank_reads.watched() if state is not None else nullcontext(read) as read:
+            importlib.import_module(name)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - what a module raises at import is the script's to meet
         return Failure(name, f"{name} could not be loaded ahead: {type(error).__name__}: {error}")
     if name == preload.DYNAMO:
@@ -108,6 +110,9 @@ def _load_one(name: str, of_modules: dict[str, str | None], objection: Objection
     of_modules.update({key: now.get(key) for key in changed})
     if state is not None and (difference := state.difference()):
         return Failure(name, f"{name} {difference}, which workers would share")
+    if read:
+        variable, reader = next(iter(read.items()))
+        return Failure(name, f"{name} reads {variable} when it is loaded (in {reader}), which only a worker has")
     why = objection(set(sys.modules) - modules) if objection is not None else ""
     return Failure(name, f"{name}: {why}") if why else None
 

@@ -14,11 +14,8 @@ from typing import NamedTuple
 
 from holdfast_wire.spawner_settings import SpawnerSettings
 
-from .late_changes import is_read_at_load
 from .own_sources import OwnSources, UnreadableError
 from .script_trace import Trace
-
-__all__ = ["DYNAMO", "Choice", "choose", "is_of_torch", "is_read_at_load", "script_folder", "source_path"]
 
 # A script that builds one of these imports torch._dynamo, which takes longer than torch itself, in each rank.
 _LOADS_DYNAMO = frozenset({"DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "fully_shard"})
