@@ -6,7 +6,17 @@ from textwrap import dedent
 
 import pytest
 
+from tests.worker_client.spawner.rig import clean_env
+
 Script = Callable[..., str]
+TORCH = """
+import os
+LOADED_BY = os.getpid()
+PRIORITY = os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0)
+
+class default_generator:
+    seed = staticmethod(lambda: 0)
+"""
 
 
 @pytest.fixture
@@ -20,3 +30,12 @@ def script(tmp_path: Path) -> Script:
         return str(path)
 
     return write
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    """An environment in which `torch` is a small module."""
+    library = tmp_path / "library"
+    library.mkdir()
+    (library / "torch.py").write_text(TORCH)
+    return clean_env(PYTHONPATH=str(library))
