@@ -127,6 +127,7 @@ class Committed(NamedTuple):
 class CallRefused(NamedTuple):
     call: int
     reason: str
+    given_up: bool = False  # The function itself came to nothing, again and again.
 
 
 CallEvent = (
@@ -160,7 +161,8 @@ def event(frame: worker_pb2.SupervisorFrame) -> CallEvent | None:
         case "exchanged":
             return _exchanged(frame.exchanged)
         case "call_refused":
-            return CallRefused(frame.call_refused.call, frame.call_refused.reason)
+            refused = frame.call_refused
+            return CallRefused(refused.call, refused.reason, refused.given_up)
         case _:
             return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from pathlib import Path
 
@@ -108,3 +109,19 @@ def test_a_pending_gloo_collective_holds_nobody_up(tmp_path: Path, fault: str):
             assert len(up_s) == WORLD_SIZE
             assert max(up_s) - faults[iteration - 1] < 10.0
         assert len(launch.traced("returned")) == WORLD_SIZE
+
+
+def test_a_function_that_fails_at_once_each_time_does_not_spin_and_is_given_up(tmp_path: Path):
+    script = str(SCRIPTS / "wrapped_hopeless.py")
+    with launched(tmp_path, "--max-restarts", "0", script) as launch:
+        assert launch.wait() == 1, launch.explained()
+        called = [float(str(line["at"])) for line in launch.traced("fn")]
+        (given_up,) = launch.traced("given up")
+        assert "rank 0 has failed within 5 s in 30 iterations in a row; last: rank 0 failed: ValueError" in str(
+            given_up
+        )
+        assert len(called) == 30
+        pauses = [later - before for before, later in itertools.pairwise(called)]
+        assert min(pauses[13:]) > 0.2
+        assert sum(pauses[:10]) < sum(pauses[13:23])
+        assert "iteration_delayed" in launch.kinds()

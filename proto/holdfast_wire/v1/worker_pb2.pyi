@@ -106,12 +106,14 @@ class CallLeave(_message.Message):
     def __init__(self, call: _Optional[int] = ..., iteration: _Optional[int] = ..., why: _Optional[_Union[CallLeave.Why, str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class CallRefused(_message.Message):
-    __slots__ = ["call", "reason"]
+    __slots__ = ["call", "given_up", "reason"]
     CALL_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     call: int
+    given_up: bool
     reason: str
-    def __init__(self, call: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, call: _Optional[int] = ..., reason: _Optional[str] = ..., given_up: bool = ...) -> None: ...
 
 class CallSettings(_message.Message):
     __slots__ = ["barrier_timeout_s", "completion_timeout_s", "hard_timeout_s", "heartbeat_timeout_s", "last_call_wait_s", "soft_timeout_s", "termination_grace_s"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from supervisor.core.calls.fruitless import Fruitless
 from supervisor.core.calls.words import (
     BeginIteration,
     CallEnter,
@@ -65,7 +66,13 @@ class Over(msgspec.Struct, frozen=True):
     reason: str
 
 
-Open = Running | LastCall | Restarting
+class Resting(msgspec.Struct, frozen=True):
+    """All are at the iteration barrier; the next iteration begins then, since those before have come to nothing."""
+
+    until_s: float
+
+
+Open = Running | LastCall | Restarting | Resting
 Phase = Idle | Entering | Rebuilding | Open | Over
 
 
@@ -159,7 +166,9 @@ class State(msgspec.Struct):
     skips_number: bool = False  # who is missing, and may live, may have been told to begin the next iteration
     newcomers: dict[int, Newcomer] = msgspec.field(default_factory=dict[int, Newcomer])  # absent, but may join
     lost_newcomers: list[tuple[str, int]] = msgspec.field(default_factory=list[tuple[str, int]])  # node, member
+    began_at_s: float = 0.0  # this iteration
     interrupted_at_s: float = 0.0  # the last time
+    fruitless: Fruitless = msgspec.field(default_factory=Fruitless)
     now: Iteration = msgspec.field(default_factory=Iteration)
     past: Past = msgspec.field(default_factory=Past)
 
@@ -183,7 +192,7 @@ def open_call(state: State, call: int, settings: CallSettings) -> None:
     state.members, state.entries = {}, {}
     release_held(state)
     state.past, state.decision, state.lost_newcomers = Past(), None, []
-    state.previous, state.skips_number = -1, False
+    state.previous, state.skips_number, state.fruitless = -1, False, Fruitless()
     begin_iteration(state)
 
 

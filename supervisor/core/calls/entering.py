@@ -14,6 +14,7 @@ from supervisor.core.calls.call_state import (
     Over,
     Rebuilding,
     Restarting,
+    Resting,
     Running,
     State,
 )
@@ -68,7 +69,7 @@ def hear_enter(state: State, node: str, member: int, word: CallEnter, *, now_s: 
             )
         case Entering() | Rebuilding():
             return _come_in(state, node, member, word, now_s)
-        case Running() | LastCall() | Restarting():
+        case Running() | LastCall() | Restarting() | Resting():
             return _come_back(state, node, member, word)
         case _:
             assert_never(state.phase)
@@ -173,7 +174,7 @@ def tell_phase(state: State, members: tuple[int, ...]) -> Orders:
             return [Tell(members, CallCompleted(*state.position))]
         case LastCall():
             return [Tell(members, Interrupt(*state.position))]
-        case Restarting():
+        case Restarting() | Resting():
             members = tuple(member for member in members if member in state.now.unarrived)
             return [Tell(members, Restart(*state.position, call_state.records(state)))] if members else []
         case _:

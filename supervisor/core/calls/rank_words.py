@@ -186,9 +186,12 @@ def cannot_enter(state: State, member: int, reason: str) -> Orders:
     return give_up(state, f"cannot begin call {state.call}: rank {member} {reason} before it entered")
 
 
-def give_up(state: State, reason: str) -> Orders:
-    """The call can't go on: every rank that is in it, or waits for it, raises this sentence."""
+def give_up(state: State, reason: str, *, hopeless: bool = False) -> Orders:
+    """The call can't go on: every rank that is in it, or waits for it, raises this sentence.
+
+    `hopeless`: not that it can't, but that it has come to nothing too often.
+    """
     listeners = tuple(dict.fromkeys((*state.members, *state.entries, *state.now.left)))
     call_state.close(state, Over(reason))
-    told: Orders = [Tell(listeners, CallRefused(state.call, reason))] if listeners else []
+    told: Orders = [Tell(listeners, CallRefused(state.call, reason, hopeless))] if listeners else []
     return [*told, Say("call_lost", reason, state.iteration), EndCall(state.call, stands=False, reason=reason)]

@@ -216,8 +216,11 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class CallRefused(msgspec.Struct, frozen=True):
+    """`given_up`: the function itself came to nothing, again and again."""
+
     call: int
     reason: str
+    given_up: bool = False
 
 
 ToRank = (

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from supervisor.core.calls import call_state, entering, newcomers, rank_words
+from supervisor.core.calls import call_state, entering, fruitless, newcomers, rank_words
 from supervisor.core.calls.call_sentences import (
     begun_sentence,
     committed_sentence,
     deserted_sentence,
     faults_sentence,
+    hopeless_sentence,
     late_sentence,
     lost_sentence,
+    resting_sentence,
 )
 from supervisor.core.calls.call_state import (
     Entering,
@@ -28,6 +30,7 @@ from supervisor.core.calls.call_state import (
     Rebuilding,
     Replacement,
     Restarting,
+    Resting,
     Running,
     State,
 )
@@ -64,7 +67,7 @@ def step(state: State, event: Event, *, now_s: float, units_left: int) -> tuple[
 
 def next_deadline_s(state: State) -> float | None:
     match state.phase:
-        case Rebuilding(until_s) | LastCall(until_s):
+        case Rebuilding(until_s) | LastCall(until_s) | Resting(until_s):
             return until_s
         case Restarting(hold_until_s):
             return hold_until_s
@@ -100,10 +103,10 @@ def _go_on(state: State, now_s: float, units_left: int) -> Orders | None:
             return None
         case Entering():
             is_complete = len(state.entries) >= state.world_size - len(state.absent)
-            return entering.first_iteration(state) if is_complete else None
+            return _begin(state, now_s) if is_complete else None
         case Rebuilding(until_s):
             return _rebuild(state, now_s) if entering.can_rebuild(state) or now_s >= until_s else None
-        case Running() | LastCall() | Restarting():
+        case Running() | LastCall() | Restarting() | Resting():
             pass
         case _:
             assert_never(state.phase)
@@ -121,14 +124,23 @@ def _go_on(state: State, now_s: float, units_left: int) -> Orders | None:
             return _commit(state) if not state.now.uncompleted else None
         case LastCall(until_s):
             return _restart(state) if not state.now.unreported or now_s >= until_s else None
+        case Restarting(None):
+            return _rest_or_decide(state, now_s) if not state.now.unarrived else None
         case Restarting(hold_until_s):
             return _hold_or_decide(state, hold_until_s, now_s) if not state.now.unarrived else None
+        case Resting(until_s):
+            return _hold_or_decide(state, None, now_s) if now_s >= until_s else None
         case _:
             assert_never(state.phase)
 
 
+def _begin(state: State, now_s: float) -> Orders:
+    state.began_at_s = now_s
+    return entering.first_iteration(state)
+
+
 def _rebuild(state: State, now_s: float) -> Orders:
-    held = call_state.release_held(state)
+    held, state.began_at_s = call_state.release_held(state), now_s
     orders = entering.rebuild(state)
     for node, told in held:
         orders += _hear(state, node, told, now_s)
@@ -179,6 +191,26 @@ def _replace(state: State, units_left: int) -> Orders:
     return [Replace((*lost, *again), takes_unit, text)]
 
 
+def _rest_or_decide(state: State, now_s: float) -> Orders | None:
+    """All are at the barrier."""
+    if not state.now.faults:
+        return _hold_or_decide(state, None, now_s)
+    first = next(iter(next(iter(state.now.faults.values())).values()))
+    ran_s = state.interrupted_at_s - state.began_at_s
+    state.fruitless = fruitless.after(state.fruitless, frozenset(state.now.faults), first, state.settings, ran_s=ran_s)
+    progress_s = fruitless.progress_s(first, state.settings)
+    if state.fruitless.is_hopeless:
+        why = hopeless_sentence(state.call, state.fruitless, progress_s, state.now.faults)
+        return rank_words.give_up(state, why, hopeless=True)
+    pause_s = fruitless.pause_s(state.fruitless, state.settings)
+    if not pause_s:
+        return _hold_or_decide(state, None, now_s)
+    state.phase = Resting(now_s + pause_s)
+    text = resting_sentence(state.iteration, state.fruitless, progress_s, pause_s, state.now.faults)
+    who = state.fruitless.first
+    return [Say("iteration_delayed", text, state.iteration, who if who >= 0 else None)]
+
+
 def _hold_or_decide(state: State, hold_until_s: float | None, now_s: float) -> Orders | None:
     awaited = newcomers.awaited(state)
     if not awaited:
@@ -211,7 +243,7 @@ def _decide(state: State, now_s: float) -> Orders:
     state.decision = decision
     state.previous, state.iteration, state.skips_number = state.iteration, decision.iteration, False
     call_state.begin_iteration(state)
-    state.phase = Running()
+    state.phase, state.began_at_s = Running(), now_s
     orders: Orders = [Tell(stayed, decision)]
     if new := tuple(member for member in plan.new if member not in stayed):
         orders.append(Tell(new, call_state.entered(state)))

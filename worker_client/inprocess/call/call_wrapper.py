@@ -28,7 +28,7 @@ from worker_client.inprocess.call.wrapper_parameters import WrapperParameters
 from worker_client.inprocess.compose import fresh
 from worker_client.inprocess.coordinating.connection import Connection
 from worker_client.inprocess.coordinating.coordination import Coordination
-from worker_client.inprocess.exception import InternalError
+from worker_client.inprocess.exception import InternalError, RestartAbort
 from worker_client.inprocess.interrupting.main_thread_interrupter import MainThreadInterrupter, RankShouldRestart
 from worker_client.inprocess.monitor_thread import AtomicLock, MonitorThread
 from worker_client.inprocess.progress_watchdog import ProgressWatchdog
@@ -288,7 +288,7 @@ class CallWrapper:
         self._watch.end()
         log.info("rank %d leaves the wrapped function: %s", self.state.rank, in_a_line(error))
         if not is_expected:
-            with contextlib.suppress(InternalError):
+            with contextlib.suppress(InternalError, RestartAbort):
                 self._coordination.wait_for_others(self.wrapper.barrier_timeout)
         if membership is not Membership.JOINING and self.wrapper.terminate is not None:
             self.wrapper.terminate(self.state.freeze())

@@ -41,7 +41,7 @@ from worker_client.inprocess.coordinating.standing import (
     Stand,
     Word,
 )
-from worker_client.inprocess.exception import InternalError
+from worker_client.inprocess.exception import InternalError, RestartAbort
 from worker_client.inprocess.state import State
 from worker_client.inprocess.store import BarrierTimeout
 
@@ -261,13 +261,13 @@ class Coordination:
             self._say_now(self._frame(word))
 
     def _wait(self, is_over: Callable[[], bool], timeout: timedelta | None = None) -> bool:
-        """Blocks until `is_over()`; returns whether it is. Raises InternalError."""
+        """Blocks until `is_over()`; returns whether it is. Raises InternalError, or RestartAbort after a give-up."""
         timeout_s = None if timeout is None else min(timeout.total_seconds(), threading.TIMEOUT_MAX)
         self._changed.wait_for(lambda: isinstance(self._standing.admission, CallRefused) or is_over(), timeout_s)
         if is_over():
             return True
-        if isinstance(self._standing.admission, CallRefused):
-            raise InternalError(self._standing.admission.reason)
+        if isinstance(refused := self._standing.admission, CallRefused):
+            raise (RestartAbort if refused.given_up else InternalError)(refused.reason)
         return False
 
     def _frame(self, word: Word) -> bytes:

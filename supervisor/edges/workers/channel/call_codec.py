@@ -197,8 +197,9 @@ def _order(order: words.ToRank) -> worker_pb2.SupervisorFrame:
             return worker_pb2.SupervisorFrame(committed=worker_pb2.Committed(call=call, iteration=iteration))
         case words.Exchanged():
             return worker_pb2.SupervisorFrame(exchanged=_exchanged(order))
-        case words.CallRefused(call, reason):
-            return worker_pb2.SupervisorFrame(call_refused=worker_pb2.CallRefused(call=call, reason=reason))
+        case words.CallRefused(call, reason, given_up):
+            refused = worker_pb2.CallRefused(call=call, reason=reason, given_up=given_up)
+            return worker_pb2.SupervisorFrame(call_refused=refused)
 
 
 def _begin(order: words.BeginIteration) -> worker_pb2.BeginIteration:

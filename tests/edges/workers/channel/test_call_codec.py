@@ -122,7 +122,9 @@ def test_every_order_reaches_the_rank_as_it_was_given() -> None:
     assert parsed(call_codec.encode_order(words.CallCompleted(1, 2))).call_completed.iteration == 2
     assert parsed(call_codec.encode_order(words.Committed(1, 2))).committed.iteration == 2
     assert parsed(call_codec.encode_order(exchanged)).exchanged.name == "tree/1"
-    assert parsed(call_codec.encode_order(words.CallRefused(1, "no"))).call_refused.reason == "no"
+    for given_up in (False, True):
+        refused = parsed(call_codec.encode_order(words.CallRefused(1, "no", given_up))).call_refused
+        assert (refused.reason, refused.given_up) == ("no", given_up)
 
 
 def test_an_order_that_no_frame_holds_is_a_refusal_with_the_sizes() -> None:

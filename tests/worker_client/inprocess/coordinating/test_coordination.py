@@ -26,7 +26,7 @@ from worker_client.call_frames import (
     Restart,
 )
 from worker_client.inprocess.coordinating.coordination import Coordination
-from worker_client.inprocess.exception import InternalError
+from worker_client.inprocess.exception import InternalError, RestartAbort
 from worker_client.inprocess.state import State
 from worker_client.inprocess.store import BarrierTimeout
 
@@ -291,15 +291,17 @@ def test_one_who_leaves_waits_until_the_others_go_on(rank: Rank):
     waiting.result()
 
 
-def test_a_refusal_is_raised_wherever_the_rank_waits(rank: Rank):
+@pytest.mark.parametrize(("given_up", "kind"), [(False, InternalError), (True, RestartAbort)])
+def test_a_refusal_is_raised_wherever_the_rank_waits(rank: Rank, given_up: bool, kind: type[BaseException]):
+    """A call that has come to nothing too often ends as one that RetryController ends."""
     rank.enter()
     completing = rank.main.submit(rank.coordination.complete, SOON)
     rank.wait_said("barrier_arrive")
-    rank.coordination.heard(CallRefused(CALL, "cannot go on: by intention"))
+    rank.coordination.heard(CallRefused(CALL, "cannot go on: by intention", given_up))
     error = failed(completing)  # pyright: ignore[reportArgumentType]
-    assert isinstance(error, InternalError)
+    assert isinstance(error, kind)
     assert "by intention" in str(error)
-    with pytest.raises(InternalError):
+    with pytest.raises(kind):
         rank.coordination.arrive(SOON)
 
 

@@ -1,0 +1,55 @@
+"""Did an iteration come to anything, and if not, does the next one begin at once, later, or never?
+
+The rule and its figures: docs/decisions/0017. A fault after progress is never paid for with a wait.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from supervisor.core.calls.words import CallSettings, FaultRecord, Interruption
+
+PROGRESS_S = 5.0  # an iteration that ran so long has come to something
+AT_ONCE_MAX = 10  # iterations in a row that came to nothing, after which the next one still begins at once
+PAUSE_MIN_S = 0.1  # doubles with each further one
+PAUSE_MAX_S = 30.0
+IN_A_ROW_MAX = 30
+_SILENCES = (Interruption.SOFT_TIMEOUT, Interruption.HARD_TIMEOUT)
+
+
+class Fruitless(msgspec.Struct, frozen=True):
+    """How many iterations in a row have come to nothing, and who failed in the last one."""
+
+    in_a_row: int = 0
+    members: frozenset[int] = frozenset()
+    first: int = 0  # a member that failed in the last two
+
+    @property
+    def is_hopeless(self) -> bool:
+        return self.in_a_row >= IN_A_ROW_MAX
+
+
+def after(
+    before: Fruitless, members: frozenset[int], record: FaultRecord, settings: CallSettings, *, ran_s: float
+) -> Fruitless:
+    """`members` failed in the iteration, which ran for `ran_s` until its first fault, `record`, was known."""
+    if ran_s >= progress_s(record, settings):
+        return Fruitless(0, members)
+    again = members & before.members
+    return Fruitless(before.in_a_row + 1, members, min(again)) if again else Fruitless(1, members, min(members))
+
+
+def progress_s(record: FaultRecord, settings: CallSettings) -> float:
+    """How long an iteration has to run. Silence is known late: it counts for nothing, and has to be earned first."""
+    if record.interruption in _SILENCES:
+        return 2 * settings.soft_timeout_s
+    return PROGRESS_S
+
+
+def pause_s(fruitless: Fruitless, settings: CallSettings) -> float:
+    """How much later the next iteration begins. Every rank waits at the barrier meanwhile, within its timeout."""
+    further = fruitless.in_a_row - AT_ONCE_MAX
+    if further <= 0:
+        return 0.0
+    longest_s = min(PAUSE_MAX_S, settings.barrier_timeout_s / 4, settings.hard_timeout_s / 2)
+    return min(PAUSE_MIN_S * 2.0 ** min(further - 1, 20), longest_s)
