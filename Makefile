@@ -24,6 +24,7 @@ demo: $(VENV)/.holdfast ## train a small model while ranks are killed, hang and 
 	$(BIN)/python docs/examples/demo.py $(ARGS)
 
 install: $(VENV)/.holdfast ## a virtual environment, .venv, with torch and holdfast
+	@echo 'installed: . $(BIN)/activate, then holdfast --help'
 
 wheel: $(VENV)/.venv ## build dist/holdfast_torch-….whl, to install elsewhere
 	$(BIN)/python -m pip --disable-pip-version-check -q wheel --no-deps --wheel-dir dist .

@@ -107,6 +107,11 @@ def run_job(output: Path) -> int:
     script = [str(HERE / "train_lm.py"), "--steps", str(STEPS), "--output", str(output)]
     for what, step in FAULTS_AT.items():
         script += [f"--{what}-at", str(step)]
+    print(
+        f"{RANKS} ranks train a small model, for about a minute. Rank 1 is killed at step {FAULTS_AT['kill']}, rank 2 "
+        f"hangs at step {FAULTS_AT['hang']},\nrank 3 holds the GIL at step {FAULTS_AT['hold-gil']}. Tracebacks "
+        "of torch on the way are those of ranks that have lost another one.\n"
+    )
     print("$ holdfast run", *flags, os.path.relpath(script[0]), *script[1:], "\n", flush=True)
     return subprocess.run([holdfast(), "run", *flags, *script], check=False).returncode
 
