@@ -1,6 +1,6 @@
 """Did an iteration come to anything, and if not, does the next one begin at once, later, or never?
 
-The rule and its figures: docs/decisions/0017. A fault after progress is never paid for with a wait.
+The rule and its figures: docs/decisions/0018. A fault after progress is never paid for with a wait.
 """
 
 from __future__ import annotations
