@@ -97,7 +97,11 @@ def _close(state: Taking, cycle: int) -> Outcome:
     verdict = judge(_merged(state.parts), silent=state.accused) if state.parts else None
     if verdict is None:
         return Quiet(), (*said, *(Send(node, ActOnHang(cycle)) for node in state.asking))
-    sentence = f"{verdict.sentence}; first noticed: {state.noticed}" if state.noticed else verdict.sentence
+    sentence = verdict.sentence
+    if state.awaited:
+        sentence += f"; of the ranks of {', '.join(state.awaited)} nothing is known"
+    if state.noticed:
+        sentence += f"; first noticed: {state.noticed}"
     said.append(_explained(verdict, sentence, cycle))
     return Quiet(), (*said, *(Send(node, ActOnHang(cycle, sentence)) for node in state.asking))
 

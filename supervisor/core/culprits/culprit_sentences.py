@@ -11,6 +11,7 @@ _VERBS = {
     "are": ("is", "are"),
     "have": ("has", "have"),
     "wait": ("waits", "wait"),
+    "compute": ("computes", "compute"),
     "hang": ("hangs", "hang"),
     "hold": ("holds", "hold"),
     "burn": ("burns", "burn"),

@@ -18,6 +18,8 @@ from supervisor.core.process_facts import Frame, ProcessFacts, ProcessState, Ran
 
 BUSY_SHARE = 0.5  # of a core: it computes, or turns in circles
 
+_COMPUTING_CALLS = frozenset({"backward"})  # in which a main thread may work itself, not only wait
+
 # Words of a source line that takes a lock. Python's locks are C: they have no frame of their own.
 _TAKES_LOCK = re.compile(r"acquire|lock|mutex|condition|semaphore", re.IGNORECASE)
 _WAITS = re.compile(r"\.(wait|synchronize|get)\s*\(")  # Work.wait(), Store.get(), … are C, too
@@ -151,6 +153,8 @@ def _by_place(seen: _Seen) -> Finding:
         return _without_stack(seen)
     call, place = seen.standing.call, seen.standing.place
     match seen.standing.doing:
+        case Doing.WAITS_FOR_RANKS if call in _COMPUTING_CALLS and _computes(seen):
+            return Finding(Pattern.ELSEWHERE, f"{{compute}} in {call} at {place}", place=place)
         case Doing.WAITS_FOR_RANKS:
             return Finding(Pattern.WAITS, f"{{wait}} in {call}", call, place)
         case Doing.ENDS:
@@ -165,6 +169,10 @@ def _by_place(seen: _Seen) -> Finding:
             assert_never(seen.standing.doing)
 
 
+def _computes(seen: _Seen) -> bool:
+    return seen.process.state is ProcessState.RUNNING and seen.process.cpu_share >= BUSY_SHARE
+
+
 def _waits_in_c(seen: _Seen) -> bool:
     """A wait for other ranks that has no frame of its own, as of an asynchronous collective."""
     if seen.standing is None or not seen.standing.is_bare or not seen.process.is_still:
@@ -173,7 +181,7 @@ def _waits_in_c(seen: _Seen) -> bool:
 
 
 def _without_stack(seen: _Seen) -> Finding:
-    if seen.process.state is ProcessState.RUNNING and seen.process.cpu_share >= BUSY_SHARE:
+    if _computes(seen):
         return Finding(Pattern.GIL_HELD, "{burn} CPU and {give} no stack: a thread may hold the GIL")
     sections = " and ".join(f"'{name}'" for name in seen.facts.sections)
     inside = f"{{are}} in section {sections} and " if sections else ""

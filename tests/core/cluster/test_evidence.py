@@ -72,3 +72,11 @@ def test_what_the_nodes_tell_leads_to_one_verdict_with_the_same_sentence_for_all
     assert (explained.reason, explained.rank, explained.cycle) == (sentence, 1, 3)
     assert dict(explained.details) == {"pattern": "stopped", "culprits": "1", "waiters": "0, 2"}
     assert play.of(Send) == [Send("a", ActOnHang(3, sentence)), Send("b", ActOnHang(3, sentence))]
+
+
+def test_a_verdict_without_the_word_of_a_node_says_so() -> None:
+    play = asked("a", "b")
+    play >> StacksTaken("a", 3, Evidence((WAITING,), facts=(RankFacts(0), RankFacts(2)))) << ()
+    play.at(0.36) >> DeadlineReached()
+    ((order,),) = [(each.order,) for each in play.of(Send)]
+    assert "; of the ranks of b nothing is known; first noticed: " in order.verdict

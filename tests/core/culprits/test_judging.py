@@ -91,6 +91,15 @@ def test_a_rank_in_load_batch_while_seven_wait_in_backward() -> None:
     assert verdict.culprits == (3,)
 
 
+def test_one_that_computes_in_backward_keeps_those_waiting_that_sleep_there() -> None:
+    busy = ProcessFacts(ProcessState.RUNNING, cpu_share=0.9)
+    verdict = judged(dict.fromkeys(range(3), IN_BACKWARD), RankFacts(1, busy), silent=(0, 1, 2))
+    assert verdict.culprits == (1,)
+    assert verdict.sentence == (
+        "rank 1 computes in backward at train (train.py:31) while ranks 0 and 2 wait in backward"
+    )
+
+
 def test_all_in_the_same_collective_is_not_told_as_the_fault_of_all() -> None:
     verdict = judged(dict.fromkeys(range(3), IN_REDUCE), silent=(0, 1, 2))
     assert (verdict.pattern, verdict.culprits) == (Pattern.ALL_WAIT, ())

@@ -1,4 +1,4 @@
-"""A real worker that fails without @record: the report of its exit has its last exception, whichever way stderr goes."""
+"""A real worker that fails without @record: its last exception is told, whichever way its stderr goes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast_wire.spawner_link import StreamPlan
 
 from tests.worker_client.spawner.rig import Rig, worker
 
-Script = Callable[[str], Path]
+Script = Callable[[str], str]
 
 FAILING = """
 import sys
