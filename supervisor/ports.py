@@ -163,7 +163,7 @@ class Clock(Protocol):
 
 
 class Claims(Protocol):
-    """One live group per job id, user and node, whoever supervises it."""
+    """One live group per job id, user and node, under any supervisor."""
 
     def take(self, job_id: str) -> int:
         """Since when it is ours (Unix nanoseconds): the run's submission. Raises AlreadyExistsError."""

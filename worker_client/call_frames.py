@@ -71,7 +71,7 @@ class FaultRecord(NamedTuple):
 class BeginIteration(NamedTuple):
     """`world_size` is that of the iteration that has ended; `terminated_ranks` are of its numbers.
 
-    `anew`: new processes join, so that rank assignment starts anew, and all numbers are initial ones.
+    `anew`: new processes join, so rank assignment starts again, and all numbers are initial ones.
     """
 
     call: int

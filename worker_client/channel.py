@@ -1,7 +1,7 @@
 """How do frames get to the supervisor and back without ever making training wait?
 
 One daemon thread owns the socket. It sleeps in poll() until a frame comes, a stamp wakes it, or the next Progress is
-due; it connects again with growing pauses when the supervisor is away. Whoever calls from another thread leaves a note
+due; it connects again with growing pauses when the supervisor is away. A caller in another thread leaves a note
 and writes to an eventfd. Everything that is kept has a bound.
 """
 
@@ -339,7 +339,7 @@ class Channel:
         match event:
             case Welcomed():
                 page = self._page(event)
-                self._close_descriptors()  # Before anybody hears of it: whoever forks then must not take it along.
+                self._close_descriptors()  # Before anybody hears of it: a process forked then must not take it along.
                 self._outbox.start_over()  # What was said into the void is said again now.
                 self._owner.welcomed(event, page)
             case Refused(reason, retry):

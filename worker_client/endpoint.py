@@ -14,7 +14,7 @@ CYCLE_VARIABLES = (CYCLE_VARIABLE, "TORCHELASTIC_RESTART_COUNT")
 NO_PAGE_VARIABLE = "HOLDFAST_NO_SHARED_PAGE"  # any value: progress travels by frames, as where no page can be had
 TOKEN_BYTES_MAX = 4096
 
-# A descriptor that is a pipe gives its token once; whoever asks again gets the same. A file is read again: the
+# A descriptor that is a pipe gives its token once; later readers get the same. A file is read again: the
 # supervisor that takes the place of a dead one writes a token of its own.
 _tokens: dict[str, bytes] = {}
 

@@ -38,7 +38,7 @@ class Heartbeats:
             self.longest_gap_ns = gap_ns
         self.last_ns = now_ns
         self.count = count = self.count + 1
-        words = self.words  # after the count: whoever gives us a new page meanwhile has seen this beat
+        words = self.words  # after the count: a new page that comes meanwhile has seen this beat
         words[2] = now_ns
         words[3] = count
         if self.attends:

@@ -145,7 +145,7 @@ class _Heartbeats(_Monitored):
 class _Sections(_Monitored):
     """ "setup" until the first batch, "step" for each batch, "checkpointing" around each save.
 
-    Limits are calculated anew after each save.
+    Limits are calculated again after each save.
     """
 
     def _begin(self, client: RankMonitorClient, trainer: _Trainer) -> None:

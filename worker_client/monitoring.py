@@ -3,7 +3,7 @@
 One object owns it all: what this rank has done, the limits that hold, the channel with its thread, the signal for
 stacks, the exception hook. Whatever the supervisor does or fails to do ends here in a log line.
 
-A rank is one to its supervisor, whoever speaks for it: all clients of a process, a framework's callback and the
+To its supervisor, a rank is one: all clients of a process, a framework's callback and the
 script's own, share one Monitoring and its one connection. `acquire()` gives it, the last `release()` ends it.
 """
 
@@ -179,7 +179,7 @@ class Monitoring:
             self._close()
 
     def _close(self) -> None:
-        """Ends the channel and gives back the signal and the hook."""
+        """Ends the channel and restores the signal and the hook."""
         channel, self._channel = self._channel, None
         if channel is not None:
             with contextlib.suppress(RuntimeError):  # its thread was never started
@@ -293,7 +293,7 @@ def acquire(
 ) -> Monitoring:
     """The monitoring of this process, made if there is none. Each caller owes it one `release()`. Never raises.
 
-    Blocks until the supervisor has answered, WELCOME_WAIT_S at most. Where it runs already, nothing is said anew, so
+    Blocks until the supervisor has answered, WELCOME_WAIT_S at most. Where it runs already, nothing is said again, so
     `warm_up_steps` comes too late; calculated `timeouts` hold from now on. One that has found no supervisor tries
     `endpoint`. The first caller with `begin` starts the clocks of heartbeats and sections. `find`: see `follow`.
     """

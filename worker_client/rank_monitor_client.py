@@ -174,8 +174,8 @@ class RankMonitorClient:
         return True
 
     def _ranks_agree(self, monitoring: Monitoring, arguments: list[str]) -> bool:
-        """Whether all ranks calculate the same. Asked first, so that no rank waits for ever in a reduction of another
-        length; every rank gets the same answer."""
+        """Whether all ranks calculate the same. Asked first, so that no rank waits indefinitely in a reduction of
+        another length; every rank gets the same answer."""
         digest = float(zlib.crc32("\0".join(arguments).encode()))
         unsettled = 0.0 if monitoring.progress.sections.is_settled else 1.0
         largest, negated_smallest, any_unsettled = across_ranks.maxima([digest, -digest, unsettled])

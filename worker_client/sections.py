@@ -48,7 +48,7 @@ class _Early(NamedTuple):
 class Sections:
     """Of one rank. Any thread may call, and a signal handler in another call's middle.
 
-    Each section has an owner: whoever opened it last, so that one client's end need not close another's sections.
+    Each section has an owner, the client that opened it last: one client's end need not close another's sections.
     """
 
     __slots__ = (

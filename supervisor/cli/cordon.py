@@ -19,5 +19,5 @@ def execute(arguments: Namespace) -> int:
     with Supervisors(arguments) as supervisors:
         client = ask_node(supervisors, arguments.node, verb="cordon")
         client.cordon(arguments.node, reason=arguments.reason or f"holdfast cordon by {who_asks()}")
-    output.say(f"node {arguments.node} takes no new jobs; holdfast uncordon {arguments.node} ends that")
+    output.say(f"node {arguments.node} takes no new jobs; undo this with holdfast uncordon {arguments.node}")
     return 0

@@ -48,7 +48,7 @@ def execute(arguments: Namespace) -> int:
                 _write(f"[cycle {line.cycle} rank {line.rank}] ".encode() + line.data)
         if not counted.bytes:
             output.say(
-                f"the chosen ranks of job {found.report.job_id} have printed nothing (logs: {found.report.log_dir})"
+                f"the selected ranks of job {found.report.job_id} have printed nothing (logs: {found.report.log_dir})"
             )
     return 0
 

@@ -156,14 +156,14 @@ def moment(text: str) -> int:
 def count(text: str) -> int:
     """What a user typed for how many."""
     if not text.isascii() or not text.isdigit():
-        raise ArgumentTypeError(f"{text!r} is no number of 0 or more")
+        raise ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
     return int(text)
 
 
 def rank_number(text: str) -> int:
     """What a user typed for a rank."""
     if not text.isascii() or not text.isdigit():
-        raise ArgumentTypeError(f"{text!r} is no rank; ranks are counted from 0")
+        raise ArgumentTypeError(f"{text!r} is not a rank; ranks are numbers from 0")
     return int(text)
 
 

@@ -11,7 +11,7 @@ from supervisor.cli.supervisors import Supervisors, add_place_arguments, who_ask
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB", help="job id, or a unique prefix of it")
-    parser.add_argument("--reason", help="recorded with the job; default: who asked")
+    parser.add_argument("--reason", help="why, for the job's history (default: who asked)")
     add_place_arguments(parser)
 
 

@@ -52,7 +52,7 @@ def _show_all(supervisors: Supervisors, arguments: Namespace, page: output.Paper
         output.write(output.table(LIVE_HEADS, [_live_row(report) for report in reports], page))
     else:
         running = output.plural(len(supervisors.answering), "supervisor")
-        output.say(f"no job is running ({running} asked); holdfast jobs lists finished ones")
+        output.say(f"no job is running (asked {running}); holdfast jobs lists finished jobs")
     supervisors.tell_refusals()
 
 

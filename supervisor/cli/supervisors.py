@@ -197,7 +197,7 @@ def _only(matches: Sequence[FoundJob], name: str, verb: str) -> FoundJob:
     """The newest of one id; an error where several ids begin so, or several live jobs have the id."""
     ids = list(dict.fromkeys(job.report.job_id for job in matches))
     if len(ids) > 1:
-        raise NotFoundError(f"cannot {verb} job {name}: it may mean {', '.join(ids[:5])}; type more of it")
+        raise NotFoundError(f"cannot {verb} job {name}: it may mean {', '.join(ids[:5])}; type more characters")
     live = [job for job in matches if job.is_live and job.supervisor is not None]
     if len(live) > 1:
         places = " or ".join(str(job.supervisor.client.socket_path.parent) for job in live if job.supervisor)

@@ -19,7 +19,7 @@ ALL = "all"
 
 def _parse_url(text: str) -> str:
     if text and not text.startswith(("http://", "https://")):
-        raise values.ValueProblem("it is no URL of a web server", "write http://… or https://…")
+        raise values.ValueProblem("it is not an http or https URL", "write http://… or https://…")
     return text
 
 
@@ -28,7 +28,7 @@ def _parse_kinds(text: str) -> str:
     for word in words:
         if not word.replace("_", "").isalpha() or word != word.lower():
             raise values.ValueProblem(
-                f"{word} is no kind of event",
+                f"{word} is not a kind of event",
                 "write kinds such as job_failed,worker_failed, as holdfast events shows them",
             )
     return ",".join(words) or NOTABLE

@@ -38,7 +38,7 @@ def job_spec_from_json(text: str) -> JobSpec:
     except ValueError as error:
         raise _refusal(f"it is not JSON ({error})") from error
     except RecursionError as error:
-        raise _refusal("it is nested too deep") from error
+        raise _refusal("it is nested too deeply") from error
     spec = cast("JobSpec", _build(JobSpec, body, ""))
     check_job_spec(spec)
     return spec

@@ -97,7 +97,7 @@ def parse_address(value: str) -> str:
     """A host name or an address; IPv6 with or without brackets."""
     bare = value[1:-1] if value.startswith("[") and value.endswith("]") else value
     if not re.fullmatch(r"[A-Za-z0-9._:%-]+", bare):
-        raise ValueProblem("it is no host name and no address", "write one such as 127.0.0.1")
+        raise ValueProblem("it is neither a host name nor an address", "write one such as 127.0.0.1")
     return bare
 
 

@@ -37,14 +37,14 @@ def check_log_dir(log_dir: str) -> None:
     except UnicodeEncodeError:
         raise InvalidRequestError(f"cannot keep logs in {shown}: it is not valid UTF-8; {remedy}") from None
     if b"\0" in encoded:
-        raise InvalidRequestError(f"cannot keep logs in {shown}: a NUL byte is in it; {remedy}")
+        raise InvalidRequestError(f"cannot keep logs in {shown}: it contains a NUL byte; {remedy}")
     longest = max(map(len, encoded.split(b"/")))
     if longest > NAME_BYTES_MAX:
         raise InvalidRequestError(
-            f"cannot keep logs in {shown}: a name in it has {longest} bytes, {NAME_BYTES_MAX} are possible; {remedy}"
+            f"cannot keep logs in {shown}: a name in it has {longest} bytes, the limit is {NAME_BYTES_MAX}; {remedy}"
         )
     if len(encoded) > PATH_BYTES_MAX - BELOW_BYTES_MAX:
         raise InvalidRequestError(
             f"cannot keep logs in {shown}: the path has {len(encoded)} bytes, "
-            f"{PATH_BYTES_MAX - BELOW_BYTES_MAX} are possible; {remedy}"
+            f"the limit is {PATH_BYTES_MAX - BELOW_BYTES_MAX}; {remedy}"
         )

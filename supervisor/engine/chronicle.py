@@ -67,7 +67,7 @@ class Chronicle:
             try:
                 stream.send_nowait(recorded)
             except (anyio.WouldBlock, anyio.BrokenResourceError):
-                continue  # It is told by the gap in `sequence`, or is about to leave.
+                continue  # It sees the gap in `sequence`, or is about to leave.
 
     def changed(self, job: JobRecord) -> None:
         """Its report has changed without an event; `settle` saves it."""

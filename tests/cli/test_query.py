@@ -87,7 +87,7 @@ def test_a_job_is_named_by_a_unique_beginning(home: Home) -> None:
         assert "bert" in home.holdfast("status", "be").out
         ambiguous = home.holdfast("status", "train")
         assert ambiguous.code == 1
-        assert "it may mean train-2, train-1; type more of it" in ambiguous.err
+        assert "it may mean train-2, train-1; type more characters" in ambiguous.err
         wrong = home.holdfast("status", "tarin-1")
         assert wrong.code == 1
         assert "there is no such job; did you mean train-1" in wrong.err

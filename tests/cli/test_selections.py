@@ -56,9 +56,9 @@ def test_events_are_selected_by_kind_rank_age_and_number(home: Home) -> None:
     [
         (("events", JOB, "--rank", "7"), 1, "cannot show events of rank 7: job train-7f3a has ranks 0 to 3"),
         (("logs", JOB, "--rank", "7"), 1, "cannot show output of rank 7: job train-7f3a has ranks 0 to 3"),
-        (("logs", JOB, "--rank", "-1"), 2, "'-1' is no rank; ranks are counted from 0"),
-        (("stacks", JOB, "--rank", "one"), 2, "'one' is no rank; ranks are counted from 0"),
-        (("logs", JOB, "--tail", "many"), 2, "'many' is no number of 0 or more"),
+        (("logs", JOB, "--rank", "-1"), 2, "'-1' is not a rank; ranks are numbers from 0"),
+        (("stacks", JOB, "--rank", "one"), 2, "'one' is not a rank; ranks are numbers from 0"),
+        (("logs", JOB, "--tail", "many"), 2, "'many' is not a whole number of 0 or more"),
         (("events", JOB, "--since", "yesterday"), 2, "'yesterday' is neither an age such as 90s, 10m, 2h or 1d nor an"),
         (("jobs", "--state", "dead"), 2, "there is no state 'dead'; the states are pending, rendezvous,"),
     ],
@@ -86,8 +86,8 @@ def test_empty_output_says_why(home: Home) -> None:
     with home.supervisor(running(log_dir=str(home.root / "logs" / JOB))):
         done = home.holdfast("logs", JOB)
         assert (done.code, done.out) == (0, "")
-        assert "the chosen ranks of job train-7f3a have printed nothing (logs: " in done.err
-        assert "nothing of cycle 9 lies in" in home.holdfast("logs", JOB, "--cycle", "9").err
+        assert "the selected ranks of job train-7f3a have printed nothing (logs: " in done.err
+        assert "holds nothing of cycle 9" in home.holdfast("logs", JOB, "--cycle", "9").err
 
 
 def test_times_have_one_form(home: Home) -> None:

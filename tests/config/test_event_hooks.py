@@ -23,8 +23,8 @@ def test_flags_and_variables() -> None:
     )
     assert run(PET_ON_EVENT_URL="https://h/x").url == "https://h/x"
     for argv, why in (
-        (("--on-event-url", "ftp://h"), "it is no URL of a web server"),
-        (("--on-event-kinds", "Job Failed"), "Job Failed is no kind of event"),
+        (("--on-event-url", "ftp://h"), "it is not an http or https URL"),
+        (("--on-event-kinds", "Job Failed"), "Job Failed is not a kind of event"),
     ):
         with pytest.raises(HoldfastError, match=why):
             run(*argv)

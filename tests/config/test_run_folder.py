@@ -21,7 +21,7 @@ def test_a_folder_that_a_file_system_can_hold_is_taken(log_dir: str) -> None:
     [
         ("/logs/\ud800", "it is not valid UTF-8; choose another --log-dir"),
         ("/logs/\udcff", "it is not valid UTF-8"),
-        ("/logs/" + "x" * 300, "a name in it has 300 bytes, 255 are possible"),
+        ("/logs/" + "x" * 300, "a name in it has 300 bytes, the limit is 255"),
         ("/ü" * 2000, "the path has 6000 bytes"),
         ("/a\0b", "a NUL byte"),
     ],

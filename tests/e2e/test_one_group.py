@@ -102,7 +102,7 @@ def test_a_killed_supervisors_job_keeps_its_id_until_its_last_process_is_gone(st
 def test_a_log_folder_that_no_file_system_could_hold_is_refused_at_once(start: Start, script: Path) -> None:
     launch = start("--log-dir", "x" * 300, str(script), "done")
     assert launch.wait() == 2
-    assert "a name in it has 300 bytes, 255 are possible; choose another --log-dir" in launch.stderr_text()
+    assert "a name in it has 300 bytes, the limit is 255; choose another --log-dir" in launch.stderr_text()
 
 
 class Daemon:

@@ -121,7 +121,7 @@ def _master_port() -> int:
     text = os.environ.get("MASTER_PORT", "")
     if not text.isdecimal():
         raise RuntimeError(
-            f"cannot open a TCPStore: MASTER_PORT={text!r} is no port; set it, or give store_kwargs={{'port': …}}"
+            f"cannot open a TCPStore: MASTER_PORT={text!r} is not a port; set it, or give store_kwargs={{'port': …}}"
         )
     return int(text)
 

@@ -55,7 +55,7 @@ def cuda_context() -> str:
 def foreign_thread() -> str:
     """A thread that a fork would lose without knowing.
 
-    OpenBLAS ends its pool by itself at a fork and starts it anew at need: one fork tells its threads from all others.
+    OpenBLAS ends its pool by itself at a fork and starts it again at need: one fork tells its threads from all others.
     """
     if len(os.listdir("/proc/self/task")) == 1:
         return ""

@@ -231,7 +231,7 @@ class Spawner:
             try:
                 self._adopt(cycle, plan.local_rank, pid, memory)
             except OSError:
-                tree.send(pid, signal.SIGKILL)  # Whoever reaps orphans reaps it.
+                tree.send(pid, signal.SIGKILL)  # The reaper of orphans reaps it.
                 raise
         child = self._children[pid]
         child.local_rank = plan.local_rank

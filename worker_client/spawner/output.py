@@ -22,7 +22,7 @@ from .sinks import Console, LogFile, open_log
 
 STDERR = 2
 PIPE_BYTES = 1024 * 1024
-READ_BYTES = 64 * 1024  # more costs more: larger buffers are mapped and cleared anew each time
+READ_BYTES = 64 * 1024  # more costs more: larger buffers are mapped and cleared again each time
 SPLICE_BYTES = PIPE_BYTES
 LINE_BYTES_MAX = 64 * 1024  # a longer line is passed on in pieces
 _DRAIN_BYTES_MAX = 2 * PIPE_BYTES
@@ -89,7 +89,7 @@ class Pump:
             raise
 
     def finish(self) -> None:
-        """The pipe has ended: pass on a last line without an end, and end it, so that the next one starts anew."""
+        """The pipe has ended: pass on a last line without an end, and end it, so the next one starts on its own."""
         if self.console is not None and self.partial:
             self.console.write(self.prefix, self.partial, b"\n")
             self.partial = b""

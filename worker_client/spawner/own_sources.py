@@ -160,14 +160,14 @@ def _parse(path: str, bytes_max: int) -> tuple[ast.Module, int]:
 def _content(path: str, bytes_max: int) -> bytes:
     """A pipe or a device in the place of a file would block: looked at before it is opened, and again then."""
     if path.endswith(_UNREADABLE):
-        raise OSError("it is no source")
+        raise OSError("it is not source code")
     if not stat.S_ISREG(os.stat(path).st_mode):
-        raise OSError("it is no regular file")
+        raise OSError("it is not a regular file")
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError("it is no regular file")
+            raise OSError("it is not a regular file")
         if status.st_size > bytes_max:
             raise OSError(f"it has more than {bytes_max} bytes")
         return file.read(bytes_max)

@@ -109,7 +109,7 @@ class Parking:
         try:
             self._adopt(self._cycle, pid)
         except OSError:
-            _end(pid)  # Whoever reaps orphans reaps it.
+            _end(pid)  # The reaper of orphans reaps it.
             self.forget(pid)
             raise
 

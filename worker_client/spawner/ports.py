@@ -132,7 +132,7 @@ def _why(error: OSError, port: int) -> str:
         pids = ", ".join(f"{pid} ({_name_of(pid)})" for pid in holders(port))
         return f"the port is held by {'pid ' + pids if pids else 'a process of another user'}; choose another or use 0"
     if error.errno == errno.EADDRNOTAVAIL:
-        return "that is no address of this machine; check --master-addr"
+        return "this machine has no such address; check --master-addr"
     return f"{error.strerror}; choose another port or use 0"
 
 

@@ -112,7 +112,7 @@ def _why_no_place(name: str, python: str, first: str) -> tuple[str, list[str] | 
     for index, part in enumerate(parts):
         qualified = ".".join(parts[: index + 1])
         if not part:
-            return "that is no name of a module", None
+            return "that is not a module name", None
         spec = _find(qualified, places, first)
         if spec is None:
             return f"{python} finds no module {qualified}; check the name, or install it there", None

@@ -97,7 +97,7 @@ class Console:
 
 
 class LogFile:
-    """A file that takes at most `bytes_max` bytes (0: no limit), then starts anew after one rotation to `<path>.1`."""
+    """A file that takes at most `bytes_max` bytes (0: no limit), then starts again after one rotation to `<path>.1`."""
 
     def __init__(self, path: str, bytes_max: int, on_drop: Callable[[int, str], None], *, needed: bool) -> None:
         """Opens the file. Where that fails: raises OSError if it is `needed`, else tries again at each write."""
@@ -197,8 +197,8 @@ def _own_description(fd: int) -> int:
     """A descriptor to write `fd` through, without blocking where that can be had.
 
     O_NONBLOCK belongs to the open file description, which the shell that started us shares: so pipes and terminals are
-    opened anew. A regular file keeps its description (its offset is shared, its writes do not wait for a reader); a
-    socket can't be opened anew and may block.
+    opened again. A regular file keeps its description (its offset is shared, its writes do not wait for a reader); a
+    socket can't be opened again and may block.
     """
     mode = os.fstat(fd).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):

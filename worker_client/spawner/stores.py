@@ -83,7 +83,7 @@ class Stores:
             self._on_started(cycle, pid)
         except OSError as error:
             if pid:
-                tree.send(pid, signal.SIGKILL)  # It can't be watched; whoever reaps orphans reaps it.
+                tree.send(pid, signal.SIGKILL)  # It can't be watched; the reaper of orphans reaps it.
             reason = f"cannot start the store host: {error.strerror}; check the limits on processes, memory and files"
             self._on_failed(StoreFailed(cycle, reason))
         finally:

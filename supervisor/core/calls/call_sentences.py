@@ -18,7 +18,7 @@ _BY_ITSELF = {Interruption.EXCEPTION: "failed: ", Interruption.BASE_EXCEPTION: "
 def fault_sentence(member: int, record: FaultRecord) -> str:
     """ "rank 1 failed: ValueError: bad loss". A negative member is known by its number alone."""
     who = member if member >= 0 else record.rank
-    return f"rank {who} {_BY_ITSELF.get(record.interruption, '')}{record.reason or 'for a reason that is not known'}"
+    return f"rank {who} {_BY_ITSELF.get(record.interruption, '')}{record.reason or 'for an unknown reason'}"
 
 
 def faults_sentence(faults: Faults) -> str:

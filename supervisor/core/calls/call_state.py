@@ -246,7 +246,7 @@ def remove(state: State, member: int, why: str) -> None:
 
 
 def close(state: State, phase: Idle | Over) -> None:
-    """The call has ended. After one that came to nothing, whoever lives may enter the next."""
+    """The call has ended. After one that came to nothing, all living ranks may enter the next."""
     state.phase = phase
     if isinstance(phase, Over):
         state.members, state.entries, state.now.replacing, state.newcomers = {}, {}, {}, {}

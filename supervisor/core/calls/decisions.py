@@ -21,7 +21,7 @@ class Replace(msgspec.Struct, frozen=True):
 
 
 class EndCall(msgspec.Struct, frozen=True):
-    """`stands`: it was committed, and whoever was lost on the way is no failure of the job. Else all of them are."""
+    """`stands`: it was committed, and ranks lost on the way are no failure of the job. Else all of them are."""
 
     call: int
     stands: bool

@@ -37,7 +37,7 @@ from supervisor.core.calls.words import (
 
 
 def hear_started(state: State, member: int) -> Orders:
-    """A process of its own start: after a call that nobody has survived, all counts begin anew."""
+    """A process of its own start: after a call that no rank has survived, all counts begin again."""
     state.ended.pop(member, None)
     if isinstance(state.phase, Over):
         state.phase, state.call = Idle(), 0

@@ -2,7 +2,7 @@
 
 A process that is there in time takes the place of the one that was lost: it is told all that was decided, and comes to
 the same number. One that comes later finds that the others have gone on. It waits, and joins with the next decision,
-whatever causes that: rank assignment then starts anew on all ranks, from the numbers with which they were launched,
+whatever causes that: rank assignment then starts again on all ranks, from the numbers with which they were launched,
 as it does in a call that begins without those who are absent.
 """
 
@@ -20,7 +20,7 @@ class Plan(msgspec.Struct, frozen=True):
     world_size: int
     terminated_ranks: tuple[int, ...]
     standing_in: tuple[int, ...] = ()  # members, each under the number of its lost process
-    joining: tuple[int, ...] = ()  # members; then rank assignment starts anew
+    joining: tuple[int, ...] = ()  # members; then rank assignment starts again
 
     @property
     def new(self) -> tuple[int, ...]:

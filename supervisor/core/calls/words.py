@@ -159,7 +159,7 @@ class FaultRecord(msgspec.Struct, frozen=True):
 class BeginIteration(msgspec.Struct, frozen=True):
     """The one decision for an iteration. Numbers are those of the iteration that has ended.
 
-    `anew`: new processes join. Numbers are the initial ones, and rank assignment starts anew on all ranks, so that
+    `anew`: new processes join. Numbers are the initial ones, and rank assignment starts again on all ranks, so that
     nobody has to know what was before.
     """
 

@@ -4,7 +4,7 @@ One machine for each rank of a cycle. The rank stamps a page without telling any
 look: the machine asks for the page, judges what it says as of the moment at which it was read, and either declares the
 hang, once, or waits for the next moment at which some limit could have run out. Hence it is never early, and nobody
 polls. Heartbeats and sections are independent: what a client has not begun to use is not held against it, but for the
-limit from init to the first heartbeat, which whoever configures it wants from the start.
+limit from init to the first heartbeat, which a user who configures it wants from the start.
 """
 
 from __future__ import annotations

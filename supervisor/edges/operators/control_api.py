@@ -54,7 +54,7 @@ def secure_listener(
         return None
     if missing or not (certificate and key and client_authority):
         raise ConfigurationError(
-            f"cannot listen on {address}: whoever reaches it could stop jobs, so it takes mutual TLS; "
+            f"cannot listen on {address}: without mutual TLS, anybody who reaches it could stop jobs; "
             f"give {', '.join(missing)}"
         )
     host, _, port = address.rpartition(":")

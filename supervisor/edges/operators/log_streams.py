@@ -135,8 +135,8 @@ def check_any(log_dir: Path, job_id: str, choice: LogChoice) -> None:
         chosen = (("cycle", choice.cycle), ("rank", choice.rank))
         which = "".join(f" of {word} {value}" for word, value in chosen if value is not None)
         raise NotFoundError(
-            f"cannot show output of job {job_id}: nothing{which} lies in {log_dir}; "
-            "what goes straight to a terminal is not kept, --tee 3 keeps it"
+            f"cannot show output of job {job_id}: {log_dir} holds nothing{which}; "
+            "the workers have not started yet, or old logs were removed (--log-jobs-max, --log-gib-max)"
         )
 
 

@@ -136,7 +136,7 @@ async def test_logs_are_followed_to_the_end_of_the_job(tmp_path: Path) -> None:
                 file.write("two\n")
             await until(lambda: seen == [b"one\n", b"two\n"])
             desk.end(JOB, JobState.SUCCEEDED, "done")
-        with pytest.raises(NotFoundError, match="nothing of rank 7 lies in"):
+        with pytest.raises(NotFoundError, match="holds nothing of rank 7"):
             await to_thread.run_sync(lambda: list(client.logs(JOB, LogChoice(rank=7))))
 
 

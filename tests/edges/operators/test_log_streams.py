@@ -69,7 +69,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 
 def test_nothing_there_is_a_clear_error(tmp_path: Path) -> None:
     put(tmp_path, 0, 0, "x\n")
-    with pytest.raises(NotFoundError, match="nothing of cycle 3 of rank 1 lies in"):
+    with pytest.raises(NotFoundError, match="holds nothing of cycle 3 of rank 1"):
         text_of(tmp_path, LogChoice(rank=1, cycle=3))
 
 

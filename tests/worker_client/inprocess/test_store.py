@@ -126,7 +126,7 @@ print(raised(RuntimeError, TCPStore))
 """
     nobody, no_port = ran(script, tmp_path, RANK="1").splitlines()
     assert "check that rank 0 opens the store, too" in nobody
-    assert "MASTER_PORT='' is no port" in no_port
+    assert "MASTER_PORT='' is not a port" in no_port
 
 
 def test_subclasses_of_ours_and_of_torchs_with_the_mixin(tmp_path: Path):

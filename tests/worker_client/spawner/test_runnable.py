@@ -72,7 +72,7 @@ def test_modules_are_followed_without_importing_them(folder: Path) -> None:
         ("nobodys", "/bin/python finds no module nobodys; check the name, or install it there"),
         ("mine", "it is a package without a __main__.py; name a module in it"),
         ("mine.train.more", "mine.train is a module and holds no others; check the name"),
-        ("mine..train", "that is no name of a module"),
+        ("mine..train", "that is not a module name"),
     ):
         assert asked(name, entry="module") == Refusal(f"cannot run -m {name}: {why}", NOT_THERE)
     (package / "__init__.py").write_text("__path__.append('/elsewhere')")

@@ -65,7 +65,7 @@ class TestFailures:
         with Rig(script("pass")) as rig:
             rig.send(PrepareStore(0, "192.0.2.1"))
             reason = rig.receive(StoreFailed).reason
-        assert "that is no address of this machine; check --master-addr" in reason
+        assert "this machine has no such address; check --master-addr" in reason
 
     def test_a_store_host_that_dies_is_reported_unless_it_was_killed(self, script: Script) -> None:
         with Rig(script("pass")) as rig:

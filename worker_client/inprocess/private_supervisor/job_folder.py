@@ -63,7 +63,7 @@ def private_folder(path: Path) -> Path:
     except OSError as error:
         raise InternalError(f"cannot make {path} for a private supervisor: {error.strerror}; free the name") from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        why = f"it is no directory of user id {os.geteuid()} with mode 0700"
+        why = f"it is not a directory of user id {os.geteuid()} with mode 0700"
         raise InternalError(f"cannot use {path} for a private supervisor: {why}; remove it")
     return path
 

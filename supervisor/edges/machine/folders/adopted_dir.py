@@ -99,7 +99,7 @@ def _remove_unserved(path: Path) -> None:
 
 
 def _remove_whole(path: Path) -> None:
-    """The caller holds its lock. Whoever makes it again makes another one, of which nothing is removed here."""
+    """The caller holds its lock. A folder that is made again meanwhile is another one and is left alone."""
     gone = path.with_name(f"{path.name}{GONE}{os.urandom(NAME_BYTES).hex()}")
     with suppress(OSError):
         path.rename(gone)

@@ -116,7 +116,7 @@ def check(path: Path) -> None:
         longest = len(os.fsencode(path)) + _LONGEST_NAME_BYTES
         raise ConfigurationError(
             f"cannot use socket directory {path}: the path of a socket in it has {longest} bytes, "
-            f"{SOCKET_PATH_BYTES_MAX} are possible; choose a shorter one with --socket-dir"
+            f"the limit is {SOCKET_PATH_BYTES_MAX}; choose a shorter one with --socket-dir"
         )
 
 

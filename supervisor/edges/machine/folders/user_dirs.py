@@ -1,4 +1,4 @@
-"""Which directories may a user take for himself on any node, where nothing was set up for him?
+"""Which directories may a user take on any node, where nothing was set up for that user?
 
 Supervisors and commands try the same ones in the same order, so that they meet without being told.
 """

@@ -25,7 +25,7 @@ from supervisor.config.run_folder import RUN_PREFIX
 from supervisor.edges.machine.clock import Clock
 
 LOCK_FILE = ".live"
-QUIET_S = 3600.0  # what was written to within this time stays: whoever reads a failed job's logs starts the next one
+QUIET_S = 3600.0  # what was written to within this time stays: people read a failed job's logs and start the next one
 CYCLES_KEPT = 3  # of a live run, whatever the caps say: the first one, the last failed one and the one that runs
 LOOK_AGAIN_S = 60.0  # how often live runs are looked at for new cycles, of which they may have many
 CLAIM_ATTEMPTS_MAX = 100

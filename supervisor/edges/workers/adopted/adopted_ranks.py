@@ -1,8 +1,8 @@
 """How is a job kept whose ranks somebody else has started? In the place of a spawner: it starts nothing, it meets.
 
 A script that uses the in-process Wrapper under plain python, torchrun or srun has a private supervisor all the same.
-Its ranks come by their hello; their ends are told by pidfds. Whoever started them reaps them, so their exit codes are
-not known here, and ends them: nothing but a signal that was asked for a rank, or by a person, is sent from here.
+Its ranks come by their hello; their ends are seen by pidfds. The process that started them reaps them, so their exit
+codes are not known here, and it ends them: only signals that a rank or a person asked for are sent from here.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class WorkerListener:
                     self._reserve_one()
 
     def _accept_one(self, listener: socket.socket) -> bool:
-        """False: no descriptor is left. Whoever waits in the backlog is served later."""
+        """False: no descriptor is left. Clients in the backlog are served later."""
         try:
             sock, _ = listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):

@@ -179,7 +179,7 @@ def _open_output(path: Path, files: ExitStack) -> int:
     descriptor = os.open(path, flags, 0o600)
     files.callback(os.close, descriptor)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     os.set_blocking(descriptor, True)
     return descriptor
 

@@ -147,7 +147,7 @@ class SpawnerSuccession:
             self._release()
 
     def _release(self) -> None:
-        """The orders that were held are given to whoever is ready now."""
+        """Gives the orders that were held to the spawner that is ready now."""
         held, self._held = self._held, []
         if held:
             self._begin_cycle()

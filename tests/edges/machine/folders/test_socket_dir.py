@@ -58,7 +58,7 @@ def test_a_directory_is_made_closed_or_checked(tmp_path: Path):
     plain.touch()
     with pytest.raises(ConfigurationError, match="not a directory"):
         socket_dir.make(plain)
-    with pytest.raises(ConfigurationError, match="107 are possible"):
+    with pytest.raises(ConfigurationError, match="the limit is 107"):
         socket_dir.make(tmp_path / ("x" * 120))
 
 
