@@ -108,9 +108,7 @@ async def test_an_oversized_request_is_refused(tmp_path: Path) -> None:
 
 
 def test_tcp_takes_mutual_tls() -> None:
-    with pytest.raises(
-        ConfigurationError, match="could stop jobs; give --tls-key, --tls-ca"
-    ):
+    with pytest.raises(ConfigurationError, match="could stop jobs; give --tls-key, --tls-ca"):
         secure_listener("0.0.0.0:9000", certificate="c", key=None, client_authority=None)
     with pytest.raises(ConfigurationError, match="no --listen"):
         secure_listener(None, certificate="c", key=None, client_authority=None)
