@@ -1,14 +1,15 @@
 """What do the workers import by themselves, so that the next ones may find it loaded? The spawner's side of learning.
 
-Two lessons at most. The first one comes as soon as every worker of a cycle has begun to import torch: a successor that
-loads it can be started beside them. The second one comes when they have imported nothing more for some seconds: it has
-all installed modules that every worker has imported before its process group, if these took their time.
+The first lesson comes as soon as every worker of a cycle has begun to import torch: a successor that loads it can be
+started beside them. The next one comes when they have imported nothing more for some seconds: it has all installed
+modules that every worker has imported before its process group, if these took their time.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import time
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from .observing import Import, Notes, Slot
 
 RANKS_MAX = 256  # local ranks above are not watched, and then nothing is learned
 WORTH_NS = 150_000_000  # what is loaded in less is not worth an interpreter that has it ready
+_RESTS_MAX = 2
 _NAMED_MAX = 6
 
 
@@ -33,6 +35,7 @@ class Learning:
         self._loaded = loaded
         self._first = first
         self._page = mmap.mmap(-1, RANKS_MAX * observing.SLOT_BYTES) if wanted else None
+        self._rests_left = _RESTS_MAX
         self._cycle = -1
         self._slots: dict[int, Slot] = {}
         self._seen: dict[int, Notes] = {}
@@ -64,7 +67,11 @@ class Learning:
             tell(lesson)
 
         def tell_rest() -> None:
-            if (lesson := self.rest()) is not None:
+            last_ns = max((slot.stamped_ns for slot in self._slots.values()), default=0)
+            left_s = rest_after_s - (time.monotonic_ns() - last_ns) / 1e9
+            if left_s > 0:  # A single import may take longer than that.
+                events.set_timer("learned", left_s, tell_rest)
+            elif (lesson := self.rest()) is not None:
                 tell(lesson)
 
         events.set_timer("learned", rest_after_s, tell_rest)
@@ -96,16 +103,19 @@ class Learning:
         return Learned(self._loaded, plan.folders, reason)
 
     def rest(self) -> Learned | None:
-        """Of everything, once the workers have come to rest; once."""
+        """Of everything, once the workers have come to rest; again where they then import what takes its time."""
         if self._page is None or self._first or not self._seen:
             return None
+        self._seen = {rank: slot.read() for rank, slot in self._slots.items()}
         common = common_imports(self._seen)
-        self._end()
         new = [each for each in common if _name(each) not in self._loaded]
         if min(sum(each[rank].took_ns for each in new) for rank in self._seen) < WORTH_NS:
             return None
         plan = plan_load(common)
         more = list(dict.fromkeys(_name(each).partition(".")[0] for each in new if _name(each) in plan.steps))
+        self._rests_left -= 1
+        if plan.lost or not self._rests_left:
+            self._end()
         remedy = "set it before the job is started, or after that import"
         lost = f"each worker loads its modules itself: {plan.lost}; {remedy}" if plan.lost else ""
         if not more:
@@ -113,6 +123,7 @@ class Learning:
         # What this spawner had loaded was not seen to be imported.
         before = tuple(step for step in self._loaded if step not in plan.steps)
         steps = (*plan.steps, *before) if any(map(_is_torch, plan.steps)) else (*before, *plan.steps)
+        self._loaded = steps
         named = ", ".join(more[:_NAMED_MAX]) + (f" and {len(more) - _NAMED_MAX} more" if len(more) > _NAMED_MAX else "")
         return Learned(steps, plan.folders, f"every worker imports {named}, so the next cycle finds it loaded", lost)
 

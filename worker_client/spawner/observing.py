@@ -65,19 +65,23 @@ class Slot:
     def is_closed(self) -> bool:
         return bool(self._page[self._at + 1])
 
+    @property
+    def stamped_ns(self) -> int:
+        """When the worker has last looked for a module that it then imported, as far as that is noted."""
+        return int.from_bytes(self._page[self._at + 8 : self._at + 16], "little")
+
     def read(self) -> Notes:
         start = self._at
         if not self._page[start]:
             return Notes()
         size = int.from_bytes(self._page[start + 4 : start + 8], "little")
-        last_ns = int.from_bytes(self._page[start + 8 : start + 16], "little")
         try:
             imports, objection = json.loads(self._page[start + _HEADER_BYTES : start + _HEADER_BYTES + size])
         except ValueError:  # It is being written: there will be another signal.
             return Notes()
         found = [Import(name, at, took, changed, tuple(folders)) for name, at, took, changed, folders in imports]
         if found:
-            found[-1] = found[-1]._replace(took_ns=max(0, last_ns - found[-1].at_ns))
+            found[-1] = found[-1]._replace(took_ns=max(0, self.stamped_ns - found[-1].at_ns))
         return Notes(tuple(found), objection)
 
     def write(self, notes: Notes) -> bool:

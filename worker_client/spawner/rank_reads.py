@@ -15,11 +15,16 @@ from types import FrameType
 # What is set for each worker, or for each cycle, and not for the interpreter that loads ahead.
 _OF_A_WORKER = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?RANK|ROLE_NAME|((LOCAL|GROUP|ROLE)_)?WORLD_SIZE|MASTER_(ADDR|PORT)|TORCHELASTIC_.*"
-    r"|HOLDFAST_.*|FT_(RANK_MONITOR|LAUNCHER)_IPC_SOCKET|NVRX_CURRENT_CYCLE_INFO"
+    r"|HOLDFAST_(SOCKET|TOKEN_FILE|CYCLE)|FT_(RANK_MONITOR|LAUNCHER)_IPC_SOCKET|NVRX_CURRENT_CYCLE_INFO"
 )
 # Modules that read such variables when they are loaded, and do nothing with them but what is done again below.
 _KNOWN = frozenset(
-    {"lightning.fabric.utilities.rank_zero", "lightning_fabric.utilities.rank_zero", "torchmetrics.utilities.prints"}
+    {
+        "fsspec.config",  # reads all that there are, and takes its own
+        "lightning.fabric.utilities.rank_zero",
+        "lightning_fabric.utilities.rank_zero",
+        "torchmetrics.utilities.prints",
+    }
 )
 # (module, its function with the attribute `rank`, the variable that is noted there)
 _NOTED = (
