@@ -1,0 +1,58 @@
+"""A `holdfast run` that handed its job to the node's supervisor tells its user what a private one would."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_one_group import Daemon
+
+SCRIPT = """
+import os, sys, time
+if os.environ["RANK"] == "1":
+    sys.exit("no such data set")
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Generator[Daemon]:
+    running = Daemon(tmp_path)
+    yield running
+    running.process.terminate()
+    running.process.wait(30)
+
+
+def run(daemon: Daemon, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "supervisor", "run", "--socket-dir", str(daemon.sockets), "--job-id", "train",
+         *arguments],
+        cwd=daemon.root, env=daemon.env, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+
+
+def test_restarts_the_failure_and_the_next_command_are_told(daemon: Daemon) -> None:
+    (daemon.root / "train.py").write_text(SCRIPT)
+    hook = f'echo "$HOLDFAST_EVENT_KIND" >> {daemon.root}/heard'
+    done = run(daemon, "--nproc-per-node", "2", "--max-restarts", "1", "--on-event", hook, "train.py")
+    assert done.returncode == 1
+    told = [line for line in done.stderr.splitlines() if line.startswith("holdfast: ")]
+    assert any(line.startswith("holdfast: running again after ") for line in told), done.stderr
+    assert sum("restarting at once, restarts used 1 of 1" in line for line in told) == 1
+    end = told.index("holdfast: job train failed with exit code 1")
+    assert told[end + 1 : end + 3] == ["holdfast: last lines of rank 1 in cycle 1:", "holdfast:   no such data set"]
+    assert told[-1] == "holdfast: next: holdfast events train, or holdfast logs train --rank 1"
+    heard = (daemon.root / "heard").read_text().split()
+    assert {"worker_failed", "restart_decided", "running_again", "job_failed"} <= set(heard)
+
+
+def test_a_cordoned_node_is_told_as_such(daemon: Daemon) -> None:
+    (node,) = {line.split()[0] for line in daemon.holdfast("nodes").stdout.splitlines()[1:]}
+    assert daemon.holdfast("cordon", node, "--reason", "disk").returncode == 0
+    done = run(daemon, "nowhere.py")
+    assert done.returncode == 75
+    assert f"cannot start job train: node {node} is cordoned (disk); try again once it takes jobs" in done.stderr
