@@ -21,9 +21,9 @@ def main(arguments: argparse.Namespace) -> list[str]:
     seed: int = random.SystemRandom().randrange(10**6) if arguments.seed is None else arguments.seed
     scripts = [script for script in ALL.values() if not script.needs or find_spec(script.needs)]
     wrong: list[str] = []
-    end_s = time.monotonic() + arguments.seconds
     with tempfile.TemporaryDirectory() as name:
         expected = {script.name: _undisturbed(script, Path(name)) for script in scripts}
+        end_s = time.monotonic() + arguments.seconds
         rounds = 0
         while time.monotonic() < end_s or not rounds:
             dice = random.Random(seed)
