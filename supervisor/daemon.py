@@ -5,13 +5,12 @@ The only place that knows all rooms. Every edge is one task in one tree; what wa
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
 import signal as signals
-import socket
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from anyio.abc import TaskGroup
 
 from supervisor.config.daemon_settings import DaemonSettings
 from supervisor.config.job_spec import JobSpec
-from supervisor.config.log_limits import LogLimits
 from supervisor.config.resolve import RunRequest
 from supervisor.config.run_folder import run_name
 from supervisor.edges.machine.clock import Clock
@@ -52,37 +50,14 @@ from supervisor.engine.output_plan import Console
 from supervisor.engine.perform import Edges, EnginePerformer
 from supervisor.engine.worker_plan import WorkerPlanner
 from supervisor.errors import HoldfastError
-from supervisor.ports import JobReport, Spawners
+from supervisor.place import Place
+from supervisor.ports import JobReport, Peers, Post, Spawners
 
 WORKERS_STARTED = "workers_started"  # the kind of event after which the slow edges are opened
 ADOPTED_IDLE_S = 30.0  # a supervisor of adopted ranks waits this long for one to come, the first or another
 SPAWNERS_END_TIMEOUT_S = 10.0  # the longest that ended spawners are waited for at the close
 
 _log = logging.getLogger("holdfast")
-
-
-class Place(msgspec.Struct, frozen=True):
-    """Where a supervisor lives and who it is."""
-
-    socket_dir: Path
-    state_dir: Path
-    console: Console
-    private: bool
-    supervisor_return_timeout_s: float = 60.0  # how long jobs of a node's supervisor outlive it
-    log_limits: LogLimits = LogLimits()
-    warning: str = ""  # told once the log is open
-
-    @property
-    def control_socket(self) -> Path:
-        return self.socket_dir / socket_dir.CONTROL_SOCKET
-
-    @property
-    def worker_socket(self) -> Path:
-        return socket_dir.worker_socket(self.socket_dir)
-
-    @property
-    def log_dir(self) -> Path:
-        return state_dir.default_log_dir(self.state_dir)
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -95,7 +70,7 @@ class Running(msgspec.Struct, frozen=True):
     tasks: TaskGroup
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def open_supervisor(
     place: Place,
     *,
@@ -103,14 +78,15 @@ async def open_supervisor(
     claims: JobClaims | None = None,
     make_spawners: Callable[[WorkerServer, TokenFiles], Spawners] | None = None,
     log_handlers: Sequence[logging.Handler] = (),
+    open_peers: Callable[[Post], contextlib.AbstractAsyncContextManager[Peers]] | None = None,
 ) -> AsyncGenerator[Running]:
     """Everything but the control API, ready to take jobs. Raises HoldfastError where it can't be opened.
 
     `early`: spawners that run already, one for each of the first jobs, whose ids `claims` hold. `make_spawners`: in the
     place of ours. `log_handlers` get all that is logged, events among it.
+    `open_peers`: the way to the other nodes; None: there are none.
     At the end all edges are closed, innermost first. The caller has ended the jobs before.
     """
-    node_name = socket.gethostname()
     clock = Clock()
     log = SupervisorLog(place.log_dir, names_jobs=not place.private, others=log_handlers)
     log.open()
@@ -120,16 +96,18 @@ async def open_supervisor(
     retention = LogRetention(place.log_dir, place.log_limits, quiet_s=quiet_s)
     limit = RaisedLimit()
     journal = Journal(place.state_dir, on_alarm=partial(_log.warning, "%s"))
-    engine = Engine(clock=clock, node_name=node_name, jitter=random.random)
+    engine = Engine(clock=clock, node_name=place.node_name, jitter=random.random)
     workers = WorkerServer(socket_path=place.worker_socket, events=engine, clock=clock)
     tokens = TokenFiles(socket_dir.tokens_dir(place.socket_dir))
-    chronicle = Chronicle(journal=journal, clock=clock, node_name=node_name)
+    chronicle = Chronicle(journal=journal, clock=clock, node_name=place.node_name)
     jobs: dict[str, JobRecord] = {}
     claims = claims or JobClaims()
     try:
         async with _one_refusal(), anyio.create_task_group() as tasks:
             await tasks.start(workers.run)
-            async with AsyncExitStack() as claimed, _spawner_tasks() as spawner_tasks:
+            local_peers = contextlib.nullcontext(LocalPeers(node_name=place.node_name, post=engine.post))
+            peers_opened = local_peers if open_peers is None else open_peers(engine.post)
+            async with contextlib.AsyncExitStack() as claimed, peers_opened as peers, _spawner_tasks() as spawner_tasks:
                 claimed.callback(tokens.remove_all)  # Once the directory is released, they are another supervisor's.
                 spawners: Spawners = (
                     make_spawners(workers, tokens)
@@ -144,7 +122,7 @@ async def open_supervisor(
                     )
                 )
                 desk, performer = _wire(
-                    place, clock, engine, workers, spawners, tokens, chronicle, jobs, claims, spawner_tasks
+                    place, clock, engine, workers, spawners, peers, tokens, chronicle, jobs, claims, spawner_tasks
                 )
                 _keep_logs(retention, jobs, desk, performer, tidies=not place.private)
                 await tasks.start(engine.run)
@@ -158,7 +136,7 @@ async def open_supervisor(
         log.close()
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def _one_refusal() -> AsyncGenerator[None]:
     """What somebody can act on comes out of the task tree as itself, not in a group."""
     try:
@@ -172,7 +150,7 @@ async def _one_refusal() -> AsyncGenerator[None]:
         raise refusals from None
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def _spawner_tasks() -> AsyncGenerator[TaskGroup]:
     """Spawners that were told to end are waited for, a bounded time."""
     async with anyio.create_task_group() as tasks:
@@ -186,6 +164,7 @@ def _wire(
     engine: Engine,
     workers: WorkerServer,
     spawners: Spawners,
+    peers: Peers,
     tokens: TokenFiles,
     chronicle: Chronicle,
     jobs: dict[str, JobRecord],
@@ -200,7 +179,7 @@ def _wire(
         stacks=StackCollector(),
         tokens=tokens,
         files=JobFiles(),
-        peers=LocalPeers(node_name=engine.node_name, post=engine.post),
+        peers=peers,
         planner=planner,
     )
 
@@ -260,8 +239,19 @@ async def run_job(
     console = Console(stdout_is_tty=os.isatty(1), stderr_is_tty=os.isatty(2))
     state = state_dir.choose(request.state_dir, folder)
     place = Place(folder, state.path, console, private=True, log_limits=request.log_limits, warning=state.warning)
-    spec = request.spec
-    async with open_supervisor(place, early=(early,), claims=claims, log_handlers=log_handlers) as running:
+    spec, open_peers = request.spec, None
+    if spec.nodes is not None:
+        from supervisor.edges.peers import cluster_peers  # Late: a job of one node never needs it.
+
+        place = msgspec.structs.replace(place, node_name=spec.nodes.name)
+        spec, open_peers = await cluster_peers.joining(spec, spec.nodes)
+    async with open_supervisor(
+        place,
+        early=(early,),
+        claims=claims,
+        log_handlers=log_handlers,
+        open_peers=open_peers,
+    ) as running:
         with _registered(folder):
             await running.desk.submit(spec, request.environment)
             running.tasks.start_soon(_forward_signals, running.desk, spec.job_id, spec.signals_to_handle)
@@ -298,7 +288,7 @@ async def serve_adopted(spec: JobSpec, home: Path, folder: Path, on_open: Callab
             await running.desk.wait(spec.job_id)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _registered(folder: Path) -> Generator[None]:
     """Commands of this user find the private supervisor that serves in `folder`."""
     registration = private_registry.register(folder, os.getpid(), Clock().unix_ns())
@@ -312,7 +302,7 @@ def _registered(folder: Path) -> Generator[None]:
 
 async def _stop_when(idle: anyio.Event, desk: Desk, job_id: str) -> None:
     await idle.wait()
-    with suppress(HoldfastError):  # It has ended by itself in this moment.
+    with contextlib.suppress(HoldfastError):  # It has ended by itself in this moment.
         desk.stop(job_id, reason="no rank is left, and none has come", signal=0)
 
 

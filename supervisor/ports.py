@@ -17,7 +17,9 @@ from holdfast_wire.spawner_link import FromSpawner, ToSpawner
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.calls.words import ToRank
 from supervisor.core.cluster.messages import Event as Report
+from supervisor.core.cluster.messages import Reported
 from supervisor.core.facts import Evidence, HangLimits, JobState, Progress
+from supervisor.core.node.messages import Ordered
 from supervisor.core.orders import Order
 
 
@@ -262,11 +264,19 @@ class Journal(Protocol):
     def save(self, report: JobReport) -> None: ...
 
 
+Post = Callable[[Ordered | Reported], None]  # hands an event to the engine
+
+
 class Peers(Protocol):
     """The way between the nodes of a job and its coordinator. Neither blocks nor raises for what the other side does.
 
     This node is a peer as any other: what is sent to it comes back as an event.
     """
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node runs the coordinators of the jobs."""
+        ...
 
     def send(self, node: str, job_id: str, order: Order) -> None:
         """An order of the coordinator, to a node."""

@@ -9,12 +9,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.daemon import Place, open_supervisor
+from supervisor.daemon import open_supervisor
 from supervisor.edges.machine.folders import socket_dir
 from supervisor.edges.machine.folders.socket_claim import SocketDirClaim
 from supervisor.edges.machine.folders.token_files import TokenFiles
 from supervisor.engine.output_plan import Console
 from supervisor.errors import InUseError
+from supervisor.place import Place
 
 
 @pytest.fixture

@@ -59,7 +59,9 @@ def _folder() -> str:
 
 
 def _run(request: RunRequest) -> int:
-    for place in socket_dir.candidates(request.socket_dir):
+    # A node's supervisor takes jobs of one node for now: each node of a larger one has a private supervisor.
+    places = () if request.spec.nodes is not None else socket_dir.candidates(request.socket_dir)
+    for place in places:
         if socket_dir.answers(place.path / socket_dir.CONTROL_SOCKET):
             from supervisor.cli.run_remote import run_on_node  # gRPC is loaded only for a node's supervisor.
 

@@ -32,6 +32,18 @@ class Redirect(enum.IntFlag):
     ALL = 3
 
 
+class Nodes(msgspec.Struct, frozen=True):
+    """With which other nodes a job runs, and as who this one joins them."""
+
+    min_nodes: int
+    max_nodes: int
+    host: str  # where they meet
+    port: int
+    name: str  # of this node, unlike any other's
+    token_file: str = ""  # the secret that all nodes of the job share; "": none, for addresses of this machine alone
+    join_timeout_s: float = 600.0
+
+
 class JobSpec(msgspec.Struct, frozen=True):
     """One job on this node. Holds no environment values: those travel beside it and are never stored."""
 
@@ -42,6 +54,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     cwd: str = ""
     local_world_size: int = 1
     role: str = "default"
+    nodes: Nodes | None = None  # None: this node alone
     run_id: str = ""  # --rdzv-id, exported as TORCHELASTIC_RUN_ID; "": the job id
 
     spawn_method: SpawnMethod = SpawnMethod.AUTO

@@ -58,6 +58,8 @@ def check_job_spec(spec: JobSpec) -> None:
         raise _refusal(f"local_world_size: a node has 1 to {WORKERS_MAX} workers")
     if spec.gpus_per_numa is not None and spec.gpus_per_numa < 1:
         raise _refusal("gpus_per_numa: it is below the least value 1")
+    if spec.nodes is not None:
+        raise _refusal("nodes: a node's supervisor does not take jobs of many nodes yet; start holdfast run on each")
     if spec.restart.min_nodes != 1:
         raise _refusal("restart.min_nodes: more than one node is not supported yet")
     for name in ("backoff_base_s", "backoff_max_s"):

@@ -78,12 +78,12 @@ SHUTDOWN_TIMEOUT = Setting(
     default_words="not set",
 )
 NNODES = Setting(
-    "--nnodes", launch_values.NODES, "number of nodes; only 1 is supported yet", Group.NODES, default=(1, 1)
+    "--nnodes", launch_values.NODES, "nodes that train, and nodes with hot spares", Group.NODES, default=(1, 1)
 )
 ENDPOINT = Setting(
     "--rdzv-endpoint",
     launch_values.ENDPOINT,
-    "address where nodes meet; not needed for one node",
+    "address where nodes meet, the same on each; not needed for one node",
     Group.NODES,
     default="",
 )
@@ -99,15 +99,23 @@ RUN_ID = Setting(
     default_words="the job id",
 )
 RENDEZVOUS_OPTIONS = Setting(
-    "--rdzv-conf", launch_values.RENDEZVOUS_OPTIONS, "options of the rendezvous", Group.NODES, default=()
+    "--rdzv-conf",
+    launch_values.RENDEZVOUS_OPTIONS,
+    "options of the rendezvous: token_file, join_timeout",
+    Group.NODES,
+    default=(),
 )
 NODE_RANK = Setting(
-    "--node-rank", values.integer(0, 1_000_000), "rank of this node; only 0 is supported yet", Group.NODES, default=0
+    "--node-rank",
+    values.integer(0, 1_000_000),
+    "has no effect: nodes are put in the order of their names",
+    Group.NODES,
+    default=0,
 )
 LOCAL_ADDRESS = Setting(
     "--local-addr",
     launch_values.ADDRESS,
-    "address of this node, used as MASTER_ADDR unless --master-addr is given",
+    "name and address of this node, used as MASTER_ADDR unless --master-addr is given",
     Group.NODES,
     default_words="not set",
 )

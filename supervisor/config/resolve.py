@@ -15,7 +15,7 @@ from typing import cast
 
 import msgspec
 
-from supervisor.config import devices, environment, launch_settings, log_limits
+from supervisor.config import devices, environment, launch_settings, log_limits, many_nodes
 from supervisor.config.event_hooks import EventHooks, hooks_from
 from supervisor.config.fault_tolerance import CONFIG_FILE
 from supervisor.config.given import Given
@@ -33,7 +33,7 @@ RENDEZVOUS_KEYS = frozenset(
     {
         "is_host", "join_timeout", "last_call_timeout", "close_timeout", "read_timeout", "timeout", "rank",
         "store_connect_wait_seconds", "use_libuv", "replacement_group_size", "store_type", "keep_alive_interval",
-        "keep_alive_max_attempt", "heartbeat_timeout", "segment_check_interval", "segment",
+        "keep_alive_max_attempt", "heartbeat_timeout", "segment_check_interval", "segment", "token_file",
     }
 )  # fmt: skip
 
@@ -163,15 +163,17 @@ def _job_spec(
     cwd: str,
     count_gpus: Callable[[Mapping[str, str]], int],
 ) -> JobSpec:
-    _check_one_node(values)
+    nodes = many_nodes.read(values.given, cwd)
     entry, command = _entry(line, values)
-    job_id = values.text(launch_settings.JOB_ID) or default_job_id(entry, command[0], os.urandom(4).hex())
+    job_id = values.text(launch_settings.JOB_ID) or (values.text(launch_settings.RUN_ID) if nodes is not None else None)
+    job_id = job_id or default_job_id(entry, command[0], os.urandom(4).hex())
     spec = JobSpec(
         job_id=job_id,
         command=command,
         entry=entry,
         cwd=cwd,
         local_world_size=_local_world_size(values, environ, count_gpus),
+        nodes=nodes,
         agent_store=not values.of(launch_settings.NO_AGENT_STORE),
         log_line_prefix_template=environ.get(environment.LOG_LINE_PREFIX, ""),
         gpus_per_numa=environment.gpus_per_numa(environ),
@@ -181,6 +183,8 @@ def _job_spec(
         if one is not None and setting.path:
             spec = replace_at(spec, setting.path, one.value)
     spec = _stop_timeouts(_addresses(spec, values), values)
+    if nodes is not None:
+        spec = replace_at(spec, "restart.min_nodes", nodes.min_nodes)
     if spec.log_dir:
         spec = msgspec.structs.replace(spec, log_dir=os.path.join(cwd, spec.log_dir))
         check_log_dir(spec.log_dir)
@@ -207,17 +211,6 @@ def default_job_id(entry: Entry, program: str, suffix: str) -> str:
     stem = program if entry is Entry.MODULE else PurePath(program).stem
     clean = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-.") else "-" for letter in stem)
     return f"{clean.strip('.-')[:40] or 'job'}-{suffix}"
-
-
-def _check_one_node(values: _Values) -> None:
-    nodes = values.has(launch_settings.NNODES)
-    if nodes is not None and nodes.value != (1, 1):
-        raise nodes.problem("more than one node is not supported yet", "write --nnodes 1")
-    node_rank = values.has(launch_settings.NODE_RANK)
-    if node_rank is not None and node_rank.value != 0:
-        raise node_rank.problem(
-            "more than one node is not supported yet, and the only node has rank 0", node_rank.removal
-        )
 
 
 def _entry(line: TypedLine, values: _Values) -> tuple[Entry, tuple[str, ...]]:

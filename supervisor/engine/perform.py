@@ -88,7 +88,7 @@ class EnginePerformer:
 
     def leads(self, job_id: str) -> bool:
         job = self._jobs.get(job_id)
-        return job is not None and job.verdict is None
+        return self._edges.peers.leads and job is not None and job.verdict is None
 
     def settled(self) -> None:
         self._chronicle.settle()

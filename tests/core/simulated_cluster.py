@@ -30,6 +30,7 @@ JOB = "job"
 NODES = ("a", "b", "c")
 LIMIT_S = 5.0
 END_S = 20_000.0
+FENCE_S, LOST_S = 4.0, 5.0  # a node that is cut off ends its workers before the coordinator gives it up
 
 
 @dataclass
@@ -64,9 +65,12 @@ class SimulatedNode:
         self.ranks: list[Rank] = []
         self.spawner = 0  # the number of the living one; 0: none
         self.is_silent = False
+        self.is_lost = False
         self.first_rank = 0
 
     def send(self, event: messages.Event) -> None:
+        if self.is_lost:
+            return
         self.state, actions = node.step(self.state, event, now_s=self.world.now_s)
         for action in actions:
             self._perform(action)
@@ -103,6 +107,18 @@ class SimulatedNode:
                 world.record.verdicts[self.name].append(verdict)
             case messages.ForkAhead() | messages.RespawnWorkers() | messages.TellRanks():
                 pass
+
+    # --- its end
+
+    def lose(self, fence_s: float) -> None:
+        """Nothing is heard of it from now on; what it runs has ended `fence_s` later."""
+        self.is_lost = True
+
+        def end_ranks() -> None:
+            for rank in self.ranks:
+                rank.alive = False
+
+        self.world.after(fence_s, end_ranks)
 
     # --- the spawner
 
@@ -270,7 +286,13 @@ class Cluster:
         pair = sender, receiver
         at_s = max(self._on_the_way_s.get(pair, 0.0), self.now_s + self.random.uniform(0.0, self.delay_max_s))
         self._on_the_way_s[pair] = at_s
-        self.after(at_s - self.now_s, what)
+        self.after(at_s - self.now_s, lambda: None if self._is_lost(receiver) else what())
+
+    def _is_lost(self, name: str) -> bool:
+        return name in self.nodes and self.nodes[name].is_lost
+
+    def _all_know(self) -> bool:
+        return all(self.record.verdicts[name] for name, each in self.nodes.items() if not each.is_lost)
 
     def report(self, report: cluster.Event) -> None:
         jitter = self.random.random()
@@ -287,8 +309,9 @@ class Cluster:
         for each in self.nodes.values():
             self.soon(lambda each=each: each.send(messages.JobSubmitted(self.rules)))
         self._people()
-        while not (all(self.record.verdicts.values()) and endings.is_over(self.coordinator)):
-            timers = [node.next_deadline_s(each.state) for each in self.nodes.values()]
+        self._lose_nodes()
+        while not (self._all_know() and endings.is_over(self.coordinator)):
+            timers = [node.next_deadline_s(each.state) for each in self.nodes.values() if not each.is_lost]
             timers.append(coordinator.next_deadline_s(self.coordinator))
             deadline_s = min((each for each in timers if each is not None), default=None)
             if deadline_s is not None and (not self._heap or deadline_s <= self._heap[0][0]):
@@ -315,6 +338,18 @@ class Cluster:
                     f"{name} starts cycle {cycle} at {self.now_s:.2f} s beside older workers on {each.name}"
                 )
         self.record.spawned.append((name, action))
+
+    def _lose_nodes(self) -> None:
+        """Machines that burn and networks that are cut; never all of them, since one leads the job."""
+        for name in self.random.sample(NODES, self.random.choice([0, 0, 0, 1, 2])):
+            self.after(self.random.uniform(0, 60), lambda name=name: self._lose(name))
+
+    def _lose(self, name: str) -> None:
+        self.record.faults.append("node lost")
+        self.nodes[name].lose(self.random.choice([0.0, FENCE_S]))
+        # What it had said before may still be on the way: the stream hands that over before it tells of the loss.
+        heard_s = max(LOST_S, self._on_the_way_s.get((name, "coordinator"), 0.0) - self.now_s)
+        self.after(heard_s, lambda: self.report(cluster.NodeLost(name, f"node {name} is lost")))
 
     def _people(self) -> None:
         def wish(event: messages.Event, name: str) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from supervisor.core import orders
 from supervisor.core.calls import decisions
 from supervisor.core.calls.words import Interruption, Lost, Told
-from supervisor.core.cluster import call_orders, endings, evidence, restart_policy, wrapped_call
+from supervisor.core.cluster import call_orders, endings, evidence, restart_policy, rounds, wrapped_call
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.cluster.coordinator_states import (
     BUSY,
@@ -31,13 +31,13 @@ from supervisor.core.cluster.coordinator_states import (
     WindingDown,
     said,
     with_member,
+    without,
 )
 from supervisor.core.cluster.messages import Action, Event, Send
-from supervisor.core.facts import Assignment, JobRules, JobState, Verdict
+from supervisor.core.facts import JobState, Verdict
 from supervisor.core.job_sentences import succeeded_sentence
 
 EARLY_REPORTS_MAX = 1024  # reports that may overtake JobOpened
-GATHER_S = 900.0  # from the end of a back-off and the last grace of the workers to the last node that joins
 
 
 def initial_state(job_id: str) -> State:
@@ -91,7 +91,7 @@ def _open(state: State, early: tuple[Event, ...], event: Event, now_s: float, ji
         return msgspec.structs.replace(state, phase=Unopened((*early, event)[-EARLY_REPORTS_MAX:])), ()
     state = msgspec.structs.replace(
         state,
-        phase=_gathering(event.rules, "first start", now_s),
+        phase=rounds.gathering(event.rules, "first start", now_s),
         rules=event.rules,
         policy=restart_policy.initial_state(event.rules.restart, training_iteration=event.training_iteration),
         members={event.node: Member(MemberState.OPENED)},
@@ -106,12 +106,15 @@ def _open(state: State, early: tuple[Event, ...], event: Event, now_s: float, ji
 def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outcome:
     match event:
         case cluster_messages.JobOpened(node):
-            is_known = node in state.members
-            return (state if is_known else with_member(state, node, Member(MemberState.OPENED))), ()
+            known = state.members.get(node)
+            is_new = known is None or known.state is MemberState.LOST
+            return (with_member(state, node, Member(MemberState.OPENED)) if is_new else state), ()
         case cluster_messages.NodeJoined() | cluster_messages.NodeDown():
             return _node_emptied(state, event, now_s)
         case cluster_messages.NodeFailed():
             return _node_failed(state, event, now_s, jitter)
+        case cluster_messages.NodeLost():
+            return _node_lost(state, event, now_s, jitter)
         case cluster_messages.NodeSucceeded():
             return _node_succeeded(state, event, now_s)
         case cluster_messages.StoreServed():
@@ -125,7 +128,7 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
         case cluster_messages.NodeExcluded(node, reason):
             known = state.members.get(node, Member(MemberState.FAILED))
             state = with_member(state, node, msgspec.structs.replace(known, excluded=reason))
-            return _close_round(state, now_s)
+            return rounds.close_round(state, now_s)
         case cluster_messages.StopAsked(reason, signal):
             return endings.wind_down(state, Stop(signal, reason), now_s)
         case cluster_messages.RestartAsked(reason):
@@ -141,18 +144,6 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
 # --- rounds --------------------------------------------------------------------------------------------------------
 
 
-def _gathering(
-    rules: JobRules, reason: str, now_s: float, *, delay_s: float = 0.0, is_announced: bool = True
-) -> Gathering:
-    until_s = now_s + delay_s + rules.workers_stop_timeout_s + GATHER_S
-    return Gathering(reason, until_s, now_s + delay_s if delay_s else None, is_announced)
-
-
-def _announce(state: State, reason: str) -> tuple[Action, ...]:
-    again = orders.JoinAgain(state.cycle + 1, reason)
-    return tuple(Send(node, again) for node in state.members)
-
-
 def _node_emptied(
     state: State, event: cluster_messages.NodeJoined | cluster_messages.NodeDown, now_s: float
 ) -> Outcome:
@@ -164,63 +155,7 @@ def _node_emptied(
     emptied = msgspec.structs.replace(known, state=MemberState.DOWN)
     if isinstance(event, cluster_messages.NodeJoined):
         emptied = msgspec.structs.replace(known, state=MemberState.JOINED, cause=event.cause)
-    return _close_round(with_member(state, event.node, emptied), now_s)
-
-
-def _close_round(state: State, now_s: float) -> Outcome:
-    """Orders the cycle once enough nodes have joined, nothing of the last one is left, and the delay is over."""
-    if not isinstance(state.phase, Gathering):
-        return state, ()
-    min_nodes = state.policy.rules.min_nodes
-    lost = _excluded_verdict(state)
-    if lost is not None:
-        return endings.wind_down(state, lost, now_s)
-    if state.phase.not_before_s is not None or not state.phase.is_announced:
-        return state, ()
-    ready = sorted(
-        node for node, each in state.members.items() if each.state is MemberState.JOINED and not each.excluded
-    )
-    if len(ready) < min_nodes or any(each.state in BUSY for each in state.members.values()):
-        return state, ()
-    found = endings.root_cause_found(state)
-    state, parts = _order_cycle(state, tuple(ready[:min_nodes]), state.phase.reason, now_s)
-    return state, (*found, *parts)
-
-
-def _order_cycle(state: State, chosen: tuple[str, ...], reason: str, now_s: float) -> Outcome:
-    cycle, local_world_size = state.cycle + 1, state.rules.local_world_size
-    world_size = len(chosen) * local_world_size
-    parts = tuple(
-        Send(
-            node,
-            orders.StartCycle(
-                Assignment(
-                    cycle=cycle,
-                    group_rank=group_rank,
-                    group_world_size=len(chosen),
-                    world_size=world_size,
-                    first_rank=group_rank * local_world_size,
-                ),
-                reason,
-                state.policy.used,
-            ),
-        )
-        for group_rank, node in enumerate(chosen)
-    )
-    members = {node: msgspec.structs.replace(each, cause=None) for node, each in state.members.items()}
-    for node in chosen:
-        members[node] = msgspec.structs.replace(members[node], state=MemberState.RUNNING, cycle=cycle)
-    state = msgspec.structs.replace(
-        state,
-        phase=Running(now_s),
-        cycle=cycle,
-        members=members,
-        parts=chosen,
-        first_failure="",
-        calls=wrapped_call.initial_state(world_size),
-        evidence=evidence.initial_state(),
-    )
-    return state, parts
+    return rounds.close_round(with_member(state, event.node, emptied), now_s)
 
 
 def _store_served(state: State, event: cluster_messages.StoreServed) -> Outcome:
@@ -237,8 +172,8 @@ def _pass_deadline(state: State, now_s: float) -> Outcome:
             if now_s < not_before_s:
                 return state, ()
             state = msgspec.structs.replace(state, phase=Gathering(reason, until_s))
-            state, actions = _close_round(state, now_s)
-            return state, (*(() if is_announced else _announce(state, reason)), *actions)
+            state, actions = rounds.close_round(state, now_s)
+            return state, (*(() if is_announced else rounds.announce(state, reason)), *actions)
         case Gathering(reason, until_s) if now_s >= until_s:
             joined = sum(each.state is MemberState.JOINED for each in state.members.values())
             text = f"{joined} of {state.policy.rules.min_nodes} nodes have joined in time for the next cycle"
@@ -257,12 +192,12 @@ def _restart_asked(state: State, reason: str, now_s: float) -> Outcome:
         case Running():
             reason = f"{reason}; restarting at once, no unit of the budget is used"
             decided = said(state, "restart_decided", reason)
-            state = msgspec.structs.replace(state, phase=_gathering(state.rules, reason, now_s))
-            return state, (decided, *_announce(state, reason))
+            state = msgspec.structs.replace(state, phase=rounds.gathering(state.rules, reason, now_s))
+            return state, (decided, *rounds.announce(state, reason))
         case Gathering(was, until_s, _, is_announced):
             state = msgspec.structs.replace(state, phase=Gathering(was, until_s))
-            state, actions = _close_round(state, now_s)
-            return state, (*(() if is_announced else _announce(state, was)), *actions)
+            state, actions = rounds.close_round(state, now_s)
+            return state, (*(() if is_announced else rounds.announce(state, was)), *actions)
         case _:
             return state, ()
 
@@ -289,10 +224,28 @@ def _node_failed(state: State, event: cluster_messages.NodeFailed, now_s: float,
     return _decide(state, event, now_s, jitter)
 
 
+def _node_lost(state: State, event: cluster_messages.NodeLost, now_s: float, jitter: float) -> Outcome:
+    """As a fault of its workers, but for that nothing of it is left to wait for."""
+    known = state.members.get(event.node)
+    if known is None or known.state is MemberState.LOST:
+        return state, ()
+    actions: tuple[Action, ...] = ()
+    if known.state in BUSY:
+        failed = cluster_messages.NodeFailed(event.node, known.cycle, event.reason)
+        state, actions = _node_failed(state, failed, now_s, jitter)
+    else:
+        actions = (said(state, "node_lost", event.reason),)
+    if isinstance(state.phase, WindingDown):
+        state, more = endings.step_winding_down(state, state.phase, event, now_s)
+    else:
+        state, more = rounds.close_round(without(state, event.node), now_s)
+    return state, (*actions, *more)
+
+
 def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitter: float) -> Outcome:
     """What the restart policy says, as orders."""
     state = msgspec.structs.replace(state, first_failure=event.first_failure)
-    lost = _excluded_verdict(state)
+    lost = rounds.excluded_verdict(state)
     if lost is not None:
         verdict = msgspec.structs.replace(lost, reason=f"{event.reason}; {lost.reason}")
         return endings.wind_down(state, verdict, now_s)
@@ -325,11 +278,11 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
                 actions.append(said(state, "restart_decided", reason))
                 # Running nodes must stop at once; where nothing runs, even a new spawner waits for the delay.
                 is_announced = runs or not delay_s
-                phase = _gathering(state.rules, reason, now_s, delay_s=delay_s, is_announced=is_announced)
+                phase = rounds.gathering(state.rules, reason, now_s, delay_s=delay_s, is_announced=is_announced)
                 state = msgspec.structs.replace(state, phase=phase)
                 if is_announced:
-                    actions += _announce(state, reason)
-                state, more = _close_round(state, now_s)
+                    actions += rounds.announce(state, reason)
+                state, more = rounds.close_round(state, now_s)
                 actions += more
             case _:
                 assert_never(decision)
@@ -348,16 +301,6 @@ def _node_succeeded(state: State, event: cluster_messages.NodeSucceeded, now_s: 
         return state, (said(state, "node_succeeded", succeeded_sentence(f"of node {event.node} ", event.lost)),)
     lost = tuple(rank for each in state.members.values() for rank in each.lost if each.cycle == state.cycle)
     return endings.wind_down(state, Verdict(JobState.SUCCEEDED, 0, succeeded_sentence("", lost)), now_s)
-
-
-def _excluded_verdict(state: State) -> Verdict | None:
-    """The end of a job that an excluded node leaves with too few; None while there are enough."""
-    left = sum(not each.excluded for each in state.members.values())
-    why = "; ".join(each.excluded for each in state.members.values() if each.excluded)
-    if not why or left >= state.policy.rules.min_nodes:
-        return None
-    reason = f"{why}; {left} nodes are left where {state.policy.rules.min_nodes} are needed"
-    return Verdict(JobState.FAILED, 1, reason)
 
 
 # --- hangs and wrapped calls ---------------------------------------------------------------------------------------

@@ -24,7 +24,11 @@ class MemberState(enum.StrEnum):
     DOWN = "down"  # nothing runs there, and it has no spawner
     STOPPED = "stopped"  # nothing runs there any more: the job ends
     INFORMED = "informed"  # it knows the verdict
+    LOST = "lost"  # not heard of any more; what it ran has ended
 
+
+# Of these nobody waits for anything as the job ends.
+GONE = frozenset({MemberState.INFORMED, MemberState.LOST})
 
 # Something of the last cycle may still run there: no other node begins the next one beside it.
 BUSY = frozenset({MemberState.RUNNING, MemberState.SUCCEEDED, MemberState.FAILED})
@@ -106,6 +110,12 @@ Outcome = tuple[State, tuple[Action, ...]]
 
 def with_member(state: State, node: str, member: Member) -> State:
     return msgspec.structs.replace(state, members=state.members | {node: member})
+
+
+def without(state: State, node: str) -> State:
+    """The node is lost. What it had reported of its last cycle stands."""
+    known = state.members[node]
+    return with_member(state, node, msgspec.structs.replace(known, state=MemberState.LOST))
 
 
 def said(state: State, kind: str, reason: str) -> Publish:

@@ -14,6 +14,7 @@ from supervisor.core import orders
 from supervisor.core.cluster import evidence
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.cluster.coordinator_states import (
+    GONE,
     Ended,
     Member,
     MemberState,
@@ -23,6 +24,7 @@ from supervisor.core.cluster.coordinator_states import (
     WindingDown,
     said,
     with_member,
+    without,
 )
 from supervisor.core.cluster.messages import Action, Event, Send
 from supervisor.core.facts import JobState, Verdict
@@ -36,8 +38,7 @@ VERDICT_S = 60.0  # for a node to say that it knows the verdict
 
 def is_over(state: State) -> bool:
     """Every node knows the verdict, or was given up."""
-    informed = all(each.state is MemberState.INFORMED for each in state.members.values())
-    return isinstance(state.phase, Ended) and informed
+    return isinstance(state.phase, Ended) and all(each.state in GONE for each in state.members.values())
 
 
 def wind_down(state: State, outcome: Verdict | Stop, now_s: float) -> Outcome:
@@ -59,6 +60,8 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
         case cluster_messages.JobOpened(node):
             state = with_member(state, node, Member(MemberState.OPENED))
             return state, (Send(node, orders.WindDown(phase.outcome.reason)),)
+        case cluster_messages.NodeLost(node) if node in state.members:
+            return _conclude_if_stopped(without(state, node), phase, now_s, ())
         case cluster_messages.StopAsked():
             return _stop_again(state, phase, event, now_s)
         case cluster_messages.StacksTaken(_, cycle):
@@ -72,7 +75,7 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
             cluster_messages.NodeJoined() | cluster_messages.NodeFailed() | cluster_messages.NodeDown()
             | cluster_messages.NodeSucceeded() | cluster_messages.VerdictTaken() | cluster_messages.StoreServed()
             | cluster_messages.CallReport() | cluster_messages.StacksWanted() | cluster_messages.NodeExcluded()
-            | cluster_messages.RestartAsked()
+            | cluster_messages.RestartAsked() | cluster_messages.NodeLost()
         ):  # fmt: skip
             return state, ()  # It has crossed the order to stop, which the node answers next.
         case _:
@@ -84,6 +87,8 @@ def step_ended(state: State, phase: Ended, event: Event, now_s: float) -> Outcom
     match event:
         case cluster_messages.VerdictTaken(node):
             return with_member(state, node, Member(MemberState.INFORMED)), ()
+        case cluster_messages.NodeLost(node) if node in state.members:
+            return without(state, node), ()
         case (
             cluster_messages.JobOpened(node) | cluster_messages.NodeJoined(node) | cluster_messages.NodeFailed(node)
             | cluster_messages.NodeStopped(node)
@@ -133,7 +138,7 @@ def _until_s(state: State, signal: int, now_s: float) -> float:
 
 
 def _conclude_if_stopped(state: State, phase: WindingDown, now_s: float, actions: tuple[Action, ...]) -> Outcome:
-    if any(each.state is not MemberState.STOPPED for each in state.members.values()):
+    if any(each.state not in (MemberState.STOPPED, MemberState.LOST) for each in state.members.values()):
         return state, actions
     state, more = _conclude(state, phase, now_s)
     return state, (*actions, *more)
@@ -162,4 +167,4 @@ def _cause(state: State) -> str:
 
 
 def _to_all(state: State, order: orders.Order) -> tuple[Action, ...]:
-    return tuple(Send(node, order) for node in state.members)
+    return tuple(Send(node, order) for node, each in state.members.items() if each.state is not MemberState.LOST)

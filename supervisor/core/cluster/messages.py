@@ -63,6 +63,13 @@ class NodeStopped(msgspec.Struct, frozen=True):
     cause: Cause | None = None
 
 
+class NodeLost(msgspec.Struct, frozen=True):
+    """Nothing was heard of a node for so long that it has ended its workers, or is dead."""
+
+    node: str
+    reason: str
+
+
 class VerdictTaken(msgspec.Struct, frozen=True):
     """The node knows how the job ended (answer to Conclude)."""
 
@@ -127,8 +134,8 @@ class DeadlineReached(msgspec.Struct, frozen=True):
 
 
 Event = (
-    JobOpened | NodeJoined | NodeFailed | NodeDown | NodeSucceeded | NodeStopped | VerdictTaken | StoreServed
-    | CallReport | StacksWanted | StacksTaken | NodeExcluded | StopAsked | RestartAsked | DeadlineReached
+    JobOpened | NodeJoined | NodeFailed | NodeDown | NodeSucceeded | NodeStopped | NodeLost | VerdictTaken
+    | StoreServed | CallReport | StacksWanted | StacksTaken | NodeExcluded | StopAsked | RestartAsked | DeadlineReached
 )  # fmt: skip
 
 

@@ -14,6 +14,8 @@ from supervisor.errors import NotNowError
 class LocalPeers:
     """See ports.Peers. What is sent to this node comes back as an event, as it would from another."""
 
+    leads = True
+
     def __init__(self, *, node_name: str, post: Callable[[Ordered | Reported], None]) -> None:
         self._node_name = node_name
         self._post = post

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.cluster import coordinator
+from supervisor.core.cluster import coordinator, rounds
 from supervisor.core.cluster.messages import (
     Action,
     DeadlineReached,
@@ -214,7 +214,7 @@ def test_a_delay_holds_back_new_spawners_too() -> None:
     assert coordinator.next_deadline_s(play.state) == 0.5
     play.at(0.5) >> DeadlineReached()
     assert ordered(play, JoinAgain) == ["a"]
-    assert (coordinator.next_deadline_s(play.state) or 0.0) > coordinator.GATHER_S, "nobody is waited for without end"
+    assert (coordinator.next_deadline_s(play.state) or 0.0) > rounds.GATHER_S, "nobody is waited for without end"
 
 
 def test_a_person_restarts_without_a_unit() -> None:

@@ -23,9 +23,9 @@ Kind = type[msgspec.Struct]
 
 HANDSHAKE: tuple[Kind, ...] = tuple(each for each in get_args(Frame) if each not in (Unknown, Ordered, Reported))
 ORDERS: tuple[Kind, ...] = get_args(Order)
-REPORTS: tuple[Kind, ...] = tuple(
-    each for each in get_args(cluster_messages.Event) if each is not cluster_messages.DeadlineReached
-)
+# The coordinator's own clock, and what its own node's server notices.
+NEVER_TRAVEL: tuple[Kind, ...] = (cluster_messages.DeadlineReached, cluster_messages.NodeLost)
+REPORTS: tuple[Kind, ...] = tuple(each for each in get_args(cluster_messages.Event) if each not in NEVER_TRAVEL)
 TO_RANK: tuple[Kind, ...] = get_args(ToRank)
 WORDS: tuple[Kind, ...] = get_args(Word)
 

@@ -1,0 +1,173 @@
+"""How does a node find the leader of its job, stay in touch with it, and notice that it is lost?
+
+The leader may start later than its nodes, and a connection may break: both are tried again. A node that has heard
+nothing for FENCE_S tells so, since by LOST_S the leader may replace it: two groups of one job must never train at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable
+
+import anyio
+from anyio.abc import SocketStream
+from holdfast_wire.framing import FrameTooLongError
+
+from supervisor.core.cluster.messages import Reported
+from supervisor.core.node.messages import Ordered
+from supervisor.edges.peers import cluster_codec, cluster_link, cluster_session
+from supervisor.edges.peers.cluster_frames import (
+    Alive,
+    Challenge,
+    ClusterProtocolError,
+    Hello,
+    Refusal,
+    Unknown,
+    Welcome,
+)
+from supervisor.edges.peers.cluster_link import Conversation, FrameStream, LinkLostError, PeerAddress
+from supervisor.edges.peers.cluster_server import PROTOCOL_VERSION
+from supervisor.edges.peers.cluster_session import Seal, SessionError
+from supervisor.pauses import pause
+
+FENCE_S = 4.0  # from the last word of the leader; less than cluster_server.LOST_S
+CONNECT_S = 5.0
+AGAIN_S = (0.05, 0.1, 0.2, 0.5)  # pauses before the next attempt; the last one for all others
+
+_log = logging.getLogger("holdfast.cluster")
+
+
+def reason_of(error: OSError) -> str:
+    """ "connection refused": what the kernel says, without its number. anyio tells of several attempts in one error."""
+    told = error
+    if isinstance(error.__cause__, ExceptionGroup):
+        told = next((each for each in error.__cause__.exceptions if isinstance(each, OSError)), error)  # pyright: ignore
+    elif isinstance(error.__cause__, OSError):
+        told = error.__cause__
+    return (told.strerror or str(told)).lower()
+
+
+class RefusedError(Exception):
+    """Raised where the leader does not take this node; to try again would not help."""
+
+
+class ClusterClient:
+    """One node's way to its leader. Its methods are for the event loop's thread."""
+
+    def __init__(
+        self,
+        address: PeerAddress,
+        *,
+        job_id: str,
+        token: bytes,
+        own_name: str,
+        on_order: Callable[[Ordered], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        """`on_lost` is told why, once: there is no leader any more as far as this node knows."""
+        self._address = address
+        self._job_id = job_id
+        self._token = token
+        self._own_name = own_name
+        self._incarnation = secrets.token_hex(8)
+        self._conversation = Conversation()
+        self._on_order = on_order
+        self._on_lost = on_lost
+
+    def report(self, reported: Reported) -> None:
+        """Kept until the leader has it."""
+        try:
+            for payload in cluster_codec.payloads(reported):
+                self._conversation.say(payload)
+        except (SessionError, FrameTooLongError) as error:
+            _log.warning("a report to the leader is lost: %s", error)
+
+    def forget(self) -> None:
+        """Nobody is left who could hear what was not heard yet."""
+        self._conversation.end()
+
+    async def until_all_is_heard(self) -> None:
+        await self._conversation.until_all_is_heard()
+
+    async def run(self, *, join_timeout_s: float) -> None:
+        """Until cancelled, or the leader is lost or refuses this node."""
+        try:
+            stream = await self._find(anyio.current_time() + join_timeout_s)
+            while True:
+                why = await self._serve(stream)
+                stream = await self._find(self._conversation.heard_at_s + FENCE_S, why)
+        except (RefusedError, LinkLostError) as error:
+            self._on_lost(str(error))
+
+    async def _find(self, until_s: float, why: str = "it was never reached") -> SocketStream:
+        """A connection. Raises LinkLostError once it is too late for one."""
+        attempt = 0
+        while True:
+            with anyio.move_on_at(until_s) as too_late:
+                try:
+                    with anyio.fail_after(CONNECT_S):
+                        return await anyio.connect_tcp(self._address.host, self._address.port)
+                except TimeoutError:
+                    why = f"it does not answer within {CONNECT_S:g} s"
+                except OSError as error:
+                    why = reason_of(error)
+                await pause(AGAIN_S[min(attempt, len(AGAIN_S) - 1)], why="nothing tells when somebody listens there")
+                attempt += 1
+            if too_late.cancelled_caught:
+                raise LinkLostError(f"the leader at {self._address} is lost: {why}")
+
+    async def _serve(self, stream: SocketStream) -> str:
+        """Holds the conversation as long as the connection lasts; returns why it ended."""
+        frames = FrameStream(stream)
+        try:
+            with anyio.fail_after(cluster_link.HANDSHAKE_S):
+                sends, receives = await self._introduce(frames)
+            await self._conversation.hold(frames, sends=sends, receives=receives, on_message=self._take)
+        except (LinkLostError, SessionError, ClusterProtocolError) as error:
+            return str(error)
+        except TimeoutError:
+            return "it did not answer in time"
+        finally:
+            await cluster_link.close(stream)
+        return ""
+
+    async def _introduce(self, frames: FrameStream) -> tuple[Seal, Seal]:
+        challenge = cluster_codec.decode(await frames.receive())
+        if not isinstance(challenge, Challenge):
+            raise ClusterProtocolError(f"cannot join: {self._address} is no leader of a job")
+        nonce = cluster_session.fresh_nonce()
+        said = (
+            challenge.nonce, nonce, self._job_id.encode(), self._own_name.encode(), self._incarnation.encode(),
+        )  # fmt: skip
+        await frames.send(
+            cluster_codec.encode(
+                Hello(
+                    protocol_version=PROTOCOL_VERSION,
+                    job_id=self._job_id,
+                    node=self._own_name,
+                    incarnation=self._incarnation,
+                    nonce=nonce,
+                    proof=cluster_session.proof(self._token, "node", *said),
+                )
+            )
+        )
+        match cluster_codec.decode(await frames.receive()):
+            case Welcome(proof):
+                if not cluster_session.is_proof(proof, self._token, "leader", *said):
+                    raise RefusedError(f"{self._address} does not know the job's token")
+            case Refusal(reason):
+                raise RefusedError(f"the leader at {self._address} refuses this node: {reason}")
+            case other:
+                raise ClusterProtocolError(f"cannot join: {self._address} answers with {type(other).__name__}")
+        keys = cluster_session.derive_keys(self._token, challenge.nonce, nonce)
+        return Seal(keys.to_leader), Seal(keys.to_node)
+
+    def _take(self, payload: bytes) -> None:
+        match cluster_codec.decode(payload):
+            case Ordered(job_id) as ordered if job_id == self._job_id:
+                self._on_order(ordered)
+            case Alive() | Unknown():
+                return
+            case other:
+                raise ClusterProtocolError(f"cannot take {type(other).__name__} from the leader")

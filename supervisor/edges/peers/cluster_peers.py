@@ -1,0 +1,160 @@
+"""How do orders and reports of a job travel where it has several nodes: from the leader, and to it?"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import anyio
+import msgspec
+from anyio import to_thread
+
+from supervisor.config.job_spec import JobSpec, Nodes
+from supervisor.core import orders
+from supervisor.core.cluster.messages import Event as Report
+from supervisor.core.cluster.messages import NodeStopped, Reported
+from supervisor.core.facts import JobState, Verdict
+from supervisor.core.node.messages import Ordered
+from supervisor.edges.peers.cluster_client import ClusterClient
+from supervisor.edges.peers.cluster_link import PeerAddress
+from supervisor.edges.peers.cluster_server import ClusterServer, listen
+from supervisor.errors import ConfigurationError, NotNowError
+from supervisor.ports import Peers, Post
+
+TOKEN_BYTES_MIN, TOKEN_BYTES_MAX = 16, 4096
+MASTER_ADDR_DEFAULT = JobSpec("", ()).master_addr
+PARTING_S = 5.0  # for what the other nodes have not heard yet as this one ends
+
+
+class Meeting(msgspec.Struct, frozen=True):
+    """Where the nodes of a job meet, and as who."""
+
+    job_id: str
+    node: str
+    endpoint: PeerAddress
+    token: bytes
+    join_timeout_s: float
+
+
+class LeaderPeers:
+    """See ports.Peers: this node runs the job's coordinator."""
+
+    leads = True
+
+    def __init__(self, meeting: Meeting, server: ClusterServer, post: Post) -> None:
+        self._node = meeting.node
+        self._server = server
+        self._post = post
+
+    def send(self, node: str, job_id: str, order: orders.Order) -> None:
+        if node == self._node:
+            self._post(Ordered(job_id, order))
+        else:
+            self._server.send(node, order)
+
+    def report(self, job_id: str, report: Report) -> None:
+        self._post(Reported(job_id, report))
+
+
+class FollowerPeers:
+    """See ports.Peers: another node runs the coordinator. Once that one is lost, nothing is left but to end the job."""
+
+    leads = False
+
+    def __init__(self, meeting: Meeting, client: ClusterClient, post: Post) -> None:
+        self._meeting = meeting
+        self._client = client
+        self._post = post
+        self._lost = ""
+
+    def send(self, node: str, job_id: str, order: orders.Order) -> None:
+        raise NotNowError(f"cannot give an order to node {node}: another node leads job {job_id}")
+
+    def report(self, job_id: str, report: Report) -> None:
+        if not self._lost:
+            self._client.report(Reported(job_id, report))
+        elif isinstance(report, NodeStopped):
+            self._post(Ordered(job_id, orders.Conclude(Verdict(JobState.FAILED, 1, self._lost))))
+
+    def lose_leader(self, why: str) -> None:
+        """Nobody else would end the workers, and the leader may replace this node soon: they are killed at once."""
+        self._lost = why
+        self._client.forget()
+        self._post(Ordered(self._meeting.job_id, orders.WindDown(why, at_once=True)))
+
+
+@asynccontextmanager
+async def open_peers(meeting: Meeting, post: Post) -> AsyncGenerator[Peers]:
+    """The first process that listens at the endpoint leads the job; all others follow it."""
+    listener = await listen(meeting.endpoint)
+    async with anyio.create_task_group() as tasks:
+        if listener is not None:
+            server = ClusterServer(job_id=meeting.job_id, token=meeting.token, own_name=meeting.node, on_report=post)
+            await tasks.start(server.run, listener)
+            yield LeaderPeers(meeting, server, post)
+            said = server.until_all_is_heard
+        else:
+            follower: list[FollowerPeers] = []
+            client = ClusterClient(
+                meeting.endpoint,
+                job_id=meeting.job_id,
+                token=meeting.token,
+                own_name=meeting.node,
+                on_order=post,
+                on_lost=lambda why: follower[0].lose_leader(why),
+            )
+            follower.append(FollowerPeers(meeting, client, post))
+            tasks.start_soon(lambda: client.run(join_timeout_s=meeting.join_timeout_s))
+            yield follower[0]
+            said = client.until_all_is_heard
+        with anyio.move_on_after(PARTING_S):
+            await said()
+        tasks.cancel_scope.cancel()
+
+
+async def joining(spec: JobSpec, nodes: Nodes) -> tuple[JobSpec, Callable[[Post], AbstractAsyncContextManager[Peers]]]:
+    """The job as this node runs it, and how its peers are opened. Raises ConfigurationError."""
+    meeting = await meeting_of(spec.job_id, nodes)
+    return await at_own_address(spec, nodes), lambda post: open_peers(meeting, post)
+
+
+async def meeting_of(job_id: str, nodes: Nodes) -> Meeting:
+    """Reads the token. Raises ConfigurationError where it is no secret, or can't be read."""
+    token = await to_thread.run_sync(read_token, Path(nodes.token_file)) if nodes.token_file else b""
+    return Meeting(job_id, nodes.name, PeerAddress(nodes.host, nodes.port), token, nodes.join_timeout_s)
+
+
+def read_token(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            token = file.read(TOKEN_BYTES_MAX).strip()
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the token file {path}: {error.strerror}; check --rdzv-conf") from error
+    if mode & 0o077:
+        raise ConfigurationError(f"cannot use the token file {path}: others may read it; run chmod 600 {path}")
+    if len(token) < TOKEN_BYTES_MIN:
+        raise ConfigurationError(
+            f"cannot use the token file {path}: it has {len(token)} bytes, and a secret has {TOKEN_BYTES_MIN} or more; "
+            f"write one by: head -c 32 /dev/urandom | base64 > {path}"
+        )
+    return token
+
+
+async def at_own_address(spec: JobSpec, nodes: Nodes) -> JobSpec:
+    """The store, if this node serves it, is served where the other nodes reach this one, unless the user says where."""
+    if spec.master_addr != MASTER_ADDR_DEFAULT:
+        return spec
+    return msgspec.structs.replace(spec, master_addr=await _own_address(nodes))
+
+
+async def _own_address(nodes: Nodes) -> str:
+    """In the network of the endpoint. Sends nothing."""
+    found = await anyio.getaddrinfo(nodes.host, nodes.port, type=socket.SOCK_DGRAM)
+    family, kind, protocol, _, address = found[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])

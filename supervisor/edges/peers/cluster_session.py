@@ -1,0 +1,148 @@
+"""How do two nodes prove who they are, and how is no word between them lost, doubled, changed or replayed?
+
+Sans-I/O. Both sides know the job's token. Each proves it by an HMAC over the other's fresh nonce, and from both nonces
+the keys of this one connection follow. Every sealed message carries a MAC over a counter that is not sent, so that it
+is good once, in its place. What must arrive is numbered and kept until the other side says that it has it: after a lost
+connection the next one begins with what is missing. Only the death of a process breaks that chain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import struct
+from collections import deque
+
+import msgspec
+
+NONCE_BYTES = 32
+MAC_BYTES = 16
+KEPT_BYTES_MAX = 16 * 1024 * 1024  # that one peer has not confirmed; more, and it is given up
+
+_HEADER = struct.Struct(">QQ")  # number (0: needs no confirmation), the newest number received
+OVERHEAD_BYTES = MAC_BYTES + _HEADER.size
+
+
+class SessionError(Exception):
+    """Raised where the other side can't be trusted or is beyond help; the connection ends."""
+
+
+class Keys(msgspec.Struct, frozen=True):
+    """Of one connection: one for each direction, so that nothing can be sent back to its sender."""
+
+    to_leader: bytes
+    to_node: bytes
+
+
+def fresh_nonce() -> bytes:
+    return secrets.token_bytes(NONCE_BYTES)
+
+
+def proof(token: bytes, side: str, *parts: bytes) -> bytes:
+    """That `side` ("node" or "leader") knows the token, bound to all the parts."""
+    return _mac(token, b"holdfast cluster proof 1", side.encode(), *parts)
+
+
+def is_proof(given: bytes, token: bytes, side: str, *parts: bytes) -> bool:
+    return hmac.compare_digest(given, proof(token, side, *parts))
+
+
+def derive_keys(token: bytes, leader_nonce: bytes, node_nonce: bytes) -> Keys:
+    return Keys(
+        to_leader=_mac(token, b"holdfast cluster key 1", b"to leader", leader_nonce, node_nonce),
+        to_node=_mac(token, b"holdfast cluster key 1", b"to node", leader_nonce, node_nonce),
+    )
+
+
+def _mac(key: bytes, *parts: bytes) -> bytes:
+    """Lengths are part of it: no two lists of parts look alike."""
+    mac = hmac.new(key, digestmod=hashlib.sha256)
+    for part in parts:
+        mac.update(len(part).to_bytes(4, "big"))
+        mac.update(part)
+    return mac.digest()
+
+
+class Seal:
+    """One direction of one connection. Both sides count the messages."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._count = 0
+
+    def close(self, payload: bytes, *, number: int, received: int) -> bytes:
+        body = _HEADER.pack(number, received) + payload
+        return self._next_mac(body) + body
+
+    def open(self, sealed: bytes) -> tuple[bytes, int, int]:
+        """Payload, number, and the newest number that the sender has received. Raises SessionError."""
+        mac, body = sealed[:MAC_BYTES], sealed[MAC_BYTES:]
+        if len(sealed) < OVERHEAD_BYTES or not hmac.compare_digest(mac, self._next_mac(body)):
+            raise SessionError("a message is not from the other side as it was sent")
+        number, received = _HEADER.unpack_from(body)
+        return body[_HEADER.size :], number, received
+
+    def _next_mac(self, body: bytes) -> bytes:
+        self._count += 1
+        return _mac(self._key, self._count.to_bytes(8, "big"), body)[:MAC_BYTES]
+
+
+class Outbox:
+    """What the other side has not confirmed yet, in order. Outlives connections."""
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[int, bytes]] = deque()
+        self._kept_bytes = 0
+        self._last = 0
+        self._unsent: deque[tuple[int, bytes]] = deque()  # the end of it, on the connection of now
+
+    def put(self, payload: bytes) -> None:
+        """Raises SessionError once too much is unconfirmed."""
+        if self._kept_bytes + len(payload) > KEPT_BYTES_MAX:
+            raise SessionError(f"more than {KEPT_BYTES_MAX >> 20} MiB wait for it")
+        self._last += 1
+        self._kept.append((self._last, payload))
+        self._unsent.append((self._last, payload))
+        self._kept_bytes += len(payload)
+
+    def confirm(self, received: int) -> None:
+        """The other side has everything up to that number. Raises SessionError for one that was never sent."""
+        if received > self._last:
+            raise SessionError(f"it confirms message {received}, and {self._last} is the last that there was")
+        while self._kept and self._kept[0][0] <= received:
+            self._kept_bytes -= len(self._kept.popleft()[1])
+        while self._unsent and self._unsent[0][0] <= received:
+            self._unsent.popleft()
+
+    def begin_connection(self) -> None:
+        """What is not confirmed goes out once more."""
+        self._unsent = deque(self._kept)
+
+    def unsent(self) -> list[tuple[int, bytes]]:
+        """What has not gone out on this connection; from now on it has."""
+        waiting = list(self._unsent)
+        self._unsent.clear()
+        return waiting
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._kept
+
+
+class Arrivals:
+    """Which numbers have come. Outlives connections."""
+
+    def __init__(self) -> None:
+        self.received = 0
+
+    def is_new(self, number: int) -> bool:
+        """Whether this message is to be taken; one that came before is not. Raises SessionError for a gap."""
+        if number == 0:
+            return True
+        if number <= self.received:
+            return False
+        if number != self.received + 1:
+            raise SessionError(f"message {number} came after {self.received}: what is between them is lost")
+        self.received = number
+        return True

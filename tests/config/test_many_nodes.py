@@ -1,0 +1,64 @@
+"""What a user writes about other nodes: what it means, and what is wrong with it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from supervisor.config.job_spec import Nodes
+from supervisor.config.resolve import parse_run
+from supervisor.errors import InvalidRequestError
+
+MEET = ("--nnodes", "2:3", "--rdzv-endpoint", "127.0.0.1:29500", "--rdzv-id", "night")
+
+
+def spec(*argv: str):
+    return parse_run([*argv, "train.py"], environ={}, cwd="/data", count_gpus=lambda _: 0).spec
+
+
+def test_without_other_nodes_there_is_nothing_to_meet():
+    assert spec().nodes is None
+    assert spec("--nnodes", "1", "--rdzv-endpoint", "10.0.0.1:29500").nodes is None
+
+
+def test_all_nodes_get_the_same_job_and_each_its_own_name():
+    found = spec(*MEET, "--local-addr", "10.0.0.7")
+    assert found.nodes == Nodes(2, 3, "127.0.0.1", 29500, "10.0.0.7")
+    assert (found.job_id, found.run_id, found.restart.min_nodes) == ("night", "night", 2)
+    assert found.master_addr == "10.0.0.7"
+    named = spec(*MEET, "--job-id", "day")
+    assert (named.job_id, named.nodes.name if named.nodes else "") == ("day", os.uname().nodename)
+
+
+def test_the_port_is_torchruns_and_the_options_are_read():
+    options = ("--rdzv-conf", "token_file=secret,join_timeout=30")
+    found = spec("--nnodes", "2", "--rdzv-endpoint", "10.0.0.1", "--rdzv-id", "x", *options).nodes
+    assert found is not None
+    assert (found.port, found.token_file, found.join_timeout_s) == (29400, str(Path("/data/secret")), 30.0)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("--nnodes", "2"),
+         "cannot use --nnodes 2: --rdzv-endpoint does not say where the nodes meet; write --rdzv-endpoint HOST:PORT, "
+         "the same on each"),
+        (("--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:0", "--rdzv-id", "x"),
+         "cannot use --rdzv-endpoint 127.0.0.1:0: the nodes can't meet at port 0; write the same port on each"),
+        (("--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:29500"),
+         "cannot use --nnodes 2: the nodes do not know which job they share; write --rdzv-id ID, the same on each"),
+        (("--nnodes", "2", "--rdzv-endpoint", "10.0.0.1:29500", "--rdzv-id", "x"),
+         "cannot use --rdzv-endpoint 10.0.0.1:29500: anybody who reaches that address could join the job; write "
+         "--rdzv-conf token_file=F, a secret that is the same on each"),
+        ((*MEET, "--rdzv-conf", "join_timeout=soon"),
+         "cannot use --rdzv-conf join_timeout=soon: it is no time in seconds; write join_timeout=600"),
+        (("--node-rank", "1"),
+         "cannot use --node-rank 1: the only node has rank 0; remove --node-rank, or write --nnodes"),
+    ],
+)  # fmt: skip
+def test_mistakes(argv: tuple[str, ...], message: str):
+    with pytest.raises(InvalidRequestError) as caught:
+        spec(*argv)
+    assert str(caught.value) == message

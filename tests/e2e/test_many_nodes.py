@@ -1,0 +1,134 @@
+"""Several `holdfast run` on addresses of this machine are one job: one group, one verdict, whichever of them fails.
+
+Each has folders of its own, as nodes do.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.e2e.launch import wait_until
+
+HOLDFAST = Path(sys.executable).with_name("holdfast")
+LIMIT_S = 60.0
+SCRIPT = """
+import os, signal, sys, time
+folder, seconds = sys.argv[1], float(sys.argv[2])
+rank, cycle = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+seen = f"{rank} of {os.environ['WORLD_SIZE']} in {cycle} store {os.environ['MASTER_PORT']}"
+open(f"{folder}/{cycle}-{rank}", "w").write(seen)
+if (rank, cycle) == ("3", "0") and "kill" in sys.argv:
+    time.sleep(0.3)
+    os.kill(os.getpid(), signal.SIGKILL)
+deadline = time.monotonic() + seconds
+while time.monotonic() < deadline and not os.path.exists(f"{folder}/end"):
+    time.sleep(0.02)
+"""
+
+
+class Nodes:
+    def __init__(self, folder: Path, nnodes: str) -> None:
+        self.folder = folder
+        self.nnodes = nnodes
+        (folder / "train.py").write_text(SCRIPT)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, number: int, *arguments: str) -> subprocess.Popen[bytes]:
+        home = self.folder / f"node{number}"
+        for place in (home, home / "claims", home / "state", home / "run"):
+            place.mkdir(exist_ok=True, mode=0o700)
+        kept = {name: os.environ[name] for name in ("HOME", "PATH", "LANG") if name in os.environ}
+        places = {
+            "HOLDFAST_CLAIM_DIR": str(home / "claims"),
+            "HOLDFAST_STATE_DIR": str(home / "state"),
+            "XDG_RUNTIME_DIR": str(home / "run"),
+        }
+        flags = ["--nnodes", self.nnodes, "--rdzv-id", "job", "--rdzv-endpoint", f"127.0.0.1:{self.port}"]
+        flags += ["--local-addr", f"127.0.0.{number}", "--nproc-per-node", "2", "--max-restarts", "2"]
+        command = [str(HOLDFAST), "run", *flags, str(self.folder / "train.py"), str(self.folder), *arguments]
+        with (home / "output").open("wb") as output:
+            process = subprocess.Popen(command, env={**kept, **places}, stdout=output, stderr=output)
+        self.processes.append(process)
+        return process
+
+    def output(self, number: int) -> str:
+        return (self.folder / f"node{number}" / "output").read_text()
+
+    def until_running(self, cycle: int, world_size: int) -> set[str]:
+        """Returns the stores that the ranks were told: one, where all is well."""
+
+        def words() -> list[list[str]]:
+            return [path.read_text().split() for path in self.folder.glob(f"{cycle}-*")]
+
+        wait_until(
+            lambda: sorted(found[0] for found in words() if found) == [str(rank) for rank in range(world_size)],
+            timeout_s=LIMIT_S,
+            what=f"cycle {cycle} with {world_size} ranks",
+        )
+        assert {found[2] for found in words()} == {str(world_size)}
+        return {found[-1] for found in words()}
+
+    def let_end(self) -> None:
+        (self.folder / "end").touch()
+
+
+@contextmanager
+def nodes(folder: Path, nnodes: str) -> Generator[Nodes]:
+    started = Nodes(folder, nnodes)
+    try:
+        yield started
+    finally:
+        for process in started.processes:
+            process.kill()  # Its spawner ends what is left.
+            process.wait(LIMIT_S)
+
+
+def test_a_rank_is_killed_and_both_nodes_restart_in_one_cycle_and_end_well(tmp_path: Path):
+    with nodes(tmp_path, "2") as job:
+        processes = [job.start(number, "60", "kill") for number in (1, 2)]
+        assert len(job.until_running(0, 4)) == 1
+        assert len(job.until_running(1, 4)) == 1
+        job.let_end()
+        assert [process.wait(LIMIT_S) for process in processes] == [0, 0]
+        said = job.output(1) + job.output(2)
+        assert "was killed by SIGKILL" in said
+        assert "restarting at once, restarts used 1 of 2" in said
+        assert not list(tmp_path.glob("2-*"))
+
+
+def test_a_spare_takes_the_place_of_a_lost_node_and_a_lost_leader_ends_the_job(tmp_path: Path):
+    with nodes(tmp_path, "2:3") as job:
+        leader = job.start(1, "60")
+        wait_until(lambda: _listens(job.port), timeout_s=LIMIT_S, what="a leader")
+        second = job.start(2, "60")
+        job.until_running(0, 4)
+        spare = job.start(3, "60")
+        second.kill()
+        job.until_running(1, 4)
+        assert "node 127.0.0.2 is lost: the other side has closed the connection" in job.output(1)
+        leader.send_signal(signal.SIGKILL)
+        assert spare.wait(LIMIT_S) == 1
+        assert f"the leader at 127.0.0.1:{job.port} is lost: connection refused" in job.output(3)
+
+
+def test_a_stop_on_any_node_stops_the_job_on_all_with_one_verdict(tmp_path: Path):
+    with nodes(tmp_path, "2") as job:
+        first, second = job.start(1, "60"), job.start(2, "60")
+        job.until_running(0, 4)
+        second.send_signal(signal.SIGTERM)
+        assert [first.wait(LIMIT_S), second.wait(LIMIT_S)] == [143, 143]
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
