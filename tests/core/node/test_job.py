@@ -9,7 +9,7 @@ import pytest
 from supervisor.core import orders
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster import messages as cluster
-from supervisor.core.facts import Evidence, HangLimits, JobState, StackGroup, Verdict
+from supervisor.core.facts import Assignment, Evidence, HangLimits, JobState, StackGroup, Verdict
 from supervisor.core.node import messages
 from supervisor.core.node.messages import (
     CollectEvidence,
@@ -177,14 +177,14 @@ def test_what_an_older_cycle_reports_changes_nothing() -> None:
 def test_an_order_for_a_cycle_that_runs_or_is_over_changes_nothing() -> None:
     job = running(rules(1))
     before = job.state
-    job.send(messages.Ordered(JOB, orders.StartCycle(coordinator.Assignment(cycle=0), "again")))
+    job.send(messages.Ordered(JOB, orders.StartCycle(Assignment(cycle=0), "again")))
     job.send(messages.Ordered(JOB, orders.JoinAgain(0, "again")))
     assert (job.state, job.actions) == (before, [])
 
 
 def test_an_order_while_workers_run_starts_after_they_are_gone() -> None:
     job = running(rules(1))
-    job.send(messages.Ordered(JOB, orders.StartCycle(coordinator.Assignment(cycle=1), "moved")))
+    job.send(messages.Ordered(JOB, orders.StartCycle(Assignment(cycle=1), "moved")))
     assert job.actions == [TERM_ALL]
     job.exit(0, 0, signal=SIGTERM).send(WorkersEmptied(JOB, 0))
     assert job.actions == [PrepareStore(JOB, 1)]
@@ -192,7 +192,7 @@ def test_an_order_while_workers_run_starts_after_they_are_gone() -> None:
 
 def test_an_order_that_crossed_the_loss_of_the_spawner_is_answered_in_its_own_cycle() -> None:
     job = OneNode(rules(1))
-    assignment = coordinator.Assignment(cycle=4)
+    assignment = Assignment(cycle=4)
     told = len(job.told)
     job.send(messages.Ordered(JOB, orders.StartCycle(assignment, "go")))
     assert [each.cycle for each in job.told[told:] if isinstance(each, cluster.NodeFailed)] == [4]

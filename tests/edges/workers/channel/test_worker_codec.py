@@ -75,10 +75,11 @@ def test_absent_is_not_zero():
 
 def test_frames_to_the_worker_carry_what_they_say():
     limits = HangLimits(initial_heartbeat_s=1.0, heartbeat_s=None, sections=(("a", 2.0), ("b", None)), warm_up_steps=3)
-    greeting = codec.Greeting(4, 5, True, limits, ("a", "b"), 2.5, True)
+    greeting = codec.Greeting(4, 5, True, limits, ("a", "b"), 2.5, 0.75, True)
     welcome = _parsed(codec.encode_welcome(greeting)).welcome
     assert (welcome.cycle, welcome.rank, welcome.page_shared, welcome.warm_up_steps) == (4, 5, True, 3)
     assert (welcome.safety_factor, welcome.install_exception_hook) == (2.5, True)
+    assert welcome.learned_limit_floor_s == 0.75
     assert welcome.limits.initial_heartbeat_s == 1.0
     assert not welcome.limits.HasField("heartbeat_s")
     assert not welcome.limits.HasField("out_of_section_s")
@@ -92,7 +93,7 @@ def test_frames_to_the_worker_carry_what_they_say():
 def test_a_welcome_holds_as_many_sections_as_a_rank_may_have_with_the_longest_names():
     names = tuple(f"{slot:0{codec.NAME_CHARACTERS_MAX - 100}}" + "é" * 100 for slot in range(SECTION_SLOTS_MAX))
     limits = HangLimits(sections=tuple((name, 1.5) for name in names))
-    welcome = _parsed(codec.encode_welcome(codec.Greeting(0, 0, True, limits, names, 2.5, True))).welcome
+    welcome = _parsed(codec.encode_welcome(codec.Greeting(0, 0, True, limits, names, 2.5, 5.0, True))).welcome
     assert tuple(welcome.sections) == tuple(each.name for each in welcome.limits.sections) == names
 
 
