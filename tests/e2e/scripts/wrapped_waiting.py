@@ -1,4 +1,4 @@
-"""Ranks that wait inside C++ for one that fails before it comes, mostly rank 1: argv is the place, the fault, how often.
+"""Ranks that wait inside C++ for one that fails before it comes, mostly rank 1. argv: the place, the fault, how often.
 
 A thread of each rank keeps a connection to ECHO_PORT meanwhile.
 """
