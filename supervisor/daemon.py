@@ -1,4 +1,4 @@
-"""Which edges are opened, in which order, and how they are wired: for a node's daemon and for one private run.
+"""Which edges are opened, in which order, and how are they wired, for a node's daemon and for one private run?
 
 The only place that knows all rooms. Every edge is one task in one tree; what was opened last is closed first.
 """

@@ -1,4 +1,4 @@
-"""Where is time itself what must pass? A pause says why no event can be awaited in its place."""
+"""Where must the code wait for time to pass? Each pause says why no event can be awaited instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does the engine offer to edges, and what do edges need of each other?
+"""What does the engine offer to edges, and what do edges need from each other?
 
 Plain frozen data that API, journal, command line and report share, and the protocols that the daemon wires together.
 Times that people see are Unix nanoseconds (`…_at_ns`); ages and limits are seconds, read at the time of asking.

@@ -1,4 +1,4 @@
-"""Where is this rank's supervisor, and as whom does the rank speak to it?"""
+"""Where is this rank's supervisor, and how does the rank identify itself to it?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can a caller of the client do wrong, and how is it told?"""
+"""What can a caller of the client do wrong, and how is it reported?"""
 
 from __future__ import annotations
 

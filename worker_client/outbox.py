@@ -1,4 +1,4 @@
-"""What is still to be said to the supervisor?
+"""What must still be sent to the supervisor?
 
 Any thread leaves a note here, without waiting; the channel's thread takes one as soon as the socket has taken what went
 before. So whatever the supervisor does, what waits is bounded: the newest limits stand for all before them, and the

@@ -1,4 +1,4 @@
-"""What has this rank done so far, and in which page does it stand?
+"""What has this rank done so far, and in which page is that recorded?
 
 Holds together what the script stamps (heartbeats.py, sections.py) and the page of the connection, which the channel's
 thread changes under it. Never blocks on anything but a short lock.

@@ -1,4 +1,4 @@
-"""Is it the supervisor that listens at this socket, and not somebody who squats on its path?"""
+"""Is it the supervisor that listens at this socket, and not another process that squats on its path?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where does each thread of this process stand, for somebody outside who asks?
+"""Where is each thread of this process right now, if somebody asks from outside?
 
 Two ways. `current_stacks()` answers a request, on the channel thread. A thread that holds the GIL would keep that one
 from running; so a signal, too, makes faulthandler write the stacks into a memfd that the supervisor can read.

@@ -1,4 +1,4 @@
-"""How much may a rank tell of a wrapped call? Both ends keep to it."""
+"""How much may a rank report about a wrapped call? Both ends keep to it."""
 
 from __future__ import annotations
 

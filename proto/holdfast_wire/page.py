@@ -1,4 +1,4 @@
-"""Where each stamp of a rank stands in the page that it shares with its supervisor.
+"""Where is each stamp of a rank in the page that it shares with its supervisor?
 
 The page is one memfd of PAGE_BYTES, made and sealed by the supervisor and passed at hello. It is an array of aligned
 signed 64-bit words in native order; each word is written by one store, only by the rank's own process. Times are

@@ -1,4 +1,4 @@
-"""`holdfast cordon NODE`: it takes no new jobs; those that run go on."""
+"""`holdfast cordon NODE`: the node takes no new jobs; running jobs go on."""
 
 from __future__ import annotations
 

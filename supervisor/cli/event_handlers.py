@@ -1,4 +1,4 @@
-"""What must the log of a supervisor in this process hand its events to, so that --on-event hears of them?"""
+"""Which handlers must get the events of a supervisor in this process, so that --on-event receives them?"""
 
 from __future__ import annotations
 

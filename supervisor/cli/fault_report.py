@@ -1,4 +1,4 @@
-"""What do people get to read of a fault that nobody has thought of? One sentence, and a file with the rest."""
+"""What does a user see of an internal error? One sentence, and a file with the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ends a command that asks a supervisor before it is done: Ctrl-C, and a reader of its output that leaves?"""
+"""What ends a command early while it asks a supervisor: Ctrl-C, or a reader of its output that has gone?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does somebody read when `holdfast run` has failed: whose last lines, where the rest is, what to type next?
+"""What does a user read when `holdfast run` has failed: whose last lines, where the rest is, what to type next?
 
 Said once the job is over, so it may look into files; a disk that does not answer is waited for a moment only.
 """

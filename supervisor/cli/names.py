@@ -1,4 +1,4 @@
-"""Does something else bear a name of ours: the package `supervisor`, the command `holdfast`, a folder beside a script?
+"""Does something else have a name of ours: the package `supervisor`, the command `holdfast`, a folder beside a script?
 
 Each question costs a look at one file. The owner's name is looked up only where there is another owner.
 """

@@ -1,4 +1,4 @@
-"""How is a mistake in the arguments of a small command told? In one sentence, as all others are."""
+"""How is a mistake in the arguments of a small command reported? In one sentence, like all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`holdfast stop JOB`: end a job: SIGTERM to its ranks, SIGKILL after the grace."""
+"""`holdfast stop JOB`: ends a job: SIGTERM to its ranks, SIGKILL after the grace period."""
 
 from __future__ import annotations
 

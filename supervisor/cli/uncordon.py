@@ -1,4 +1,4 @@
-"""`holdfast uncordon NODE`: it takes jobs again."""
+"""`holdfast uncordon NODE`: the node takes jobs again."""
 
 from __future__ import annotations
 

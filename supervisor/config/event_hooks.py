@@ -1,4 +1,4 @@
-"""Who is told of events outside: which command, which URL, and of which kinds of events?"""
+"""Which command and which URL are notified of events, and of which kinds of events?"""
 
 from __future__ import annotations
 

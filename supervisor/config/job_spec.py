@@ -1,4 +1,4 @@
-"""Everything that one job is, after flags, file and environment were resolved."""
+"""What makes up one job, once flags, file and environment have been resolved?"""
 
 from __future__ import annotations
 

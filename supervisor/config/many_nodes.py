@@ -1,4 +1,4 @@
-"""With which other nodes does a job run, where do they meet, and as who does this one come?"""
+"""With which other nodes does a job run, where do they meet, and under which name does this one join?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defaults, file, environment and command line: which job is it, then?
+"""Which job results from defaults, file, environment and command line?
 
 Order: defaults < file < environment (PET_*) < command line. Only the value that wins is judged for what it asks; a
 value that cannot be read at all is an error wherever it stands.

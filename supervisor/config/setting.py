@@ -1,4 +1,4 @@
-"""What is known of one thing that a user may set: its names, kind, default, and whether it does anything yet?"""
+"""What is known about one setting: its names, kind, default, and whether it has an effect yet?"""
 
 from __future__ import annotations
 

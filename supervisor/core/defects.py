@@ -1,4 +1,4 @@
-"""How is a defect of ours named to people, where it ends the job in which it was met?"""
+"""How is a bug of ours reported to people, if it ends the job in which it occurred?"""
 
 from __future__ import annotations
 

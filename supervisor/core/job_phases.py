@@ -1,4 +1,4 @@
-"""What can a job be at on one node, and how do people call that?"""
+"""Which phases can a job have on one node, and what are their public names?"""
 
 from __future__ import annotations
 

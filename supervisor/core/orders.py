@@ -1,4 +1,4 @@
-"""What does the coordinator of a job order of a node?
+"""What can the coordinator of a job order a node to do?
 
 The one vocabulary for it: the coordinator addresses these records to nodes, the peers carry them, and the machines of
 the node take them as they are.

@@ -1,4 +1,4 @@
-"""How long may a rank be silent, since when is it, and in which words is that told?
+"""How long may a rank be silent, since when has it been, and how is that reported?
 
 Shared by the machines that judge a rank by its page: rank_monitor.py and call_watch.py.
 """

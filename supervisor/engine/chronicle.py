@@ -1,4 +1,4 @@
-"""Who is told what happened: the journal, the log and everyone who watches a job."""
+"""Who learns what happened: the journal, the log and everyone who watches a job."""
 
 from __future__ import annotations
 

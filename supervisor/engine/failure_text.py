@@ -1,4 +1,4 @@
-"""How is it said that an action could not be carried out?
+"""How is an action reported that could not be carried out?
 
 An error that somebody can act on says so itself. One of the system gets its file and what to look at. Anything else is
 a defect of ours: people get one sentence, the supervisor's log the traceback.

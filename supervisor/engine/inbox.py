@@ -1,4 +1,4 @@
-"""What has happened and was not looked at yet: the one door between the edges and the engine.
+"""What has happened and has not been handled yet: the one door between the edges and the engine.
 
 Events wait in lanes, one for each job, and the lanes are emptied in turn: however many events one job has, another
 job's exit waits for a few of them only. A source that may send any number of events, such as a worker, waits for its

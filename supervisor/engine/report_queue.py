@@ -1,4 +1,4 @@
-"""In which order do a job's reports leave, though some wait for a file?
+"""In which order do a job's reports leave, even if some wait for a file?
 
 A report of a start or a fault carries the training iteration of the job's checkpoint file, which may lie on a slow
 disk. It is read beside the loop, in a bounded time; reports that follow wait, so that none overtakes another.

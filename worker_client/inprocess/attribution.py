@@ -1,4 +1,4 @@
-"""Which rank was interrupted by what, and how is that told in one line?"""
+"""Which rank was interrupted by what, and how is that reported in one line?"""
 
 from __future__ import annotations
 

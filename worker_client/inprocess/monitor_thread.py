@@ -1,4 +1,4 @@
-"""How is a restart brought to the main thread, whatever that does? By a thread that waits for the coordinator's order.
+"""How does a restart reach the main thread, whatever it does? By a thread that waits for the coordinator's order.
 
 Once per fault: wait until the main thread is in no atomic block, abort what it may wait for, and raise in it until it
 has reached the Wrapper.

@@ -1,4 +1,4 @@
-"""In which control group does a cycle live, and did the kernel kill one of its processes for want of memory?
+"""In which control group does a cycle live, and did the kernel kill one of its processes because memory ran out?
 
 Folders are found from /proc, never assumed: hosts mount version 1, version 2 or both, anywhere.
 """

@@ -1,4 +1,4 @@
-"""Where is it written how a worker ended while no supervisor listened?"""
+"""Where is a worker's exit recorded while no supervisor listens?"""
 
 from __future__ import annotations
 

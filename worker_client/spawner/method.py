@@ -1,4 +1,4 @@
-"""How does a spawner start its workers, and what does the supervisor hear of that at first?"""
+"""How does a spawner start its workers, and what does it first report about that to the supervisor?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which forks stand ready for a cycle before its workers are ordered, and how does one of them become a rank?
+"""Which forks are ready for a cycle before its workers are ordered, and how does one of them become a rank?
 
 While the workers of one cycle are brought to an end, those of the next are forked. Each undoes what every child must
 undo and then waits on its channel for its rank. It counts in no cycle's report before it has one, and is ended if none

@@ -1,4 +1,4 @@
-"""On which port is a store served, and who holds one that is taken?
+"""On which port is a store served, and which process holds one that is taken?
 
 A script opens further stores at MASTER_PORT + 1, + 2 + iteration…, so the neighbours must be free as well; and the
 kernel must not hand one of them out to a client, so all lie outside ip_local_port_range.

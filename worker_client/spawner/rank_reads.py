@@ -1,4 +1,4 @@
-"""Does a module note its rank when it is loaded? Loaded ahead it would note that of no rank, for all ranks alike.
+"""Does a module record its rank when it is loaded? Loaded ahead, it would record the same wrong rank for all ranks.
 
 Most that do are left to the workers. A few are known, and told their rank in each worker.
 """

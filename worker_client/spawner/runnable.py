@@ -1,4 +1,4 @@
-"""Can the job's command be run at all? A mistake in it is said before any worker starts, and is no fault to retry.
+"""Can the job's command be run at all? A mistake in it is reported before any worker starts, and is never retried.
 
 Only what is certain is refused: where the interpreter might still find a way, it is left to try.
 """

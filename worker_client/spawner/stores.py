@@ -1,4 +1,4 @@
-"""Which store waits for its first client, and who serves it when one comes?
+"""Which store waits for its first client, and which process serves it when one comes?
 
 The listening socket exists from the start and connections wait in its queue. No process is made for a store that
 nobody asks: at a restart neither its start nor its end would be waited for.

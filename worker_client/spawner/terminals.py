@@ -1,4 +1,4 @@
-"""How is a worker on a terminal, and what it prints there kept as well?
+"""How does a worker get a terminal while its output is kept as well?
 
 It gets a terminal of its own that is like the one that people look at: what it prints there is passed on and kept.
 Both of its streams share one, so what people see stays in the order in which it was printed.

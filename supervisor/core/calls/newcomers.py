@@ -1,4 +1,4 @@
-"""Which new processes take part in the next iteration, as whom, and which of them is its decision worth a wait?
+"""Which new processes take part in the next iteration, as which rank, and for which of them does the decision wait?
 
 A process that is there in time takes the place of the one that was lost: it is told all that was decided, and comes to
 the same number. One that comes later finds that the others have gone on. It waits, and joins with the next decision,

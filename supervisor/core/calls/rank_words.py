@@ -1,4 +1,4 @@
-"""What does a word about a rank in a wrapped call change? Nothing is decided here but that a call can't go on."""
+"""What does a message about a rank in a wrapped call change? The only decision here is that a call can't go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can a job be at for its coordinator, and each of its nodes?
+"""Which states can a job have for its coordinator, and which can each of its nodes have?
 
 The states of the machine coordinator.py; how the job ends on all nodes is in endings.py.
 """

@@ -1,4 +1,4 @@
-"""How does a job come to its end on all nodes, and who knows about it?
+"""How does a job end on all nodes, and which of them know about it?
 
 A verdict, or a stop that leads to one, first has every node stop what it runs. Once all have said that nothing is
 left, or are given up, the verdict is final: it names the failure that came first on any node, the same everywhere.

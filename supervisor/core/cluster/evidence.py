@@ -1,4 +1,4 @@
-"""What is known of all ranks of a cycle in which some hang, and when is nobody waited for any more?
+"""What is known of all ranks of a cycle in which some hang, and when does the wait for more end?
 
 One machine for each cycle. A node that finds a hang asks for the stacks of all ranks on all nodes; they are taken at
 the same time, within one budget. Once all are in, or the budget is over, they lead to one verdict (core/culprits), and

@@ -1,4 +1,4 @@
-"""After a fault: again, at once or later, or not?
+"""Does a job restart after a fault: at once, later, or not at all?
 
 One machine for each job, so its budget is job-wide; which reports are one fault is decided before, by
 coordinator._node_failed. Asked in this order: does the workload allow it, does it make progress, is there budget left.

@@ -1,4 +1,4 @@
-"""What is the matter with one rank of a job that stands still?
+"""What is wrong with one rank of a job that makes no progress?
 
 The table of patterns. Each is a question to the facts of one rank; the first that is answered with yes is the finding.
 What the others do is not asked here: judging.py weighs the findings of all ranks against each other.

@@ -1,4 +1,4 @@
-"""What does a rank's main thread do, as its Python frames tell?
+"""What does a rank's main thread do, according to its Python frames?
 
 A wait inside a library shows as frames of that library below the script's own: which of them says what is waited for
 stands in one table. Frames of the script itself have no name that anybody could know; they are the place that people

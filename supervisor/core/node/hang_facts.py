@@ -1,4 +1,4 @@
-"""What do the machines of a node know of its ranks, beside what was seen of their processes?"""
+"""What do the machines of a node know of its ranks, apart from what was seen of their processes?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can a node's ranks be at in a wrapped call, what can happen to them, and what can be asked for?
+"""Which states can a node's ranks have in a wrapped call, what can happen to them, and what can be asked for?
 
 The vocabulary of the machine node/local_call.py.
 """

@@ -1,4 +1,4 @@
-"""Until when must a job's spawner answer, and what follows if it does not?
+"""By when must a job's spawner answer, and what follows if it does not?
 
 The one place with deadlines for what a spawner owes: to come up, to serve a store, to start workers, to report an end
 that was seen, to empty a cycle, to end. It listens to what the other machines ask of the spawner and to what comes

@@ -1,4 +1,4 @@
-"""What time is it? The only place that reads a clock; everything else is told."""
+"""What time is it? The only place that reads a clock; everything else gets the time as an argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do a user's command and URL hear of events without anything ever waiting for them?
+"""How are a user's command and URL notified of events without anything ever waiting for them?
 
 A process of its own tells them (notify_process.py); this end only writes into its pipe, and drops what that does not
 take.

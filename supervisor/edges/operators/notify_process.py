@@ -1,4 +1,4 @@
-"""How is a user's command run, and a URL posted to, at events? In a process of its own, which nothing waits for.
+"""How is a user's command run, and a URL posted to, at events? In a separate process that nothing waits for.
 
 Run as a file, with the standard library only. stdin: one line of settings, then a line of JSON for each event; its end
 is the job's end. The command and the URL each have a thread and a bounded queue: a dead one never holds up the other.

@@ -1,4 +1,4 @@
-"""What does a peer hear that may not call? A gRPC refusal with its sentence, without a gRPC server.
+"""What answer does a peer get that may not call? A gRPC refusal with its sentence, without a gRPC server.
 
 The few frames of HTTP/2 that this takes are spoken here: a stranger must not be able to start the server behind the
 gate, nor get one byte through to it.

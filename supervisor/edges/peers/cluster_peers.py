@@ -1,4 +1,4 @@
-"""How do orders and reports of a job travel where it has several nodes: from the leader, and to it?"""
+"""How do orders and reports of a job with several nodes travel from the leader, and to it?"""
 
 from __future__ import annotations
 

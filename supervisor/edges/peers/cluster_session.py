@@ -1,4 +1,4 @@
-"""How do two nodes prove who they are, and how is no word between them lost, doubled, changed or replayed?
+"""How do two nodes prove who they are, and how is no message between them lost, doubled, changed or replayed?
 
 Sans-I/O. Both sides know the job's token. Each proves it by an HMAC over the other's fresh nonce, and from both nonces
 the keys of this one connection follow. Every sealed message carries a MAC over a counter that is not sent, so that it

@@ -1,4 +1,4 @@
-"""What is left out, or sent later, where a frame would be longer than the cluster stream allows?"""
+"""What is left out, or sent later, if a frame would be longer than the cluster stream allows?"""
 
 from __future__ import annotations
 

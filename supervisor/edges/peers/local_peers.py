@@ -1,4 +1,4 @@
-"""How do orders and reports travel where all nodes of a job are this one?"""
+"""How do orders and reports travel if this is the only node of a job?"""
 
 from __future__ import annotations
 

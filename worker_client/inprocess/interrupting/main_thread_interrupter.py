@@ -1,4 +1,4 @@
-"""How does an exception get into the main thread, exactly while it may, wherever that thread stands?
+"""How does an exception get into the main thread, only while that is allowed, wherever the thread is?
 
 By a Python signal handler. Python runs it on the main thread, between two bytecodes or in a system call that a signal
 interrupts; so what decides whether to raise is the interrupted thread itself, and nothing can be raised too late.

@@ -1,4 +1,4 @@
-"""How is a private supervisor started as nobody's child, and what is said where it does not come?
+"""How is a private supervisor started as a detached process, and what is reported if it does not come up?
 
 The command `adopt`, by a shell that ends at once: it outlives the rank that started it.
 """

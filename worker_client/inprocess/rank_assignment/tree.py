@@ -1,4 +1,4 @@
-"""How does a tree of ranks decide about all of them at once: who goes on, as what, and who stands in for the lost?"""
+"""How does a tree of ranks decide about all of them at once: which go on, as what, and which replace the lost ones?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is torch's flight recorder to be written out before the collectives that it tells about are aborted, and where?"""
+"""Should torch's flight recorder be written out before the collectives that it describes are aborted, and where?"""
 
 from __future__ import annotations
 

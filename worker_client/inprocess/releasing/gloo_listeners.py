@@ -1,4 +1,4 @@
-"""How is a rank released that waits inside Gloo for the connection of a peer that will never come?
+"""How is a rank released if it waits inside Gloo for a peer that will never connect?
 
 It connects in the peer's place. While a group is made, each pair of ranks is one connection. Its passive side waits
 without a socket of its own that could be ended: only Gloo's listener is there. A connection to the listener says by a

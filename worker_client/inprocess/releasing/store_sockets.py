@@ -1,4 +1,4 @@
-"""How is a rank released that waits for a TCPStore inside C++, when torch has no way to abort that?
+"""How is a rank released if it waits for a TCPStore inside C++, although torch has no way to abort that?
 
 By ending the connections that this process has to TCPStores as a client: what waits in one fails at once. They are
 known by five things together: opened in this iteration, by this side, to MASTER_ADDR, at a port where the job's stores

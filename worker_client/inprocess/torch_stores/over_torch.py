@@ -1,4 +1,4 @@
-"""How is a class of ours one of torch's stores, though torch is not loaded before one is opened?"""
+"""How is a class of ours one of torch's stores, although torch is not loaded until one is opened?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who serves this socket directory? One supervisor, by an exclusive lock; and its sockets come back when deleted."""
+"""Which supervisor serves this socket directory? The one with the exclusive lock; deleted sockets come back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where does what outlives a supervisor lie: the journal and the default logs?"""
+"""Where is the data that outlives a supervisor: the journal and the default logs?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is something done beside the event loop that may never come back, such as a call to a dead file server?
+"""How is a call made beside the event loop if it may never return, such as one to a dead file server?
 
 Each call has a daemon thread of its own: one that is stuck holds up neither the loop, nor another job's calls, nor the
 end of the process (threads of anyio's pool are joined there). A call that is late is abandoned; when it ends after all,

@@ -1,4 +1,4 @@
-"""Which signal has this supervisor got?"""
+"""Which signal has this supervisor received?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which process and which user is at the other end of a Unix socket, in the kernel's word?"""
+"""Which process and which user is at the other end of a Unix socket, according to the kernel?"""
 
 from __future__ import annotations
 

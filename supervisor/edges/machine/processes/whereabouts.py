@@ -1,4 +1,4 @@
-"""What is a process doing that does not answer? From /proc alone, and never blocking: no file of its own is touched."""
+"""What is an unresponsive process doing? Reads /proc alone and never blocks: it touches none of the process's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is a job kept whose ranks somebody else has started? In the place of a spawner: it starts nothing, it meets.
+"""How is a job kept if something else has started its ranks? This replaces a spawner: it starts nothing, it meets them.
 
 A script that uses the in-process Wrapper under plain python, torchrun or srun has a private supervisor all the same.
 Its ranks come by their hello; their ends are seen by pidfds. The process that started them reaps them, so their exit

@@ -1,4 +1,4 @@
-"""Which of a job's spawners hears what, when a better prepared one stands ready to follow the first?
+"""Which of a job's spawners gets which message, when a better prepared one is ready to replace the first?
 
 A successor is started once a spawner's workers taught it what to load. It waits, and takes over with the first message
 about a cycle that nobody was told of yet; the one before it ends as soon as nothing of its last cycle is left. A new

@@ -1,4 +1,4 @@
-"""What does the kernel say of the ranks' processes, and have they moved between two looks?
+"""What does the kernel say about the ranks' processes, and have they moved between two looks?
 
 Reads /proc in a thread: what a process that is stuck in the kernel holds may make even that wait. What never waits is
 read of all ranks before the rest is read of any, and what came in time counts.

@@ -1,4 +1,4 @@
-"""What stands in the source at the place where a stack ends? Read from the file, if it is there and is harmless."""
+"""What does the source say at the place where a stack ends? Read from the file, if it is there and is harmless."""
 
 from __future__ import annotations
 
