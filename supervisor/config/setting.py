@@ -18,7 +18,7 @@ class Group(enum.StrEnum):
     RESTART = "Stop and restart"
     HANGS = "Hang detection"
     OUTPUT = "Output"
-    NODES = "Rendezvous (one node only yet)"
+    NODES = "Nodes and rendezvous"
     RUN = "This command"
     INERT = "Accepted without effect"
     LATER = "Not supported yet (an error when asked for)"
