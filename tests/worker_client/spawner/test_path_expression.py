@@ -138,14 +138,14 @@ class TestForReal:
             assert rig.run(worker(0))[0].code == 0
             return ready, rig.end()[0]
 
-    def test_a_project_beside_the_scripts_is_no_reason_to_execute(self, script: Script, tmp_path: Path) -> None:
+    def test_a_project_beside_the_scripts_is_no_reason_to_load_nothing_ahead(self, script: Script, tmp_path: Path) -> None:
         ready, out = self.run(script, tmp_path)
         assert (ready.method, ready.preloaded) == ("fork", ("torch",))
         assert out == "installed mine\n"
 
-    def test_one_that_hides_what_was_loaded_is(self, script: Script, tmp_path: Path) -> None:
+    def test_where_one_hides_torch_each_worker_loads_it_itself(self, script: Script, tmp_path: Path) -> None:
         script("WHO = 'project'", "src/torch.py")
         ready, out = self.run(script, tmp_path)
-        assert ready.method == "exec"
+        assert (ready.method, ready.preloaded) == ("fork", ())
         assert f"torch.py in {tmp_path / 'src'} would be hidden by the preloaded module torch" in ready.method_reason
         assert out == "project mine\n"

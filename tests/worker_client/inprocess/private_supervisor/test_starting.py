@@ -216,9 +216,9 @@ def test_two_that_start_at_once_are_one_in_the_end(job: Job, monkeypatch: pytest
 
 def test_one_that_lives_and_does_not_answer_is_told_and_left_alone(job: Job):
     found = finding.find_or_start(job.environment)
-    Path(found.socket_path).unlink()
     serving = job.serving()
-    serving.suspend()
+    serving.suspend()  # Else it may have a new socket in the next moment.
+    Path(found.socket_path).unlink()
     with pytest.raises(InternalError, match="does not answer; see whether it is stopped"):
         finding.find_or_start(job.environment, start_timeout_s=0.5)
     serving.resume()
