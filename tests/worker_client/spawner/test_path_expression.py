@@ -138,7 +138,9 @@ class TestForReal:
             assert rig.run(worker(0))[0].code == 0
             return ready, rig.end()[0]
 
-    def test_a_project_beside_the_scripts_is_no_reason_to_load_nothing_ahead(self, script: Script, tmp_path: Path) -> None:
+    def test_a_project_beside_the_scripts_is_no_reason_to_load_nothing_ahead(
+        self, script: Script, tmp_path: Path
+    ) -> None:
         ready, out = self.run(script, tmp_path)
         assert (ready.method, ready.preloaded) == ("fork", ("torch",))
         assert out == "installed mine\n"
