@@ -34,6 +34,7 @@ from supervisor.pauses import pause
 PROTOCOL_VERSION = 1
 LOST_S = 5.0  # from the last word of a node; by then it has ended its own workers (cluster_client.FENCE_S)
 HANDSHAKES_MAX = 256  # at once
+ACCEPT_AGAIN_S = 0.2
 TERM = 1  # one leader for the life of an embedded job
 
 _log = logging.getLogger("holdfast.cluster")
@@ -70,7 +71,12 @@ class ClusterServer:
         """Until cancelled; closes the listener."""
         async with listener, anyio.create_task_group() as self._watch:
             task_status.started()
-            await listener.serve(self._serve, self._watch)
+            while True:
+                try:
+                    await listener.serve(self._serve, self._watch)
+                except OSError as error:
+                    _log.warning("cannot take a node's connection: %s; the nodes try again", error.strerror)
+                    await pause(ACCEPT_AGAIN_S, why="nothing tells when there are descriptors again")
 
     def send(self, node: str, order: Order) -> None:
         """Kept until the node has it. A node that is not known (any more) has no use for it."""
@@ -98,6 +104,8 @@ class ClusterServer:
             await self._hold(frames, hello, keys)
         except (LinkLostError, SessionError, ClusterProtocolError, TimeoutError) as error:
             _log.debug("a connection to the leader of job %s has ended: %s", self._job_id, error)
+        except Exception:  # noqa: BLE001 - the bulkhead: whatever one connection meets, the others go on
+            _log.warning("a connection to the leader of job %s has met a defect", self._job_id, exc_info=True)
         finally:
             await cluster_link.close(stream)
 

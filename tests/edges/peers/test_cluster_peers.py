@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -248,6 +249,25 @@ async def test_strangers_bytes_and_silence_do_not_disturb_the_leader(monkeypatch
             b.report(JOB, NodeJoined("b", -1))
             await at_leader.until(lambda: at_leader.events)
         assert at_leader.reports() == [NodeJoined("b", -1)]
+
+
+async def test_a_leader_without_descriptors_takes_nodes_again_later(monkeypatch: pytest.MonkeyPatch):
+    port = free_port()
+    async with peers("a", port) as (_, at_leader):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        probe = socket.socket()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (probe.fileno() + 1, hard))
+        try:
+            probe.setblocking(False)
+            with suppress(BlockingIOError):
+                probe.connect(("127.0.0.1", port))
+            await anyio.wait_all_tasks_blocked()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            probe.close()
+        async with peers("b", port) as (b, _):
+            b.report(JOB, NodeJoined("b", -1))
+            await at_leader.until(lambda: at_leader.events)
 
 
 def test_a_token_file_is_a_secret(tmp_path: Path):
