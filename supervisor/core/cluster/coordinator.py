@@ -105,10 +105,8 @@ def _open(state: State, early: tuple[Event, ...], event: Event, now_s: float, ji
 
 def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outcome:
     match event:
-        case cluster_messages.JobOpened(node):
-            known = state.members.get(node)
-            is_new = known is None or known.state is MemberState.LOST
-            return (with_member(state, node, Member(MemberState.OPENED)) if is_new else state), ()
+        case cluster_messages.JobOpened():
+            return _node_opened(state, event)
         case cluster_messages.NodeJoined() | cluster_messages.NodeDown():
             return _node_emptied(state, event, now_s)
         case cluster_messages.NodeFailed():
@@ -139,6 +137,18 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
             return endings.step_unasked(state, event, now_s)
         case _:
             assert_never(event)
+
+
+def _node_opened(state: State, event: cluster_messages.JobOpened) -> Outcome:
+    """A newcomer that disagrees learns so alone: the others agree, and go on."""
+    theirs, ours = event.rules.local_world_size, state.rules.local_world_size
+    if theirs != ours:
+        reason = f"node {event.node} has {theirs} workers, and the other nodes of the job have {ours} each"
+        verdict = Verdict(JobState.FAILED, 1, f"{reason}; start it with as many")
+        return state, (Send(event.node, orders.Conclude(verdict)),)
+    known = state.members.get(event.node)
+    is_new = known is None or known.state is MemberState.LOST
+    return (with_member(state, event.node, Member(MemberState.OPENED)) if is_new else state), ()
 
 
 # --- rounds --------------------------------------------------------------------------------------------------------
@@ -233,6 +243,7 @@ def _node_lost(state: State, event: cluster_messages.NodeLost, now_s: float, jit
     if known.state in BUSY:
         failed = cluster_messages.NodeFailed(event.node, known.cycle, event.reason)
         state, actions = _node_failed(state, failed, now_s, jitter)
+        actions = tuple(each for each in actions if not isinstance(each, Send) or each.node != event.node)
     else:
         actions = (said(state, "node_lost", event.reason),)
     if isinstance(state.phase, WindingDown):

@@ -106,8 +106,8 @@ def step_unasked(
     state: State, event: cluster_messages.NodeStopped | cluster_messages.VerdictTaken, now_s: float
 ) -> Outcome:
     """A node that ends the job by itself has met a defect. Its own report of that may have been fenced."""
-    if isinstance(event, cluster_messages.NodeStopped):
-        return state, ()
+    if isinstance(event, cluster_messages.NodeStopped) or event.node not in state.members:
+        return state, ()  # The one of a node that was refused.
     state = with_member(state, event.node, Member(MemberState.STOPPED))
     return wind_down(state, Verdict(JobState.FAILED, 1, f"node {event.node} has given the job up"), now_s)
 

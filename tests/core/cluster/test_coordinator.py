@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.core.cluster import coordinator, rounds
+from supervisor.core.cluster.coordinator_states import Running
 from supervisor.core.cluster.messages import (
     Action,
     DeadlineReached,
@@ -14,6 +15,7 @@ from supervisor.core.cluster.messages import (
     NodeExcluded,
     NodeFailed,
     NodeJoined,
+    NodeLost,
     NodeStopped,
     NodeSucceeded,
     Publish,
@@ -23,7 +25,7 @@ from supervisor.core.cluster.messages import (
     VerdictTaken,
 )
 from supervisor.core.facts import Assignment, Cause, JobRules, JobState, RestartPolicyName, RestartRules, Verdict
-from supervisor.core.orders import JoinAgain, Order, StartCycle, UseStore, WindDown
+from supervisor.core.orders import Conclude, JoinAgain, Order, StartCycle, UseStore, WindDown
 from tests.core.playbook import Playbook
 
 
@@ -88,6 +90,31 @@ def test_reports_that_overtake_the_opening_are_kept() -> None:
     play >> NodeJoined("a", -1) << ()
     play >> JobOpened("a", JobRules("job", 1))
     assert ordered(play, StartCycle) == ["a"]
+
+
+def test_a_newcomer_that_disagrees_is_refused_and_nobody_else_notices() -> None:
+    play = running("a", "b")  # with 2 workers each
+    play >> JobOpened("c", JobRules("job", 3))
+    (refusal,) = play.of(Send)
+    assert refusal.node == "c"
+    assert isinstance(refusal.order, Conclude)
+    assert refusal.order.verdict.reason == (
+        "node c has 3 workers, and the other nodes of the job have 2 each; start it with as many"
+    )
+    play >> NodeJoined("d", -1) >> VerdictTaken("c")
+    assert not ordered(play, WindDown)
+    assert isinstance(play.state.phase, Running)
+
+
+def test_a_lost_node_is_a_fault_and_nobody_waits_for_it() -> None:
+    play = running("a", "b")
+    play >> JobOpened("c", JobRules("job", 2)) >> NodeJoined("c", -1)
+    play >> NodeLost("b", "node b is lost")
+    assert sorted(ordered(play, JoinAgain)) == ["a", "c"]
+    play >> NodeJoined("a", 0)
+    assert [node for node, _ in cycles(play)] == ["a", "c"]
+    play >> NodeLost("b", "said twice") << ()
+    assert coordinator.restarts_used(play.state) == 1
 
 
 def test_the_next_round_is_opened_before_anybody_has_stopped() -> None:
