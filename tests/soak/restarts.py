@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import subprocess
 import tempfile
@@ -32,6 +33,7 @@ signal.pause()
 WARM_RESTARTS = 500  # by then the memory of a job's newest events is full, and allocators have grown to their size
 GROWTH_MAX_KIB = 0.5  # a restart
 DESCRIPTORS_MORE_MAX = 1
+ROWS_MIN = 8  # to judge by
 SLOWER_MAX = 0.8  # the rate at the end as a share of the first
 DEARER_MAX = 1.1  # and a restart's CPU time: where that is not more, it was the machine that had less time
 LOGS_MAX = ("--log-gib-max", "0.00005")  # so little that every look at the logs removes what it may
@@ -152,8 +154,8 @@ def _line(rows: list[Row]) -> str:
 
 def judged(rows: list[Row], ranks: int) -> list[str]:
     """What grows with the restarts, and whether they became slower."""
-    warm = [row for row in rows if row.restarts >= min(WARM_RESTARTS, rows[-1].restarts // 2)]
-    if len(warm) < 8:
+    warm = _since_first_look([row for row in rows if row.restarts >= min(WARM_RESTARTS, rows[-1].restarts // 2)])
+    if len(warm) < ROWS_MIN:
         return ["too few measurements to judge"]
     quarter = len(warm) // 4
     early, late = warm[:quarter], warm[-quarter:]
@@ -170,6 +172,13 @@ def judged(rows: list[Row], ranks: int) -> list[str]:
     if late[-1].files_in_tmp > early[0].files_in_tmp:
         wrong.append(f"files in the temporary folder: {early[0].files_in_tmp} became {late[-1].files_in_tmp}")
     return wrong + _judged_files(rows, ranks) + _judged_rate(rows)
+
+
+def _since_first_look(warm: list[Row]) -> list[Row]:
+    """The first look at the logs takes its memory once. How many restarts come before it depends on their rate."""
+    looks = (at for at, (before, row) in enumerate(itertools.pairwise(warm), 1) if row.files < before.files)
+    since = warm[next(looks, 0) :]
+    return since if len(since) >= ROWS_MIN else warm
 
 
 def _judged_files(rows: list[Row], ranks: int) -> list[str]:

@@ -44,6 +44,19 @@ def test_what_grows_is_said() -> None:
     assert said.startswith("spawner: ")
 
 
+def test_what_the_first_look_at_the_logs_takes_is_no_growth() -> None:
+    looked = [
+        replace(row, rss_kib=(50_900, 14_000), files=40)
+        if row.restarts > 1000
+        else replace(row, files=4 * row.restarts)
+        for row in rows()
+    ]
+    assert judged(looked, ranks=2) == []
+    grown = [replace(row, rss_kib=(row.rss_kib[0] + int(0.6 * row.restarts), 14_000)) for row in looked]
+    (said,) = judged(grown, ranks=2)
+    assert said.startswith("supervisor: 51")
+
+
 def test_logs_that_are_never_pruned_are_said() -> None:
     slow = [replace(row, at_s=row.at_s * 40, files=row.files + 4 * row.restarts) for row in rows()]
     (said,) = judged(slow, ranks=2)
