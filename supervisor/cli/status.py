@@ -112,9 +112,6 @@ def _supervisor_text(found: FoundJob) -> str:
 
 
 def _rank_row(rank: RankReport, now_ns: int) -> tuple[str, ...]:
-    heartbeat = "not monitored" if rank.heartbeat_age_s is None else f"{output.duration(rank.heartbeat_age_s)} ago"
-    if rank.heartbeat_limit_s is not None and rank.heartbeat_age_s is not None:
-        heartbeat += f" (limit {output.duration(rank.heartbeat_limit_s)})"
     started = rank.cycle_started_at_ns
     cycle_age = "" if started is None else output.duration((now_ns - started) / 1e9)
     sections = [
@@ -128,4 +125,12 @@ def _rank_row(rank: RankReport, now_ns: int) -> tuple[str, ...]:
     elif rank.exit_code is not None:
         state += f" ({rank.exit_code})"
     pid = "" if rank.pid is None else str(rank.pid)
-    return str(rank.rank), rank.node, pid, state, heartbeat, cycle_age, ", ".join(sections)
+    return str(rank.rank), rank.node, pid, state, heartbeat_cell(rank), cycle_age, ", ".join(sections)
+
+
+def heartbeat_cell(rank: RankReport) -> str:
+    """How long the rank has been silent, and how long it may be."""
+    limit = "" if rank.heartbeat_limit_s is None else f" (limit {output.duration(rank.heartbeat_limit_s)})"
+    if rank.heartbeat_age_s is not None:
+        return f"{output.duration(rank.heartbeat_age_s)} ago{limit}"
+    return f"none yet{limit}" if limit else "not monitored"

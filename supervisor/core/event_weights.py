@@ -7,7 +7,8 @@ import enum
 
 class Weight(enum.IntEnum):
     # A healthy run goes through it too, or something better follows: a rank that was found to be silent may only wait
-    # for another, and hang_explained says which one hangs. It stands in the journal and in the log files.
+    # for another, and hang_explained says which one hangs, and where the others stand. It stands in the journal and in
+    # the log files.
     ROUTINE = 0
     NEWS = 1
     FAULT = 2
@@ -19,6 +20,7 @@ _ROUTINE = frozenset(
         "job_submitted", "spawner_ready", "cycle_started", "worker_started", "workers_started", "worker_exited",
         "workers_stopping", "workers_stopped", "job_succeeded", "hang_detected", "limits_calculated", "preload_learned",
         "call_entered", "call_committed", "replacement_waits", "rank_lost_in_call", "rank_left_call", "rank_discarded",
+        "stacks_collected",
     }
 )  # fmt: skip
 _FAULTS = frozenset(

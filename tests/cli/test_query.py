@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from supervisor.cli.status import heartbeat_cell
 from supervisor.core.facts import JobState
-from supervisor.ports import SectionReport
+from supervisor.ports import RankReport, SectionReport
 from tests.cli.supervised import ROOT, Home, widest, without_colours
 from tests.edges.operators.fake_desk import running
 
@@ -54,6 +55,20 @@ def test_status_as_json_has_the_documented_keys(home: Home) -> None:
     assert rank["sections"] == [{"name": "step", "age_s": 0.5, "limit_s": 3.0}]
     assert rank["cycle_started_at"] == "1970-01-01T00:00:00.000001Z"
     assert "hunter2" not in done.out
+
+
+@pytest.mark.parametrize(
+    ("age_s", "limit_s", "cell"),
+    [
+        (0.25, 45.0, "0.2s ago (limit 45s)"),
+        (0.25, None, "0.2s ago"),
+        (None, 45.0, "none yet (limit 45s)"),
+        (None, None, "not monitored"),
+    ],
+)
+def test_the_heartbeat_of_a_rank(age_s: float | None, limit_s: float | None, cell: str) -> None:
+    rank = RankReport(0, 0, "n0", "running", heartbeat_age_s=age_s, heartbeat_limit_s=limit_s)
+    assert heartbeat_cell(rank) == cell
 
 
 def test_no_supervisor_is_an_empty_list_unless_one_was_named(home: Home) -> None:

@@ -13,6 +13,7 @@ from supervisor.core.event_weights import Weight, addition, weight
         ("worker_failed", Weight.FAULT),
         ("job_failed", Weight.LOSS),
         ("job_succeeded", Weight.ROUTINE),
+        ("stacks_collected", Weight.ROUTINE),  # hang_explained says what they tell
         ("a_kind_of_later_days", Weight.NEWS),
     ],
 )

@@ -87,10 +87,7 @@ def _refuse_what_cannot_run(settings: SpawnerSettings, link_fd: int, choice: pre
     """
     if settings.learned:
         return
-    was_read = choice is not None and settings.preload == "auto" and not choice.is_unread
-    source = (
-        "" if was_read else preload.source_path(settings) if choice is not None or settings.entry == "script" else ""
-    )
+    source = preload.source_path(settings) if choice is not None or settings.entry == "script" else ""
     refusal = runnable.refusal(settings, source=source, sees_modules=choice is not None)
     if refusal is None:
         return

@@ -35,7 +35,6 @@ class Choice(NamedTuple):
     as_script: bool = False  # load them with the script's folder on sys.path: the user named them
     folders: tuple[str, ...] = ()  # that the script puts before the installed modules: they must hide none of those
     learns: tuple[str, ...] = ()  # to load ahead later, once the workers were seen to import torch
-    is_unread: bool = False  # its source could not be parsed
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -67,9 +66,9 @@ def choose(settings: SpawnerSettings) -> Choice:
     try:
         trace = _trace(settings, path)
     except UnreadableError as error:
-        return _bare(str(error))._replace(is_unread=True)
+        return _bare(str(error))
     except RecursionError:
-        return _bare(f"{path} is nested too deeply")._replace(is_unread=True)
+        return _bare(f"{path} is nested too deeply")
     dynamo = (DYNAMO,) if _loads_dynamo(trace.trees) else ()
     if not trace.torch_in:
         return _bare("neither the script nor a module of its own imports torch in any case", dynamo)

@@ -115,6 +115,12 @@ def test_a_spawner_that_does_not_preload_looks_through_the_script_too(tmp_path: 
             assert "line 1): x = = 1" in rig.receive(Ready).refusal
 
 
+def test_what_only_the_compiler_refuses_is_refused_too(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os\nreturn 1\n")
+    with Rig("train.py", cwd=tmp_path, preload="auto") as rig:
+        assert "line 2): return 1" in rig.receive(Ready).refusal
+
+
 def test_an_old_interpreter_says_that_it_is_too_old(tmp_path: Path) -> None:
     """A Python of today that takes itself for an older one."""
     shim = tmp_path / "old" / "sitecustomize.py"
