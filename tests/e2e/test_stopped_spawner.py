@@ -1,4 +1,4 @@
-"""A spawner that was stopped outlives its killed supervisor: the job id is refused with what ends it."""
+"""A spawner that was stopped keeps nobody from ending its job, and outlives only a supervisor that was killed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.launch import Launch, assert_nothing_left
+from tests.e2e.launch import Launch, assert_nothing_left, wait_until
 
 if TYPE_CHECKING:
     from tests.e2e.conftest import Start
@@ -20,10 +20,10 @@ SCRIPT = "import time\nprint('on', flush=True)\ntime.sleep(600)\n"
 TRY_AGAIN = 75
 
 
-def with_stopped_spawner(start: Start, tmp_path: Path) -> tuple[Launch, int]:
+def with_stopped_spawner(start: Start, tmp_path: Path, *flags: str) -> tuple[Launch, int]:
     script = tmp_path / "sleep.py"
     script.write_text(SCRIPT)
-    launch = start(str(script))
+    launch = start(*flags, str(script))
     launch.wait_for_output("on", count=1)
     (spawner,) = [pid for pid in launch.leftovers() if Path(f"/proc/{pid}/comm").read_text() == "hf-spawner\n"]
     os.kill(spawner, signal.SIGSTOP)
@@ -40,3 +40,17 @@ def test_after_the_supervisors_death_the_refusal_names_what_ends_it(start: Start
     os.kill(spawner, signal.SIGKILL)
     assert_nothing_left(launch)
     assert launch.holdfast("run", "--job-id", launch.job_id, "--no-python", "true").returncode == 0
+
+
+def test_a_stop_and_a_second_ctrl_c_end_it_within_its_deadline(start: Start, tmp_path: Path) -> None:
+    """The two wait side by side: the spawner has 15 s to say that nothing is left."""
+    stopped, _ = with_stopped_spawner(start, tmp_path, "--workers-stop-timeout", "0.5")
+    interrupted, _ = with_stopped_spawner(start, tmp_path)
+    interrupted.process.send_signal(signal.SIGINT)
+    wait_until(lambda: "stop_requested" in interrupted.kinds(), timeout_s=10, what="the first Ctrl-C")
+    interrupted.process.send_signal(signal.SIGINT)
+    assert stopped.holdfast("stop", "--wait", stopped.job_id).returncode == 0
+    assert stopped.wait() == 1
+    assert interrupted.wait() == 128 + signal.SIGINT
+    for launch in (stopped, interrupted):
+        assert_nothing_left(launch)
