@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.benchmarks import processes
-from tests.benchmarks.subjects import JOB_ID, JobOptions, Subject
+from tests.benchmarks.subjects import JobOptions, Subject, job_id
 
 STOP_GRACE_S = 8.0
 OUTPUT_LINES_TOLD = 6
@@ -178,7 +178,7 @@ class Run:
 
     def told_by_supervisor(self) -> list[Told]:
         """What our own supervisor says that happened, once the launcher has ended; only holdfast can be asked."""
-        command = [str(self.subject.program), "events", JOB_ID, "-o", "jsonl"]
+        command = [str(self.subject.program), "events", job_id(self.workload), "-o", "jsonl"]
         done = subprocess.run(command, env=self._environment(), check=False, capture_output=True, text=True, timeout=60)
         if done.returncode:
             raise RunFailedError(f"{self.subject.label}: {done.stderr.strip()}")

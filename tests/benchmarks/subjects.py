@@ -8,8 +8,12 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-JOB_ID = f"bench-{os.getpid()}"  # by which our own events are asked for afterwards; another bench may run beside this
 WORKLOADS = Path(__file__).parent / "workloads"
+
+
+def job_id(workload: str) -> str:
+    """By which our own events are asked for afterwards. Another bench may run beside this, and jobs side by side."""
+    return f"bench-{os.getpid()}-{workload}"
 
 
 class Family(enum.StrEnum):
@@ -61,7 +65,7 @@ class Subject:
             flags += ["--tee", "3", "--log-dir", str(options.tee_into)]
         if self.family is not Family.TORCHRUN:
             flags += self._monitoring_flags(options)
-        start = ["run", "--job-id", JOB_ID] if self.family is Family.HOLDFAST else []
+        start = ["run", "--job-id", job_id(workload)] if self.family is Family.HOLDFAST else []
         return [str(self.program), *start, *flags, *self.tuning, script, *options.arguments]
 
     def _monitoring_flags(self, options: JobOptions) -> list[str]:
