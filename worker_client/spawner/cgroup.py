@@ -87,7 +87,7 @@ def _make_parent(job_id: str) -> str:
         return ""
     _remove_abandoned(own)
     name = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in job_id)[:64]
-    folder = f"{own}/holdfast-{name}-{os.getpid()}"
+    folder = f"{own}/holdfast-{name}-{_pid_namespace()}.{os.getpid()}"
     probe = f"{folder}/probe"
     try:
         os.makedirs(probe)
@@ -103,12 +103,24 @@ def _make_parent(job_id: str) -> str:
 
 
 def _remove_abandoned(own: str) -> None:
-    """Empty cgroups of spawners that were killed and could not tidy up; one in use can't be removed anyway."""
+    """Removes empty cgroups of spawners that were killed and could not tidy up; one in use can't be removed anyway.
+
+    Nothing is known of spawners in another pid namespace, whose cgroups may lie here too.
+    """
     with suppress(OSError):
         for name in os.listdir(own):
-            pid = name.rpartition("-")[2]
-            if name.startswith("holdfast-") and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+            namespace, _, pid = name.rpartition("-")[2].partition(".")
+            if not name.startswith("holdfast-") or namespace != _pid_namespace() or not pid.isdigit():
+                continue
+            if not os.path.exists(f"/proc/{pid}"):
                 _remove_tree(f"{own}/{name}")
+
+
+def _pid_namespace() -> str:
+    """The number of the namespace in which a pid names one process; "" where the kernel does not say."""
+    with suppress(OSError):
+        return os.readlink("/proc/self/ns/pid").strip("pid:[]")
+    return ""
 
 
 def _await_change(folder: str, wait_s: float) -> None:

@@ -1,7 +1,9 @@
-"""Where are out-of-memory kills counted under cgroup v2? On made-up folders: most test machines have v1 memory only."""
+"""Where are out-of-memory kills counted under cgroup v2, on made-up folders, and whose is a cgroup?"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,3 +63,18 @@ def test_a_group_that_was_removed_meanwhile_has_killed_nobody(top: Path) -> None
     counter = cgroup.oom_counter(str(cycle))
     (cycle / "memory.events").unlink()
     assert counter.kills_since() == 0
+
+
+def test_two_spawners_with_the_same_pid_in_two_pid_namespaces_have_cgroups_of_their_own() -> None:
+    """As two nodes of one job in containers of one machine: each kills its own cycle only."""
+    make = "from worker_client.spawner.cgroup import CycleCgroups as c; print(c('twice', wanted=True).folder)"
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", make]
+    made = [subprocess.run(command, capture_output=True, text=True, check=False) for _ in range(2)]
+    folders = [Path(each.stdout.strip()) for each in made if each.stdout.strip()]
+    try:
+        if len(folders) < 2:
+            pytest.skip(f"needs root, namespaces and cgroup v2: {made[0].stderr}")
+        assert folders[0] != folders[1]
+    finally:
+        for folder in set(folders):
+            folder.rmdir()

@@ -1,0 +1,222 @@
+"""Nodes of a cluster on this machine: each has a network, a host name and processes of its own; a switch joins them.
+
+A node is a process of ours, PID 1 of its namespaces: with it ends whatever was started there. It ends with the process
+that made the lab, however that one ends, so nothing is left behind, and no name of a namespace is ever taken.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+NETWORK = "10.77.0"  # of the lab alone: nothing outside can reach it
+SWITCH = 254  # the last number of the address of the switch
+NOBODY = "02:00:00:00:de:ad"  # a hardware address that nothing in the lab has
+READY_S = 20.0
+# As PID 1 that ignores SIGCHLD it reaps what nobody waits for. Control groups are the whole machine's: nodes have none.
+HOLD = """
+mount -t tmpfs tmpfs /sys/fs/cgroup && hostname {name} && ip link set lo up && trap '' CHLD && echo ready &&
+exec sleep infinity
+"""
+NAMESPACES = ("--net", "--uts", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc")
+
+
+class LabError(Exception):
+    """Raised where the lab can't be made, or a node can't be changed."""
+
+
+def missing() -> str:
+    """Why no lab can be made here, "" if one can."""
+    lacking = [program for program in ("unshare", "nsenter", "setpriv", "ip") if not shutil.which(program)]
+    if lacking:
+        return f"needs {', '.join(lacking)} (Debian: util-linux iproute2)"
+    tried = subprocess.run(
+        ["unshare", *NAMESPACES, "ip", "link", "add", "type", "bridge"], capture_output=True, check=False
+    )
+    return "" if tried.returncode == 0 else f"needs root and namespaces: {tried.stderr.decode().strip()}"
+
+
+class Started:
+    """A process on a node."""
+
+    def __init__(self, launcher: subprocess.Popen[bytes]) -> None:
+        self._launcher = launcher  # nsenter: it ends as the process does
+
+    @property
+    def pid(self) -> int:
+        return child_of(self._launcher.pid)
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+        if number == signal.SIGCONT:
+            self._launcher.send_signal(number)  # It has stopped with its child.
+
+    def collect(self) -> None:
+        """Its node is dead, and nobody else reaps it."""
+        self._launcher.send_signal(signal.SIGCONT)
+        self._launcher.wait(READY_S)
+
+    def poll(self) -> int | None:
+        return self._launcher.poll()
+
+    def wait(self, timeout_s: float) -> int:
+        return self._launcher.wait(timeout_s)
+
+
+class Namespaces:
+    """One machine of the lab: a node, or the switch."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._started: list[Started] = []
+        self._holder = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "unshare", *NAMESPACES, "sh", "-c", HOLD.format(name=name)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        assert self._holder.stdout is not None
+        if (said := self._holder.stdout.readline()) != b"ready\n":
+            raise LabError(f"cannot make {name}: {said.decode().strip()}")
+        self.init_pid = child_of(self._holder.pid)
+
+    def ip(self, *commands: str) -> None:
+        """Runs commands of ip(8) here, one after the other."""
+        done = subprocess.run(
+            ["nsenter", "-t", str(self.init_pid), "-n", "ip", "-batch", "-"],
+            input="\n".join(commands), text=True, capture_output=True, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise LabError(f"cannot run {commands} in {self.name}: {done.stderr.strip()}")
+
+    def command(self, *command: str) -> list[str]:
+        """The command line that runs `command` here."""
+        return ["nsenter", "-t", str(self.init_pid), "-n", "-u", "-p", "-m", *command]
+
+    @property
+    def is_alive(self) -> bool:
+        return self._holder.poll() is None
+
+    def start(self, *command: str, environment: Mapping[str, str], output: IO[bytes]) -> Started:
+        launcher = subprocess.Popen(
+            self.command(*command), env=dict(environment),
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
+        self._started.append(Started(launcher))
+        return self._started[-1]
+
+    def kill(self) -> None:
+        """Ends everything here at once. No goodbye reaches the network if the link was down before."""
+        if self.is_alive:
+            os.kill(self.init_pid, signal.SIGKILL)
+        for each in self._started:
+            each.collect()
+        self._holder.wait(READY_S)
+        assert self._holder.stdout is not None
+        self._holder.stdout.close()
+
+
+class Node(Namespaces):
+    def __init__(self, number: int, switch: Namespaces) -> None:
+        super().__init__(f"node{number}")
+        self.number = number
+        self.address = f"{NETWORK}.{number}"
+        self._switch = switch
+        self._port = f"port{number}"
+        switch.ip(
+            f"link add {self._port} type veth peer name eth0 netns {self.init_pid}",
+            f"link set {self._port} master switch up",
+        )
+        self.ip(f"addr add {self.address}/24 dev eth0", "link set eth0 up")
+
+    def unplug(self) -> None:
+        """Nothing gets in or out, and nobody hears of it."""
+        self._switch.ip(f"link set {self._port} down")
+
+    def plug_in(self) -> None:
+        self._switch.ip(f"link set {self._port} up")
+
+    def lose_to(self, other: Node) -> None:
+        """What this node sends to the other one is lost; the other way all arrives."""
+        self.ip(f"neigh replace {other.address} lladdr {NOBODY} nud permanent dev eth0")
+
+    def reach_again(self, other: Node) -> None:
+        self.ip(f"neigh del {other.address} dev eth0")
+
+    def lose_power(self) -> None:
+        """All at once, without a word to anybody."""
+        self.unplug()
+        self.kill()
+
+
+class Lab:
+    def __init__(self, nodes: int) -> None:
+        self.switch = Namespaces("switch")
+        self.nodes: dict[int, Node] = {}
+        try:
+            self.switch.ip(
+                "link add switch type bridge",
+                "link set switch up",
+                f"addr add {NETWORK}.{SWITCH}/24 dev switch",
+            )
+            for number in range(1, nodes + 1):
+                self.nodes[number] = Node(number, self.switch)
+        except BaseException:
+            self.close()
+            raise
+
+    def boot_again(self, number: int) -> Node:
+        """A node that was killed comes back: same name, same address, new processes."""
+        assert not self.nodes[number].is_alive
+        wait_for(lambda: not self._has_port(number), "the end of its old link")
+        self.nodes[number] = Node(number, self.switch)
+        return self.nodes[number]
+
+    def _has_port(self, number: int) -> bool:
+        try:
+            self.switch.ip(f"link show port{number}")
+        except LabError:
+            return False
+        return True
+
+    def close(self) -> None:
+        for each in (*self.nodes.values(), self.switch):
+            each.kill()
+
+
+@contextmanager
+def lab_of(nodes: int) -> Generator[Lab]:
+    lab = Lab(nodes)
+    try:
+        yield lab
+    finally:
+        lab.close()
+
+
+def child_of(pid: int) -> int:
+    """The first child of a process, once there is one."""
+    found: list[str] = []
+
+    def look() -> bool:
+        try:
+            found[:] = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        except OSError as error:
+            raise LabError(f"cannot find the child of process {pid}: it has ended") from error
+        return bool(found)
+
+    wait_for(look, f"a child of process {pid}")
+    return int(found[0])
+
+
+def wait_for(condition: object, what: str, limit_s: float = READY_S) -> None:
+    assert callable(condition)
+    give_up_at_s = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > give_up_at_s:
+            raise LabError(f"{what} did not happen within {limit_s:g} s")
+        time.sleep(0.005)

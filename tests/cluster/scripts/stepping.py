@@ -1,0 +1,117 @@
+"""A rank that trains without torch: in each step all ranks meet at rank 0, as in an all_reduce. argv: folder, pace.
+
+A thread stamps that this process is alive, step or not: two groups of one job must never be alive at once. A rank that
+loses the others waits for them without end, as in a collective that has no timeout. Ends well when the file `end` is
+there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from worker_client import RankMonitorClient
+
+FOLDER, PACE_S = Path(sys.argv[1]), float(sys.argv[2])
+RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+CYCLE = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+NODE = os.uname().nodename
+ALIVE_EVERY_S = 0.02
+PORTS_AFTER_STORE = 7  # the ports after the store's are free, too
+CHECKPOINT = FOLDER / "checkpoint"
+GO, END = b"g", b"e"
+
+
+class Stamps:
+    """What this process did when: lines `alive|step nanoseconds number`."""
+
+    def __init__(self) -> None:
+        name = f"{CYCLE}-{RANK}-{NODE}-{os.getpid()}"
+        self._file = (FOLDER / "stamps" / name).open("a", buffering=1)
+        self._lock = threading.Lock()
+
+    def put(self, what: str, number: int = 0) -> None:
+        with self._lock:
+            self._file.write(f"{what} {time.monotonic_ns()} {number}\n")
+
+    def keep_alive(self) -> None:
+        while True:
+            self.put("alive")
+            time.sleep(ALIVE_EVERY_S)
+
+
+def meet() -> list[socket.socket]:
+    """The sockets to all others on rank 0, to rank 0 on the others."""
+    address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) + PORTS_AFTER_STORE)
+    if RANK == 0:
+        with socket.create_server(address, backlog=WORLD_SIZE) as server:
+            return [server.accept()[0] for _ in range(WORLD_SIZE - 1)]
+    while True:
+        with suppress(ConnectionRefusedError):
+            return [socket.create_connection(address)]
+        time.sleep(0.01)
+
+
+def all_meet(others: list[socket.socket]) -> bool:
+    """Returns once every rank has come to this step: whether there is another one."""
+    if RANK:
+        say(others[0], GO)
+        return heard_from(others[0]) == GO
+    for other in others:
+        heard_from(other)
+    word = END if (FOLDER / "end").exists() else GO
+    for other in others:
+        say(other, word)
+    return word == GO
+
+
+def say(other: socket.socket, word: bytes) -> None:
+    with suppress(OSError):
+        other.sendall(word)
+
+
+def heard_from(other: socket.socket) -> bytes:
+    with suppress(OSError):
+        if word := other.recv(1):
+            return word
+    while True:
+        signal.pause()
+
+
+def save(step: int) -> None:
+    beside = CHECKPOINT.with_suffix(f".{os.getpid()}-{CYCLE}")
+    beside.write_text(str(step))
+    beside.replace(CHECKPOINT)
+
+
+def main() -> None:
+    stamps = Stamps()
+    stamps.put("alive")
+    threading.Thread(target=stamps.keep_alive, daemon=True).start()
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    step = int(CHECKPOINT.read_text()) if CHECKPOINT.exists() else 0
+    others = meet()
+    while all_meet(others):
+        step += 1
+        client.send_heartbeat()
+        stamps.put("step", step)
+        if RANK == 0:
+            save(step)
+        order = FOLDER / f"order-{RANK}"  # what a test wants of this rank, once
+        if order.exists():
+            what = order.read_text()
+            order.unlink()
+            os.kill(os.getpid(), signal.SIGKILL if what == "kill" else signal.SIGSTOP)
+        time.sleep(PACE_S)
+    client.shutdown_workload_monitoring()
+
+
+if __name__ == "__main__":
+    main()
