@@ -51,7 +51,8 @@ from supervisor.engine.perform import Edges, EnginePerformer
 from supervisor.engine.worker_plan import WorkerPlanner
 from supervisor.errors import HoldfastError
 from supervisor.place import Place
-from supervisor.ports import JobReport, Peers, Post, Spawners
+from supervisor.ports import JobReport, Post, Spawners
+from supervisor.questions import PeersAndColleagues
 
 WORKERS_STARTED = "workers_started"  # the kind of event after which the slow edges are opened
 ADOPTED_IDLE_S = 30.0  # a supervisor of adopted ranks waits this long for one to come, the first or another
@@ -78,7 +79,7 @@ async def open_supervisor(
     claims: JobClaims | None = None,
     make_spawners: Callable[[WorkerServer, TokenFiles], Spawners] | None = None,
     log_handlers: Sequence[logging.Handler] = (),
-    open_peers: Callable[[Post], contextlib.AbstractAsyncContextManager[Peers]] | None = None,
+    open_peers: Callable[[Post], contextlib.AbstractAsyncContextManager[PeersAndColleagues]] | None = None,
 ) -> AsyncGenerator[Running]:
     """Everything but the control API, ready to take jobs. Raises HoldfastError where it can't be opened.
 
@@ -164,7 +165,7 @@ def _wire(
     engine: Engine,
     workers: WorkerServer,
     spawners: Spawners,
-    peers: Peers,
+    peers: PeersAndColleagues,
     tokens: TokenFiles,
     chronicle: Chronicle,
     jobs: dict[str, JobRecord],

@@ -77,6 +77,13 @@ class NoSupervisorError(HoldfastError):
     exit_code = 69
 
 
+class NoAnswerError(ExhaustedError):
+    """Another node of the job did not answer in time, or can't be reached now."""
+
+    reason = "NO_ANSWER"
+    exit_code = 75
+
+
 class ConfigurationError(HoldfastError):
     """File, flag or environment is wrong."""
 

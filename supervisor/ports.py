@@ -51,11 +51,16 @@ class RankReport(msgspec.Struct, frozen=True):
 
 
 class JobNodeReport(msgspec.Struct, frozen=True):
-    """A node's part in a job."""
+    """A node's part in a job. `state`: ready or cordoned; in a job of several nodes as core/cluster/roster.py says."""
 
     name: str
     state: str
     group_rank: int = 0
+    reason: str = ""  # of the state
+    heard_at_ns: int | None = None  # when the node was last heard, if what is shown is not of this moment
+    lost_at_ns: int | None = None
+    ranks: tuple[int, ...] = ()  # that it runs, or ran when it was last heard of
+    log_dir: str = ""  # on that node
 
 
 class JobReport(msgspec.Struct, frozen=True):

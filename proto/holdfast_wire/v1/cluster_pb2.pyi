@@ -18,6 +18,56 @@ class Alive(_message.Message):
     __slots__ = []
     def __init__(self) -> None: ...
 
+class Answer(_message.Message):
+    __slots__ = ["done", "events", "logs", "news_taken", "part", "refused", "stacks", "whole"]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    LOGS_FIELD_NUMBER: _ClassVar[int]
+    NEWS_TAKEN_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    STACKS_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    done: Done
+    events: Events
+    logs: Logs
+    news_taken: NewsTaken
+    part: Part
+    refused: Refused
+    stacks: Stacks
+    whole: Whole
+    def __init__(self, part: _Optional[_Union[Part, _Mapping]] = ..., whole: _Optional[_Union[Whole, _Mapping]] = ..., news_taken: _Optional[_Union[NewsTaken, _Mapping]] = ..., events: _Optional[_Union[Events, _Mapping]] = ..., stacks: _Optional[_Union[Stacks, _Mapping]] = ..., logs: _Optional[_Union[Logs, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
+
+class Answered(_message.Message):
+    __slots__ = ["answer", "is_last", "job_id", "number", "part", "to"]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    IS_LAST_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    answer: bytes
+    is_last: bool
+    job_id: str
+    number: int
+    part: int
+    to: str
+    def __init__(self, job_id: _Optional[str] = ..., to: _Optional[str] = ..., number: _Optional[int] = ..., part: _Optional[int] = ..., is_last: bool = ..., answer: _Optional[bytes] = ...) -> None: ...
+
+class Asked(_message.Message):
+    __slots__ = ["by", "job_id", "number", "question", "to"]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    by: str
+    job_id: str
+    number: int
+    question: bytes
+    to: str
+    def __init__(self, job_id: _Optional[str] = ..., to: _Optional[str] = ..., by: _Optional[str] = ..., number: _Optional[int] = ..., question: _Optional[bytes] = ...) -> None: ...
+
 class Assignment(_message.Message):
     __slots__ = ["cycle", "first_rank", "group_rank", "group_world_size", "world_size"]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
@@ -64,9 +114,17 @@ class ChildProcess(_message.Message):
     state: str
     def __init__(self, pid: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
 
+class CloseLogs(_message.Message):
+    __slots__ = ["reader"]
+    READER_FIELD_NUMBER: _ClassVar[int]
+    reader: str
+    def __init__(self, reader: _Optional[str] = ...) -> None: ...
+
 class ClusterFrame(_message.Message):
-    __slots__ = ["alive", "challenge", "hello", "ordered", "refusal", "reported", "welcome"]
+    __slots__ = ["alive", "answered", "asked", "challenge", "hello", "ordered", "refusal", "reported", "welcome"]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_FIELD_NUMBER: _ClassVar[int]
+    ASKED_FIELD_NUMBER: _ClassVar[int]
     CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     ORDERED_FIELD_NUMBER: _ClassVar[int]
@@ -74,19 +132,43 @@ class ClusterFrame(_message.Message):
     REPORTED_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     alive: Alive
+    answered: Answered
+    asked: Asked
     challenge: Challenge
     hello: Hello
     ordered: Ordered
     refusal: Refusal
     reported: Reported
     welcome: Welcome
-    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., ordered: _Optional[_Union[Ordered, _Mapping]] = ..., reported: _Optional[_Union[Reported, _Mapping]] = ...) -> None: ...
+    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., ordered: _Optional[_Union[Ordered, _Mapping]] = ..., reported: _Optional[_Union[Reported, _Mapping]] = ..., asked: _Optional[_Union[Asked, _Mapping]] = ..., answered: _Optional[_Union[Answered, _Mapping]] = ...) -> None: ...
 
 class Conclude(_message.Message):
     __slots__ = ["verdict"]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     verdict: Verdict
     def __init__(self, verdict: _Optional[_Union[Verdict, _Mapping]] = ...) -> None: ...
+
+class Detail(_message.Message):
+    __slots__ = ["detail", "key"]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    detail: str
+    key: str
+    def __init__(self, key: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
+
+class Done(_message.Message):
+    __slots__ = ["node"]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: NodeReport
+    def __init__(self, node: _Optional[_Union[NodeReport, _Mapping]] = ...) -> None: ...
+
+class Events(_message.Message):
+    __slots__ = ["events", "is_last"]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    IS_LAST_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[RecordedEvent]
+    is_last: bool
+    def __init__(self, events: _Optional[_Iterable[_Union[RecordedEvent, _Mapping]]] = ..., is_last: bool = ...) -> None: ...
 
 class Evidence(_message.Message):
     __slots__ = ["facts", "groups", "notes", "source", "took_s"]
@@ -142,6 +224,26 @@ class Hello(_message.Message):
     protocol_version: int
     def __init__(self, protocol_version: _Optional[int] = ..., job_id: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[str] = ..., nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
 
+class JobNodeReport(_message.Message):
+    __slots__ = ["group_rank", "heard_at_ns", "log_dir", "lost_at_ns", "name", "ranks", "reason", "state"]
+    GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
+    HEARD_AT_NS_FIELD_NUMBER: _ClassVar[int]
+    LOG_DIR_FIELD_NUMBER: _ClassVar[int]
+    LOST_AT_NS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    group_rank: int
+    heard_at_ns: int
+    log_dir: str
+    lost_at_ns: int
+    name: str
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    reason: str
+    state: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., group_rank: _Optional[int] = ..., reason: _Optional[str] = ..., heard_at_ns: _Optional[int] = ..., lost_at_ns: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., log_dir: _Optional[str] = ...) -> None: ...
+
 class JobOpened(_message.Message):
     __slots__ = ["node", "rules", "training_iteration"]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -151,6 +253,40 @@ class JobOpened(_message.Message):
     rules: JobRules
     training_iteration: int
     def __init__(self, node: _Optional[str] = ..., rules: _Optional[_Union[JobRules, _Mapping]] = ..., training_iteration: _Optional[int] = ...) -> None: ...
+
+class JobReport(_message.Message):
+    __slots__ = ["command", "cycle", "ended_at_ns", "exit_code", "iteration", "job_id", "log_dir", "max_restarts", "nodes", "ranks", "reason", "restarts_used", "state", "submitted_at_ns", "supervisor_pid"]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_NS_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_DIR_FIELD_NUMBER: _ClassVar[int]
+    MAX_RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_USED_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_AT_NS_FIELD_NUMBER: _ClassVar[int]
+    SUPERVISOR_PID_FIELD_NUMBER: _ClassVar[int]
+    command: _containers.RepeatedScalarFieldContainer[str]
+    cycle: int
+    ended_at_ns: int
+    exit_code: int
+    iteration: int
+    job_id: str
+    log_dir: str
+    max_restarts: int
+    nodes: _containers.RepeatedCompositeFieldContainer[JobNodeReport]
+    ranks: _containers.RepeatedCompositeFieldContainer[RankReport]
+    reason: str
+    restarts_used: int
+    state: str
+    submitted_at_ns: int
+    supervisor_pid: int
+    def __init__(self, job_id: _Optional[str] = ..., state: _Optional[str] = ..., submitted_at_ns: _Optional[int] = ..., cycle: _Optional[int] = ..., iteration: _Optional[int] = ..., max_restarts: _Optional[int] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[JobNodeReport, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[RankReport, _Mapping]]] = ..., exit_code: _Optional[int] = ..., ended_at_ns: _Optional[int] = ..., log_dir: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ...) -> None: ...
 
 class JobRules(_message.Message):
     __slots__ = ["completion_grace_s", "evidence_budget_s", "forks_ahead", "hang_limits", "job_id", "local_world_size", "prepares_ahead", "rank_termination_signal", "restart", "term_timeout_s", "workers_stop_timeout_s"]
@@ -186,6 +322,26 @@ class JoinAgain(_message.Message):
     reason: str
     def __init__(self, next_cycle: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class LogBytes(_message.Message):
+    __slots__ = ["cycle", "is_stderr", "output", "rank"]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    IS_STDERR_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    cycle: int
+    is_stderr: bool
+    output: bytes
+    rank: int
+    def __init__(self, rank: _Optional[int] = ..., cycle: _Optional[int] = ..., is_stderr: bool = ..., output: _Optional[bytes] = ...) -> None: ...
+
+class Logs(_message.Message):
+    __slots__ = ["is_last", "pieces"]
+    IS_LAST_FIELD_NUMBER: _ClassVar[int]
+    PIECES_FIELD_NUMBER: _ClassVar[int]
+    is_last: bool
+    pieces: _containers.RepeatedCompositeFieldContainer[LogBytes]
+    def __init__(self, pieces: _Optional[_Iterable[_Union[LogBytes, _Mapping]]] = ..., is_last: bool = ...) -> None: ...
+
 class Lost(_message.Message):
     __slots__ = ["failed", "interruption", "reason"]
     FAILED_FIELD_NUMBER: _ClassVar[int]
@@ -195,6 +351,12 @@ class Lost(_message.Message):
     interruption: _worker_pb2.Interruption
     reason: str
     def __init__(self, interruption: _Optional[_Union[_worker_pb2.Interruption, str]] = ..., reason: _Optional[str] = ..., failed: bool = ...) -> None: ...
+
+class NewsTaken(_message.Message):
+    __slots__ = ["through"]
+    THROUGH_FIELD_NUMBER: _ClassVar[int]
+    through: int
+    def __init__(self, through: _Optional[int] = ...) -> None: ...
 
 class NodeDown(_message.Message):
     __slots__ = ["cycle", "node"]
@@ -239,6 +401,24 @@ class NodeJoined(_message.Message):
     cycle: int
     node: str
     def __init__(self, node: _Optional[str] = ..., cycle: _Optional[int] = ..., cause: _Optional[_Union[Cause, _Mapping]] = ...) -> None: ...
+
+class NodeReport(_message.Message):
+    __slots__ = ["job_ids", "name", "reason", "started_at_ns", "state", "supervisor_pid", "version"]
+    JOB_IDS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_NS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SUPERVISOR_PID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    job_ids: _containers.RepeatedScalarFieldContainer[str]
+    name: str
+    reason: str
+    started_at_ns: int
+    state: str
+    supervisor_pid: int
+    version: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., version: _Optional[str] = ..., started_at_ns: _Optional[int] = ...) -> None: ...
 
 class NodeStopped(_message.Message):
     __slots__ = ["all_succeeded", "cause", "node"]
@@ -292,6 +472,14 @@ class Ordered(_message.Message):
     order: Order
     def __init__(self, job_id: _Optional[str] = ..., order: _Optional[_Union[Order, _Mapping]] = ...) -> None: ...
 
+class Part(_message.Message):
+    __slots__ = ["node", "part"]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    node: NodeReport
+    part: JobReport
+    def __init__(self, part: _Optional[_Union[JobReport, _Mapping]] = ..., node: _Optional[_Union[NodeReport, _Mapping]] = ...) -> None: ...
+
 class ProcessFacts(_message.Message):
     __slots__ = ["children", "cpu_share", "is_still", "kernel_place", "state", "stop_signal", "tracer", "waits_on_futex"]
     CHILDREN_FIELD_NUMBER: _ClassVar[int]
@@ -311,6 +499,26 @@ class ProcessFacts(_message.Message):
     tracer: str
     waits_on_futex: bool
     def __init__(self, state: _Optional[str] = ..., is_still: bool = ..., cpu_share: _Optional[float] = ..., stop_signal: _Optional[str] = ..., tracer: _Optional[str] = ..., kernel_place: _Optional[str] = ..., waits_on_futex: bool = ..., children: _Optional[_Iterable[_Union[ChildProcess, _Mapping]]] = ...) -> None: ...
+
+class Question(_message.Message):
+    __slots__ = ["close_logs", "read_events", "read_logs", "set_cordon", "show_part", "show_stacks", "show_whole", "tell_news"]
+    CLOSE_LOGS_FIELD_NUMBER: _ClassVar[int]
+    READ_EVENTS_FIELD_NUMBER: _ClassVar[int]
+    READ_LOGS_FIELD_NUMBER: _ClassVar[int]
+    SET_CORDON_FIELD_NUMBER: _ClassVar[int]
+    SHOW_PART_FIELD_NUMBER: _ClassVar[int]
+    SHOW_STACKS_FIELD_NUMBER: _ClassVar[int]
+    SHOW_WHOLE_FIELD_NUMBER: _ClassVar[int]
+    TELL_NEWS_FIELD_NUMBER: _ClassVar[int]
+    close_logs: CloseLogs
+    read_events: ReadEvents
+    read_logs: ReadLogs
+    set_cordon: SetCordon
+    show_part: ShowPart
+    show_stacks: ShowStacks
+    show_whole: ShowWhole
+    tell_news: TellNews
+    def __init__(self, show_part: _Optional[_Union[ShowPart, _Mapping]] = ..., show_whole: _Optional[_Union[ShowWhole, _Mapping]] = ..., tell_news: _Optional[_Union[TellNews, _Mapping]] = ..., read_events: _Optional[_Union[ReadEvents, _Mapping]] = ..., show_stacks: _Optional[_Union[ShowStacks, _Mapping]] = ..., read_logs: _Optional[_Union[ReadLogs, _Mapping]] = ..., close_logs: _Optional[_Union[CloseLogs, _Mapping]] = ..., set_cordon: _Optional[_Union[SetCordon, _Mapping]] = ...) -> None: ...
 
 class RankFacts(_message.Message):
     __slots__ = ["answers", "gil_frames", "gil_is_main", "has_exited", "is_silent", "process", "rank", "sections", "source_line"]
@@ -334,11 +542,95 @@ class RankFacts(_message.Message):
     source_line: str
     def __init__(self, rank: _Optional[int] = ..., process: _Optional[_Union[ProcessFacts, _Mapping]] = ..., has_exited: bool = ..., is_silent: bool = ..., sections: _Optional[_Iterable[str]] = ..., gil_frames: _Optional[_Iterable[_Union[Frame, _Mapping]]] = ..., gil_is_main: bool = ..., answers: bool = ..., source_line: _Optional[str] = ...) -> None: ...
 
+class RankReport(_message.Message):
+    __slots__ = ["cycle_started_at_ns", "exit_code", "exit_signal", "heartbeat_age_s", "heartbeat_limit_s", "local_rank", "node", "pid", "rank", "sections", "state"]
+    CYCLE_STARTED_AT_NS_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    EXIT_SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    SECTIONS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    cycle_started_at_ns: int
+    exit_code: int
+    exit_signal: int
+    heartbeat_age_s: float
+    heartbeat_limit_s: float
+    local_rank: int
+    node: str
+    pid: int
+    rank: int
+    sections: _containers.RepeatedCompositeFieldContainer[SectionReport]
+    state: str
+    def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., node: _Optional[str] = ..., state: _Optional[str] = ..., pid: _Optional[int] = ..., heartbeat_age_s: _Optional[float] = ..., heartbeat_limit_s: _Optional[float] = ..., sections: _Optional[_Iterable[_Union[SectionReport, _Mapping]]] = ..., cycle_started_at_ns: _Optional[int] = ..., exit_code: _Optional[int] = ..., exit_signal: _Optional[int] = ...) -> None: ...
+
+class ReadEvents(_message.Message):
+    __slots__ = ["after_sequence", "wait_s"]
+    AFTER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    after_sequence: int
+    wait_s: float
+    def __init__(self, after_sequence: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class ReadLogs(_message.Message):
+    __slots__ = ["cycle", "follow", "rank", "reader", "step", "tail_lines", "wait_s"]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    READER_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    TAIL_LINES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    cycle: int
+    follow: bool
+    rank: int
+    reader: str
+    step: int
+    tail_lines: int
+    wait_s: float
+    def __init__(self, reader: _Optional[str] = ..., step: _Optional[int] = ..., rank: _Optional[int] = ..., cycle: _Optional[int] = ..., tail_lines: _Optional[int] = ..., follow: bool = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class RecordedEvent(_message.Message):
+    __slots__ = ["at_ns", "cycle", "details", "iteration", "job_id", "kind", "node", "rank", "reason", "sequence"]
+    AT_NS_FIELD_NUMBER: _ClassVar[int]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    at_ns: int
+    cycle: int
+    details: _containers.RepeatedCompositeFieldContainer[Detail]
+    iteration: int
+    job_id: str
+    kind: str
+    node: str
+    rank: int
+    reason: str
+    sequence: int
+    def __init__(self, job_id: _Optional[str] = ..., sequence: _Optional[int] = ..., at_ns: _Optional[int] = ..., kind: _Optional[str] = ..., reason: _Optional[str] = ..., cycle: _Optional[int] = ..., iteration: _Optional[int] = ..., node: _Optional[str] = ..., rank: _Optional[int] = ..., details: _Optional[_Iterable[_Union[Detail, _Mapping]]] = ...) -> None: ...
+
 class Refusal(_message.Message):
     __slots__ = ["reason"]
     REASON_FIELD_NUMBER: _ClassVar[int]
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class Refused(_message.Message):
+    __slots__ = ["code", "message"]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    message: str
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class ReplaceRanks(_message.Message):
     __slots__ = ["cycle", "members", "reason"]
@@ -416,6 +708,24 @@ class RestartRules(_message.Message):
     policy: str
     def __init__(self, policy: _Optional[str] = ..., max_restarts: _Optional[int] = ..., min_nodes: _Optional[int] = ..., no_restart_exit_code: _Optional[int] = ..., max_no_progress_cycles: _Optional[int] = ..., min_progress_iterations: _Optional[int] = ..., backoff_base_s: _Optional[float] = ..., backoff_max_s: _Optional[float] = ...) -> None: ...
 
+class SectionReport(_message.Message):
+    __slots__ = ["age_s", "limit_s", "name"]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    age_s: float
+    limit_s: float
+    name: str
+    def __init__(self, name: _Optional[str] = ..., age_s: _Optional[float] = ..., limit_s: _Optional[float] = ...) -> None: ...
+
+class SetCordon(_message.Message):
+    __slots__ = ["cordoned", "reason"]
+    CORDONED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    cordoned: bool
+    reason: str
+    def __init__(self, cordoned: bool = ..., reason: _Optional[str] = ...) -> None: ...
+
 class SettleCall(_message.Message):
     __slots__ = ["call", "cycle", "reason", "stands"]
     CALL_FIELD_NUMBER: _ClassVar[int]
@@ -428,6 +738,22 @@ class SettleCall(_message.Message):
     stands: bool
     def __init__(self, cycle: _Optional[int] = ..., call: _Optional[int] = ..., stands: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
+class ShowPart(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
+class ShowStacks(_message.Message):
+    __slots__ = ["budget_s", "rank"]
+    BUDGET_S_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    budget_s: float
+    rank: int
+    def __init__(self, budget_s: _Optional[float] = ..., rank: _Optional[int] = ...) -> None: ...
+
+class ShowWhole(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
 class StackGroup(_message.Message):
     __slots__ = ["frames", "ranks", "stack"]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
@@ -437,6 +763,12 @@ class StackGroup(_message.Message):
     ranks: _containers.RepeatedScalarFieldContainer[int]
     stack: str
     def __init__(self, ranks: _Optional[_Iterable[int]] = ..., stack: _Optional[str] = ..., frames: _Optional[_Iterable[_Union[Frame, _Mapping]]] = ...) -> None: ...
+
+class Stacks(_message.Message):
+    __slots__ = ["evidence"]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    evidence: Evidence
+    def __init__(self, evidence: _Optional[_Union[Evidence, _Mapping]] = ...) -> None: ...
 
 class StacksTaken(_message.Message):
     __slots__ = ["cycle", "evidence", "node"]
@@ -516,6 +848,20 @@ class TellMembers(_message.Message):
     order: ToRank
     def __init__(self, cycle: _Optional[int] = ..., members: _Optional[_Iterable[int]] = ..., order: _Optional[_Union[ToRank, _Mapping]] = ...) -> None: ...
 
+class TellNews(_message.Message):
+    __slots__ = ["events", "left_out", "node", "part", "sent_at_ns"]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    SENT_AT_NS_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[RecordedEvent]
+    left_out: int
+    node: NodeReport
+    part: JobReport
+    sent_at_ns: int
+    def __init__(self, part: _Optional[_Union[JobReport, _Mapping]] = ..., node: _Optional[_Union[NodeReport, _Mapping]] = ..., events: _Optional[_Iterable[_Union[RecordedEvent, _Mapping]]] = ..., left_out: _Optional[int] = ..., sent_at_ns: _Optional[int] = ...) -> None: ...
+
 class ToRank(_message.Message):
     __slots__ = ["begin_iteration", "call_completed", "call_refused", "call_underway", "committed", "entered", "exchanged", "interrupt", "restart"]
     BEGIN_ITERATION_FIELD_NUMBER: _ClassVar[int]
@@ -579,6 +925,14 @@ class Welcome(_message.Message):
     proof: bytes
     term: int
     def __init__(self, proof: _Optional[bytes] = ..., term: _Optional[int] = ...) -> None: ...
+
+class Whole(_message.Message):
+    __slots__ = ["job", "nodes"]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    job: JobReport
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeReport]
+    def __init__(self, job: _Optional[_Union[JobReport, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeReport, _Mapping]]] = ...) -> None: ...
 
 class WindDown(_message.Message):
     __slots__ = ["at_once", "reason", "signal"]

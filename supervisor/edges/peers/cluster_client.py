@@ -16,9 +16,12 @@ from holdfast_wire.framing import FrameTooLongError
 
 from supervisor.core.cluster.messages import Reported
 from supervisor.core.node.messages import Ordered
-from supervisor.edges.peers import cluster_codec, cluster_link, cluster_session
+from supervisor.edges.peers import cluster_codec, cluster_frames, cluster_link, cluster_session
 from supervisor.edges.peers.cluster_frames import (
     Alive,
+    Answered,
+    Aside,
+    Asked,
     Challenge,
     ClusterProtocolError,
     Hello,
@@ -64,6 +67,7 @@ class ClusterClient:
         own_name: str,
         on_order: Callable[[Ordered], None],
         on_lost: Callable[[str], None],
+        on_aside: Callable[[str, Aside], None] = cluster_frames.nobody_hears,
     ) -> None:
         """`on_lost` is told why, once: there is no leader any more as far as this node knows."""
         self._address = address
@@ -74,6 +78,8 @@ class ClusterClient:
         self._conversation = Conversation()
         self._on_order = on_order
         self._on_lost = on_lost
+        self._on_aside = on_aside
+        self._is_connected = False
 
     def report(self, reported: Reported) -> None:
         """Kept until the leader has it."""
@@ -82,6 +88,10 @@ class ClusterClient:
                 self._conversation.say(payload)
         except (SessionError, FrameTooLongError) as error:
             _log.warning("a report to the leader is lost: %s", error)
+
+    def say_aside(self, aside: Aside) -> bool:
+        """Once, if there is a connection; it may be lost. False: it certainly does not arrive."""
+        return self._is_connected and self._conversation.say_aside(cluster_codec.encode(aside))
 
     def forget(self) -> None:
         """Nobody is left who could hear what was not heard yet."""
@@ -123,12 +133,14 @@ class ClusterClient:
         try:
             with anyio.fail_after(cluster_link.HANDSHAKE_S):
                 sends, receives = await self._introduce(frames)
+            self._is_connected = True
             await self._conversation.hold(frames, sends=sends, receives=receives, on_message=self._take)
         except (LinkLostError, SessionError, ClusterProtocolError) as error:
             return str(error)
         except TimeoutError:
             return "it did not answer in time"
         finally:
+            self._is_connected = False
             await cluster_link.close(stream)
         return ""
 
@@ -167,6 +179,8 @@ class ClusterClient:
         match cluster_codec.decode(payload):
             case Ordered(job_id) as ordered if job_id == self._job_id:
                 self._on_order(ordered)
+            case Asked() | Answered() as aside if aside.job_id == self._job_id:
+                self._on_aside("", aside)
             case Alive() | Unknown():
                 return
             case other:

@@ -1,7 +1,8 @@
 """What do a node of a job and its coordinator say to each other over the cluster stream?
 
 The records of one frame each; cluster_codec.py writes and reads them. The handshake: the coordinator sends Challenge,
-the node Hello, the coordinator Welcome or Refusal. Then orders go one way and reports the other.
+the node Hello, the coordinator Welcome or Refusal. Then orders go one way and reports the
+other, and asides both ways.
 """
 
 from __future__ import annotations
@@ -50,9 +51,35 @@ class Alive(msgspec.Struct, frozen=True):
     """The heartbeat of either side."""
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """A question of one node to another, for people. It may be lost; the leader passes it on without reading it."""
+
+    job_id: str
+    to: str  # a node; "": the leader
+    by: str  # the node that asks
+    number: int  # the asker's own
+    question: bytes  # question_codec.py
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """A part of an answer, on the same way back."""
+
+    job_id: str
+    to: str  # the node that asked
+    number: int
+    part: int  # from 0
+    is_last: bool
+    answer: bytes
+
+
 class Unknown(msgspec.Struct, frozen=True):
     """A frame of a newer version, which this one skips."""
 
 
 Handshake = Challenge | Hello | Welcome | Refusal
-Frame = Handshake | Alive | Ordered | Reported | Unknown
+Aside = Asked | Answered
+Frame = Handshake | Alive | Ordered | Reported | Aside | Unknown
+
+
+def nobody_hears(sender: str, aside: Aside) -> None:
+    """For a side that has no answers."""

@@ -6,6 +6,7 @@ where a cable was pulled and no end ever comes. One that stood still itself look
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
@@ -24,6 +25,7 @@ SILENCE_S = 3.0
 HANDSHAKE_S = 10.0  # from the connection to the last word of the handshake
 SEALED_BYTES_MAX = framing.CLUSTER_FRAME_BYTES_MAX + OVERHEAD_BYTES
 RECEIVE_BYTES = 64 * 1024
+ASIDES_BYTES_MAX = 8 * 1024 * 1024  # that wait to be sent; what comes beyond it is dropped
 
 
 class LinkLostError(Exception):
@@ -66,6 +68,8 @@ class Conversation:
     def __init__(self) -> None:
         self._outbox = Outbox()
         self._arrivals = Arrivals()
+        self._asides: deque[bytes] = deque()
+        self._asides_bytes = 0
         self._wakes = anyio.Event()
         self._settled = anyio.Event()
         self._told_received = 0  # the newest arrival that the other side knows of
@@ -81,6 +85,15 @@ class Conversation:
         """Goes out as soon as there is a connection. Never blocks. Raises SessionError once too much waits."""
         self._outbox.put(payload)
         self._wakes.set()
+
+    def say_aside(self, payload: bytes) -> bool:
+        """Goes out when nothing else waits, once, whether it arrives or not. False: too much waits already."""
+        if self._asides_bytes + len(payload) > ASIDES_BYTES_MAX:
+            return False
+        self._asides.append(payload)
+        self._asides_bytes += len(payload)
+        self._wakes.set()
+        return True
 
     async def until_all_is_heard(self) -> None:
         """Returns once the other side has confirmed everything, and was told what has come from it."""
@@ -109,7 +122,7 @@ class Conversation:
             payload, number, received = receives.open(sealed)
             self.heard_at_s = anyio.current_time()
             self._outbox.confirm(received)
-            if self._arrivals.is_new(number) and number:
+            if self._arrivals.is_new(number) and (number or payload):
                 on_message(payload)
             self._settled.set()
             if number:
@@ -123,13 +136,21 @@ class Conversation:
                 for number, payload in waiting:
                     await frames.send(sends.close(payload, number=number, received=received))
             else:
-                await frames.send(sends.close(b"", number=0, received=received))
+                await frames.send(sends.close(self._next_aside(), number=0, received=received))
             self._told_received = received
             self._settled.set()
-            if self._arrivals.received == received:
+            if self._arrivals.received == received and not self._asides:
                 with anyio.move_on_after(ALIVE_S):
                     await self._wakes.wait()
             self._wakes = anyio.Event()
+
+    def _next_aside(self) -> bytes:
+        """Empty where there is none: then the frame only says that this side lives."""
+        if not self._asides:
+            return b""
+        payload = self._asides.popleft()
+        self._asides_bytes -= len(payload)
+        return payload
 
 
 async def _in_time(frames: FrameStream) -> bytes:

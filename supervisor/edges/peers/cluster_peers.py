@@ -21,8 +21,10 @@ from supervisor.core.node.messages import Ordered
 from supervisor.edges.peers.cluster_client import ClusterClient
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_server import ClusterServer, listen
+from supervisor.edges.peers.switchboard import Switchboard
 from supervisor.errors import ConfigurationError, NotNowError
-from supervisor.ports import Peers, Post
+from supervisor.ports import Post
+from supervisor.questions import PeersAndColleagues
 
 TOKEN_BYTES_MIN, TOKEN_BYTES_MAX = 16, 4096
 MASTER_ADDR_DEFAULT = JobSpec("", ()).master_addr
@@ -44,10 +46,11 @@ class LeaderPeers:
 
     leads = True
 
-    def __init__(self, meeting: Meeting, server: ClusterServer, post: Post) -> None:
+    def __init__(self, meeting: Meeting, server: ClusterServer, post: Post, colleagues: Switchboard) -> None:
         self._node = meeting.node
         self._server = server
         self._post = post
+        self.colleagues = colleagues
 
     def send(self, node: str, job_id: str, order: orders.Order) -> None:
         if node == self._node:
@@ -64,10 +67,11 @@ class FollowerPeers:
 
     leads = False
 
-    def __init__(self, meeting: Meeting, client: ClusterClient, post: Post) -> None:
+    def __init__(self, meeting: Meeting, client: ClusterClient, post: Post, colleagues: Switchboard) -> None:
         self._meeting = meeting
         self._client = client
         self._post = post
+        self.colleagues = colleagues
         self._lost = ""
 
     def send(self, node: str, job_id: str, order: orders.Order) -> None:
@@ -87,17 +91,35 @@ class FollowerPeers:
 
 
 @asynccontextmanager
-async def open_peers(meeting: Meeting, post: Post) -> AsyncGenerator[Peers]:
+async def open_peers(meeting: Meeting, post: Post) -> AsyncGenerator[PeersAndColleagues]:
     """The first process that listens at the endpoint leads the job; all others follow it."""
     listener = await listen(meeting.endpoint)
     async with anyio.create_task_group() as tasks:
         if listener is not None:
-            server = ClusterServer(job_id=meeting.job_id, token=meeting.token, own_name=meeting.node, on_report=post)
+            colleagues = Switchboard(
+                own_name=meeting.node,
+                leads=True,
+                tasks=tasks,
+                pass_on=lambda node, aside: server.say_aside(node, aside),
+            )
+            server = ClusterServer(
+                job_id=meeting.job_id,
+                token=meeting.token,
+                own_name=meeting.node,
+                on_report=post,
+                on_aside=colleagues.take,
+            )
             await tasks.start(server.run, listener)
-            yield LeaderPeers(meeting, server, post)
+            yield LeaderPeers(meeting, server, post, colleagues)
             said = server.until_all_is_heard
         else:
             follower: list[FollowerPeers] = []
+            colleagues = Switchboard(
+                own_name=meeting.node,
+                leads=False,
+                tasks=tasks,
+                pass_on=lambda _, aside: client.say_aside(aside),
+            )
             client = ClusterClient(
                 meeting.endpoint,
                 job_id=meeting.job_id,
@@ -105,8 +127,9 @@ async def open_peers(meeting: Meeting, post: Post) -> AsyncGenerator[Peers]:
                 own_name=meeting.node,
                 on_order=post,
                 on_lost=lambda why: follower[0].lose_leader(why),
+                on_aside=colleagues.take,
             )
-            follower.append(FollowerPeers(meeting, client, post))
+            follower.append(FollowerPeers(meeting, client, post, colleagues))
             tasks.start_soon(lambda: client.run(join_timeout_s=meeting.join_timeout_s))
             yield follower[0]
             said = client.until_all_is_heard
@@ -115,7 +138,9 @@ async def open_peers(meeting: Meeting, post: Post) -> AsyncGenerator[Peers]:
         tasks.cancel_scope.cancel()
 
 
-async def joining(spec: JobSpec, nodes: Nodes) -> tuple[JobSpec, Callable[[Post], AbstractAsyncContextManager[Peers]]]:
+async def joining(
+    spec: JobSpec, nodes: Nodes
+) -> tuple[JobSpec, Callable[[Post], AbstractAsyncContextManager[PeersAndColleagues]]]:
     """The job as this node runs it, and how its peers are opened. Raises ConfigurationError."""
     meeting = await meeting_of(spec.job_id, nodes)
     return await at_own_address(spec, nodes), lambda post: open_peers(meeting, post)

@@ -17,9 +17,12 @@ from holdfast_wire.framing import FrameTooLongError
 from supervisor.core.cluster.messages import NodeLost, Reported
 from supervisor.core.node.messages import Ordered
 from supervisor.core.orders import Order
-from supervisor.edges.peers import cluster_codec, cluster_link, cluster_session
+from supervisor.edges.peers import cluster_codec, cluster_frames, cluster_link, cluster_session
 from supervisor.edges.peers.cluster_frames import (
     Alive,
+    Answered,
+    Aside,
+    Asked,
     Challenge,
     ClusterProtocolError,
     Hello,
@@ -57,11 +60,13 @@ class ClusterServer:
         token: bytes,
         own_name: str,
         on_report: Callable[[Reported], None],
+        on_aside: Callable[[str, Aside], None] = cluster_frames.nobody_hears,
     ) -> None:
         self._job_id = job_id
         self._token = token
         self._own_name = own_name
         self._on_report = on_report
+        self._on_aside = on_aside
         self._nodes: dict[str, _Node] = {}
         self._handshakes = anyio.Semaphore(HANDSHAKES_MAX)
 
@@ -87,6 +92,13 @@ class ClusterServer:
             known.conversation.say(cluster_codec.encode(Ordered(self._job_id, order)))
         except (SessionError, FrameTooLongError) as error:
             self._lose(node, known, str(error))
+
+    def say_aside(self, node: str, aside: Aside) -> bool:
+        """Once, if the node is connected; it may be lost. False: it certainly does not arrive."""
+        known = self._nodes.get(node)
+        if known is None or known.connection is None:
+            return False
+        return known.conversation.say_aside(cluster_codec.encode(aside))
 
     async def until_all_is_heard(self) -> None:
         """Returns once every node has all that was sent to it, or is lost."""
@@ -175,6 +187,8 @@ class ClusterServer:
                     self._on_report(reported)
                 else:
                     _log.warning("a report of node %s is dropped: it comes from node %s", speaks_for, node)
+            case Asked() | Answered() as aside if aside.job_id == self._job_id:
+                self._on_aside(node, aside)
             case Alive() | Unknown():
                 return
             case other:

@@ -20,7 +20,10 @@ NEVER_EMPTY = frozenset({"job_id", "node", "incarnation", "host"})
 NEVER_CUT = dict.fromkeys((*NEVER_EMPTY, "name"), NAME_CHARACTERS_MAX) | {
     "value": EXCHANGE_VALUE_CHARACTERS_MAX,
     "stack": CLUSTER_FRAME_BYTES_MAX,
+    "detail": CLUSTER_FRAME_BYTES_MAX,
 }
+
+_BYTES = {"question": CLUSTER_FRAME_BYTES_MAX, "answer": CLUSTER_FRAME_BYTES_MAX, "output": CLUSTER_FRAME_BYTES_MAX}
 
 _WHOLE = {
     "cycle": (-1, COUNT_MAX),  # -1: before the first
@@ -45,6 +48,10 @@ def whole(name: str, wire_type: int) -> tuple[int, int]:
     lowest, highest = _WHOLE.get(name, (-(2**63), 2**63 - 1))
     lowest_of_type, highest_of_type = _BY_TYPE.get(wire_type, (0, COUNT_MAX))
     return max(lowest, lowest_of_type), min(highest, highest_of_type)
+
+
+def bytes_max(name: str) -> int:
+    return _BYTES.get(name, BYTES_MAX)
 
 
 def seconds(name: str) -> tuple[float, float]:

@@ -8,7 +8,21 @@ from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.cluster.messages import Reported
 from supervisor.core.node.messages import Ordered
 from supervisor.core.orders import Order
-from supervisor.errors import NotNowError
+from supervisor.errors import NoAnswerError, NotNowError
+from supervisor.questions import Answer, Handler, Question
+
+
+class NoColleagues:
+    """See questions.Colleagues: there are none."""
+
+    leads = True
+
+    async def ask(self, job_id: str, to: str, question: Question, *, timeout_s: float) -> Answer:
+        del job_id, question, timeout_s
+        raise NoAnswerError(f"cannot ask node {to}: this supervisor's jobs run on this node alone")
+
+    def answer_with(self, handler: Handler) -> None:
+        del handler  # Nobody asks.
 
 
 class LocalPeers:
@@ -19,6 +33,7 @@ class LocalPeers:
     def __init__(self, *, node_name: str, post: Callable[[Ordered | Reported], None]) -> None:
         self._node_name = node_name
         self._post = post
+        self.colleagues = NoColleagues()
 
     def send(self, node: str, job_id: str, order: Order) -> None:
         if node != self._node_name:

@@ -211,14 +211,17 @@ def _map(item: object, wire: FieldDescriptor) -> Shape:
 
 
 def _pairs(item: object, wire: FieldDescriptor) -> Shape:
-    """The second of each may be None."""
+    """The second of each may be None, where its kind says so."""
     name = wire.name
     first_kind, second_kind = get_args(item)
     first_field, second_field = _message_type(wire).fields
     first, second = first_field.name, second_field.name
-    key, value = _scalar(first_kind, first_field), _scalar(_without_none(second_kind), second_field)
+    may_be_none = _is_optional(second_kind)
+    key = _scalar(first_kind, first_field)
+    value = _scalar(_without_none(second_kind) if may_be_none else second_kind, second_field)
     write_second = _unless_none(value.write)
-    get_first, get_second = _always(first, key.read), _if_present(second_field, value.read, absent=None)
+    get_first = _always(first, key.read)
+    get_second = _if_present(second_field, value.read, absent=None) if may_be_none else _always(second, value.read)
 
     def write(pairs: tuple[tuple[object, object], ...]) -> list[dict[str, object]]:
         return [{first: key.write(each), second: write_second(of)} for each, of in pairs]
@@ -296,10 +299,12 @@ def _duration(name: str) -> Shape:
 
 
 def _bytes(name: str) -> Shape:
+    longest = field_bounds.bytes_max(name)
+
     def read(told: bytes) -> bytes:
-        if len(told) <= field_bounds.BYTES_MAX:
+        if len(told) <= longest:
             return told
-        raise ClusterProtocolError(f"cannot take {name} of {len(told)} bytes: the limit is {field_bounds.BYTES_MAX}")
+        raise ClusterProtocolError(f"cannot take {name} of {len(told)} bytes: the limit is {longest}")
 
     return Shape(bytes, read)
 

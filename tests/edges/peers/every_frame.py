@@ -54,10 +54,14 @@ SPECIAL: dict[str, st.SearchStrategy[object]] = {
 
 def records(kind: Kind) -> st.SearchStrategy[msgspec.Struct]:
     values = {
-        field.name: SPECIAL[field.name] if field.name in SPECIAL else _values(field.type)
+        field.name: SPECIAL[field.name] if field.name in SPECIAL and not _is_record(field.type) else _values(field.type)
         for field in msgspec.structs.fields(kind)
     }
     return st.builds(kind, **values)
+
+
+def _is_record(hint: object) -> bool:
+    return isinstance(hint, type) and issubclass(hint, msgspec.Struct)
 
 
 def orders(kind: Kind) -> st.SearchStrategy[Ordered]:

@@ -1,0 +1,156 @@
+"""What do the supervisors of one job ask each other on behalf of people, and what do they answer?
+
+A question or its answer may be lost: then the person reads that a node has not answered. Nothing that a job needs to
+go on travels so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import msgspec
+
+from supervisor.core.facts import Evidence
+from supervisor.ports import JobReport, NodeReport, Peers, RecordedEvent
+
+LEADER = ""  # as the addressee: the node that coordinates the job, whichever that is
+
+# --- questions -----------------------------------------------------------------------------------------------------
+
+
+class ShowPart(msgspec.Struct, frozen=True):
+    """To a node: its own part of the job and the node itself, as they stand at this moment."""
+
+
+class ShowWhole(msgspec.Struct, frozen=True):
+    """To the leader: the job on all its nodes."""
+
+
+class TellNews(msgspec.Struct, frozen=True):
+    """To the leader: a node's new events in its own order, and its part of the job. The answer confirms them."""
+
+    part: JobReport
+    node: NodeReport
+    events: tuple[RecordedEvent, ...] = ()
+    left_out: int = 0  # older events that were given up, since too many waited
+    sent_at_ns: int = 0  # by the node's clock
+
+
+class ReadEvents(msgspec.Struct, frozen=True):
+    """To the leader: the next events of the whole job; where there are none yet, wait for one."""
+
+    after_sequence: int
+    wait_s: float = 0.0
+
+
+class ShowStacks(msgspec.Struct, frozen=True):
+    """To a node: the stacks of its ranks, or of one."""
+
+    budget_s: float
+    rank: int | None = None
+
+
+class ReadLogs(msgspec.Struct, frozen=True):
+    """To a node: the next output of its ranks. The first `step` opens a reader, each next one moves it on."""
+
+    reader: str  # chosen by the asker, unlike any other
+    step: int  # from 1; the last one asked again is answered the same
+    rank: int | None = None
+    cycle: int | None = None
+    tail_lines: int = 0
+    follow: bool = False
+    wait_s: float = 0.0
+
+
+class CloseLogs(msgspec.Struct, frozen=True):
+    reader: str
+
+
+class SetCordon(msgspec.Struct, frozen=True):
+    """To a node: take part in no later cycle, or take part again."""
+
+    cordoned: bool
+    reason: str = ""
+
+
+Question = ShowPart | ShowWhole | TellNews | ReadEvents | ShowStacks | ReadLogs | CloseLogs | SetCordon
+
+# --- answers -------------------------------------------------------------------------------------------------------
+
+
+class Part(msgspec.Struct, frozen=True):
+    part: JobReport
+    node: NodeReport
+
+
+class Whole(msgspec.Struct, frozen=True):
+    job: JobReport
+    nodes: tuple[NodeReport, ...]
+
+
+class NewsTaken(msgspec.Struct, frozen=True):
+    through: int  # the newest event of the node that the leader has, by the node's own sequence
+
+
+class Events(msgspec.Struct, frozen=True):
+    events: tuple[RecordedEvent, ...]
+    is_last: bool = False  # the job has ended, and nothing will follow
+
+
+class Stacks(msgspec.Struct, frozen=True):
+    evidence: Evidence
+
+
+class LogBytes(msgspec.Struct, frozen=True):
+    """Some bytes of one rank's output; lines may be cut at its ends."""
+
+    rank: int
+    cycle: int
+    is_stderr: bool
+    output: bytes
+
+
+class Logs(msgspec.Struct, frozen=True):
+    pieces: tuple[LogBytes, ...]
+    is_last: bool = False
+
+
+class Done(msgspec.Struct, frozen=True):
+    node: NodeReport
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """`code` is the `reason` of a HoldfastError."""
+
+    code: str
+    message: str
+
+
+Answer = Part | Whole | NewsTaken | Events | Stacks | Logs | Done | Refused
+
+Handler = Callable[[str, str, Question], Awaitable[Answer]]  # job id, the node that asks
+
+
+class Colleagues(Protocol):
+    """The way to the other supervisors of a job, for questions."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node is the leader at this moment."""
+        ...
+
+    async def ask(self, job_id: str, to: str, question: Question, *, timeout_s: float) -> Answer:
+        """Raises NoAnswerError, or the HoldfastError with which the other side refuses."""
+        ...
+
+    def answer_with(self, handler: Handler) -> None:
+        """Who answers the questions of others; until then they are refused."""
+        ...
+
+
+class PeersAndColleagues(Peers, Protocol):
+    """All that a supervisor has of the other nodes of its job."""
+
+    @property
+    def colleagues(self) -> Colleagues: ...
