@@ -10,6 +10,7 @@ from supervisor.edges.peers.record_codec import Read, UnknownKindError, Write, u
 from supervisor.questions import Answer, Question
 
 if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor
     from google.protobuf.message import Message
 
 
@@ -25,7 +26,7 @@ def _codec(of_answers: bool) -> _Codec:
 
     message = cluster_pb2.Answer if of_answers else cluster_pb2.Question
     kinds = get_args(Answer) if of_answers else get_args(Question)
-    return _Codec(message, *union_shape(kinds, message.DESCRIPTOR))
+    return _Codec(message, *union_shape(kinds, cast("Descriptor", message.DESCRIPTOR)))
 
 
 def encode_question(question: Question) -> bytes:
