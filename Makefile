@@ -6,6 +6,8 @@ VENV ?= .venv
 # For a GPU, as pytorch.org says, for example: make demo TORCH="torch numpy --extra-index-url https://download.pytorch.org/whl/cu128"
 TORCH ?= torch==2.13.0 numpy
 ARGS ?=
+# Tests that start next to nothing run side by side, before those whose processes want the machine for themselves.
+PURE := $(addprefix tests/,core config engine proto benchmarks soak) $(wildcard tests/test_*.py)
 RESTARTS ?= 2000
 CHAOS_S ?= 600
 
@@ -31,7 +33,14 @@ wheel: $(VENV)/.venv ## build dist/holdfast_torch-….whl, to install elsewhere
 	@ls dist/holdfast_torch-*.whl
 
 test: $(VENV)/.dev $(VENV)/.e2e packages ## install what the tests need and run them all
+ifneq ($(findstring tests/,$(ARGS)),)
 	$(BIN)/python -m pytest $(ARGS)
+else
+	@code=0; \
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS) $(PURE) || code=$$?; \
+	$(BIN)/python -m pytest $(ARGS) $(addprefix --ignore=,$(PURE)) || code=$$?; \
+	exit $$code
+endif
 
 packages: ## Debian packages that the tests need (as root; else says what is missing)
 	@.ci/debian-packages
