@@ -17,13 +17,16 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q install
 .DEFAULT_GOAL := help
 # The distribution was once called holdfast, a name that is another project's on the package index: ours goes, theirs stays.
 OLD_NAME := $(VENV)/lib/python*/site-packages/holdfast-*.dist-info/entry_points.txt
-.PHONY: help demo install wheel test packages lint ruff format type layers bench soak docs docs-check proto clean
+.PHONY: help demo demo-cluster install wheel test packages lint ruff format type layers bench soak docs docs-check proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-12s %s\n' "$$name" "$$text"; done
 
 demo: $(VENV)/.holdfast ## train a small model while ranks are killed, hang and hold the GIL; about a minute
 	$(BIN)/python docs/examples/demo.py $(ARGS)
+
+demo-cluster: $(VENV)/.holdfast ## the same training on three nodes of this machine; a node is lost and a spare steps in; a minute
+	$(BIN)/python -m docs.examples.demo_cluster $(ARGS)
 
 install: $(VENV)/.holdfast ## a virtual environment, .venv, with torch and holdfast
 	@echo 'installed: . $(BIN)/activate, then holdfast --help'

@@ -20,10 +20,13 @@ NETWORK = "10.77.0"  # of the lab alone: nothing outside can reach it
 SWITCH = 254  # the last number of the address of the switch
 NOBODY = "02:00:00:00:de:ad"  # a hardware address that nothing in the lab has
 READY_S = 20.0
+NODES_MAX = 64
+HOSTS = "".join(f"{NETWORK}.{number} node{number}\\n" for number in range(1, NODES_MAX + 1))
 # As PID 1 that ignores SIGCHLD it reaps what nobody waits for. Control groups are the whole machine's: nodes have none.
-HOLD = """
-mount -t tmpfs tmpfs /sys/fs/cgroup && hostname {name} && ip link set lo up && trap '' CHLD && echo ready &&
-exec sleep infinity
+HOLD = f"""
+hostname {{name}} && mount -t tmpfs tmpfs /mnt && mount -t tmpfs tmpfs /sys/fs/cgroup &&
+printf '127.0.0.1 localhost\\n{HOSTS}' > /mnt/hosts && mount --bind /mnt/hosts /etc/hosts &&
+ip link set lo up && trap '' CHLD && echo ready && exec sleep infinity
 """
 NAMESPACES = ("--net", "--uts", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc")
 

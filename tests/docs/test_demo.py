@@ -1,4 +1,4 @@
-"""Does `make demo` keep its promise?"""
+"""Do `make demo` and `make demo-cluster` keep their promises?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-DEMO = Path(__file__).parent.parent.parent / "docs/examples/demo.py"
+ROOT = Path(__file__).parent.parent.parent
+DEMO = ROOT / "docs/examples/demo.py"
 
 
 @pytest.mark.timeout(300)
@@ -25,3 +26,15 @@ def test_the_demo_survives_its_faults_and_says_how(tmp_path: Path):
     curve = [json.loads(line) for line in (output / "curve.jsonl").read_text().splitlines()]
     assert sum(point["resumed"] for point in curve) == 3
     assert curve[-1]["loss"] < curve[0]["loss"] / 2
+
+
+@pytest.mark.timeout(180)
+def test_the_demo_of_a_cluster_replaces_a_lost_node_by_its_spare(tmp_path: Path):
+    output = tmp_path / "demo"
+    command = [sys.executable, "-m", "docs.examples.demo_cluster", "--output", str(output), "--steps", "40"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Success" in done.stdout
+    told = [json.loads(line) for line in (output / "events.jsonl").read_text().splitlines()]
+    started = [(each["cycle"], each["on"]) for each in told if each["kind"] == "cycle_started"]
+    assert sorted(started) == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 3)]

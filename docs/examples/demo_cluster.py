@@ -1,0 +1,237 @@
+"""Trains train_lm.py on three nodes of this machine while a rank is killed and a whole node loses its power.
+
+The nodes are namespaces with networks, host names and processes of their own, or, where those are not allowed, plain
+processes on loopback addresses. Two of them train, the third is a hot spare. Exits with 0 only if the job restarted for
+each fault, the spare took the place of the lost node, and the loss went on from the checkpoint.
+
+Run it from the checkout: `make demo-cluster`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from docs.examples.demo import SAME_LOSS, DemoError, Point, holdfast, read_curve, show_curve
+from tests.cluster import lab
+from tests.cluster.lab import Node, Started
+from tests.cluster.loopback import LoopbackNode, loopback_nodes
+
+ROOT = Path(__file__).parents[2]
+JOB_ID = "demo-cluster"
+NODES, TRAINING, RANKS = 3, 2, 2
+LEADER, VICTIM, SPARE = 1, 2, 3
+PORT = 29400
+STEPS = 120
+KILL_AT, POWER_LOSS_AT = 0.3, 0.6  # of the steps
+LIMIT_S = 110.0
+LOOK_EVERY_S = 0.05
+UNTOLD_KINDS = ("worker_started", "worker_exited")  # what is said of all workers of a node says enough
+COLOURS = {1: "\033[36m", 2: "\033[35m", 3: "\033[33m"}
+PLAIN, BOLD, RED = "\033[0m", "\033[1m", "\033[31m"
+
+
+@dataclass
+class Cluster:
+    """The job as each node runs it."""
+
+    nodes: Mapping[int, Node | LoopbackNode]
+    output: Path
+    steps: int
+    began_s: float
+    runs: dict[int, Started | subprocess.Popen[bytes]] = field(
+        default_factory=dict[int, "Started | subprocess.Popen[bytes]"]
+    )
+    said: list[tuple[float, int, str]] = field(default_factory=list[tuple[float, int, str]])
+
+    def say(self, number: int, text: str) -> None:
+        """What the demo does, as it does it."""
+        self.said.append((time.time(), number, text))
+        print(f"{time.time() - self.began_s:7.2f} s  {self.name(number):12} {text}", flush=True)
+
+    def name(self, number: int) -> str:
+        return self.nodes[number].name if number else ""
+
+    def environment(self, number: int) -> dict[str, str]:
+        home = self.output / f"node{number}"
+        for place in (home, home / "claims", home / "state", home / "run", home / "tmp"):
+            place.mkdir(exist_ok=True, mode=0o700)
+        kept = {name: os.environ[name] for name in ("HOME", "PATH", "LANG") if name in os.environ}
+        return kept | {
+            "HOLDFAST_CLAIM_DIR": str(home / "claims"),
+            "HOLDFAST_STATE_DIR": str(home / "state"),
+            "XDG_RUNTIME_DIR": str(home / "run"),
+            "TMPDIR": str(home / "tmp"),
+        }
+
+    def flags(self) -> list[str]:
+        meeting = ["--rdzv-id", JOB_ID, "--rdzv-endpoint", f"{self.nodes[LEADER].address}:{PORT}"]
+        meeting += ["--rdzv-conf", f"token_file={self.output / 'token'}"]
+        return [
+            "--nnodes", f"{TRAINING}:{NODES}", *meeting, "--nproc-per-node", str(RANKS), "--max-restarts", "5",
+            "--preload", "torch,torch._dynamo",
+        ]  # fmt: skip
+
+    def start(self, number: int) -> None:
+        script = [str(ROOT / "docs/examples/train_lm.py"), "--steps", str(self.steps), "--output", str(self.output)]
+        script += ["--kill-at", str(int(KILL_AT * self.steps))]
+        named = ["--local-addr", self.name(number)] if isinstance(self.nodes[number], LoopbackNode) else []
+        with (self.output / f"node{number}.txt").open("wb") as output:
+            self.runs[number] = self.nodes[number].start(
+                holdfast(), "run", *self.flags(), *named, *script,
+                environment=self.environment(number), output=output,
+            )  # fmt: skip
+
+    def events(self) -> list[dict[str, Any]]:
+        """Of all nodes, oldest first; `on`: on which node it was noted."""
+        found: list[dict[str, Any]] = []
+        for number in self.runs:
+            told = subprocess.run(
+                [holdfast(), "events", JOB_ID, "-o", "jsonl"],
+                env=self.environment(number), capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            lines = [json.loads(line) for line in told.stdout.splitlines()]
+            found += [{**line, "on": number, "at": datetime.fromisoformat(line["at"]).timestamp()} for line in lines]
+        return sorted(found, key=lambda event: event["at"])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("demo-output"))
+    parser.add_argument("--steps", type=int, default=STEPS)
+    given = parser.parse_args()
+    output: Path = given.output.absolute()
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir(parents=True)
+    (output / "token").touch(mode=0o600)
+    (output / "token").write_text(secrets.token_hex(32))
+    began_s = time.time()
+    try:
+        with three_nodes() as nodes:
+            cluster = Cluster(nodes, output, given.steps, began_s)
+            run_job(cluster)
+            events = cluster.events()
+        (output / "events.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
+        show_timeline(cluster, events)
+        points = read_curve(output)
+        check(cluster, points)
+        show_curve(points)
+    except DemoError as error:
+        print(f"\nthe demo failed: {error}; see {output}", file=sys.stderr)
+        return 1
+    print(f"\nSuccess after {time.time() - began_s:.0f} s, 2 faults survived. Everything is in {output}")
+    return 0
+
+
+@contextmanager
+def three_nodes() -> Generator[Mapping[int, Node | LoopbackNode]]:
+    if why := lab.missing():
+        print(f"The nodes are processes on loopback addresses; to give each a network of its own {why}.\n")
+        with loopback_nodes(NODES) as nodes:
+            yield nodes
+    else:
+        print("The nodes are namespaces: each has a network, a host name and processes of its own.\n")
+        with lab.lab_of(NODES) as made:
+            yield made.nodes
+
+
+def run_job(cluster: Cluster) -> None:
+    """Plays the faults as the training goes on; returns once all nodes that are left have ended."""
+    print(f"$ holdfast run {' '.join(cluster.flags())} docs/examples/train_lm.py   # the same on each node\n")
+    give_up_at_s = time.monotonic() + LIMIT_S
+    shown = 0
+    struck = set[str]()
+    cluster.start(LEADER)
+    cluster.say(LEADER, "starts; it listens at the endpoint, so it leads the job")
+    await_leader(cluster)
+    cluster.start(VICTIM)
+    cluster.say(VICTIM, "starts")
+    while any(run.poll() is None for number, run in cluster.runs.items() if number != VICTIM or "power" not in struck):
+        if time.monotonic() > give_up_at_s:
+            raise DemoError(f"the job has not ended within {LIMIT_S:g} s")
+        points = read_curve(cluster.output) if (cluster.output / "curve.jsonl").exists() else []
+        for point in points[shown:]:
+            if point.resumed or point.step % 20 == 0:
+                again = "goes on from the checkpoint at " if point.resumed else ""
+                cluster.say(0, f"{again}step {point.step}, loss {point.loss:.3f}")
+        shown = len(points)
+        if points and SPARE not in cluster.runs:
+            cluster.start(SPARE)
+            cluster.say(SPARE, "starts; the job has its nodes, so it is a hot spare")
+        if "kill" not in struck and (cluster.output / "struck-kill").exists():
+            struck.add("kill")
+            cluster.say(LEADER, "* rank 1 is killed (SIGKILL)")
+        if "power" not in struck and points and points[-1].step >= POWER_LOSS_AT * cluster.steps:
+            struck.add("power")
+            cluster.say(VICTIM, "* loses its power: no process is left there, and no goodbye is said")
+            cluster.nodes[VICTIM].lose_power()
+        time.sleep(LOOK_EVERY_S)
+    codes = {number: run.wait(LIMIT_S) for number, run in cluster.runs.items() if number != VICTIM}
+    if struck != {"kill", "power"}:
+        raise DemoError(f"not every fault struck: {sorted(struck)}")
+    if any(codes.values()):
+        raise DemoError(f"the job ended with the exit codes {codes}")
+
+
+def await_leader(cluster: Cluster) -> None:
+    """Every process of this machine could listen at a loopback address: the first one leads."""
+    node = cluster.nodes[LEADER]
+    give_up_at_s = time.monotonic() + LIMIT_S
+    while isinstance(node, LoopbackNode) and time.monotonic() < give_up_at_s:
+        with socket.socket() as probe:
+            if probe.connect_ex((node.address, PORT)) == 0:
+                return
+        time.sleep(LOOK_EVERY_S)
+
+
+def show_timeline(cluster: Cluster, events: list[dict[str, Any]]) -> None:
+    """What the nodes noted, and what the demo did (*)."""
+    lines = [
+        (each["at"], each["on"], each["kind"], each["reason"]) for each in events if each["kind"] not in UNTOLD_KINDS
+    ]
+    lines += [(at, number, "fault", text) for at, number, text in cluster.said if text.startswith("*")]
+    print("\nWhat happened where, and why (* is what the demo did)\n")
+    is_coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    for at, number, kind, reason in sorted(lines):
+        begin, end = (COLOURS[number], PLAIN) if is_coloured else ("", "")
+        if kind == "fault" and is_coloured:
+            begin = BOLD + RED
+        print(f"{at - cluster.began_s:7.2f} s  {begin}{cluster.name(number):9} {kind:18} {reason}{end}")
+
+
+def check(cluster: Cluster, points: list[Point]) -> None:
+    """Twice the job went on from its checkpoint with the loss that it had there, and it came to its last step."""
+    resumed = [point for point in points if point.resumed]
+    if len(resumed) != 2:
+        raise DemoError(f"the job went on from a checkpoint {len(resumed)} times, not twice")
+    print("\nThe loss before each fault, and after it, at the same step:")
+    for point, what in zip(resumed, ("a rank was killed", "a node was lost"), strict=True):
+        before = [each for each in points if each.step == point.step and each.at < point.at]
+        if not before:
+            raise DemoError(f"the job went on at step {point.step}, which it had not reached before")
+        last = max(each.at for each in points if each.at < point.at)
+        print(
+            f"  {what:18} step {point.step:3}: {before[-1].loss:.3f}, {point.loss:.3f}; "
+            f"{point.at - last:.2f} s from the last step before to the first one after"
+        )
+        if abs(before[-1].loss - point.loss) > SAME_LOSS:
+            raise DemoError(f"at step {point.step} the loss was {before[-1].loss:.3f} and is {point.loss:.3f}")
+    if points[-1].step != cluster.steps - 1:
+        raise DemoError(f"the last step was {points[-1].step}, not {cluster.steps - 1}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
