@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q install
 .DEFAULT_GOAL := help
 # The distribution was once called holdfast, a name that is another project's on the package index: ours goes, theirs stays.
 OLD_NAME := $(VENV)/lib/python*/site-packages/holdfast-*.dist-info/entry_points.txt
-.PHONY: help demo demo-cluster install wheel test packages lint ruff format type layers bench soak docs docs-check proto clean
+.PHONY: help demo demo-cluster install wheel test packages lint ruff format type layers bench soak sim docs docs-check proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-12s %s\n' "$$name" "$$text"; done
@@ -71,6 +71,9 @@ soak: $(VENV)/.e2e ## 2,000 restarts, chaos and other people's scripts, ten minu
 	$(BIN)/python -m tests.soak restarts --restarts $(RESTARTS)
 	$(BIN)/python -m tests.soak chaos --seconds $(CHAOS_S) $(ARGS)
 	$(BIN)/python -m tests.soak others --seconds $(CHAOS_S) $(ARGS)
+
+sim: $(VENV)/.dev ## simulate jobs on many nodes under random faults, 10,000 seeds; more: make sim ARGS='--seeds 100000'
+	$(BIN)/python -m tests.sim $(ARGS)
 
 docs: $(VENV)/.dev ## regenerate what docs/ has from the code
 	@set -e; for script in docs/make_*.py; do echo "$$script"; $(BIN)/python "$$script"; done

@@ -221,7 +221,7 @@ def _node_failed(state: State, event: cluster_messages.NodeFailed, now_s: float,
     if event.cycle > state.cycle or event.cycle < known.cycle:
         return state, ()
     takes_part = known.cycle == state.cycle and state.cycle >= 0
-    is_folded = isinstance(state.phase, Gathering) and takes_part and known.state is MemberState.RUNNING
+    is_folded = isinstance(state.phase, Gathering) and takes_part and known.state in BUSY
     if is_folded and event.restart_allowed:
         # Down for the fault that opened this round, or by it: no second unit.
         return with_member(state, event.node, msgspec.structs.replace(known, state=MemberState.FAILED)), (

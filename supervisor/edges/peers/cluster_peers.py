@@ -73,21 +73,30 @@ class FollowerPeers:
         self._post = post
         self.colleagues = colleagues
         self._lost = ""
+        self._has_stopped = False  # as it has reported
 
     def send(self, node: str, job_id: str, order: orders.Order) -> None:
         raise NotNowError(f"cannot give an order to node {node}: another node leads job {job_id}")
 
     def report(self, job_id: str, report: Report) -> None:
-        if not self._lost:
+        self._has_stopped = self._has_stopped or isinstance(report, NodeStopped)
+        if self._lost:
+            self._conclude_if_stopped()
+        else:
             self._client.report(Reported(job_id, report))
-        elif isinstance(report, NodeStopped):
-            self._post(Ordered(job_id, orders.Conclude(Verdict(JobState.FAILED, 1, self._lost))))
 
     def lose_leader(self, why: str) -> None:
         """Nobody else would end the workers, and the leader may replace this node soon: they are killed at once."""
         self._lost = why
         self._client.forget()
         self._post(Ordered(self._meeting.job_id, orders.WindDown(why, at_once=True)))
+        self._conclude_if_stopped()
+
+    def _conclude_if_stopped(self) -> None:
+        """The leader may be lost while the node waits for its verdict: nobody else would say how the job ends."""
+        if self._has_stopped:
+            verdict = Verdict(JobState.FAILED, 1, self._lost)
+            self._post(Ordered(self._meeting.job_id, orders.Conclude(verdict)))
 
 
 @asynccontextmanager

@@ -201,6 +201,22 @@ async def test_a_node_whose_leader_is_lost_ends_its_part_of_the_job(monkeypatch:
             assert at_b.orders()[1:] == [orders.Conclude(Verdict(JobState.FAILED, 1, why))]
 
 
+async def test_a_node_that_waits_for_its_verdict_as_the_leader_is_lost_ends_too():
+    """Found by the simulator, seed 20: it had stopped, was cut off then, and waited indefinitely."""
+    heard = Heard()
+    port = free_port()
+    meeting = Meeting(JOB, "b", PeerAddress("127.0.0.1", port), TOKEN, LIMIT_S)
+    client = cluster_client.ClusterClient(
+        meeting.endpoint, job_id=JOB, token=TOKEN, own_name="b", on_order=heard.post, on_lost=lambda _: None
+    )
+    b = FollowerPeers(meeting, client, heard.post)
+    b.report(JOB, NodeStopped("b", all_succeeded=True))
+    assert heard.orders() == []
+    b.lose_leader("the leader is lost")
+    failed = Verdict(JobState.FAILED, 1, "the leader is lost")
+    assert heard.orders() == [orders.WindDown("the leader is lost", at_once=True), orders.Conclude(failed)]
+
+
 @pytest.mark.parametrize(
     ("node", "token", "job", "why"),
     [

@@ -1,0 +1,78 @@
+"""What happens next in simulated time, and when does a machine that waits for a deadline get to see it?
+
+A heap of (time, what). Nothing waits and nothing reads a clock: the same calls give the same run.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+What = Callable[[], None]
+
+
+class Timeline:
+    """What is planned for one moment happens in the order in which it was planned."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.happened = 0
+        self._heap: list[tuple[float, int, What]] = []
+        self._planned = 0
+
+    def at(self, at_s: float, what: What) -> None:
+        """A moment that has passed means now."""
+        self._planned += 1
+        heapq.heappush(self._heap, (max(at_s, self.now_s), self._planned, what))
+
+    def after(self, delay_s: float, what: What) -> None:
+        self._planned += 1
+        heapq.heappush(self._heap, (self.now_s + delay_s, self._planned, what))
+
+    def happen(self) -> bool:
+        """The next thing happens. False: nothing is planned."""
+        if not self._heap:
+            return False
+        self.now_s, _, what = heapq.heappop(self._heap)
+        self.happened += 1
+        what()
+        return True
+
+    @property
+    def next_s(self) -> float | None:
+        return self._heap[0][0] if self._heap else None
+
+
+class Alarm:
+    """Goes off at the earliest deadline of some machines, however often that moves.
+
+    A deadline that moves away costs one look in vain, so that an event costs the same however many machines there are.
+    """
+
+    def __init__(self, timeline: Timeline, deadline_s: Callable[[], float | None], ring: What) -> None:
+        """`deadline_s` is asked for after each `reset`, in simulated time."""
+        self._timeline = timeline
+        self._deadline_s = deadline_s
+        self._ring = ring
+        self._armed_s: float | None = None
+
+    @property
+    def is_armed(self) -> bool:
+        return self._armed_s is not None
+
+    def reset(self) -> None:
+        """To be called after each step of the machines."""
+        deadline_s = self._deadline_s()
+        if deadline_s is None or (self._armed_s is not None and self._armed_s <= deadline_s):
+            return
+        self._armed_s = at_s = max(deadline_s, self._timeline.now_s)
+        self._timeline.at(at_s, lambda: self._look(at_s))
+
+    def _look(self, at_s: float) -> None:
+        if at_s != self._armed_s:
+            return  # An earlier one was set meanwhile.
+        self._armed_s = None
+        deadline_s = self._deadline_s()
+        if deadline_s is not None and deadline_s <= self._timeline.now_s:
+            self._ring()
+        self.reset()

@@ -1,0 +1,37 @@
+"""Nodes that are lost while the others restart: found by the simulator."""
+
+# pyright: reportUnusedExpression=false
+from __future__ import annotations
+
+import pytest
+
+from supervisor.core.cluster import coordinator
+from supervisor.core.cluster.messages import (
+    Event,
+    JobOpened,
+    NodeFailed,
+    NodeJoined,
+    NodeLost,
+    NodeSucceeded,
+    StoreServed,
+)
+from supervisor.core.facts import JobRules, RestartRules
+from tests.core.playbook import Playbook
+
+NODES = ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    "before", [NodeSucceeded("c", 0), NodeFailed("c", 0, "rank 4 failed"), StoreServed("c", 0, "h", 1)]
+)
+def test_a_node_lost_in_a_round_that_is_open_takes_no_second_unit(before: Event) -> None:
+    """Seed 570: a leader that stood still loses two nodes at once, one of which had succeeded already."""
+    play = Playbook(coordinator.step, coordinator.initial_state("job"), jitter=0.0)
+    for node in NODES:
+        play >> JobOpened(node, JobRules("job", 2, restart=RestartRules(max_restarts=3, min_nodes=3)))
+        play >> NodeJoined(node, -1)
+    play >> before
+    play >> NodeLost("b", "node b is lost")
+    assert coordinator.restarts_used(play.state) == 1
+    play >> NodeLost("c", "node c is lost")
+    assert coordinator.restarts_used(play.state) == 1

@@ -1,0 +1,79 @@
+"""`python -m tests.sim`: does the production core keep its promises under random faults? Exit code 1 if it did not.
+
+Without --seed, many seeds are played, on several processes. A seed that fails is played again without the faults that
+it does not need, and shown with the command that plays it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from multiprocessing import Pool
+
+from tests.sim.faults import draw_schedule
+from tests.sim.playing import Played, play, play_many, report
+from tests.sim.setup import draw_setup
+
+CHUNK = 50  # seeds that one process plays at a time
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return () if text == "none" else tuple(map(int, text.split(",")))
+
+
+def _parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10_000, help="how many (default: %(default)s)")
+    parser.add_argument("--first", type=int, default=0, help="the first of them (default: %(default)s)")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seed", type=int, help="play this one alone, and tell its story")
+    parser.add_argument("--nodes", type=int, help="that many, instead of what the seed says")
+    parser.add_argument(
+        "--faults", type=_numbers, help="play only these of the seed's faults, for example 0,3; or none"
+    )
+    parser.add_argument("--stop-after", type=int, default=5, help="failures (default: %(default)s)")
+    return parser.parse_args()
+
+
+def _one(seed: int, nodes: int | None, numbers: tuple[int, ...] | None) -> int:
+    setup = draw_setup(seed, nodes=nodes)
+    schedule = draw_schedule(setup)
+    world = play(setup, schedule if numbers is None else [schedule[number] for number in numbers])
+    if world.complaints:
+        print(report(world))
+        return 1
+    for number, fault in enumerate(schedule):
+        print(f"fault {number}: {fault}")
+    for at_s, who, event in world.story:
+        print(f"{at_s:9.3f} s {who} {event.kind}: {event.reason}")
+    return 0
+
+
+def _many(first: int, seeds: int, nodes: int | None, processes: int, stop_after: int) -> int:
+    began_s = time.monotonic()
+    chunks = [(at, min(CHUNK, first + seeds - at), nodes) for at in range(first, first + seeds, CHUNK)]
+    played = Played()
+    with Pool(processes) as pool:
+        for part in pool.imap_unordered(play_many, chunks):
+            played += part
+            for failure in part.failures:
+                print(f"{failure}\n", flush=True)
+            if len(played.failures) >= stop_after:
+                break
+            if played.runs % 5000 == 0:
+                print(f"{played.runs} runs, {time.monotonic() - began_s:.0f} s", file=sys.stderr)
+    print(f"{played}; {time.monotonic() - began_s:.0f} s on {processes} processes")
+    return 1 if played.failures else 0
+
+
+def main() -> int:
+    given = _parsed()
+    if given.seed is not None:
+        return _one(given.seed, given.nodes, given.faults)
+    return _many(given.first, given.seeds, given.nodes, given.processes, given.stop_after)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

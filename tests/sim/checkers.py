@@ -1,0 +1,247 @@
+"""What must hold in every simulated run, whatever goes wrong? One small class for each promise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from supervisor.core.cluster import coordinator
+from supervisor.core.facts import JobEvent, JobState, Verdict
+from supervisor.core.node import messages
+from tests.sim.faults import WISHES, Kind
+from tests.sim.setup import HEARTBEAT_S, LIMIT_S
+
+if TYPE_CHECKING:
+    from tests.sim.host import Host
+    from tests.sim.processes import Rank
+    from tests.sim.world import World
+
+SLACK_S = 0.5  # for the kill of what a node that was paused still has
+
+
+class Checker:
+    """Sees what happens; complains to the world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def spawn(self, host: Host, action: messages.SpawnWorkers) -> None: ...
+    def rank(self, rank: Rank) -> None: ...
+    def rank_end(self, rank: Rank) -> None: ...
+    def signal(self, host: Host, action: messages.SignalWorkers | messages.KillTree) -> None: ...
+    def event(self, host: Host, event: JobEvent) -> None: ...
+    def decision(self, state: coordinator.State, event: JobEvent) -> None: ...
+    def verdict(self, host: Host, verdict: Verdict) -> None: ...
+    def look(self) -> None: ...
+    def end(self) -> None: ...
+
+    def complain(self, text: str) -> None:
+        self.world.complain(type(self).__name__, text)
+
+
+class Exclusivity(Checker):
+    """Two groups of one job never train at once.
+
+    Excepted is a node whose supervisor stands still for longer than others wait for it: it can't end its workers, and
+    does so as it goes on. A rank that is stuck in the kernel does not train.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._living: dict[int, dict[Rank, None]] = {}
+
+    def rank(self, rank: Rank) -> None:
+        for cycle, ranks in self._living.items():
+            beside = next((each for each in ranks if cycle != rank.cycle and self._trains(each)), None)
+            if beside is not None:
+                self.complain(
+                    f"rank {rank.rank} of cycle {rank.cycle} starts on {rank.host.name} beside rank {beside.rank} of "
+                    f"cycle {cycle} on {beside.host.name}"
+                )
+        self._living.setdefault(rank.cycle, {})[rank] = None
+
+    def rank_end(self, rank: Rank) -> None:
+        ranks = self._living.get(rank.cycle, {})
+        ranks.pop(rank, None)
+        if not ranks:
+            self._living.pop(rank.cycle, None)
+
+    def _trains(self, rank: Rank) -> bool:
+        processes = rank.host.processes
+        until_s = max(rank.host.paused_until_s, processes.silent_until_s, processes.frozen_until_s)
+        slack_s = SLACK_S + 3 * self.world.setup.answer_max_s
+        return not rank.is_stuck and self.world.timeline.now_s > until_s + slack_s
+
+    def end(self) -> None:
+        for ranks in self._living.values():
+            for rank in ranks:
+                if not rank.is_stuck and rank.host.verdict is not None:
+                    self.complain(f"rank {rank.rank} of cycle {rank.cycle} is left behind on {rank.host.name}")
+
+
+class ConsecutiveRanks(Checker):
+    """The nodes of a cycle agree about its ranks, which are 0 to world size - 1, and about its store."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._parts: dict[int, list[tuple[str, messages.SpawnWorkers]]] = {}
+
+    def spawn(self, host: Host, action: messages.SpawnWorkers) -> None:
+        cycle = action.assignment.cycle
+        parts = self._parts.setdefault(cycle, [])
+        parts.append((host.name, action))
+        for older in [each for each in self._parts if each < cycle - 1]:
+            self._check(older)
+
+    def end(self) -> None:
+        for cycle in list(self._parts):
+            self._check(cycle)
+
+    def _check(self, cycle: int) -> None:
+        parts = self._parts.pop(cycle)
+        size = self.world.setup.rules.local_world_size
+        given = [action.assignment for _, action in parts]
+        names, group_ranks = {name for name, _ in parts}, {each.group_rank for each in given}
+        if not len(names) == len(group_ranks) == len(parts):
+            self.complain(f"cycle {cycle} has a part twice: {parts}")
+        if any(each.first_rank != each.group_rank * size for each in given):
+            self.complain(f"the ranks of cycle {cycle} have gaps: {given}")
+        shapes = {(each.world_size, each.group_world_size) for each in given}
+        if len(shapes) != 1 or any(each.group_rank >= each.group_world_size for each in given):
+            self.complain(f"the nodes of cycle {cycle} disagree about its size: {given}")
+        if any(each.world_size != each.group_world_size * size for each in given):
+            self.complain(f"the world of cycle {cycle} is not that of its nodes: {given}")
+        stores = {(action.store_host, action.store_port) for _, action in parts}
+        first = [name for name, action in parts if action.assignment.group_rank == 0]
+        if len(stores) != 1 or (first and first[0] != parts[0][1].store_host):
+            self.complain(f"cycle {cycle} has one store, on the node of group rank 0: {stores}, {first}")
+
+
+class Budget(Checker):
+    """One fault takes one unit; what was taken stays taken; nothing else takes any."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._used = 0
+
+    def decision(self, state: coordinator.State, event: JobEvent) -> None:
+        used, most = coordinator.restarts_used(state), self.world.setup.rules.restart.max_restarts
+        if used == self._used:
+            return
+        if used < self._used:
+            self.complain(f"the budget was reset from {self._used} to {used}")
+        if used > self._used + 1:
+            self.complain(f"{used - self._used} units were taken at once")
+        faults = sum(fault.is_harmful for fault in self.world.struck)
+        if used > faults:
+            self.complain(f"{used} units are used after {faults} faults: {event.reason}")
+        if used > most:
+            self.complain(f"{used} units are used of {most}")
+        self._used = used
+
+
+class Agreement(Checker):
+    """All nodes end with the same verdict, once; but for those that the leader has lost, or that have lost it."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._heard: dict[Host, Verdict] = {}
+
+    def verdict(self, host: Host, verdict: Verdict) -> None:
+        if host in self._heard:
+            self.complain(f"{host.name} has ended twice")
+        self._heard[host] = verdict
+        if not verdict.reason:
+            self.complain(f"{host.name} has ended without a reason")
+
+    def end(self) -> None:
+        by_leader = {host: each for host, each in self._heard.items() if not host.lost_leader}
+        known = {(each.state, each.exit_code, each.reason) for each in by_leader.values()}
+        if len(known) > 1:
+            self.complain(f"the nodes disagree: { ({host.name: each for host, each in by_leader.items()}) }")
+        for host, each in self._heard.items():
+            is_told = (each.state, each.exit_code, each.reason) in known  # before the leader was lost
+            if host.lost_leader and not is_told and (each.state, each.exit_code) != (JobState.FAILED, 1):
+                self.complain(f"{host.name} has lost its leader and ends as {each}")
+
+
+class Outcome(Checker):
+    """The verdict fits what has happened."""
+
+    def verdict(self, host: Host, verdict: Verdict) -> None:
+        wishes = {fault.kind for fault in self.world.struck if fault.kind in WISHES}
+        match verdict.state:
+            case JobState.SUCCEEDED:
+                if verdict.exit_code:
+                    self.complain(f"a job that has succeeded has exit code {verdict.exit_code}")
+            case JobState.STOPPED:
+                if not wishes & {Kind.STOP, Kind.STOP_BY_SIGNAL} or verdict.exit_code not in (1, 128 + 2):
+                    self.complain(f"nobody has asked for the end {verdict}")
+            case _:
+                excluded = Kind.EXCLUDE in wishes
+                if not excluded and not any(fault.is_harmful for fault in self.world.struck):
+                    self.complain(f"nothing went wrong, and the job fails: {verdict}")
+
+
+class NoEarlyHang(Checker):
+    """A rank is not called hung before it was silent for as long as it may be, and once only."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._found: set[tuple[str, int, int | None]] = set()
+
+    def event(self, host: Host, event: JobEvent) -> None:
+        if event.kind != "hang_detected":
+            return
+        hang = host.name, event.cycle, event.rank
+        if hang in self._found:
+            self.complain(f"one hang is found twice: {event.reason}")
+        self._found.add(hang)
+        rank = next((each for each in reversed(host.processes.ranks) if each.rank == event.rank), None)
+        now_s = self.world.timeline.now_s
+        if rank is None or rank.silent_from_s is None or now_s < rank.silent_from_s + LIMIT_S * 0.98 - HEARTBEAT_S:
+            self.complain(f"a hang verdict came early: {event.reason}")
+
+
+class NoHealthyWorkerEnded(Checker):
+    """No rank gets a signal where nothing went wrong, however slow supervisors and network are."""
+
+    def signal(self, host: Host, action: messages.SignalWorkers | messages.KillTree) -> None:
+        if any(fault.is_harmful or fault.kind in WISHES for fault in self.world.struck):
+            return
+        ranks = [each for each in host.processes.ranks if each.alive and each.cycle == action.cycle]
+        if ranks:
+            self.complain(f"{host.name} ends {len(ranks)} healthy ranks")
+
+
+class Liveness(Checker):
+    """Where nobody trains and nothing is under way, somebody waits for a deadline."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._living = 0
+
+    def rank(self, rank: Rank) -> None:
+        self._living += 1
+
+    def rank_end(self, rank: Rank) -> None:
+        self._living -= 1
+
+
+class BoundedState(Checker):
+    """What is remembered does not grow with what has happened."""
+
+    def end(self) -> None:
+        state = self.world.leader.coordinator
+        if state is not None and len(state.members) > len(self.world.setup.names):
+            self.complain(f"{len(state.members)} members of {len(self.world.setup.names)} nodes")
+        for host in self.world.hosts.values():
+            if len(host.processes.ranks) > 3 * self.world.setup.rules.local_world_size:
+                self.complain(f"{host.name} keeps {len(host.processes.ranks)} ranks")
+
+
+def all_of(world: World) -> list[Checker]:
+    kinds = (
+        Exclusivity, ConsecutiveRanks, Budget, Agreement, Outcome, NoEarlyHang, NoHealthyWorkerEnded, Liveness,
+        BoundedState,
+    )  # fmt: skip
+    return [kind(world) for kind in kinds]

@@ -1,0 +1,138 @@
+"""What can go wrong in a simulated run? A schedule of faults, drawn from the seed, so that any of them can be left out.
+
+A fault strikes what is there at its moment; one that finds nothing to strike does nothing. "Next" kinds wait until
+somebody asks for what they spoil.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from dataclasses import dataclass
+
+from tests.sim.setup import LIMIT_S, Setup
+
+FOREVER_S = 1e9
+HARMLESS_S = 2.4  # a pause or a cut this long costs nobody anything
+HARMLESS_DELAY_S = 0.5
+
+
+class Kind(enum.StrEnum):
+    RANK_CRASH = enum.auto()
+    RANK_HANG = enum.auto()  # lasts_s: then it exits with 0, if it still can
+    RANK_STUCK = enum.auto()  # in the kernel: it hangs and no signal ends it
+    TERM_IGNORED = enum.auto()  # by the ranks of the node, from now on
+    SPAWNER_FAILS = enum.auto()  # the next one does not come up
+    SPAWNER_LATE = enum.auto()  # the next one takes lasts_s
+    SPAWNER_DIES = enum.auto()
+    SPAWNER_SILENT = enum.auto()
+    SPAWNER_UNKILLABLE = enum.auto()  # it is silent, and the next SIGKILL is not answered
+    STORE_FAILS = enum.auto()  # the next one is not served
+    STORE_DIES = enum.auto()
+    SPAWN_FAILS = enum.auto()  # the next workers find a log folder that can't be made
+    EVIDENCE_ABSENT = enum.auto()  # the next stacks don't come
+    ITERATION_UNREADABLE = enum.auto()
+    NODE_CRASH = enum.auto()  # lasts_s: then a new process on it submits the job again
+    NODE_PAUSE = enum.auto()  # all that runs on it stands still; clocks go on
+    SUPERVISOR_PAUSE = enum.auto()
+    CUT = enum.auto()  # between the node and the leader
+    CUT_UP = enum.auto()  # nothing comes from the node to the leader
+    CUT_DOWN = enum.auto()  # nothing comes from the leader to the node
+    SLOW_LINK = enum.auto()
+    STOP = enum.auto()
+    STOP_BY_SIGNAL = enum.auto()
+    RESTART = enum.auto()
+    EXCLUDE = enum.auto()
+    SHUTDOWN = enum.auto()
+
+
+WISHES = frozenset({Kind.STOP, Kind.STOP_BY_SIGNAL, Kind.RESTART, Kind.EXCLUDE, Kind.SHUTDOWN})
+_SPOILS_NOTHING = frozenset({Kind.TERM_IGNORED, Kind.EVIDENCE_ABSENT, Kind.ITERATION_UNREADABLE})
+_PASSES = frozenset({Kind.CUT, Kind.CUT_UP, Kind.CUT_DOWN, Kind.SUPERVISOR_PAUSE, Kind.NODE_PAUSE})
+_OF_NETWORK = frozenset({Kind.CUT, Kind.CUT_UP, Kind.CUT_DOWN, Kind.SLOW_LINK})
+
+# How often each kind is drawn.
+_WEIGHTS: dict[Kind, float] = dict.fromkeys(Kind, 1.0) | {
+    Kind.RANK_CRASH: 4.0,
+    Kind.RANK_HANG: 3.0,
+    Kind.NODE_CRASH: 3.0,
+    Kind.CUT: 3.0,
+    Kind.CUT_UP: 2.0,
+    Kind.CUT_DOWN: 2.0,
+    Kind.SUPERVISOR_PAUSE: 3.0,
+    Kind.STOP: 0.4,
+    Kind.STOP_BY_SIGNAL: 0.4,
+    Kind.RESTART: 0.6,
+    Kind.EXCLUDE: 0.5,
+    Kind.SHUTDOWN: 0.5,
+    Kind.RANK_STUCK: 0.5,
+    Kind.SPAWNER_LATE: 0.5,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    at_s: float
+    kind: Kind
+    node: str
+    local_rank: int = 0
+    lasts_s: float = 0.0
+
+    @property
+    def is_harmful(self) -> bool:
+        """Whether it may cost a cycle, a node or the job."""
+        if self.kind in WISHES or self.kind in _SPOILS_NOTHING:
+            return False
+        if self.kind is Kind.SLOW_LINK:
+            return False
+        return not (self.kind in _PASSES and self.lasts_s <= HARMLESS_S)
+
+    @property
+    def is_over_s(self) -> float:
+        return self.at_s + (self.lasts_s if self.lasts_s < FOREVER_S else 0.0)
+
+    def __str__(self) -> str:
+        lasts = "" if not self.lasts_s else " for good" if self.lasts_s >= FOREVER_S else f" for {self.lasts_s:.3f} s"
+        rank = f" rank {self.local_rank}" if self.kind.startswith("rank_") else ""
+        return f"{self.at_s:9.3f} s {self.kind} {self.node}{rank}{lasts}"
+
+
+def draw_schedule(setup: Setup) -> tuple[Fault, ...]:
+    """In the order of their moments."""
+    draw = random.Random(f"schedule {setup.seed}")
+    count = draw.choice([0, 1, 1, 2, 2, 3, 4, 6, 10])
+    return scheduled(setup, draw, count, _WEIGHTS)
+
+
+def scheduled(setup: Setup, draw: random.Random, count: int, weights: dict[Kind, float]) -> tuple[Fault, ...]:
+    kinds = draw.choices(list(weights), list(weights.values()), k=count)
+    return tuple(sorted((_fault(kind, setup, draw) for kind in kinds), key=lambda each: each.at_s))
+
+
+def _fault(kind: Kind, setup: Setup, draw: random.Random) -> Fault:
+    nodes = setup.names
+    node = draw.choice(nodes[1:] if kind in _OF_NETWORK and len(nodes) > 1 else nodes)
+    local_rank = draw.randrange(setup.rules.local_world_size)
+    at_s = draw.choice([draw.uniform(0, 3), *[draw.uniform(0, setup.horizon_s)] * 3])
+    return Fault(at_s, kind, node, local_rank, _lasts_s(kind, draw))
+
+
+def _lasts_s(kind: Kind, draw: random.Random) -> float:
+    match kind:
+        case Kind.RANK_HANG:
+            # It may end around the moment at which it is found.
+            return draw.choice([FOREVER_S, FOREVER_S, LIMIT_S + draw.uniform(-1, 1)])
+        case Kind.SPAWNER_LATE:
+            return draw.choice([5.0, 100.0, 700.0])
+        case Kind.SPAWNER_SILENT | Kind.SPAWNER_UNKILLABLE:
+            return draw.choice([draw.uniform(0, 60), FOREVER_S])
+        case Kind.NODE_CRASH:
+            return draw.choice([FOREVER_S, draw.uniform(0.5, 4), draw.uniform(5, 60)])
+        case Kind.NODE_PAUSE | Kind.SUPERVISOR_PAUSE:
+            return draw.choice([draw.uniform(0.1, HARMLESS_S), draw.uniform(0.1, HARMLESS_S), draw.uniform(2, 20)])
+        case Kind.CUT | Kind.CUT_UP | Kind.CUT_DOWN:
+            return draw.choice([draw.uniform(0.1, HARMLESS_S), draw.uniform(2, 8), draw.uniform(2, 60), FOREVER_S])
+        case Kind.SLOW_LINK | Kind.ITERATION_UNREADABLE:
+            return draw.uniform(1, 60)
+        case _:
+            return 0.0

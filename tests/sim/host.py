@@ -1,0 +1,242 @@
+"""One supervisor process of a simulated job: the production machines of its node, its clock, its timer and its link.
+
+The first one leads: it runs the job's coordinator, too. A process may stand still for a while, as under SIGSTOP; what
+comes meanwhile waits, and is taken before deadlines are looked at (engine/loop.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from supervisor.core import orders
+from supervisor.core.cluster import coordinator, endings
+from supervisor.core.cluster import messages as cluster
+from supervisor.core.facts import JobState, Verdict
+from supervisor.core.node import messages, node
+from supervisor.simulation.timeline import Alarm
+from tests.sim.processes import Processes
+from tests.sim.setup import JOB
+
+if TYPE_CHECKING:
+    from tests.sim.network import Link
+    from tests.sim.world import World
+
+EARLY_TIMERS = 0.05  # of events, after which the timer goes off although nothing is due
+
+
+class Host:
+    """A process, not a machine: one that comes back after a crash is another host of the same name."""
+
+    def __init__(self, world: World, name: str, clock: tuple[float, float]) -> None:
+        self.world = world
+        self.name = name
+        self.state = node.initial_state(name)
+        self.coordinator: coordinator.State | None = None
+        self.processes = Processes(self)
+        self.is_dead = False
+        self.verdict: Verdict | None = None
+        self.lost_leader = ""  # why, once it has given up
+        self.iteration_unreadable_until_s = 0.0
+        self.link: Link | None = None  # to the leader
+        self.paused_until_s = 0.0
+        self._offset_s, self._rate = clock
+        self._clock_s = 0.0
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._is_busy = False
+        self._reported_at_s = 0.0
+        self._has_stopped = False
+        self._alarm = Alarm(world.timeline, self._deadline_s, self._ring)
+
+    # --- time
+
+    @property
+    def is_paused(self) -> bool:
+        return self.world.timeline.now_s < self.paused_until_s
+
+    @property
+    def is_running(self) -> bool:
+        return not self.is_dead and not self.is_paused
+
+    @property
+    def has_deadline(self) -> bool:
+        return self._alarm.is_armed
+
+    def elapsed_s(self, since_s: float) -> float:
+        """On its own clock."""
+        return (self.world.timeline.now_s - since_s) * self._rate
+
+    def local_s(self, at_s: float) -> float:
+        return self._offset_s + at_s * self._rate
+
+    def _now_s(self) -> float:
+        self._clock_s = max(self._clock_s, self.local_s(self.world.timeline.now_s))
+        return self._clock_s
+
+    def _local_deadline_s(self) -> float | None:
+        deadline_s = node.next_deadline_s(self.state)
+        if self.coordinator is not None:
+            of_job_s = coordinator.next_deadline_s(self.coordinator)
+            if deadline_s is None or (of_job_s is not None and of_job_s < deadline_s):
+                deadline_s = of_job_s
+        return deadline_s
+
+    def _deadline_s(self) -> float | None:
+        if self.is_dead:
+            return None
+        deadline_s = self._local_deadline_s()
+        return None if deadline_s is None else max((deadline_s - self._offset_s) / self._rate, self.paused_until_s)
+
+    def _ring(self) -> None:
+        deadline_s = self._local_deadline_s()
+        assert deadline_s is not None
+        self._clock_s = max(self._clock_s, deadline_s)  # Whatever was lost in rounding from one clock to the other.
+        self._inbox.append(lambda: self._step(messages.DeadlineReached()))
+        if self.coordinator is not None:
+            self._inbox.append(lambda: self._coordinate(cluster.DeadlineReached()))
+        self._drain()
+
+    def pause(self, until_s: float) -> None:
+        """What was done at its order before goes on."""
+        if not self.is_dead:
+            self.paused_until_s = max(self.paused_until_s, until_s)
+            self.world.timeline.at(until_s, self._go_on)
+
+    def _go_on(self) -> None:
+        if self.is_running:
+            for link in self.world.links_of(self):
+                link.look()
+            self._drain()
+
+    def receive(self, what: Callable[[], None]) -> None:
+        """From the network, or from the node's own processes."""
+        if self.is_dead:
+            return
+        self._inbox.append(what)
+        if not self.is_paused and not self._is_busy:
+            self._drain()
+
+    def _drain(self) -> None:
+        """What an event leads to at once comes after all of its actions, as in engine/loop.py."""
+        self._is_busy = True
+        while self._inbox and self.is_running:
+            self._inbox.popleft()()
+        self._is_busy = False
+        self._alarm.reset()
+
+    def die(self) -> None:
+        self.is_dead = True
+        self._inbox.clear()
+
+    # --- the node
+
+    def take(self, event: messages.Event) -> None:
+        self.receive(lambda: self._step(event))
+
+    def _step(self, event: messages.Event) -> None:
+        if self.is_dead:
+            return
+        self.state, actions = node.step(self.state, event, now_s=self._now_s())
+        for action in actions:
+            self._perform(action)
+        if self.world.setup.checks_early_timers and self.world.chance(EARLY_TIMERS):
+            self._ring_early()
+
+    def _ring_early(self) -> None:
+        deadline_s = node.next_deadline_s(self.state)
+        if deadline_s is None or deadline_s > self._now_s():
+            after, actions = node.step(self.state, messages.DeadlineReached(), now_s=self._now_s())
+            if actions or after != self.state:
+                self.world.complain("early timer", f"an early deadline changed something on {self.name}")
+
+    def _perform(self, action: messages.Action) -> None:
+        match action:
+            case messages.TellCoordinator(report=report):
+                self._report(report)
+            case messages.Publish(event=event):
+                self.world.note_event(self, event)
+            case messages.FinishJob(verdict=verdict):
+                self.verdict = verdict
+                self.world.note_verdict(self, verdict)
+            case messages.ForkAhead():
+                pass
+            case messages.RespawnWorkers() | messages.TellRanks():
+                raise AssertionError("no rank of this simulation has a Wrapper")
+            case _:
+                self.processes.perform(action)
+
+    # --- towards the leader
+
+    def _report(self, report: cluster.Event) -> None:
+        """A start or a fault carries the iteration, which is read first; none overtakes another (report_queue.py)."""
+        takes_s = self.world.setup.iteration_s
+        if takes_s is not None and isinstance(report, cluster.JobOpened | cluster.NodeFailed):
+            now_s = self.world.timeline.now_s
+            is_readable = now_s >= self.iteration_unreadable_until_s
+            report = msgspec.structs.replace(report, training_iteration=int(now_s) if is_readable else None)
+            self._reported_at_s = max(self._reported_at_s, now_s + takes_s)
+        if self._reported_at_s > self.world.timeline.now_s:
+            self.world.timeline.at(self._reported_at_s, lambda: self.receive(lambda: self._leave(report)))
+        else:
+            self._leave(report)
+
+    def _leave(self, report: cluster.Event) -> None:
+        self._has_stopped = self._has_stopped or isinstance(report, cluster.NodeStopped)
+        if self.lost_leader:
+            self._end_without_leader()
+        elif self.link is None:
+            self.world.timeline.after(0.0, lambda: self.receive(lambda: self._coordinate(report)))
+        else:
+            leader = self.link.leader
+            self.link.send(self.link.up, lambda: leader.hear(report))
+
+    def lose_leader(self, why: str) -> None:
+        """See cluster_peers.FollowerPeers."""
+        if not self.lost_leader:
+            self.lost_leader = why
+            self.take(messages.Ordered(JOB, orders.WindDown(why, at_once=True)))
+            self._end_without_leader()
+
+    def _end_without_leader(self) -> None:
+        if self._has_stopped:
+            failed = orders.Conclude(Verdict(JobState.FAILED, 1, self.lost_leader))
+            self.world.timeline.after(0.0, lambda: self.take(messages.Ordered(JOB, failed)))
+
+    # --- what the leader does
+
+    def lead(self) -> None:
+        self.coordinator = coordinator.initial_state(JOB)
+
+    @property
+    def is_led_to_its_end(self) -> bool:
+        return self.coordinator is None or endings.is_over(self.coordinator)
+
+    def hear(self, report: cluster.Event) -> None:
+        self._coordinate(report)
+
+    def lose_node(self, lost: Host) -> None:
+        self.world.note_loss(lost)
+        self.receive(lambda: self._coordinate(cluster.NodeLost(lost.name, f"node {lost.name} is lost")))
+
+    def _coordinate(self, report: cluster.Event) -> None:
+        if self.coordinator is None or self.is_dead:
+            return
+        jitter = self.world.random.random()
+        self.coordinator, actions = coordinator.step(self.coordinator, report, now_s=self._now_s(), jitter=jitter)
+        for action in actions:
+            match action:
+                case cluster.Send(name, order):
+                    self._send(name, messages.Ordered(JOB, order))
+                case cluster.Publish(event=event):
+                    self.world.note_decision(self.coordinator, event)
+
+    def _send(self, name: str, ordered: messages.Ordered) -> None:
+        if name == self.name:
+            self.world.timeline.after(0.0, lambda: self.take(ordered))
+            return
+        link = self.world.links.get(name)
+        if link is not None:
+            link.send(link.down, lambda: link.node.take(ordered))

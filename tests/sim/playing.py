@@ -1,0 +1,97 @@
+"""How is one seed played, and what is said of one that fails?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tests.sim.faults import Fault, draw_schedule
+from tests.sim.setup import Setup, draw_setup
+from tests.sim.world import World
+
+STORY_SHOWN = 60
+
+
+@dataclass
+class Played:
+    """What many runs have come to."""
+
+    runs: int = 0
+    events: int = 0
+    struck: Counter[str] = field(default_factory=Counter[str])
+    ends: Counter[str] = field(default_factory=Counter[str])
+    failures: list[str] = field(default_factory=list[str])
+
+    def add(self, world: World) -> None:
+        self.runs += 1
+        self.events += world.timeline.happened
+        self.struck.update(str(fault.kind) for fault in world.struck)
+        self.ends.update({str(host.verdict.state) for host in world.hosts.values() if host.verdict is not None})
+        if world.complaints:
+            self.failures.append(report(world))
+
+    def __add__(self, other: Played) -> Played:
+        return Played(
+            self.runs + other.runs,
+            self.events + other.events,
+            self.struck + other.struck,
+            self.ends + other.ends,
+            self.failures + other.failures,
+        )
+
+    def __str__(self) -> str:
+        struck = ", ".join(f"{kind} {count}" for kind, count in self.struck.most_common())
+        ends = ", ".join(f"{end} {count}" for end, count in self.ends.most_common())
+        return f"{self.runs} runs, {self.events} events, {len(self.failures)} failures; ends: {ends}; faults: {struck}"
+
+
+def play_many(chunk: tuple[int, int, int | None]) -> Played:
+    """From this seed on, so many, with so many nodes."""
+    first, seeds, nodes = chunk
+    played = Played()
+    for seed in range(first, first + seeds):
+        played.add(play_seed(seed, nodes=nodes))
+    return played
+
+
+def play(setup: Setup, schedule: Sequence[Fault]) -> World:
+    return World(setup, schedule).run()
+
+
+def play_seed(seed: int, *, nodes: int | None = None) -> World:
+    setup = draw_setup(seed, nodes=nodes)
+    return play(setup, draw_schedule(setup))
+
+
+def shrunk(setup: Setup, schedule: Sequence[Fault], complaint: str) -> tuple[Fault, ...]:
+    """Without the faults that the same complaint does not need."""
+    kept: tuple[Fault, ...] = tuple(schedule)
+    about = complaint.partition(":")[0]
+    is_smaller = True
+    while is_smaller:
+        is_smaller = False
+        for fault in kept:
+            fewer: tuple[Fault, ...] = tuple(each for each in kept if each is not fault)
+            if any(each.startswith(f"{about}:") for each in play(setup, fewer).complaints):
+                kept, is_smaller = fewer, True
+                break
+    return kept
+
+
+def report(world: World) -> str:
+    """For a run that has failed: how to see it again, and with how little."""
+    setup = world.setup
+    kept = shrunk(setup, world.schedule, world.complaints[0])
+    smaller = play(setup, kept) if len(kept) < len(world.schedule) else world
+    drawn = draw_schedule(setup)
+    numbers = ",".join(str(drawn.index(fault)) for fault in kept if fault in drawn)
+    lines = [
+        f"seed {setup.seed} with {len(setup.names)} nodes: {world.complaints[0]}",
+        f"again: python -m tests.sim --seed {setup.seed} --nodes {len(setup.names)} --faults {numbers or 'none'}",
+        f"{setup.rules}",
+        *(f"  fault {fault}" for fault in kept),
+        *(f"  {at_s:9.3f} s {who} {event.kind}: {event.reason}" for at_s, who, event in smaller.story[-STORY_SHOWN:]),
+        *(f"  WRONG {each}" for each in smaller.complaints),
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,261 @@
+"""The processes that a simulated node runs: a spawner that obeys late, badly or not at all, and its ranks."""
+
+from __future__ import annotations
+
+import signal as signals
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from supervisor.core.facts import Evidence, Progress, StackGroup, WorkerExit
+from supervisor.core.node import messages
+from tests.sim.faults import FOREVER_S
+from tests.sim.setup import HEARTBEAT_S, JOB
+
+if TYPE_CHECKING:
+    from tests.sim.host import Host
+
+START_MAX_S = 0.2
+
+
+@dataclass(eq=False, slots=True)
+class Rank:
+    """One worker process."""
+
+    host: Host
+    cycle: int
+    local_rank: int
+    rank: int
+    pid: int
+    started_at_s: float
+    alive: bool = True
+    has_client: bool = False
+    silent_from_s: float | None = None
+    ignores_term: bool = False
+    is_stuck: bool = False  # in the kernel: it does nothing more, and no signal ends it
+    is_doomed: bool = False  # a fault has struck it
+    code: int | None = None
+
+    def progress(self, now_s: float) -> Progress:
+        last_s = now_s if self.silent_from_s is None else min(now_s, self.silent_from_s)
+        beats = int((last_s - self.started_at_s) / HEARTBEAT_S)
+        local_s = self.host.local_s
+        beat_s = self.started_at_s + beats * HEARTBEAT_S
+        return Progress(
+            initialised_at_s=local_s(self.started_at_s),
+            out_of_section_since_s=local_s(self.started_at_s),
+            heartbeat_at_s=local_s(beat_s) if beats else None,
+            heartbeats=beats,
+            read_at_s=local_s(now_s),
+        )
+
+
+@dataclass(slots=True)
+class Spoilt:
+    """What will go wrong next time."""
+
+    start_fails: bool = False
+    start_takes_s: float = 0.0
+    store_fails: bool = False
+    spawn_fails: bool = False
+    evidence_absent: bool = False
+    kill_fails: bool = False
+    term_ignored: bool = False
+
+
+class Processes:
+    """What one supervisor has started."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._world = host.world
+        self.ranks: list[Rank] = []  # those of the last cycle, and what is left of older ones
+        self.spawner = 0  # the number of the living one; 0: none
+        self.started = 0
+        self.silent_until_s = 0.0
+        self.frozen_until_s = 0.0  # the whole machine stands still
+        self.serves_store = False
+        self.spoilt = Spoilt()
+
+    def perform(self, action: messages.Action) -> None:
+        match action:
+            case messages.StartSpawner(number=number):
+                self._start_spawner(number)
+            case messages.PrepareStore(cycle=cycle):
+                self.by_spawner(lambda: self._serve_store(cycle))
+            case messages.SpawnWorkers():
+                self._spawn(action)
+            case messages.SignalWorkers():
+                self._world.note_signal(self._host, action)
+                self.by_spawner(lambda: self._signal(action))
+            case messages.KillTree(cycle=cycle):
+                self._world.note_signal(self._host, action)
+                self.by_spawner(lambda: self._kill_tree(cycle))
+            case messages.EndSpawner():
+                number = self.spawner
+                self.by_spawner(lambda: self.lose_spawner("it ended as it was told", number))
+            case messages.KillSpawner():
+                self._kill_spawner(self.started)
+            case messages.ReadProgress(local_rank=local_rank):
+                self._read(local_rank)
+            case messages.CollectEvidence(cycle=cycle):
+                self._collect(cycle)
+            case _:
+                raise AssertionError(action)
+
+    def end_all(self) -> None:
+        """The machine has lost its power, or the spawner's loss ends all that it has started."""
+        self.spawner = 0
+        for rank in self.ranks:
+            self._end(rank)
+
+    # --- the spawner
+
+    def by_spawner(self, what: Callable[[], None]) -> None:
+        """What the spawner that lives now does, once it does anything."""
+        spawner = self.spawner
+        delay_s = self._world.random.uniform(0.0, self._world.setup.answer_max_s)
+
+        def do() -> None:
+            if not spawner or spawner != self.spawner:
+                return
+            until_s = max(self.silent_until_s, self.frozen_until_s)
+            if until_s <= self._world.timeline.now_s:
+                what()
+            elif until_s < FOREVER_S:
+                self._world.timeline.at(until_s + delay_s, do)
+
+        self._world.timeline.after(delay_s, do)
+
+    def _start_spawner(self, number: int) -> None:
+        self.started = number
+        spoilt = self.spoilt
+        takes_s = spoilt.start_takes_s or self._world.random.uniform(0.0, START_MAX_S)
+        fails, spoilt.start_fails, spoilt.start_takes_s = spoilt.start_fails, False, 0.0
+
+        def come_up() -> None:
+            if number != self.started or self._host.is_dead:
+                return
+            if fails:
+                self._host.take(messages.SpawnerLost(JOB, number, "it exited with code 1"))
+                return
+            self.spawner, self.silent_until_s = number, 0.0
+            self._host.take(messages.SpawnerReady(JOB, number))
+
+        self._world.timeline.after(takes_s, come_up)
+
+    def _kill_spawner(self, number: int) -> None:
+        if self.spoilt.kill_fails:
+            self.spoilt.kill_fails = False
+            self.end_all()  # Its workers die, it stays in the kernel and says nothing.
+        else:
+            self._world.timeline.after(0.01, lambda: self.lose_spawner("it was killed as ordered", number))
+
+    def lose_spawner(self, reason: str, number: int) -> None:
+        """Its workers die with it."""
+        if number == self.started and self.spawner in (0, number):
+            self.end_all()
+            self._host.take(messages.SpawnerLost(JOB, number, reason))
+
+    def _serve_store(self, cycle: int) -> None:
+        if self.spoilt.store_fails:
+            self.spoilt.store_fails = False
+            self._host.take(messages.StoreFailed(JOB, cycle, "no port"))
+            return
+        self.serves_store = True
+        self._host.take(messages.StoreReady(JOB, cycle, self._host.name, 20_000 + cycle))
+
+    # --- the ranks
+
+    def _spawn(self, action: messages.SpawnWorkers) -> None:
+        self._world.note_spawn(self._host, action)
+        self.ranks = [rank for rank in self.ranks if rank.alive]
+        first_rank, cycle = action.assignment.first_rank, action.assignment.cycle
+        fails, self.spoilt.spawn_fails = self.spoilt.spawn_fails, False
+        for local_rank in range(self._world.setup.rules.local_world_size):
+            if fails:
+                why = "cannot open its log folder: no space left on device"
+                self._host.take(messages.SpawnFailed(JOB, cycle, local_rank, why, 1))
+            else:
+                self.by_spawner(lambda each=local_rank: self._fork(cycle, each, first_rank + each))
+
+    def _fork(self, cycle: int, local_rank: int, number: int) -> None:
+        world, host = self._world, self._host
+        rank = Rank(host, cycle, local_rank, number, world.next_pid(), world.timeline.now_s)
+        rank.ignores_term = self.spoilt.term_ignored
+        self.ranks.append(rank)
+        world.note_rank(rank)
+        host.take(messages.WorkerSpawned(JOB, cycle, local_rank, rank.pid))
+        world.timeline.after(world.random.uniform(0.0, START_MAX_S), lambda: self._hello(rank))
+        life_s = world.random.uniform(*world.setup.life_s)
+        world.timeline.after(life_s, lambda: self.finish(rank))
+
+    def _hello(self, rank: Rank) -> None:
+        if rank.alive and not rank.is_stuck:
+            rank.has_client = True
+            limits = self._world.setup.rules.hang_limits
+            progress = rank.progress(self._world.timeline.now_s)
+            self._host.take(messages.ClientJoined(JOB, rank.cycle, rank.local_rank, limits, progress))
+
+    def finish(self, rank: Rank) -> None:
+        if rank.silent_from_s is None and not rank.is_stuck:
+            if self.frozen_until_s > self._world.timeline.now_s:
+                self._world.timeline.at(self.frozen_until_s, lambda: self.finish(rank))
+            else:
+                self.exit(rank, code=0)
+
+    def exit(self, rank: Rank, *, code: int | None = None, signal: int | None = None) -> None:
+        if not rank.alive:
+            return
+        rank.code = code
+        self._end(rank)
+        self._host.take(messages.WorkerEndSeen(JOB, rank.cycle, rank.local_rank))
+        now_s = self._host.local_s(self._world.timeline.now_s)
+        ended = WorkerExit(rank.local_rank, rank.rank, rank.pid, code, signal, now_s)
+        self.by_spawner(lambda: self._host.take(messages.WorkerExited(JOB, rank.cycle, ended)))
+        if rank.pid % 2 and rank.has_client:
+            self._host.take(messages.ClientLeft(JOB, rank.cycle, rank.local_rank))
+
+    def _end(self, rank: Rank) -> None:
+        if rank.alive:
+            rank.alive = False
+            self._world.note_rank_end(rank)
+
+    def _signal(self, action: messages.SignalWorkers) -> None:
+        for rank in [each for each in self.ranks if each.alive and each.cycle == action.cycle and not each.is_stuck]:
+            if action.local_ranks and rank.local_rank not in action.local_ranks:
+                continue
+            if action.signal == signals.SIGKILL:
+                self.exit(rank, signal=int(signals.SIGKILL))
+            elif not rank.ignores_term:
+                answer = 0 if self._world.chance(0.3) else None
+                self.exit(rank, code=answer, signal=None if answer == 0 else action.signal)
+
+    def _kill_tree(self, cycle: int) -> None:
+        stuck: list[int] = []
+        for rank in self.ranks:
+            if rank.cycle == cycle and rank.alive:
+                if rank.is_stuck:
+                    stuck.append(rank.pid)
+                else:
+                    self.exit(rank, signal=int(signals.SIGKILL))
+        self.by_spawner(lambda: self._host.take(messages.WorkersEmptied(JOB, cycle, tuple(stuck))))
+
+    def living(self, local_rank: int) -> Rank | None:
+        """The newest that is no orphan of the kernel."""
+        found = (each for each in reversed(self.ranks) if each.alive and each.local_rank == local_rank)
+        return next(found, None)
+
+    def _read(self, local_rank: int) -> None:
+        rank = self.living(local_rank)
+        if rank is not None and rank.has_client:
+            progress = rank.progress(self._world.timeline.now_s)
+            self._host.take(messages.ProgressRead(JOB, rank.cycle, local_rank, progress))
+
+    def _collect(self, cycle: int) -> None:
+        if self.spoilt.evidence_absent:
+            self.spoilt.evidence_absent = False
+            return
+        evidence = Evidence((StackGroup((0,), "train.py:1 in step"),), source="py-spy")
+        taken = messages.EvidenceCollected(JOB, cycle, evidence)
+        self._world.timeline.after(self._world.random.uniform(0.0, 0.2), lambda: self._host.take(taken))

@@ -1,0 +1,86 @@
+"""What is a simulated run made of: the job, its nodes, their clocks and the network between them, drawn from a seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from supervisor.core.facts import HangLimits, JobRules, RestartPolicyName, RestartRules
+
+JOB = "job"
+LIMIT_S = 5.0  # between heartbeats
+HEARTBEAT_S = 1.0
+DRIFT_MAX = 0.01  # a hundred times that of a bad quartz
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    seed: int
+    names: tuple[str, ...]  # the first one leads
+    rules: JobRules
+    horizon_s: float = 60.0  # faults begin before
+    life_s: tuple[float, float] = (15.0, 20.0)  # of a rank that nothing happens to
+    delay_max_s: float = 0.3  # of a message
+    answer_max_s: float = 0.02  # of a spawner
+    iteration_s: float | None = None  # reading the checkpoint's iteration takes that long; None: no file is configured
+    checks_early_timers: bool = True
+    clocks: tuple[tuple[float, float], ...] = field(default=())  # offset, rate
+
+
+def node_names(count: int) -> tuple[str, ...]:
+    return tuple(f"n{number:04}" for number in range(count))
+
+
+def draw_setup(seed: int, *, nodes: int | None = None) -> Setup:
+    """`nodes` None: mostly a few, now and then fifty."""
+    draw = random.Random(f"setup {seed}")
+    count = nodes or (50 if draw.random() < 0.01 else draw.choice([1, 1, 2, 2, 3, 3, 3, 4, 5]))
+    names = node_names(count)
+    min_nodes = max(1, count - draw.choice([0, 0, 1, 1, 2]))
+    rules = JobRules(
+        JOB,
+        local_world_size=draw.choice([1, 2, 2, 4]) if count < 10 else 1,
+        hang_limits=HangLimits(initial_heartbeat_s=LIMIT_S, heartbeat_s=LIMIT_S),
+        restart=RestartRules(
+            policy=draw.choice([*RestartPolicyName, RestartPolicyName.ANY_FAILED]),
+            max_restarts=draw.choice([0, 1, 2, 3, 5, 10]),
+            min_nodes=min_nodes,
+            max_no_progress_cycles=draw.choice([0, 0, 3]),
+        ),
+        rank_termination_signal=draw.choice([9, 15]),
+        completion_grace_s=draw.choice([None, None, 40.0]),
+        prepares_ahead=draw.random() < 0.7,
+    )
+    return Setup(
+        seed,
+        names,
+        rules,
+        horizon_s=(horizon_s := draw.choice([20.0, 60.0, 200.0])),
+        life_s=draw.choice([(15.0, 20.0), (horizon_s - 15.0, horizon_s)]),
+        delay_max_s=draw.choice([0.0, 0.05, 0.3]),
+        answer_max_s=draw.choice([0.02, 0.02, 0.2, 2.0]),
+        iteration_s=draw.choice([None, 0.0, 0.5]),
+        clocks=tuple((draw.uniform(0, 1e6), 1 + draw.uniform(-DRIFT_MAX, DRIFT_MAX)) for _ in names),
+    )
+
+
+def large_setup(seed: int, *, nodes: int, horizon_s: float, max_restarts: int, spares: int) -> Setup:
+    """Many nodes for a long time: their ranks train until all faults are over."""
+    rules = JobRules(
+        JOB,
+        local_world_size=1,
+        hang_limits=HangLimits(heartbeat_s=2700.0),
+        restart=RestartRules(max_restarts=max_restarts, min_nodes=nodes - spares),
+        prepares_ahead=True,
+    )
+    draw = random.Random(f"large {seed}")
+    return Setup(
+        seed,
+        node_names(nodes),
+        rules,
+        horizon_s=horizon_s,
+        life_s=(horizon_s, horizon_s),
+        delay_max_s=0.01,
+        checks_early_timers=False,
+        clocks=tuple((draw.uniform(0, 1e6), 1 + draw.uniform(-DRIFT_MAX, DRIFT_MAX)) for _ in range(nodes)),
+    )

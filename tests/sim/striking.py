@@ -1,0 +1,193 @@
+"""What does each fault of a schedule do to a simulated world?"""
+
+from __future__ import annotations
+
+import signal as signals
+from typing import TYPE_CHECKING
+
+from supervisor.core.node import messages
+from tests.sim.faults import FOREVER_S, WISHES, Fault, Kind
+from tests.sim.setup import HEARTBEAT_S, JOB
+
+if TYPE_CHECKING:
+    from tests.sim.host import Host
+    from tests.sim.processes import Rank
+    from tests.sim.world import World
+
+_WAITING = frozenset({
+    Kind.TERM_IGNORED, Kind.SPAWNER_FAILS, Kind.SPAWNER_LATE, Kind.STORE_FAILS, Kind.SPAWN_FAILS, Kind.EVIDENCE_ABSENT,
+})  # fmt: skip
+
+
+def strike(world: World, fault: Fault) -> None:
+    host = world.hosts[fault.node]
+    if host.is_dead or host.verdict is not None:
+        return
+    if fault.kind in WISHES:
+        struck = _ask(host, fault)
+    elif fault.kind in _WAITING:
+        struck = _spoil(host, fault)
+    elif fault.kind.startswith("rank_"):
+        rank = host.processes.living(fault.local_rank)
+        struck = rank is not None and not rank.is_doomed and _strike_rank(world, rank, fault)
+    elif fault.kind.startswith(("spawner_", "store_")):
+        struck = _strike_spawner(world, host, fault)
+    else:
+        struck = _strike_node(world, host, fault)
+    if struck:
+        world.note_fault(fault)
+
+
+def _ask(host: Host, fault: Fault) -> bool:
+    if JOB not in host.state.jobs:
+        return False
+    match fault.kind:
+        case Kind.STOP:
+            host.take(messages.StopRequested(JOB, "a person asked", 0))
+        case Kind.STOP_BY_SIGNAL:
+            host.take(messages.StopRequested(JOB, "Ctrl-C", int(signals.SIGINT)))
+        case Kind.RESTART:
+            host.take(messages.RestartRequested(JOB, "a person asked"))
+        case Kind.EXCLUDE | Kind.SHUTDOWN:
+            rank = host.processes.living(fault.local_rank)
+            if rank is None:
+                return False
+            wanted = "exclude_this_node" if fault.kind is Kind.EXCLUDE else "shutdown_workload"
+            host.take(messages.ControlRequested(JOB, rank.cycle, rank.local_rank, wanted, "bad loss"))
+        case _:
+            raise AssertionError(fault)
+    return True
+
+
+def _spoil(host: Host, fault: Fault) -> bool:
+    spoilt = host.processes.spoilt
+    match fault.kind:
+        case Kind.TERM_IGNORED:
+            spoilt.term_ignored = True
+        case Kind.SPAWNER_FAILS:
+            spoilt.start_fails = True
+        case Kind.SPAWNER_LATE:
+            spoilt.start_takes_s = fault.lasts_s
+        case Kind.STORE_FAILS:
+            spoilt.store_fails = True
+        case Kind.SPAWN_FAILS:
+            spoilt.spawn_fails = True
+        case Kind.EVIDENCE_ABSENT:
+            spoilt.evidence_absent = True
+        case _:
+            raise AssertionError(fault)
+    return True
+
+
+def _strike_rank(world: World, rank: Rank, fault: Fault) -> bool:
+    rank.is_doomed = True
+    processes = rank.host.processes
+    match fault.kind:
+        case Kind.RANK_CRASH:
+            code, signal = world.random.choice([(1, None), (None, 11), (None, 6)])
+            processes.exit(rank, code=code, signal=signal)
+        case Kind.RANK_HANG:
+            rank.silent_from_s = world.timeline.now_s
+            if fault.lasts_s < FOREVER_S:
+                world.timeline.after(fault.lasts_s, lambda: processes.exit(rank, code=0))
+        case Kind.RANK_STUCK:
+            rank.silent_from_s = world.timeline.now_s
+            rank.is_stuck = True
+        case _:
+            raise AssertionError(fault)
+    return True
+
+
+def _strike_spawner(world: World, host: Host, fault: Fault) -> bool:
+    processes = host.processes
+    if not processes.spawner:
+        return False
+    match fault.kind:
+        case Kind.SPAWNER_DIES:
+            processes.lose_spawner("it was killed by SIGKILL", processes.spawner)
+        case Kind.SPAWNER_SILENT | Kind.SPAWNER_UNKILLABLE:
+            processes.silent_until_s = world.timeline.now_s + fault.lasts_s
+            processes.spoilt.kill_fails = fault.kind is Kind.SPAWNER_UNKILLABLE
+        case Kind.STORE_DIES:
+            cycle = host.state.jobs[JOB].job.cycle
+            runs = any(rank.alive and rank.cycle == cycle and rank.rank < 1 for rank in processes.ranks)
+            if not runs:
+                return False
+            processes.by_spawner(lambda: host.take(messages.StoreFailed(JOB, cycle, "the store host was killed")))
+        case _:
+            raise AssertionError(fault)
+    return True
+
+
+def _strike_node(world: World, host: Host, fault: Fault) -> bool:
+    until_s = world.timeline.now_s + fault.lasts_s
+    match fault.kind:
+        case Kind.NODE_CRASH:
+            crash(world, host, comes_back_after_s=fault.lasts_s)
+        case Kind.SUPERVISOR_PAUSE:
+            pause(world, host, until_s)
+        case Kind.NODE_PAUSE:
+            pause(world, host, until_s)
+            _freeze(world, host, until_s)
+        case Kind.ITERATION_UNREADABLE:
+            host.iteration_unreadable_until_s = until_s
+        case Kind.CUT | Kind.CUT_UP | Kind.CUT_DOWN | Kind.SLOW_LINK:
+            return _disturb(host, fault, until_s)
+        case _:
+            raise AssertionError(fault)
+    return True
+
+
+def _disturb(host: Host, fault: Fault, until_s: float) -> bool:
+    if host.link is None:
+        return False
+    match fault.kind:
+        case Kind.CUT:
+            host.link.cut(until_s, up=True, down=True)
+        case Kind.CUT_UP:
+            host.link.cut(until_s, up=True, down=False)
+        case Kind.CUT_DOWN:
+            host.link.cut(until_s, up=False, down=True)
+        case _:
+            host.link.up.slow_down(0.5, until_s)
+            host.link.down.slow_down(0.5, until_s)
+    return True
+
+
+def pause(world: World, host: Host, until_s: float) -> None:
+    host.pause(until_s)
+    for link in world.links_of(host):
+        link.disturb()
+
+
+def crash(world: World, host: Host, *, comes_back_after_s: float) -> None:
+    """The machine loses its power; nobody says so."""
+    host.die()
+    host.processes.end_all()
+    world.bury(host)
+    for link in world.links_of(host):
+        link.disturb()
+    if comes_back_after_s < FOREVER_S and host is not world.leader:
+        world.timeline.after(comes_back_after_s, lambda: _come_back(world, host))
+
+
+def _come_back(world: World, host: Host) -> None:
+    """The leader takes it as another node, and the old one for lost."""
+    if world.leader.is_running and host.link is not None and host.link.replace():
+        world.replace(host.name)
+
+
+def _freeze(world: World, host: Host, until_s: float) -> None:
+    processes = host.processes
+    processes.frozen_until_s = until_s
+    for rank in processes.ranks:
+        if rank.alive and rank.silent_from_s is None:
+            rank.silent_from_s = world.timeline.now_s
+            world.timeline.at(until_s + world.random.uniform(0.0, HEARTBEAT_S), lambda rank=rank: _thaw(world, rank))
+
+
+def _thaw(world: World, rank: Rank) -> None:
+    if rank.alive and not rank.is_doomed:
+        rank.silent_from_s = None
+        life_s = world.random.uniform(*world.setup.life_s)
+        world.timeline.at(rank.started_at_s + life_s, lambda: rank.host.processes.finish(rank))

@@ -1,0 +1,52 @@
+"""One thousand seeds in each run of the suite. A failure says how to see it again: `python -m tests.sim --seed N`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.faults import Fault, Kind, draw_schedule
+from tests.sim.playing import play, play_many, play_seed, report, shrunk
+from tests.sim.setup import draw_setup
+from tests.sim.world import World
+
+SEEDS = 1000
+SEEDS_PER_TEST = 250
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
+def test_every_seed_keeps_every_promise(first: int):
+    played = play_many((first, SEEDS_PER_TEST, None))
+    assert not played.failures, "\n\n".join(played.failures)
+    assert set(played.ends) == {"succeeded", "failed", "stopped"}
+    assert not set(Kind) - set(played.struck), "every kind of fault strikes"
+
+
+def test_the_same_seed_gives_the_same_run():
+    first, second = play_seed(3), play_seed(3)
+    assert first.story == second.story
+    assert first.timeline.happened == second.timeline.happened
+
+
+def test_without_faults_every_job_succeeds_in_its_first_cycle():
+    for seed in range(20):
+        world = play(draw_setup(seed), ())
+        assert world.complaints == []
+        assert {event.cycle for _, _, event in world.story} == {0}
+
+
+def test_a_failure_is_shown_with_the_faults_that_it_needs(monkeypatch: pytest.MonkeyPatch):
+    """A checker that does not bear lost spawners: all other faults are left out."""
+    setup = draw_setup(11, nodes=3)
+    schedule = (Fault(1.0, Kind.RANK_CRASH, "n0001"), Fault(2.0, Kind.SPAWNER_DIES, "n0002"), *draw_schedule(setup)[:2])
+    note_fault = World.note_fault
+
+    def complaining(world: World, fault: Fault) -> None:
+        note_fault(world, fault)
+        if fault.kind is Kind.SPAWNER_DIES:
+            world.complain("Planted", "a spawner was lost")
+
+    monkeypatch.setattr(World, "note_fault", complaining)
+    world = play(setup, schedule)
+    assert [each.partition(":")[0] for each in world.complaints] == ["Planted"]
+    assert [fault.kind for fault in shrunk(setup, schedule, world.complaints[0])] == [Kind.SPAWNER_DIES]
+    assert "python -m tests.sim --seed 11 --nodes 3" in report(world)
