@@ -201,20 +201,30 @@ async def test_a_node_whose_leader_is_lost_ends_its_part_of_the_job(monkeypatch:
             assert at_b.orders()[1:] == [orders.Conclude(Verdict(JobState.FAILED, 1, why))]
 
 
-async def test_a_node_that_waits_for_its_verdict_as_the_leader_is_lost_ends_too():
+async def test_a_node_that_waits_for_its_verdict_as_the_leader_is_lost_ends_too(monkeypatch: pytest.MonkeyPatch):
     """Found by the simulator, seed 20: it had stopped, was cut off then, and waited indefinitely."""
-    heard = Heard()
+    monkeypatch.setattr(cluster_client, "FENCE_S", 0.3)
     port = free_port()
-    meeting = Meeting(JOB, "b", PeerAddress("127.0.0.1", port), TOKEN, LIMIT_S)
-    client = cluster_client.ClusterClient(
-        meeting.endpoint, job_id=JOB, token=TOKEN, own_name="b", on_order=heard.post, on_lost=lambda _: None
-    )
-    b = FollowerPeers(meeting, client, heard.post)
-    b.report(JOB, NodeStopped("b", all_succeeded=True))
-    assert heard.orders() == []
-    b.lose_leader("the leader is lost")
-    failed = Verdict(JobState.FAILED, 1, "the leader is lost")
-    assert heard.orders() == [orders.WindDown("the leader is lost", at_once=True), orders.Conclude(failed)]
+    heard = Heard()
+    ended = anyio.Event()
+
+    async def lead(*, task_status: TaskStatus[None]) -> None:
+        meeting = Meeting(JOB, "a", PeerAddress("127.0.0.1", port), TOKEN, LIMIT_S)
+        async with cluster_peers.open_peers(meeting, heard.post):
+            task_status.started()
+            await ended.wait()
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(lead)
+        async with peers("b", port) as (b, at_b):
+            b.report(JOB, NodeStopped("b", all_succeeded=True))
+            await heard.until(lambda: heard.events)
+            assert at_b.orders() == []
+            ended.set()
+            await at_b.until(lambda: len(at_b.events) == 2)
+            why = f"the leader at 127.0.0.1:{port} is lost: connection refused"
+            failed = Verdict(JobState.FAILED, 1, why)
+            assert at_b.orders() == [orders.WindDown(why, at_once=True), orders.Conclude(failed)]
 
 
 @pytest.mark.parametrize(
