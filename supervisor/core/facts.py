@@ -59,6 +59,28 @@ class RestartRules(msgspec.Struct, frozen=True):
     backoff_max_s: float = 30.0
 
 
+class RendezvousRules(msgspec.Struct, frozen=True):
+    """How many nodes meet, which of them take part in a cycle, and how long a round waits for more."""
+
+    max_nodes: int = 1  # beyond RestartRules.min_nodes they are hot spares, or with `elastic` take part
+    join_timeout_s: float = 900.0  # from the end of a back-off and the last grace of the workers to the last node
+    last_call_s: float = 1.0  # once enough nodes have joined, for others that come before them in the order
+    segment: int | None = None  # so many nodes of one NVLink domain next to each other; None: domains don't matter
+    replacement_group_size: int | None = None  # only complete groups take part; None: there are no groups
+    keep_ranks: bool = False  # nodes that stay keep their group ranks; else the infrastructure's order holds always
+    elastic: bool = False  # as many nodes as there are; else always RestartRules.min_nodes
+
+
+class NodeFacts(msgspec.Struct, frozen=True):
+    """What a node says of itself that decides its place in a job, or whether it runs the same job at all."""
+
+    infrastructure_rank: int | None = None  # its place in the scheduler's order; None: the scheduler says none
+    rank_source: str = ""  # SLURM_PROCID, GROUP_RANK, --node-rank
+    domain: str = ""  # its NVLink domain (ClusterUUID of its GPUs); "": unknown, or it is in none
+    replacement_group: str = ""  # nodes that come and go together; "": the node belongs to none
+    program: str = ""  # what its workers run, without arguments and folder; "": unknown
+
+
 class JobRules(msgspec.Struct, frozen=True):
     """What the node's machines need to know of a job; the rest of its specification is the edges' business."""
 
@@ -73,6 +95,8 @@ class JobRules(msgspec.Struct, frozen=True):
     completion_grace_s: float | None = None  # None: a rank that exits 0 while others run is no fault
     prepares_ahead: bool = False  # the next store is served while the old workers end; not where the port is fixed
     forks_ahead: bool = False  # the next workers are forked meanwhile; not where they are executed
+    rendezvous: RendezvousRules = msgspec.field(default_factory=RendezvousRules)
+    facts: NodeFacts = msgspec.field(default_factory=NodeFacts)  # of this node; all else is the same on each
 
 
 class WorkerExit(msgspec.Struct, frozen=True):

@@ -140,7 +140,7 @@ class Engine:
         if state is None:
             if not self._performer.leads(job_id):
                 return  # A report that outlived its job.
-            state = coordinator.initial_state(job_id)
+            state = coordinator.initial_state(job_id, leader=self.node_name)
         try:
             state, actions = coordinator.step(state, report, now_s=self._clock.now_s(), jitter=self._jitter())
             self.coordinators[job_id] = state

@@ -289,30 +289,34 @@ class JobReport(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., state: _Optional[str] = ..., submitted_at_ns: _Optional[int] = ..., cycle: _Optional[int] = ..., iteration: _Optional[int] = ..., max_restarts: _Optional[int] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[JobNodeReport, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[RankReport, _Mapping]]] = ..., exit_code: _Optional[int] = ..., ended_at_ns: _Optional[int] = ..., log_dir: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ...) -> None: ...
 
 class JobRules(_message.Message):
-    __slots__ = ["completion_grace_s", "evidence_budget_s", "forks_ahead", "hang_limits", "job_id", "local_world_size", "prepares_ahead", "rank_termination_signal", "restart", "term_timeout_s", "workers_stop_timeout_s"]
+    __slots__ = ["completion_grace_s", "evidence_budget_s", "facts", "forks_ahead", "hang_limits", "job_id", "local_world_size", "prepares_ahead", "rank_termination_signal", "rendezvous", "restart", "term_timeout_s", "workers_stop_timeout_s"]
     COMPLETION_GRACE_S_FIELD_NUMBER: _ClassVar[int]
     EVIDENCE_BUDGET_S_FIELD_NUMBER: _ClassVar[int]
+    FACTS_FIELD_NUMBER: _ClassVar[int]
     FORKS_AHEAD_FIELD_NUMBER: _ClassVar[int]
     HANG_LIMITS_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     LOCAL_WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     PREPARES_AHEAD_FIELD_NUMBER: _ClassVar[int]
     RANK_TERMINATION_SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
     RESTART_FIELD_NUMBER: _ClassVar[int]
     TERM_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     WORKERS_STOP_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     completion_grace_s: float
     evidence_budget_s: float
+    facts: NodeFacts
     forks_ahead: bool
     hang_limits: HangLimits
     job_id: str
     local_world_size: int
     prepares_ahead: bool
     rank_termination_signal: int
+    rendezvous: RendezvousRules
     restart: RestartRules
     term_timeout_s: float
     workers_stop_timeout_s: float
-    def __init__(self, job_id: _Optional[str] = ..., local_world_size: _Optional[int] = ..., hang_limits: _Optional[_Union[HangLimits, _Mapping]] = ..., restart: _Optional[_Union[RestartRules, _Mapping]] = ..., workers_stop_timeout_s: _Optional[float] = ..., term_timeout_s: _Optional[float] = ..., rank_termination_signal: _Optional[int] = ..., evidence_budget_s: _Optional[float] = ..., completion_grace_s: _Optional[float] = ..., prepares_ahead: bool = ..., forks_ahead: bool = ...) -> None: ...
+    def __init__(self, job_id: _Optional[str] = ..., local_world_size: _Optional[int] = ..., hang_limits: _Optional[_Union[HangLimits, _Mapping]] = ..., restart: _Optional[_Union[RestartRules, _Mapping]] = ..., workers_stop_timeout_s: _Optional[float] = ..., term_timeout_s: _Optional[float] = ..., rank_termination_signal: _Optional[int] = ..., evidence_budget_s: _Optional[float] = ..., completion_grace_s: _Optional[float] = ..., prepares_ahead: bool = ..., forks_ahead: bool = ..., rendezvous: _Optional[_Union[RendezvousRules, _Mapping]] = ..., facts: _Optional[_Union[NodeFacts, _Mapping]] = ...) -> None: ...
 
 class JoinAgain(_message.Message):
     __slots__ = ["next_cycle", "reason"]
@@ -373,6 +377,20 @@ class NodeExcluded(_message.Message):
     node: str
     reason: str
     def __init__(self, node: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class NodeFacts(_message.Message):
+    __slots__ = ["domain", "infrastructure_rank", "program", "rank_source", "replacement_group"]
+    DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    INFRASTRUCTURE_RANK_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    RANK_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    REPLACEMENT_GROUP_FIELD_NUMBER: _ClassVar[int]
+    domain: str
+    infrastructure_rank: int
+    program: str
+    rank_source: str
+    replacement_group: str
+    def __init__(self, infrastructure_rank: _Optional[int] = ..., rank_source: _Optional[str] = ..., domain: _Optional[str] = ..., replacement_group: _Optional[str] = ..., program: _Optional[str] = ...) -> None: ...
 
 class NodeFailed(_message.Message):
     __slots__ = ["cycle", "exit_code", "first_failure", "node", "reason", "restart_allowed", "training_iteration"]
@@ -631,6 +649,24 @@ class Refused(_message.Message):
     code: str
     message: str
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class RendezvousRules(_message.Message):
+    __slots__ = ["elastic", "join_timeout_s", "keep_ranks", "last_call_s", "max_nodes", "replacement_group_size", "segment"]
+    ELASTIC_FIELD_NUMBER: _ClassVar[int]
+    JOIN_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    KEEP_RANKS_FIELD_NUMBER: _ClassVar[int]
+    LAST_CALL_S_FIELD_NUMBER: _ClassVar[int]
+    MAX_NODES_FIELD_NUMBER: _ClassVar[int]
+    REPLACEMENT_GROUP_SIZE_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    elastic: bool
+    join_timeout_s: float
+    keep_ranks: bool
+    last_call_s: float
+    max_nodes: int
+    replacement_group_size: int
+    segment: int
+    def __init__(self, max_nodes: _Optional[int] = ..., join_timeout_s: _Optional[float] = ..., last_call_s: _Optional[float] = ..., segment: _Optional[int] = ..., replacement_group_size: _Optional[int] = ..., keep_ranks: bool = ..., elastic: bool = ...) -> None: ...
 
 class ReplaceRanks(_message.Message):
     __slots__ = ["cycle", "members", "reason"]

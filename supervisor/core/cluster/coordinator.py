@@ -15,14 +15,20 @@ import msgspec
 from supervisor.core import orders
 from supervisor.core.calls import decisions
 from supervisor.core.calls.words import Interruption, Lost, Told
-from supervisor.core.cluster import call_orders, endings, evidence, restart_policy, rounds, wrapped_call
+from supervisor.core.cluster import (
+    agreement,
+    call_orders,
+    endings,
+    evidence,
+    membership,
+    restart_policy,
+    rounds,
+    wrapped_call,
+)
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.cluster.coordinator_states import (
-    BUSY,
     Ended,
     Gathering,
-    Member,
-    MemberState,
     Outcome,
     Running,
     State,
@@ -33,15 +39,17 @@ from supervisor.core.cluster.coordinator_states import (
     with_member,
     without,
 )
+from supervisor.core.cluster.membership import BUSY, Member, MemberState
 from supervisor.core.cluster.messages import Action, Event, Send
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.job_sentences import succeeded_sentence
 
-EARLY_REPORTS_MAX = 1024  # reports that may overtake JobOpened
+EARLY_REPORTS_MAX = 65536  # reports that may overtake the JobOpened whose rules count
 
 
-def initial_state(job_id: str) -> State:
-    return State(job_id)
+def initial_state(job_id: str, *, leader: str = "") -> State:
+    """`leader`: the node that this runs on, whose rules count; "": those of the first node that comes."""
+    return State(job_id, leader)
 
 
 def restarts_used(state: State) -> int:
@@ -70,8 +78,8 @@ def step(state: State, event: Event, *, now_s: float, jitter: float) -> Outcome:
 
 def next_deadline_s(state: State) -> float | None:
     match state.phase:
-        case Gathering(until_s=until_s, not_before_s=not_before_s):
-            return until_s if not_before_s is None else not_before_s
+        case Gathering():
+            return rounds.next_deadline_s(state.phase)
         case Running():
             moments = [evidence.next_deadline_s(state.evidence)]
             moments.append(wrapped_call.next_deadline_s(state.calls) if state.calls is not None else None)
@@ -86,15 +94,19 @@ def next_deadline_s(state: State) -> float | None:
             assert_never(state.phase)
 
 
-def _open(state: State, early: tuple[Event, ...], event: Event, now_s: float, jitter: float) -> Outcome:
-    if not isinstance(event, cluster_messages.JobOpened):
-        return msgspec.structs.replace(state, phase=Unopened((*early, event)[-EARLY_REPORTS_MAX:])), ()
+def _open(state: State, early: list[Event], event: Event, now_s: float, jitter: float) -> Outcome:
+    if not isinstance(event, cluster_messages.JobOpened) or state.leader not in ("", event.node):
+        if len(early) < EARLY_REPORTS_MAX:
+            early.append(event)
+        return state, ()
+    members = membership.for_rules(event.rules.rendezvous)
+    members.put(event.node, Member(MemberState.OPENED, facts=event.rules.facts))
     state = msgspec.structs.replace(
         state,
         phase=rounds.gathering(event.rules, "first start", now_s),
         rules=event.rules,
         policy=restart_policy.initial_state(event.rules.restart, training_iteration=event.training_iteration),
-        members={event.node: Member(MemberState.OPENED)},
+        members=members,
     )
     actions: tuple[Action, ...] = ()
     for report in early:
@@ -124,7 +136,7 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
         case cluster_messages.StacksWanted() | cluster_messages.StacksTaken():
             return _step_evidence(state, event, now_s)
         case cluster_messages.NodeExcluded(node, reason):
-            known = state.members.get(node, Member(MemberState.FAILED))
+            known = state.members.get(node) or Member(MemberState.FAILED)
             state = with_member(state, node, msgspec.structs.replace(known, excluded=reason))
             return rounds.close_round(state, now_s)
         case cluster_messages.StopAsked(reason, signal):
@@ -141,14 +153,15 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
 
 def _node_opened(state: State, event: cluster_messages.JobOpened) -> Outcome:
     """A newcomer that disagrees learns so alone: the others agree, and go on."""
-    theirs, ours = event.rules.local_world_size, state.rules.local_world_size
-    if theirs != ours:
-        reason = f"node {event.node} has {theirs} workers, and the other nodes of the job have {ours} each"
-        verdict = Verdict(JobState.FAILED, 1, f"{reason}; start it with as many")
-        return state, (Send(event.node, orders.Conclude(verdict)),)
     known = state.members.get(event.node)
-    is_new = known is None or known.state is MemberState.LOST
-    return (with_member(state, event.node, Member(MemberState.OPENED)) if is_new else state), ()
+    if known is not None and known.state not in membership.UNHEARD:
+        return state, ()
+    reason = agreement.refusal(event.node, event.rules, state.rules, state.members)
+    if not reason:
+        return with_member(state, event.node, Member(MemberState.OPENED, facts=event.rules.facts)), ()
+    state = with_member(state, event.node, Member(MemberState.REFUSED))
+    verdict = Verdict(JobState.FAILED, 1, reason)
+    return state, (said(state, "node_refused", reason), Send(event.node, orders.Conclude(verdict)))
 
 
 # --- rounds --------------------------------------------------------------------------------------------------------
@@ -157,10 +170,9 @@ def _node_opened(state: State, event: cluster_messages.JobOpened) -> Outcome:
 def _node_emptied(
     state: State, event: cluster_messages.NodeJoined | cluster_messages.NodeDown, now_s: float
 ) -> Outcome:
-    known = state.members.get(event.node)
-    if event.cycle > state.cycle or (known is not None and event.cycle < known.cycle):
+    known = state.members.get(event.node) or Member(MemberState.JOINED)
+    if event.cycle > state.cycle or event.cycle < known.cycle or known.state is MemberState.REFUSED:
         return state, ()  # Of another life of the job, or overtaken.
-    known = known or Member(MemberState.JOINED)
     # While the cycle runs, its fault may still be under way: joining alone decides nothing.
     emptied = msgspec.structs.replace(known, state=MemberState.DOWN)
     if isinstance(event, cluster_messages.NodeJoined):
@@ -178,16 +190,8 @@ def _store_served(state: State, event: cluster_messages.StoreServed) -> Outcome:
 
 def _pass_deadline(state: State, now_s: float) -> Outcome:
     match state.phase:
-        case Gathering(reason, until_s, not_before_s, is_announced) if not_before_s is not None:
-            if now_s < not_before_s:
-                return state, ()
-            state = msgspec.structs.replace(state, phase=Gathering(reason, until_s))
-            state, actions = rounds.close_round(state, now_s)
-            return state, (*(() if is_announced else rounds.announce(state, reason)), *actions)
-        case Gathering(reason, until_s) if now_s >= until_s:
-            joined = sum(each.state is MemberState.JOINED for each in state.members.values())
-            text = f"{joined} of {state.policy.rules.min_nodes} nodes have joined in time for the next cycle"
-            return endings.wind_down(state, Verdict(JobState.FAILED, 1, f"{reason}; {text}"), now_s)
+        case Gathering():
+            return rounds.pass_deadline(state, state.phase, now_s)
         case Running():
             state, taken = _step_evidence(state, cluster_messages.DeadlineReached(), now_s)
             state, more = _step_calls(state, cluster_messages.DeadlineReached(), now_s)
@@ -204,10 +208,8 @@ def _restart_asked(state: State, reason: str, now_s: float) -> Outcome:
             decided = said(state, "restart_decided", reason)
             state = msgspec.structs.replace(state, phase=rounds.gathering(state.rules, reason, now_s))
             return state, (decided, *rounds.announce(state, reason))
-        case Gathering(was, until_s, _, is_announced):
-            state = msgspec.structs.replace(state, phase=Gathering(was, until_s))
-            state, actions = rounds.close_round(state, now_s)
-            return state, (*(() if is_announced else rounds.announce(state, was)), *actions)
+        case Gathering():
+            return rounds.end_delay(state, state.phase, now_s)
         case _:
             return state, ()
 
@@ -217,8 +219,8 @@ def _restart_asked(state: State, reason: str, now_s: float) -> Outcome:
 
 def _node_failed(state: State, event: cluster_messages.NodeFailed, now_s: float, jitter: float) -> Outcome:
     """One fault takes one unit of the budget, however many ranks and nodes it takes down."""
-    known = state.members.get(event.node, Member(MemberState.JOINED))
-    if event.cycle > state.cycle or event.cycle < known.cycle:
+    known = state.members.get(event.node) or Member(MemberState.JOINED)
+    if event.cycle > state.cycle or event.cycle < known.cycle or known.state is MemberState.REFUSED:
         return state, ()
     takes_part = known.cycle == state.cycle and state.cycle >= 0
     is_folded = isinstance(state.phase, Gathering) and takes_part and known.state in BUSY
@@ -237,7 +239,7 @@ def _node_failed(state: State, event: cluster_messages.NodeFailed, now_s: float,
 def _node_lost(state: State, event: cluster_messages.NodeLost, now_s: float, jitter: float) -> Outcome:
     """As a fault of its workers, but for that nothing of it is left to wait for."""
     known = state.members.get(event.node)
-    if known is None or known.state is MemberState.LOST:
+    if known is None or known.state in membership.UNHEARD:
         return state, ()
     actions: tuple[Action, ...] = ()
     if known.state in BUSY:
@@ -264,7 +266,7 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
     fault = restart_policy.FaultHappened(
         node=event.node,
         reason=event.reason,
-        healthy_nodes=sum(each.state is MemberState.RUNNING for each in state.members.values()) if runs else 0,
+        healthy_nodes=state.members.count(MemberState.RUNNING) if runs else 0,
         lived_s=now_s - state.phase.started_at_s if isinstance(state.phase, Running) else None,
         training_iteration=event.training_iteration,
         restart_allowed=event.restart_allowed,
@@ -308,7 +310,7 @@ def _node_succeeded(state: State, event: cluster_messages.NodeSucceeded, now_s: 
         return state, ()
     done = msgspec.structs.replace(known, state=MemberState.SUCCEEDED, lost=event.lost)
     state = with_member(state, event.node, done)
-    if any(each.state is MemberState.RUNNING for each in state.members.values()):
+    if state.members.count(MemberState.RUNNING):
         return state, (said(state, "node_succeeded", succeeded_sentence(f"of node {event.node} ", event.lost)),)
     lost = tuple(rank for each in state.members.values() for rank in each.lost if each.cycle == state.cycle)
     return endings.wind_down(state, Verdict(JobState.SUCCEEDED, 0, succeeded_sentence("", lost)), now_s)
@@ -322,7 +324,8 @@ def _step_evidence(state: State, event: evidence.Event, now_s: float) -> Outcome
         return state, ()
     if isinstance(event, cluster_messages.StacksWanted) and not isinstance(state.phase, Running):
         return state, ()  # Its workers are being stopped for another reason.
-    nodes = tuple(node for node in state.parts if state.members[node].state is MemberState.RUNNING)
+    wanted = isinstance(event, cluster_messages.StacksWanted) and isinstance(state.evidence, evidence.Quiet)
+    nodes = tuple(node for node in state.parts if state.members[node].state is MemberState.RUNNING) if wanted else ()
     taken, actions = evidence.step(state.evidence, event, now_s=now_s, cycle=state.cycle, nodes=nodes)
     return msgspec.structs.replace(state, evidence=taken), actions
 
@@ -331,8 +334,8 @@ def _step_calls(state: State, event: wrapped_call.Event, now_s: float) -> Outcom
     """What the machine of the cycle's calls decides, as orders."""
     if state.calls is None:
         return state, ()
-    is_excluded = any(each.excluded for each in state.members.values())  # Then nothing is started there any more.
-    units_left = 0 if is_excluded else restart_policy.units_left(state.policy)
+    # Where a node is excluded, nothing is started any more.
+    units_left = 0 if state.members.excluded else restart_policy.units_left(state.policy)
     _, decided = wrapped_call.step(state.calls, event, now_s=now_s, units_left=units_left)
     actions: list[Action] = []
     for decision in decided:

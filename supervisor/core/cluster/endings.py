@@ -14,10 +14,7 @@ from supervisor.core import orders
 from supervisor.core.cluster import evidence
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.cluster.coordinator_states import (
-    GONE,
     Ended,
-    Member,
-    MemberState,
     Outcome,
     State,
     Stop,
@@ -26,6 +23,7 @@ from supervisor.core.cluster.coordinator_states import (
     with_member,
     without,
 )
+from supervisor.core.cluster.membership import GONE, UNHEARD, Member, MemberState
 from supervisor.core.cluster.messages import Action, Event, Send
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.root_cause import first_cause
@@ -38,7 +36,7 @@ VERDICT_S = 60.0  # for a node to say that it knows the verdict
 
 def is_over(state: State) -> bool:
     """Every node knows the verdict, or was given up."""
-    return isinstance(state.phase, Ended) and all(each.state in GONE for each in state.members.values())
+    return isinstance(state.phase, Ended) and state.members.are_all(*GONE)
 
 
 def wind_down(state: State, outcome: Verdict | Stop, now_s: float) -> Outcome:
@@ -52,7 +50,9 @@ def wind_down(state: State, outcome: Verdict | Stop, now_s: float) -> Outcome:
 def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: float) -> Outcome:
     match event:
         case cluster_messages.NodeStopped(node, all_succeeded, cause):
-            known = state.members.get(node, Member(MemberState.STOPPED))
+            known = state.members.get(node) or Member(MemberState.STOPPED)
+            if known.state in UNHEARD:
+                return state, ()
             stopped = msgspec.structs.replace(
                 known, state=MemberState.STOPPED, all_succeeded=all_succeeded, cause=cause or known.cause
             )
@@ -93,11 +93,12 @@ def step_ended(state: State, phase: Ended, event: Event, now_s: float) -> Outcom
             cluster_messages.JobOpened(node) | cluster_messages.NodeJoined(node) | cluster_messages.NodeFailed(node)
             | cluster_messages.NodeStopped(node)
         ):  # fmt: skip
-            known = state.members.get(node, Member(MemberState.STOPPED))
+            known = state.members.get(node) or Member(MemberState.STOPPED)
             return with_member(state, node, known), (Send(node, orders.Conclude(phase.verdict)),)
         case cluster_messages.DeadlineReached() if now_s >= phase.until_s:
-            given_up = {node: Member(MemberState.INFORMED) for node in state.members}
-            return msgspec.structs.replace(state, members=given_up), ()
+            for node in state.members:
+                state.members.put(node, Member(MemberState.INFORMED))
+            return state, ()
         case _:
             return state, ()
 
@@ -106,7 +107,8 @@ def step_unasked(
     state: State, event: cluster_messages.NodeStopped | cluster_messages.VerdictTaken, now_s: float
 ) -> Outcome:
     """A node that ends the job by itself has met a defect. Its own report of that may have been fenced."""
-    if isinstance(event, cluster_messages.NodeStopped) or event.node not in state.members:
+    known = state.members.get(event.node)
+    if isinstance(event, cluster_messages.NodeStopped) or known is None or known.state in UNHEARD:
         return state, ()  # The one of a node that was refused.
     state = with_member(state, event.node, Member(MemberState.STOPPED))
     return wind_down(state, Verdict(JobState.FAILED, 1, f"node {event.node} has given the job up"), now_s)
@@ -138,7 +140,7 @@ def _until_s(state: State, signal: int, now_s: float) -> float:
 
 
 def _conclude_if_stopped(state: State, phase: WindingDown, now_s: float, actions: tuple[Action, ...]) -> Outcome:
-    if any(each.state not in (MemberState.STOPPED, MemberState.LOST) for each in state.members.values()):
+    if not state.members.are_all(MemberState.STOPPED, *UNHEARD):
         return state, actions
     state, more = _conclude(state, phase, now_s)
     return state, (*actions, *more)
@@ -167,4 +169,4 @@ def _cause(state: State) -> str:
 
 
 def _to_all(state: State, order: orders.Order) -> tuple[Action, ...]:
-    return tuple(Send(node, order) for node, each in state.members.items() if each.state is not MemberState.LOST)
+    return tuple(Send(node, order) for node, each in state.members.items() if each.state not in UNHEARD)

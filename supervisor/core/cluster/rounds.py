@@ -1,6 +1,7 @@
-"""When does a round of a job close, and which nodes run the cycle that it orders, in which order?
+"""When does a round of a job close, and what becomes of one that does not?
 
-A part of the machine coordinator.py, which opens rounds after a fault.
+A part of the machine coordinator.py, which opens rounds after a fault. A round closes once enough nodes have joined,
+nothing of the last cycle is left, and the last call is over. Which nodes take part is decided in placement.py.
 """
 
 from __future__ import annotations
@@ -9,50 +10,168 @@ import msgspec
 
 from supervisor.core import orders
 from supervisor.core.cluster import endings, evidence, wrapped_call
-from supervisor.core.cluster.coordinator_states import (
-    BUSY,
-    Gathering,
-    MemberState,
-    Outcome,
-    Running,
-    State,
-)
+from supervisor.core.cluster.coordinator_states import Gathering, Outcome, Running, State, said
+from supervisor.core.cluster.membership import UNHEARD, MemberState
 from supervisor.core.cluster.messages import Action, Send
+from supervisor.core.cluster.placement import Placement, place
+from supervisor.core.cluster.shortage import missing_sentence, names
 from supervisor.core.facts import Assignment, JobRules, JobState, Verdict
 
-GATHER_S = 900.0  # from the end of a back-off and the last grace of the workers to the last node that joins
+TELL_S = 10.0  # after so long, people learn what a round waits for; then after twice as long, and so on
 
 
 def gathering(
     rules: JobRules, reason: str, now_s: float, *, delay_s: float = 0.0, is_announced: bool = True
 ) -> Gathering:
-    until_s = now_s + delay_s + rules.workers_stop_timeout_s + GATHER_S
-    return Gathering(reason, until_s, now_s + delay_s if delay_s else None, is_announced)
+    begins_s = now_s + delay_s + rules.workers_stop_timeout_s
+    return Gathering(
+        reason,
+        until_s=begins_s + rules.rendezvous.join_timeout_s,
+        not_before_s=now_s + delay_s if delay_s else None,
+        is_announced=is_announced,
+        tell_at_s=begins_s + TELL_S if _has_others(rules) else None,
+        tell_again_s=2 * TELL_S,
+    )
+
+
+def next_deadline_s(phase: Gathering) -> float:
+    if phase.not_before_s is not None:
+        return phase.not_before_s
+    moments = (phase.until_s, phase.last_call_until_s, phase.tell_at_s)
+    return min(moment for moment in moments if moment is not None)
 
 
 def announce(state: State, reason: str) -> tuple[Action, ...]:
     again = orders.JoinAgain(state.cycle + 1, reason)
-    return tuple(Send(node, again) for node, each in state.members.items() if each.state is not MemberState.LOST)
+    return tuple(Send(node, again) for node, each in state.members.items() if each.state not in UNHEARD)
+
+
+def pass_deadline(state: State, phase: Gathering, now_s: float) -> Outcome:
+    if phase.not_before_s is not None:
+        return end_delay(state, phase, now_s) if now_s >= phase.not_before_s else (state, ())
+    state, actions = close_round(state, now_s)
+    if not isinstance(state.phase, Gathering):
+        return state, actions
+    if now_s >= phase.until_s:
+        text = f"{phase.reason}; the nodes for the next cycle did not join in time: {_missing(state)}"
+        return endings.wind_down(state, Verdict(JobState.FAILED, 1, text), now_s)
+    if phase.tell_at_s is not None and now_s >= phase.tell_at_s:
+        return _tell(state, now_s)
+    return state, actions
+
+
+def end_delay(state: State, phase: Gathering, now_s: float) -> Outcome:
+    """The back-off is over, or a person has ended it."""
+    phase_now = msgspec.structs.replace(phase, not_before_s=None, is_announced=True)
+    state, actions = close_round(msgspec.structs.replace(state, phase=phase_now), now_s)
+    return state, (*(() if phase.is_announced else announce(state, phase.reason)), *actions)
 
 
 def close_round(state: State, now_s: float) -> Outcome:
     """Orders the cycle once enough nodes have joined, nothing of the last one is left, and the delay is over."""
-    if not isinstance(state.phase, Gathering):
+    phase = state.phase
+    if not isinstance(phase, Gathering):
         return state, ()
-    min_nodes = state.policy.rules.min_nodes
     lost = excluded_verdict(state)
     if lost is not None:
         return endings.wind_down(state, lost, now_s)
-    if state.phase.not_before_s is not None or not state.phase.is_announced:
+    if phase.not_before_s is not None or not phase.is_announced or state.members.busy:
         return state, ()
-    ready = sorted(
-        node for node, each in state.members.items() if each.state is MemberState.JOINED and not each.excluded
-    )
-    if len(ready) < min_nodes or any(each.state in BUSY for each in state.members.values()):
-        return state, ()
+    min_nodes = state.policy.rules.min_nodes
+    if state.members.placeable < min_nodes:
+        phase = msgspec.structs.replace(phase, last_call_until_s=None) if phase.last_call_until_s is not None else phase
+        state = msgspec.structs.replace(state, phase=phase) if phase is not state.phase else state
+        is_new = state.members.ready >= min_nodes and not phase.is_shortage_told
+        return _tell(state, now_s) if is_new else (state, ())
+    if _waits_for_more(state):
+        if phase.last_call_until_s is None:
+            last_call = msgspec.structs.replace(phase, last_call_until_s=now_s + state.rules.rendezvous.last_call_s)
+            return msgspec.structs.replace(state, phase=last_call), ()
+        if now_s < phase.last_call_until_s:
+            return state, ()
+    placed = _place(state)
+    assert placed is not None, "the counters and the placement count differently"
     found = endings.root_cause_found(state)
-    state, parts = _order_cycle(state, tuple(ready[:min_nodes]), state.phase.reason, now_s)
-    return state, (*found, *parts)
+    before = state.parts
+    state, parts = _order_cycle(state, placed.active, phase.reason, now_s)
+    return state, (*found, *_placed(state, placed, before), *parts)
+
+
+def excluded_verdict(state: State) -> Verdict | None:
+    """The end of a job that excluded nodes leave with too few; None while there may be enough."""
+    members = state.members
+    if not members.excluded:
+        return None
+    left = max(len(members) - members.count(MemberState.REFUSED), state.rules.rendezvous.max_nodes) - members.excluded
+    if left >= state.policy.rules.min_nodes:
+        return None
+    why = "; ".join(each.excluded for each in members.values() if each.excluded)
+    reason = f"{why}; {left} nodes are left where {state.policy.rules.min_nodes} are needed"
+    return Verdict(JobState.FAILED, 1, reason)
+
+
+# --- waiting -------------------------------------------------------------------------------------------------------
+
+
+def _has_others(rules: JobRules) -> bool:
+    return max(rules.rendezvous.max_nodes, rules.restart.min_nodes) > 1
+
+
+def _waits_for_more(state: State) -> bool:
+    """Whether a node that may still come would change who takes part."""
+    rules, members = state.rules.rendezvous, state.members
+    if rules.max_nodes <= state.policy.rules.min_nodes or members.ready >= rules.max_nodes:
+        return False
+    if state.cycle < 0:
+        return True
+    starting = members.count(MemberState.OPENED) if rules.elastic else 0
+    return starting + members.returning(state.cycle) > 0
+
+
+def _tell(state: State, now_s: float) -> Outcome:
+    phase = state.phase
+    assert isinstance(phase, Gathering)
+    phase = msgspec.structs.replace(
+        phase,
+        tell_at_s=now_s + phase.tell_again_s,
+        tell_again_s=2 * phase.tell_again_s,
+        is_shortage_told=phase.is_shortage_told or state.members.ready >= state.policy.rules.min_nodes,
+    )
+    state = msgspec.structs.replace(state, phase=phase)
+    text = f"{_missing(state)}; the job ends if this lasts another {max(0.0, phase.until_s - now_s):.0f} s"
+    return state, (said(state, "rendezvous_waits", text),)
+
+
+def _missing(state: State) -> str:
+    members, min_nodes = dict(state.members.items()), state.policy.rules.min_nodes
+    return missing_sentence(members, state.rules.rendezvous, min_nodes=min_nodes, before=state.parts)
+
+
+# --- the cycle -----------------------------------------------------------------------------------------------------
+
+
+def _place(state: State) -> Placement | None:
+    rules, members = state.rules.rendezvous, state.members
+    wanted = state.policy.rules.min_nodes
+    if rules.elastic:
+        segment = rules.segment or 1
+        wanted = max(wanted, min(members.placeable, rules.max_nodes // segment * segment))
+    ready = {node: each.facts for node, each in members.items() if each.is_ready}
+    return place(ready, rules, wanted=wanted, before=state.parts)
+
+
+def _placed(state: State, placed: Placement, before: tuple[str, ...]) -> tuple[Action, ...]:
+    """What people read of it, where it is news."""
+    if not _has_others(state.rules) or before == placed.active:
+        return ()
+    text = f"cycle {state.cycle} runs on {names(placed.active)}"
+    joining = set(placed.active).difference(before) if before else set[str]()
+    leaving = set(before).difference(placed.active)
+    changes = [f"{names(sorted(nodes))} {word}" for word, nodes in (("in", joining), ("out", leaving)) if nodes]
+    text += f" ({'; '.join(changes)})" if changes else ""
+    if placed.spares:
+        text += f"; spare{'s' if len(placed.spares) > 1 else ''}: {names(placed.spares)}"
+    return (said(state, "nodes_placed", text),)
 
 
 def _order_cycle(state: State, chosen: tuple[str, ...], reason: str, now_s: float) -> Outcome:
@@ -75,27 +194,19 @@ def _order_cycle(state: State, chosen: tuple[str, ...], reason: str, now_s: floa
         )
         for group_rank, node in enumerate(chosen)
     )
-    members = {node: msgspec.structs.replace(each, cause=None) for node, each in state.members.items()}
+    for node, each in list(state.members.items()):
+        if each.cause is not None:
+            state.members.put(node, msgspec.structs.replace(each, cause=None))
     for node in chosen:
-        members[node] = msgspec.structs.replace(members[node], state=MemberState.RUNNING, cycle=cycle)
+        each = msgspec.structs.replace(state.members[node], state=MemberState.RUNNING, cycle=cycle)
+        state.members.put(node, each)
     state = msgspec.structs.replace(
         state,
         phase=Running(now_s),
         cycle=cycle,
-        members=members,
         parts=chosen,
         first_failure="",
         calls=wrapped_call.initial_state(world_size),
         evidence=evidence.initial_state(),
     )
     return state, parts
-
-
-def excluded_verdict(state: State) -> Verdict | None:
-    """The end of a job that an excluded node leaves with too few; None while there are enough."""
-    left = sum(not each.excluded for each in state.members.values())
-    why = "; ".join(each.excluded for each in state.members.values() if each.excluded)
-    if not why or left >= state.policy.rules.min_nodes:
-        return None
-    reason = f"{why}; {left} nodes are left where {state.policy.rules.min_nodes} are needed"
-    return Verdict(JobState.FAILED, 1, reason)

@@ -31,6 +31,9 @@ _WHOLE = {
     "rank": (-1, COUNT_MAX),  # -1: only its supervisor knows it
     "call": (1, COUNT_MAX),
     "local_world_size": (1, COUNT_MAX),
+    "max_nodes": (1, COUNT_MAX),
+    "segment": (1, COUNT_MAX),
+    "replacement_group_size": (1, COUNT_MAX),
     "port": (0, 65535),
     "signal": (0, 64),
     "rank_termination_signal": (0, 64),

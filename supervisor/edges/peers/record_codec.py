@@ -104,8 +104,13 @@ def _field(field: msgspec.structs.FieldInfo, wire: FieldDescriptor) -> tuple[str
         shape = _one(_without_none(hint), wire)
         return name, _unless_none(shape.write), _if_present(wire, shape.read, absent=None)
     shape = _one(hint, wire)
-    if _is_message(hint):
+    if _is_message(hint) and not wire.containing_oneof:
         return name, shape.write, _required(wire, shape.read)
+    if _is_message(hint):
+        assert field.default_factory is not msgspec.NODEFAULT, (
+            f"{wire.full_name} is optional: its record needs a default"
+        )
+        return name, shape.write, _if_present(wire, shape.read, absent=field.default_factory())
     if wire.has_presence:
         assert field.default is not msgspec.NODEFAULT, f"{wire.full_name} is optional: its record needs a default"
         return name, shape.write, _if_present(wire, shape.read, absent=field.default)  # An older peer does not say it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.cluster import coordinator, rounds
+from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.coordinator_states import Running
 from supervisor.core.cluster.messages import (
     Action,
@@ -62,6 +62,17 @@ def concluded(play: Playbook[coordinator.State]) -> Verdict:
     return verdict
 
 
+def until_the_round_is_given_up(play: Playbook[coordinator.State]) -> list[str]:
+    """What people are told meanwhile."""
+    said: list[str] = []
+    while not ordered(play, WindDown):
+        due_s = coordinator.next_deadline_s(play.state)
+        assert due_s is not None
+        play.at(due_s) >> DeadlineReached()
+        said += [each.event.reason for each in play.of(Publish)]
+    return said
+
+
 def decisions(play: Playbook[coordinator.State]) -> tuple[Action, ...]:
     return tuple(action for action in play.last if not isinstance(action, Publish))
 
@@ -99,7 +110,7 @@ def test_a_newcomer_that_disagrees_is_refused_and_nobody_else_notices() -> None:
     assert refusal.node == "c"
     assert isinstance(refusal.order, Conclude)
     assert refusal.order.verdict.reason == (
-        "node c has 3 workers, and the other nodes of the job have 2 each; start it with as many"
+        "node c has --nproc-per-node 3, and the other nodes of the job have 2; start it with the same"
     )
     play >> NodeJoined("d", -1) >> VerdictTaken("c")
     assert not ordered(play, WindDown)
@@ -108,7 +119,7 @@ def test_a_newcomer_that_disagrees_is_refused_and_nobody_else_notices() -> None:
 
 def test_a_lost_node_is_a_fault_and_nobody_waits_for_it() -> None:
     play = running("a", "b")
-    play >> JobOpened("c", JobRules("job", 2)) >> NodeJoined("c", -1)
+    play >> JobOpened("c", play.state.rules) >> NodeJoined("c", -1)
     play >> NodeLost("b", "node b is lost")
     assert sorted(ordered(play, JoinAgain)) == ["a", "c"]
     play >> NodeJoined("a", 0)
@@ -241,7 +252,9 @@ def test_a_delay_holds_back_new_spawners_too() -> None:
     assert coordinator.next_deadline_s(play.state) == 0.5
     play.at(0.5) >> DeadlineReached()
     assert ordered(play, JoinAgain) == ["a"]
-    assert (coordinator.next_deadline_s(play.state) or 0.0) > rounds.GATHER_S, "nobody is waited for without end"
+    assert (coordinator.next_deadline_s(play.state) or 0.0) > play.state.rules.rendezvous.join_timeout_s, (
+        "nobody is waited for without end"
+    )
 
 
 def test_a_person_restarts_without_a_unit() -> None:
@@ -309,12 +322,17 @@ def test_nodes_that_do_not_join_are_not_waited_for_without_end() -> None:
     play = running("a", "b")
     play.at(10.0) >> NodeFailed("a", 0, "x")
     play >> NodeJoined("a", 0) << ()
-    until_s = coordinator.next_deadline_s(play.state)
-    assert until_s is not None
-    play.at(until_s) >> DeadlineReached()
+    said = until_the_round_is_given_up(play)
+    assert said[0] == (
+        "1 of 2 nodes have joined (a); workers of the last cycle may still run on b; "
+        "the job ends if this lasts another 890 s"
+    )
+    assert len(said) == 6, "ever more rarely"
+    assert play.now_s == 10.0 + 15.0 + 900.0
     assert ordered(play, WindDown) == ["a", "b"]
     assert concluded(play).reason == (
-        "x; restarting at once, restarts used 1 of 3; 1 of 2 nodes have joined in time for the next cycle"
+        "x; restarting at once, restarts used 1 of 3; the nodes for the next cycle did not join in time: "
+        "1 of 2 nodes have joined (a); workers of the last cycle may still run on b"
     )
 
 

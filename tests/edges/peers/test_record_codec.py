@@ -7,8 +7,10 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
+from holdfast_wire.v1 import cluster_pb2
 
 from supervisor.core.cluster.messages import NodeJoined
+from supervisor.core.facts import JobRules, RendezvousRules
 from supervisor.edges.peers.record_codec import member_name, record_shape
 
 
@@ -52,3 +54,10 @@ def test_a_message_that_can_not_tell_absent_from_zero_is_noticed_at_once():
 
 def test_members_are_named_after_their_records():
     assert [member_name(kind) for kind in (NodeJoined, Grown)] == ["node_joined", "grown"]
+
+
+def test_rules_that_an_older_node_does_not_know_are_the_defaults():
+    kind = cluster_pb2.JobRules
+    _, read = record_shape(JobRules, kind.DESCRIPTOR)
+    older = kind(job_id="j", local_world_size=2, hang_limits={}, restart={"policy": "any-failed"})
+    assert read(older).rendezvous == RendezvousRules()

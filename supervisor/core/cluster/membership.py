@@ -1,0 +1,175 @@
+"""Which nodes does a job have, what state is each in, and are enough of them ready for a cycle?
+
+The nodes are kept in a private dictionary with counters beside it, which every change keeps true. So an event of one
+node costs the same in a job of ten thousand, and only a change that concerns all nodes looks at all of them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import ItemsView, Iterator, ValuesView
+
+import msgspec
+
+from supervisor.core.facts import Cause, NodeFacts, RendezvousRules
+
+
+class MemberState(enum.StrEnum):
+    OPENED = "opened"  # has the job; its spawner is being started
+    JOINED = "joined"  # ready for the next cycle
+    RUNNING = "running"  # its workers run, or are being stopped after an announcement
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"  # has reported a fault; its workers are being stopped
+    DOWN = "down"  # nothing runs there, and it has no spawner
+    STOPPED = "stopped"  # nothing runs there any more: the job ends
+    INFORMED = "informed"  # it knows the verdict
+    LOST = "lost"  # not heard of any more; what it ran has ended
+    REFUSED = "refused"  # it disagrees with the others, and was told
+
+
+# Nobody waits for these as the job ends.
+GONE = frozenset({MemberState.INFORMED, MemberState.LOST, MemberState.REFUSED})
+
+# These get no orders.
+UNHEARD = frozenset({MemberState.LOST, MemberState.REFUSED})
+
+# Something of the last cycle may still run there: no other node begins the next one beside it.
+BUSY = frozenset({MemberState.RUNNING, MemberState.SUCCEEDED, MemberState.FAILED})
+
+
+class Member(msgspec.Struct, frozen=True):
+    state: MemberState
+    cycle: int = -1  # the last one that it took part in
+    excluded: str = ""  # why it takes part in no later cycle
+    lost: tuple[int, ...] = ()  # ranks that a wrapped call has gone on without
+    cause: Cause | None = None  # of the failure that came first on it, as it stopped
+    all_succeeded: bool = False  # as it stopped for good
+    facts: NodeFacts = NodeFacts()
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state is MemberState.JOINED and not self.excluded
+
+    @property
+    def is_returning(self) -> bool:
+        """It has no spawner just now, and may be back soon."""
+        return self.state is MemberState.DOWN and not self.excluded
+
+
+class Members(msgspec.Struct):
+    """Changes in place, by `put` alone."""
+
+    segment: int | None = None
+    group_size: int | None = None
+    excluded: int = 0  # how many
+    ready: int = 0
+    candidates: int = 0  # ready nodes whose replacement group is complete
+    segments: int = 0  # complete ones among the candidates, where `segment` is set
+    _by_name: dict[str, Member] = msgspec.field(default_factory=dict[str, Member])
+    _counts: dict[MemberState, int] = msgspec.field(default_factory=lambda: dict.fromkeys(MemberState, 0))
+    _by_rank: dict[int, str] = msgspec.field(default_factory=dict[int, str])
+    _groups: dict[str, dict[str, str]] = msgspec.field(default_factory=dict[str, dict[str, str]])  # node → domain
+    _domains: dict[str, int] = msgspec.field(default_factory=dict[str, int])  # candidates in it
+    _returning: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # by their last cycle
+
+    def put(self, node: str, member: Member) -> None:
+        """The node is known as this from now on. Costs O(1), or O(its replacement group)."""
+        if (known := self._by_name.get(node)) is not None:
+            self._tally(node, known, -1)
+        self._by_name[node] = member
+        self._tally(node, member, 1)
+
+    # --- all nodes
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._by_name
+
+    def __getitem__(self, node: str) -> Member:
+        return self._by_name[node]
+
+    def get(self, node: str) -> Member | None:
+        return self._by_name.get(node)
+
+    def items(self) -> ItemsView[str, Member]:
+        return self._by_name.items()
+
+    def values(self) -> ValuesView[Member]:
+        return self._by_name.values()
+
+    # --- without looking at all nodes
+
+    def count(self, *states: MemberState) -> int:
+        return sum(self._counts[state] for state in states)
+
+    def are_all(self, *states: MemberState) -> bool:
+        return self.count(*states) == len(self._by_name)
+
+    @property
+    def busy(self) -> int:
+        return self.count(*BUSY)
+
+    @property
+    def placeable(self) -> int:
+        """So many nodes could take part in a cycle now."""
+        return self.candidates if self.segment is None else self.segments * self.segment
+
+    def returning(self, cycle: int) -> int:
+        """Nodes of that cycle that have no spawner just now."""
+        return self._returning.get(cycle, 0)
+
+    def with_rank(self, infrastructure_rank: int | None) -> str | None:
+        """The node that says this of itself and may still be there."""
+        return None if infrastructure_rank is None else self._by_rank.get(infrastructure_rank)
+
+    # --- counting
+
+    def _tally(self, node: str, member: Member, by: int) -> None:
+        self._counts[member.state] += by
+        self.excluded += by if member.excluded else 0
+        if member.is_returning:
+            self._returning[member.cycle] = self._returning.get(member.cycle, 0) + by
+        rank = member.facts.infrastructure_rank
+        if rank is not None and member.state not in GONE:
+            if by > 0:
+                self._by_rank[rank] = node
+            elif self._by_rank.get(rank) == node:
+                del self._by_rank[rank]
+        if member.is_ready:
+            self.ready += by
+            self._tally_ready(node, member.facts, by)
+
+    def _tally_ready(self, node: str, facts: NodeFacts, by: int) -> None:
+        if self.group_size is None:
+            self._tally_candidate(facts.domain, by)
+            return
+        if not facts.replacement_group:
+            return
+        group = self._groups.setdefault(facts.replacement_group, {})
+        before = group.copy()
+        if by > 0:
+            group[node] = facts.domain
+        else:
+            del group[node]
+        # All of an incomplete group enter together, and leave together.
+        for each in before.values() if len(before) >= self.group_size else ():
+            self._tally_candidate(each, -1)
+        for each in group.values() if len(group) >= self.group_size else ():
+            self._tally_candidate(each, 1)
+
+    def _tally_candidate(self, domain: str, by: int) -> None:
+        self.candidates += by
+        if self.segment is None or not domain:
+            return
+        nodes = self._domains.get(domain, 0)
+        self._domains[domain] = nodes + by
+        self.segments += (nodes + by) // self.segment - nodes // self.segment
+
+
+def for_rules(rules: RendezvousRules) -> Members:
+    return Members(rules.segment, rules.replacement_group_size)

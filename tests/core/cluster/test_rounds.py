@@ -1,0 +1,251 @@
+"""When a round closes: enough nodes and the right ones, a last call for others, and a word about what is missing."""
+
+# pyright: reportUnusedExpression=false
+from __future__ import annotations
+
+import msgspec
+
+from supervisor.core.cluster import coordinator
+from supervisor.core.cluster.messages import (
+    DeadlineReached,
+    JobOpened,
+    NodeDown,
+    NodeExcluded,
+    NodeFailed,
+    NodeJoined,
+    NodeLost,
+    Publish,
+    RestartAsked,
+    Send,
+    VerdictTaken,
+)
+from supervisor.core.facts import JobRules, NodeFacts, RendezvousRules, RestartRules
+from supervisor.core.orders import Conclude, StartCycle, WindDown
+from tests.core.playbook import Playbook
+
+Play = Playbook[coordinator.State]
+
+
+def job(min_nodes: int, max_nodes: int, **rendezvous: object) -> JobRules:
+    return JobRules(
+        "job",
+        2,
+        restart=RestartRules(max_restarts=9, min_nodes=min_nodes),
+        rendezvous=RendezvousRules(max_nodes, **rendezvous),  # pyright: ignore[reportArgumentType]
+    )
+
+
+def playing(rules: JobRules, *nodes: str) -> Play:
+    play: Play = Playbook(coordinator.step, coordinator.initial_state("job"), jitter=0.0)
+    return come(play, rules, *nodes)
+
+
+def come(play: Play, rules: JobRules, *nodes: str) -> Play:
+    """They open the job and join. "c@X" is in the NVLink domain X."""
+    for name in nodes:
+        node, _, domain = name.partition("@")
+        facts = NodeFacts(ord(node), domain=domain)
+        play >> JobOpened(node, msgspec.structs.replace(rules, facts=facts)) >> NodeJoined(node, -1)
+    return play
+
+
+def ordered(play: Play) -> str:
+    return "".join(each.node for each in play.of(Send) if isinstance(each.order, StartCycle))
+
+
+def said(play: Play, kind: str) -> list[str]:
+    return [each.event.reason for each in play.of(Publish) if each.event.kind == kind]
+
+
+def pass_deadline(play: Play) -> Play:
+    due_s = coordinator.next_deadline_s(play.state)
+    assert due_s is not None
+    return play.at(due_s) >> DeadlineReached()
+
+
+# --- the last call -------------------------------------------------------------------------------------------------
+
+
+def test_a_job_of_a_fixed_size_begins_at_once() -> None:
+    assert ordered(playing(job(2, 2), "b", "a")) == "ab"
+
+
+def test_the_first_round_waits_a_moment_for_nodes_that_come_before_others() -> None:
+    rules = job(2, 4)
+    play = playing(rules, "c", "d")
+    assert ordered(play) == ""
+    come(play.at(0.5), rules, "a")
+    assert ordered(play) == ""
+    assert coordinator.next_deadline_s(play.state) == 1.0, "a newcomer does not extend it"
+    assert ordered(pass_deadline(play)) == "ac"
+    assert said(play, "nodes_placed") == ["cycle 0 runs on a, c; spare: d"]
+
+
+def test_the_first_round_closes_at_once_when_all_have_come() -> None:
+    play = playing(job(2, 3), "c", "b", "a")
+    assert (ordered(play), play.now_s) == ("ab", 0.0)
+
+
+def test_more_nodes_than_asked_for_wait_as_spares() -> None:
+    rules = job(2, 3)
+    play = come(playing(rules, "a", "b", "c"), rules, "d", "e")
+    assert play.last == ()
+    play >> NodeLost("a", "x") >> NodeJoined("b", 0)
+    assert ordered(play) == "bc"
+
+
+def test_a_last_call_ends_if_there_are_too_few_again() -> None:
+    rules = job(2, 3)
+    play = playing(rules, "a", "b")
+    play.at(0.5) >> NodeLost("b", "x")
+    play.at(1.0) >> DeadlineReached() << ()
+    come(play.at(5.0), rules, "c")
+    assert coordinator.next_deadline_s(play.state) == 6.0
+    assert ordered(pass_deadline(play)) == "ac"
+
+
+def test_a_node_of_the_last_cycle_is_preferred_to_a_spare_for_a_moment() -> None:
+    """It has lost its spawner and is back soon; with nobody on the way, nobody is waited for."""
+    rules = job(2, 3)
+    for comes_back in (True, False):
+        play = playing(rules, "a", "b", "c")
+        play >> NodeFailed("a", 0, "its spawner was lost") >> NodeDown("a", 0) >> NodeJoined("b", 0)
+        assert ordered(play) == ""
+        if comes_back:
+            play.at(0.4) >> NodeJoined("a", 0)
+            assert ordered(play) == "ab"
+        else:
+            assert ordered(pass_deadline(play)) == "bc"
+            assert said(play, "nodes_placed") == ["cycle 1 runs on b, c (c in; a out)"]
+
+
+def test_a_restart_with_all_nodes_there_waits_for_nobody() -> None:
+    play = playing(job(2, 3), "a", "b", "c")
+    play >> NodeFailed("a", 0, "x") >> NodeJoined("a", 0) >> NodeJoined("b", 0)
+    assert ordered(play) == "ab"
+
+
+# --- what is missing -----------------------------------------------------------------------------------------------
+
+
+def test_the_wrong_nodes_are_told_of_at_once_and_waited_for() -> None:
+    rules = job(2, 4, segment=2, join_timeout_s=60.0)
+    play = playing(rules, "a@X", "b@Y")
+    assert said(play, "rendezvous_waits") == [
+        "2 of 2 nodes have joined; 0 of 1 segments of 2 nodes are complete; "
+        "NVLink domain X has 1 node and lacks 1, Y has 1 node and lacks 1; the job ends if this lasts another 75 s"
+    ]
+    come(play, rules, "c@Z")
+    assert play.last == (), "once is enough"
+    come(play, rules, "d@Y")
+    assert ordered(play) == "bd"
+
+
+def test_an_infeasible_round_ends_with_what_is_missing() -> None:
+    play = playing(job(2, 2, segment=2, join_timeout_s=5.0), "a@X", "b")
+    while not play.of(Send):
+        pass_deadline(play)
+    (text,) = {each.order.reason for each in play.of(Send) if isinstance(each.order, WindDown)}
+    assert text == (
+        "first start; the nodes for the next cycle did not join in time: 2 of 2 nodes have joined; "
+        "0 of 1 segments of 2 nodes are complete; NVLink domain X has 1 node and lacks 1; "
+        "node b is in no NVLink domain that is known (check nvidia-smi -q or write --rdzv-conf nvlink_domain=NAME)"
+    )
+
+
+def test_the_join_timeout_is_the_configured_one() -> None:
+    play = playing(job(2, 2, join_timeout_s=3.0), "a")
+    assert coordinator.next_deadline_s(play.state) == 15.0 + 3.0
+
+
+def test_a_lost_node_is_replaced_by_one_that_comes_later() -> None:
+    rules = job(2, 2)
+    play = playing(rules, "a", "b")
+    play >> NodeLost("b", "x") >> NodeJoined("a", 0)
+    assert ordered(play) == ""
+    come(play.at(300.0), rules, "z")
+    assert ordered(play) == "az"
+    assert coordinator.restarts_used(play.state) == 1
+
+
+# --- order and size ------------------------------------------------------------------------------------------------
+
+
+def test_a_spare_steps_in_in_the_infrastructures_order_unless_ranks_are_kept() -> None:
+    for keeps, expected in ((False, "bcd"), (True, "dbc")):
+        play = playing(job(3, 4, keep_ranks=keeps), "a", "b", "c", "d")
+        play >> NodeLost("a", "x") >> NodeJoined("b", 0) >> NodeJoined("c", 0)
+        assert ordered(play) == expected
+
+
+def test_an_elastic_job_takes_who_is_there_and_a_latecomer_at_the_next_restart() -> None:
+    rules = job(2, 4, elastic=True)
+    play = playing(rules, "a", "b", "c")
+    assert ordered(pass_deadline(play)) == "abc"
+    come(play.at(60.0), rules, "d", "e")
+    assert play.last == (), "a spare never interrupts training"
+    play >> RestartAsked("more nodes")
+    for node in "abc":
+        play >> NodeJoined(node, 0)
+    assert ordered(play) == "abcd"
+    for lost in "acd":
+        play >> NodeLost(lost, "x")
+    play >> NodeJoined("b", 1)
+    assert ordered(play) == "be"
+
+
+def test_an_elastic_job_shrinks_by_whole_segments() -> None:
+    rules = job(2, 5, elastic=True, segment=2)
+    play = playing(rules, "a@X", "b@X", "c@Y", "d@Y", "e@X")
+    assert ordered(play) == "abcd"
+    play >> NodeLost("b", "x") >> NodeLost("e", "x")
+    for node in "acd":
+        play >> NodeJoined(node, 0)
+    assert ordered(play) == "cd"
+
+
+def test_a_job_goes_on_without_excluded_nodes_while_there_may_be_enough() -> None:
+    play = playing(job(2, 3), "a", "b", "c")
+    play >> NodeExcluded("a", "rank 0 asked to exclude node a") >> NodeFailed("a", 0, "x")
+    play >> NodeJoined("a", 0) >> NodeJoined("b", 0)
+    assert ordered(play) == "bc"
+    play >> NodeExcluded("b", "rank 0 asked to exclude node b") >> NodeFailed("b", 1, "x")
+    (order, *_) = {each.order for each in play.of(Send)}
+    assert isinstance(order, WindDown)
+    assert order.reason.endswith("1 nodes are left where 2 are needed")
+
+
+# --- refusals ------------------------------------------------------------------------------------------------------
+
+
+def test_a_duplicate_rank_is_the_newcomers_error_alone() -> None:
+    rules = job(2, 3)
+    play = playing(rules, "a", "b")
+    play >> JobOpened("x", msgspec.structs.replace(rules, facts=NodeFacts(ord("a"), "SLURM_PROCID")))
+    (refused,) = play.of(Send)
+    assert (refused.node, type(refused.order)) == ("x", Conclude)
+    assert said(play, "node_refused") == [
+        "node x has SLURM_PROCID 97, and so has node a of the job; give each node its own, or none"
+    ]
+    play >> NodeJoined("x", -1) << ()  # Its spawner was ready before it read that.
+    play >> NodeFailed("x", -1, "it ends") << ()
+    play >> VerdictTaken("x") << ()
+    assert ordered(pass_deadline(play)) == "ab"
+
+
+def test_the_leaders_own_rules_count_even_if_another_node_came_first() -> None:
+    rules = job(1, 1)
+    play: Play = Playbook(coordinator.step, coordinator.initial_state("job", leader="a"), jitter=0.0)
+    play >> JobOpened("b", msgspec.structs.replace(rules, local_world_size=4)) >> NodeJoined("b", -1) << ()
+    play >> JobOpened("a", rules)
+    assert [each.node for each in play.of(Send) if isinstance(each.order, Conclude)] == ["b"]
+    play >> NodeJoined("a", -1)
+    assert ordered(play) == "a"
+
+
+def test_a_refused_node_may_come_again_with_the_right_settings() -> None:
+    rules = job(2, 2)
+    play = playing(rules, "a")
+    play >> JobOpened("b", msgspec.structs.replace(rules, local_world_size=4))
+    come(play, rules, "b")
+    assert ordered(play) == "ab"
