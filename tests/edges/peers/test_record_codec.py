@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import msgspec
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -58,6 +60,6 @@ def test_members_are_named_after_their_records():
 
 def test_rules_that_an_older_node_does_not_know_are_the_defaults():
     kind = cluster_pb2.JobRules
-    _, read = record_shape(JobRules, kind.DESCRIPTOR)
+    _, read = record_shape(JobRules, cast("Descriptor", kind.DESCRIPTOR))
     older = kind(job_id="j", local_world_size=2, hang_limits={}, restart={"policy": "any-failed"})
     assert read(older).rendezvous == RendezvousRules()
