@@ -1,5 +1,5 @@
 #!/bin/sh
-# Regenerates the protobuf stubs of holdfast_wire/v1 with a protoc that is old on purpose: stubs of this generation load
+# Regenerates the protobuf stubs of holdfast_wire/v1 and nvhcd with a protoc that is old on purpose: stubs of this generation load
 # on every protobuf runtime from 3.20 to 7. The result is the same bytes on every machine.
 #
 #   proto/generate.sh [output folder]     default: this folder, over the committed stubs
@@ -24,5 +24,5 @@ mkdir -p "$out"
 out=$(CDPATH='' cd -- "$out" && pwd)
 cd "$here"
 "$tools" -m grpc_tools.protoc -I. "--python_out=$out" "--pyi_out=$out" \
-    holdfast_wire/v1/worker.proto holdfast_wire/v1/cluster.proto
+    holdfast_wire/v1/worker.proto holdfast_wire/v1/cluster.proto nvhcd/nvhcd.proto
 "$tools" -m grpc_tools.protoc -I. "--python_out=$out" "--pyi_out=$out" "--grpc_python_out=$out" holdfast_wire/v1/control.proto

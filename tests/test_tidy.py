@@ -275,7 +275,7 @@ def test_nothing_that_executes_what_it_reads():
 
 def test_protobuf_stops_at_the_codecs():
     allowed = re.compile(
-        r"(.*_codec|worker_client/(session|call_frames)|supervisor/edges/operators/.*|supervisor/cli/.*)\.py"
+        r"(.*_codec|worker_client/(session|call_frames)|supervisor/(edges/operators|edges/machine/health|cli)/.*)\.py"
     )
     found = [
         f"{_at(path, node)}: {dotted}"
@@ -284,7 +284,7 @@ def test_protobuf_stops_at_the_codecs():
         if re.search(r"_pb2(_grpc)?$", dotted) and isinstance(node, ast.ImportFrom)
         if not allowed.fullmatch(_name(path))
     ]
-    _report(found, "generated messages are used by codecs, the worker's frames and at the gRPC edge only")
+    _report(found, "generated messages are used by codecs, the worker's frames and at the gRPC edges only")
 
 
 def test_grpc_stays_with_the_operators():
@@ -292,9 +292,11 @@ def test_grpc_stays_with_the_operators():
         _at(path, node)
         for path, node in _spots(("supervisor",), ast.Import, ast.ImportFrom)
         if re.search(r"\bgrpc\w*\b", ast.unparse(node))
-        if not _name(path).startswith(("supervisor/edges/operators/", "supervisor/cli/"))
+        if not _name(path).startswith(
+            ("supervisor/edges/operators/", "supervisor/edges/machine/health/", "supervisor/cli/")
+        )
     ]
-    _report(found, "grpc is imported in edges/operators and cli only")
+    _report(found, "grpc is imported in edges/operators, edges/machine/health and cli only")
 
 
 # --- documents and the whole tree ----------------------------------------------------------------------------------

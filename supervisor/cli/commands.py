@@ -30,6 +30,7 @@ _ALL = (
     Command("restart", "supervisor.cli.restart", "restart all workers of a job"),
     Command("cordon", "supervisor.cli.cordon", "stop a node from taking new jobs"),
     Command("uncordon", "supervisor.cli.uncordon", "let a node take jobs again"),
+    Command("healthd", "supervisor.cli.healthd", "serve node health checks, as nvhcd does"),
 )
 # Started by programs, not typed by people: the in-process Wrapper starts this one where no supervisor runs.
 ADOPT = Command("adopt", "supervisor.cli.adopt", "supervise ranks that others have started", True)
@@ -38,7 +39,6 @@ LATER = {
     "report": "picture of a job's life",
     "top": "live view",
     "doctor": "check of this node",
-    "healthd": "nvhcd-compatible health service",
     "simulate": "what-if at scale",
 }
 

@@ -1,0 +1,132 @@
+"""What does the node's health service (nvhcd) answer, on its Unix socket?
+
+Imported without grpc, which is loaded at the first check. The socket is looked for at each check: a service that starts
+later is asked from then on. What comes back is judged in core/nvhcd_verdict.py.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+
+from supervisor.core.nvhcd_verdict import Answer, NoReply, Reply, Unusable
+from supervisor.edges.machine.own_process.own_descriptors import separately
+from supervisor.edges.machine.own_process.side_threads import SideThreads
+from supervisor.edges.machine.processes.peer_credentials import Peer
+from supervisor.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    import grpc.aio
+
+METHOD = "/nvhcd.HealthCheckService/RunHealthCheck"
+ARGUMENTS = ("--no-slurm",)
+DEADLINE_S = 130.0  # the service itself gives its script 120 s
+PROBE_S = 1.0  # for the kernel to connect: a socket that nobody accepts on must not cost the deadline
+MARGIN_S = 1.0  # gRPC keeps the deadline itself
+ANSWER_BYTES_MAX = 1024 * 1024
+_UNIX_PATH_BYTES_MAX = 107
+
+
+def socket_path(endpoint: str, cwd: str) -> str:
+    """The socket that an endpoint names: a path, or unix:///path. Raises InvalidRequestError for anything else."""
+    scheme, separator, rest = endpoint.partition("://")
+    if separator and scheme != "unix":
+        raise _refusal(endpoint, f"{scheme}:// is no Unix socket")
+    path = rest if separator else endpoint
+    if separator and not path.startswith("/"):
+        raise _refusal(endpoint, "the path behind unix:// is not absolute")
+    if not separator and (path.startswith("unix:") or "/" not in path):
+        raise _refusal(endpoint, "it is neither a path nor unix:///PATH")
+    path = os.path.join(cwd, path)
+    if "\0" in path or len(os.fsencode(path)) > _UNIX_PATH_BYTES_MAX:
+        raise _refusal(endpoint, f"a socket has a path of at most {_UNIX_PATH_BYTES_MAX} bytes")
+    return path
+
+
+def _refusal(endpoint: str, why: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"cannot use --ft-node-health-check-endpoint {endpoint!r}: {why}; "
+        "write the path of the socket, such as /var/run/nvhcd.sock or unix:///var/run/nvhcd.sock"
+    )
+
+
+class NvhcdClient:
+    """Asks one service. For the event loop's thread."""
+
+    def __init__(self, path: str, *, deadline_s: float = DEADLINE_S) -> None:
+        self._path = path
+        self._deadline_s = deadline_s
+        self._threads = SideThreads(stuck_max=1)
+
+    async def ask(self) -> Answer:
+        """Never raises for what the service does; returns by the deadline."""
+        until_s = anyio.current_time() + self._deadline_s
+        with anyio.move_on_at(until_s + MARGIN_S):
+            try:
+                why = await self._threads.call(
+                    lambda: separately(lambda: _probe(self._path)), timeout_s=2 * PROBE_S, discard=bool
+                )
+            except OSError as error:  # stuck, or no thread
+                why = f"{self._path} can't be looked at: {error}"
+            return NoReply(why) if why else await _call(self._path, until_s - anyio.current_time())
+        return NoReply(f"{self._path} has not answered within {self._deadline_s:.1f} s")
+
+
+def _probe(path: str) -> str:
+    """Why nobody trustworthy listens there; "" if somebody does. May block for PROBE_S."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            seconds = int(PROBE_S)
+            bound = struct.pack("ll", seconds, int((PROBE_S - seconds) * 1e6))
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, bound)  # a socket without blocking would not wait
+            probe.connect(path)
+            peer = Peer.of(probe)
+    except FileNotFoundError:
+        return f"there is no socket {path}"
+    except ConnectionRefusedError:
+        return f"nobody listens on {path}"
+    except BlockingIOError:
+        return f"{path} does not accept a connection within {PROBE_S:g} s"
+    except OSError as error:
+        return f"{path}: {error.strerror or error}"
+    if peer.is_this_user or peer.foreign:
+        return ""
+    return f"{path} is served by user {peer.uid}, who is neither root nor user {os.geteuid()}"
+
+
+async def _call(path: str, timeout_s: float) -> Answer:
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # see edges/operators/control_api.py
+    import grpc
+    import grpc.aio
+    from nvhcd import nvhcd_pb2 as wire
+
+    options = (
+        ("grpc.max_receive_message_length", ANSWER_BYTES_MAX),
+        ("grpc.enable_retries", 0),
+        ("grpc.use_local_subchannel_pool", 1),
+    )
+    channel: grpc.aio.Channel = cast("Any", grpc.aio).insecure_channel(f"unix:{path}", options=options)
+    async with channel:
+        call = cast("Any", channel).unary_unary(METHOD, request_serializer=wire.HealthCheckRequest.SerializeToString)
+        try:
+            payload: bytes = await call(wire.HealthCheckRequest(args=ARGUMENTS), timeout=timeout_s)
+            reply = wire.HealthCheckResponse.FromString(payload)
+        except grpc.aio.AioRpcError as error:
+            return _what_failed(path, timeout_s, cast("Any", error).code(), cast("Any", error).details() or "")
+        except Exception as error:  # noqa: BLE001 - protobuf's runtimes differ in what they raise for broken bytes
+            return Unusable(f"it is no HealthCheckResponse ({type(error).__name__})")
+    return Reply(reply.success, reply.output, reply.exit_code, reply.error)
+
+
+def _what_failed(path: str, timeout_s: float, code: grpc.StatusCode, details: str) -> Answer:
+    import grpc
+
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return NoReply(f"{path} has not answered within {timeout_s:.1f} s")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
+        return Unusable(f"it is larger than {ANSWER_BYTES_MAX // 1024} KiB")
+    return NoReply(f"the call has failed with {code.name}: {details}")

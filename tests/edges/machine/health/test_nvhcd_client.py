@@ -1,0 +1,177 @@
+"""Asking a real gRPC server, and sockets behind which there is none."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+import pytest
+from nvhcd import nvhcd_pb2 as wire
+
+from supervisor.core.nvhcd_verdict import NoReply, Reply, Unusable
+from supervisor.edges.machine.health import nvhcd_client
+from supervisor.edges.machine.health.nvhcd_client import NvhcdClient, socket_path
+from supervisor.errors import InvalidRequestError
+
+HEALTHY = wire.HealthCheckResponse(success=True, output='{"fail_count": 0}')
+_grpc = cast("Any", grpc)
+
+
+@contextmanager
+def service(path: Path, answer: Callable[[bytes], bytes], *, name: str = "nvhcd.HealthCheckService") -> Generator[None]:
+    """A server whose only call answers with these bytes."""
+
+    def handle(request: bytes, _: object) -> bytes:
+        return answer(request)
+
+    handler = _grpc.unary_unary_rpc_method_handler(handle)
+    server = _grpc.server(ThreadPoolExecutor(2), options=(("grpc.max_send_message_length", -1),))
+    server.add_generic_rpc_handlers((_grpc.method_handlers_generic_handler(name, {"RunHealthCheck": handler}),))
+    server.add_insecure_port(f"unix:{path}")
+    server.start()
+    try:
+        yield
+    finally:
+        server.stop(0).wait()
+
+
+async def test_the_service_is_asked_with_the_documented_argument(tmp_path: Path) -> None:
+    path = tmp_path / "nvhcd.sock"
+    asked: list[list[str]] = []
+
+    def answer(request: bytes) -> bytes:
+        asked.append(list(wire.HealthCheckRequest.FromString(request).args))
+        return wire.HealthCheckResponse(
+            success=False, exit_code=3, output='{"fail_count": 1}', error="Xid"
+        ).SerializeToString()
+
+    with service(path, answer):
+        assert await NvhcdClient(str(path)).ask() == Reply(False, '{"fail_count": 1}', 3, "Xid")
+    assert asked == [["--no-slurm"]]
+
+
+async def test_a_socket_that_comes_and_goes_is_looked_for_each_time(tmp_path: Path) -> None:
+    path = tmp_path / "nvhcd.sock"
+    client = NvhcdClient(str(path))
+    assert await client.ask() == NoReply(f"there is no socket {path}")
+    with service(path, lambda _: HEALTHY.SerializeToString()):
+        assert isinstance(await client.ask(), Reply)
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    assert await client.ask() == NoReply(f"nobody listens on {path}")
+    path.unlink()
+    path.write_text("no socket")
+    assert isinstance(await client.ask(), NoReply)
+
+
+async def test_an_answer_that_is_too_slow_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "nvhcd.sock"
+
+    def answer(_: bytes) -> bytes:
+        time.sleep(1.5)
+        return HEALTHY.SerializeToString()
+
+    with service(path, answer):
+        begun_s = time.monotonic()
+        said = await NvhcdClient(str(path), deadline_s=0.5).ask()
+        assert time.monotonic() - begun_s < 1.4
+    assert said == NoReply(f"{path} has not answered within 0.5 s")
+
+
+async def test_who_accepts_and_says_nothing_costs_the_deadline_and_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "nvhcd.sock"
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(path))
+        silent.listen()
+        said = await NvhcdClient(str(path), deadline_s=0.5).ask()
+        assert isinstance(said, NoReply)
+
+
+async def test_a_queue_that_is_full_costs_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvhcd_client, "PROBE_S", 0.2)
+    path = tmp_path / "nvhcd.sock"
+    with socket.socket(socket.AF_UNIX) as full, socket.socket(socket.AF_UNIX) as first:
+        full.bind(str(path))
+        full.listen(0)
+        first.connect(str(path))
+        said = await NvhcdClient(str(path)).ask()
+    assert said == NoReply(f"{path} does not accept a connection within 0.2 s")
+
+
+@pytest.mark.parametrize(
+    ("payload", "why"),
+    [
+        (wire.HealthCheckResponse(success=True, output="x" * 2_000_000).SerializeToString(), "it is larger than 1024"),
+        (b"\xff\xff\xff\xff", "it is no HealthCheckResponse"),
+    ],
+)
+async def test_an_answer_that_cannot_be_used(tmp_path: Path, payload: bytes, why: str) -> None:
+    path = tmp_path / "nvhcd.sock"
+    with service(path, lambda _: payload):
+        said = await NvhcdClient(str(path)).ask()
+    assert isinstance(said, Unusable)
+    assert said.why.startswith(why)
+
+
+async def test_another_service_on_the_socket_is_no_answer(tmp_path: Path) -> None:
+    path = tmp_path / "nvhcd.sock"
+    with service(path, lambda _: b"", name="another.Service"):
+        said = await NvhcdClient(str(path)).ask()
+    assert isinstance(said, NoReply)
+    assert "UNIMPLEMENTED" in said.why
+
+
+SERVES = """
+import os, socket, sys
+os.setgid(65534); os.setuid(65534)
+server = socket.socket(socket.AF_UNIX); server.bind(sys.argv[1]); server.listen(); os.chmod(sys.argv[1], 0o777)
+print(flush=True); sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can serve as another user")
+async def test_a_service_of_another_user_is_not_asked(tmp_path: Path) -> None:
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    for each in (folder, tmp_path, *tmp_path.parents[:2]):
+        each.chmod(each.stat().st_mode | 0o005)
+    folder.chmod(0o777)
+    path = folder / "nvhcd.sock"
+    with subprocess.Popen(  # noqa: ASYNC220 - it starts at once
+        [sys.executable, "-c", SERVES, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        said = await NvhcdClient(str(path)).ask()
+        other.communicate()
+    assert said == NoReply(f"{path} is served by user 65534, who is neither root nor user 0")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "path"),
+    [
+        ("/var/run/nvhcd.sock", "/var/run/nvhcd.sock"),
+        ("./nvhcd.sock", "/srv/job/./nvhcd.sock"),
+        ("unix:///var/run/nvhcd.sock", "/var/run/nvhcd.sock"),
+    ],
+)
+def test_the_socket_of_an_endpoint(endpoint: str, path: str) -> None:
+    assert socket_path(endpoint, "/srv/job") == path
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["localhost:50051", "unix:/var/run/x", "unix://x", "http://h/p", "nvhcd.sock", "", "/" + "x" * 200]
+)
+def test_anything_else_is_refused_with_what_to_write(endpoint: str) -> None:
+    with pytest.raises(InvalidRequestError, match=r"cannot use --ft-node-health-check-endpoint .*such as /var/run"):
+        socket_path(endpoint, "/srv/job")
