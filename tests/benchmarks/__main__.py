@@ -28,6 +28,7 @@ from tests.benchmarks import (
     speed_inprocess,
     speed_late_torch,
     speed_restart,
+    speed_two_nodes,
     subjects,
     useful_time,
 )
@@ -44,6 +45,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "restart-torch": speed_restart.measure_restart_torch,
     "package": speed_late_torch.measure_package,
     "lazy": speed_late_torch.measure_lazy,
+    "two-nodes": speed_two_nodes.measure_two_nodes,
     "stubborn": speed_restart.measure_stubborn,
     "exit": speed_detection.measure_exit,
     "hang": speed_detection.measure_hang,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 WORKLOADS = Path(__file__).parent / "workloads"
+ON_NODES = Path(__file__).parent / "on_nodes.py"
 
 
 def job_id(workload: str) -> str:
@@ -37,6 +38,8 @@ class JobOptions:
         False  # ranks restart in their processes; the reference runs without its launcher, which would stop it
     )
     arguments: tuple[str, ...] = ()  # of the workload
+    nodes: int = 1  # each with as many of the ranks
+    spares: int = 0  # nodes that stand by; holdfast only
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,11 @@ class Subject:
         if options.wrapped and self.family is Family.REFERENCE:
             starter = str(WORKLOADS / "starting.py")
             return [str(self.program.parent / "python"), starter, str(options.world_size), script, *options.arguments]
-        flags = ["--nproc-per-node", str(options.world_size), "--max-restarts", str(options.max_restarts)]
-        if self.family is not Family.HOLDFAST:
+        ranks = options.world_size // options.nodes
+        flags = ["--nproc-per-node", str(ranks), "--max-restarts", str(options.max_restarts)]
+        if options.nodes > 1:
+            flags += self._meeting_flags(options)
+        elif self.family is not Family.HOLDFAST:
             flags.append("--standalone")
         if options.stop_timeout_s is not None:
             name = "--shutdown-timeout" if self.family is Family.TORCHRUN else "--workers-stop-timeout"
@@ -66,7 +72,16 @@ class Subject:
         if self.family is not Family.TORCHRUN:
             flags += self._monitoring_flags(options)
         start = ["run", "--job-id", job_id(workload)] if self.family is Family.HOLDFAST else []
-        return [str(self.program), *start, *flags, *self.tuning, script, *options.arguments]
+        on_nodes = [sys.executable, str(ON_NODES), str(options.nodes), str(options.spares)] if options.nodes > 1 else []
+        return [*on_nodes, str(self.program), *start, *flags, *self.tuning, script, *options.arguments]
+
+    def _meeting_flags(self, options: JobOptions) -> list[str]:
+        """The words in braces are on_nodes.py's."""
+        nodes, most = str(options.nodes), options.nodes + options.spares
+        meeting = ["--rdzv-endpoint", "{endpoint}"]
+        if self.family is Family.HOLDFAST:
+            return ["--nnodes", f"{nodes}:{most}", *meeting, "--rdzv-conf", "token_file={token}"]
+        return ["--nnodes", nodes, "--node-rank", "{node}", "--rdzv-backend", "c10d", "--rdzv-id", "bench", *meeting]
 
     def _monitoring_flags(self, options: JobOptions) -> list[str]:
         flags: list[str] = []

@@ -6,7 +6,7 @@ import itertools
 import os
 import secrets
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,15 +22,15 @@ PACE_S = 0.02
 
 
 @dataclass(frozen=True)
-class Stamp:
-    """One line that a rank has written."""
+class Life:
+    """What one process of the job has stamped."""
 
     cycle: int
     rank: int
     node: str
-    what: str
-    at_s: float
-    number: int
+    began_s: float
+    ended_s: float
+    steps: tuple[tuple[float, int], ...]  # when it made which
 
 
 class ClusterJob:
@@ -42,6 +42,7 @@ class ClusterJob:
         self.lab = lab
         self.folder = folder
         self.flags = ("--nnodes", nnodes, "--nproc-per-node", str(ranks), "--max-restarts", "3", *flags)
+        self.min_nodes = int(nnodes.split(":")[0])
         self.pace_s = pace_s
         self.runs: dict[int, Started] = {}
         self.token = folder / "token"
@@ -107,62 +108,71 @@ class ClusterJob:
     def until_steps(self, cycle: int, *, nodes: set[int], steps: int = 3) -> None:
         """Every rank of that cycle has made so many steps, and its ranks are on these nodes."""
         wanted = {f"node{number}" for number in nodes}
-        self.until(
-            lambda: (
-                {each.node for each in self.stamps(cycle) if each.what == "step"} == wanted
-                and self._slowest(cycle) >= steps
-            ),
-            f"cycle {cycle} on {sorted(wanted)}",
-        )
+
+        def made() -> bool:
+            lives = self.lives(cycle)
+            return {each.node for each in lives} == wanted and all(len(each.steps) >= steps for each in lives)
+
+        self.until(made, f"cycle {cycle} on {sorted(wanted)}")
 
     def steps_saved(self) -> int:
         path = self.folder / "checkpoint"
         return int(path.read_text()) if path.exists() else 0
 
-    def _slowest(self, cycle: int) -> int:
-        made: dict[int, int] = {}
-        for each in self.stamps(cycle):
-            made[each.rank] = made.get(each.rank, 0) + (each.what == "step")
-        return min(made.values(), default=0)
+    def lives(self, cycle: int | None = None) -> list[Life]:
+        return [
+            life
+            for path in (self.folder / "stamps").iterdir()
+            if cycle is None or path.name.startswith(f"{cycle}-")
+            if (life := _read_life(path)) is not None
+        ]
 
-    def stamps(self, cycle: int | None = None) -> list[Stamp]:
-        found: list[Stamp] = []
-        for path in (self.folder / "stamps").iterdir():
-            of_cycle, rank, node, _ = path.name.split("-")
-            if cycle is None or int(of_cycle) == cycle:
-                for line in path.read_text().splitlines():
-                    what, at_ns, number = line.split()
-                    found.append(Stamp(int(of_cycle), int(rank), node, what, int(at_ns) / 1e9, int(number)))
-        return found
+    def cycles(self) -> set[int]:
+        return {each.cycle for each in self.lives()}
 
     def wrong(self) -> list[str]:
         """Two groups that were alive at once, and steps that were lost though a checkpoint had them."""
-        return overlaps(self.stamps()) + lost_steps(self.stamps())
+        lives = self.lives()
+        return overlaps(lives) + lost_steps(lives)
 
 
-def overlaps(stamps: list[Stamp]) -> list[str]:
+def _read_life(path: Path) -> Life | None:
+    """None for a process that has not stamped anything yet."""
+    cycle, rank, node, _ = path.name.split("-")
+    lines = [line.split() for line in path.read_text().splitlines()]
+    if lines and len(lines[-1]) < 3:
+        lines.pop()  # It was killed in the middle of it.
+    if not lines:
+        return None
+    steps = tuple((int(at_ns) / 1e9, int(number)) for what, at_ns, number in lines if what == "step")
+    return Life(int(cycle), int(rank), node, int(lines[0][1]) / 1e9, int(lines[-1][1]) / 1e9, steps)
+
+
+def overlaps(lives: list[Life]) -> list[str]:
     """No process of a cycle is alive once one of a later cycle is."""
-    first: dict[int, Stamp] = {}
-    last: dict[int, Stamp] = {}
-    for each in sorted(stamps, key=lambda stamp: stamp.at_s):
-        first.setdefault(each.cycle, each)
-        last[each.cycle] = each
+    first = {cycle: min(of, key=lambda life: life.began_s) for cycle, of in _by_cycle(lives)}
+    last = {cycle: max(of, key=lambda life: life.ended_s) for cycle, of in _by_cycle(lives)}
     return [
         f"{last[before].node} still ran rank {last[before].rank} of cycle {before} "
-        f"{last[before].at_s - first[after].at_s:.3f} s after {first[after].node} began cycle {after}"
-        for before in first
+        f"{last[before].ended_s - first[after].began_s:.3f} s after {first[after].node} began cycle {after}"
+        for before in last
         for after in first
-        if before < after and last[before].at_s > first[after].at_s
+        if before < after and last[before].ended_s > first[after].began_s
     ]
 
 
-def lost_steps(stamps: list[Stamp]) -> list[str]:
+def _by_cycle(lives: list[Life]) -> Iterator[tuple[int, list[Life]]]:
+    for cycle, of in itertools.groupby(sorted(lives, key=lambda life: life.cycle), key=lambda life: life.cycle):
+        yield cycle, list(of)
+
+
+def lost_steps(lives: list[Life]) -> list[str]:
     """Rank 0 saves each step that it makes: a later cycle begins where the one before ended, or one step before."""
-    made = sorted((each for each in stamps if each.what == "step" and each.rank == 0), key=lambda stamp: stamp.at_s)
+    made = sorted((at_s, number, each.cycle) for each in lives if each.rank == 0 for at_s, number in each.steps)
     return [
-        f"step {after.number} of cycle {after.cycle} came after step {before.number} of cycle {before.cycle}"
+        f"step {after[1]} of cycle {after[2]} came after step {before[1]} of cycle {before[2]}"
         for before, after in itertools.pairwise(made)
-        if after.number < before.number
+        if after[1] < before[1]
     ]
 
 

@@ -113,6 +113,15 @@ class Namespaces:
         self._started.append(Started(launcher))
         return self._started[-1]
 
+    def processes(self) -> list[str]:
+        """What runs here, besides the process that holds it."""
+        own = _namespace_of(self.init_pid)
+        return [
+            Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+            for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+            if pid != self.init_pid and _namespace_of(pid) == own
+        ]
+
     def kill(self) -> None:
         """Ends everything here at once. No goodbye reaches the network if the link was down before."""
         if self.is_alive:
@@ -199,6 +208,14 @@ def lab_of(nodes: int) -> Generator[Lab]:
         yield lab
     finally:
         lab.close()
+
+
+def _namespace_of(pid: int) -> str:
+    """ "" for a process that is gone."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return ""
 
 
 def child_of(pid: int) -> int:

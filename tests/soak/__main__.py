@@ -1,4 +1,4 @@
-"""`python -m tests.soak restarts|chaos|others`: does it endure? Exit code 1 if an invariant broke."""
+"""`python -m tests.soak restarts|chaos|others|cluster`: does it endure? Exit code 1 if an invariant broke."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import signal
 import sys
 
-from tests.soak import chaos, others, restarts
+from tests.soak import chaos, cluster, others, restarts
 
 
 def _parsed() -> argparse.Namespace:
@@ -28,6 +28,11 @@ def _parsed() -> argparse.Namespace:
     strange.add_argument("--seconds", type=float, default=600.0)
     strange.add_argument("--seed", type=int, help="of an earlier run, to repeat its first job")
     strange.set_defaults(main=others.main)
+    torn = soaks.add_parser("cluster", help="a job on nodes with networks of their own, a fault every 15 s")
+    torn.add_argument("--seconds", type=float, default=1800.0)
+    torn.add_argument("--nodes", type=int, default=8)
+    torn.add_argument("--seed", type=int, help="of an earlier run, to repeat its faults")
+    torn.set_defaults(main=cluster.main)
     return parser.parse_args()
 
 

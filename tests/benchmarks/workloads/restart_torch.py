@@ -1,4 +1,7 @@
-"""A script with torch: a gloo barrier, then rank 1 ends while the others wait for it; the next cycle ends well."""
+"""A script with torch: a gloo barrier, then a rank ends while the others wait for it; the next cycle ends well.
+
+That rank is rank 1, or BENCH_FAULT_RANK.
+"""
 
 import os
 import signal
@@ -12,7 +15,7 @@ dist.init_process_group("gloo")
 dist.barrier()  # pyright: ignore[reportUnknownMemberType]
 record("barrier")
 if CYCLE == 0:
-    if RANK == 1:
+    if int(os.environ.get("BENCH_FAULT_RANK", "1")) == RANK:
         await_go()
         record("fault")
         if "--exit" in sys.argv:
