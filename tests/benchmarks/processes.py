@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
+REAP_EVERY_S = 0.2
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -52,8 +53,10 @@ def end_descendants(*, limit_s: float = 20) -> None:
     while remaining := descendants(os.getpid()):
         for pid in remaining:
             _signal(pid, signal.SIGKILL)
-        if not await_ends(remaining, limit_s=max(0.0, give_up_at_s - time.monotonic())):
-            raise TimeoutError(f"cannot end processes {remaining}: they do not die of SIGKILL")
+        while not await_ends(remaining, limit_s=REAP_EVERY_S):
+            reap()  # The first process of a pid namespace ends once all of its others have been collected.
+            if time.monotonic() > give_up_at_s:
+                raise TimeoutError(f"cannot end processes {remaining}: they do not die of SIGKILL")
     reap()
 
 

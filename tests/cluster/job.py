@@ -127,6 +127,12 @@ class ClusterJob:
             if (life := _read_life(path)) is not None
         ]
 
+    def nodes_training(self) -> set[str]:
+        """The nodes that the newest cycle has."""
+        named = [path.name.split("-")[:3] for path in (self.folder / "stamps").iterdir()]
+        newest = max((int(cycle) for cycle, _, _ in named), default=0)
+        return {node for cycle, _, node in named if int(cycle) == newest}
+
     def cycles(self) -> set[int]:
         return {each.cycle for each in self.lives()}
 

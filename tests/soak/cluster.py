@@ -30,6 +30,7 @@ LASTS_S = (0.5, 10.0)
 STALL_S = (0.5, 4.0)
 BACK_AFTER_S = (2.0, 8.0)
 AGAIN_AFTER_S = 1.0
+TRAINING_SHARE = 0.8  # of the faults of nodes: the others may strike a spare
 PACE_S = 0.05
 USEFUL_GAP_S = 0.25  # between two steps that belong to the same stretch of training
 STUCK_S = 60.0
@@ -173,7 +174,8 @@ class Chaos:
             for number, run in self.job.runs.items()
             if number != LEADER and run.poll() is None and self.job.lab.nodes[number].is_alive
         ]
-        return self.dice.choice(alive)
+        training = [number for number in alive if f"node{number}" in self.job.nodes_training()]
+        return self.dice.choice(training if training and self.dice.random() < TRAINING_SHARE else alive)
 
     def _strike_rank(self, what: str) -> str:
         rank = self.dice.randrange(self.job.min_nodes)
@@ -249,12 +251,10 @@ def main(given: argparse.Namespace) -> list[str]:
         chaos.wrong += job.wrong()
         lives = job.lives()
         print(f"{sum(chaos.done.values())} faults: {dict(sorted(chaos.done.items()))}")
-        print(
-            f"{job.steps_saved()} steps in {len({each.cycle for each in lives})} cycles; {100 * useful_share(job):.1f} % "
-            f"of the time went into steps; runs that were started again: {sum(chaos.starts.values()) - given.nodes + 1}"
-        )
+        again, cycles = sum(chaos.starts.values()) - given.nodes + 1, len({each.cycle for each in lives})
+        share = f"{100 * useful_share(job):.1f} % of the time went into steps"
+        print(f"{job.steps_saved()} steps in {cycles} cycles; {share}; {again} runs were started again")
         if chaos.wrong:
-            print(
-                f"to repeat: python -m tests.soak cluster --seed {seed} --nodes {given.nodes} --seconds {given.seconds:g}"
-            )
+            how = f"--seed {seed} --nodes {given.nodes} --seconds {given.seconds:g}"
+            print(f"to repeat: python -m tests.soak cluster {how}")
     return chaos.wrong
