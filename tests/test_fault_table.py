@@ -1,4 +1,4 @@
-"""Does docs/architecture/faults.md name tests that exist, and a row for each fault of one node?"""
+"""Do the tables of faults, of one node and between nodes, name tests that exist, and have they a row for each fault?"""
 
 from __future__ import annotations
 
@@ -8,11 +8,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "docs" / "architecture" / "faults.md"
+BETWEEN_NODES = ROOT / "docs" / "architecture" / "cluster-faults.md"
+TABLES = (TABLE, BETWEEN_NODES)
 ROWS = [f"A{n}" for n in range(1, 21)] + ["B1", "B6", "B9", "B12"] + [f"C{n}" for n in range(1, 11)]
 
 
-def _named() -> list[tuple[str, str]]:
-    return re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", TABLE.read_text())
+ROWS_BETWEEN_NODES = [f"D{n}" for n in range(1, 21)]
+
+
+def _named(*tables: Path) -> list[tuple[str, str]]:
+    return [found for table in tables for found in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", table.read_text())]
+
+
+def _rows(table: Path) -> dict[str, str]:
+    """Each row's line."""
+    lines = [line for line in table.read_text().splitlines() if line.startswith("| ")]
+    return {row: line for line in lines for row in line.split("|")[1].split()}
 
 
 def _tests_of(path: Path) -> set[str]:
@@ -21,24 +32,30 @@ def _tests_of(path: Path) -> set[str]:
 
 
 def test_every_test_that_the_table_names_exists():
-    named = _named()
-    assert len(named) > 50
+    named = _named(*TABLES)
+    assert len(named) > 70
     missing = [f"{file}::{name}" for file, name in named if name not in _tests_of(ROOT / file)]
     assert not missing
 
 
 def test_every_row_is_there():
-    cells = " ".join(line.split("|")[1] for line in TABLE.read_text().splitlines() if line.startswith("| ")).split()
-    assert [row for row in ROWS if row not in cells] == []
+    assert [row for row in ROWS if row not in _rows(TABLE)] == []
+    assert [row for row in ROWS_BETWEEN_NODES if row not in _rows(BETWEEN_NODES)] == []
+
+
+def test_a_row_without_a_test_says_that_it_is_open():
+    assert [
+        row for row, line in _rows(BETWEEN_NODES).items() if "D" in row and "::" not in line and "open:" not in line
+    ] == []
 
 
 def test_every_end_to_end_test_of_hangs_and_faults_is_in_the_table():
-    named = set(_named())
-    for name in ("hangs", "monitoring", "resources"):
-        path = ROOT / "tests" / "e2e" / f"test_{name}.py"
+    named = set(_named(*TABLES))
+    for name in ("e2e/test_hangs", "e2e/test_monitoring", "e2e/test_resources", "cluster/test_torn_networks"):
+        path = ROOT / "tests" / f"{name}.py"
         lacking = {
             test
             for test in _tests_of(path)
-            if re.match(r"test_[abc]\d", test) and (path.relative_to(ROOT).as_posix(), test) not in named
+            if re.match(r"test_[abcd]\d", test) and (path.relative_to(ROOT).as_posix(), test) not in named
         }
         assert not lacking

@@ -146,6 +146,12 @@ class Node(Namespaces):
         )
         self.ip(f"addr add {self.address}/24 dev eth0", "link set eth0 up")
 
+    def lose_names(self) -> None:
+        """No name is known any more, and the name server never answers."""
+        spoil = f"echo 127.0.0.1 localhost > /mnt/hosts && echo nameserver {NETWORK}.{SWITCH} > /mnt/resolv.conf"
+        spoil += " && mount --bind /mnt/resolv.conf /etc/resolv.conf"
+        subprocess.run(self.command("sh", "-c", spoil), check=True)
+
     def unplug(self) -> None:
         """Nothing gets in or out, and nobody hears of it."""
         self._switch.ip(f"link set {self._port} down")
@@ -185,7 +191,8 @@ class Lab:
     def boot_again(self, number: int) -> Node:
         """A node that was killed comes back: same name, same address, new processes."""
         assert not self.nodes[number].is_alive
-        wait_for(lambda: not self._has_port(number), "the end of its old link")
+        if self._has_port(number):  # Connections with unsent data keep its old network for minutes.
+            self.switch.ip(f"link del port{number}")
         self.nodes[number] = Node(number, self.switch)
         return self.nodes[number]
 

@@ -17,15 +17,20 @@ pytestmark = pytest.mark.usefixtures("namespaces")
 
 SEED = 8
 FLAP_S = 2.0  # shorter than the fence
+DNS_TIMEOUT_S = 5.0  # the resolver's, for one attempt
 
 
-def test_a_rank_is_killed_and_two_nodes_restart_in_one_cycle_and_end_well(tmp_path: Path):
+def test_d15_a_rank_is_killed_and_two_nodes_without_names_restart_in_one_cycle_and_end_well(tmp_path: Path):
     with cluster_job(tmp_path, 2, "2") as job:
+        for node in job.lab.nodes.values():
+            node.lose_names()
         job.start_leader()
         job.start(2)
         job.until_steps(0, nodes={1, 2})
         job.order(1, "kill")
         job.until_steps(1, nodes={1, 2})
+        killed_s = min(each.ended_s for each in job.lives(0))
+        assert min(each.began_s for each in job.lives(1)) - killed_s < DNS_TIMEOUT_S
         job.let_end()
         assert job.codes(1, 2) == {1: 0, 2: 0}
         assert job.wrong() == []
@@ -56,15 +61,18 @@ def test_d1_d2_d4_nodes_that_are_cut_off_in_one_or_both_directions_are_replaced_
         assert job.codes(1, 5, 6, 7) == {1: 0, 5: 0, 6: 0, 7: 0}
         assert job.wrong() == []
         assert job.cycles() == {0, 1}
+        assert "restarts used 2" not in job.output(1)  # one fault, one unit
 
 
-def test_d6_slow_links_and_short_losses_cost_nothing(tmp_path: Path):
+def test_d5_d6_slow_links_and_short_losses_cost_nothing(tmp_path: Path):
     with cluster_job(tmp_path, 3, "3") as job:
         leader = job.start_leader()
         with slow_link(job.lab, job.lab.nodes[1], PORT, seed=SEED) as link:
             job.start(2, endpoint=link.endpoint)
             job.start(3)
             job.until_steps(0, nodes={1, 2, 3})
+            job.lab.nodes[2].lose_to(job.lab.nodes[3])
+            job.lab.nodes[3].lose_to(job.lab.nodes[2])
             link.say("delay 0 0.1")
             job.lab.nodes[3].unplug()
             link.say(f"stall {FLAP_S}")
