@@ -67,10 +67,11 @@ format: $(VENV)/.dev ## rewrite the sources as `make lint` wants them
 bench: $(VENV)/.dev ## measure against torchrun and the reference product, write docs/benchmarks.md
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
-soak: $(VENV)/.e2e ## 2,000 restarts, chaos and other people's scripts, ten minutes each; shorter: make soak RESTARTS=200 CHAOS_S=60
+soak: $(VENV)/.e2e ## 2,000 restarts, chaos, other people's scripts and torn networks, ten minutes each; shorter: make soak RESTARTS=200 CHAOS_S=60
 	$(BIN)/python -m tests.soak restarts --restarts $(RESTARTS)
 	$(BIN)/python -m tests.soak chaos --seconds $(CHAOS_S) $(ARGS)
 	$(BIN)/python -m tests.soak others --seconds $(CHAOS_S) $(ARGS)
+	$(BIN)/python -m tests.soak cluster --seconds $(CHAOS_S) $(ARGS)
 
 sim: $(VENV)/.dev ## simulate jobs on many nodes under random faults, 10,000 seeds; more: make sim ARGS='--seeds 100000'
 	$(BIN)/python -m tests.sim $(ARGS)
