@@ -6,19 +6,19 @@ nothing for FENCE_S tells so, since by LOST_S the leader may replace it: two gro
 
 from __future__ import annotations
 
+import asyncio  # anyio has no callbacks, and a timer of its own
 import logging
 import secrets
+import struct
 from collections.abc import Callable
 
 import anyio
-from anyio.abc import SocketStream
 from holdfast_wire.framing import FrameTooLongError
 
 from supervisor.core.cluster.messages import Reported
 from supervisor.core.node.messages import Ordered
 from supervisor.edges.peers import cluster_codec, cluster_frames, cluster_link, cluster_session
 from supervisor.edges.peers.cluster_frames import (
-    Alive,
     Answered,
     Aside,
     Asked,
@@ -29,14 +29,17 @@ from supervisor.edges.peers.cluster_frames import (
     Unknown,
     Welcome,
 )
-from supervisor.edges.peers.cluster_link import Conversation, FrameStream, LinkLostError, PeerAddress
+from supervisor.edges.peers.cluster_line import Line, LinkLostError
+from supervisor.edges.peers.cluster_link import ALIVE_S, Conversation, PeerAddress
 from supervisor.edges.peers.cluster_server import PROTOCOL_VERSION
 from supervisor.edges.peers.cluster_session import Seal, SessionError
 from supervisor.pauses import pause
 
-FENCE_S = 4.0  # from the last word of the leader; less than cluster_server.LOST_S
+FENCE_S = 4.0  # from the last heartbeat of ours that the leader has answered; less than cluster_server.LOST_S
 CONNECT_S = 5.0
 AGAIN_S = (0.05, 0.1, 0.2, 0.5)  # pauses before the next attempt; the last one for all others
+
+_HEARTBEAT = struct.Struct(">cd")  # when it was said, by the clock of this node
 
 _log = logging.getLogger("holdfast.cluster")
 
@@ -75,11 +78,13 @@ class ClusterClient:
         self._token = token
         self._own_name = own_name
         self._incarnation = secrets.token_hex(8)
-        self._conversation = Conversation()
+        self._loop = asyncio.get_running_loop()
+        self._conversation = Conversation(on_message=self._take, on_beat=self._take_answer)
+        self._known_at_s: float | None = None  # when the last of our words that the leader has answered was said
+        self._next_beat: asyncio.TimerHandle | None = None
         self._on_order = on_order
         self._on_lost = on_lost
         self._on_aside = on_aside
-        self._is_connected = False
 
     def report(self, reported: Reported) -> None:
         """Kept until the leader has it."""
@@ -91,7 +96,7 @@ class ClusterClient:
 
     def say_aside(self, aside: Aside) -> bool:
         """Once, if there is a connection; it may be lost. False: it certainly does not arrive."""
-        return self._is_connected and self._conversation.say_aside(cluster_codec.encode(aside))
+        return self._conversation.say_aside(cluster_codec.encode(aside))
 
     def forget(self) -> None:
         """Nobody is left who could hear what was not heard yet."""
@@ -103,21 +108,25 @@ class ClusterClient:
     async def run(self, *, join_timeout_s: float) -> None:
         """Until cancelled, or the leader is lost or refuses this node."""
         try:
-            stream = await self._find(anyio.current_time() + join_timeout_s)
+            join_until_s = anyio.current_time() + join_timeout_s
+            line = await self._find(join_until_s)
             while True:
-                why = await self._serve(stream)
-                stream = await self._find(self._conversation.heard_at_s + FENCE_S, why)
+                why = await self._serve(line)
+                until_s = join_until_s if self._known_at_s is None else self._known_at_s + FENCE_S
+                line = await self._find(until_s, why)
         except (RefusedError, LinkLostError) as error:
             self._on_lost(str(error))
+        finally:
+            self._conversation.let_go("the node ends")
 
-    async def _find(self, until_s: float, why: str = "it was never reached") -> SocketStream:
+    async def _find(self, until_s: float, why: str = "it was never reached") -> Line:
         """A connection. Raises LinkLostError once it is too late for one."""
         attempt = 0
         while True:
             with anyio.move_on_at(until_s) as too_late:
                 try:
                     with anyio.fail_after(CONNECT_S):
-                        return await anyio.connect_tcp(self._address.host, self._address.port)
+                        return await self._connect()
                 except TimeoutError:
                     why = f"it does not answer within {CONNECT_S:g} s"
                 except OSError as error:
@@ -127,32 +136,56 @@ class ClusterClient:
             if too_late.cancelled_caught:
                 raise LinkLostError(f"the leader at {self._address} is lost: {why}")
 
-    async def _serve(self, stream: SocketStream) -> str:
+    async def _connect(self) -> Line:
+        _, line = await self._loop.create_connection(Line, self._address.host, self._address.port)
+        return line
+
+    async def _serve(self, line: Line) -> str:
         """Holds the conversation as long as the connection lasts; returns why it ended."""
-        frames = FrameStream(stream)
         try:
+            said_at_s = self._loop.time()
             with anyio.fail_after(cluster_link.HANDSHAKE_S):
-                sends, receives = await self._introduce(frames)
-            self._is_connected = True
-            await self._conversation.hold(frames, sends=sends, receives=receives, on_message=self._take)
+                sends, receives = await self._introduce(line)
+            self._known_at_s = said_at_s
+            self._conversation.hold(line, sends=sends, receives=receives, on_end=lambda _: None)
+            self._beat()
+            return await line.until_ended()
         except (LinkLostError, SessionError, ClusterProtocolError) as error:
             return str(error)
         except TimeoutError:
             return "it did not answer in time"
         finally:
-            self._is_connected = False
-            await cluster_link.close(stream)
-        return ""
+            line.end("the node has no more to say")
 
-    async def _introduce(self, frames: FrameStream) -> tuple[Seal, Seal]:
-        challenge = cluster_codec.decode(await frames.receive())
+    def _beat(self) -> None:
+        """Says that this node lives, again and again while there is a connection."""
+        if self._next_beat is not None:
+            self._next_beat.cancel()
+        line, now_s = self._conversation.line, self._loop.time()
+        if line is None or self._known_at_s is None:
+            return
+        fence_s = self._known_at_s + FENCE_S
+        if now_s >= fence_s:
+            line.end(f"it has answered nothing for {FENCE_S:g} s")
+            return
+        self._conversation.judge(now_s)
+        self._conversation.beat(_HEARTBEAT.pack(cluster_link.HEARTBEAT, now_s))
+        self._next_beat = self._loop.call_later(min(ALIVE_S, fence_s - now_s), self._beat)
+
+    def _take_answer(self, heartbeat: bytes) -> None:
+        if len(heartbeat) == _HEARTBEAT.size and self._known_at_s is not None:
+            said_at_s = min(_HEARTBEAT.unpack(heartbeat)[1], self._loop.time())
+            self._known_at_s = max(self._known_at_s, said_at_s)
+
+    async def _introduce(self, line: Line) -> tuple[Seal, Seal]:
+        challenge = cluster_codec.decode(await line.receive())
         if not isinstance(challenge, Challenge):
             raise ClusterProtocolError(f"cannot join: {self._address} is no leader of a job")
         nonce = cluster_session.fresh_nonce()
         said = (
             challenge.nonce, nonce, self._job_id.encode(), self._own_name.encode(), self._incarnation.encode(),
         )  # fmt: skip
-        await frames.send(
+        line.send(
             cluster_codec.encode(
                 Hello(
                     protocol_version=PROTOCOL_VERSION,
@@ -164,7 +197,7 @@ class ClusterClient:
                 )
             )
         )
-        match cluster_codec.decode(await frames.receive()):
+        match cluster_codec.decode(await line.receive()):
             case Welcome(proof):
                 if not cluster_session.is_proof(proof, self._token, "leader", *said):
                     raise RefusedError(f"{self._address} does not know the job's token")
@@ -181,7 +214,7 @@ class ClusterClient:
                 self._on_order(ordered)
             case Asked() | Answered() as aside if aside.job_id == self._job_id:
                 self._on_aside("", aside)
-            case Alive() | Unknown():
+            case Unknown():
                 return
             case other:
                 raise ClusterProtocolError(f"cannot take {type(other).__name__} from the leader")

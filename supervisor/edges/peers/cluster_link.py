@@ -1,170 +1,205 @@
-"""How do messages go both ways over one TCP connection between a node and the leader, and when is it dead?
+"""How do messages go both ways between a node and the leader, over one connection after the other?
 
-Both sides say something every ALIVE_S. A side that hears nothing for SILENCE_S takes the connection for dead, so also
-where a cable was pulled and no end ever comes. One that stood still itself looks at what has come before it judges.
+The node says that it lives every ALIVE_S, and the leader answers. A side that hears nothing for SILENCE_S takes the
+connection for dead, so also where a cable was pulled and no end ever comes. What was received is confirmed by the next
+message that goes back, or after CONFIRM_S; what is said in one turn of the event loop goes out at once, in one piece.
 """
 
 from __future__ import annotations
 
+import asyncio  # anyio has no callbacks, and thousands of tasks cost ten times as much
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from typing import cast
 
 import anyio
 import msgspec
-from anyio.abc import ByteStream, SocketAttribute, SocketStream
-from holdfast_wire import framing
-from holdfast_wire.framing import Decoder, FrameTooLongError
 
-from supervisor.edges.peers.cluster_frames import ClusterProtocolError
-from supervisor.edges.peers.cluster_session import OVERHEAD_BYTES, Arrivals, Outbox, Seal, SessionError
+from supervisor.edges.peers.cluster_line import UNSENT_BYTES_MAX, Line
+from supervisor.edges.peers.cluster_session import Arrivals, Outbox, Seal
 
 ALIVE_S = 1.0
 SILENCE_S = 3.0
+CONFIRM_S = 0.02
+UNCONFIRMED_S = 60.0  # that a connected peer may leave the oldest message unconfirmed
 HANDSHAKE_S = 10.0  # from the connection to the last word of the handshake
-SEALED_BYTES_MAX = framing.CLUSTER_FRAME_BYTES_MAX + OVERHEAD_BYTES
-RECEIVE_BYTES = 64 * 1024
 ASIDES_BYTES_MAX = 8 * 1024 * 1024  # that wait to be sent; what comes beyond it is dropped
+HEARTBEAT = b"\0"  # what is not numbered is an aside, or begins with this, as no frame does
 
-
-class LinkLostError(Exception):
-    """Raised where the connection has ended, or is taken for dead."""
-
-
-class FrameStream:
-    """Whole frames over a byte stream."""
-
-    def __init__(self, stream: ByteStream) -> None:
-        self._stream = stream
-        self._decoder = Decoder(frame_bytes_max=SEALED_BYTES_MAX)
-        self._frames: list[bytes] = []
-
-    async def receive(self) -> bytes:
-        """Raises LinkLostError."""
-        while not self._frames:
-            try:
-                self._frames = self._decoder.feed(await self._stream.receive(RECEIVE_BYTES))
-            except anyio.EndOfStream:
-                raise LinkLostError("the other side has closed the connection") from None
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
-                raise LinkLostError(f"the connection has broken: {error.__cause__ or error}") from error
-            except FrameTooLongError as error:
-                raise LinkLostError(str(error)) from error
-        return self._frames.pop(0)
-
-    async def send(self, *payloads: bytes) -> None:
-        """Raises LinkLostError."""
-        data = b"".join(framing.encode(payload, frame_bytes_max=SEALED_BYTES_MAX) for payload in payloads)
-        try:
-            await self._stream.send(data)
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
-            raise LinkLostError(f"the connection has broken: {error.__cause__ or error}") from error
+OnMessage = Callable[[bytes], None]
 
 
 class Conversation:
-    """All that two processes have to say to each other, over one connection after the other."""
+    """All that two processes have to say to each other."""
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "_arrivals", "_asides", "_asides_bytes", "_is_flush_due", "_is_parting", "_line", "_loop", "_on_beat", "_on_message", "_outbox",
+        "_owes_confirmation", "_receives", "_sends", "_settled", "_told_received", "_waits_since_s", "heard_at_s",
+    )  # fmt: skip
+
+    def __init__(self, *, on_message: OnMessage, on_beat: OnMessage | None = None) -> None:
+        """`on_message` gets orders or reports, and asides. `on_beat` gets heartbeats; None: they are sent back."""
+        self._loop = asyncio.get_running_loop()
         self._outbox = Outbox()
         self._arrivals = Arrivals()
-        self._asides: deque[bytes] = deque()
+        self._asides: deque[bytes] | None = None
         self._asides_bytes = 0
-        self._wakes = anyio.Event()
-        self._settled = anyio.Event()
+        self._line: Line | None = None
+        self._sends: Seal | None = None
+        self._receives: Seal | None = None
+        self._on_message = on_message
+        self._on_beat = on_beat or self.beat
+        self._is_flush_due = False
+        self._owes_confirmation = False
+        self._is_parting = False
+        self._settled: anyio.Event | None = None  # of the one that waits
         self._told_received = 0  # the newest arrival that the other side knows of
-        self.heard_at_s = anyio.current_time()
+        self._waits_since_s = 0.0  # for a confirmation, if there is something to confirm
+        self.heard_at_s = self._loop.time()
+
+    # --- one connection after the other ----------------------------------------------------------------------------
+
+    @property
+    def line(self) -> Line | None:
+        """The connection of now."""
+        return self._line
+
+    def hold(self, line: Line, *, sends: Seal, receives: Seal, on_end: Callable[[str], None]) -> None:
+        """From now on it goes over this line; the one of before, whose end has not been noticed yet, is ended."""
+        self.let_go("another connection has come in its place")
+        self._line, self._sends, self._receives = line, sends, receives
+        self.heard_at_s = line.heard_at_s
+        self._outbox.begin_connection()
+        self._waits_since_s = self._loop.time()
+
+        def ended(why: str) -> None:
+            if self._line is line:
+                self._line = None
+                on_end(why)
+
+        line.listen(self._hear, ended, self._flush)
+        if self._arrivals.received:
+            self.beat()  # The confirmations of before may be lost.
+        self._flush()
+
+    def let_go(self, why: str) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            line.end(why)
 
     def end(self) -> None:
         """The other side is lost: nobody waits for it any more."""
+        self.let_go("it is given up")
         self._outbox = Outbox()
         self._told_received = self._arrivals.received
-        self._settled.set()
+        self._settle()
+
+    def judge(self, now_s: float) -> None:
+        """Lets the connection go where the other side says nothing, or takes nothing."""
+        line = self._line
+        if line is None:
+            return
+        if now_s - line.heard_at_s > SILENCE_S:
+            line.end(f"nothing was heard for {SILENCE_S:g} s")
+        elif not self._outbox.is_empty and now_s - self._waits_since_s > UNCONFIRMED_S:
+            line.end(f"it has confirmed nothing for {UNCONFIRMED_S:g} s")
+
+    # --- what is said ----------------------------------------------------------------------------------------------
 
     def say(self, payload: bytes) -> None:
         """Goes out as soon as there is a connection. Never blocks. Raises SessionError once too much waits."""
+        if self._outbox.is_empty:
+            self._waits_since_s = self._loop.time()
         self._outbox.put(payload)
-        self._wakes.set()
+        self._flush_soon()
+
+    def beat(self, heartbeat: bytes = b"") -> None:
+        """Sends a heartbeat ahead of all that waits. An empty one only confirms what has come, and is not answered."""
+        if self._line is not None and self._sends is not None:
+            self._told_received = received = self._arrivals.received
+            self._line.send(self._sends.close(heartbeat, number=0, received=received))
+            self._settle()
 
     def say_aside(self, payload: bytes) -> bool:
-        """Goes out when nothing else waits, once, whether it arrives or not. False: too much waits already."""
-        if self._asides_bytes + len(payload) > ASIDES_BYTES_MAX:
+        """Goes out when nothing else waits, once, whether it arrives or not. False: that can't be, or too much waits."""
+        if self._line is None or self._asides_bytes + len(payload) > ASIDES_BYTES_MAX:
             return False
+        if self._asides is None:
+            self._asides = deque()
         self._asides.append(payload)
         self._asides_bytes += len(payload)
-        self._wakes.set()
+        self._flush_soon()
         return True
 
     async def until_all_is_heard(self) -> None:
         """Returns once the other side has confirmed everything, and was told what has come from it."""
+        self.part()
         while not (self._outbox.is_empty and self._told_received == self._arrivals.received):
             self._settled = anyio.Event()
             await self._settled.wait()
 
-    async def hold(
-        self, frames: FrameStream, *, sends: Seal, receives: Seal, on_message: Callable[[bytes], None]
-    ) -> None:
-        """Until the connection is lost, which LinkLostError, SessionError or ClusterProtocolError tells."""
-        self._outbox.begin_connection()
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._speak, frames, sends)
-                await self._listen(frames, receives, on_message)
-        except BaseExceptionGroup as group:
-            faults = group.subgroup((LinkLostError, SessionError, ClusterProtocolError))
-            if faults is None:
-                raise
-            raise _first(faults) from None
+    def part(self) -> None:
+        """From now on what comes is confirmed at once: the other side waits for nothing else."""
+        self._is_parting = True
+        self._confirm()
 
-    async def _listen(self, frames: FrameStream, receives: Seal, on_message: Callable[[bytes], None]) -> None:
-        while True:
-            sealed = await _in_time(frames)
-            payload, number, received = receives.open(sealed)
-            self.heard_at_s = anyio.current_time()
-            self._outbox.confirm(received)
-            if self._arrivals.is_new(number) and (number or payload):
-                on_message(payload)
-            self._settled.set()
-            if number:
-                self._wakes.set()  # It is told at once that this one has come.
+    def _flush_soon(self) -> None:
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
 
-    async def _speak(self, frames: FrameStream, sends: Seal) -> None:
-        while True:
-            received = self._arrivals.received
-            waiting = self._outbox.unsent()
-            if waiting:
-                for number, payload in waiting:
-                    await frames.send(sends.close(payload, number=number, received=received))
-            else:
-                await frames.send(sends.close(self._next_aside(), number=0, received=received))
-            self._told_received = received
-            self._settled.set()
-            if self._arrivals.received == received and not self._asides:
-                with anyio.move_on_after(ALIVE_S):
-                    await self._wakes.wait()
-            self._wakes = anyio.Event()
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        line, sends = self._line, self._sends
+        if line is None or sends is None:
+            return
+        while line.is_writable and (waiting := self._outbox.take_unsent(UNSENT_BYTES_MAX) or self._next_aside()):
+            self._told_received = received = self._arrivals.received
+            line.send(*[sends.close(payload, number=number, received=received) for number, payload in waiting])
+        if self._settled is not None:
+            self._settle()
 
-    def _next_aside(self) -> bytes:
-        """Empty where there is none: then the frame only says that this side lives."""
+    def _next_aside(self) -> list[tuple[int, bytes]]:
         if not self._asides:
-            return b""
+            self._asides = None
+            return []
         payload = self._asides.popleft()
         self._asides_bytes -= len(payload)
-        return payload
+        return [(0, payload)]
 
+    def _settle(self) -> None:
+        if self._settled is not None:
+            self._settled.set()
 
-async def _in_time(frames: FrameStream) -> bytes:
-    """Raises LinkLostError after SILENCE_S."""
-    for patience_s in (SILENCE_S, 0.1):  # The second look: we may have stood still ourselves.
-        with anyio.move_on_after(patience_s):
-            return await frames.receive()
-    raise LinkLostError(f"nothing was heard for {SILENCE_S:g} s")
+    # --- what is heard ---------------------------------------------------------------------------------------------
 
+    def _hear(self, sealed: bytes) -> None:
+        assert self._line is not None
+        assert self._receives is not None
+        payload, number, received = self._receives.open(sealed)
+        self.heard_at_s = self._line.heard_at_s
+        if self._outbox.confirm(received):
+            self._waits_since_s = self.heard_at_s
+            self._settle()
+        if number:
+            if self._arrivals.is_new(number):
+                self._owe()
+                self._on_message(payload)
+        elif payload.startswith(HEARTBEAT):
+            self._on_beat(payload)
+        elif payload:
+            self._on_message(payload)
 
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = cast("BaseException", error.exceptions[0])
-    return error
+    def _owe(self) -> None:
+        if self._is_parting:
+            self._loop.call_soon(self._confirm)
+        elif not self._owes_confirmation:
+            self._owes_confirmation = True
+            self._loop.call_later(CONFIRM_S, self._confirm)
+
+    def _confirm(self) -> None:
+        self._owes_confirmation = False
+        if self._told_received != self._arrivals.received:
+            self.beat()
 
 
 class PeerAddress(msgspec.Struct, frozen=True):
@@ -173,19 +208,3 @@ class PeerAddress(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def local_host(stream: SocketStream) -> str:
-    """The address of this side: by it the other side's network can reach us."""
-    return str(stream.extra(SocketAttribute.local_address)[0])
-
-
-def remote_address(stream: SocketStream) -> PeerAddress:
-    host, port = stream.extra(SocketAttribute.remote_address)[:2]
-    return PeerAddress(str(host), int(port))
-
-
-async def close(stream: SocketStream) -> None:
-    """Whatever state it is in."""
-    with suppress(Exception), anyio.move_on_after(1, shield=True):  # A broken connection has nothing left to say.
-        await stream.aclose()

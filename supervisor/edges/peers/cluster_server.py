@@ -6,12 +6,15 @@ for LOST_S, it is lost for good, and a process that comes later under its name i
 
 from __future__ import annotations
 
+import asyncio  # anyio has no callbacks, and thousands of tasks cost ten times as much
 import errno
 import logging
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import anyio
-from anyio.abc import Listener, SocketStream, TaskStatus
+from anyio.abc import TaskGroup, TaskStatus
 from holdfast_wire.framing import FrameTooLongError
 
 from supervisor.core.cluster.messages import NodeLost, Reported
@@ -19,7 +22,6 @@ from supervisor.core.node.messages import Ordered
 from supervisor.core.orders import Order
 from supervisor.edges.peers import cluster_codec, cluster_frames, cluster_link, cluster_session
 from supervisor.edges.peers.cluster_frames import (
-    Alive,
     Answered,
     Aside,
     Asked,
@@ -30,24 +32,29 @@ from supervisor.edges.peers.cluster_frames import (
     Unknown,
     Welcome,
 )
-from supervisor.edges.peers.cluster_link import Conversation, FrameStream, LinkLostError, PeerAddress
+from supervisor.edges.peers.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
+from supervisor.edges.peers.cluster_link import Conversation, PeerAddress
 from supervisor.edges.peers.cluster_session import Keys, Seal, SessionError
 from supervisor.pauses import pause
 
 PROTOCOL_VERSION = 1
 LOST_S = 5.0  # from the last word of a node; by then it has ended its own workers (cluster_client.FENCE_S)
-HANDSHAKES_MAX = 256  # at once
+HANDSHAKES_MAX = 64  # at once; the others wait at the listening socket
+BACKLOG = 4096
 ACCEPT_AGAIN_S = 0.2
+LOOK_S = 0.5  # between two looks for connections that are silent
+LATE_S = 0.1  # a look that late means that we stood still ourselves, and have not heard yet what was said
 TERM = 1  # one leader for the life of an embedded job
 
 _log = logging.getLogger("holdfast.cluster")
 
 
 class _Node:
-    def __init__(self, incarnation: str) -> None:
+    __slots__ = ("conversation", "incarnation")
+
+    def __init__(self, incarnation: str, conversation: Conversation) -> None:
         self.incarnation = incarnation
-        self.conversation = Conversation()
-        self.connection: anyio.CancelScope | None = None  # of now
+        self.conversation = conversation
 
 
 class ClusterServer:
@@ -69,19 +76,24 @@ class ClusterServer:
         self._on_aside = on_aside
         self._nodes: dict[str, _Node] = {}
         self._handshakes = anyio.Semaphore(HANDSHAKES_MAX)
+        self._encoded: tuple[Order | None, bytes] = (None, b"")  # the last order: many nodes may get the same
+        self._tasks: TaskGroup | None = None
 
     async def run(
-        self, listener: Listener[SocketStream], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+        self, listeners: Sequence[socket.socket], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        """Until cancelled; closes the listener."""
-        async with listener, anyio.create_task_group() as self._watch:
-            task_status.started()
-            while True:
-                try:
-                    await listener.serve(self._serve, self._watch)
-                except OSError as error:
-                    _log.warning("cannot take a node's connection: %s; the nodes try again", error.strerror)
-                    await pause(ACCEPT_AGAIN_S, why="nothing tells when there are descriptors again")
+        """Until cancelled; closes the listeners and all connections."""
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                for listener in listeners:
+                    self._tasks.start_soon(self._accept, listener)
+                self._tasks.start_soon(self._look_for_silence)
+                task_status.started()
+        finally:
+            for listener in listeners:
+                listener.close()
+            for known in self._nodes.values():
+                known.conversation.let_go("the leader ends")
 
     def send(self, node: str, order: Order) -> None:
         """Kept until the node has it. A node that is not known (any more) has no use for it."""
@@ -89,54 +101,80 @@ class ClusterServer:
         if known is None:
             return
         try:
-            known.conversation.say(cluster_codec.encode(Ordered(self._job_id, order)))
+            if self._encoded[0] is not order:
+                self._encoded = order, cluster_codec.encode(Ordered(self._job_id, order))
+            known.conversation.say(self._encoded[1])
         except (SessionError, FrameTooLongError) as error:
             self._lose(node, known, str(error))
 
     def say_aside(self, node: str, aside: Aside) -> bool:
         """Once, if the node is connected; it may be lost. False: it certainly does not arrive."""
         known = self._nodes.get(node)
-        if known is None or known.connection is None:
-            return False
-        return known.conversation.say_aside(cluster_codec.encode(aside))
+        return known is not None and known.conversation.say_aside(cluster_codec.encode(aside))
 
     async def until_all_is_heard(self) -> None:
         """Returns once every node has all that was sent to it, or is lost."""
-        for known in list(self._nodes.values()):
+        nodes = list(self._nodes.values())
+        for known in nodes:
+            known.conversation.part()
+        for known in nodes:
             await known.conversation.until_all_is_heard()
 
-    # --- one connection --------------------------------------------------------------------------------------------
+    # --- connections -----------------------------------------------------------------------------------------------
 
-    async def _serve(self, stream: SocketStream) -> None:
-        frames = FrameStream(stream)
+    async def _accept(self, listener: socket.socket) -> None:
+        assert self._tasks is not None
+        while True:
+            await self._handshakes.acquire()
+            try:
+                self._tasks.start_soon(self._serve, await asyncio.get_running_loop().sock_accept(listener))
+            except OSError as error:
+                self._handshakes.release()
+                _log.warning("cannot take a node's connection: %s; the nodes try again", error.strerror)
+                await pause(ACCEPT_AGAIN_S, why="nothing tells when there are descriptors again")
+
+    async def _serve(self, accepted: tuple[socket.socket, object]) -> None:
+        """The handshake. What comes after it needs no task."""
+        line = Line(frame_bytes_max=INTRODUCTION_BYTES_MAX)
+        why = "the leader ends"
         try:
-            async with self._handshakes:
-                with anyio.fail_after(cluster_link.HANDSHAKE_S):
-                    hello, keys = await self._greet(frames)
-            await self._hold(frames, hello, keys)
-        except (LinkLostError, SessionError, ClusterProtocolError, TimeoutError) as error:
-            _log.debug("a connection to the leader of job %s has ended: %s", self._job_id, error)
+            with anyio.fail_after(cluster_link.HANDSHAKE_S):
+                await self._open(line, accepted[0])
+                hello, keys = await self._greet(line)
+            self._hold(line, hello, keys)
+            line = None
+        except (LinkLostError, SessionError, ClusterProtocolError, TimeoutError, OSError) as error:
+            why = str(error)
+            _log.debug("a connection to the leader of job %s has ended: %s", self._job_id, why)
         except Exception:  # noqa: BLE001 - the bulkhead: whatever one connection meets, the others go on
             _log.warning("a connection to the leader of job %s has met a defect", self._job_id, exc_info=True)
         finally:
-            await cluster_link.close(stream)
+            self._handshakes.release()
+            if line is not None:
+                line.end(why, says_all=True)
 
-    async def _greet(self, frames: FrameStream) -> tuple[Hello, Keys]:
+    async def _open(self, line: Line, sock: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: line, sock)
+        except BaseException:  # Whatever it is, it is raised again; nobody else would close the socket.
+            sock.close()
+            raise
+
+    async def _greet(self, line: Line) -> tuple[Hello, Keys]:
         nonce = cluster_session.fresh_nonce()
-        await frames.send(cluster_codec.encode(Challenge(nonce)))
-        hello = cluster_codec.decode(await frames.receive())
+        line.send(cluster_codec.encode(Challenge(nonce)))
+        hello = cluster_codec.decode(await line.receive())
         if not isinstance(hello, Hello):
             raise ClusterProtocolError("cannot take a node in: it does not begin with a Hello")
         said = (nonce, hello.nonce, hello.job_id.encode(), hello.node.encode(), hello.incarnation.encode())
         if not cluster_session.is_proof(hello.proof, self._token, "node", *said):
-            await frames.send(cluster_codec.encode(Refusal("it does not know the job's token")))
+            line.send(cluster_codec.encode(Refusal("it does not know the job's token")))
             raise SessionError("it does not know the job's token")
         if refusal := self._refusal(hello):
-            await frames.send(cluster_codec.encode(Refusal(refusal)))
+            line.send(cluster_codec.encode(Refusal(refusal)))
             _log.warning("a node may not join job %s: %s", self._job_id, refusal)
             raise SessionError(refusal)
-        welcome = Welcome(cluster_session.proof(self._token, "leader", *said), TERM)
-        await frames.send(cluster_codec.encode(welcome))
+        line.send(cluster_codec.encode(Welcome(cluster_session.proof(self._token, "leader", *said), TERM)))
         return hello, cluster_session.derive_keys(self._token, nonce, hello.nonce)
 
     def _refusal(self, hello: Hello) -> str:
@@ -147,37 +185,24 @@ class ClusterServer:
             return f"it speaks version {hello.protocol_version} of the protocol, the leader version {PROTOCOL_VERSION}"
         known = self._nodes.get(hello.node)
         taken = hello.node == self._own_name or (
-            known is not None and known.incarnation != hello.incarnation and known.connection is not None
+            known is not None and known.incarnation != hello.incarnation and known.conversation.line is not None
         )
         return f"another node of the job is called {hello.node}; give each a --local-addr of its own" if taken else ""
 
-    async def _hold(self, frames: FrameStream, hello: Hello, keys: Keys) -> None:
+    def _hold(self, line: Line, hello: Hello, keys: Keys) -> None:
         known = self._nodes.get(hello.node)
         if known is not None and known.incarnation != hello.incarnation:
             self._lose(hello.node, known, "another process has come in its place")
             known = None
         if known is None:
-            known = self._nodes[hello.node] = _Node(hello.incarnation)
-        elif known.connection is not None:
-            known.connection.cancel()  # Its end has not been noticed yet.
-
-        def take(payload: bytes) -> None:
-            self._take(hello.node, payload)
-
-        why = "its connection was replaced"
-        scope = known.connection = anyio.CancelScope()
-        try:
-            with scope:
-                await known.conversation.hold(
-                    frames, sends=Seal(keys.to_node), receives=Seal(keys.to_leader), on_message=take
-                )
-        except (LinkLostError, SessionError, ClusterProtocolError) as error:
-            why = str(error)
-            raise
-        finally:
-            if known.connection is scope:
-                known.connection = None
-                self._watch.start_soon(self._miss, hello.node, known, why)
+            conversation = Conversation(on_message=partial(self._take, hello.node))
+            known = self._nodes[hello.node] = _Node(hello.incarnation, conversation)
+        known.conversation.hold(
+            line,
+            sends=Seal(keys.to_node),
+            receives=Seal(keys.to_leader),
+            on_end=partial(self._miss, hello.node, known),
+        )
 
     def _take(self, node: str, payload: bytes) -> None:
         match cluster_codec.decode(payload):
@@ -189,14 +214,31 @@ class ClusterServer:
                     _log.warning("a report of node %s is dropped: it comes from node %s", speaks_for, node)
             case Asked() | Answered() as aside if aside.job_id == self._job_id:
                 self._on_aside(node, aside)
-            case Alive() | Unknown():
+            case Unknown():
                 return
             case other:
                 raise ClusterProtocolError(f"cannot take {type(other).__name__} from a node")
 
-    async def _miss(self, name: str, node: _Node, why: str) -> None:
-        await pause(node.conversation.heard_at_s + LOST_S - anyio.current_time(), why="it may come back until then")
-        if node.connection is None and self._nodes.get(name) is node:
+    # --- silence ---------------------------------------------------------------------------------------------------
+
+    async def _look_for_silence(self) -> None:
+        due_s = anyio.current_time() + LOOK_S
+        while True:
+            await pause(due_s - anyio.current_time(), why="silence makes no event")
+            now_s = anyio.current_time()
+            if now_s - due_s < LATE_S:
+                for known in list(self._nodes.values()):
+                    known.conversation.judge(now_s)
+            due_s = now_s + LOOK_S
+
+    def _miss(self, name: str, node: _Node, why: str) -> None:
+        assert self._tasks is not None
+        self._tasks.start_soon(self._wait_for_return, name, node, why)
+
+    async def _wait_for_return(self, name: str, node: _Node, why: str) -> None:
+        until_s = node.conversation.heard_at_s + LOST_S
+        await pause(until_s - anyio.current_time(), why="it may come back until then")
+        if node.conversation.line is None and self._nodes.get(name) is node:
             self._lose(name, node, why)
 
     def _lose(self, name: str, node: _Node, why: str) -> None:
@@ -205,25 +247,24 @@ class ClusterServer:
         self._on_report(Reported(self._job_id, NodeLost(name, f"node {name} is lost: {why}")))
 
 
-async def listen(address: PeerAddress) -> Listener[SocketStream] | None:
+async def listen(address: PeerAddress) -> list[socket.socket] | None:
     """None where that address is not this node's, or another process leads there."""
+    found = await anyio.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    listeners: list[socket.socket] = []
     try:
-        listener = await anyio.create_tcp_listener(local_host=address.host, local_port=address.port)
+        for family, kind, protocol, _, where in dict.fromkeys(found):
+            listener = socket.socket(family, kind, protocol)
+            listeners.append(listener)
+            listener.setblocking(False)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind(where)
+            listener.listen(BACKLOG)
     except OSError as error:
-        if {errno_of(each) for each in _causes(error)} & {errno.EADDRNOTAVAIL, errno.EADDRINUSE}:
+        for listener in listeners:
+            listener.close()
+        if error.errno in (errno.EADDRNOTAVAIL, errno.EADDRINUSE):
             return None
         raise
-    return listener.listeners[0]
-
-
-def errno_of(error: BaseException) -> int | None:
-    return error.errno if isinstance(error, OSError) else None
-
-
-def _causes(error: BaseException) -> list[BaseException]:
-    found: list[BaseException] = []
-    each: BaseException | None = error
-    while each is not None:
-        found.append(each)
-        each = each.__cause__
-    return found
+    return listeners

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hmac
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,14 +64,14 @@ def test_what_was_put_arrives_once_and_in_order_over_any_number_of_connections(s
                 put += 1
                 outbox.put(str(put).encode())
             case "send":
-                wire += outbox.unsent()
+                wire += outbox.take_unsent()
             case "break":
                 wire.clear()
                 outbox.begin_connection()
             case _:
                 deliver(int(word))
     outbox.begin_connection()
-    wire[:] = outbox.unsent()
+    wire[:] = outbox.take_unsent()
     deliver(len(wire))
     assert taken == [str(number).encode() for number in range(1, put + 1)]
     assert outbox.is_empty
@@ -83,7 +85,12 @@ def test_a_gap_a_confirmation_of_nothing_and_a_flood_end_the_session(monkeypatch
     outbox = Outbox()
     with pytest.raises(SessionError, match="confirms message 1"):
         outbox.confirm(1)
-    monkeypatch.setattr(session, "KEPT_BYTES_MAX", 10)
+    monkeypatch.setattr(session, "KEPT_BYTES_MAX", 10 + session.KEPT_BYTES_EACH)
     outbox.put(b"x" * 10)
     with pytest.raises(SessionError, match="wait for it"):
         outbox.put(b"x")
+
+
+@given(st.binary(max_size=200), st.binary(max_size=200))
+def test_the_mac_is_that_of_the_standard_library(key: bytes, data: bytes):
+    assert session.Hmac(key).digest(data) == hmac.digest(key, data, "sha256")

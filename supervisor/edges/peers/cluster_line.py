@@ -1,0 +1,198 @@
+"""How do whole frames go both ways over one TCP connection of the cluster stream, at what cost, and when does it end?
+
+A leader has thousands of lines: a line has no task of its own. What comes is handed on at once, a share of it in each
+turn of the event loop, so that no line keeps the others waiting; a peer that does not read is told by `is_writable`.
+"""
+
+from __future__ import annotations
+
+import asyncio  # anyio has no callbacks, and thousands of tasks cost ten times as much
+import logging
+import socket
+from collections.abc import Callable
+from typing import cast
+
+import anyio
+from holdfast_wire import framing
+from holdfast_wire.framing import Decoder, FrameTooLongError
+
+from supervisor.edges.peers.cluster_frames import ClusterProtocolError
+from supervisor.edges.peers.cluster_session import OVERHEAD_BYTES, SessionError
+
+SEALED_BYTES_MAX = framing.CLUSTER_FRAME_BYTES_MAX + OVERHEAD_BYTES
+INTRODUCTION_BYTES_MAX = 16 * 1024  # of a frame of somebody who has proved nothing yet
+SHARE_MAX = 64  # frames of one line that are handed on in one turn of the event loop
+UNSENT_BYTES_MAX = 64 * 1024  # that wait in our buffer, and as much in the kernel's: what is urgent comes after it
+
+_NOTSENT_LOWAT = 25  # Linux' TCP_NOTSENT_LOWAT, which Python has no name for before 3.12
+_log = logging.getLogger("holdfast.cluster")
+
+OnFrame = Callable[[bytes], None]  # may raise SessionError or ClusterProtocolError, which end the line
+OnEnd = Callable[[str], None]
+
+
+class LinkLostError(Exception):
+    """Raised where the connection has ended, or is taken for dead."""
+
+
+class Line(asyncio.Protocol):
+    """One connection: `receive` while the two sides are introduced, callbacks from `listen` on."""
+
+    def __init__(self, *, frame_bytes_max: int = SEALED_BYTES_MAX) -> None:
+        """`frame_bytes_max`: of each frame until `listen`."""
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._decoder = Decoder(frame_bytes_max=frame_bytes_max)
+        self._frames: list[bytes] = []  # that nobody has taken yet
+        self._changed: anyio.Event | None = None  # set by whatever happens; of the one that waits
+        self._on_frame: OnFrame | None = None
+        self._on_end: OnEnd | None = None
+        self._on_writable: Callable[[], None] | None = None
+        self.is_writable = True
+        self.ended = ""  # why; "": it goes on
+        self.heard_at_s = self._loop.time()  # the last byte
+
+    # --- the handshake ---------------------------------------------------------------------------------------------
+
+    async def receive(self) -> bytes:
+        """The next frame. Raises LinkLostError."""
+        while not self._frames:
+            if self.ended:
+                raise LinkLostError(self.ended)
+            self._read_on(wanted=True)
+            await self._change()
+        return self._frames.pop(0)
+
+    async def until_ended(self) -> str:
+        """Returns why."""
+        while not self.ended:
+            await self._change()
+        return self.ended
+
+    async def _change(self) -> None:
+        self._changed = anyio.Event()
+        await self._changed.wait()
+
+    def _tell_change(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+
+    # --- held ------------------------------------------------------------------------------------------------------
+
+    def listen(self, on_frame: OnFrame, on_end: OnEnd, on_writable: Callable[[], None]) -> None:
+        """From now on frames go to `on_frame`. `on_end` is told once, maybe now."""
+        self._on_frame, self._on_end, self._on_writable = on_frame, on_end, on_writable
+        if not self._decoder.pending_bytes:
+            self._decoder = Decoder(frame_bytes_max=SEALED_BYTES_MAX)
+        self._read_on(wanted=True)
+        self._hand_on()
+        if self.ended:
+            self._tell_end()
+
+    def send(self, *payloads: bytes) -> None:
+        """Never blocks. Look at `is_writable` before sending what can wait."""
+        if self._transport is not None and not self.ended:
+            frames = [framing.encode(payload, frame_bytes_max=SEALED_BYTES_MAX) for payload in payloads]
+            self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+
+    def end(self, why: str, *, says_all: bool = False) -> None:
+        """`says_all`: what was sent still goes out."""
+        if self._transport is not None:
+            if says_all:
+                self._transport.close()
+            else:
+                self._transport.abort()
+        self._end(why)
+
+    def _end(self, why: str) -> None:
+        if not self.ended:
+            self.ended = why
+            self._tell_change()
+            self._tell_end()
+
+    def _tell_end(self) -> None:
+        on_end, self._on_end = self._on_end, None
+        self._on_frame = self._on_writable = None
+        if on_end is not None:
+            on_end(self.ended)
+
+    def _hand_on(self) -> None:
+        """A share of what waits; the others have their turn before the rest."""
+        frames, self._frames = self._frames, []
+        try:
+            for number, frame in enumerate(frames):
+                if self._on_frame is None:
+                    return
+                if number == SHARE_MAX:
+                    self._frames = frames[number:]
+                    self._read_on(wanted=False)
+                    self._loop.call_soon(self._take_turn)
+                    return
+                self._on_frame(frame)
+        except (SessionError, ClusterProtocolError) as error:
+            self.end(str(error))
+        except Exception:  # noqa: BLE001 - the bulkhead: whatever one connection meets, the others go on
+            _log.warning("a connection of the cluster stream has met a defect", exc_info=True)
+            self.end("a defect was met")
+
+    def _take_turn(self) -> None:
+        self._read_on(wanted=True)
+        self._hand_on()
+
+    def _read_on(self, *, wanted: bool) -> None:
+        if self._transport is None or self.ended:
+            return
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    # --- see asyncio.Protocol --------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        sock = cast("socket.socket", transport.get_extra_info("socket"))
+        sock.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, UNSENT_BYTES_MAX)
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_at_s = self._loop.time()
+        try:
+            frames = self._decoder.feed(data)
+        except FrameTooLongError as error:
+            self.end(str(error))
+            return
+        if self._frames:
+            self._frames += frames
+        else:
+            self._frames = frames
+        if self._on_frame is not None:
+            self._hand_on()
+        elif frames:
+            self._read_on(wanted=False)
+            self._tell_change()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is None:
+            self._end("the other side has closed the connection")
+        else:
+            told = exc.strerror or str(exc) if isinstance(exc, OSError) else str(exc)
+            self._end(f"the connection has broken: {told}")
+
+    def pause_writing(self) -> None:
+        self.is_writable = False
+
+    def resume_writing(self) -> None:
+        self.is_writable = True
+        if self._on_writable is not None:
+            self._on_writable()
+
+    # --- addresses -------------------------------------------------------------------------------------------------
+
+    def address(self, which: str) -> str:
+        """ "sockname" or "peername", as an IP; "" without a connection."""
+        found = self._transport.get_extra_info(which) if self._transport is not None else None
+        return str(found[0]) if found else ""
