@@ -32,8 +32,9 @@ class Conversation:
     """All that two processes have to say to each other."""
 
     __slots__ = (
-        "_arrivals", "_asides", "_asides_bytes", "_is_flush_due", "_is_parting", "_line", "_loop", "_on_beat", "_on_message", "_outbox",
-        "_owes_confirmation", "_receives", "_sends", "_settled", "_told_received", "_waits_since_s", "heard_at_s",
+        "_arrivals", "_asides", "_asides_bytes", "_is_flush_due", "_is_parting", "_line", "_loop", "_on_beat",
+        "_on_message", "_outbox", "_owes_confirmation", "_receives", "_sends", "_settled", "_told_received",
+        "_waits_since_s", "heard_at_s",
     )  # fmt: skip
 
     def __init__(self, *, on_message: OnMessage, on_beat: OnMessage | None = None) -> None:
@@ -120,7 +121,7 @@ class Conversation:
             self._settle()
 
     def say_aside(self, payload: bytes) -> bool:
-        """Goes out when nothing else waits, once, whether it arrives or not. False: that can't be, or too much waits."""
+        """Goes out when nothing else waits, once, whether it arrives or not. False: no way, or too much waits."""
         if self._line is None or self._asides_bytes + len(payload) > ASIDES_BYTES_MAX:
             return False
         if self._asides is None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
+import anyio.lowlevel
 import pytest
 from holdfast_wire import framing
 
@@ -32,7 +33,7 @@ async def line_and_peer(frame_bytes_max: int = SEALED_BYTES_MAX) -> AsyncGenerat
     with peer, anyio.fail_after(LIMIT_S):
         yield line, peer
         line.end("the test is over")
-        await anyio.sleep(0)
+        await asyncio.sleep(0)
 
 
 def nothing(*_: object) -> None:
@@ -45,7 +46,7 @@ def frame(payload: bytes) -> bytes:
 
 async def until(condition: Callable[[], object]) -> None:
     while not condition():
-        await anyio.sleep(0.001)
+        await anyio.lowlevel.checkpoint()
 
 
 async def test_frames_are_received_in_order_first_by_the_one_who_waits_then_by_the_one_who_listens():
@@ -78,10 +79,10 @@ async def test_of_somebody_who_is_not_introduced_little_is_kept():
         with pytest.raises(LinkLostError, match="cannot take a frame of 101 bytes"):
             await line.receive()
     async with line_and_peer(frame_bytes_max=100) as (line, peer):
-        sent = 0
-        with pytest.raises(BlockingIOError):
+        many = frame(b"x" * 100) * 1000
+        with suppress(BlockingIOError):  # Once nobody takes what the kernel holds.
             while True:
-                sent += peer.send(frame(b"x" * 100) * 1000)
+                peer.send(many)
                 await asyncio.sleep(0)
         assert await line.receive() == b"x" * 100
 
@@ -104,7 +105,7 @@ async def test_who_does_not_read_is_told_by_the_line_and_costs_little():
                 await asyncio.sleep(0.001)
         await until(lambda: writable)
         assert writable == [True]
-        assert UNSENT_BYTES_MAX < sent
+        assert sent > UNSENT_BYTES_MAX
 
 
 @pytest.mark.parametrize("error", [ClusterProtocolError("no peer of ours"), RuntimeError("a defect")])

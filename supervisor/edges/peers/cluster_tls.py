@@ -1,0 +1,89 @@
+"""How does a node of a job prove by a certificate that it belongs there, and how does it know the others?
+
+Both sides show a certificate of one authority, the cluster's own: whoever has one may join, and no name is compared,
+since nodes meet by addresses. The files are read once, as the job begins.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from pathlib import Path
+
+import msgspec
+
+from supervisor.errors import ConfigurationError
+
+
+class TlsFiles(msgspec.Struct, frozen=True):
+    """PEM files: of this node, and of the authority."""
+
+    certificate: str
+    key: str
+    authority: str
+
+
+class Tls(msgspec.Struct, frozen=True):
+    """One for each side of a connection."""
+
+    leads: ssl.SSLContext
+    follows: ssl.SSLContext
+
+
+def load(files: TlsFiles) -> Tls:
+    """Blocks on the disk. Raises ConfigurationError."""
+    certificate, key, authority = Path(files.certificate), Path(files.key), Path(files.authority)
+    for option, path in (("tls_cert", certificate), ("tls_key", key), ("tls_ca", authority)):
+        _check_readable(option, path)
+    if key.stat().st_mode & 0o077:
+        raise ConfigurationError(f"cannot use the key {key} of tls_key: others may read it; run chmod 600 {key}")
+    return Tls(
+        _context(ssl.PROTOCOL_TLS_SERVER, certificate, key, authority),
+        _context(ssl.PROTOCOL_TLS_CLIENT, certificate, key, authority),
+    )
+
+
+def _check_readable(option: str, path: Path) -> None:
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot read the file {path} of {option}: {error.strerror}; check --rdzv-conf"
+        ) from error
+
+
+def _context(protocol: int, certificate: Path, key: Path, authority: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    try:
+        context.load_cert_chain(certificate, key, password="")  # noqa: S106 - none: a job has nobody to ask
+    except (ssl.SSLError, OSError, ValueError) as error:
+        why = "they do not belong together" if "KEY_VALUES_MISMATCH" in str(error) else "they are no PEM files without password"
+        raise ConfigurationError(f"cannot use {certificate} with the key {key}: {why}; check --rdzv-conf") from error
+    try:
+        context.load_verify_locations(authority)
+    except ssl.SSLError as error:
+        raise ConfigurationError(f"cannot use {authority} of tls_ca: no PEM file; check --rdzv-conf") from error
+    return context
+
+
+def reason_of(error: ssl.SSLError) -> str:
+    """Why the two sides do not trust each other."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}; check tls_ca, and when it expires"
+    text = str(error)
+    for sign, meaning in _REASONS.items():
+        if sign in text:
+            return meaning
+    return f"TLS fails: {(error.reason or text).lower().replace('_', ' ')}"
+
+
+_REASONS = {
+    "CERTIFICATE_EXPIRED": "it does not accept our certificate, which has expired; renew tls_cert",
+    "UNKNOWN_CA": "it does not accept our certificate, which is of another authority; check tls_cert and tls_ca",
+    "CERTIFICATE_REQUIRED": "it asks for a certificate; write tls_cert, tls_key and tls_ca in --rdzv-conf",
+    "BAD_CERTIFICATE": "it does not accept our certificate; check tls_cert",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS; give all nodes tls_cert, tls_key and tls_ca, or none",
+}
