@@ -42,6 +42,9 @@ class Nodes(msgspec.Struct, frozen=True):
     name: str  # of this node, unlike any other's
     token_file: str = ""  # the secret that all nodes of the job share; "": none, for addresses of this machine alone
     join_timeout_s: float = 600.0
+    tls_cert: str = ""  # PEM files; "": without TLS
+    tls_key: str = ""
+    tls_ca: str = ""
 
 
 class JobSpec(msgspec.Struct, frozen=True):

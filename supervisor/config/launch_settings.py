@@ -101,7 +101,7 @@ RUN_ID = Setting(
 RENDEZVOUS_OPTIONS = Setting(
     "--rdzv-conf",
     launch_values.RENDEZVOUS_OPTIONS,
-    "options of the rendezvous: token_file, join_timeout",
+    "options of the rendezvous: token_file, tls_cert, tls_key, tls_ca, join_timeout",
     Group.NODES,
     default=(),
 )

@@ -15,6 +15,7 @@ from supervisor.errors import InvalidRequestError
 
 DEFAULT_PORT = 29400  # torchrun's for --rdzv-endpoint
 JOIN_TIMEOUT_S = 600.0
+TLS_KEYS = ("tls_cert", "tls_key", "tls_ca")
 
 
 def read(given: Mapping[str, Given], cwd: str) -> Nodes | None:
@@ -36,10 +37,11 @@ def read(given: Mapping[str, Given], cwd: str) -> Nodes | None:
         raise asked.problem("the nodes do not know which job they share", "write --rdzv-id ID, the same on each")
     options = _options(given)
     token_file = options.get("token_file", "")
-    if not token_file and not _is_of_this_machine(host):
+    tls = _tls(options, cwd)
+    if not token_file and not tls and not _is_of_this_machine(host):
         raise endpoint.problem(
             "anybody who reaches that address could join the job",
-            "write --rdzv-conf token_file=F, a secret that is the same on each",
+            "write --rdzv-conf token_file=F, a secret that is the same on each, or tls_cert, tls_key and tls_ca",
         )
     name = given.get(launch_settings.LOCAL_ADDRESS.name)
     return Nodes(
@@ -50,6 +52,7 @@ def read(given: Mapping[str, Given], cwd: str) -> Nodes | None:
         name=str(name.value) if name is not None and name.value else os.uname().nodename,
         token_file=os.path.join(cwd, token_file) if token_file else "",
         join_timeout_s=_seconds(options.get("join_timeout", str(JOIN_TIMEOUT_S))),
+        **tls,
     )
 
 
@@ -57,6 +60,18 @@ def _check_alone(given: Mapping[str, Given]) -> None:
     rank = given.get(launch_settings.NODE_RANK.name)
     if rank is not None and rank.value != 0:
         raise rank.problem("the only node has rank 0", f"{rank.removal}, or write --nnodes")
+
+
+def _tls(options: Mapping[str, str], cwd: str) -> dict[str, str]:
+    """All three files, or none."""
+    found = {key: os.path.join(cwd, options[key]) for key in TLS_KEYS if options.get(key)}
+    missing = [key for key in TLS_KEYS if key not in found]
+    if found and missing:
+        raise InvalidRequestError(
+            f"cannot use --rdzv-conf {next(iter(found))}: both sides of a connection show a certificate; "
+            f"write {' and '.join(missing)}, too"
+        )
+    return found
 
 
 def _options(given: Mapping[str, Given]) -> dict[str, str]:

@@ -33,7 +33,8 @@ RENDEZVOUS_KEYS = frozenset(
     {
         "is_host", "join_timeout", "last_call_timeout", "close_timeout", "read_timeout", "timeout", "rank",
         "store_connect_wait_seconds", "use_libuv", "replacement_group_size", "store_type", "keep_alive_interval",
-        "keep_alive_max_attempt", "heartbeat_timeout", "segment_check_interval", "segment", "token_file",
+        "keep_alive_max_attempt", "heartbeat_timeout", "segment_check_interval", "segment", "token_file", "tls_cert",
+        "tls_key", "tls_ca",
     }
 )  # fmt: skip
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio  # anyio has no callbacks, and a timer of its own
 import logging
 import secrets
+import ssl
 import struct
 from collections.abc import Callable
 
@@ -17,7 +18,7 @@ from holdfast_wire.framing import FrameTooLongError
 
 from supervisor.core.cluster.messages import Reported
 from supervisor.core.node.messages import Ordered
-from supervisor.edges.peers import cluster_codec, cluster_frames, cluster_link, cluster_session
+from supervisor.edges.peers import cluster_codec, cluster_frames, cluster_link, cluster_session, cluster_tls
 from supervisor.edges.peers.cluster_frames import (
     Answered,
     Aside,
@@ -71,6 +72,7 @@ class ClusterClient:
         on_order: Callable[[Ordered], None],
         on_lost: Callable[[str], None],
         on_aside: Callable[[str, Aside], None] = cluster_frames.nobody_hears,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """`on_lost` is told why, once: there is no leader any more as far as this node knows."""
         self._address = address
@@ -85,6 +87,7 @@ class ClusterClient:
         self._on_order = on_order
         self._on_lost = on_lost
         self._on_aside = on_aside
+        self._tls = tls
 
     def report(self, reported: Reported) -> None:
         """Kept until the leader has it."""
@@ -129,6 +132,8 @@ class ClusterClient:
                         return await self._connect()
                 except TimeoutError:
                     why = f"it does not answer within {CONNECT_S:g} s"
+                except ssl.SSLError as error:
+                    raise self._distrust(error) from error
                 except OSError as error:
                     why = reason_of(error)
                 await pause(AGAIN_S[min(attempt, len(AGAIN_S) - 1)], why="nothing tells when somebody listens there")
@@ -137,8 +142,15 @@ class ClusterClient:
                 raise LinkLostError(f"the leader at {self._address} is lost: {why}")
 
     async def _connect(self) -> Line:
-        _, line = await self._loop.create_connection(Line, self._address.host, self._address.port)
+        host = "" if self._tls is not None else None
+        _, line = await self._loop.create_connection(
+            Line, self._address.host, self._address.port, ssl=self._tls, server_hostname=host
+        )
         return line
+
+    def _distrust(self, error: ssl.SSLError) -> RefusedError:
+        why = cluster_tls.reason_of(error)
+        return RefusedError(f"this node and the leader at {self._address} do not trust each other: {why}")
 
     async def _serve(self, line: Line) -> str:
         """Holds the conversation as long as the connection lasts; returns why it ended."""
@@ -151,9 +163,14 @@ class ClusterClient:
             self._beat()
             return await line.until_ended()
         except (LinkLostError, SessionError, ClusterProtocolError) as error:
+            if isinstance(line.error, ssl.SSLError):
+                raise self._distrust(line.error) from error
             return str(error)
         except TimeoutError:
-            return "it did not answer in time"
+            hint = (
+                "" if self._tls is not None else "; if it uses TLS, write tls_cert, tls_key and tls_ca in --rdzv-conf"
+            )
+            return f"it did not answer in time{hint}"
         finally:
             line.end("the node has no more to say")
 

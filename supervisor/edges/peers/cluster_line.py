@@ -50,6 +50,7 @@ class Line(asyncio.Protocol):
         self._on_writable: Callable[[], None] | None = None
         self.is_writable = True
         self.ended = ""  # why; "": it goes on
+        self.error: Exception | None = None  # that the network or TLS met
         self.heard_at_s = self._loop.time()  # the last byte
 
     # --- the handshake ---------------------------------------------------------------------------------------------
@@ -176,6 +177,7 @@ class Line(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.error = exc
         if exc is None:
             self._end("the other side has closed the connection")
         else:

@@ -18,9 +18,11 @@ from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.cluster.messages import NodeStopped, Reported
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.node.messages import Ordered
+from supervisor.edges.peers import cluster_tls
 from supervisor.edges.peers.cluster_client import ClusterClient
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_server import ClusterServer, listen
+from supervisor.edges.peers.cluster_tls import Tls
 from supervisor.edges.peers.switchboard import Switchboard
 from supervisor.errors import ConfigurationError, NotNowError
 from supervisor.ports import Post
@@ -39,6 +41,7 @@ class Meeting(msgspec.Struct, frozen=True):
     endpoint: PeerAddress
     token: bytes
     join_timeout_s: float
+    tls: Tls | None = None
 
 
 class LeaderPeers:
@@ -117,6 +120,7 @@ async def open_peers(meeting: Meeting, post: Post) -> AsyncGenerator[PeersAndCol
                 own_name=meeting.node,
                 on_report=post,
                 on_aside=colleagues.take,
+                tls=meeting.tls.leads if meeting.tls is not None else None,
             )
             await tasks.start(server.run, listener)
             yield LeaderPeers(meeting, server, post, colleagues)
@@ -137,6 +141,7 @@ async def open_peers(meeting: Meeting, post: Post) -> AsyncGenerator[PeersAndCol
                 on_order=post,
                 on_lost=lambda why: follower[0].lose_leader(why),
                 on_aside=colleagues.take,
+                tls=meeting.tls.follows if meeting.tls is not None else None,
             )
             follower.append(FollowerPeers(meeting, client, post, colleagues))
             tasks.start_soon(lambda: client.run(join_timeout_s=meeting.join_timeout_s))
@@ -156,9 +161,13 @@ async def joining(
 
 
 async def meeting_of(job_id: str, nodes: Nodes) -> Meeting:
-    """Reads the token. Raises ConfigurationError where it is no secret, or can't be read."""
+    """Reads token and certificates. Raises ConfigurationError where they can't be used."""
     token = await to_thread.run_sync(read_token, Path(nodes.token_file)) if nodes.token_file else b""
-    return Meeting(job_id, nodes.name, PeerAddress(nodes.host, nodes.port), token, nodes.join_timeout_s)
+    tls = None
+    if nodes.tls_cert:
+        files = cluster_tls.TlsFiles(nodes.tls_cert, nodes.tls_key, nodes.tls_ca)
+        tls = await to_thread.run_sync(cluster_tls.load, files)
+    return Meeting(job_id, nodes.name, PeerAddress(nodes.host, nodes.port), token, nodes.join_timeout_s, tls)
 
 
 def read_token(path: Path) -> bytes:

@@ -10,6 +10,7 @@ import asyncio  # anyio has no callbacks, and thousands of tasks cost ten times 
 import errno
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -20,7 +21,7 @@ from holdfast_wire.framing import FrameTooLongError
 from supervisor.core.cluster.messages import NodeLost, Reported
 from supervisor.core.node.messages import Ordered
 from supervisor.core.orders import Order
-from supervisor.edges.peers import cluster_codec, cluster_frames, cluster_link, cluster_session
+from supervisor.edges.peers import cluster_codec, cluster_frames, cluster_link, cluster_session, cluster_tls
 from supervisor.edges.peers.cluster_frames import (
     Answered,
     Aside,
@@ -68,12 +69,14 @@ class ClusterServer:
         own_name: str,
         on_report: Callable[[Reported], None],
         on_aside: Callable[[str, Aside], None] = cluster_frames.nobody_hears,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._job_id = job_id
         self._token = token
         self._own_name = own_name
         self._on_report = on_report
         self._on_aside = on_aside
+        self._tls = tls
         self._nodes: dict[str, _Node] = {}
         self._handshakes = anyio.Semaphore(HANDSHAKES_MAX)
         self._encoded: tuple[Order | None, bytes] = (None, b"")  # the last order: many nodes may get the same
@@ -143,6 +146,9 @@ class ClusterServer:
                 hello, keys = await self._greet(line)
             self._hold(line, hello, keys)
             line = None
+        except ssl.SSLError as error:
+            why = cluster_tls.reason_of(error)
+            _log.warning("a connection to the leader of job %s is not taken: %s", self._job_id, why)
         except (LinkLostError, SessionError, ClusterProtocolError, TimeoutError, OSError) as error:
             why = str(error)
             _log.debug("a connection to the leader of job %s has ended: %s", self._job_id, why)
@@ -155,7 +161,7 @@ class ClusterServer:
 
     async def _open(self, line: Line, sock: socket.socket) -> None:
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: line, sock)
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: line, sock, ssl=self._tls)
         except BaseException:  # Whatever it is, it is raised again; nobody else would close the socket.
             sock.close()
             raise

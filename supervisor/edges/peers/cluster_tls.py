@@ -60,7 +60,8 @@ def _context(protocol: int, certificate: Path, key: Path, authority: Path) -> ss
     try:
         context.load_cert_chain(certificate, key, password="")  # noqa: S106 - none: a job has nobody to ask
     except (ssl.SSLError, OSError, ValueError) as error:
-        why = "they do not belong together" if "KEY_VALUES_MISMATCH" in str(error) else "they are no PEM files without password"
+        is_pair = "KEY_VALUES_MISMATCH" not in str(error)
+        why = "they are no PEM files without a password" if is_pair else "they do not belong together"
         raise ConfigurationError(f"cannot use {certificate} with the key {key}: {why}; check --rdzv-conf") from error
     try:
         context.load_verify_locations(authority)
