@@ -39,6 +39,13 @@ def test_the_port_is_torchruns_and_the_options_are_read():
     assert (found.port, found.token_file, found.join_timeout_s) == (29400, str(Path("/data/secret")), 30.0)
 
 
+def test_certificates_stand_for_a_token():
+    options = ("--rdzv-conf", "tls_cert=own.pem,tls_key=own.key,tls_ca=/etc/ca.pem")
+    found = spec("--nnodes", "2", "--rdzv-endpoint", "10.0.0.1", "--rdzv-id", "x", *options).nodes
+    assert found is not None
+    assert (found.tls_cert, found.tls_key, found.tls_ca) == ("/data/own.pem", "/data/own.key", "/etc/ca.pem")
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -51,7 +58,10 @@ def test_the_port_is_torchruns_and_the_options_are_read():
          "cannot use --nnodes 2: the nodes do not know which job they share; write --rdzv-id ID, the same on each"),
         (("--nnodes", "2", "--rdzv-endpoint", "10.0.0.1:29500", "--rdzv-id", "x"),
          "cannot use --rdzv-endpoint 10.0.0.1:29500: anybody who reaches that address could join the job; write "
-         "--rdzv-conf token_file=F, a secret that is the same on each"),
+         "--rdzv-conf token_file=F, a secret that is the same on each, or tls_cert, tls_key and tls_ca"),
+        ((*MEET, "--rdzv-conf", "tls_cert=own.pem"),
+         "cannot use --rdzv-conf tls_cert: both sides of a connection show a certificate; write tls_key and tls_ca, "
+         "too"),
         ((*MEET, "--rdzv-conf", "join_timeout=soon"),
          "cannot use --rdzv-conf join_timeout=soon: it is no time in seconds; write join_timeout=600"),
         (("--node-rank", "1"),

@@ -18,7 +18,7 @@ from holdfast_wire.framing import FrameTooLongError
 
 from supervisor.core.cluster.messages import Reported
 from supervisor.core.node.messages import Ordered
-from supervisor.edges.peers import cluster_codec, cluster_frames, cluster_link, cluster_session, cluster_tls
+from supervisor.edges.peers import cluster_codec, cluster_frames, cluster_link, cluster_session
 from supervisor.edges.peers.cluster_frames import (
     Answered,
     Aside,
@@ -34,6 +34,7 @@ from supervisor.edges.peers.cluster_line import Line, LinkLostError
 from supervisor.edges.peers.cluster_link import ALIVE_S, Conversation, PeerAddress
 from supervisor.edges.peers.cluster_server import PROTOCOL_VERSION
 from supervisor.edges.peers.cluster_session import Seal, SessionError
+from supervisor.edges.peers.cluster_tls import Pipe
 from supervisor.pauses import pause
 
 FENCE_S = 4.0  # from the last heartbeat of ours that the leader has answered; less than cluster_server.LOST_S
@@ -120,7 +121,7 @@ class ClusterClient:
         except (RefusedError, LinkLostError) as error:
             self._on_lost(str(error))
         finally:
-            self._conversation.let_go("the node ends")
+            self._conversation.let_go("the node ends", says_all=True)
 
     async def _find(self, until_s: float, why: str = "it was never reached") -> Line:
         """A connection. Raises LinkLostError once it is too late for one."""
@@ -132,8 +133,6 @@ class ClusterClient:
                         return await self._connect()
                 except TimeoutError:
                     why = f"it does not answer within {CONNECT_S:g} s"
-                except ssl.SSLError as error:
-                    raise self._distrust(error) from error
                 except OSError as error:
                     why = reason_of(error)
                 await pause(AGAIN_S[min(attempt, len(AGAIN_S) - 1)], why="nothing tells when somebody listens there")
@@ -142,15 +141,10 @@ class ClusterClient:
                 raise LinkLostError(f"the leader at {self._address} is lost: {why}")
 
     async def _connect(self) -> Line:
-        host = "" if self._tls is not None else None
-        _, line = await self._loop.create_connection(
-            Line, self._address.host, self._address.port, ssl=self._tls, server_hostname=host
-        )
+        pipe = Pipe(self._tls, leads=False) if self._tls is not None else None
+        line = Line(pipe=pipe)
+        await self._loop.create_connection(lambda: line, self._address.host, self._address.port)
         return line
-
-    def _distrust(self, error: ssl.SSLError) -> RefusedError:
-        why = cluster_tls.reason_of(error)
-        return RefusedError(f"this node and the leader at {self._address} do not trust each other: {why}")
 
     async def _serve(self, line: Line) -> str:
         """Holds the conversation as long as the connection lasts; returns why it ended."""
@@ -163,8 +157,10 @@ class ClusterClient:
             self._beat()
             return await line.until_ended()
         except (LinkLostError, SessionError, ClusterProtocolError) as error:
-            if isinstance(line.error, ssl.SSLError):
-                raise self._distrust(line.error) from error
+            if line.distrust is not None:
+                who = f"this node and the leader at {self._address}"
+                raise RefusedError(f"{who} do not trust each other: {line.ended}") from error
+            await pause(AGAIN_S[-1], why="the leader may be about to end, or to start")
             return str(error)
         except TimeoutError:
             hint = (
@@ -172,7 +168,7 @@ class ClusterClient:
             )
             return f"it did not answer in time{hint}"
         finally:
-            line.end("the node has no more to say")
+            line.end("the node has no more to say", says_all=True)
 
     def _beat(self) -> None:
         """Says that this node lives, again and again while there is a connection."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio  # anyio has no callbacks, and thousands of tasks cost ten times as much
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from typing import cast
 
@@ -16,13 +17,16 @@ import anyio
 from holdfast_wire import framing
 from holdfast_wire.framing import Decoder, FrameTooLongError
 
+from supervisor.edges.peers import cluster_tls
 from supervisor.edges.peers.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.cluster_session import OVERHEAD_BYTES, SessionError
+from supervisor.edges.peers.cluster_tls import Pipe
 
 SEALED_BYTES_MAX = framing.CLUSTER_FRAME_BYTES_MAX + OVERHEAD_BYTES
 INTRODUCTION_BYTES_MAX = 16 * 1024  # of a frame of somebody who has proved nothing yet
 SHARE_MAX = 64  # frames of one line that are handed on in one turn of the event loop
 UNSENT_BYTES_MAX = 64 * 1024  # that wait in our buffer, and as much in the kernel's: what is urgent comes after it
+CLOSED = "the other side has closed the connection"
 
 _NOTSENT_LOWAT = 25  # Linux' TCP_NOTSENT_LOWAT, which Python has no name for before 3.12
 _log = logging.getLogger("holdfast.cluster")
@@ -38,8 +42,12 @@ class LinkLostError(Exception):
 class Line(asyncio.Protocol):
     """One connection: `receive` while the two sides are introduced, callbacks from `listen` on."""
 
-    def __init__(self, *, frame_bytes_max: int = SEALED_BYTES_MAX) -> None:
-        """`frame_bytes_max`: of each frame until `listen`."""
+    def __init__(
+        self, *, pipe: Pipe | None = None, greeting: bytes = b"", frame_bytes_max: int = SEALED_BYTES_MAX
+    ) -> None:
+        """`pipe`: None is a connection without TLS. `greeting` is sent first. `frame_bytes_max`: until `listen`."""
+        self._pipe = pipe
+        self._greeting = greeting
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._decoder = Decoder(frame_bytes_max=frame_bytes_max)
@@ -50,7 +58,7 @@ class Line(asyncio.Protocol):
         self._on_writable: Callable[[], None] | None = None
         self.is_writable = True
         self.ended = ""  # why; "": it goes on
-        self.error: Exception | None = None  # that the network or TLS met
+        self.distrust: ssl.SSLError | None = None  # between the two sides; to try again would not help
         self.heard_at_s = self._loop.time()  # the last byte
 
     # --- the handshake ---------------------------------------------------------------------------------------------
@@ -94,7 +102,20 @@ class Line(asyncio.Protocol):
         """Never blocks. Look at `is_writable` before sending what can wait."""
         if self._transport is not None and not self.ended:
             frames = [framing.encode(payload, frame_bytes_max=SEALED_BYTES_MAX) for payload in payloads]
-            self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+            self._write(frames[0] if len(frames) == 1 else b"".join(frames))
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is None:
+            return
+        if self._pipe is not None:
+            try:
+                self._pipe.write(data)
+            except ssl.SSLError as error:
+                self._distrust(error)
+                return
+            data = self._pipe.outgoing()
+        if data:
+            self._transport.write(data)
 
     def end(self, why: str, *, says_all: bool = False) -> None:
         """`says_all`: what was sent still goes out."""
@@ -155,13 +176,38 @@ class Line(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         sock = cast("socket.socket", transport.get_extra_info("socket"))
         sock.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, UNSENT_BYTES_MAX)
+        if self._greeting:
+            self.send(self._greeting)
+        if self._pipe is not None:
+            self._unseal(b"")
+
+    def _unseal(self, data: bytes) -> bytes:
+        if self._pipe is None or self._transport is None:
+            return data
+        try:
+            data = self._pipe.read(data)
+        except ssl.SSLError as error:
+            self._distrust(error)
+            return b""
+        if answer := self._pipe.outgoing():
+            self._transport.write(answer)
+        return data
+
+    def _distrust(self, error: ssl.SSLError) -> None:
+        if isinstance(error, ssl.SSLZeroReturnError):
+            self.end(CLOSED)
+            return
+        if self._transport is not None and self._pipe is not None:
+            self._transport.write(self._pipe.outgoing())  # The other side learns why.
+        self.distrust = error
+        self.end(cluster_tls.reason_of(error), says_all=True)
 
     def data_received(self, data: bytes) -> None:
         self.heard_at_s = self._loop.time()
         try:
-            frames = self._decoder.feed(data)
+            frames = self._decoder.feed(data if self._pipe is None else self._unseal(data))
         except FrameTooLongError as error:
-            self.end(str(error))
+            self.end(str(error), says_all=True)
             return
         if self._frames:
             self._frames += frames
@@ -177,9 +223,8 @@ class Line(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.error = exc
         if exc is None:
-            self._end("the other side has closed the connection")
+            self._end(CLOSED)
         else:
             told = exc.strerror or str(exc) if isinstance(exc, OSError) else str(exc)
             self._end(f"the connection has broken: {told}")

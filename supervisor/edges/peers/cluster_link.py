@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 import anyio
+import anyio.lowlevel
 import msgspec
 
 from supervisor.edges.peers.cluster_line import UNSENT_BYTES_MAX, Line
@@ -82,10 +83,11 @@ class Conversation:
             self.beat()  # The confirmations of before may be lost.
         self._flush()
 
-    def let_go(self, why: str) -> None:
+    def let_go(self, why: str, *, says_all: bool = False) -> None:
+        """`says_all`: what was sent still goes out."""
         line, self._line = self._line, None
         if line is not None:
-            line.end(why)
+            line.end(why, says_all=says_all)
 
     def end(self) -> None:
         """The other side is lost: nobody waits for it any more."""
@@ -137,6 +139,7 @@ class Conversation:
         while not (self._outbox.is_empty and self._told_received == self._arrivals.received):
             self._settled = anyio.Event()
             await self._settled.wait()
+        await anyio.lowlevel.checkpoint()  # What was written goes out at the end of the loop's turn.
 
     def part(self) -> None:
         """From now on what comes is confirmed at once: the other side waits for nothing else."""

@@ -21,7 +21,7 @@ from holdfast_wire.framing import FrameTooLongError
 from supervisor.core.cluster.messages import NodeLost, Reported
 from supervisor.core.node.messages import Ordered
 from supervisor.core.orders import Order
-from supervisor.edges.peers import cluster_codec, cluster_frames, cluster_link, cluster_session, cluster_tls
+from supervisor.edges.peers import cluster_codec, cluster_frames, cluster_link, cluster_session
 from supervisor.edges.peers.cluster_frames import (
     Answered,
     Aside,
@@ -36,6 +36,7 @@ from supervisor.edges.peers.cluster_frames import (
 from supervisor.edges.peers.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
 from supervisor.edges.peers.cluster_link import Conversation, PeerAddress
 from supervisor.edges.peers.cluster_session import Keys, Seal, SessionError
+from supervisor.edges.peers.cluster_tls import Pipe
 from supervisor.pauses import pause
 
 PROTOCOL_VERSION = 1
@@ -96,7 +97,7 @@ class ClusterServer:
             for listener in listeners:
                 listener.close()
             for known in self._nodes.values():
-                known.conversation.let_go("the leader ends")
+                known.conversation.let_go("the leader ends", says_all=True)
 
     def send(self, node: str, order: Order) -> None:
         """Kept until the node has it. A node that is not known (any more) has no use for it."""
@@ -138,37 +139,36 @@ class ClusterServer:
 
     async def _serve(self, accepted: tuple[socket.socket, object]) -> None:
         """The handshake. What comes after it needs no task."""
-        line = Line(frame_bytes_max=INTRODUCTION_BYTES_MAX)
-        why = "the leader ends"
+        pipe = Pipe(self._tls, leads=True) if self._tls is not None else None
+        nonce = cluster_session.fresh_nonce()
+        greeting = cluster_codec.encode(Challenge(nonce))
+        line = Line(pipe=pipe, greeting=greeting, frame_bytes_max=INTRODUCTION_BYTES_MAX)
+        why, is_held = "the leader ends", False
         try:
             with anyio.fail_after(cluster_link.HANDSHAKE_S):
                 await self._open(line, accepted[0])
-                hello, keys = await self._greet(line)
+                hello, keys = await self._greet(line, nonce)
             self._hold(line, hello, keys)
-            line = None
-        except ssl.SSLError as error:
-            why = cluster_tls.reason_of(error)
-            _log.warning("a connection to the leader of job %s is not taken: %s", self._job_id, why)
+            is_held = True
         except (LinkLostError, SessionError, ClusterProtocolError, TimeoutError, OSError) as error:
             why = str(error)
-            _log.debug("a connection to the leader of job %s has ended: %s", self._job_id, why)
+            level = logging.WARNING if line.distrust is not None else logging.DEBUG
+            _log.log(level, "a connection to the leader of job %s has ended: %s", self._job_id, why)
         except Exception:  # noqa: BLE001 - the bulkhead: whatever one connection meets, the others go on
             _log.warning("a connection to the leader of job %s has met a defect", self._job_id, exc_info=True)
         finally:
             self._handshakes.release()
-            if line is not None:
+            if not is_held:
                 line.end(why, says_all=True)
 
     async def _open(self, line: Line, sock: socket.socket) -> None:
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: line, sock, ssl=self._tls)
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: line, sock)
         except BaseException:  # Whatever it is, it is raised again; nobody else would close the socket.
             sock.close()
             raise
 
-    async def _greet(self, line: Line) -> tuple[Hello, Keys]:
-        nonce = cluster_session.fresh_nonce()
-        line.send(cluster_codec.encode(Challenge(nonce)))
+    async def _greet(self, line: Line, nonce: bytes) -> tuple[Hello, Keys]:
         hello = cluster_codec.decode(await line.receive())
         if not isinstance(hello, Hello):
             raise ClusterProtocolError("cannot take a node in: it does not begin with a Hello")

@@ -14,6 +14,8 @@ import msgspec
 
 from supervisor.errors import ConfigurationError
 
+READ_BYTES = 64 * 1024
+
 
 class TlsFiles(msgspec.Struct, frozen=True):
     """PEM files: of this node, and of the authority."""
@@ -58,7 +60,7 @@ def _context(protocol: int, certificate: Path, key: Path, authority: Path) -> ss
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     try:
-        context.load_cert_chain(certificate, key, password="")  # noqa: S106 - none: a job has nobody to ask
+        context.load_cert_chain(certificate, key, password="")
     except (ssl.SSLError, OSError, ValueError) as error:
         is_pair = "KEY_VALUES_MISMATCH" not in str(error)
         why = "they are no PEM files without a password" if is_pair else "they do not belong together"
@@ -68,6 +70,42 @@ def _context(protocol: int, certificate: Path, key: Path, authority: Path) -> ss
     except ssl.SSLError as error:
         raise ConfigurationError(f"cannot use {authority} of tls_ca: no PEM file; check --rdzv-conf") from error
     return context
+
+
+class Pipe:
+    """TLS between a line's frames and its connection. Sans-I/O; every method may raise ssl.SSLError."""
+
+    def __init__(self, context: ssl.SSLContext, *, leads: bool) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=leads)
+        self._waiting: list[bytes] | None = []  # what is said before the two sides trust each other; None: they do
+
+    def write(self, data: bytes) -> None:
+        if self._waiting is None:
+            self._tls.write(data)
+        else:
+            self._waiting.append(data)
+
+    def read(self, sealed: bytes) -> bytes:
+        """What was said; b"" begins the handshake. Raises ssl.SSLZeroReturnError at the end."""
+        self._incoming.write(sealed)
+        said: list[bytes] = []
+        try:
+            if self._waiting is not None:
+                self._tls.do_handshake()
+                waiting, self._waiting = self._waiting, None
+                for data in waiting:
+                    self._tls.write(data)
+            while True:
+                said.append(self._tls.read(READ_BYTES))
+                if not said[-1]:
+                    raise ssl.SSLZeroReturnError
+        except ssl.SSLWantReadError:
+            return b"".join(said)
+
+    def outgoing(self) -> bytes:
+        """What is to be sent now, also after an error: it tells the other side."""
+        return self._outgoing.read()
 
 
 def reason_of(error: ssl.SSLError) -> str:

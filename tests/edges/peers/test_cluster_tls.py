@@ -1,0 +1,155 @@
+"""Nodes with a certificate of the cluster's authority meet; all others are told why not, at once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+
+from supervisor.core import orders
+from supervisor.core.cluster.messages import NodeJoined
+from supervisor.edges.peers import cluster_link, cluster_peers, cluster_tls
+from supervisor.edges.peers.cluster_link import PeerAddress
+from supervisor.edges.peers.cluster_peers import Meeting
+from supervisor.edges.peers.cluster_tls import TlsFiles
+from supervisor.errors import ConfigurationError
+from supervisor.ports import Peers
+from tests.edges.peers.certificates import make_authority, make_node
+from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TOKEN, Heard, again, free_port
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("certificates")
+    make_authority(place)
+    make_authority(place, "other")
+    make_node(place)
+    make_node(place, "expired", has_expired=True)
+    make_node(place, "foreign", authority="other")
+    return place
+
+
+def files(place: Path, name: str = "node", authority: str = "ca") -> TlsFiles:
+    return TlsFiles(str(place / f"{name}.pem"), str(place / f"{name}.key"), str(place / f"{authority}.pem"))
+
+
+@asynccontextmanager
+async def peers(
+    node: str, port: int, tls: TlsFiles | None, *, host: str = "127.0.0.1", token: bytes = b""
+) -> AsyncGenerator[tuple[Peers, Heard]]:
+    heard = Heard()
+    loaded = cluster_tls.load(tls) if tls is not None else None
+    meeting = Meeting(JOB, node, PeerAddress(host, port), token, LIMIT_S, tls=loaded)
+    async with cluster_peers.open_peers(meeting, heard.post) as opened:
+        yield opened, heard
+
+
+@pytest.mark.parametrize(("host", "token"), [("127.0.0.1", b""), ("::1", TOKEN)])
+async def test_nodes_of_one_authority_meet_with_a_token_beside_it_or_without(place: Path, host: str, token: bytes):
+    port = free_port()
+    own = files(place)
+    async with (
+        peers("a", port, own, host=host, token=token) as (leader, at_leader),
+        peers("b", port, own, host=host, token=token) as (b, at_b),
+    ):
+        b.report(JOB, NodeJoined("b", -1))
+        await at_leader.until(lambda: at_leader.events)
+        for number in range(200):
+            leader.send("b", JOB, orders.JoinAgain(number, "r" * 8000))
+        await at_b.until(lambda: len(at_b.events) == 200)
+
+
+REFUSED = "this node and the leader at 127.0.0.1:{port} do not trust each other: "
+
+
+@pytest.mark.parametrize(
+    ("name", "authority", "why"),
+    [
+        ("expired", "ca", "it does not accept our certificate, which has expired; renew tls_cert"),
+        ("foreign", "ca",
+         "it does not accept our certificate, which is of another authority; check tls_cert and tls_ca"),
+        ("node", "other", "its certificate is not accepted: "),
+    ],
+)  # fmt: skip
+async def test_who_may_not_join_learns_why_at_once(place: Path, name: str, authority: str, why: str):
+    port = free_port()
+    async with peers("a", port, files(place)) as (leader, at_leader), peers("b", port, files(place)) as (b, at_b):
+        async with peers("c", port, files(place, name, authority)) as (_, at_c):
+            await at_c.until(lambda: at_c.events)
+            (order,) = at_c.orders()
+            assert isinstance(order, orders.WindDown)
+            assert order.at_once
+            assert order.reason.startswith(REFUSED.format(port=port) + why)
+        b.report(JOB, NodeJoined("b", -1))
+        await at_leader.until(lambda: at_leader.events)
+        leader.send("b", JOB, again(1))
+        await at_b.until(lambda: at_b.events)
+
+
+async def test_a_leader_with_an_expired_certificate_is_not_followed(place: Path):
+    port = free_port()
+    async with peers("a", port, files(place, "expired")), peers("b", port, files(place)) as (_, at_b):
+        await at_b.until(lambda: at_b.events)
+        why = "its certificate is not accepted: certificate has expired; check tls_ca, and when it expires"
+        assert at_b.orders() == [orders.WindDown(REFUSED.format(port=port) + why, at_once=True)]
+
+
+async def test_a_leader_without_tls_is_not_followed_by_a_node_with_it(place: Path):
+    port = free_port()
+    async with peers("a", port, None), peers("b", port, files(place)) as (_, at_b):
+        await at_b.until(lambda: at_b.events)
+        why = "it does not speak TLS; give all nodes tls_cert, tls_key and tls_ca, or none"
+        assert at_b.orders() == [orders.WindDown(REFUSED.format(port=port) + why, at_once=True)]
+
+
+async def test_a_node_without_tls_is_told_what_may_be_missing(place: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cluster_link, "HANDSHAKE_S", 0.2)
+    port = free_port()
+    heard = Heard()
+    meeting = Meeting(JOB, "b", PeerAddress("127.0.0.1", port), b"", 1.0)
+    async with peers("a", port, files(place)), cluster_peers.open_peers(meeting, heard.post):
+        await heard.until(lambda: heard.events)
+        (order,) = heard.orders()
+        assert isinstance(order, orders.WindDown)
+        assert order.reason.endswith("if it uses TLS, write tls_cert, tls_key and tls_ca in --rdzv-conf")
+
+
+def test_files_that_cannot_be_used_are_named(place: Path, tmp_path: Path):
+    def refused(**changed: str) -> str:
+        with pytest.raises(ConfigurationError) as caught:
+            cluster_tls.load(msgspec.structs.replace(files(place), **changed))
+        return str(caught.value)
+
+    missing = tmp_path / "missing.pem"
+    no_file = f"cannot read the file {missing} of {{}}: No such file or directory; check --rdzv-conf"
+    assert refused(certificate=str(missing)) == no_file.format("tls_cert")
+    assert refused(key=str(missing)) == no_file.format("tls_key")
+    assert refused(authority=str(missing)) == no_file.format("tls_ca")
+    shown = tmp_path / "shown.key"
+    shown.write_bytes((place / "node.key").read_bytes())
+    shown.chmod(0o640)
+    assert (
+        refused(key=str(shown)) == f"cannot use the key {shown} of tls_key: others may read it; run chmod 600 {shown}"
+    )
+    assert "they do not belong together; check --rdzv-conf" in refused(key=str(place / "foreign.key"))
+    garbage = tmp_path / "garbage.pem"
+    garbage.write_text("no certificate")
+    assert "they are no PEM files without a password" in refused(certificate=str(garbage))
+    assert refused(authority=str(garbage)) == f"cannot use {garbage} of tls_ca: no PEM file; check --rdzv-conf"
+
+
+async def test_a_stranger_without_a_certificate_hears_nothing(place: Path):
+    port = free_port()
+    async with peers("a", port, files(place)):
+        with anyio.fail_after(LIMIT_S):
+            async with await anyio.connect_tcp("127.0.0.1", port) as stranger:
+                await stranger.send(b"x" * 100)
+                heard = b""
+                with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                    while True:
+                        heard += await stranger.receive()
+                assert len(heard) < 16  # an alert of TLS
