@@ -19,7 +19,7 @@ import anyio
 
 from supervisor.core import orders
 from supervisor.core.cluster.messages import JobOpened, NodeFailed, NodeJoined, Reported
-from supervisor.core.facts import JobRules, RestartRules
+from supervisor.core.facts import JobRules, RendezvousRules, RestartRules
 from supervisor.core.node.messages import Ordered
 from supervisor.edges.peers.cluster_client import ClusterClient
 from supervisor.edges.peers.cluster_link import PeerAddress
@@ -46,6 +46,7 @@ class Nodes:
             JOB,
             8,
             restart=RestartRules(min_nodes=count, max_restarts=10**6, max_no_progress_cycles=0, backoff_base_s=0.0),
+            rendezvous=RendezvousRules(max_nodes=count),
         )
 
     def add(self) -> ClusterClient:
