@@ -31,6 +31,7 @@ _ALL = (
     Command("cordon", "supervisor.cli.cordon", "stop a node from taking new jobs"),
     Command("uncordon", "supervisor.cli.uncordon", "let a node take jobs again"),
     Command("healthd", "supervisor.cli.healthd", "serve node health checks, as nvhcd does"),
+    Command("simulate", "supervisor.cli.simulate", "what-if: a job on your cluster, over weeks, in seconds"),
 )
 # Started by programs, not typed by people: the in-process Wrapper starts this one where no supervisor runs.
 ADOPT = Command("adopt", "supervisor.cli.adopt", "supervise ranks that others have started", True)
@@ -39,7 +40,6 @@ LATER = {
     "report": "picture of a job's life",
     "top": "live view",
     "doctor": "check of this node",
-    "simulate": "what-if at scale",
 }
 
 

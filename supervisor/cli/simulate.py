@@ -1,0 +1,241 @@
+"""`holdfast simulate`: what would become of a job on a cluster whose nodes fail so often?"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from supervisor.cli import output
+from supervisor.errors import InvalidRequestError
+from supervisor.simulation.picture import picture
+from supervisor.simulation.question import Life, Question
+from supervisor.simulation.what_if import simulate
+
+SCHEMA = "holdfast.simulation/v1"
+UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+NODES_MAX = 100_000
+EVENTS_MAX = 20_000_000  # about: nodes times faults; beyond it, a run would take minutes
+RUNS_MAX = 100
+HEADS = ("", "MEDIAN", "LEAST", "MOST")
+
+ABOUT = """\
+Plays a job of many nodes over weeks in seconds, with the coordinator that runs real jobs: its rounds, placement,
+spares and restart policy. Ranks, nodes and faults are modelled from the options below. Times are numbers with a unit:
+85ms, 10s, 30m, 2h, 250d.
+
+The default restart time is what docs/benchmarks.md measures (4 ranks with torch on one machine). All other defaults
+are assumptions: set what you know of your cluster and your script.
+"""
+EXAMPLES = """\
+examples:
+  holdfast simulate --nodes 1000 --spares 8
+  holdfast simulate --nodes 128 --mtbf 90d --checkpoint-every 10m --load 5m --spares 0
+  holdfast simulate --nodes 1000 --spares 8 -o json
+  holdfast simulate --nodes 1000 --spares 8 -o life.svg
+"""
+_Kind = Callable[[str], object]
+
+
+def seconds(text: str) -> float:
+    """What a user typed for a duration."""
+    given = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", text.strip())
+    if not given:
+        raise ArgumentTypeError(f"{text!r} is no duration; write a number and a unit, such as 30s, 10m, 2h or 250d")
+    return float(given[1]) * UNITS_S[given[2]]
+
+
+def share(text: str) -> float:
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise ArgumentTypeError(f"{text!r} is no share; write a number from 0 to 1, or a percentage such as 50%")
+    return value
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.formatter_class = RawDescriptionHelpFormatter
+    parser.description, parser.epilog = ABOUT, EXAMPLES
+
+    def add(flag: str, name: str, kind: _Kind, metavar: str, text: str) -> None:
+        default = getattr(_DEFAULTS, name)
+        told = _shown(kind, default)
+        parser.add_argument(
+            flag, dest=name, type=kind, default=default, metavar=metavar, help=f"{text} (default: {told})"
+        )
+
+    parser.add_argument("--nodes", type=output.count, required=True, metavar="N", help="nodes that train")
+    add("--spares", "spares", output.count, "N", "hot spares beside them")
+    add("--ranks-per-node", "ranks_per_node", output.count, "N", "ranks on each node")
+    add("--duration", "duration_s", seconds, "TIME", "how long to simulate")
+    add("--mtbf", "mtbf_s", seconds, "TIME", "mean time between the faults of one node")
+    add("--lost-share", "lost_share", share, "SHARE", "faults that take the node away")
+    add("--hang-share", "hang_share", share, "SHARE", "faults that leave ranks silent; the rest ends a process")
+    add("--repair", "repair_s", seconds, "TIME", "until a lost node is back")
+    add("--checkpoint-every", "checkpoint_interval_s", seconds, "TIME", "training between two checkpoints")
+    add("--checkpoint-pause", "checkpoint_pause_s", seconds, "TIME", "for which a checkpoint stops training")
+    add("--load", "load_s", seconds, "TIME", "from the start of the ranks to their first step")
+    add("--restart", "restart_s", seconds, "TIME", "from a known fault to the start of new ranks")
+    add("--hang-timeout", "hang_timeout_s", seconds, "TIME", "after which a silence is a hang")
+    add("--max-restarts", "max_restarts", output.count, "N", "budget of each job")
+    add("--join-timeout", "join_timeout_s", seconds, "TIME", "for which a job waits for missing nodes")
+    add("--requeue", "requeue_s", seconds, "TIME", "from the end of a job to its next start")
+    parser.add_argument("--runs", type=output.count, default=3, metavar="N", help="lives to play (default: 3)")
+    parser.add_argument("--seed", type=output.count, default=0, metavar="N", help="of the first one (default: 0)")
+    parser.add_argument(
+        "-o", "--output", default="table", metavar="table|json|F.svg", help="output format, or a picture's file"
+    )
+    parser.add_argument("--no-color", action="store_true", help="plain text; the variable NO_COLOR does the same")
+
+
+def execute(arguments: Namespace) -> int:
+    question = Question(**{name: getattr(arguments, name) for name in Question.__struct_fields__ if name in arguments})
+    _check(question, arguments)
+    seeds = range(arguments.seed, arguments.seed + arguments.runs)
+    lives = [simulate(question, seed=seed) for seed in seeds]
+    if arguments.output == "json":
+        output.write_json(_document(question, lives, seeds), one_line=False)
+    elif arguments.output == "table":
+        output.write(_text(question, lives, output.paper(arguments.no_color)))
+    else:
+        _draw(Path(arguments.output), question, lives, seeds)
+    return 0
+
+
+# --- what is asked -------------------------------------------------------------------------------------------------
+
+_DEFAULTS = Question(1)
+
+
+def _shown(kind: _Kind, value: float) -> str:
+    if kind is seconds:
+        unit = next(unit for unit in ("d", "h", "m", "s", "ms") if value >= UNITS_S[unit] or unit == "ms")
+        return f"{value / UNITS_S[unit]:g}{unit}"
+    return f"{value:g}" if kind is share else str(value)
+
+
+def _check(question: Question, arguments: Namespace) -> None:
+    def refuse(why: str, remedy: str) -> None:
+        raise InvalidRequestError(f"cannot simulate: {why}; {remedy}")
+
+    if not 1 <= question.nodes <= NODES_MAX or question.spares > NODES_MAX:
+        refuse(f"{question.nodes} nodes and {question.spares} spares", f"give --nodes from 1 to {NODES_MAX}")
+    if not question.ranks_per_node:
+        refuse("a node without ranks trains nothing", "give --ranks-per-node 1 or more")
+    if question.lost_share + question.hang_share > 1:
+        refuse("--lost-share and --hang-share are more than all faults", "make their sum 1 or less")
+    for flag, value_s in (
+        ("--mtbf", question.mtbf_s),
+        ("--duration", question.duration_s),
+        ("--checkpoint-every", question.checkpoint_interval_s),
+    ):
+        if value_s < 1:
+            refuse(f"{flag} is less than a second", f"give {flag} 1s or more")
+    if not 1 <= arguments.runs <= RUNS_MAX:
+        refuse(f"{arguments.runs} runs", f"give --runs from 1 to {RUNS_MAX}")
+    nodes = question.nodes + question.spares
+    faults = question.duration_s / question.mtbf_s * nodes
+    if faults * nodes * arguments.runs > EVENTS_MAX:
+        refuse(
+            f"{arguments.runs} runs with about {faults:,.0f} faults on {nodes:,} nodes would take minutes or more",
+            "shorten --duration, give a longer --mtbf or fewer --runs",
+        )
+    if arguments.output not in ("table", "json") and not arguments.output.endswith(".svg"):
+        refuse(f"the output {arguments.output!r} is not known", "give -o table, -o json or a file that ends in .svg")
+
+
+# --- what came of it -----------------------------------------------------------------------------------------------
+
+
+def _numbers(question: Question, life: Life) -> dict[str, float]:
+    """By the names that they have in JSON."""
+    whole_s = question.duration_s
+    return {
+        "goodput": life.goodput,
+        "redone_share": life.redone_s / whole_s,
+        "checkpoint_share": life.checkpoint_s / whole_s,
+        "unnoticed_share": life.unnoticed_s / whole_s,
+        "starting_share": life.starting_s / whole_s,
+        "waiting_share": life.waiting_s / whole_s,
+        "requeued_share": life.requeued_s / whole_s,
+        "faults": life.faults,
+        "restarts": life.restarts,
+        "restarts_used": life.units,
+        "jobs": life.jobs,
+        "spares_used": life.spares_used,
+        "spares_needed": life.away_max,
+    }
+
+
+_LABELS = {
+    "goodput": "steps that count (goodput)",
+    "redone_share": "steps made again",
+    "checkpoint_share": "checkpoints",
+    "unnoticed_share": "faults not noticed yet",
+    "starting_share": "ranks start and load",
+    "waiting_share": "waiting for nodes, delays",
+    "requeued_share": "no job: ended, queued again",
+    "faults": "faults that struck the job",
+    "restarts": "restarts",
+    "restarts_used": "units of the restart budget",
+    "jobs": "jobs that the scheduler started",
+    "spares_used": "nodes that stepped in",
+    "spares_needed": "spares needed (nodes away at once)",
+}
+
+
+def _text(question: Question, lives: Sequence[Life], page: output.Paper) -> str:
+    numbers = [_numbers(question, life) for life in lives]
+    rows: list[tuple[str, ...]] = []
+    for name, label in _LABELS.items():
+        values = [each[name] for each in numbers]
+        shown = _percent if name == "goodput" or name.endswith("_share") else _whole
+        rows.append((label, shown(statistics.median(values)), shown(min(values)), shown(max(values))))
+    text = output.folded(_headline(question, len(lives)), page, indent=0) + output.table(HEADS, rows, page)
+    end = next((life.last_end for life in lives if life.last_end), "")
+    return text + (output.folded(f"a job ended: {end}", page, indent=2, first_indent=0) if end else "")
+
+
+def _percent(value: float) -> str:
+    return f"{value:.2%}"
+
+
+def _whole(value: float) -> str:
+    return f"{value:g}"
+
+
+def _headline(question: Question, runs: int) -> str:
+    days = f"{question.duration_s / UNITS_S['d']:g} days"
+    return (
+        f"{output.plural(runs, 'run')} of {days}: {output.plural(question.nodes, 'node')} with "
+        f"{output.plural(question.spares, 'spare')}, a fault per node every {output.duration(question.mtbf_s)}"
+    )
+
+
+def _document(question: Question, lives: Sequence[Life], seeds: Sequence[int]) -> dict[str, object]:
+    numbers = [_numbers(question, life) for life in lives]
+    runs: list[dict[str, object]] = [
+        {"seed": seed, **each, "last_end": life.last_end}
+        for seed, each, life in zip(seeds, numbers, lives, strict=True)
+    ]
+    return {
+        "schema": SCHEMA,
+        "question": msgspec.structs.asdict(question),
+        "median": {name: statistics.median(each[name] for each in numbers) for name in _LABELS},
+        "runs": runs,
+    }
+
+
+def _draw(path: Path, question: Question, lives: Sequence[Life], seeds: Sequence[int]) -> None:
+    labelled = [(f"seed {seed}", life) for seed, life in zip(seeds, lives, strict=True)]
+    try:
+        path.write_text(picture(_headline(question, len(lives)), labelled, question.duration_s))
+    except OSError as error:
+        raise InvalidRequestError(f"cannot write {path}: {error.strerror}; give another file to -o") from error
+    output.say(f"wrote {path}")
