@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tests.sim.processes import Rank
     from tests.sim.world import World
 
+UNDER_WAY_S = 3.0  # what is planned sooner than that may be an answer
 SLACK_S = 0.5  # for the kill of what a node that was paused still has
 
 
@@ -31,7 +32,6 @@ class Checker:
     def event(self, host: Host, event: JobEvent) -> None: ...
     def decision(self, state: coordinator.State, event: JobEvent) -> None: ...
     def verdict(self, host: Host, verdict: Verdict) -> None: ...
-    def look(self) -> None: ...
     def end(self) -> None: ...
 
     def complain(self, text: str) -> None:
@@ -214,7 +214,7 @@ class NoHealthyWorkerEnded(Checker):
 
 
 class Liveness(Checker):
-    """Where nobody trains and nothing is under way, somebody waits for a deadline."""
+    """Where no process runs and nothing is under way, some machine has a deadline: nothing waits indefinitely."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -225,6 +225,13 @@ class Liveness(Checker):
 
     def rank_end(self, rank: Rank) -> None:
         self._living -= 1
+
+    def look(self) -> None:
+        next_s = self.world.timeline.next_s
+        if self._living or next_s is None or next_s < self.world.timeline.now_s + UNDER_WAY_S:
+            return
+        if not any(host.has_deadline or host.is_paused for host in self.world.hosts.values()):
+            self.complain("everything waits, and nothing has a deadline")
 
 
 class BoundedState(Checker):

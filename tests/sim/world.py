@@ -62,15 +62,15 @@ class World:
             self.timeline.at(fault.at_s, lambda fault=fault: strike(self, fault))
         end_s = max([self.setup.horizon_s, *(fault.is_over_s for fault in self.schedule)]) + BEYOND_S
         end_s += self.setup.life_s[1]
+        liveness = next(each for each in self.checkers if isinstance(each, checkers.Liveness))
         while not self._is_over():
+            liveness.look()
             if not self.timeline.happen():
                 self.complain("liveness", "nothing happens any more")
                 break
             if self.timeline.now_s > end_s:
                 self.complain("liveness", "the job does not end")
                 break
-            for checker in self.checkers:
-                checker.look()
         for checker in self.checkers:
             checker.end()
         return self
