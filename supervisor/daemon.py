@@ -26,6 +26,7 @@ from supervisor.config.run_folder import run_name
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import private_dir, private_registry, socket_dir, state_dir
 from supervisor.edges.machine.folders.token_files import TokenFiles
+from supervisor.edges.machine.health.node_checks import NodeChecks
 from supervisor.edges.machine.job_files.untrusted_reads import JobFiles
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.logs.log_retention import QUIET_S, LogRetention
@@ -180,6 +181,7 @@ def _wire(
         stacks=StackCollector(),
         tokens=tokens,
         files=JobFiles(),
+        checks=NodeChecks(),
         peers=peers,
         planner=planner,
     )

@@ -20,6 +20,7 @@ from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.cluster.messages import Reported
 from supervisor.core.facts import Evidence, HangLimits, JobState, Progress
 from supervisor.core.node.messages import Ordered
+from supervisor.core.node_health import Finding
 from supervisor.core.orders import Order
 
 
@@ -258,6 +259,12 @@ class StackSource(Protocol):
 
     def is_stopped(self, pid: int) -> bool:
         """Whether a signal has stopped the process, now. Never blocks."""
+        ...
+
+
+class NodeChecks(Protocol):
+    async def run(self, spec: JobSpec) -> tuple[Finding, ...]:
+        """All checks that the job asks for, side by side. Bounded in time; what can't be told is skipped."""
         ...
 
 

@@ -6,7 +6,7 @@ the values that ask for nothing in `harmless`; one that has nothing to act on in
 
 from __future__ import annotations
 
-from supervisor.config import values
+from supervisor.config import health_endpoint, values
 from supervisor.config.setting import Group, Setting, Status
 
 ITERATIONS_MAX = 1_000_000_000
@@ -178,6 +178,21 @@ WORKING: tuple[Setting, ...] = (
         "use memory of the worker's own NUMA node only (with HOLDFAST_GPUS_PER_NUMA)",
         switch=True,
     ),
+    _works(
+        "node-health-check-endpoint",
+        health_endpoint.ENDPOINT,
+        Group.HEALTH,
+        "health.nvhcd_socket",
+        "socket of the node's health service (nvhcd), asked before each cycle",
+    ),
+    _works(
+        "node-health-check-policy",
+        values.choice("documented", "tolerant", "strict"),
+        Group.HEALTH,
+        "health.policy",
+        "if its answer can't be used, the node is unhealthy (documented), or not (tolerant); strict: also without an "
+        "answer",
+    ),
 )
 
 NO_EFFECT: tuple[Setting, ...] = (
@@ -205,13 +220,6 @@ _NIC_STATE = "/sys/class/infiniband/{nic}/ports/1/state"
 
 NOT_YET: tuple[Setting, ...] = (
     _later("segment", values.integer(1, 100_000, "nodes"), None, "segments of nodes are"),
-    _later("node-health-check-endpoint", values.PATH, "", "node health checks are"),
-    _later(
-        "node-health-check-policy",
-        values.choice("documented", "tolerant", "strict"),
-        "documented",
-        "node health checks are",
-    ),
     _later("node-health-check-interval", _PERIOD, 5.0, "node health checks are"),
     _later("enable-nic-monitor", values.BOOLEAN, False, "NIC checks are"),
     _later("enable-nic-healthcheck", values.BOOLEAN, False, "NIC checks are"),

@@ -7,6 +7,7 @@ import enum
 import msgspec
 
 from supervisor.core.facts import HangLimits, JobRules, RestartRules
+from supervisor.core.node_health import HealthCheckPolicy
 
 
 class Entry(enum.StrEnum):
@@ -47,6 +48,17 @@ class Nodes(msgspec.Struct, frozen=True):
     tls_ca: str = ""
 
 
+class HealthChecks(msgspec.Struct, frozen=True):
+    """What this node has to prove before it joins a cycle."""
+
+    nvhcd_socket: str = ""  # of the node's health service; "": it is not asked
+    policy: HealthCheckPolicy = HealthCheckPolicy.DOCUMENTED
+
+    @property
+    def are_any(self) -> bool:
+        return bool(self.nvhcd_socket)
+
+
 class JobSpec(msgspec.Struct, frozen=True):
     """One job on this node. Holds no environment values: those travel beside it and are never stored."""
 
@@ -84,6 +96,8 @@ class JobSpec(msgspec.Struct, frozen=True):
     completion_grace_s: float | None = None
     signals_to_handle: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 
+    health: HealthChecks = msgspec.field(default_factory=HealthChecks)
+
     safety_factor: float = 5.0
     learned_limit_floor_s: float = 5.0  # calculated limits are not below it
     install_exception_hook: bool = False
@@ -101,6 +115,7 @@ class JobSpec(msgspec.Struct, frozen=True):
             rank_termination_signal=self.rank_termination_signal,
             evidence_budget_s=self.evidence_budget_s,
             completion_grace_s=self.completion_grace_s,
+            checks_node=self.health.are_any,
             prepares_ahead=not self.master_port,  # A fixed port is the old store's until that has ended.
             forks_ahead=not self.master_port and self.gpus_per_numa is None,  # Bound workers are executed, not forked.
         )

@@ -192,6 +192,8 @@ def _job_spec(
     if spec.checkpoint_iteration_file:
         path = os.path.join(cwd, spec.checkpoint_iteration_file)
         spec = msgspec.structs.replace(spec, checkpoint_iteration_file=path)
+    if spec.health.nvhcd_socket:
+        spec = replace_at(spec, "health.nvhcd_socket", os.path.join(cwd, spec.health.nvhcd_socket))
     _check_spawn(spec, values, environ)
     return spec
 

@@ -19,6 +19,7 @@ class Group(enum.StrEnum):
     HANGS = "Hang detection"
     OUTPUT = "Output"
     NODES = "Nodes and rendezvous"
+    HEALTH = "Node health"
     RUN = "This command"
     INERT = "Accepted without effect"
     LATER = "Not supported yet (an error when asked for)"

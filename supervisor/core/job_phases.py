@@ -133,5 +133,10 @@ def shown_state(state: State) -> JobState:
             assert_never(state.phase)
 
 
+def is_to_go_on(state: State) -> bool:
+    """Whether another cycle is to follow the one whose workers are being ended."""
+    return isinstance(state.phase, Stopping) and isinstance(state.phase.then, Rejoin | StartNext)
+
+
 def verdict_of(state: State) -> Verdict | None:
     return state.phase.verdict if isinstance(state.phase, Closing | Ended) else None

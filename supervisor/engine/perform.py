@@ -26,7 +26,7 @@ from supervisor.engine.report_queue import ReportQueue
 from supervisor.engine.spawner_reports import SpawnerReports
 from supervisor.engine.worker_plan import WorkerPlanner
 from supervisor.errors import NotNowError
-from supervisor.ports import Clock, JobFiles, Peers, Spawner, Spawners, StackSource, Tokens, Workers
+from supervisor.ports import Clock, JobFiles, NodeChecks, Peers, Spawner, Spawners, StackSource, Tokens, Workers
 
 # Runs a coroutine function in the daemon's task group.
 StartSoon = Callable[[Callable[[], Coroutine[object, object, None]]], None]
@@ -43,6 +43,7 @@ class Edges(msgspec.Struct, frozen=True):
     stacks: StackSource
     tokens: Tokens
     files: JobFiles
+    checks: NodeChecks
     peers: Peers
     planner: WorkerPlanner
 
@@ -140,6 +141,8 @@ class EnginePerformer:
                     return (node_messages.ProgressRead(action.job_id, action.cycle, action.local_rank, progress),)
             case node_messages.CollectEvidence():
                 self._attempt(job, action, lambda: self._collect(job, action))
+            case node_messages.CheckNode():
+                self._attempt(job, action, lambda: self._check_node(job, action))
             case node_messages.Publish():
                 self._chronicle.publish(job, action.event)
             case node_messages.TellCoordinator():
@@ -288,6 +291,10 @@ class EnginePerformer:
             self._close_cycle(job)
         finally:
             self.on_finished(job.spec.job_id)
+
+    async def _check_node(self, job: JobRecord, action: node_messages.CheckNode) -> None:
+        findings = await self._edges.checks.run(job.spec)
+        self._engine.post(node_messages.NodeChecked(action.job_id, action.number, findings))
 
     async def _collect(self, job: JobRecord, action: node_messages.CollectEvidence) -> None:
         evidence = await self.collect_stacks(job, cycle=action.cycle, budget_s=action.budget_s, accused=action.accused)

@@ -37,6 +37,8 @@ SAMPLES: dict[str, tuple[str, str, str]] = {
     "--ft-workload-check-interval": ("0.5", "5", "30"),
     "--ft-rank-termination-signal": ("SIGTERM", "SIGABRT", "SIGINT"),
     "--ft-install-exception-hook": ("true", "true", "true"),
+    "--ft-node-health-check-endpoint": ("/run/a.sock", "/run/b.sock", "/run/c.sock"),
+    "--ft-node-health-check-policy": ("strict", "tolerant", "strict"),
     "--ft-numa-bind-strict": ("false", "false", "false"),
 }
 

@@ -145,8 +145,6 @@ NOT_YET = [
     (["--virtual-local-rank"], "a virtual local rank is"),
     (["--keep-ranks"], "survivors that keep their ranks are"),
     (["--ft-segment", "4"], "segments of nodes are"),
-    (["--ft-node-health-check-endpoint", "/var/run/nvhcd.sock"], "node health checks are"),
-    (["--ft-node_health_check_endpoint", "unix:///var/run/nvhcd.sock"], "node health checks are"),
     (["--ft-enable-nic-monitor", "true"], "NIC checks are"),
     (["--ft-enable-nic-healthcheck", "true"], "NIC checks are"),
     (["--ft-enable-dist-storage-healthcheck", "true"], "storage checks are"),

@@ -195,6 +195,8 @@ _VALUES: dict[str, st.SearchStrategy[object]] = {
     "--ft-workload-check-interval": st.floats(0.01, 1000),
     "--ft-rank-termination-signal": st.sampled_from([2, 6, 9, 15, 64]),
     "--ft-install-exception-hook": st.booleans(),
+    "--ft-node-health-check-endpoint": _NAMES.map(lambda name: "/" + name[:100]),
+    "--ft-node-health-check-policy": st.sampled_from(["documented", "tolerant", "strict"]),
     "--ft-numa-bind-strict": st.booleans(),
 }
 

@@ -18,6 +18,7 @@ from supervisor.core.cluster import coordinator
 from supervisor.core.facts import Evidence, HangLimits, Progress, StackGroup
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node import node
+from supervisor.core.node_health import Finding
 from supervisor.edges.peers.local_peers import LocalPeers
 from supervisor.engine.chronicle import Chronicle
 from supervisor.engine.desk import Desk
@@ -91,6 +92,15 @@ class FakeFiles:
 
     async def read_iteration(self, path: str) -> int | None:
         return self.iteration
+
+
+class FakeChecks:
+    def __init__(self) -> None:
+        self.findings: tuple[Finding, ...] = ()
+
+    async def run(self, spec: JobSpec) -> tuple[Finding, ...]:
+        del spec
+        return self.findings
 
 
 class FakeWorkers:
@@ -241,6 +251,7 @@ class World:
         self.claims = FakeClaims(self.clock)
         self.tokens = FakeTokens()
         self.files = FakeFiles()
+        self.checks = FakeChecks()
         self.workers = FakeWorkers()
         self.stacks = FakeStacks()
         self.spawners = FakeSpawners()
@@ -260,6 +271,7 @@ class World:
                 stacks=stacks or self.stacks,
                 tokens=self.tokens,
                 files=self.files,
+                checks=self.checks,
                 peers=LocalPeers(node_name="n0", post=self.engine.post),
                 planner=WorkerPlanner(console=Console(), worker_socket="/s/worker.sock"),
             ),

@@ -39,7 +39,7 @@ from supervisor.core.cluster.coordinator_states import (
     with_member,
     without,
 )
-from supervisor.core.cluster.membership import BUSY, Member, MemberState
+from supervisor.core.cluster.membership import BUSY, UNHEARD, Member, MemberState
 from supervisor.core.cluster.messages import Action, Event, Send
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.job_sentences import succeeded_sentence
@@ -138,7 +138,7 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
         case cluster_messages.NodeExcluded(node, reason):
             known = state.members.get(node) or Member(MemberState.FAILED)
             state = with_member(state, node, msgspec.structs.replace(known, excluded=reason))
-            return rounds.close_round(state, now_s)
+            return _let_go(*rounds.close_round(state, now_s), node)
         case cluster_messages.StopAsked(reason, signal):
             return endings.wind_down(state, Stop(signal, reason), now_s)
         case cluster_messages.RestartAsked(reason):
@@ -177,7 +177,22 @@ def _node_emptied(
     emptied = msgspec.structs.replace(known, state=MemberState.DOWN)
     if isinstance(event, cluster_messages.NodeJoined):
         emptied = msgspec.structs.replace(known, state=MemberState.JOINED, cause=event.cause)
-    return rounds.close_round(with_member(state, event.node, emptied), now_s)
+    return _let_go(*rounds.close_round(with_member(state, event.node, emptied), now_s), event.node)
+
+
+def _let_go(state: State, actions: tuple[Action, ...], node: str) -> Outcome:
+    """An excluded node on which nothing runs any more need not wait for the job's end, unless it leads the job."""
+    known = state.members[node]
+    if (
+        node == state.leader
+        or not isinstance(state.phase, Gathering | Running)
+        or not known.excluded
+        or known.state in (*BUSY, *UNHEARD)
+    ):
+        return state, actions
+    state = with_member(state, node, msgspec.structs.replace(known, state=MemberState.REFUSED))
+    reason = f"{known.excluded}; the job goes on without it"
+    return state, (*actions, Send(node, orders.Conclude(Verdict(JobState.FAILED, 1, reason))))
 
 
 def _store_served(state: State, event: cluster_messages.StoreServed) -> Outcome:

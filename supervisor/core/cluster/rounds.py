@@ -102,7 +102,8 @@ def excluded_verdict(state: State) -> Verdict | None:
     members = state.members
     if not members.excluded:
         return None
-    left = max(len(members) - members.count(MemberState.REFUSED), state.rules.rendezvous.max_nodes) - members.excluded
+    refused = sum(each.state is MemberState.REFUSED and not each.excluded for each in members.values())
+    left = max(len(members) - refused, state.rules.rendezvous.max_nodes) - members.excluded
     if left >= state.policy.rules.min_nodes:
         return None
     why = "; ".join(each.excluded for each in members.values() if each.excluded)

@@ -11,6 +11,7 @@ from typing import assert_never
 from supervisor.core.facts import Evidence
 from supervisor.core.node.messages import (
     Action,
+    CheckNode,
     CollectEvidence,
     EndSpawner,
     Event,
@@ -20,6 +21,7 @@ from supervisor.core.node.messages import (
     JobAbandoned,
     KillSpawner,
     KillTree,
+    NodeChecked,
     PrepareStore,
     Publish,
     ReadProgress,
@@ -34,6 +36,7 @@ from supervisor.core.node.messages import (
     TellCoordinator,
     TellRanks,
 )
+from supervisor.core.node_health import Finding, Health
 
 
 def events_of(action: Action, reason: str, *, local_world_size: int) -> tuple[Event, ...]:
@@ -53,6 +56,8 @@ def events_of(action: Action, reason: str, *, local_world_size: int) -> tuple[Ev
             return (SpawnerBroken(job_id, reason),)
         case CollectEvidence(cycle=cycle):
             return (EvidenceCollected(job_id, cycle, Evidence(notes=(reason,))),)
+        case CheckNode(number=number):
+            return (NodeChecked(job_id, number, (Finding("checks", Health.SKIPPED, reason),)),)
         case TellCoordinator():
             return (JobAbandoned(job_id, reason),)  # What was not reported, the coordinator would wait for.
         case ForkAhead() | KillSpawner() | ReadProgress() | Publish() | FinishJob():

@@ -41,6 +41,7 @@ class JobFold:
     """Carries one event, and all that follows from it, through the machines of one job."""
 
     def __init__(self, machines: JobMachines, now_s: float) -> None:
+        self._fitness = machines.fitness  # job_gate.py knows it
         self._job = machines.job
         self._group = machines.group
         self._hangs = machines.hangs
@@ -54,10 +55,11 @@ class JobFold:
 
     def machines(self) -> JobMachines:
         return JobMachines(
-            self._job, self._group, self._hangs, self._calls, self._spawner, tuple(self._monitors), tuple(self._watches)
-        )
+            self._job, self._group, self._hangs, self._calls, self._spawner, tuple(self._monitors),
+            tuple(self._watches), self._fitness,
+        )  # fmt: skip
 
-    def take(self, event: node_messages.Event) -> None:
+    def take(self, event: node_messages.News) -> None:
         """An event from outside; the caller has looked at its cycle."""
         if spawner_watch.is_moot(self._spawner, event):
             return

@@ -5,7 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.core import job_phases
-from supervisor.core.node import call_watch, hang_response, local_call, rank_monitor, spawner_watch, worker_group
+from supervisor.core.node import (
+    call_watch,
+    fitness,
+    hang_response,
+    local_call,
+    rank_monitor,
+    spawner_watch,
+    worker_group,
+)
 
 
 class JobMachines(msgspec.Struct, frozen=True):
@@ -18,3 +26,4 @@ class JobMachines(msgspec.Struct, frozen=True):
     spawner: spawner_watch.State = msgspec.field(default_factory=spawner_watch.initial_state)
     monitors: tuple[rank_monitor.State, ...] = ()
     watches: tuple[call_watch.State, ...] = ()
+    fitness: fitness.State = msgspec.field(default_factory=fitness.initial_state)

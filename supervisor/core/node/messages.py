@@ -11,6 +11,7 @@ import msgspec
 from supervisor.core.calls.words import FromRank, ToRank
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import Assignment, Evidence, HangLimits, JobEvent, JobRules, Progress, Verdict, WorkerExit
+from supervisor.core.node_health import Finding
 from supervisor.core.orders import Order
 
 # --- events: from people, the spawner, clients, the clock ----------------------------------------------------------
@@ -178,6 +179,14 @@ class Ordered(msgspec.Struct, frozen=True):
     order: Order
 
 
+class NodeChecked(msgspec.Struct, frozen=True):
+    """What the checks of this node have found (answer to CheckNode)."""
+
+    job_id: str
+    number: int
+    findings: tuple[Finding, ...]
+
+
 class JobAbandoned(msgspec.Struct, frozen=True):
     """A defect of ours was met while something of this job was decided: it ends, and no other job is touched."""
 
@@ -196,7 +205,8 @@ JobNews = (
     JobSubmitted | SpawnerBroken | WorkerEndSeen | LimitsCalculated | ControlRequested | EvidenceCollected
     | StopRequested | RestartRequested | Ordered | JobAbandoned | DeadlineReached
 )  # fmt: skip
-Event = SpawnerReport | WorkerReport | ClientReport | JobNews
+News = SpawnerReport | WorkerReport | ClientReport | JobNews
+Event = News | NodeChecked
 
 # --- actions -------------------------------------------------------------------------------------------------------
 
@@ -301,6 +311,13 @@ class CollectEvidence(msgspec.Struct, frozen=True):
     accused: tuple[int, ...] = ()
 
 
+class CheckNode(msgspec.Struct, frozen=True):
+    """Look whether this node is fit for the job's next cycle; answered by NodeChecked with the same number."""
+
+    job_id: str
+    number: int
+
+
 class Publish(msgspec.Struct, frozen=True):
     job_id: str
     event: JobEvent
@@ -322,5 +339,5 @@ class FinishJob(msgspec.Struct, frozen=True):
 
 Action = (
     StartSpawner | PrepareStore | ForkAhead | SpawnWorkers | RespawnWorkers | TellRanks | SignalWorkers | KillTree
-    | EndSpawner | KillSpawner | ReadProgress | CollectEvidence | Publish | TellCoordinator | FinishJob
+    | EndSpawner | KillSpawner | ReadProgress | CollectEvidence | CheckNode | Publish | TellCoordinator | FinishJob
 )  # fmt: skip

@@ -17,8 +17,10 @@ from supervisor.core.defects import defect_sentence
 from supervisor.core.facts import JobEvent, JobRules, JobState, JobView, RankView, Verdict
 from supervisor.core.node import (
     call_watch,
+    fitness,
     hang_response,
     job,
+    job_gate,
     local_call,
     rank_monitor,
     spawner_watch,
@@ -39,6 +41,7 @@ from supervisor.core.node.messages import (
     JobSubmitted,
     KillSpawner,
     LimitsCalculated,
+    NodeChecked,
     ProgressRead,
     Publish,
     RankSaid,
@@ -80,6 +83,9 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
             machines = state.jobs.get(event.job_id)
             if machines is None or _is_fenced(event, machines):
                 return state, ()
+            if isinstance(event, NodeChecked):
+                machines, told = job_gate.take(machines, event, now_s)
+                return _with(state, event.job_id, machines), told
             return _fold(state, event.job_id, machines, now_s, lambda fold: fold.take(event))
 
 
@@ -114,12 +120,13 @@ def _submit(state: State, rules: JobRules, now_s: float) -> tuple[State, tuple[A
     life, actions = job.open_job(rules, node=state.node)
     fold = JobFold(JobMachines(life, worker_group.initial_state(), hang_response.initial_state()), now_s)
     fold.carry(actions)
+    machines, opened = job_gate.open_gate(None, fold.machines(), fold.actions, now_s)
     kept = dict(state.jobs)
     kept.pop(rules.job_id, None)
     ended = [job_id for job_id, each in kept.items() if isinstance(each.job.phase, job_phases.Ended)]
     for job_id in ended[: max(0, len(ended) - ENDED_JOBS_MAX)]:
         del kept[job_id]
-    return State(state.node, kept | {rules.job_id: fold.machines()}), tuple(fold.actions)
+    return State(state.node, kept | {rules.job_id: machines}), opened
 
 
 def _pass_deadlines(state: State, now_s: float) -> tuple[State, tuple[Action, ...]]:
@@ -127,7 +134,9 @@ def _pass_deadlines(state: State, now_s: float) -> tuple[State, tuple[Action, ..
     for job_id, machines in state.jobs.items():
         if any(deadline_s <= now_s for deadline_s in _deadlines(machines)):
             state, more = _fold(state, job_id, machines, now_s, JobFold.pass_deadlines)
-            actions += more
+            machines, late = job_gate.take(state.jobs[job_id], DeadlineReached(), now_s)
+            state = _with(state, job_id, machines)
+            actions += (*more, *late)
     return state, tuple(actions)
 
 
@@ -140,7 +149,8 @@ def _fold(
         do(fold)
     except Exception as error:  # noqa: BLE001 - the bulkhead between jobs, inside the core
         return _abandon(state, job_id, defect_sentence(error))
-    return _with(state, job_id, fold.machines()), tuple(fold.actions)
+    after, actions = job_gate.open_gate(machines, fold.machines(), fold.actions, now_s)
+    return _with(state, job_id, after), actions
 
 
 def _abandon(state: State, job_id: str, reason: str) -> tuple[State, tuple[Action, ...]]:
@@ -170,6 +180,7 @@ def _deadlines(machines: JobMachines) -> Iterator[float]:
     moments = [worker_group.next_deadline_s(machines.group), hang_response.next_deadline_s(machines.hangs)]
     moments.append(local_call.next_deadline_s(machines.calls))
     moments.append(spawner_watch.next_deadline_s(machines.spawner))
+    moments.append(fitness.next_deadline_s(machines.fitness))
     moments += [rank_monitor.next_deadline_s(monitor) for monitor in machines.monitors]
     moments += [call_watch.next_deadline_s(watch) for watch in machines.watches]
     return (moment for moment in moments if moment is not None)

@@ -21,10 +21,20 @@ from supervisor.core.cluster.messages import (
     Publish,
     RestartAsked,
     Send,
+    StopAsked,
     StoreServed,
     VerdictTaken,
 )
-from supervisor.core.facts import Assignment, Cause, JobRules, JobState, RestartPolicyName, RestartRules, Verdict
+from supervisor.core.facts import (
+    Assignment,
+    Cause,
+    JobRules,
+    JobState,
+    RendezvousRules,
+    RestartPolicyName,
+    RestartRules,
+    Verdict,
+)
 from supervisor.core.orders import Conclude, JoinAgain, Order, StartCycle, UseStore, WindDown
 from tests.core.playbook import Playbook
 
@@ -298,9 +308,39 @@ def test_an_excluded_node_is_replaced_by_a_spare() -> None:
     play >> NodeJoined("c", -1)
     play >> NodeExcluded("a", "bad link") << ()
     play >> NodeFailed("a", 0, "x")
-    play >> NodeJoined("a", 0) << ()
+    play >> NodeJoined("a", 0)
+    assert ordered(play, Conclude) == ["a"], "it ends for itself"
     play >> NodeJoined("b", 0)
     assert ordered(play, StartCycle) == ["b", "c"]
+    play >> VerdictTaken("a") << ()
+    assert ordered(play >> StopAsked("enough", 0), WindDown) == ["b", "c"]
+
+
+def test_a_node_that_is_unfit_at_the_start_leaves_alone_and_the_round_stays_open() -> None:
+    play = Playbook(coordinator.step, coordinator.initial_state("job"), jitter=0.0)
+    rules = JobRules("job", 2, restart=RestartRules(min_nodes=2), rendezvous=RendezvousRules(max_nodes=3))
+    play >> JobOpened("a", rules)
+    play >> JobOpened("b", rules)
+    play >> NodeExcluded("b", "node b is unhealthy")
+    (said,) = [each.order.verdict for each in play.of(Send) if isinstance(each.order, Conclude)]
+    assert (said.exit_code, said.reason) == (1, "node b is unhealthy; the job goes on without it")
+    for node in ("a", "c"):
+        play >> JobOpened(node, rules)
+        play >> NodeJoined(node, -1)
+    play.at(5.0) >> DeadlineReached()
+    assert play.state.parts == ("a", "c")
+
+
+def test_an_unfit_leader_stays_to_lead_and_takes_no_part() -> None:
+    play = Playbook(coordinator.step, coordinator.initial_state("job", leader="a"), jitter=0.0)
+    rules = JobRules("job", 2, restart=RestartRules(min_nodes=2), rendezvous=RendezvousRules(max_nodes=3))
+    for node in ("a", "b", "c"):
+        play >> JobOpened(node, rules)
+    play >> NodeExcluded("a", "node a is unhealthy") << ()
+    for node in ("a", "b", "c"):
+        play >> NodeJoined(node, -1)
+    play.at(5.0) >> DeadlineReached()
+    assert play.state.parts == ("b", "c")
 
 
 @pytest.mark.parametrize("nodes", [("a",), ("a", "b", "c")])

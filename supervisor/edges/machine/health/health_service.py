@@ -17,6 +17,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # else a program that is started dies in gRPC's handlers now and then
+
 import anyio
 import grpc.aio
 from anyio.abc import Process

@@ -17,7 +17,6 @@ from supervisor.core.nvhcd_verdict import Answer, NoReply, Reply, Unusable
 from supervisor.edges.machine.own_process.own_descriptors import separately
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.machine.processes.peer_credentials import Peer
-from supervisor.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -28,30 +27,6 @@ DEADLINE_S = 130.0  # the service itself gives its script 120 s
 PROBE_S = 1.0  # for the kernel to connect: a socket that nobody accepts on must not cost the deadline
 MARGIN_S = 1.0  # gRPC keeps the deadline itself
 ANSWER_BYTES_MAX = 1024 * 1024
-_UNIX_PATH_BYTES_MAX = 107
-
-
-def socket_path(endpoint: str, cwd: str) -> str:
-    """The socket that an endpoint names: a path, or unix:///path. Raises InvalidRequestError for anything else."""
-    scheme, separator, rest = endpoint.partition("://")
-    if separator and scheme != "unix":
-        raise _refusal(endpoint, f"{scheme}:// is no Unix socket")
-    path = rest if separator else endpoint
-    if separator and not path.startswith("/"):
-        raise _refusal(endpoint, "the path behind unix:// is not absolute")
-    if not separator and (path.startswith("unix:") or "/" not in path):
-        raise _refusal(endpoint, "it is neither a path nor unix:///PATH")
-    path = os.path.join(cwd, path)
-    if "\0" in path or len(os.fsencode(path)) > _UNIX_PATH_BYTES_MAX:
-        raise _refusal(endpoint, f"a socket has a path of at most {_UNIX_PATH_BYTES_MAX} bytes")
-    return path
-
-
-def _refusal(endpoint: str, why: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        f"cannot use --ft-node-health-check-endpoint {endpoint!r}: {why}; "
-        "write the path of the socket, such as /var/run/nvhcd.sock or unix:///var/run/nvhcd.sock"
-    )
 
 
 class NvhcdClient:

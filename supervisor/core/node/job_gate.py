@@ -1,0 +1,55 @@
+"""When is this node checked for a job, and what does the coordinator not hear before the answer?
+
+Stands behind the other machines of the job (job_fold.py): it sees where the job has gone, and what is to be reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from supervisor.core import job_phases
+from supervisor.core.cluster.messages import NodeDown, NodeFailed, NodeJoined, NodeStopped, VerdictTaken
+from supervisor.core.node import fitness
+from supervisor.core.node.job_machines import JobMachines
+from supervisor.core.node.messages import Action, StartSpawner, TellCoordinator
+
+Outcome = tuple[JobMachines, tuple[Action, ...]]
+
+
+def open_gate(before: JobMachines | None, after: JobMachines, actions: Sequence[Action], now_s: float) -> Outcome:
+    """`actions` as the job wants them, less those that wait for a check, and with those that follow from one."""
+    if not after.job.rules.checks_node:
+        return after, tuple(actions)
+    through: list[Action] = []
+    was_to_go_on = before is not None and job_phases.is_to_go_on(before.job)
+    if job_phases.is_to_go_on(after.job) and not was_to_go_on:
+        after = _step(after, fitness.RoundBegun(), now_s, through)
+    for action in actions:
+        match action:
+            case TellCoordinator(report=NodeJoined() as joined):
+                after = _step(after, fitness.JoinWanted(joined), now_s, through)
+                continue
+            case TellCoordinator(report=NodeDown() | NodeStopped() | NodeFailed() | VerdictTaken()):
+                after = _step(after, fitness.JoinDropped(), now_s, through)
+            case StartSpawner():
+                after = _step(after, fitness.RoundBegun(), now_s, through)
+            case _:
+                pass
+        through.append(action)
+    return after, tuple(through)
+
+
+def take(machines: JobMachines, event: fitness.Event, now_s: float) -> Outcome:
+    actions: list[Action] = []
+    return _step(machines, event, now_s, actions), tuple(actions)
+
+
+def _step(machines: JobMachines, event: fitness.Event, now_s: float, actions: list[Action]) -> JobMachines:
+    life = machines.job
+    state, more = fitness.step(
+        machines.fitness, event, now_s=now_s, job_id=life.rules.job_id, node=life.node, cycle=life.cycle
+    )
+    actions += more
+    return msgspec.structs.replace(machines, fitness=state)
