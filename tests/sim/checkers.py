@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from supervisor.core.cluster import coordinator
-from supervisor.core.facts import JobEvent, JobState, Verdict
+from supervisor.core.facts import JobEvent, JobState, RestartPolicyName, Verdict
 from supervisor.core.node import messages
 from tests.sim.faults import WISHES, Kind
 from tests.sim.setup import HEARTBEAT_S, LIMIT_S
@@ -138,6 +138,13 @@ class Budget(Checker):
             self.complain(f"{used} units are used of {most}")
         self._used = used
 
+    def end(self) -> None:
+        """A cycle begins for a fault or a wish, and for nothing else."""
+        state = self.world.leader.coordinator
+        wishes = sum(fault.kind is Kind.RESTART for fault in self.world.struck)
+        if state is not None and state.cycle > coordinator.restarts_used(state) + wishes:
+            self.complain(f"cycle {state.cycle} was reached with {self._used} units and {wishes} wishes")
+
 
 class Agreement(Checker):
     """All nodes end with the same verdict, once; but for those that the leader has lost, or that have lost it."""
@@ -165,9 +172,32 @@ class Agreement(Checker):
 
 
 class Outcome(Checker):
-    """The verdict fits what has happened."""
+    """The verdict fits what has happened, and is the last thing that is said of a job."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._last: dict[Host, str] = {}
+        self._ended_badly: dict[int, str] = {}
+
+    def event(self, host: Host, event: JobEvent) -> None:
+        if event.kind != "spawner_killed":  # It may not end by itself.
+            self._last[host] = event.kind
+
+    def rank_end(self, rank: Rank) -> None:
+        if rank.code != 0:
+            self._ended_badly[rank.cycle] = f"rank {rank.rank} of {rank.host.name}"
+
+    def end(self) -> None:
+        leader = self.world.leader
+        if leader.verdict is None or leader.coordinator is None or leader.verdict.state is not JobState.SUCCEEDED:
+            return
+        bad = self._ended_badly.get(leader.coordinator.cycle)
+        if bad and self.world.setup.rules.restart.policy is RestartPolicyName.ANY_FAILED:
+            self.complain(f"the job has succeeded, and {bad} has not")
 
     def verdict(self, host: Host, verdict: Verdict) -> None:
+        if self._last.get(host) != f"job_{verdict.state}":
+            self.complain(f"the last word of {host.name} is {self._last.get(host)}, and it ends as {verdict.state}")
         wishes = {fault.kind for fault in self.world.struck if fault.kind in WISHES}
         match verdict.state:
             case JobState.SUCCEEDED:

@@ -57,7 +57,7 @@ class Spoilt:
     start_fails: bool = False
     start_takes_s: float = 0.0
     store_fails: bool = False
-    spawn_fails: bool = False
+    spawn_fails_from: int | None = None  # the local rank
     evidence_absent: bool = False
     kill_fails: bool = False
     term_ignored: bool = False
@@ -171,9 +171,9 @@ class Processes:
         self._world.note_spawn(self._host, action)
         self.ranks = [rank for rank in self.ranks if rank.alive]
         first_rank, cycle = action.assignment.first_rank, action.assignment.cycle
-        fails, self.spoilt.spawn_fails = self.spoilt.spawn_fails, False
+        fails_from, self.spoilt.spawn_fails_from = self.spoilt.spawn_fails_from, None
         for local_rank in range(self._world.setup.rules.local_world_size):
-            if fails:
+            if fails_from is not None and local_rank >= fails_from:
                 why = "cannot open its log folder: no space left on device"
                 self._host.take(messages.SpawnFailed(JOB, cycle, local_rank, why, 1))
             else:

@@ -71,7 +71,7 @@ def _spoil(host: Host, fault: Fault) -> bool:
         case Kind.STORE_FAILS:
             spoilt.store_fails = True
         case Kind.SPAWN_FAILS:
-            spoilt.spawn_fails = True
+            spoilt.spawn_fails_from = fault.local_rank
         case Kind.EVIDENCE_ABSENT:
             spoilt.evidence_absent = True
         case _:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from tests.sim.faults import Fault, Kind, draw_schedule
+from tests.sim.faults import Fault, Kind, draw_schedule, scheduled
 from tests.sim.playing import play, play_many, play_seed, report, shrunk
 from tests.sim.setup import draw_setup
 from tests.sim.world import World
@@ -19,6 +21,17 @@ def test_every_seed_keeps_every_promise(first: int):
     assert not played.failures, "\n\n".join(played.failures)
     assert set(played.ends) == {"succeeded", "failed", "stopped"}
     assert not set(Kind) - set(played.struck), "every kind of fault strikes"
+
+
+def test_one_node_under_many_faults_keeps_every_promise():
+    """Spawners that obey late, badly or not at all, and ranks that ignore what they are told."""
+    weights = {
+        kind: 1.0 for kind in Kind if kind.startswith(("rank_", "spawner_", "store_", "spawn_", "term_", "evidence_"))
+    } | dict.fromkeys((Kind.STOP, Kind.STOP_BY_SIGNAL, Kind.RESTART, Kind.EXCLUDE, Kind.SHUTDOWN), 0.3)
+    for seed in range(10_000, 10_200):
+        setup = draw_setup(seed, nodes=1)
+        world = play(setup, scheduled(setup, random.Random(f"harsh {seed}"), 8, weights))
+        assert world.complaints == [], report(world)
 
 
 def test_the_same_seed_gives_the_same_run():
