@@ -17,15 +17,15 @@ CONFIGURATION_ERROR = 78
 def main() -> int:
     """The console script `holdfast`, also to be run as a file. Returns the exit code."""
     try:
-        _load_own("supervisor")
+        load_own("supervisor")
         command_line = import_module("supervisor.cli")
     except ModuleNotFoundError as error:
-        sys.stderr.write(f"holdfast: cannot run: {_missing(error)}\n")
+        sys.stderr.write(f"holdfast: cannot run: {missing(error)}\n")
         return CONFIGURATION_ERROR
     return command_line.main()
 
 
-def _load_own(package: str) -> None:
+def load_own(package: str) -> None:
     """Imports it from this file's folder, ahead of PYTHONPATH, the current folder and other distributions."""
     sys.path.insert(0, HERE)
     try:
@@ -34,7 +34,7 @@ def _load_own(package: str) -> None:
         sys.path.remove(HERE)
 
 
-def _missing(error: ModuleNotFoundError) -> str:
+def missing(error: ModuleNotFoundError) -> str:
     name = error.name or ""
     if name.partition(".")[0] in ("supervisor", "worker_client", "holdfast_wire"):
         return (
@@ -42,7 +42,7 @@ def _missing(error: ModuleNotFoundError) -> str:
             "installing or removing another one with a package 'supervisor' does; reinstall holdfast-torch there"
         )
     return (
-        f"module {name} is not installed for {sys.executable}; the commands need holdfast-torch with its extra "
+        f"module {name} is not installed for {sys.executable}; holdfast-torch is needed with its extra "
         "[supervisor]: in a clone, pip install '.[supervisor]'"
     )
 

@@ -22,8 +22,8 @@ def question(path: Path) -> str:
 
 
 def page() -> str:
-    command = ROOT / "holdfast_command.py"
-    parts = [HEADER, f"## ./\n\n| file | |\n|---|---|\n| `{command.name}` | {question(command)} |\n"]
+    rows = [f"| `{path.name}` | {question(path)} |" for path in sorted(ROOT.glob("holdfast_*.py"))]
+    parts = [HEADER, "## ./\n\n| file | |\n|---|---|\n" + "\n".join(rows) + "\n"]
     for package in PACKAGES:
         folders = sorted({path.parent for path in (ROOT / package).rglob("*.py")})
         for folder in folders:

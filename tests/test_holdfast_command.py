@@ -135,7 +135,7 @@ def test_without_the_extra_the_remedy_is_said(environment: Environment) -> None:
     environment.needs.unlink()
     done = environment.holdfast("--version")
     assert done.returncode == 78
-    assert f"module msgspec is not installed for {environment.python}; the commands need holdfast-torch" in done.stderr
+    assert f"module msgspec is not installed for {environment.python}; holdfast-torch is needed" in done.stderr
     assert "Traceback" not in done.stderr
 
 

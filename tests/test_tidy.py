@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PRODUCT = ("holdfast_command.py", "supervisor", "worker_client", "proto/holdfast_wire")
+PRODUCT = ("holdfast_command.py", "holdfast_torchrun.py", "supervisor", "worker_client", "proto/holdfast_wire")
 CODE_LINES_MAX = 350
 FUNCTION_LINES_MAX = 70
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}

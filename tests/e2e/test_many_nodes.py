@@ -41,6 +41,7 @@ class Nodes:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
+        self.endpoint = f"127.0.0.1:{self.port}"
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, number: int, *arguments: str) -> subprocess.Popen[bytes]:
@@ -53,7 +54,7 @@ class Nodes:
             "HOLDFAST_STATE_DIR": str(home / "state"),
             "XDG_RUNTIME_DIR": str(home / "run"),
         }
-        flags = ["--nnodes", self.nnodes, "--rdzv-id", "job", "--rdzv-endpoint", f"127.0.0.1:{self.port}"]
+        flags = ["--nnodes", self.nnodes, "--rdzv-id", "job", "--rdzv-endpoint", self.endpoint]
         flags += ["--local-addr", f"127.0.0.{number}", "--nproc-per-node", "2", "--max-restarts", "2"]
         command = [str(HOLDFAST), "run", *flags, str(self.folder / "train.py"), str(self.folder), *arguments]
         with (home / "output").open("wb") as output:

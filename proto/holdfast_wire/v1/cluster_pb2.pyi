@@ -14,6 +14,34 @@ class ActOnHang(_message.Message):
     verdict: str
     def __init__(self, cycle: _Optional[int] = ..., verdict: _Optional[str] = ...) -> None: ...
 
+class AgentClosed(_message.Message):
+    __slots__ = ["failed", "node", "reason"]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    failed: bool
+    node: str
+    reason: str
+    def __init__(self, node: _Optional[str] = ..., reason: _Optional[str] = ..., failed: bool = ...) -> None: ...
+
+class AgentJoined(_message.Message):
+    __slots__ = ["node", "order", "rules"]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    order: int
+    rules: ElasticRules
+    def __init__(self, node: _Optional[str] = ..., rules: _Optional[_Union[ElasticRules, _Mapping]] = ..., order: _Optional[int] = ...) -> None: ...
+
+class AgentLeft(_message.Message):
+    __slots__ = ["node", "reason"]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    reason: str
+    def __init__(self, node: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class Alive(_message.Message):
     __slots__ = []
     def __init__(self) -> None: ...
@@ -82,6 +110,22 @@ class Assignment(_message.Message):
     world_size: int
     def __init__(self, cycle: _Optional[int] = ..., group_rank: _Optional[int] = ..., group_world_size: _Optional[int] = ..., world_size: _Optional[int] = ..., first_rank: _Optional[int] = ...) -> None: ...
 
+class BeginRound(_message.Message):
+    __slots__ = ["host", "port", "rank", "reason", "round", "world_size"]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    host: str
+    port: int
+    rank: int
+    reason: str
+    round: int
+    world_size: int
+    def __init__(self, round: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class CallReport(_message.Message):
     __slots__ = ["cycle", "node", "told"]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
@@ -121,11 +165,13 @@ class CloseLogs(_message.Message):
     def __init__(self, reader: _Optional[str] = ...) -> None: ...
 
 class ClusterFrame(_message.Message):
-    __slots__ = ["alive", "answered", "asked", "challenge", "hello", "ordered", "refusal", "reported", "welcome"]
+    __slots__ = ["alive", "answered", "asked", "challenge", "elastic_ordered", "elastic_reported", "hello", "ordered", "refusal", "reported", "welcome"]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     ANSWERED_FIELD_NUMBER: _ClassVar[int]
     ASKED_FIELD_NUMBER: _ClassVar[int]
     CHALLENGE_FIELD_NUMBER: _ClassVar[int]
+    ELASTIC_ORDERED_FIELD_NUMBER: _ClassVar[int]
+    ELASTIC_REPORTED_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     ORDERED_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
@@ -135,12 +181,14 @@ class ClusterFrame(_message.Message):
     answered: Answered
     asked: Asked
     challenge: Challenge
+    elastic_ordered: ElasticOrdered
+    elastic_reported: ElasticReported
     hello: Hello
     ordered: Ordered
     refusal: Refusal
     reported: Reported
     welcome: Welcome
-    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., ordered: _Optional[_Union[Ordered, _Mapping]] = ..., reported: _Optional[_Union[Reported, _Mapping]] = ..., asked: _Optional[_Union[Asked, _Mapping]] = ..., answered: _Optional[_Union[Answered, _Mapping]] = ...) -> None: ...
+    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., ordered: _Optional[_Union[Ordered, _Mapping]] = ..., reported: _Optional[_Union[Reported, _Mapping]] = ..., asked: _Optional[_Union[Asked, _Mapping]] = ..., answered: _Optional[_Union[Answered, _Mapping]] = ..., elastic_ordered: _Optional[_Union[ElasticOrdered, _Mapping]] = ..., elastic_reported: _Optional[_Union[ElasticReported, _Mapping]] = ...) -> None: ...
 
 class Conclude(_message.Message):
     __slots__ = ["verdict"]
@@ -161,6 +209,56 @@ class Done(_message.Message):
     NODE_FIELD_NUMBER: _ClassVar[int]
     node: NodeReport
     def __init__(self, node: _Optional[_Union[NodeReport, _Mapping]] = ...) -> None: ...
+
+class ElasticOrder(_message.Message):
+    __slots__ = ["begin_round", "refuse_agent", "serve_round_store", "tell_closed", "tell_waiting"]
+    BEGIN_ROUND_FIELD_NUMBER: _ClassVar[int]
+    REFUSE_AGENT_FIELD_NUMBER: _ClassVar[int]
+    SERVE_ROUND_STORE_FIELD_NUMBER: _ClassVar[int]
+    TELL_CLOSED_FIELD_NUMBER: _ClassVar[int]
+    TELL_WAITING_FIELD_NUMBER: _ClassVar[int]
+    begin_round: BeginRound
+    refuse_agent: RefuseAgent
+    serve_round_store: ServeRoundStore
+    tell_closed: TellClosed
+    tell_waiting: TellWaiting
+    def __init__(self, serve_round_store: _Optional[_Union[ServeRoundStore, _Mapping]] = ..., begin_round: _Optional[_Union[BeginRound, _Mapping]] = ..., tell_waiting: _Optional[_Union[TellWaiting, _Mapping]] = ..., tell_closed: _Optional[_Union[TellClosed, _Mapping]] = ..., refuse_agent: _Optional[_Union[RefuseAgent, _Mapping]] = ...) -> None: ...
+
+class ElasticOrdered(_message.Message):
+    __slots__ = ["order"]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    order: ElasticOrder
+    def __init__(self, order: _Optional[_Union[ElasticOrder, _Mapping]] = ...) -> None: ...
+
+class ElasticReport(_message.Message):
+    __slots__ = ["agent_closed", "agent_joined", "agent_left", "round_store_served"]
+    AGENT_CLOSED_FIELD_NUMBER: _ClassVar[int]
+    AGENT_JOINED_FIELD_NUMBER: _ClassVar[int]
+    AGENT_LEFT_FIELD_NUMBER: _ClassVar[int]
+    ROUND_STORE_SERVED_FIELD_NUMBER: _ClassVar[int]
+    agent_closed: AgentClosed
+    agent_joined: AgentJoined
+    agent_left: AgentLeft
+    round_store_served: RoundStoreServed
+    def __init__(self, agent_joined: _Optional[_Union[AgentJoined, _Mapping]] = ..., agent_left: _Optional[_Union[AgentLeft, _Mapping]] = ..., agent_closed: _Optional[_Union[AgentClosed, _Mapping]] = ..., round_store_served: _Optional[_Union[RoundStoreServed, _Mapping]] = ...) -> None: ...
+
+class ElasticReported(_message.Message):
+    __slots__ = ["report"]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    report: ElasticReport
+    def __init__(self, report: _Optional[_Union[ElasticReport, _Mapping]] = ...) -> None: ...
+
+class ElasticRules(_message.Message):
+    __slots__ = ["join_timeout_s", "last_call_timeout_s", "max_nodes", "min_nodes"]
+    JOIN_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    LAST_CALL_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    MAX_NODES_FIELD_NUMBER: _ClassVar[int]
+    MIN_NODES_FIELD_NUMBER: _ClassVar[int]
+    join_timeout_s: float
+    last_call_timeout_s: float
+    max_nodes: int
+    min_nodes: int
+    def __init__(self, min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., join_timeout_s: _Optional[float] = ..., last_call_timeout_s: _Optional[float] = ...) -> None: ...
 
 class Events(_message.Message):
     __slots__ = ["events", "is_last"]
@@ -644,6 +742,14 @@ class Refusal(_message.Message):
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
+class RefuseAgent(_message.Message):
+    __slots__ = ["reason", "refusal"]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    refusal: str
+    def __init__(self, refusal: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class Refused(_message.Message):
     __slots__ = ["code", "message"]
     CODE_FIELD_NUMBER: _ClassVar[int]
@@ -746,6 +852,18 @@ class RestartRules(_message.Message):
     policy: str
     def __init__(self, policy: _Optional[str] = ..., max_restarts: _Optional[int] = ..., min_nodes: _Optional[int] = ..., no_restart_exit_code: _Optional[int] = ..., max_no_progress_cycles: _Optional[int] = ..., min_progress_iterations: _Optional[int] = ..., backoff_base_s: _Optional[float] = ..., backoff_max_s: _Optional[float] = ...) -> None: ...
 
+class RoundStoreServed(_message.Message):
+    __slots__ = ["host", "node", "port", "round"]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    host: str
+    node: str
+    port: int
+    round: int
+    def __init__(self, node: _Optional[str] = ..., round: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
+
 class SectionReport(_message.Message):
     __slots__ = ["age_s", "limit_s", "name"]
     AGE_S_FIELD_NUMBER: _ClassVar[int]
@@ -755,6 +873,12 @@ class SectionReport(_message.Message):
     limit_s: float
     name: str
     def __init__(self, name: _Optional[str] = ..., age_s: _Optional[float] = ..., limit_s: _Optional[float] = ...) -> None: ...
+
+class ServeRoundStore(_message.Message):
+    __slots__ = ["round"]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    def __init__(self, round: _Optional[int] = ...) -> None: ...
 
 class SetCordon(_message.Message):
     __slots__ = ["cordoned", "reason"]
@@ -876,6 +1000,14 @@ class TakeStacks(_message.Message):
     cycle: int
     def __init__(self, cycle: _Optional[int] = ..., accused: _Optional[_Iterable[int]] = ..., budget_s: _Optional[float] = ...) -> None: ...
 
+class TellClosed(_message.Message):
+    __slots__ = ["failed", "reason"]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    failed: bool
+    reason: str
+    def __init__(self, reason: _Optional[str] = ..., failed: bool = ...) -> None: ...
+
 class TellMembers(_message.Message):
     __slots__ = ["cycle", "members", "order"]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
@@ -899,6 +1031,14 @@ class TellNews(_message.Message):
     part: JobReport
     sent_at_ns: int
     def __init__(self, part: _Optional[_Union[JobReport, _Mapping]] = ..., node: _Optional[_Union[NodeReport, _Mapping]] = ..., events: _Optional[_Iterable[_Union[RecordedEvent, _Mapping]]] = ..., left_out: _Optional[int] = ..., sent_at_ns: _Optional[int] = ...) -> None: ...
+
+class TellWaiting(_message.Message):
+    __slots__ = ["reason", "waiting"]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    waiting: int
+    def __init__(self, waiting: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ToRank(_message.Message):
     __slots__ = ["begin_iteration", "call_completed", "call_refused", "call_underway", "committed", "entered", "exchanged", "interrupt", "restart"]

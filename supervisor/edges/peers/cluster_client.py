@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio  # anyio has no callbacks, and a timer of its own
 import logging
+import os
 import secrets
 import ssl
 import struct
@@ -25,6 +26,8 @@ from supervisor.edges.peers.cluster_frames import (
     Asked,
     Challenge,
     ClusterProtocolError,
+    ElasticOrdered,
+    ElasticReported,
     Hello,
     Refusal,
     Unknown,
@@ -53,11 +56,16 @@ def reason_of(error: OSError) -> str:
         told = next((each for each in error.__cause__.exceptions if isinstance(each, OSError)), error)  # pyright: ignore
     elif isinstance(error.__cause__, OSError):
         told = error.__cause__
-    return (told.strerror or str(told)).lower()
+    by_kernel = os.strerror(told.errno) if told.errno and told.errno > 0 else ""  # asyncio's text names the address
+    return (by_kernel or told.strerror or str(told)).lower()
 
 
 class RefusedError(Exception):
     """Raised where the leader does not take this node; to try again would not help."""
+
+
+class LeaderChangedError(Exception):
+    """Raised where another process leads than the one that this conversation began with: it knows nothing of it."""
 
 
 class ClusterClient:
@@ -73,6 +81,7 @@ class ClusterClient:
         on_order: Callable[[Ordered], None],
         on_lost: Callable[[str], None],
         on_aside: Callable[[str, Aside], None] = cluster_frames.nobody_hears,
+        on_elastic: Callable[[ElasticOrdered], None] | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """`on_lost` is told why, once: there is no leader any more as far as this node knows."""
@@ -88,9 +97,13 @@ class ClusterClient:
         self._on_order = on_order
         self._on_lost = on_lost
         self._on_aside = on_aside
+        self._on_elastic = on_elastic
+        self.was_welcomed = False
+        self.is_refused = False  # for good: to look for the leader again would not help
+        self._term: int | None = None  # of the leader that this conversation is with
         self._tls = tls
 
-    def report(self, reported: Reported) -> None:
+    def report(self, reported: Reported | ElasticReported) -> None:
         """Kept until the leader has it."""
         try:
             for payload in cluster_codec.payloads(reported):
@@ -118,7 +131,8 @@ class ClusterClient:
                 why = await self._serve(line)
                 until_s = join_until_s if self._known_at_s is None else self._known_at_s + FENCE_S
                 line = await self._find(until_s, why)
-        except (RefusedError, LinkLostError) as error:
+        except (RefusedError, LeaderChangedError, LinkLostError) as error:
+            self.is_refused = isinstance(error, RefusedError)
             self._on_lost(str(error))
         finally:
             self._conversation.let_go("the node ends", says_all=True)
@@ -211,9 +225,12 @@ class ClusterClient:
             )
         )
         match cluster_codec.decode(await line.receive()):
-            case Welcome(proof):
+            case Welcome(proof, term):
                 if not cluster_session.is_proof(proof, self._token, "leader", *said):
                     raise RefusedError(f"{self._address} does not know the job's token")
+                if self._term not in (None, term):
+                    raise LeaderChangedError(f"the leader at {self._address} is lost: another process leads there now")
+                self.was_welcomed, self._term = True, term
             case Refusal(reason):
                 raise RefusedError(f"the leader at {self._address} refuses this node: {reason}")
             case other:
@@ -225,6 +242,8 @@ class ClusterClient:
         match cluster_codec.decode(payload):
             case Ordered(job_id) as ordered if job_id == self._job_id:
                 self._on_order(ordered)
+            case ElasticOrdered() as ordered if self._on_elastic is not None:
+                self._on_elastic(ordered)
             case Asked() | Answered() as aside if aside.job_id == self._job_id:
                 self._on_aside("", aside)
             case Unknown():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.core.cluster.messages import Reported
+from supervisor.core.elastic.messages import ElasticOrder, ElasticReport
 from supervisor.core.node.messages import Ordered
 
 
@@ -76,9 +77,21 @@ class Unknown(msgspec.Struct, frozen=True):
     """A frame of a newer version, which this one skips."""
 
 
+class ElasticOrdered(msgspec.Struct, frozen=True):
+    """An order to one of torchrun's agents."""
+
+    order: ElasticOrder
+
+
+class ElasticReported(msgspec.Struct, frozen=True):
+    """A report of one of torchrun's agents."""
+
+    report: ElasticReport
+
+
 Handshake = Challenge | Hello | Welcome | Refusal
 Aside = Asked | Answered
-Frame = Handshake | Alive | Ordered | Reported | Aside | Unknown
+Frame = Handshake | Alive | Ordered | Reported | ElasticOrdered | ElasticReported | Aside | Unknown
 
 
 def nobody_hears(sender: str, aside: Aside) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from supervisor.edges.peers.cluster_client import ClusterClient
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_server import ClusterServer, listen
 from supervisor.edges.peers.cluster_tls import Tls
+from supervisor.edges.peers.own_address import own_address
 from supervisor.edges.peers.switchboard import Switchboard
 from supervisor.errors import ConfigurationError, NotNowError
 from supervisor.ports import Post
@@ -191,13 +191,4 @@ async def at_own_address(spec: JobSpec, nodes: Nodes) -> JobSpec:
     """The store, if this node serves it, is served where the other nodes reach this one, unless the user says where."""
     if spec.master_addr != MASTER_ADDR_DEFAULT:
         return spec
-    return msgspec.structs.replace(spec, master_addr=await _own_address(nodes))
-
-
-async def _own_address(nodes: Nodes) -> str:
-    """In the network of the endpoint. Sends nothing."""
-    found = await anyio.getaddrinfo(nodes.host, nodes.port, type=socket.SOCK_DGRAM)
-    family, kind, protocol, _, address = found[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.connect(address)
-        return str(probe.getsockname()[0])
+    return msgspec.structs.replace(spec, master_addr=await own_address(PeerAddress(nodes.host, nodes.port)))

@@ -28,6 +28,8 @@ from supervisor.edges.peers.cluster_frames import (
     Asked,
     Challenge,
     ClusterProtocolError,
+    ElasticReported,
+    Frame,
     Hello,
     Refusal,
     Unknown,
@@ -37,6 +39,7 @@ from supervisor.edges.peers.cluster_line import INTRODUCTION_BYTES_MAX, Line, Li
 from supervisor.edges.peers.cluster_link import Conversation, PeerAddress
 from supervisor.edges.peers.cluster_session import Keys, Seal, SessionError
 from supervisor.edges.peers.cluster_tls import Pipe
+from supervisor.edges.peers.own_address import is_loopback, is_meant_as_loopback
 from supervisor.pauses import pause
 
 PROTOCOL_VERSION = 1
@@ -70,14 +73,18 @@ class ClusterServer:
         own_name: str,
         on_report: Callable[[Reported], None],
         on_aside: Callable[[str, Aside], None] = cluster_frames.nobody_hears,
+        on_elastic: Callable[[ElasticReported], None] | None = None,
         tls: ssl.SSLContext | None = None,
+        term: int = TERM,
     ) -> None:
         self._job_id = job_id
         self._token = token
         self._own_name = own_name
         self._on_report = on_report
         self._on_aside = on_aside
+        self._on_elastic = on_elastic
         self._tls = tls
+        self._term = term
         self._nodes: dict[str, _Node] = {}
         self._handshakes = anyio.Semaphore(HANDSHAKES_MAX)
         self._encoded: tuple[Order | None, bytes] = (None, b"")  # the last order: many nodes may get the same
@@ -108,6 +115,16 @@ class ClusterServer:
             if self._encoded[0] is not order:
                 self._encoded = order, cluster_codec.encode(Ordered(self._job_id, order))
             known.conversation.say(self._encoded[1])
+        except (SessionError, FrameTooLongError) as error:
+            self._lose(node, known, str(error))
+
+    def send_frame(self, node: str, frame: Frame) -> None:
+        """As `send`, for words that are not about a job of this supervisor."""
+        known = self._nodes.get(node)
+        if known is None:
+            return
+        try:
+            known.conversation.say(cluster_codec.encode(frame))
         except (SessionError, FrameTooLongError) as error:
             self._lose(node, known, str(error))
 
@@ -180,7 +197,7 @@ class ClusterServer:
             line.send(cluster_codec.encode(Refusal(refusal)))
             _log.warning("a node may not join job %s: %s", self._job_id, refusal)
             raise SessionError(refusal)
-        line.send(cluster_codec.encode(Welcome(cluster_session.proof(self._token, "leader", *said), TERM)))
+        line.send(cluster_codec.encode(Welcome(cluster_session.proof(self._token, "leader", *said), self._term)))
         return hello, cluster_session.derive_keys(self._token, nonce, hello.nonce)
 
     def _refusal(self, hello: Hello) -> str:
@@ -213,17 +230,22 @@ class ClusterServer:
     def _take(self, node: str, payload: bytes) -> None:
         match cluster_codec.decode(payload):
             case Reported(job_id, report) as reported if job_id == self._job_id:
-                speaks_for = getattr(report, "node", node)
-                if speaks_for == node:
+                if self._speaks_for_itself(node, getattr(report, "node", node)):
                     self._on_report(reported)
-                else:
-                    _log.warning("a report of node %s is dropped: it comes from node %s", speaks_for, node)
             case Asked() | Answered() as aside if aside.job_id == self._job_id:
                 self._on_aside(node, aside)
+            case ElasticReported(report) as reported if self._on_elastic is not None:
+                if self._speaks_for_itself(node, report.node):
+                    self._on_elastic(reported)
             case Unknown():
                 return
             case other:
                 raise ClusterProtocolError(f"cannot take {type(other).__name__} from a node")
+
+    def _speaks_for_itself(self, node: str, speaks_for: str) -> bool:
+        if speaks_for != node:
+            _log.warning("a report of node %s is dropped: it comes from node %s", speaks_for, node)
+        return speaks_for == node
 
     # --- silence ---------------------------------------------------------------------------------------------------
 
@@ -253,24 +275,59 @@ class ClusterServer:
         self._on_report(Reported(self._job_id, NodeLost(name, f"node {name} is lost: {why}")))
 
 
-async def listen(address: PeerAddress) -> list[socket.socket] | None:
-    """None where that address is not this node's, or another process leads there."""
-    found = await anyio.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+async def listen(address: PeerAddress, *, everywhere: bool = False) -> list[socket.socket] | None:
+    """None where that address is not this node's, or another process leads there. `everywhere`: at all addresses.
+
+    Listens at all addresses of a name. A name that this host knows by a loopback address means this host, and the other
+    nodes know it by another one: so all addresses of this host are listened at.
+    """
+    try:
+        found = await _addresses(address.host, address.port)
+        is_here = all(is_loopback(str(each[1][0])) for each in found) and not is_meant_as_loopback(address.host)
+        if is_here or everywhere:
+            found = await _addresses(None, address.port)
+    except socket.gaierror:
+        return None  # A name that this host can't resolve (yet) is another's.
     listeners: list[socket.socket] = []
     try:
-        for family, kind, protocol, _, where in dict.fromkeys(found):
-            listener = socket.socket(family, kind, protocol)
-            listeners.append(listener)
-            listener.setblocking(False)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listener.bind(where)
-            listener.listen(BACKLOG)
+        for family, where in found:
+            if (listener := _listen_at(family, where)) is not None:
+                listeners.append(listener)
     except OSError as error:
         for listener in listeners:
             listener.close()
-        if error.errno in (errno.EADDRNOTAVAIL, errno.EADDRINUSE):
+        if error.errno == errno.EADDRINUSE:
             return None
         raise
-    return listeners
+    return listeners or None
+
+
+Where = tuple[str, int] | tuple[str, int, int, int]
+
+
+async def _addresses(host: str | None, port: int) -> list[tuple[socket.AddressFamily, Where]]:
+    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list(dict.fromkeys((each[0], each[4]) for each in found))
+
+
+def _listen_at(family: socket.AddressFamily, where: Where) -> socket.socket | None:
+    """None where this host has no such address, or has switched its family off."""
+    try:
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        if error.errno == errno.EAFNOSUPPORT:
+            return None
+        raise
+    try:
+        listener.setblocking(False)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(where)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            return None
+        raise
+    return listener

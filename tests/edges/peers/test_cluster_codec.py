@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from typing import get_args
 
 import pytest
 from holdfast_wire.framing import CLUSTER_FRAME_BYTES_MAX
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from supervisor.core.calls import words
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.cluster.messages import CallReport, NodeJoined, Reported, StacksTaken, StopAsked, Told
+from supervisor.core.elastic.messages import ElasticOrder, ElasticReport
 from supervisor.core.facts import Cause, Evidence, StackGroup
 from supervisor.core.node.messages import Ordered
 from supervisor.core.orders import TellMembers, WindDown
@@ -44,6 +46,8 @@ def test_every_frame_arrives_as_it_was_sent(kind: Kind, frames: st.SearchStrateg
         (wire.Report, every_frame.REPORTS),
         (wire.ToRank, every_frame.TO_RANK),
         (wire.Word, every_frame.WORDS),
+        (wire.ElasticOrder, get_args(ElasticOrder)),
+        (wire.ElasticReport, get_args(ElasticReport)),
         (wire.ClusterFrame, (*every_frame.HANDSHAKE, Ordered, Reported)),
     ],
 )

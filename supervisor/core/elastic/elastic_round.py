@@ -1,0 +1,312 @@
+"""When does a round of torchrun's agents begin, with which of them, and when must its members come to the next one?
+
+The semantics are torch's. A round begins once the maximum of agents has joined, or the minimum and the last call is
+over; it never begins while a member of the round before may still run workers. An agent that joins meanwhile waits. Two
+things are different. Members learn of a lost member at once, not by their workers' errors. The last call of a later
+round ends as soon as every agent that the leader knows has joined: there is nobody left to wait for.
+
+The state holds dicts with an entry for each agent, which `step` changes in place: an event costs the same however many
+agents there are, except where all of them are told something.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import assert_never
+
+import msgspec
+
+from supervisor.core.elastic.messages import (
+    Action,
+    AgentClosed,
+    AgentJoined,
+    AgentLeft,
+    AgentLost,
+    BeginRound,
+    DeadlineReached,
+    ElasticRules,
+    Event,
+    Refusal,
+    RefuseAgent,
+    RoundStoreServed,
+    Send,
+    ServeRoundStore,
+    TellClosed,
+    TellWaiting,
+)
+
+STORE_S = 30.0  # from the order to serve a store to the answer
+NAMED_MAX = 8  # agents in a sentence
+
+Actions = tuple[Action, ...]
+
+# --- states --------------------------------------------------------------------------------------------------------
+
+
+class Gathering(msgspec.Struct, frozen=True):
+    """No round is complete. Members of the last one may still run workers."""
+
+    since_s: float
+    reason: str
+    last_call_until_s: float | None = None
+
+
+class OpeningStore(msgspec.Struct, frozen=True):
+    """The members are chosen, and the first of them opens the store."""
+
+    members: tuple[str, ...]
+    until_s: float
+    reason: str
+
+
+class Running(msgspec.Struct, frozen=True):
+    members: tuple[str, ...]
+
+
+class Closed(msgspec.Struct, frozen=True):
+    reason: str
+    failed: bool
+
+
+Phase = Gathering | OpeningStore | Running | Closed
+
+
+class Waiter(msgspec.Struct, frozen=True):
+    """An agent that has joined."""
+
+    since_s: float
+    order: int
+    was_member: bool  # of the round before: it goes before others where not all find room
+
+
+class State(msgspec.Struct):
+    phase: Phase
+    rules: ElasticRules | None = None  # of the first agent
+    round: int = -1  # the newest; -1: none yet
+    known: dict[str, None] = {}  # all agents that are connected and have joined once
+    waiting: dict[str, Waiter] = {}  # those that wait for a round, the longest first
+    busy: dict[str, None] = {}  # members of the newest round that may still run workers
+    told_waiting: int = 0  # what the busy ones believe
+
+
+# --- decisions -----------------------------------------------------------------------------------------------------
+
+
+def initial_state(now_s: float) -> State:
+    return State(Gathering(now_s, "the job starts"))
+
+
+def step(state: State, event: Event, *, now_s: float) -> tuple[State, Actions]:
+    match event:
+        case AgentJoined():
+            actions = _join(state, event, now_s)
+        case AgentLeft(node, reason):
+            actions = _remove(state, node, f"node {node} has left: {reason}", now_s)
+        case AgentLost(node, reason):
+            actions = _remove(state, node, reason, now_s)
+        case AgentClosed():
+            actions = _close(state, event, now_s)
+        case RoundStoreServed():
+            actions = _begin(state, event)
+        case DeadlineReached():
+            actions = _expire(state, now_s)
+        case _:
+            assert_never(event)
+    return state, (*actions, *_complete(state, now_s), *_tell_waiting(state))
+
+
+def next_deadline_s(state: State) -> float | None:
+    match state.phase:
+        case Gathering(last_call_until_s=last_call_until_s):
+            found = (each for each in (last_call_until_s, _join_deadline_s(state)) if each is not None)
+            return min(found, default=None)
+        case OpeningStore(until_s=until_s):
+            return until_s
+        case Running() | Closed():
+            return None
+        case _:
+            assert_never(state.phase)
+
+
+def _join(state: State, event: AgentJoined, now_s: float) -> Actions:
+    if isinstance(state.phase, Closed):
+        return (_refuse(event.node, Refusal.CLOSED, state.phase.reason),)
+    if state.rules is None or not state.known:
+        state.rules = event.rules
+    elif event.rules != state.rules:
+        return (_refuse(event.node, Refusal.STATE, _disagreement(event.rules, state.rules)),)
+    was_busy = event.node in state.busy
+    if was_busy or _is_member(state, event.node):
+        _reopen(state, f"node {event.node} joins again", now_s)
+    state.busy.pop(event.node, None)
+    state.known[event.node] = None
+    before = state.waiting.pop(event.node, None)
+    was_member = was_busy or (before is not None and before.was_member)
+    state.waiting[event.node] = Waiter(now_s, event.order, was_member)
+    return ()
+
+
+def _remove(state: State, node: str, reason: str, now_s: float) -> Actions:
+    if node in state.busy or _is_member(state, node):
+        _reopen(state, reason, now_s)
+    state.known.pop(node, None)
+    state.waiting.pop(node, None)
+    state.busy.pop(node, None)
+    return ()
+
+
+def _close(state: State, event: AgentClosed, now_s: float) -> Actions:
+    """An agent outside of the group that fails ends nothing but itself."""
+    if isinstance(state.phase, Closed) or event.node not in state.known:
+        return ()
+    if event.failed and not _belongs(state, event.node):
+        return _remove(state, event.node, f"node {event.node} has left: {event.reason}", now_s)
+    under_way = isinstance(state.phase, Running)
+    reason = f"node {event.node} has closed the rendezvous: {event.reason}"
+    state.phase = Closed(reason, event.failed)
+    refusal = Refusal.SURPLUS if under_way and not event.failed else Refusal.CLOSED
+    refused = tuple(_refuse(node, refusal, reason) for node in state.waiting)
+    state.waiting.clear()
+    return (*(Send(node, TellClosed(reason, event.failed)) for node in state.known), *refused)
+
+
+def _begin(state: State, event: RoundStoreServed) -> Actions:
+    phase = state.phase
+    if not isinstance(phase, OpeningStore) or (event.node, event.round) != (phase.members[0], state.round):
+        return ()
+    state.phase = Running(phase.members)
+    state.told_waiting = 0
+    for node in phase.members:
+        del state.waiting[node]
+        state.busy[node] = None
+    world_size = len(phase.members)
+    return tuple(
+        Send(node, BeginRound(state.round, rank, world_size, event.host, event.port, phase.reason))
+        for rank, node in enumerate(phase.members)
+    )
+
+
+def _expire(state: State, now_s: float) -> Actions:
+    """The last call is left to `_complete`."""
+    match state.phase:
+        case Gathering():
+            return _give_up(state, now_s)
+        case OpeningStore(members, until_s, reason):
+            if now_s < until_s:
+                return ()
+            _reopen(state, reason, now_s)
+            del state.waiting[members[0]]
+            return (_refuse(members[0], Refusal.STATE, f"it has not served the store within {STORE_S:g} s"),)
+        case Running() | Closed():
+            return ()
+        case _:
+            assert_never(state.phase)
+
+
+def _give_up(state: State, now_s: float) -> Actions:
+    """Refuses the agents whose time is over: they are the first in the order of their coming."""
+    missing, late = _missing(state), list[str]()
+    while (until_s := _join_deadline_s(state)) is not None and until_s <= now_s:
+        late.append(next(iter(state.waiting)))
+        del state.waiting[late[-1]]
+    return tuple(_refuse(node, Refusal.TIMEOUT, missing) for node in late)
+
+
+def _complete(state: State, now_s: float) -> Actions:
+    """Chooses the members of the next round if it may begin; else notes how long the last call lasts."""
+    phase, rules = state.phase, state.rules
+    if not isinstance(phase, Gathering) or rules is None:
+        return ()
+    if state.busy or len(state.waiting) < rules.min_nodes:
+        state.phase = msgspec.structs.replace(phase, last_call_until_s=None)
+        return ()
+    until_s = phase.last_call_until_s
+    if until_s is None:
+        until_s = now_s + rules.last_call_timeout_s
+    all_have_joined = state.round >= 0 and len(state.waiting) == len(state.known)
+    if len(state.waiting) < rules.max_nodes and not all_have_joined and now_s < until_s:
+        state.phase = msgspec.structs.replace(phase, last_call_until_s=until_s)
+        return ()
+    state.round += 1
+    members = _chosen(state.waiting, rules.max_nodes)
+    state.phase = OpeningStore(members, now_s + STORE_S, phase.reason)
+    return (Send(members[0], ServeRoundStore(state.round)),)
+
+
+def _chosen(waiting: dict[str, Waiter], max_nodes: int) -> tuple[str, ...]:
+    """In the order of their ranks: as the scheduler has placed them, then by name."""
+    candidates = sorted(waiting, key=lambda node: not waiting[node].was_member)[:max_nodes]
+    return tuple(sorted(candidates, key=lambda node: (waiting[node].order < 0, waiting[node].order, node)))
+
+
+def _tell_waiting(state: State) -> Actions:
+    """Tells the members whether to come; how many wait is told once, since nobody acts on the number."""
+    waiting, reason = _who_waits(state)
+    if bool(waiting) == bool(state.told_waiting):
+        return ()
+    state.told_waiting = waiting
+    return tuple(Send(node, TellWaiting(waiting, reason)) for node in state.busy)
+
+
+def _who_waits(state: State) -> tuple[int, str]:
+    match state.phase:
+        case Gathering(reason=reason) | OpeningStore(reason=reason):
+            return max(1, len(state.waiting)), reason
+        case Running(members):
+            has_room = state.rules is not None and len(members) < state.rules.max_nodes
+            if not has_room or not state.waiting:
+                return 0, ""
+            return len(state.waiting), f"waiting to join: {_names(state.waiting)}"
+        case Closed(reason, failed):
+            return int(failed), reason
+        case _:
+            assert_never(state.phase)
+
+
+def _reopen(state: State, reason: str, now_s: float) -> None:
+    if not isinstance(state.phase, Gathering | Closed):
+        state.phase = Gathering(now_s, reason)
+
+
+def _is_member(state: State, node: str) -> bool:
+    """Of the round that opens its store; the members of one that runs are busy."""
+    return isinstance(state.phase, OpeningStore) and node in state.phase.members
+
+
+def _belongs(state: State, node: str) -> bool:
+    """To the group of the newest round, also while it comes again."""
+    return node in state.busy or _is_member(state, node) or (node in state.waiting and state.waiting[node].was_member)
+
+
+def _join_deadline_s(state: State) -> float | None:
+    """Of the agent that has waited the longest. A wait for the end of a running round does not count."""
+    if not state.waiting or state.rules is None or not isinstance(state.phase, Gathering):
+        return None
+    first = next(iter(state.waiting.values()))
+    return max(first.since_s, state.phase.since_s) + state.rules.join_timeout_s
+
+
+def _missing(state: State) -> str:
+    if state.rules is None:
+        return ""
+    here = f"{len(state.waiting)} of at least {state.rules.min_nodes} nodes have joined ({_names(state.waiting)})"
+    late = f", and the workers of {_names(state.busy)} have not stopped" if state.busy else ""
+    return f"{here} within {state.rules.join_timeout_s:g} s{late}"
+
+
+def _names(nodes: Iterable[str]) -> str:
+    return ", ".join(itertools.islice(nodes, NAMED_MAX))
+
+
+def _disagreement(own: ElasticRules, others: ElasticRules) -> str:
+    different = [
+        f"{name} is {getattr(own, name):g} here and {getattr(others, name):g} on the other nodes"
+        for name in own.__struct_fields__
+        if getattr(own, name) != getattr(others, name)
+    ]
+    return f"{'; '.join(different)}; start all nodes with the same --nnodes and --rdzv-conf"
+
+
+def _refuse(node: str, refusal: Refusal, reason: str) -> Send:
+    return Send(node, RefuseAgent(refusal, reason))

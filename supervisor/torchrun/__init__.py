@@ -1,0 +1,1 @@
+"""The plug-in for people who keep torchrun: `torchrun --rdzv-backend=holdfast`."""

@@ -1,0 +1,158 @@
+"""How does an agent stay in touch with the leader of its rendezvous, whichever agent that is, and what does it miss?
+
+The leader's loss alone stops no worker of a job with a fixed number of nodes: nobody else can form a group. Where the
+number may vary, the others may go on without this node, so its workers must stop before that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import anyio
+import msgspec
+
+from supervisor.core.elastic.messages import (
+    AgentJoined,
+    AgentLeft,
+    BeginRound,
+    ElasticOrder,
+    ElasticReport,
+    ElasticRules,
+    Refusal,
+    RefuseAgent,
+    ServeRoundStore,
+    TellClosed,
+    TellWaiting,
+)
+from supervisor.edges.peers.elastic_peers import LOOK_S, ElasticMeeting, ElasticPeers, open_elastic
+
+LOOK_AGAIN_S = 0.05  # at least
+
+_log = logging.getLogger("holdfast.torchrun")
+
+
+class Unreachable(msgspec.Struct, frozen=True):
+    """There is no leader who could let this agent in."""
+
+    reason: str
+
+
+ForAgent = ServeRoundStore | BeginRound | RefuseAgent | Unreachable
+Deliver = Callable[[int, ForAgent], None]
+
+
+class InTouch:
+    """Its methods are for the event loop's thread; `waiting` and `closed` may be read by any."""
+
+    def __init__(self, meeting: ElasticMeeting, rules: ElasticRules) -> None:
+        self._meeting = meeting
+        self._rules = rules
+        self.waiting = 0
+        self.closed: TellClosed | None = None
+        self._meetings = 0  # with how many leaders, one after the other; words of an earlier meeting are void
+        self._peers: ElasticPeers | None = None
+        self._deliver: Deliver = _nobody_waits
+        self._wish: AgentJoined | None = None  # is told to a next leader, too
+        self._wish_until_s = 0.0
+        self._wished = anyio.Event()
+        self._is_member = False
+        self._is_loss_told = False
+
+    async def run(self) -> None:
+        """Until cancelled, or the rendezvous is closed and its leader gone. Begins with the first wish."""
+        await self._wished.wait()
+        while self.closed is None:
+            await self._meet()
+
+    def want(self, order: int, deliver: Deliver) -> None:
+        """This agent waits for the next round, from now on. Orders come together with the number of their meeting."""
+        self.waiting, self._is_member, self._deliver = 0, False, deliver
+        if self.closed is not None:
+            self._deliver(self._meetings, RefuseAgent(Refusal.CLOSED, self.closed.reason))
+            return
+        self._wish = AgentJoined(self._meeting.node, self._rules, order)
+        self._wish_until_s = anyio.current_time() + self._rules.join_timeout_s
+        self._wished.set()
+        if self._peers is not None:
+            self._peers.report(self._wish)
+
+    def say(self, report: ElasticReport, *, meeting: int | None = None) -> None:
+        """Says it to the leader of now, unless it is meant for an earlier one."""
+        if self._peers is not None and meeting in (None, self._meetings):
+            self._peers.report(report)
+
+    async def part(self, reason: str) -> None:
+        """Leaves; returns once all that was said is heard."""
+        peers = self._peers
+        if peers is None or not peers.is_known:
+            return
+        peers.report(AgentLeft(self._meeting.node, reason))
+        if peers.leads or self.closed is None:  # A leader that has closed the rendezvous may have gone already.
+            await peers.until_all_is_heard()
+
+    async def _meet(self) -> None:
+        self._meetings += 1
+        self._wished = anyio.Event()
+        lost = anyio.Event()
+        why = ""
+        is_for_good = False
+
+        def lose(reason: str, for_good: bool) -> None:
+            nonlocal why, is_for_good
+            why, is_for_good = reason, for_good
+            lost.set()
+
+        try:
+            opened = open_elastic(self._meeting, on_order=self._take, on_lost=lose, look_s=self._look_s())
+            async with opened as self._peers:
+                if self._wish is not None:
+                    self._peers.report(self._wish)
+                await lost.wait()
+                self._peers.forget()
+        except OSError as error:
+            why, is_for_good = f"cannot listen at {self._meeting.endpoint}: {error.strerror}", True
+        finally:
+            self._peers = None
+        self._miss(why, is_for_good)
+        if is_for_good and self._wish is None and self.closed is None:
+            await self._wished.wait()
+
+    def _look_s(self) -> float:
+        left_s = self._wish_until_s - anyio.current_time() if self._wish is not None else LOOK_S
+        return min(LOOK_S, max(LOOK_AGAIN_S, left_s))
+
+    def _take(self, order: ElasticOrder) -> None:
+        match order:
+            case TellWaiting(waiting, reason):
+                self.waiting = waiting
+                if waiting and self.closed is None:
+                    _log.warning("holdfast: the workers restart: %s", reason)
+            case TellClosed(reason, failed):
+                self.closed = order
+                if failed and self._is_member:
+                    _log.warning("holdfast: the workers stop: %s", reason)
+            case BeginRound():
+                self._wish, self.waiting, self._is_member, self._is_loss_told = None, 0, True, False
+                self._deliver(self._meetings, order)
+            case RefuseAgent():
+                self._wish = None
+                self._deliver(self._meetings, order)
+            case ServeRoundStore():
+                self._deliver(self._meetings, order)
+
+    def _miss(self, why: str, is_for_good: bool) -> None:
+        if self._is_member and self.closed is None and not self._is_loss_told:
+            self._is_loss_told = True
+            if self._rules.min_nodes < self._rules.max_nodes:
+                self.waiting = max(1, self.waiting)
+                _log.warning("holdfast: the workers stop, since other nodes may go on without this one: %s", why)
+            else:
+                _log.warning("holdfast: the workers go on, but can't be restarted without a leader: %s", why)
+        if self._wish is not None and (is_for_good or anyio.current_time() >= self._wish_until_s):
+            self._wish = None
+            self._deliver(self._meetings, Unreachable(why))
+
+
+def _nobody_waits(meeting: int, order: ForAgent) -> None:
+    _log.debug("dropped, of meeting %d: %s", meeting, order)
