@@ -42,6 +42,7 @@ from supervisor.core.cluster.messages import CallReport, DeadlineReached
 from supervisor.core.node import local_call
 from supervisor.core.orders import SettleCall, TellMembers
 from tests.core.call_checks import CallChecks, is_excused_refusal
+from tests.core.simulated_node_loss import NodeLosses
 from tests.core.simulated_rank import Odds, SimulatedRank
 
 SETTINGS = CallSettings(last_call_wait_s=1.0, barrier_timeout_s=60.0, heartbeat_timeout_s=5.0)
@@ -71,11 +72,10 @@ class SimulatedCall:
         self.forgotten_decision = self.random.randrange(1, 4) if odds.forgets_decision else 0
         self.complaints = self.checks.complaints
         self.ends: list[decisions.EndCall] = []
-        self.replaced = 0
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
-        self._sequence = 0
-        self._up: list[deque[CallReport]] = [deque() for _ in range(nodes)]
-        self._connections = 0
+        self._sequence = self._connections = self.replaced = 0
+        self.up: list[deque[CallReport]] = [deque() for _ in range(nodes)]
+        self.losses = NodeLosses(self)
 
     # --- time
 
@@ -94,8 +94,10 @@ class SimulatedCall:
             self.after(self.random.uniform(0, 1), lambda rank=rank: self._enter(rank, 1))
         if self.chance(self.odds.forgets):
             self.after(self.random.uniform(1, 20), self._forget_everything)
+        self.losses.plan()
         while True:
-            timers = [wrapped_call.next_deadline_s(self.machine), *map(local_call.next_deadline_s, self.nodes)]
+            there = [node for number, node in enumerate(self.nodes) if number not in self.losses.lost]
+            timers = [wrapped_call.next_deadline_s(self.machine), *map(local_call.next_deadline_s, there)]
             deadline_s = min((each for each in timers if each is not None), default=None)
             if deadline_s is not None and (not self._heap or deadline_s <= self._heap[0][0]):
                 self.now_s = max(self.now_s, deadline_s)
@@ -116,11 +118,13 @@ class SimulatedCall:
     # --- machines
 
     def tell_node(self, number: int, event: local_call.Event) -> None:
+        if number in self.losses.lost:
+            return
         self.nodes[number], actions = local_call.step(self.nodes[number], event, now_s=self.now_s)
         for action in actions:
             match action:
                 case local_call.TellCoordinator(told):
-                    self._up[number].append(CallReport(f"node{number}", 0, told))
+                    self.up[number].append(CallReport(f"node{number}", 0, told))
                     self.after(self.random.uniform(0, 0.01), lambda: self._deliver_up(number))
                 case local_call.TellRanks(local_ranks, order):
                     for local_rank in local_ranks:
@@ -132,8 +136,8 @@ class SimulatedCall:
                     pass
 
     def _deliver_up(self, number: int) -> None:
-        if self._up[number]:
-            self.tell_machine(self._up[number].popleft())  # In order, whatever delay was drawn.
+        if self.up[number]:
+            self.tell_machine(self.up[number].popleft())  # In order, whatever delay was drawn.
 
     def tell_machine(self, event: wrapped_call.Event) -> None:
         self.machine, actions = wrapped_call.step(self.machine, event, now_s=self.now_s, units_left=self.units)
@@ -145,12 +149,12 @@ class SimulatedCall:
                         self.forgotten_decision = 0
                         self.after(self.random.uniform(0, 0.002), self._forget_everything)
                     for number in range(len(self.nodes)):
-                        ordered = TellMembers(0, members, order)
-                        self.tell_node(number, ordered)
+                        self.tell_node(number, TellMembers(0, members, order))
                 case decisions.Replace(lost, takes_unit):
                     self.units -= takes_unit
                     if self.units < 0:
                         self.complaints.append("more units were taken than there were")
+                    self.losses.fill({member // self.per_node for _, member in lost})
                     for _, member in lost:
                         self.after(self.random.uniform(0, 0.2), lambda member=member: self._respawn(member))
                 case decisions.EndCall(call, stands, reason):
@@ -163,7 +167,7 @@ class SimulatedCall:
     def _forget_everything(self) -> None:
         """The supervisors are new; all connections are lost."""
         self.machine = wrapped_call.initial_state(self.world_size)
-        for queue in self._up:
+        for queue in self.up:
             queue.clear()
         for number in range(len(self.nodes)):
             self.nodes[number] = local_call.initial_state()

@@ -20,6 +20,7 @@ class Odds:
     discarded: float = 0.0
     spawn_fails: float = 0.2
     late: float = 0.3
+    nodes_lost: float = 0.0  # how many of them, all but one at most
 
 
 @dataclass(eq=False)

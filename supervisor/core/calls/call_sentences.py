@@ -36,6 +36,10 @@ def ranks_sentence(members: Iterable[int]) -> str:
     return f"rank{'' if len(names) == 1 else 's'} {text}" + (f" and {more} more" if more > 0 else "")
 
 
+def offered_sentence(node: str, members: Collection[int]) -> str:
+    return f"node {node} takes the place of the lost node of {ranks_sentence(members)}"
+
+
 def begun_sentence(
     iteration: int,
     size: int,

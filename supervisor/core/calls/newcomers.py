@@ -79,6 +79,11 @@ def admit(state: State, plan: Plan) -> None:
     state.now.replacing = {}
 
 
+def is_known(state: State, member: int) -> bool:
+    """Whether a new process was started for it already."""
+    return member in state.now.replacing or member in state.newcomers
+
+
 def enter(state: State, node: str, member: int) -> bool:
     """A new process has come to the initial barrier of a call that is under way. False: it is none that may join."""
     known = state.now.replacing.get(member) or state.newcomers.get(member)

@@ -10,6 +10,7 @@ from typing import assert_never
 from supervisor.core import orders
 from supervisor.core.calls import decisions
 from supervisor.core.cluster.coordinator_states import State
+from supervisor.core.cluster.membership import UNHEARD
 from supervisor.core.cluster.messages import Action, Publish, Send
 from supervisor.core.facts import JobEvent
 
@@ -23,7 +24,7 @@ def carry(state: State, decision: decisions.Tell | decisions.EndCall | decisions
             )
         case decisions.EndCall(call, stands, reason):
             settle = orders.SettleCall(state.cycle, call, stands, reason)
-            return tuple(Send(node, settle) for node in state.parts)
+            return tuple(Send(node, settle) for node in state.parts if _is_there(state, node))
         case decisions.Say(kind, reason, at, rank, details):
             return (Publish(JobEvent(kind, reason, max(state.cycle, 0), rank, details, at)),)
         case _:
@@ -40,6 +41,11 @@ def replace(state: State, decision: decisions.Replace) -> tuple[Action, ...]:
     return said, *(
         Send(node, orders.ReplaceRanks(state.cycle, members, text)) for node, members in _by_node(state, lost).items()
     )
+
+
+def _is_there(state: State, node: str) -> bool:
+    known = state.members.get(node)
+    return known is None or known.state not in UNHEARD
 
 
 def _by_node(state: State, members: tuple[int, ...]) -> dict[str, tuple[int, ...]]:

@@ -14,13 +14,13 @@ import msgspec
 
 from supervisor.core import orders
 from supervisor.core.calls import decisions
-from supervisor.core.calls.words import Interruption, Lost, Told
 from supervisor.core.cluster import (
     agreement,
     call_orders,
     endings,
     evidence,
     membership,
+    node_loss,
     restart_policy,
     rounds,
     wrapped_call,
@@ -120,7 +120,7 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
         case cluster_messages.JobOpened():
             return _node_opened(state, event)
         case cluster_messages.NodeJoined() | cluster_messages.NodeDown():
-            return _node_emptied(state, event, now_s)
+            return _node_emptied(state, event, now_s, jitter)
         case cluster_messages.NodeFailed():
             return _node_failed(state, event, now_s, jitter)
         case cluster_messages.NodeLost():
@@ -132,7 +132,7 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
         case cluster_messages.CallReport(cycle=cycle):
             if not isinstance(state.phase, Running) or cycle != state.cycle:
                 return state, ()
-            return _step_calls(state, event, now_s)
+            return _step_calls(state, event, now_s, jitter)
         case cluster_messages.StacksWanted() | cluster_messages.StacksTaken():
             return _step_evidence(state, event, now_s)
         case cluster_messages.NodeExcluded(node, reason):
@@ -144,7 +144,7 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
         case cluster_messages.RestartAsked(reason):
             return _restart_asked(state, reason, now_s)
         case cluster_messages.DeadlineReached():
-            return _pass_deadline(state, now_s)
+            return _pass_deadline(state, now_s, jitter)
         case cluster_messages.NodeStopped() | cluster_messages.VerdictTaken():
             return endings.step_unasked(state, event, now_s)
         case _:
@@ -168,7 +168,7 @@ def _node_opened(state: State, event: cluster_messages.JobOpened) -> Outcome:
 
 
 def _node_emptied(
-    state: State, event: cluster_messages.NodeJoined | cluster_messages.NodeDown, now_s: float
+    state: State, event: cluster_messages.NodeJoined | cluster_messages.NodeDown, now_s: float, jitter: float
 ) -> Outcome:
     known = state.members.get(event.node) or Member(MemberState.JOINED)
     if event.cycle > state.cycle or event.cycle < known.cycle or known.state is MemberState.REFUSED:
@@ -177,7 +177,10 @@ def _node_emptied(
     emptied = msgspec.structs.replace(known, state=MemberState.DOWN)
     if isinstance(event, cluster_messages.NodeJoined):
         emptied = msgspec.structs.replace(known, state=MemberState.JOINED, cause=event.cause)
-    return _let_go(*rounds.close_round(with_member(state, event.node, emptied), now_s), event.node)
+    state = with_member(state, event.node, emptied)
+    offer = node_loss.offer(state)
+    outcome = rounds.close_round(state, now_s) if offer is None else _step_calls(state, offer, now_s, jitter)
+    return _let_go(*outcome, event.node)
 
 
 def _let_go(state: State, actions: tuple[Action, ...], node: str) -> Outcome:
@@ -200,16 +203,17 @@ def _store_served(state: State, event: cluster_messages.StoreServed) -> Outcome:
     if not isinstance(state.phase, Running) or event.cycle != state.cycle:
         return state, ()
     use = orders.UseStore(event.cycle, event.host, event.port)
+    state = msgspec.structs.replace(state, store=use)
     return state, tuple(Send(node, use) for node in state.parts if node != event.node)
 
 
-def _pass_deadline(state: State, now_s: float) -> Outcome:
+def _pass_deadline(state: State, now_s: float, jitter: float) -> Outcome:
     match state.phase:
         case Gathering():
             return rounds.pass_deadline(state, state.phase, now_s)
         case Running():
             state, taken = _step_evidence(state, cluster_messages.DeadlineReached(), now_s)
-            state, more = _step_calls(state, cluster_messages.DeadlineReached(), now_s)
+            state, more = _step_calls(state, cluster_messages.DeadlineReached(), now_s, jitter)
             return state, (*taken, *more)
         case _:
             return state, ()
@@ -247,7 +251,12 @@ def _node_failed(state: State, event: cluster_messages.NodeFailed, now_s: float,
     if isinstance(state.phase, Running) and not takes_part:
         state = with_member(state, event.node, msgspec.structs.replace(known, state=MemberState.FAILED))
         return state, (said(state, "spare_failed", f"node {event.node}, which takes no part: {event.reason}"),)
+    is_waiting = isinstance(state.phase, Running) and event.restart_allowed and node_loss.is_waiting(state, event.node)
     state = with_member(state, event.node, msgspec.structs.replace(known, state=MemberState.FAILED))
+    if is_waiting:  # The others have gone on without its ranks, and still do.
+        lost = node_loss.gone(state, event.node, event.reason)
+        state, actions = _step_calls(state, lost, now_s, jitter)
+        return state, (said(state, "replacement_lost", event.reason), *actions)
     return _decide(state, event, now_s, jitter)
 
 
@@ -257,6 +266,8 @@ def _node_lost(state: State, event: cluster_messages.NodeLost, now_s: float, jit
     if known is None or known.state in membership.UNHEARD:
         return state, ()
     actions: tuple[Action, ...] = ()
+    if known.state in BUSY and node_loss.is_survived(state, event.node):
+        return _lose_node_in_call(state, event, now_s, jitter)
     if known.state in BUSY:
         failed = cluster_messages.NodeFailed(event.node, known.cycle, event.reason)
         state, actions = _node_failed(state, failed, now_s, jitter)
@@ -268,6 +279,18 @@ def _node_lost(state: State, event: cluster_messages.NodeLost, now_s: float, jit
     else:
         state, more = rounds.close_round(without(state, event.node), now_s)
     return state, (*actions, *more)
+
+
+def _lose_node_in_call(state: State, event: cluster_messages.NodeLost, now_s: float, jitter: float) -> Outcome:
+    """Its ranks are lost for the call, in which the other nodes go on. A spare may take their place."""
+    may_come_again = node_loss.find_spare(state) is not None
+    lost = node_loss.gone(state, event.node, event.reason, may_come_again=may_come_again)
+    state = node_loss.note(without(state, event.node), event)
+    state, actions = _step_calls(state, lost, now_s, jitter)
+    offer = node_loss.offer(state)
+    state, more = _step_calls(state, offer, now_s, jitter) if offer is not None else (state, ())
+    told = said(state, "node_lost", f"{event.reason}; the wrapped call goes on without it")
+    return state, (told, *actions, *more)
 
 
 def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitter: float) -> Outcome:
@@ -297,7 +320,7 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
                     actions.append(said(state, kind, reason))
             case restart_policy.Tolerate(reason):
                 actions.append(said(state, "fault_tolerated", reason))
-                state, more = _lose_ranks(state, event.node, event.reason, now_s)
+                state, more = _step_calls(state, node_loss.gone(state, event.node, event.reason), now_s, jitter)
                 actions += more
             case restart_policy.GiveUp(verdict):
                 state, more = endings.wind_down(state, verdict, now_s)
@@ -345,7 +368,7 @@ def _step_evidence(state: State, event: evidence.Event, now_s: float) -> Outcome
     return msgspec.structs.replace(state, evidence=taken), actions
 
 
-def _step_calls(state: State, event: wrapped_call.Event, now_s: float) -> Outcome:
+def _step_calls(state: State, event: wrapped_call.Event, now_s: float, jitter: float) -> Outcome:
     """What the machine of the cycle's calls decides, as orders."""
     if state.calls is None:
         return state, ()
@@ -358,17 +381,18 @@ def _step_calls(state: State, event: wrapped_call.Event, now_s: float) -> Outcom
             case decisions.Replace(_, takes_unit):
                 if takes_unit:
                     state = msgspec.structs.replace(state, policy=restart_policy.take_unit(state.policy))
-                actions += call_orders.replace(state, decision)
-            case decisions.Tell() | decisions.EndCall() | decisions.Say():
+                on_living = node_loss.on_living(state, decision)
+                state, filled = node_loss.fill(state, decision)
+                actions += (*call_orders.replace(state, on_living), *filled)
+            case decisions.EndCall():
+                actions += call_orders.carry(state, decision)
+                state, stands = node_loss.settle(state, decision)
+                if stands is not None:
+                    failed = cluster_messages.NodeFailed(stands.node, state.cycle, stands.reason)
+                    state, more = _decide(state, failed, now_s, jitter)
+                    actions += more
+            case decisions.Tell() | decisions.Say():
                 actions += call_orders.carry(state, decision)
             case _:
                 assert_never(decision)
     return state, tuple(actions)
-
-
-def _lose_ranks(state: State, node: str, reason: str, now_s: float) -> Outcome:
-    """The job goes on without a node: its ranks are lost for the call that the others are in."""
-    members = state.calls.members if state.calls is not None else {}
-    lost = Lost(Interruption.TERMINATED, reason, failed=False)
-    told = tuple(Told(member, lost) for member, each in members.items() if each.node == node)
-    return _step_calls(state, cluster_messages.CallReport(node, state.cycle, told), now_s)

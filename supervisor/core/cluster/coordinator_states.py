@@ -10,8 +10,9 @@ import msgspec
 from supervisor.core.calls import call_state
 from supervisor.core.cluster import evidence, restart_policy
 from supervisor.core.cluster.membership import Member, Members, MemberState
-from supervisor.core.cluster.messages import Action, Event, Publish
+from supervisor.core.cluster.messages import Action, Event, NodeLost, Publish
 from supervisor.core.facts import JobEvent, JobRules, RestartRules, Verdict
+from supervisor.core.orders import UseStore
 
 # --- phases --------------------------------------------------------------------------------------------------------
 
@@ -77,6 +78,8 @@ class State(msgspec.Struct, frozen=True):
     parts: tuple[str, ...] = ()  # the nodes of the last cycle in the order of their group ranks
     first_failure: str = ""  # the worker's that opened the round or brought the end
     calls: call_state.State | None = None  # of the last cycle; changes in place
+    store: UseStore | None = None  # of the last cycle, once it is served
+    lost_in_call: tuple[NodeLost, ...] = ()  # nodes that the wrapped call goes on without, or with a spare in the place
     evidence: evidence.State = msgspec.field(default_factory=evidence.initial_state)
 
 

@@ -208,6 +208,8 @@ def _order_cycle(state: State, chosen: tuple[str, ...], reason: str, now_s: floa
         parts=chosen,
         first_failure="",
         calls=wrapped_call.initial_state(world_size),
+        store=None,
+        lost_in_call=(),
         evidence=evidence.initial_state(),
     )
     return state, parts

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
+import msgspec
+
 from supervisor.core.calls import call_state, entering, fruitless, newcomers, rank_words
 from supervisor.core.calls.call_sentences import (
     begun_sentence,
@@ -19,6 +21,7 @@ from supervisor.core.calls.call_sentences import (
     hopeless_sentence,
     late_sentence,
     lost_sentence,
+    offered_sentence,
     resting_sentence,
 )
 from supervisor.core.calls.call_state import (
@@ -35,13 +38,39 @@ from supervisor.core.calls.call_state import (
     State,
 )
 from supervisor.core.calls.decisions import EndCall, Order, Orders, Replace, Say, Tell, refuse
-from supervisor.core.calls.words import BeginIteration, CallEnter, CallLeave, Committed, Exchanged, Lost, Started, Told
+from supervisor.core.calls.words import (
+    BeginIteration,
+    CallEnter,
+    CallLeave,
+    Committed,
+    Exchanged,
+    Interruption,
+    Lost,
+    Started,
+    Told,
+)
 from supervisor.core.cluster.messages import CallReport, DeadlineReached
 
 REPLACE_WAIT_S = 5.0  # for a new process, after everybody else is ready; at most half of the barrier's timeout
 
 
-Event = CallReport | DeadlineReached
+class RanksGone(msgspec.Struct, frozen=True):
+    """A node is lost with these ranks. `may_come_again`: another node can run them."""
+
+    node: str
+    members: tuple[int, ...]
+    reason: str
+    may_come_again: bool
+
+
+class RanksOffered(msgspec.Struct, frozen=True):
+    """A node has room for these ranks, which were lost with another one."""
+
+    node: str
+    members: tuple[int, ...]
+
+
+Event = CallReport | RanksGone | RanksOffered | DeadlineReached
 Action = Order
 
 
@@ -56,6 +85,10 @@ def step(state: State, event: Event, *, now_s: float, units_left: int) -> tuple[
         case CallReport(node, _, told):
             for each in told:
                 orders += _hear(state, node, each, now_s)
+        case RanksGone():
+            orders += _lose_node(state, event, now_s)
+        case RanksOffered():
+            orders += _take_offer(state, event, units_left)
         case DeadlineReached():
             pass
         case _:
@@ -189,6 +222,30 @@ def _replace(state: State, units_left: int) -> Orders:
         state.newcomers[member] = Newcomer(node)
     text = lost_sentence(state.iteration, [member for _, member in lost], [member for _, member in again])
     return [Replace((*lost, *again), takes_unit, text)]
+
+
+def _lose_node(state: State, gone: RanksGone, now_s: float) -> Orders:
+    """A node that takes the place starts all of its ranks, also those that were lost before."""
+    lost = Lost(Interruption.TERMINATED, gone.reason, failed=gone.may_come_again)
+    orders: Orders = []
+    for member in gone.members:
+        orders += _hear(state, gone.node, Told(member, lost), now_s)
+    if gone.may_come_again and state.is_open:
+        coming = {member for _, member in (*state.now.replaceable, *state.lost_newcomers)}
+        state.lost_newcomers += [(gone.node, member) for member in gone.members if member not in coming]
+    return orders
+
+
+def _take_offer(state: State, offer: RanksOffered, units_left: int) -> Orders:
+    """New processes on another node, which wait and join with the next decision."""
+    wanted = [member for member in offer.members if member not in state.members]
+    if not wanted or not state.is_open or state.call != 1 or not (units_left > 0 or state.now.unit_taken):
+        return []
+    for member in wanted:
+        if not newcomers.is_known(state, member):
+            state.newcomers[member] = Newcomer(offer.node)
+    takes_unit, state.now.unit_taken = not state.now.unit_taken, True
+    return [Replace(tuple((offer.node, member) for member in wanted), takes_unit, offered_sentence(offer.node, wanted))]
 
 
 def _rest_or_decide(state: State, now_s: float) -> Orders | None:

@@ -15,6 +15,8 @@ ODDS = {
     "deadly": Odds(fails=0.1, dies=0.3, leaves=0.1, disconnects=0.2, late=0.4),
     "late": Odds(fails=0.4, dies=0.15, leaves=0.02, disconnects=0.1, late=0.8),
     "leaving": Odds(fails=0.1, leaves=0.3, discarded=0.1, disconnects=0.2),
+    "nodes are lost": Odds(nodes_lost=0.7, disconnects=0.05),
+    "nodes are lost, and little else happens": Odds(0.05, 0.02, 0.0, 0.0, 0.0, nodes_lost=1.0, spawn_fails=0.0),
     "supervisors start again": Odds(forgets=1.0, disconnects=0.0),
     "supervisors start again, and not all come back": Odds(forgets=1.0, disconnects=0.0, silent=0.3),
     "supervisors end with a decision": Odds(forgets_decision=True, disconnects=0.0),

@@ -1,7 +1,8 @@
 """Which environment variables does the wrapped function see, and what does the caller get back?
 
 RANK and WORLD_SIZE are those of the iteration. Under a launcher that serves a store, MASTER_PORT leads to one that no
-earlier iteration has used: what one left in its store would be taken for the present.
+earlier iteration has used: what one left in its store would be taken for the present. On several nodes, MASTER_ADDR is
+the address of the node on which active rank 0 is in this iteration.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import sys
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
+from worker_client import job_nodes
 from worker_client.inprocess.releasing import store_sockets
 from worker_client.inprocess.state import State
 
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 MASTER_ADDR = "MASTER_ADDR"
 MASTER_PORT = "MASTER_PORT"
-VARIABLES = ("RANK", "WORLD_SIZE", MASTER_PORT)
+VARIABLES = ("RANK", "WORLD_SIZE", MASTER_ADDR, MASTER_PORT)
 STORE_NAME = "holdfast/store"
 
 # `holdfast run` has found the 64 ports from MASTER_PORT on free. Scripts use the first of them, for stores of their own
@@ -36,6 +38,8 @@ class RankVariables:
     def __init__(self) -> None:
         self._before = {name: os.environ.get(name) for name in VARIABLES}
         self._has_store = os.environ.get(AGENT_STORE) == str(True) and bool(self._before[MASTER_PORT])
+        self._has_nodes = bool(self._before[MASTER_ADDR]) and job_nodes.has_other_nodes(os.environ)
+        self._own_host: str | None = None  # None: not looked up yet
         self._server: Any = None  # torch's
 
     def enter(self, state: State, call: int, exchange: Callable[[str, str], Mapping[int, str]]) -> None:
@@ -44,16 +48,36 @@ class RankVariables:
         The launcher's store serves the first one. Then active rank 0 serves another, before anybody could look for it.
         """
         state.set_distributed_vars()
-        if self._has_store and (call, state.iteration) != (1, 0):
+        if (self._has_store or self._has_nodes) and (call, state.iteration) != (1, 0):
             self._enter_store(state, call, exchange)
-        store_sockets.begin_iteration(state.iteration, self._before[MASTER_PORT], os.environ.get(MASTER_PORT))
+        store_sockets.begin_iteration(
+            state.iteration,
+            self._before[MASTER_PORT],
+            os.environ.get(MASTER_PORT),
+            launchers_host=self._before[MASTER_ADDR] or "",
+        )
 
     def _enter_store(self, state: State, call: int, exchange: Callable[[str, str], Mapping[int, str]]) -> None:
-        self._server = None
+        """Active rank 0 gives its port, its address, or both; what it does not give is as launched."""
+        self._server, told = None, ""
         if state.active_rank == 0:
-            self._server = _serve(int(self._before[MASTER_PORT] or 0) + FIRST_PORT + (call + state.iteration) % PORTS)
-        ports = exchange(STORE_NAME, "" if self._server is None else str(self._server.port))
-        os.environ[MASTER_PORT] = next((port for port in ports.values() if port), self._before[MASTER_PORT] or "")
+            host = self._host() if self._has_nodes else ""  # Given in any case: ranks may be launched with another one.
+            if self._has_store:
+                port = int(self._before[MASTER_PORT] or 0) + FIRST_PORT + (call + state.iteration) % PORTS
+                self._server = _serve(host or self._before[MASTER_ADDR] or "", port)
+            told = f"{'' if self._server is None else self._server.port} {host}".rstrip()
+        values = exchange(STORE_NAME, told)
+        port, _, host = next((value for value in values.values() if value), "").partition(" ")
+        os.environ[MASTER_PORT] = port or self._before[MASTER_PORT] or ""
+        if self._has_nodes:
+            os.environ[MASTER_ADDR] = host or self._before[MASTER_ADDR] or ""
+
+    def _host(self) -> str:
+        """Where the other nodes reach this one."""
+        if self._own_host is None:
+            launched = self._before[MASTER_ADDR] or ""
+            self._own_host = job_nodes.own_address(launched) or launched
+        return self._own_host
 
     def restore(self) -> None:
         """Sets all of them to what they were before the call. Idempotent."""
@@ -80,14 +104,14 @@ def _set(variables: Mapping[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def _serve(port: int) -> Any:  # noqa: ANN401  # a torch.distributed.TCPStore
+def _serve(host: str, port: int) -> Any:  # noqa: ANN401  # a torch.distributed.TCPStore
     """Serves a store in this process, at any other port if need be; None if the script has no torch.distributed."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():
         return None
     for each in (port, 0):
         try:
-            return distributed.TCPStore(os.environ.get(MASTER_ADDR, ""), each, is_master=True, wait_for_workers=False)
+            return distributed.TCPStore(host, each, is_master=True, wait_for_workers=False)
         except (RuntimeError, ValueError, OSError) as error:
             log.warning("cannot serve a store for this iteration at port %d: %s", each, error)
     return None

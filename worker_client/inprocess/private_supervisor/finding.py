@@ -17,6 +17,7 @@ from worker_client.inprocess.exception import InternalError
 from worker_client.inprocess.private_supervisor.job_folder import find, job_folder, lives, wait_for_its_end
 from worker_client.inprocess.private_supervisor.starters_turn import CancelledWaitError, starters_turn
 from worker_client.inprocess.private_supervisor.starting import NotServing, start
+from worker_client.job_nodes import local_world_size, world_size
 
 START_TIMEOUT_S = 30.0
 TURN_MARGIN_S = 5.0  # A rank whose turn lasts longer than a start may take is stopped: it is passed over.
@@ -32,7 +33,7 @@ def find_or_start(environment: Mapping[str, str], *, start_timeout_s: float = ST
     given = from_environment(environment)
     if isinstance(given, Endpoint):
         return given
-    if _number(environment, "WORLD_SIZE", 1) > _local_world_size(environment):
+    if world_size(environment) > local_world_size(environment):
         raise InternalError(
             f"cannot start a private supervisor: the {environment['WORLD_SIZE']} ranks of this job are on several "
             "nodes, which is not supported yet; run all ranks on one node"
@@ -60,7 +61,7 @@ def _in_turn(folder: Path, environment: Mapping[str, str], start_timeout_s: floa
             return NotServing(f"the one of this job, which serves {folder}, does not answer; see whether it is stopped")
         return start(
             folder, environment, monotonic() + start_timeout_s,
-            turn=turn, local_world_size=_local_world_size(environment),
+            turn=turn, local_world_size=local_world_size(environment),
         )  # fmt: skip
 
 
@@ -85,19 +86,8 @@ def start_another(folder: Path, environment: Mapping[str, str], *, cancel: int) 
                 return None
             started = start(
                 folder, environment, monotonic() + START_TIMEOUT_S,
-                turn=turn, local_world_size=_local_world_size(environment), is_successor=True, cancel=cancel,
+                turn=turn, local_world_size=local_world_size(environment), is_successor=True, cancel=cancel,
             )  # fmt: skip
     except CancelledWaitError:
         return None
     return Successor(started, is_ours=True) if isinstance(started, Endpoint) else None
-
-
-def _local_world_size(environment: Mapping[str, str]) -> int:
-    world_size = _number(environment, "WORLD_SIZE", 1)
-    nodes = _number(environment, "SLURM_NNODES", 1)
-    return _number(environment, "LOCAL_WORLD_SIZE", max(1, world_size // nodes))
-
-
-def _number(environment: Mapping[str, str], name: str, default: int) -> int:
-    text = environment.get(name, "")
-    return int(text) if text.isdecimal() and int(text) else default

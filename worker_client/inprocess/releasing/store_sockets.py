@@ -1,9 +1,9 @@
 """How is a rank released if it waits for a TCPStore inside C++, although torch has no way to abort that?
 
 By ending the connections that this process has to TCPStores as a client: what waits in one fails at once. They are
-known by five things together: opened in this iteration, by this side, to MASTER_ADDR, at a port where the job's stores
-are, and made as torch makes them. A store that this process serves goes on for the others, and a connection from before
-the iteration is none of its business.
+known by five things together: opened in this iteration, by this side, to MASTER_ADDR (the iteration's or the
+launcher's), at a port where the job's stores are, and made as torch makes them. A store that this process serves goes
+on for the others, and a connection from before the iteration is none of its business.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class _Iteration(NamedTuple):
     number: int
     ports: tuple[int, ...]  # at which the launcher's stores and those of the iteration begin
     before: set[int]  # inodes of the sockets that are not this iteration's
+    launchers_host: str  # MASTER_ADDR as launched
 
 
 class _Lookup:
@@ -50,11 +51,11 @@ _present: _Iteration | None = None
 _lookups: dict[str, _Lookup] = {}
 
 
-def begin_iteration(number: int, *ports: str | None) -> None:
+def begin_iteration(number: int, *ports: str | None, launchers_host: str = "") -> None:
     """Marks all sockets that are open now as not ours to end. The job's stores may begin at `ports`, given as text."""
     global _present
     numbers = tuple(int(port) for port in ports if port and port.isdecimal())
-    _present = _Iteration(number, numbers, set(raw_sockets.socket_inodes().values()))
+    _present = _Iteration(number, numbers, set(raw_sockets.socket_inodes().values()), launchers_host)
 
 
 def end_call() -> None:
@@ -84,7 +85,8 @@ def shut_down_store_connections() -> int:
         return 0
     opened = raw_sockets.socket_inodes()
     served = _served_ports(opened)
-    addresses = _addresses(os.environ.get("MASTER_ADDR", ""))
+    hosts = dict.fromkeys((os.environ.get("MASTER_ADDR", ""), present.launchers_host))
+    addresses = {address for host in hosts for address in _addresses(host)}
     master_port = os.environ.get("MASTER_PORT", "")
     ports = {*present.ports, *([int(master_port)] if master_port.isdecimal() else [])}
     count = 0

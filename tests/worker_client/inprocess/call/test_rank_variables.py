@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from worker_client import job_nodes
 from worker_client.inprocess.call.rank_variables import STORE_NAME, RankVariables
 from worker_client.inprocess.state import State
 
@@ -29,6 +30,7 @@ class Exchange:
 def variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "20000"}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
     monkeypatch.delitem(sys.modules, "torch.distributed", raising=False)
 
@@ -76,6 +78,58 @@ def test_active_rank_0_serves_it(monkeypatch: pytest.MonkeyPatch):
     assert entered(own, exchange, active_rank=0) == "31002"
     assert [port for _, port, _, _ in made] == [20035, 20034, 0]
     assert {(host, is_master, waits) for host, _, is_master, waits in made} == {("127.0.0.1", True, False)}
+
+
+@pytest.fixture
+def on_two_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This one is not that of MASTER_ADDR."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("MASTER_ADDR", "10.1.0.1")
+    monkeypatch.setattr(job_nodes, "own_address", lambda master_addr: "10.1.0.2" if master_addr == "10.1.0.1" else "")
+
+
+@pytest.mark.usefixtures("on_two_nodes")
+def test_the_address_moves_with_active_rank_0_to_another_node(monkeypatch: pytest.MonkeyPatch):
+    made: list[tuple[object, ...]] = []
+
+    def store(host: str, port: int, **_: object) -> SimpleNamespace:
+        made.append((host, port))
+        return SimpleNamespace(port=port)
+
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setitem(sys.modules, "torch.distributed", SimpleNamespace(is_available=lambda: True, TCPStore=store))  # pyright: ignore
+    own, exchange = RankVariables(), Exchange({0: ""})
+    assert entered(own, exchange, active_rank=0) == "20034"
+    assert made == [("10.1.0.2", 20034)]
+    assert exchange.given == [(STORE_NAME, "20034 10.1.0.2")]
+    assert os.environ["MASTER_ADDR"] == "10.1.0.2"
+    exchange.others = {0: "31234 10.1.0.1"}  # It is back on the node of MASTER_ADDR.
+    assert entered(own, exchange) == "31234"
+    assert os.environ["MASTER_ADDR"] == "10.1.0.1"
+    exchange.others = {0: "31234 10.1.0.7"}
+    assert (entered(own, exchange), os.environ["MASTER_ADDR"]) == ("31234", "10.1.0.7")
+    with own.as_launched():
+        assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == ("10.1.0.1", "20000")
+    own.restore()
+    assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == ("10.1.0.1", "20000")
+
+
+@pytest.mark.usefixtures("on_two_nodes")
+def test_on_the_node_of_master_addr_that_address_is_given(monkeypatch: pytest.MonkeyPatch):
+    """Ranks on a node that came later may have been launched with another one."""
+    monkeypatch.setattr(job_nodes, "own_address", lambda master_addr: "")  # pyright: ignore[reportUnknownLambdaType]
+    own, exchange = RankVariables(), Exchange({})
+    entered(own, exchange, active_rank=0)
+    assert exchange.given == [(STORE_NAME, " 10.1.0.1")]
+
+
+@pytest.mark.usefixtures("on_two_nodes")
+def test_without_a_launchers_store_the_scripts_own_is_where_active_rank_0_is():
+    own, exchange = RankVariables(), Exchange({})
+    assert (entered(own, exchange, iteration=0), exchange.given) == ("20000", [])
+    assert entered(own, exchange, active_rank=0) == "20000"
+    assert exchange.given == [(STORE_NAME, " 10.1.0.2")]
+    assert os.environ["MASTER_ADDR"] == "10.1.0.2"
 
 
 def test_a_server_that_has_died_leaves_the_old_address(monkeypatch: pytest.MonkeyPatch):

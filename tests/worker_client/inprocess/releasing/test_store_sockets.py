@@ -79,6 +79,17 @@ def test_a_client_of_one_of_the_jobs_stores_is_ended(
     assert listener.is_alive(), "the server serves the others, and who came before the iteration stays"
 
 
+def test_a_store_at_the_launchers_address_counts_where_the_iteration_has_another(
+    new_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MASTER_ADDR", OTHER_HOST)
+    begin_iteration(1, launchers_host=HOST)
+    here, there = new_pair(HOST), new_pair(OTHER_HOST)
+    for pair in (here, there):
+        os.environ["MASTER_PORT"] = str(pair.port)
+        assert shut_down_store_connections() == 1
+
+
 def test_what_waits_in_it_returns(new_pair: Callable[..., Pair]):
     begin_iteration(0)
     pair = new_pair()

@@ -1,0 +1,136 @@
+"""Does a wrapped call go on after the loss of a whole node, and which node runs the ranks that were lost with it?
+
+A part of the machine coordinator.py. The lost node's part of the cycle is vacant until a spare takes it, with the same
+ranks. Without a spare the survivors go on with fewer ranks, and a node that joins later takes the part.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from supervisor.core import orders
+from supervisor.core.calls.decisions import EndCall, Replace
+from supervisor.core.cluster import placement, restart_policy
+from supervisor.core.cluster.coordinator_states import Outcome, Running, State, with_member
+from supervisor.core.cluster.membership import BUSY, MemberState
+from supervisor.core.cluster.messages import NodeLost, Send
+from supervisor.core.cluster.wrapped_call import RanksGone, RanksOffered
+from supervisor.core.facts import Assignment, RestartPolicyName
+
+
+def ranks_of(state: State, node: str) -> tuple[int, ...]:
+    """The ranks of the cycle that the node runs."""
+    size = state.rules.local_world_size
+    return tuple(rank for place, each in enumerate(state.parts) if each == node for rank in _ranks_at(place, size))
+
+
+def _ranks_at(place: int, size: int) -> range:
+    return range(place * size, (place + 1) * size)
+
+
+def is_survived(state: State, node: str) -> bool:
+    """Whether a call is under way that ranks of other nodes go on with.
+
+    Where a number of healthy nodes is asked for, it must come together again; else the restart policy decides.
+    """
+    calls = state.calls
+    if not isinstance(state.phase, Running) or calls is None or not calls.is_open:
+        return False
+    lost = set(ranks_of(state, node))
+    if not lost or not calls.members.keys() - lost:
+        return False
+    is_counted = state.policy.rules.policy is RestartPolicyName.MIN_HEALTHY
+    return not is_counted or (find_spare(state) is not None and restart_policy.units_left(state.policy) > 0)
+
+
+def is_waiting(state: State, node: str) -> bool:
+    """Whether the node runs new processes only, none of which takes part in the call yet."""
+    calls = state.calls
+    if calls is None or not calls.is_open:
+        return False
+    ranks = ranks_of(state, node)
+    return bool(ranks) and all(rank in calls.newcomers or rank in calls.now.replacing for rank in ranks)
+
+
+def gone(state: State, node: str, reason: str, *, may_come_again: bool = False) -> RanksGone:
+    """What the call learns."""
+    return RanksGone(node, ranks_of(state, node), reason, may_come_again)
+
+
+def note(state: State, event: NodeLost) -> State:
+    """The loss is the call's business: it counts only if the call does not succeed without the node."""
+    return msgspec.structs.replace(state, lost_in_call=(*state.lost_in_call, event))
+
+
+def settle(state: State, ended: EndCall) -> tuple[State, NodeLost | None]:
+    """The call has ended. Returns the first loss that stands, for the restart policy; None where there is none."""
+    lost, state = state.lost_in_call, msgspec.structs.replace(state, lost_in_call=())
+    if not ended.stands:
+        return state, lost[0] if lost else None
+    for each in lost:
+        known = state.members[each.node]
+        if known.state is MemberState.LOST:
+            state = with_member(state, each.node, msgspec.structs.replace(known, lost=ranks_of(state, each.node)))
+    return state, None
+
+
+# --- who takes the place --------------------------------------------------------------------------------------------
+
+
+def find_spare(state: State) -> str | None:
+    """The first one, in the order of placement."""
+    if not state.members.ready:
+        return None
+    return placement.ordered({node: each.facts for node, each in state.members.items() if each.is_ready})[0]
+
+
+def offer(state: State) -> RanksOffered | None:
+    """What a node that has joined means for the call: the ranks of a vacant part; None where none is vacant."""
+    spare = find_spare(state) if isinstance(state.phase, Running) else None
+    if spare is None or state.members.busy >= len(state.parts):
+        return None
+    place = next((place for place, node in enumerate(state.parts) if _is_vacant(state, node)), None)
+    return None if place is None else RanksOffered(spare, tuple(_ranks_at(place, state.rules.local_world_size)))
+
+
+def _is_vacant(state: State, node: str) -> bool:
+    known = state.members.get(node)
+    return known is None or known.cycle != state.cycle or known.state not in BUSY
+
+
+def fill(state: State, decision: Replace) -> Outcome:
+    """The spares begin the vacant parts for whose ranks new processes are wanted."""
+    size = state.rules.local_world_size
+    places = sorted({rank // size for _, rank in decision.lost})
+    started: list[tuple[int, str]] = []
+    for place in places:
+        spare = find_spare(state)
+        if not _is_vacant(state, state.parts[place]) or spare is None:
+            continue
+        parts = (*state.parts[:place], spare, *state.parts[place + 1 :])
+        state = msgspec.structs.replace(state, parts=parts, store=None if place == 0 else state.store)
+        begun = msgspec.structs.replace(
+            state.members[spare], state=MemberState.RUNNING, cycle=state.cycle, cause=None, lost=()
+        )
+        state = with_member(state, spare, begun)
+        started.append((place, spare))
+    actions: list[Send] = []
+    for place, spare in started:
+        part = Assignment(
+            cycle=state.cycle,
+            group_rank=place,
+            group_world_size=len(state.parts),
+            world_size=len(state.parts) * size,
+            first_rank=place * size,
+        )
+        actions.append(Send(spare, orders.StartCycle(part, decision.reason, state.policy.used)))
+        if place != 0 and state.store is not None:
+            actions.append(Send(spare, state.store))
+    return state, tuple(actions)
+
+
+def on_living(state: State, decision: Replace) -> Replace:
+    """The part of the decision that concerns nodes which run."""
+    size = state.rules.local_world_size
+    lost = tuple(each for each in decision.lost if not _is_vacant(state, state.parts[each[1] // size]))
+    return msgspec.structs.replace(decision, lost=lost)

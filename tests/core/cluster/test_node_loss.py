@@ -1,0 +1,184 @@
+"""A node is lost while its ranks are in a wrapped call: do the others go on, with whose ranks, at which price?"""
+
+# pyright: reportUnusedExpression=false
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from supervisor.core.calls.words import (
+    Barrier,
+    BarrierArrive,
+    BeginIteration,
+    CallEnter,
+    CallLeave,
+    CallSettings,
+    CallUnderway,
+    Committed,
+    Entered,
+    FaultsReported,
+    Interrupt,
+    IterationBegan,
+    Leaving,
+    Restart,
+    Word,
+)
+from supervisor.core.cluster import coordinator
+from supervisor.core.cluster.messages import (
+    JobOpened,
+    NodeFailed,
+    NodeJoined,
+    NodeLost,
+    NodeStopped,
+    NodeSucceeded,
+    Publish,
+    Send,
+    StoreServed,
+)
+from supervisor.core.facts import Assignment, RestartPolicyName
+from supervisor.core.orders import Conclude, JoinAgain, ReplaceRanks, SettleCall, StartCycle, TellMembers, UseStore
+from tests.core.cluster.test_coordinator_calls import entered, report, running, told
+from tests.core.playbook import Playbook
+
+Play = Playbook[coordinator.State]
+LOST = NodeLost("b", "node b is lost: nothing was heard for 5 s")
+
+
+def call(*nodes: str, **rules: object) -> Play:
+    """The ranks of all nodes are in iteration 0."""
+    play = running(*nodes, **rules)
+    play >> StoreServed(nodes[0], 0, "10.0.0.1", 29500)
+    return entered(play, *nodes)
+
+
+def spare(play: Play, node: str) -> Play:
+    rules = play.state.rules
+    play >> JobOpened(node, rules)
+    return play >> NodeJoined(node, -1)
+
+
+def all_say(play: Play, ranks: Iterable[int], make: object) -> Play:
+    """What each of these ranks says, by its node."""
+    assert callable(make)
+    for rank in ranks:
+        play >> report(play.state.parts[rank // 2], (rank, make(rank)))
+    return play
+
+
+def arrive(play: Play, *ranks: int, iteration: int = 0) -> Play:
+    all_say(play, ranks, lambda _: FaultsReported(1, iteration))
+    return all_say(play, ranks, lambda rank: BarrierArrive(1, iteration, Barrier.ITERATION, rank, active=True))
+
+
+def orders(play: Play, kind: type) -> list[tuple[str, object]]:
+    return [(each.node, each.order) for each in play.of(Send) if isinstance(each.order, kind)]
+
+
+def enter(rank: int, size: int) -> Word:
+    return CallEnter(1, rank, size, CallSettings())
+
+
+def test_without_a_spare_the_survivors_go_on_with_fewer_ranks_and_no_unit_is_taken() -> None:
+    play = call("a", "b", "c") >> LOST
+    assert {(node, order) for node, order in orders(play, TellMembers)} == {
+        ("a", TellMembers(0, (0, 1), Interrupt(1, 0))),
+        ("c", TellMembers(0, (4, 5), Interrupt(1, 0))),
+    }
+    play.lacks(StartCycle)
+    assert not orders(play, JoinAgain)
+    (kind,) = [each.event for each in play.of(Publish) if each.event.kind == "node_lost"]
+    assert kind.reason == f"{LOST.reason}; the wrapped call goes on without it"
+    arrive(play, 0, 1, 4, 5)
+    assert {each.order for each in told(play)} == {BeginIteration(1, 1, 6, (2, 3))}
+    assert coordinator.restarts_used(play.state) == 0
+
+
+def test_a_spare_takes_the_part_of_the_lost_node_in_the_same_cycle_for_one_unit() -> None:
+    play = spare(call("a", "b"), "c") >> LOST
+    assert orders(play, StartCycle) == [("c", StartCycle(Assignment(0, 1, 2, 4, 2), play.of(Send)[0].order.reason, 1))]
+    assert orders(play, UseStore) == [("c", UseStore(0, "10.0.0.1", 29500))]
+    assert not orders(play, ReplaceRanks)
+    assert play.state.parts == ("a", "c")
+    assert coordinator.restarts_used(play.state) == 1
+    arrive(play, 0, 1)
+    assert not told(play), "the new processes are waited for"
+    play >> report("c", (2, enter(2, 4)), (3, enter(3, 4)))
+    begun = {type(each.order): each for each in told(play)}
+    assert begun[BeginIteration].order == BeginIteration(1, 1, 4, ())
+    assert begun[Entered].members == (2, 3)
+    all_say(play, range(4), lambda rank: IterationBegan(1, 1, rank, 4, rank, 4))
+    all_say(play, range(4), lambda rank: BarrierArrive(1, 1, Barrier.COMPLETION, rank, active=True))
+    assert [node for node, _ in orders(play, SettleCall)] == ["a", "c"]
+
+
+def test_the_spare_of_group_rank_0_serves_a_store_itself() -> None:
+    play = spare(call("a", "b"), "c") >> NodeLost("a", "node a is lost")
+    assert [node for node, _ in orders(play, StartCycle)] == ["c"]
+    assert not orders(play, UseStore)
+
+
+def test_a_spare_that_comes_in_a_later_iteration_waits_for_the_next_one() -> None:
+    play = arrive(call("a", "b") >> LOST, 0, 1)
+    spare(play, "c")
+    assert [node for node, _ in orders(play, StartCycle)] == ["c"]
+    assert coordinator.restarts_used(play.state) == 1
+    play >> report("c", (2, enter(2, 4)), (3, enter(3, 4)))
+    assert {each.order for each in told(play)} == {CallUnderway(1)}
+    play >> NodeFailed("c", 0, "rank 2 failed")  # before it took part: the others go on
+    assert not orders(play, JoinAgain)
+    assert "replacement_lost" in {each.event.kind for each in play.of(Publish)}
+
+
+def test_a_spare_is_not_used_without_a_budget() -> None:
+    play = spare(call("a", "b", max_restarts=0), "c") >> LOST
+    assert not orders(play, StartCycle)
+    arrive(play, 0, 1)
+    assert {each.order for each in told(play)} == {BeginIteration(1, 1, 4, (2, 3))}
+
+
+def test_a_lost_node_that_comes_back_takes_its_part_again() -> None:
+    play = arrive(call("a", "b") >> LOST, 0, 1)
+    spare(play, "b")
+    assert [node for node, _ in orders(play, StartCycle)] == ["b"]
+
+
+def test_a_call_that_succeeds_without_the_node_is_a_success_that_names_its_ranks() -> None:
+    play = arrive(call("a", "b") >> LOST, 0, 1)
+    all_say(play, (0, 1), lambda rank: IterationBegan(1, 1, rank, 2, rank, 2))
+    all_say(play, (0, 1), lambda rank: BarrierArrive(1, 1, Barrier.COMPLETION, rank, active=True))
+    assert {type(each.order) for each in told(play)} == {Committed}
+    play >> NodeSucceeded("a", 0) >> NodeStopped("a", all_succeeded=True)
+    ((node, order),) = orders(play, Conclude)
+    assert isinstance(order, Conclude)
+    assert (node, order.verdict.exit_code) == ("a", 0)
+    assert "ranks 2, 3 were lost in a wrapped call, which succeeded without" in order.verdict.reason
+
+
+def test_a_call_that_comes_to_nothing_makes_the_loss_a_fault_of_the_cycle() -> None:
+    play = call("a", "b") >> LOST
+    all_say(play, (0, 1), lambda _: CallLeave(1, 0, Leaving.FAULT, "RestartAbort: too few ranks"))
+    assert [node for node, _ in orders(play, JoinAgain)] == ["a"]
+    assert coordinator.restarts_used(play.state) == 1
+
+
+def test_outside_of_a_call_the_job_begins_a_new_cycle() -> None:
+    play = running("a", "b") >> LOST
+    assert [node for node, _ in orders(play, JoinAgain)] == ["a"]
+
+
+@pytest.mark.parametrize("has_spare", [False, True])
+def test_where_healthy_nodes_are_counted_they_must_be_enough_again(*, has_spare: bool) -> None:
+    play = call("a", "b", policy=RestartPolicyName.MIN_HEALTHY)
+    if has_spare:
+        spare(play, "c")
+    play >> LOST
+    assert [node for node, _ in orders(play, StartCycle)] == (["c"] if has_spare else [])
+    assert bool(orders(play, JoinAgain)) is not has_spare
+
+
+def test_the_survivors_are_interrupted_once() -> None:
+    play = call("a", "b")
+    play >> LOST >> NodeLost("b", "again") << ()
+    all_say(play, (0, 1), lambda _: FaultsReported(1, 0))
+    assert {type(each.order) for each in told(play)} == {Restart}

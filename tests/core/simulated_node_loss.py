@@ -1,0 +1,56 @@
+"""Which nodes of a simulated call are lost, when does the machine learn of it, and when does another take the place?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from supervisor.core.cluster import wrapped_call
+from supervisor.core.node import local_call
+
+if TYPE_CHECKING:
+    from tests.core.simulated_call import SimulatedCall
+
+NOTICED_S = 5.0
+
+
+class NodeLosses:
+    def __init__(self, world: SimulatedCall) -> None:
+        self.lost: set[int] = set()  # what they run is dead, and nothing is heard of them
+        self._world = world
+
+    def plan(self) -> None:
+        """The first node leads, and stays."""
+        world = self._world
+        for number in range(1, len(world.nodes)):
+            if world.chance(world.odds.nodes_lost):
+                world.after(world.random.uniform(0.5, 20), lambda number=number: self._lose(number))
+
+    def _lose(self, number: int) -> None:
+        """It is given up later; a spare may be there by then, or come afterwards."""
+        world = self._world
+        members = tuple(range(number * world.per_node, (number + 1) * world.per_node))
+        for member in members:
+            rank = world.ranks[member]
+            rank.alive, rank.connection, rank.waits_for_decision = False, 0, False
+        self.lost.add(number)
+        world.up[number].clear()
+        has_spare = world.chance(0.5)
+
+        def give_up() -> None:
+            world.tell_machine(wrapped_call.RanksGone(f"node{number}", members, "was lost with its node", has_spare))
+
+        def offer() -> None:
+            if number in self.lost:
+                world.tell_machine(wrapped_call.RanksOffered(f"node{number}", members))
+
+        world.after(NOTICED_S, give_up)
+        world.after(NOTICED_S + world.random.uniform(0, 20), offer)
+
+    def fill(self, numbers: set[int]) -> None:
+        """Other nodes take the places of these, where they are vacant; their processes are started."""
+        world = self._world
+        for number in numbers & self.lost:
+            self.lost.discard(number)
+            world.nodes[number] = local_call.initial_state()
+            first_rank = number * world.per_node
+            world.tell_node(number, local_call.CycleBegun(first_rank, world.per_node, world.world_size))

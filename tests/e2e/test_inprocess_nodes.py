@@ -1,0 +1,56 @@
+"""Does a wrapped function go on in the same processes on several nodes, whatever happens to a rank or to a node?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.e2e.wrapped_nodes import wrapped_nodes
+
+SCRIPT = "wrapped_on_nodes.py"
+
+
+def pids(entered: dict[object, dict[str, object]]) -> dict[object, object]:
+    return {rank: line["pid"] for rank, line in entered.items()}
+
+
+def test_faults_of_ranks_on_two_nodes_restart_all_in_their_processes(tmp_path: Path):
+    """Ranks 2 and 3 are on the node that does not lead. The processes that were killed are replaced where they were."""
+    with wrapped_nodes(tmp_path, "2", SCRIPT, max_restarts=4, SOFT_S="2") as job:
+        job.start_all(2)
+        before = pids(job.until_entered(0, 4))
+        new: set[int] = set()
+        for iteration, (fault, rank) in enumerate([("fail", 3), ("die", 2), ("sleep", 3), ("gil", 2), ("die", 0)], 1):
+            job.order(fault, rank)
+            entered = job.until_entered(iteration, 4)
+            new |= {rank} if fault in ("die", "gil") else set()
+            stayed = {each for each in range(4) if pids(entered)[each] == before[each]}
+            assert stayed == set(range(4)) - ({rank} if fault in ("die", "gil") else set())
+            assert {each: line["node"] for each, line in entered.items()} == {0: "1", 1: "1", 2: "2", 3: "2"}
+            assert len({line["store"] for line in entered.values()}) == 1
+            before = pids(entered)
+        job.end()
+        assert job.codes() == [0, 0]
+        assert len(job.traced("returned")) == 4
+
+
+def test_after_the_loss_of_a_node_a_spare_steps_in_or_the_others_go_on_alone(tmp_path: Path):
+    """Nothing is heard of a lost node for 5 s before it is given up."""
+    with wrapped_nodes(tmp_path, "2:3", SCRIPT) as job:
+        job.start_all(2)
+        before = pids(job.until_entered(0, 4))
+        job.start(3)
+        job.until_joined(3)
+        job.lose(2)
+        entered = job.until_entered(1, 4)
+        assert [pids(entered)[rank] == before[rank] for rank in range(4)] == [True, True, False, False]
+        assert {each: line["node"] for each, line in entered.items()} == {0: "1", 1: "1", 2: "3", 3: "3"}
+        job.lose(3)
+        assert pids(job.until_entered(2, 2)) == {0: before[0], 1: before[1]}
+        job.start(2)
+        job.until_said(1, "joins the next iteration")
+        job.order("fail", 0)
+        entered = job.until_entered(3, 4)
+        assert {each: line["node"] for each, line in entered.items()} == {0: "1", 1: "1", 2: "2", 3: "2"}
+        job.end()
+        assert job.codes()[:2] == [0, 0]
+        assert {line["cycle"] for line in job.traced("fn")} == {"0"}

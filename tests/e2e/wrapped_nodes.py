@@ -1,0 +1,180 @@
+"""Several `holdfast run` on addresses of this machine whose ranks make one wrapped call, and what they note."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Generator
+from pathlib import Path
+
+from tests.e2e.launch import COOKIE, SCRIPTS, processes_with, wait_until
+
+LIMIT_S = 60.0
+
+
+class WrappedNodes:
+    """The nodes of one job by their number, from 1; node 1 leads. Each has folders of its own, as nodes do."""
+
+    def __init__(self, folder: Path, nnodes: str, *script: str, max_restarts: int = 3, **environment: str) -> None:
+        self.folder = folder
+        self.cookie = uuid.uuid4().hex
+        self.trace, self.orders = folder / "trace.jsonl", folder / "orders"
+        self.orders.mkdir()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self._script = (str(SCRIPTS / script[0]), *script[1:])
+        self._flags = ["--nnodes", nnodes, "--rdzv-id", "job", "--rdzv-endpoint", f"127.0.0.1:{self.port}"]
+        self._flags += ["--nproc-per-node", "2", "--max-restarts", str(max_restarts)]
+        self._environment = environment
+        self._environments: dict[int, dict[str, str]] = {}
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, number: int, *flags: str) -> subprocess.Popen[bytes]:
+        home = self.folder / f"node{number}"
+        for place in (home, home / "claims", home / "state", home / "run"):
+            place.mkdir(exist_ok=True, mode=0o700)
+        kept = {name: os.environ[name] for name in ("HOME", "PATH", "LANG") if name in os.environ}
+        places = {
+            "HOLDFAST_CLAIM_DIR": str(home / "claims"),
+            "HOLDFAST_STATE_DIR": str(home / "state"),
+            "XDG_RUNTIME_DIR": str(home / "run"),
+            "TRACE": str(self.trace), "ORDERS": str(self.orders), COOKIE: self.cookie, "NODE": str(number),
+        }  # fmt: skip
+        command = [sys.executable, "-m", "supervisor", "run", *self._flags, "--local-addr", f"127.0.0.{number}"]
+        with (home / "output").open("wb") as output:
+            process = subprocess.Popen(
+                [*command, *flags, *self._script],
+                env={**kept, **places, **self._environment},
+                stdout=output,
+                stderr=output,
+            )
+        self.processes[number] = process
+        return process
+
+    def start_all(self, count: int) -> None:
+        """The first one leads: it is waited for."""
+        self.start(1)
+        wait_until(self._has_leader, timeout_s=LIMIT_S, what="a leader")
+        for number in range(2, count + 1):
+            self.start(number)
+
+    def _has_leader(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def lose(self, number: int) -> None:
+        """The whole node, in one moment."""
+        doomed = [pid for pid in processes_with(self.cookie) if processes_with_node(pid) == str(number)]
+        for pid in (self.processes[number].pid, *doomed):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    # --- what is ordered and seen
+
+    def order(self, what: str, *ranks: int) -> None:
+        for rank in ranks:
+            (self.orders / f"{what}-{rank}").touch()
+
+    def end(self) -> None:
+        (self.orders / "end").touch()
+
+    def traced(self, what: str) -> list[dict[str, object]]:
+        if not self.trace.exists():
+            return []
+        lines = [json.loads(line) for line in self.trace.read_text().splitlines() if line.endswith("}")]
+        return [line for line in lines if line["what"] == what]
+
+    def entered(self, iteration: int, *, cycle: str = "0") -> dict[object, dict[str, object]]:
+        """By initial rank."""
+        lines = [line for line in self.traced("fn") if (line["iteration"], line["cycle"]) == (iteration, cycle)]
+        return {line["rank"]: line for line in lines}
+
+    def until_entered(self, iteration: int, world_size: int, *, cycle: str = "0") -> dict[object, dict[str, object]]:
+        """All ranks of the iteration, which agree about its world size."""
+
+        def has_all() -> bool:
+            return len(self.entered(iteration, cycle=cycle)) >= world_size or not self._runs()
+
+        self.until(has_all, f"iteration {iteration} with {world_size} ranks")
+        found = self.entered(iteration, cycle=cycle)
+        assert {line["world_size"] for line in found.values()} == {str(world_size)}, self.explained()
+        assert sorted(str(line["as_rank"]) for line in found.values()) == [str(each) for each in range(world_size)]
+        return found
+
+    def _runs(self) -> bool:
+        return any(process.poll() is None for process in self.processes.values())
+
+    def after_s(self, iteration: int) -> float:
+        """From the last fault before that iteration to the entry of its last rank."""
+        at = max(float(str(line["at"])) for line in self.traced("fault") if line["iteration"] == iteration - 1)
+        return max(float(str(line["at"])) for line in self.entered(iteration).values()) - at
+
+    def until(self, condition: object, what: str, timeout_s: float = LIMIT_S) -> None:
+        try:
+            wait_until(condition, timeout_s=timeout_s, what=what)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.explained()}") from None
+
+    def codes(self) -> list[int]:
+        """Once all have ended, in the order of their numbers."""
+        codes: list[int] = []
+        for number, process in sorted(self.processes.items()):
+            try:
+                codes.append(process.wait(LIMIT_S))
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"node {number} hangs\n{self.explained()}") from None
+        return codes
+
+    def said(self, number: int) -> str:
+        return (self.folder / f"node{number}" / "output").read_text(errors="replace")
+
+    def until_said(self, number: int, text: str) -> None:
+        self.until(lambda: text in self.said(number), f"{text!r} of node {number}")
+
+    def until_joined(self, number: int) -> None:
+        """The node is ready for the next cycle, as it says itself."""
+        command = [sys.executable, "-m", "supervisor", "status", "job", "-o", "json"]
+
+        def has_joined() -> bool:
+            told = subprocess.run(
+                command, env=self._environments[number], capture_output=True, text=True, timeout=LIMIT_S, check=False
+            )
+            return '"rendezvous"' in told.stdout
+
+        self.until(has_joined, f"the arrival of node {number}")
+
+    def explained(self) -> str:
+        said = "\n".join(f"--- node {number}\n{self.said(number)[-5000:]}" for number in sorted(self.processes))
+        return f"{said}\n--- trace\n{self.trace.read_text() if self.trace.exists() else ''}"
+
+
+def processes_with_node(pid: int) -> str:
+    """Which node a process belongs to, by the environment that it was given."""
+    with contextlib.suppress(OSError):
+        for each in Path("/proc", str(pid), "environ").read_bytes().split(b"\0"):
+            if each.startswith(b"NODE="):
+                return each.removeprefix(b"NODE=").decode()
+    return ""
+
+
+@contextlib.contextmanager
+def wrapped_nodes(
+    folder: Path, nnodes: str, *script: str, max_restarts: int = 3, **environment: str
+) -> Generator[WrappedNodes]:
+    """Nothing of it outlives the block."""
+    job = WrappedNodes(folder, nnodes, *script, max_restarts=max_restarts, **environment)
+    try:
+        yield job
+    finally:
+        for pid in processes_with(job.cookie):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for process in job.processes.values():
+            process.wait(LIMIT_S)

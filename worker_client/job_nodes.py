@@ -1,0 +1,45 @@
+"""How many ranks of the job are on this node and elsewhere, and where do the others reach it? As the launcher says."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Mapping
+
+ANY_PORT = 9  # A datagram socket that is connected sends nothing.
+
+log = logging.getLogger("holdfast.inprocess")
+
+
+def world_size(environment: Mapping[str, str]) -> int:
+    return number(environment, "WORLD_SIZE", 1)
+
+
+def local_world_size(environment: Mapping[str, str]) -> int:
+    nodes = number(environment, "SLURM_NNODES", 1)
+    return number(environment, "LOCAL_WORLD_SIZE", max(1, world_size(environment) // nodes))
+
+
+def has_other_nodes(environment: Mapping[str, str]) -> bool:
+    """Whether some ranks of the job are on another node."""
+    return world_size(environment) > local_world_size(environment)
+
+
+def own_address(master_addr: str) -> str:
+    """The address of this node in the network of `master_addr`; "" where that is this node, or can't be looked up."""
+    try:
+        found = socket.getaddrinfo(master_addr, ANY_PORT, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, target = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(target)
+            own = str(probe.getsockname()[0])
+    except OSError as error:
+        log.warning("cannot find this node's address in the network of MASTER_ADDR=%s: %s", master_addr, error)
+        return ""
+    return "" if own == target[0] or own == "::1" or own.startswith("127.") else own
+
+
+def number(environment: Mapping[str, str], name: str, default: int) -> int:
+    """What the variable says; the default where it is missing, 0 or no number."""
+    text = environment.get(name, "")
+    return int(text) if text.isdecimal() and int(text) else default
