@@ -20,7 +20,6 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from supervisor.config.daemon_settings import DaemonSettings
-from supervisor.config.job_spec import JobSpec
 from supervisor.config.resolve import RunRequest
 from supervisor.config.run_folder import run_name
 from supervisor.edges.machine.clock import Clock
@@ -37,8 +36,6 @@ from supervisor.edges.machine.own_process.open_files import RaisedLimit
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.operators.control_gate import NODE_CONNECTIONS_MAX, ControlGate
 from supervisor.edges.peers.local_peers import LocalPeers
-from supervisor.edges.workers.adopted.adopted_ranks import AdoptedRanks
-from supervisor.edges.workers.adopted.adopted_record import AdoptedRecord
 from supervisor.edges.workers.channel.worker_server import WorkerServer
 from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess
@@ -56,7 +53,6 @@ from supervisor.ports import JobReport, Post, Spawners
 from supervisor.questions import PeersAndColleagues
 
 WORKERS_STARTED = "workers_started"  # the kind of event after which the slow edges are opened
-ADOPTED_IDLE_S = 30.0  # a supervisor of adopted ranks waits this long for one to come, the first or another
 SPAWNERS_END_TIMEOUT_S = 10.0  # the longest that ended spawners are waited for at the close
 
 _log = logging.getLogger("holdfast")
@@ -255,44 +251,16 @@ async def run_job(
         log_handlers=log_handlers,
         open_peers=open_peers,
     ) as running:
-        with _registered(folder):
+        with registered(folder):
             await running.desk.submit(spec, request.environment)
             running.tasks.start_soon(_forward_signals, running.desk, spec.job_id, spec.signals_to_handle)
-            running.tasks.start_soon(_open_slow_edges, running, spec.job_id)
+            running.tasks.start_soon(open_slow_edges, running, spec.job_id)
             job = await running.desk.wait(spec.job_id)
     return running.desk.report(job)
 
 
-async def serve_adopted(spec: JobSpec, home: Path, folder: Path, on_open: Callable[[Path, Path], None]) -> None:
-    """A private supervisor for ranks that others start, in `folder`, until the last has ended.
-
-    `home`: where the ranks that it meets are noted for a successor. `on_open` is told the worker socket and the token's
-    file of cycle 0 once ranks can come.
-    """
-    state = state_dir.choose(None, folder)
-    place = Place(folder, state.path, Console(present=False), private=True, warning=state.warning)
-    idle = anyio.Event()
-
-    def adopt(workers: WorkerServer, tokens: TokenFiles) -> Spawners:
-        return AdoptedRanks(
-            workers=workers,
-            clock=Clock(),
-            record=AdoptedRecord(home),
-            on_open=lambda: on_open(place.worker_socket, tokens.path(spec.job_id, cycle=0)),
-            on_idle=idle.set,
-            idle_s=ADOPTED_IDLE_S,
-        )
-
-    async with open_supervisor(place, claims=JobClaims(()), make_spawners=adopt) as running:
-        with _registered(folder):
-            await running.desk.submit(spec, {})
-            running.tasks.start_soon(_open_slow_edges, running, spec.job_id)
-            running.tasks.start_soon(_stop_when, idle, running.desk, spec.job_id)
-            await running.desk.wait(spec.job_id)
-
-
 @contextlib.contextmanager
-def _registered(folder: Path) -> Generator[None]:
+def registered(folder: Path) -> Generator[None]:
     """Commands of this user find the private supervisor that serves in `folder`."""
     registration = private_registry.register(folder, os.getpid(), Clock().unix_ns())
     if registration.warning:
@@ -301,12 +269,6 @@ def _registered(folder: Path) -> Generator[None]:
         yield
     finally:
         registration.remove()
-
-
-async def _stop_when(idle: anyio.Event, desk: Desk, job_id: str) -> None:
-    await idle.wait()
-    with contextlib.suppress(HoldfastError):  # It has ended by itself in this moment.
-        desk.stop(job_id, reason="no rank is left, and none has come", signal=0)
 
 
 async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Handler] = ()) -> int:
@@ -368,7 +330,7 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
     return 0
 
 
-async def _open_slow_edges(running: Running, job_id: str) -> None:
+async def open_slow_edges(running: Running, job_id: str) -> None:
     """Journal and control API cost CPU that the first workers need: they are opened once those run."""
     async with running.desk.subscribe(job_id) as events:
         async for event in events:

@@ -25,6 +25,16 @@ def has_other_nodes(environment: Mapping[str, str]) -> bool:
     return world_size(environment) > local_world_size(environment)
 
 
+def node_rank(environment: Mapping[str, str]) -> int:
+    """Launchers give consecutive ranks to a node."""
+    rank = environment.get("RANK", "")
+    return int(rank) // local_world_size(environment) if rank.isdecimal() else 0
+
+
+def node_count(environment: Mapping[str, str]) -> int:
+    return world_size(environment) // local_world_size(environment)
+
+
 def own_address(master_addr: str) -> str:
     """The address of this node in the network of `master_addr`; "" where that is this node, or can't be looked up."""
     try:

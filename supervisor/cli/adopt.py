@@ -9,15 +9,18 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 from holdfast_wire.private_folder import (
     CYCLE_VARIABLE,
     JOB_ID_VARIABLE,
+    MEETING,
+    MEETING_FILE,
     READY,
     SOCKET_VARIABLE,
     TAKEN,
@@ -29,6 +32,9 @@ from supervisor.core.facts import HangLimits
 from supervisor.edges.machine.folders.adopted_dir import AdoptedDir
 from supervisor.errors import HoldfastError, InUseError
 
+if TYPE_CHECKING:
+    from supervisor.edges.peers.adopted_peers import NodeMeeting
+
 
 def execute_argv(argv: Sequence[str]) -> int:
     """Serves until the last rank has ended; returns the exit code."""
@@ -39,6 +45,10 @@ def execute_argv(argv: Sequence[str]) -> int:
     parser.add_argument("--successor", action="store_true", help="of one that died: its ranks are here already")
     parser.add_argument("--local-world-size", type=int, required=True)
     parser.add_argument("--job-id", required=True)
+    parser.add_argument("--nodes", type=int, default=1, help="of the job; the ranks of each have a supervisor")
+    parser.add_argument("--node-rank", type=int, default=0, help="0: this one leads")
+    parser.add_argument("--host", default="", help="where the other nodes reach the leader's")
+    parser.add_argument("--meeting-fd", type=int, default=-1, help="what the leader has published")
     parser.add_argument("command", nargs="*", help="what the ranks run, for people")
     given = parser.parse_args(argv)
     spec = JobSpec(
@@ -53,7 +63,7 @@ def execute_argv(argv: Sequence[str]) -> int:
     try:
         home = AdoptedDir(given.dir, keeps_ranks=given.successor)
         try:
-            _serve(spec, home, starter)
+            _serve(spec, home, starter, _meeting(given, home, starter))
         finally:
             home.close()
     except InUseError as error:
@@ -65,8 +75,21 @@ def execute_argv(argv: Sequence[str]) -> int:
     return 0
 
 
-def _serve(spec: JobSpec, home: AdoptedDir, starter: _Starter) -> None:
-    from supervisor.daemon import serve_adopted
+def _meeting(given: Namespace, home: AdoptedDir, starter: _Starter) -> NodeMeeting | None:
+    """With whom this supervisor serves the job. Raises HoldfastError."""
+    if given.nodes == 1:
+        return None
+    from supervisor.edges.peers import adopted_peers
+
+    text = os.pread(given.meeting_fd, adopted_peers.TEXT_BYTES_MAX, 0).decode() if given.meeting_fd >= 0 else ""
+    meeting = adopted_peers.meet(home.path / MEETING_FILE, text, given.job_id, given.nodes, given.node_rank, given.host)
+    if meeting.leads:
+        starter.say_first(f"{MEETING}{meeting.text()}")
+    return meeting
+
+
+def _serve(spec: JobSpec, home: AdoptedDir, starter: _Starter, meeting: NodeMeeting | None) -> None:
+    from supervisor.adopting import serve_adopted
 
     def opened(socket_path: Path, token_path: Path) -> None:
         """Tells all ranks of this node how to speak to us, then the one that waits."""
@@ -80,7 +103,7 @@ def _serve(spec: JobSpec, home: AdoptedDir, starter: _Starter) -> None:
         )
         starter.say(READY)
 
-    anyio.run(serve_adopted, spec, home.path, home.serving, opened, backend_options={"use_uvloop": True})
+    anyio.run(serve_adopted, spec, home.path, home.serving, opened, meeting, backend_options={"use_uvloop": True})
 
 
 class _Starter:
@@ -92,6 +115,12 @@ class _Starter:
         for each in (descriptor, turn):
             if each >= 0:
                 os.set_inheritable(each, False)
+
+    def say_first(self, line: str) -> None:
+        """Before the one that ends the start."""
+        if self._descriptor >= 0:
+            with suppress(OSError):
+                os.write(self._descriptor, f"{line}\n".encode())
 
     def say(self, line: str) -> None:
         """Once; a rank that waited may be gone."""

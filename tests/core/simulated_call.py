@@ -61,8 +61,7 @@ class SimulatedCall:
         self.units = units
         self.calls = calls
         self.active_max = self.random.choice([self.world_size, max(1, self.world_size - 1)])
-        if odds.discarded:
-            self.active_max = self.world_size  # The last active one must not be the one that goes.
+        self.active_max = self.world_size if odds.discarded else self.active_max  # The last active one must stay.
         self.exchanges = self.random.random() < 0.5
         self.now_s = 0.0
         self.machine = wrapped_call.initial_state(self.world_size)

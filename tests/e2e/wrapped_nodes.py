@@ -33,7 +33,6 @@ class WrappedNodes:
         self._flags = ["--nnodes", nnodes, "--rdzv-id", "job", "--rdzv-endpoint", f"127.0.0.1:{self.port}"]
         self._flags += ["--nproc-per-node", "2", "--max-restarts", str(max_restarts)]
         self._environment = environment
-        self._environments: dict[int, dict[str, str]] = {}
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, number: int, *flags: str) -> subprocess.Popen[bytes]:
@@ -48,13 +47,9 @@ class WrappedNodes:
             "TRACE": str(self.trace), "ORDERS": str(self.orders), COOKIE: self.cookie, "NODE": str(number),
         }  # fmt: skip
         command = [sys.executable, "-m", "supervisor", "run", *self._flags, "--local-addr", f"127.0.0.{number}"]
+        environment = {**kept, **places, **self._environment}
         with (home / "output").open("wb") as output:
-            process = subprocess.Popen(
-                [*command, *flags, *self._script],
-                env={**kept, **places, **self._environment},
-                stdout=output,
-                stderr=output,
-            )
+            process = subprocess.Popen([*command, *flags, *self._script], env=environment, stdout=output, stderr=output)
         self.processes[number] = process
         return process
 
@@ -71,10 +66,11 @@ class WrappedNodes:
 
     def lose(self, number: int) -> None:
         """The whole node, in one moment."""
-        doomed = [pid for pid in processes_with(self.cookie) if processes_with_node(pid) == str(number)]
+        doomed = [pid for pid in processes_with(self.cookie) if node_of(pid) == str(number)]
         for pid in (self.processes[number].pid, *doomed):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        self.processes.pop(number).wait(LIMIT_S)
 
     # --- what is ordered and seen
 
@@ -135,27 +131,26 @@ class WrappedNodes:
     def said(self, number: int) -> str:
         return (self.folder / f"node{number}" / "output").read_text(errors="replace")
 
-    def until_said(self, number: int, text: str) -> None:
-        self.until(lambda: text in self.said(number), f"{text!r} of node {number}")
+    def until_warm(self, number: int) -> None:
+        """The node's spawner has torch loaded: it has joined before that."""
 
-    def until_joined(self, number: int) -> None:
-        """The node is ready for the next cycle, as it says itself."""
-        command = [sys.executable, "-m", "supervisor", "status", "job", "-o", "json"]
+        def is_warm() -> bool:
+            return any(_has_torch(pid) for pid in processes_with(self.cookie) if node_of(pid) == str(number))
 
-        def has_joined() -> bool:
-            told = subprocess.run(
-                command, env=self._environments[number], capture_output=True, text=True, timeout=LIMIT_S, check=False
-            )
-            return '"rendezvous"' in told.stdout
-
-        self.until(has_joined, f"the arrival of node {number}")
+        self.until(is_warm, f"the warm interpreter of node {number}")
 
     def explained(self) -> str:
         said = "\n".join(f"--- node {number}\n{self.said(number)[-5000:]}" for number in sorted(self.processes))
         return f"{said}\n--- trace\n{self.trace.read_text() if self.trace.exists() else ''}"
 
 
-def processes_with_node(pid: int) -> str:
+def _has_torch(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return "libtorch_python" in Path("/proc", str(pid), "maps").read_text()
+    return False
+
+
+def node_of(pid: int) -> str:
     """Which node a process belongs to, by the environment that it was given."""
     with contextlib.suppress(OSError):
         for each in Path("/proc", str(pid), "environ").read_bytes().split(b"\0"):

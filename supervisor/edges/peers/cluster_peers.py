@@ -20,7 +20,7 @@ from supervisor.core.node.messages import Ordered
 from supervisor.edges.peers import cluster_tls
 from supervisor.edges.peers.cluster_client import ClusterClient
 from supervisor.edges.peers.cluster_link import PeerAddress
-from supervisor.edges.peers.cluster_server import ClusterServer, listen
+from supervisor.edges.peers.cluster_server import TERM, ClusterServer, listen
 from supervisor.edges.peers.cluster_tls import Tls
 from supervisor.edges.peers.own_address import own_address
 from supervisor.edges.peers.switchboard import Switchboard
@@ -42,6 +42,8 @@ class Meeting(msgspec.Struct, frozen=True):
     token: bytes
     join_timeout_s: float
     tls: Tls | None = None
+    on_orphaned: Callable[[str], None] | None = None  # told that no leader is left; None: the workers are ended
+    term: int = TERM  # of this leader, if it is one; another one's is another
 
 
 class LeaderPeers:
@@ -92,6 +94,9 @@ class FollowerPeers:
         """Nobody else would end the workers, and the leader may replace this node soon: they are killed at once."""
         self._lost = why
         self._client.forget()
+        if self._meeting.on_orphaned is not None:
+            self._meeting.on_orphaned(why)
+            return
         self._post(Ordered(self._meeting.job_id, orders.WindDown(why, at_once=True)))
         self._conclude_if_stopped()
 
@@ -121,6 +126,7 @@ async def open_peers(meeting: Meeting, post: Post) -> AsyncGenerator[PeersAndCol
                 on_report=post,
                 on_aside=colleagues.take,
                 tls=meeting.tls.leads if meeting.tls is not None else None,
+                term=meeting.term,
             )
             await tasks.start(server.run, listener)
             yield LeaderPeers(meeting, server, post, colleagues)

@@ -49,6 +49,7 @@ BACKLOG = 4096
 ACCEPT_AGAIN_S = 0.2
 LOOK_S = 0.5  # between two looks for connections that are silent
 LATE_S = 0.1  # a look that late means that we stood still ourselves, and have not heard yet what was said
+REPLACED = "another process has come in its place"
 TERM = 1  # one leader for the life of an embedded job
 
 _log = logging.getLogger("holdfast.cluster")
@@ -215,7 +216,7 @@ class ClusterServer:
     def _hold(self, line: Line, hello: Hello, keys: Keys) -> None:
         known = self._nodes.get(hello.node)
         if known is not None and known.incarnation != hello.incarnation:
-            self._lose(hello.node, known, "another process has come in its place")
+            self._lose(hello.node, known, REPLACED)
             known = None
         if known is None:
             conversation = Conversation(on_message=partial(self._take, hello.node))

@@ -3,7 +3,7 @@
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -58,9 +58,8 @@ def spare(play: Play, node: str) -> Play:
     return play >> NodeJoined(node, -1)
 
 
-def all_say(play: Play, ranks: Iterable[int], make: object) -> Play:
+def all_say(play: Play, ranks: Iterable[int], make: Callable[[int], Word]) -> Play:
     """What each of these ranks says, by its node."""
-    assert callable(make)
     for rank in ranks:
         play >> report(play.state.parts[rank // 2], (rank, make(rank)))
     return play

@@ -95,5 +95,6 @@ def train(call: inprocess.CallWrapper | None = None) -> None:
     dist.destroy_process_group()
 
 
+note("call")
 train()
 note("returned")

@@ -11,6 +11,12 @@ from worker_client.inprocess.releasing import store_sockets
 from worker_client.inprocess.store import KeyStore, PrefixStore
 
 
+def open_store(parameters: WrapperParameters) -> KeyStore:
+    """Blocks until it is open; raises what the factory raises."""
+    factory = cast("Callable[..., Any]", parameters.store_factory)
+    return cast("KeyStore", factory(**parameters.store_kwargs))
+
+
 class CallStores:
     """The stores of one call, from construction to `forget()`. Belongs to the main thread."""
 
@@ -32,10 +38,9 @@ class CallStores:
         if self._is_over:
             raise ValueError("cannot open a store for a call that is over: ask for it in the wrapped function")
         if self._base is None:
-            factory = cast("Callable[..., Any]", self._parameters.store_factory)
             with self._as_launched(), store_sockets.kept():
-                self._base = factory(**self._parameters.store_kwargs)
-        return cast("KeyStore", self._base)
+                self._base = open_store(self._parameters)
+        return self._base
 
     def of_iteration(self, iteration: int) -> PrefixStore:
         """Returns a part of the base in which nothing of an earlier iteration or an earlier call is seen."""

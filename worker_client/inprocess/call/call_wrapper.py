@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from worker_client.call_frames import Leaving
 from worker_client.inprocess.attribution import Interruption
 from worker_client.inprocess.call import call_number
-from worker_client.inprocess.call.call_stores import CallStores
+from worker_client.inprocess.call.call_stores import CallStores, open_store
 from worker_client.inprocess.call.callbacks import Callbacks
 from worker_client.inprocess.call.failed_iteration import collect_garbage, forget, in_a_line, story
 from worker_client.inprocess.call.iteration_ranks import IterationRanks, Membership
@@ -74,7 +74,9 @@ class CallWrapper:
         wrapper, state, taken = self.wrapper, self.state, self._taken
         self._variables = RankVariables()
         taken.note("environment variables", self._variables.restore)
-        self._connection = Connection(os.environ, rank=state.rank, soft_timeout_s=soft_timeout_s)
+        self._connection = Connection(
+            os.environ, lambda: open_store(wrapper), rank=state.rank, soft_timeout_s=soft_timeout_s
+        )
         taken.note("connection to the supervisor", self._connection.close)
         self._call = call_number.begin()
         taken.note("the process's one call", call_number.end)

@@ -6,6 +6,7 @@ The rank's one connection, which its heartbeats use too. A rank that nobody supe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from worker_client import monitoring
 from worker_client.call_frames import CallEvent
@@ -24,13 +25,18 @@ SEND_TIMEOUT_S = 1.0
 class Connection:
     """The connection of one call, until `close()`. Its CallListener methods run on the channel's thread."""
 
-    def __init__(self, environment: Mapping[str, str], *, rank: int, soft_timeout_s: float) -> None:
-        """Blocks until the supervisor has answered. Raises InternalError where there is none."""
+    def __init__(
+        self, environment: Mapping[str, str], open_store: Callable[[], Any], *, rank: int, soft_timeout_s: float
+    ) -> None:
+        """Blocks until the supervisor has answered. Raises InternalError where there is none.
+
+        `open_store`: the script's store, in which private supervisors of several nodes find each other.
+        """
         self._soft_timeout_s = soft_timeout_s
         self._coordination: Coordination | None = None
         self._watch: CallWatch | None = None
         self._supervised_by: Callable[[int], None] = lambda pid: None
-        endpoint = find_or_start(environment)
+        endpoint = find_or_start(environment, open_store)
         self._is_open = True
         self._successor: PrivateSuccessor | None = None
         if isinstance(from_environment(environment), NoEndpoint):

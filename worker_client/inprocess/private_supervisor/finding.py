@@ -7,42 +7,66 @@ ends with the last of them. If it dies before, private_successor.py starts anoth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from worker_client.endpoint import Endpoint, from_environment
 from worker_client.inprocess.exception import InternalError
-from worker_client.inprocess.private_supervisor.job_folder import find, job_folder, lives, wait_for_its_end
+from worker_client.inprocess.private_supervisor.job_folder import (
+    find,
+    job_folder,
+    job_key,
+    lives,
+    wait_for_its_end,
+)
+from worker_client.inprocess.private_supervisor.node_meeting import NodeMeeting
 from worker_client.inprocess.private_supervisor.starters_turn import CancelledWaitError, starters_turn
 from worker_client.inprocess.private_supervisor.starting import NotServing, start
-from worker_client.job_nodes import local_world_size, world_size
+from worker_client.job_nodes import has_other_nodes
 
 START_TIMEOUT_S = 30.0
+NODES_TIMEOUT_S = 600.0  # of a start that waits for those of other nodes
 TURN_MARGIN_S = 5.0  # A rank whose turn lasts longer than a start may take is stopped: it is passed over.
 LOOK_AGAIN_MIN_S = 0.25  # at one that lives and can't be found: it starts or ends, or is stopped
 LOOK_AGAIN_MAX_S = 8.0
 
+_met: set[Path] = set()  # of the jobs whose nodes this process has met
 
-def find_or_start(environment: Mapping[str, str], *, start_timeout_s: float = START_TIMEOUT_S) -> Endpoint:
+
+def find_or_start(
+    environment: Mapping[str, str],
+    open_store: Callable[[], Any] | None = None,
+    *,
+    start_timeout_s: float = START_TIMEOUT_S,
+) -> Endpoint:
     """Returns where this rank's supervisor answers: that of `holdfast run`, or a private one, started if need be.
 
+    On several nodes, the private ones find each other through the store that `open_store` opens on all ranks.
     Blocks until it answers. Raises InternalError, which says what is in the way.
     """
     given = from_environment(environment)
     if isinstance(given, Endpoint):
         return given
-    if world_size(environment) > local_world_size(environment):
-        raise InternalError(
-            f"cannot start a private supervisor: the {environment['WORLD_SIZE']} ranks of this job are on several "
-            "nodes, which is not supported yet; run all ranks on one node"
-        )
     folder = job_folder(environment)
+    if open_store is None or folder in _met or not has_other_nodes(environment):
+        return _find_or_start(folder, environment, start_timeout_s)
+    meeting = NodeMeeting(environment, job_key(environment), open_store)
+    found = _find_or_start(folder, environment, NODES_TIMEOUT_S, meeting)
+    meeting.conclude()
+    _met.add(folder)
+    return found
+
+
+def _find_or_start(
+    folder: Path, environment: Mapping[str, str], start_timeout_s: float, meeting: NodeMeeting | None = None
+) -> Endpoint:
     deadline_s = monotonic() + start_timeout_s
     pause_s = LOOK_AGAIN_MIN_S
     while True:
-        found = find(folder, environment) or _in_turn(folder, environment, start_timeout_s)
+        found = find(folder, environment) or _in_turn(folder, environment, start_timeout_s, meeting)
         if isinstance(found, Endpoint):
             return found
         if monotonic() >= deadline_s:
@@ -51,7 +75,9 @@ def find_or_start(environment: Mapping[str, str], *, start_timeout_s: float = ST
         pause_s = min(2 * pause_s, LOOK_AGAIN_MAX_S)
 
 
-def _in_turn(folder: Path, environment: Mapping[str, str], start_timeout_s: float) -> Endpoint | NotServing:
+def _in_turn(
+    folder: Path, environment: Mapping[str, str], start_timeout_s: float, meeting: NodeMeeting | None
+) -> Endpoint | NotServing:
     """What another rank has started meanwhile, or this one now."""
     with starters_turn(folder, wait_s=start_timeout_s + TURN_MARGIN_S) as turn:
         found = find(folder, environment)
@@ -59,10 +85,8 @@ def _in_turn(folder: Path, environment: Mapping[str, str], start_timeout_s: floa
             return found
         if lives(folder):
             return NotServing(f"the one of this job, which serves {folder}, does not answer; see whether it is stopped")
-        return start(
-            folder, environment, monotonic() + start_timeout_s,
-            turn=turn, local_world_size=local_world_size(environment),
-        )  # fmt: skip
+        deadline_s = monotonic() + start_timeout_s
+        return start(folder, environment, deadline_s, turn=turn, is_successor=folder in _met, meeting=meeting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +110,7 @@ def start_another(folder: Path, environment: Mapping[str, str], *, cancel: int) 
                 return None
             started = start(
                 folder, environment, monotonic() + START_TIMEOUT_S,
-                turn=turn, local_world_size=local_world_size(environment), is_successor=True, cancel=cancel,
+                turn=turn, is_successor=True, cancel=cancel,
             )  # fmt: skip
     except CancelledWaitError:
         return None

@@ -17,6 +17,7 @@ from typing import cast
 
 from holdfast_wire.private_folder import ADOPTED_PREFIX, ENDPOINT_FILE, LIFE_FILE
 
+from worker_client import job_nodes
 from worker_client.endpoint import NO_PAGE_VARIABLE, Endpoint, NoEndpoint, from_environment
 from worker_client.inprocess.exception import InternalError
 from worker_client.inprocess.private_supervisor.lock_wait import locked_within
@@ -34,11 +35,16 @@ JOB_VARIABLES = (
 
 def job_folder(environment: Mapping[str, str]) -> Path:
     """The directory of this job's private supervisor: the same for all its ranks on this node, and for nobody else."""
+    node = f"-{job_nodes.node_rank(environment)}" if job_nodes.has_other_nodes(environment) else ""
+    return _own_folder() / f"{ADOPTED_PREFIX}{job_key(environment)}{node}"
+
+
+def job_key(environment: Mapping[str, str]) -> str:
+    """What the ranks of this job have in common with each other, on all nodes, and with no other rank."""
     told = [f"{name}={environment.get(name, '')}" for name in JOB_VARIABLES]
     if not environment.get("MASTER_PORT"):
         told.append(f"pid={os.getpid()}")  # Without an address there is one rank, which is this process.
-    key = hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
-    return _own_folder() / f"{ADOPTED_PREFIX}{key}"
+    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
 
 
 def _own_folder() -> Path:

@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from holdfast_wire.private_folder import JOB_ID_VARIABLE, READY, TAKEN, TOKEN_VARIABLE
+from holdfast_wire.private_folder import JOB_ID_VARIABLE, MEETING, READY, TAKEN, TOKEN_VARIABLE
 
+from worker_client import job_nodes
 from worker_client.endpoint import SOCKET_VARIABLES, Endpoint
 from worker_client.inprocess.exception import InternalError
-from worker_client.inprocess.private_supervisor.job_folder import RUN_ID_VARIABLES, find
+from worker_client.inprocess.private_supervisor.job_folder import RUN_ID_VARIABLES, find, job_key
 from worker_client.inprocess.private_supervisor.lock_wait import is_readable
+from worker_client.inprocess.private_supervisor.node_meeting import NodeMeeting
 from worker_client.inprocess.private_supervisor.starters_turn import CancelledWaitError
 
 # By its path: the current folder and PYTHONPATH may hold packages of our names.
@@ -49,8 +51,8 @@ def start(
     deadline_s: float,
     *,
     turn: int,
-    local_world_size: int,
     is_successor: bool = False,
+    meeting: NodeMeeting | None = None,
     cancel: int = -1,
 ) -> Endpoint | NotServing:
     """Starts a supervisor for `folder` and blocks until it answers, at most until the deadline.
@@ -60,18 +62,20 @@ def start(
     """
     reader, writer = os.pipe()
     output = os.memfd_create("holdfast-private-supervisor", os.MFD_CLOEXEC)
+    told = os.memfd_create("holdfast-meeting", os.MFD_CLOEXEC)
+    os.write(told, meeting.leader.encode() if meeting is not None else b"")
     command = [
         sys.executable, "-P", str(PROGRAM), "adopt", "--dir", str(folder), "--ready-fd", str(writer),
         "--turn-fd", str(turn), *(["--successor"] if is_successor else []),
-        "--local-world-size", str(local_world_size), "--job-id", _job_id(environment, folder),
-        "--", *sys.argv,
+        "--local-world-size", str(job_nodes.local_world_size(environment)), "--job-id", _job_id(environment),
+        *_about_nodes(environment, told), "--", *sys.argv,
     ]  # fmt: skip
     try:
         try:
             # By a shell that ends at once: the supervisor is nobody's child, no wait() of the script ever meets it.
             shell = subprocess.Popen(
                 ["/bin/sh", "-c", '"$@" >&2 & echo $!', "sh", *command],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=output, pass_fds=(writer, turn),
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=output, pass_fds=(writer, turn, told),
                 start_new_session=True, cwd="/",
                 env={name: value for name, value in environment.items() if name not in RANK_VARIABLES},
             )  # fmt: skip
@@ -79,12 +83,17 @@ def start(
             os.close(writer)
         with _Process(shell.communicate()[0]) as process:
             said = _word(reader, deadline_s, cancel)
+            if said.startswith(MEETING):
+                if meeting is not None:
+                    meeting.publish(said.removeprefix(MEETING))
+                said = _word(reader, deadline_s, cancel)
             found = find(folder, environment)
             if found is not None:
                 return found
             process.kill()
         return _without_it(said, output, cancel)
     finally:
+        os.close(told)
         os.close(output)
         os.close(reader)
 
@@ -126,13 +135,22 @@ class _Process:
         poller.poll(KILL_TIMEOUT_S * 1000)
 
 
-def _job_id(environment: Mapping[str, str], folder: Path) -> str:
+def _about_nodes(environment: Mapping[str, str], told: int) -> list[str]:
+    """`told`: a descriptor of what the leader has published."""
+    if not job_nodes.has_other_nodes(environment):
+        return []
+    nodes, node_rank = job_nodes.node_count(environment), job_nodes.node_rank(environment)
+    host = environment.get("MASTER_ADDR", "")
+    return ["--nodes", str(nodes), "--node-rank", str(node_rank), "--host", host, "--meeting-fd", str(told)]
+
+
+def _job_id(environment: Mapping[str, str]) -> str:
     run_id = next((environment[name] for name in RUN_ID_VARIABLES if environment.get(name, "none") != "none"), "")
-    return f"inprocess-{run_id}" if run_id else folder.name
+    return f"inprocess-{run_id or job_key(environment)}"
 
 
 def _word(reader: int, deadline_s: float, cancel: int) -> str:
-    """What the supervisor says at its start, up to the end of the line or of itself; "" if nothing comes in time."""
+    """The next line that the supervisor says at its start, or all up to its end; "" if nothing comes in time."""
     said = b""
     poller = select.poll()
     poller.register(reader, select.POLLIN)
@@ -142,7 +160,7 @@ def _word(reader: int, deadline_s: float, cancel: int) -> str:
         left_s = deadline_s - monotonic()
         if left_s <= 0 or reader not in dict(poller.poll(left_s * 1000)):
             return ""
-        chunk = os.read(reader, WORD_BYTES_MAX)
+        chunk = os.read(reader, 1)  # A line may follow that is another word.
         if not chunk:
             break
         said += chunk

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from holdfast_wire.private_folder import ADOPTED_PREFIX, ENDPOINT_FILE, LIFE_FILE, RANKS_FILE
+from holdfast_wire.private_folder import ADOPTED_PREFIX, ENDPOINT_FILE, LIFE_FILE, MEETING_FILE, RANKS_FILE
 
 from supervisor.edges.machine.folders import closed_dir
 from supervisor.edges.machine.folders.socket_claim import SocketDirClaim, held_if_dead
@@ -41,7 +41,7 @@ class AdoptedDir:
         self.path = path
         self._claim = SocketDirClaim(path)
         try:
-            kept = (LIFE_FILE, RANKS_FILE) if keeps_ranks else (LIFE_FILE,)
+            kept = (LIFE_FILE, RANKS_FILE, MEETING_FILE) if keeps_ranks else (LIFE_FILE,)
             for left in path.iterdir():
                 if left.name not in kept:
                     _remove(left)

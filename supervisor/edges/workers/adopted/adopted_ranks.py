@@ -46,8 +46,13 @@ class AdoptedRanks:
         on_open: Callable[[], None],
         on_idle: Callable[[], None],
         idle_s: float,
+        has_others: bool = False,
     ) -> None:
-        """`on_open`: ranks can be met. `on_idle`: no rank is here, and none has come for `idle_s`."""
+        """`on_open`: ranks can be met. `on_idle`: no rank is here, and none has come for `idle_s`.
+
+        `has_others`: ranks on other nodes, with which the job ends once some have come here.
+        """
+        self.has_others = has_others
         self._workers = workers
         self.clock = clock
         self.record = record
@@ -126,7 +131,7 @@ class _Ranks:
         return "the ranks were started by others"
 
     async def watch_idle(self, idle_s: float) -> None:
-        while True:
+        while not (self._came and self._owner.has_others):
             with anyio.move_on_after(None if self._pidfds else idle_s) as waited:
                 await self._left.wait()
             if waited.cancelled_caught:

@@ -85,7 +85,7 @@ def on_two_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """This one is not that of MASTER_ADDR."""
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setenv("MASTER_ADDR", "10.1.0.1")
-    monkeypatch.setattr(job_nodes, "own_address", lambda master_addr: "10.1.0.2" if master_addr == "10.1.0.1" else "")
+    monkeypatch.setattr(job_nodes, "own_address", {"10.1.0.1": "10.1.0.2"}.__getitem__)
 
 
 @pytest.mark.usefixtures("on_two_nodes")
@@ -117,7 +117,7 @@ def test_the_address_moves_with_active_rank_0_to_another_node(monkeypatch: pytes
 @pytest.mark.usefixtures("on_two_nodes")
 def test_on_the_node_of_master_addr_that_address_is_given(monkeypatch: pytest.MonkeyPatch):
     """Ranks on a node that came later may have been launched with another one."""
-    monkeypatch.setattr(job_nodes, "own_address", lambda master_addr: "")  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(job_nodes, "own_address", {"10.1.0.1": ""}.__getitem__)
     own, exchange = RankVariables(), Exchange({})
     entered(own, exchange, active_rank=0)
     assert exchange.given == [(STORE_NAME, " 10.1.0.1")]

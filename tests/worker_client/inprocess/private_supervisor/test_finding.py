@@ -113,11 +113,6 @@ def test_a_rank_that_is_killed_takes_no_supervisor_along(environment: dict[str, 
     assert ranks.processes[1].returncode == 0
 
 
-def test_a_world_on_several_nodes_says_that_it_is_not_supported_yet(environment: dict[str, str]) -> None:
-    with pytest.raises(InternalError, match="several nodes, which is not supported yet"):
-        find_or_start(environment | {"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"})
-
-
 def test_a_package_of_our_name_on_the_path_is_not_started(
     environment: dict[str, str], stack: ExitStack, tmp_path: Path
 ) -> None:

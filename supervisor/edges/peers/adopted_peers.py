@@ -1,0 +1,134 @@
+"""With whom does the private supervisor of one node serve a job whose ranks others have started on several nodes?
+
+The one on the node of rank 0 leads. It makes up a secret and says where it listens; a rank publishes both in the
+script's store, where a rank of each other node finds them. They are kept in the folder of the job's ranks, for the
+successor of a supervisor that dies. No rank is ended because a supervisor is lost: all supervisors of the job begin
+again with the successor, and learn from the ranks where they stand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import msgspec
+
+from supervisor.config.job_spec import JobSpec
+from supervisor.core.cluster.messages import NodeLost, Reported
+from supervisor.core.node.messages import Ordered
+from supervisor.edges.peers import cluster_peers
+from supervisor.edges.peers.cluster_link import PeerAddress
+from supervisor.edges.peers.cluster_server import REPLACED
+from supervisor.errors import ConfigurationError
+from supervisor.ports import Post
+from supervisor.questions import PeersAndColleagues
+
+TEXT_BYTES_MAX = 4096
+JOIN_TIMEOUT_S = 600.0
+TERM_BITS = 31  # of a leader; a node that meets another one begins again, too
+ANYWHERE = "0.0.0.0"
+
+
+class Leader(msgspec.Struct, frozen=True):
+    """Where the leader of a job listens, and what its nodes have in common."""
+
+    host: str
+    port: int
+    secret: str
+
+
+class NodeMeeting(msgspec.Struct, frozen=True):
+    job_id: str
+    nodes: int
+    node_rank: int
+    leader: Leader
+
+    @property
+    def leads(self) -> bool:
+        return self.node_rank == 0
+
+    @property
+    def node(self) -> str:
+        """In the order of the ranks, which their launcher has given."""
+        return f"node-{self.node_rank:06d}"
+
+    @property
+    def idle_s(self) -> float:
+        """How long the ranks of this node may wait for those of the others."""
+        return JOIN_TIMEOUT_S
+
+    def text(self) -> str:
+        return msgspec.json.encode(self.leader).decode()
+
+    def part_of(self, spec: JobSpec) -> JobSpec:
+        """The job begins when all of its nodes are there."""
+        return msgspec.structs.replace(spec, restart=msgspec.structs.replace(spec.restart, min_nodes=self.nodes))
+
+    def opener(
+        self, on_orphaned: Callable[[], None]
+    ) -> Callable[[Post], AbstractAsyncContextManager[PeersAndColleagues]]:
+        """`on_orphaned` is called when the leader is lost, or has to begin again with a node's new supervisor.
+
+        In both cases all ranks say to the successors where they stand.
+        """
+        host = _listens_at(self.leader.host) if self.leads else self.leader.host
+        meeting = cluster_peers.Meeting(
+            self.job_id,
+            self.node,
+            PeerAddress(host, self.leader.port),
+            self.leader.secret.encode(),
+            JOIN_TIMEOUT_S,
+            on_orphaned=lambda _: on_orphaned(),
+            term=1 + secrets.randbits(TERM_BITS),
+        )
+
+        def filtered(post: Post) -> Post:
+            def take(event: Ordered | Reported) -> None:
+                lost = event.report if isinstance(event, Reported) else None
+                if isinstance(lost, NodeLost) and lost.reason.endswith(REPLACED):
+                    on_orphaned()
+                else:
+                    post(event)
+
+            return take
+
+        return lambda post: cluster_peers.open_peers(meeting, filtered(post))
+
+
+def meet(path: Path, text: str, job_id: str, nodes: int, node_rank: int, host: str) -> NodeMeeting:
+    """`text`: what the leader has published; "" on its own node, and for the successor of one that has kept it.
+
+    Raises ConfigurationError.
+    """
+    try:
+        kept = text or (path.read_text() if path.exists() else "")
+        leader = msgspec.json.decode(kept, type=Leader) if kept else _begin(host, node_rank)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(leader))
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigurationError(f"cannot meet the supervisors of the other nodes: {error}") from error
+    return NodeMeeting(job_id, nodes, node_rank, leader)
+
+
+def _begin(host: str, node_rank: int) -> Leader:
+    if node_rank:
+        raise ConfigurationError("cannot meet the supervisors of the other nodes: their leader is not known here")
+    address = _listens_at(host)
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.bind((address, 0))
+        return Leader(host or socket.gethostname(), probe.getsockname()[1], secrets.token_hex(32))
+
+
+def _listens_at(host: str) -> str:
+    """A name may lead to another address on its own node than elsewhere."""
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host)
+        return host
+    return "127.0.0.1" if host == "localhost" else ANYWHERE

@@ -1,0 +1,61 @@
+"""Do the ranks of several nodes that no `holdfast run` supervises restart together, with a private supervisor on each?
+
+Two nodes on one machine: ranks are on one node if they say so by RANK and LOCAL_WORLD_SIZE.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.alone import SCRIPT, Alone, alone
+
+WORLD_SIZE, PER_NODE = 4, 2
+
+
+def start(job: Alone) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    for rank in range(WORLD_SIZE):
+        job.start(
+            SCRIPT, RANK=str(rank), LOCAL_RANK=str(rank % PER_NODE), WORLD_SIZE=str(WORLD_SIZE),
+            LOCAL_WORLD_SIZE=str(PER_NODE), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+            TORCHELASTIC_RUN_ID=job.cookie,
+        )  # fmt: skip
+
+
+def test_private_supervisors_of_two_nodes_find_each_other_through_the_scripts_store(tmp_path: Path):
+    with alone(tmp_path, WORLD_SIZE) as job:
+        start(job)
+        job.until(lambda: job.entered(0) == {0, 1, 2, 3}, "the first iteration")
+        assert len(job.supervisors()) == 2
+        job.order("fail", 3)
+        job.until(lambda: job.entered(1) == {0, 1, 2, 3}, "all ranks in iteration 1")
+        job.order("die", 2)
+        job.until(lambda: job.entered(2) == {0, 1, 3}, "the others in iteration 2")
+        assert [job.worlds(iteration) for iteration in (0, 1, 2)] == [{"4"}, {"4"}, {"3"}]
+        job.end()
+        assert job.codes() == [0, 0, -9, 0]
+        job.until_nothing_is_left()
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_after_the_death_of_a_private_supervisor_all_of_them_begin_again(tmp_path: Path, node: int):
+    """Training goes on meanwhile."""
+    with alone(tmp_path, WORLD_SIZE) as job:
+        start(job)
+        job.until(lambda: job.entered(0) == {0, 1, 2, 3}, "the first iteration")
+        before = set(job.supervisors())
+        (doomed,) = [pid for pid in before if f"--node-rank\0{node}\0" in Path(f"/proc/{pid}/cmdline").read_text()]
+        os.kill(doomed, signal.SIGKILL)
+        job.until(lambda: len(job.supervisors()) == 2 and not before & set(job.supervisors()), "two new supervisors")
+        job.until_answered(0, 1, 2, 3)
+        job.order("fail", 0)
+        job.until(lambda: job.entered(1) == {0, 1, 2, 3}, "all ranks in iteration 1")
+        job.end()
+        assert job.codes() == [0, 0, 0, 0]

@@ -1,0 +1,83 @@
+"""Do the ranks of several nodes learn where their supervisors meet, and does the store stay until the last one has?"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from worker_client.inprocess.exception import InternalError
+from worker_client.inprocess.private_supervisor.node_meeting import NodeMeeting
+
+TIMEOUT_S = 10.0
+
+
+class Store:
+    """What a meeting needs of torch's stores, for threads."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self._changed = threading.Condition()
+
+    def set(self, key: str, value: str) -> None:
+        with self._changed:
+            self.values[key] = value
+            self._changed.notify_all()
+
+    def add(self, key: str, amount: int) -> int:
+        with self._changed:
+            self.values[key] = str(int(self.values.get(key, "0")) + amount)
+            return int(self.values[key])
+
+    def wait(self, keys: list[str]) -> None:
+        with self._changed:
+            if not self._changed.wait_for(lambda: all(key in self.values for key in keys), TIMEOUT_S):
+                raise RuntimeError("wait timeout\nwith a trace")
+
+    def get(self, key: str) -> bytes:
+        self.wait([key])
+        return self.values[key].encode()
+
+
+def environment(rank: int, world_size: int = 3, local: int = 1) -> dict[str, str]:
+    return {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(local)}
+
+
+def test_all_learn_of_the_leader_and_rank_0_waits_for_the_last() -> None:
+    store, order = Store(), list[str]()
+
+    def meet(rank: int) -> None:
+        meeting = NodeMeeting(environment(rank), "job", lambda: store)
+        if rank == 0:
+            meeting.publish("here")
+        else:
+            assert meeting.leader == "here"
+            order.append("met")
+        meeting.conclude()
+        if rank == 0:
+            order.append("closed")
+
+    threads = [threading.Thread(target=meet, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT_S)
+    assert order == ["met", "met", "closed"]
+    assert all(key.startswith("holdfast/meeting/job/") for key in store.values)
+
+
+def test_the_other_ranks_on_the_node_of_rank_0_need_no_word_of_the_leader() -> None:
+    assert NodeMeeting(environment(1, 4, 2), "job", Store).leader == ""
+
+
+def test_a_store_that_fails_is_an_error_that_says_what_to_do() -> None:
+    def fail() -> Store:
+        raise RuntimeError("connection refused\nwith a trace")
+
+    with pytest.raises(InternalError, match="nodes together: connection refused; check that all ranks reach MASTER_A"):
+        NodeMeeting(environment(1), "job", fail)
+
+
+def test_nodes_with_different_numbers_of_ranks_are_refused() -> None:
+    with pytest.raises(InternalError, match="3 ranks can't be on nodes with 2 ranks each"):
+        NodeMeeting(environment(0, 3, 2), "job", Store)
