@@ -57,7 +57,9 @@ class Subject:
         script = str(WORKLOADS / f"{workload}.py")
         if options.wrapped and self.family is Family.REFERENCE:
             starter = str(WORKLOADS / "starting.py")
-            return [str(self.program.parent / "python"), starter, str(options.world_size), script, *options.arguments]
+            where = f"/{options.nodes}/{{node}}/{{endpoint}}" if options.nodes > 1 else ""
+            ranks = [starter, f"{options.world_size}{where}", script, *options.arguments]
+            return [*self._on_nodes(options), str(self.program.parent / "python"), *ranks]
         ranks = options.world_size // options.nodes
         flags = ["--nproc-per-node", str(ranks), "--max-restarts", str(options.max_restarts)]
         if options.nodes > 1:
@@ -72,8 +74,14 @@ class Subject:
         if self.family is not Family.TORCHRUN:
             flags += self._monitoring_flags(options)
         start = ["run", "--job-id", job_id(workload)] if self.family is Family.HOLDFAST else []
-        on_nodes = [sys.executable, str(ON_NODES), str(options.nodes), str(options.spares)] if options.nodes > 1 else []
-        return [*on_nodes, str(self.program), *start, *flags, *self.tuning, script, *options.arguments]
+        command = [str(self.program), *start, *flags, *self.tuning, script, *options.arguments]
+        return [*self._on_nodes(options), *command]
+
+    @staticmethod
+    def _on_nodes(options: JobOptions) -> list[str]:
+        if options.nodes == 1:
+            return []
+        return [sys.executable, str(ON_NODES), str(options.nodes), str(options.spares)]
 
     def _meeting_flags(self, options: JobOptions) -> list[str]:
         """The words in braces are on_nodes.py's."""

@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 
+from tests.benchmarks import processes
 from tests.benchmarks.bench import EXIT_LIMIT_S, RECOVERY_LIMIT_S, START_LIMIT_S
 from tests.benchmarks.launch import Event, Run, RunFailedError
 from tests.benchmarks.subjects import JobOptions, Subject
@@ -21,6 +22,7 @@ def wrapped_run(
     fault: str,
     *,
     world_size: int = 4,
+    nodes: int = 1,
     max_restarts: int = 0,
     tuned: bool = False,
     gloo_timeout_s: float = 0.0,
@@ -30,7 +32,9 @@ def wrapped_run(
     arguments = ["--fault", fault, "--gloo-timeout-s", f"{gloo_timeout_s:g}"]
     arguments += ["--tuned"] if tuned else []
     arguments += ["--durations-s", *(f"{name}={value:g}" for name, value in (durations_s or {}).items())]
-    options = JobOptions(world_size=world_size, max_restarts=max_restarts, wrapped=True, arguments=tuple(arguments))
+    options = JobOptions(
+        world_size=world_size, max_restarts=max_restarts, wrapped=True, arguments=tuple(arguments), nodes=nodes
+    )
     return Run(subject, WORKLOAD, options)
 
 
@@ -69,14 +73,21 @@ def fail(run: Run, world: list[Event], rank: int) -> Event:
     """Make the process that came as `rank` fail, a random time from now; its own stamp of the fault."""
     before = sum(event.name == "fault" for event in run.events)
     time.sleep(random.uniform(0.1, 0.4))  # so that a poller's phase is met at every point
-    os.kill(next(event.pid for event in world if event.rank == rank), signal.SIGUSR1)
+    os.kill(_pid_of(run, next(event for event in world if event.rank == rank)), signal.SIGUSR1)
     return run.await_events("fault", before + 1, limit_s=START_LIMIT_S)[-1]
+
+
+def _pid_of(run: Run, event: Event) -> int:
+    """Nodes have process ids of their own."""
+    if run.options.nodes == 1:
+        return event.pid
+    return processes.pid_here(run.pid, event.pid, f"RANK={event.rank}")
 
 
 def end_well(run: Run, world: list[Event]) -> None:
     """Let all return from the function; the job has to end well. Raises RunFailedError."""
     for event in world:
-        os.kill(event.pid, signal.SIGUSR2)
+        os.kill(_pid_of(run, event), signal.SIGUSR2)
     code = run.await_exit(limit_s=EXIT_LIMIT_S)
     if code:
         raise RunFailedError(f"{run.subject.label}: exit code {code} after the restarts\n{run.output_tail()}")

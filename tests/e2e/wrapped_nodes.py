@@ -131,23 +131,25 @@ class WrappedNodes:
     def said(self, number: int) -> str:
         return (self.folder / f"node{number}" / "output").read_text(errors="replace")
 
-    def until_warm(self, number: int) -> None:
-        """The node's spawner has torch loaded: it has joined before that."""
+    def until_whole(self, after: int, world_size: int, *, calls: int) -> tuple[int, dict[object, dict[str, object]]]:
+        """The first iteration after that one with so many ranks, once `calls` processes in all have come to the call.
 
-        def is_warm() -> bool:
-            return any(_has_torch(pid) for pid in processes_with(self.cookie) if node_of(pid) == str(number))
+        A process that comes late takes part from the next restart on: rank 0 fails for it.
+        """
+        self.until(lambda: len(self.traced("call")) >= calls, f"the call of {calls} processes")
+        iteration = after + 1
+        while not self._has_size(iteration, world_size):
+            self.order("fail", 0)
+            iteration += 1
+        return iteration, self.until_entered(iteration, world_size)
 
-        self.until(is_warm, f"the warm interpreter of node {number}")
+    def _has_size(self, iteration: int, world_size: int) -> bool:
+        self.until(lambda: 0 in self.entered(iteration), f"iteration {iteration}")
+        return self.entered(iteration)[0]["world_size"] == str(world_size)
 
     def explained(self) -> str:
         said = "\n".join(f"--- node {number}\n{self.said(number)[-5000:]}" for number in sorted(self.processes))
         return f"{said}\n--- trace\n{self.trace.read_text() if self.trace.exists() else ''}"
-
-
-def _has_torch(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return "libtorch_python" in Path("/proc", str(pid), "maps").read_text()
-    return False
 
 
 def node_of(pid: int) -> str:

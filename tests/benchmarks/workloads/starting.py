@@ -1,6 +1,7 @@
 """Starts ranks as plain processes on this node, each with what a launcher would tell it, and ends none of them.
 
     starting.py WORLD_SIZE SCRIPT [ARGUMENTS …]
+    starting.py WORLD_SIZE/NODES/NODE/HOST:PORT SCRIPT [ARGUMENTS …]   (of several nodes this one, from 0)
 
 Its exit code is the highest of the ranks'; a rank that was killed counts as 0, since the others go on without it.
 """
@@ -29,17 +30,21 @@ def free_ports() -> int:
         return first
 
 
-def main(world_size: int, command: list[str]) -> int:
-    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports()), "TORCHELASTIC_RESTART_COUNT": "0"}
-    job |= {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size), "OMP_NUM_THREADS": "1"}
+def main(which: str, command: list[str]) -> int:
+    size, nodes, node, endpoint = which.split("/") if "/" in which else (which, "1", "0", "")
+    host, _, port = endpoint.partition(":") if endpoint else ("127.0.0.1", "", str(free_ports()))
+    job = {"MASTER_ADDR": host, "MASTER_PORT": port, "TORCHELASTIC_RESTART_COUNT": "0"}
+    local = int(size) // int(nodes)
+    job |= {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": str(local), "OMP_NUM_THREADS": "1"}
+    first = int(node) * local
     ranks = [
         subprocess.Popen(
-            [sys.executable, *command], env={**os.environ, **job, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            [sys.executable, *command], env={**os.environ, **job, "RANK": str(first + rank), "LOCAL_RANK": str(rank)}
         )
-        for rank in range(world_size)
+        for rank in range(local)
     ]
     return max(0, *(rank.wait() for rank in ranks))
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

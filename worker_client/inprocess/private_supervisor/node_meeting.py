@@ -31,7 +31,7 @@ class NodeMeeting:
             raise self._failed(
                 f"{self._world_size} ranks can't be on nodes with {local} ranks each; start as many on each"
             )
-        self._store = self._tried(open_store)
+        self._store: Store = self._tried(open_store)
         self.leader = ""  # where it serves, and the secret, as text
         if self._rank // local != 0:
             self.leader = self._tried(lambda: bytes(self._store.get(f"{self._key}leader")).decode())
