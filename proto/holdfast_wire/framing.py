@@ -48,6 +48,10 @@ class Decoder:
     def feed(self, data: bytes) -> list[bytes]:
         """All messages that `data` completes, in order. Raises FrameTooLongError at the header, before the body."""
         buffer = self._buffer
+        if not buffer and len(data) >= HEADER_BYTES:
+            (frame_bytes,) = _HEADER.unpack_from(data)
+            if frame_bytes + HEADER_BYTES == len(data) and frame_bytes <= self._frame_bytes_max:
+                return [bytes(data[HEADER_BYTES:])]  # What comes is one message, nearly always.
         buffer += data
         messages: list[bytes] = []
         start = 0

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tests.benchmarks import (
+    cluster_scale,
     cost,
     cost_inprocess,
     endurance_frames,
@@ -64,6 +65,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "inprocess-cost": cost_inprocess.measure_wrapper,
     "frames": endurance_frames.measure_frames,
     "output": endurance_output.measure_output,
+    "nodes": cluster_scale.measure_nodes,
     "inprocess-rounds": endurance_inprocess.measure_rounds,
     "useful-time": useful_time.measure_useful_time,
     "reliability": reliability.measure_reliability,  # the longest: last, so that an interrupted run has the others

@@ -307,20 +307,22 @@ class HangLimits(_message.Message):
     def __init__(self, initial_heartbeat_s: _Optional[float] = ..., heartbeat_s: _Optional[float] = ..., sections: _Optional[_Iterable[_Union[_worker_pb2.SectionLimit, _Mapping]]] = ..., out_of_section_s: _Optional[float] = ..., warm_up_steps: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ["incarnation", "job_id", "node", "nonce", "proof", "protocol_version"]
+    __slots__ = ["incarnation", "job_id", "node", "nonce", "oldest_version", "proof", "protocol_version"]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_VERSION_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     incarnation: str
     job_id: str
     node: str
     nonce: bytes
+    oldest_version: int
     proof: bytes
     protocol_version: int
-    def __init__(self, protocol_version: _Optional[int] = ..., job_id: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[str] = ..., nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, protocol_version: _Optional[int] = ..., job_id: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[str] = ..., nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., oldest_version: _Optional[int] = ...) -> None: ...
 
 class JobNodeReport(_message.Message):
     __slots__ = ["group_rank", "heard_at_ns", "log_dir", "lost_at_ns", "name", "ranks", "reason", "state"]
@@ -1097,12 +1099,14 @@ class VerdictTaken(_message.Message):
     def __init__(self, node: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ["proof", "term"]
+    __slots__ = ["proof", "protocol_version", "term"]
     PROOF_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     proof: bytes
+    protocol_version: int
     term: int
-    def __init__(self, proof: _Optional[bytes] = ..., term: _Optional[int] = ...) -> None: ...
+    def __init__(self, proof: _Optional[bytes] = ..., term: _Optional[int] = ..., protocol_version: _Optional[int] = ...) -> None: ...
 
 class Whole(_message.Message):
     __slots__ = ["job", "nodes"]

@@ -19,7 +19,7 @@ from holdfast_wire.framing import FrameTooLongError
 
 from supervisor.core.cluster.messages import Reported
 from supervisor.core.node.messages import Ordered
-from supervisor.edges.peers import cluster_codec, cluster_frames, cluster_link, cluster_session
+from supervisor.edges.peers import cluster_codec, cluster_frames, cluster_link, cluster_session, cluster_versions
 from supervisor.edges.peers.cluster_frames import (
     Answered,
     Aside,
@@ -35,13 +35,13 @@ from supervisor.edges.peers.cluster_frames import (
 )
 from supervisor.edges.peers.cluster_line import Line, LinkLostError
 from supervisor.edges.peers.cluster_link import ALIVE_S, Conversation, PeerAddress
-from supervisor.edges.peers.cluster_server import PROTOCOL_VERSION
 from supervisor.edges.peers.cluster_session import Seal, SessionError
 from supervisor.edges.peers.cluster_tls import Pipe
 from supervisor.pauses import pause
 
 FENCE_S = 4.0  # from the last heartbeat of ours that the leader has answered; less than cluster_server.LOST_S
 CONNECT_S = 5.0
+INTRODUCED_S = 30.0  # from the connection to the last word of the handshake
 AGAIN_S = (0.05, 0.1, 0.2, 0.5)  # pauses before the next attempt; the last one for all others
 
 _HEARTBEAT = struct.Struct(">cd")  # when it was said, by the clock of this node
@@ -124,65 +124,70 @@ class ClusterClient:
 
     async def run(self, *, join_timeout_s: float) -> None:
         """Until cancelled, or the leader is lost or refuses this node."""
+        until_s, why = anyio.current_time() + join_timeout_s, "it was never reached"
         try:
-            join_until_s = anyio.current_time() + join_timeout_s
-            line = await self._find(join_until_s)
             while True:
-                why = await self._serve(line)
-                until_s = join_until_s if self._known_at_s is None else self._known_at_s + FENCE_S
-                line = await self._find(until_s, why)
+                line, self._known_at_s = await self._find(until_s, why)
+                self._beat()
+                why = await line.until_ended()
+                until_s = self._known_at_s + FENCE_S
         except (RefusedError, LeaderChangedError, LinkLostError) as error:
             self.is_refused = isinstance(error, RefusedError)
             self._on_lost(str(error))
         finally:
             self._conversation.let_go("the node ends", says_all=True)
 
-    async def _find(self, until_s: float, why: str = "it was never reached") -> Line:
-        """A connection. Raises LinkLostError once it is too late for one."""
+    async def _find(self, until_s: float, why: str) -> tuple[Line, float]:
+        """A connection that is held, and when the Hello was said. Raises LinkLostError once it is too late for one."""
         attempt = 0
         while True:
             with anyio.move_on_at(until_s) as too_late:
                 try:
-                    with anyio.fail_after(CONNECT_S):
-                        return await self._connect()
+                    return await self._meet()
                 except TimeoutError:
-                    why = f"it does not answer within {CONNECT_S:g} s"
+                    why = "it does not answer in time"
                 except OSError as error:
                     why = reason_of(error)
+                except (LinkLostError, SessionError, ClusterProtocolError) as error:
+                    why = str(error)
                 await pause(AGAIN_S[min(attempt, len(AGAIN_S) - 1)], why="nothing tells when somebody listens there")
                 attempt += 1
             if too_late.cancelled_caught:
                 raise LinkLostError(f"the leader at {self._address} is lost: {why}")
 
-    async def _connect(self) -> Line:
+    async def _meet(self) -> tuple[Line, float]:
         pipe = Pipe(self._tls, leads=False) if self._tls is not None else None
         line = Line(pipe=pipe)
-        await self._loop.create_connection(lambda: line, self._address.host, self._address.port)
-        return line
-
-    async def _serve(self, line: Line) -> str:
-        """Holds the conversation as long as the connection lasts; returns why it ended."""
+        is_held = False
         try:
-            said_at_s = self._loop.time()
-            with anyio.fail_after(cluster_link.HANDSHAKE_S):
-                sends, receives = await self._introduce(line)
-            self._known_at_s = said_at_s
+            with anyio.fail_after(CONNECT_S):
+                await self._loop.create_connection(lambda: line, self._address.host, self._address.port)
+            with anyio.fail_after(INTRODUCED_S):
+                challenge = await self._first_word(line)
+                said_at_s = self._loop.time()
+                sends, receives = await self._introduce(line, challenge)
             self._conversation.hold(line, sends=sends, receives=receives, on_end=lambda _: None)
-            self._beat()
-            return await line.until_ended()
-        except (LinkLostError, SessionError, ClusterProtocolError) as error:
+            is_held = True
+            return line, said_at_s
+        finally:
+            if not is_held:
+                line.end("the node has no more to say", says_all=True)
+
+    async def _first_word(self, line: Line) -> Challenge:
+        """It may take its time, where thousands of nodes come at once."""
+        try:
+            frame = cluster_codec.decode(await line.receive())
+        except LinkLostError as error:
             if line.distrust is not None:
                 who = f"this node and the leader at {self._address}"
                 raise RefusedError(f"{who} do not trust each other: {line.ended}") from error
-            await pause(AGAIN_S[-1], why="the leader may be about to end, or to start")
-            return str(error)
-        except TimeoutError:
             hint = (
                 "" if self._tls is not None else "; if it uses TLS, write tls_cert, tls_key and tls_ca in --rdzv-conf"
             )
-            return f"it did not answer in time{hint}"
-        finally:
-            line.end("the node has no more to say", says_all=True)
+            raise LinkLostError(f"it says nothing: {error}{hint}") from error
+        if not isinstance(frame, Challenge):
+            raise ClusterProtocolError(f"cannot join: {self._address} is no leader of a job")
+        return frame
 
     def _beat(self) -> None:
         """Says that this node lives, again and again while there is a connection."""
@@ -204,10 +209,7 @@ class ClusterClient:
             said_at_s = min(_HEARTBEAT.unpack(heartbeat)[1], self._loop.time())
             self._known_at_s = max(self._known_at_s, said_at_s)
 
-    async def _introduce(self, line: Line) -> tuple[Seal, Seal]:
-        challenge = cluster_codec.decode(await line.receive())
-        if not isinstance(challenge, Challenge):
-            raise ClusterProtocolError(f"cannot join: {self._address} is no leader of a job")
+    async def _introduce(self, line: Line, challenge: Challenge) -> tuple[Seal, Seal]:
         nonce = cluster_session.fresh_nonce()
         said = (
             challenge.nonce, nonce, self._job_id.encode(), self._own_name.encode(), self._incarnation.encode(),
@@ -215,7 +217,8 @@ class ClusterClient:
         line.send(
             cluster_codec.encode(
                 Hello(
-                    protocol_version=PROTOCOL_VERSION,
+                    protocol_version=cluster_versions.NEWEST,
+                    oldest_version=cluster_versions.OLDEST,
                     job_id=self._job_id,
                     node=self._own_name,
                     incarnation=self._incarnation,
@@ -225,11 +228,13 @@ class ClusterClient:
             )
         )
         match cluster_codec.decode(await line.receive()):
-            case Welcome(proof, term):
+            case Welcome(proof, term, version):
                 if not cluster_session.is_proof(proof, self._token, "leader", *said):
                     raise RefusedError(f"{self._address} does not know the job's token")
                 if self._term not in (None, term):
                     raise LeaderChangedError(f"the leader at {self._address} is lost: another process leads there now")
+                if not cluster_versions.is_spoken(version):
+                    raise RefusedError(f"the leader at {self._address} speaks version {version} of the protocol")
                 self.was_welcomed, self._term = True, term
             case Refusal(reason):
                 raise RefusedError(f"the leader at {self._address} refuses this node: {reason}")

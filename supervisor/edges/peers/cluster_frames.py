@@ -27,12 +27,13 @@ class Challenge(msgspec.Struct, frozen=True):
 class Hello(msgspec.Struct, frozen=True):
     """The node says who it is and proves that it knows the job's token."""
 
-    protocol_version: int
+    protocol_version: int  # the newest that it speaks
     job_id: str
     node: str
     incarnation: str
     nonce: bytes
     proof: bytes
+    oldest_version: int = 0  # that it still speaks; 0: its newest is the only one
 
 
 class Welcome(msgspec.Struct, frozen=True):
@@ -40,6 +41,7 @@ class Welcome(msgspec.Struct, frozen=True):
 
     proof: bytes
     term: int
+    protocol_version: int = 0  # that both sides speak from now on; 0: the first
 
 
 class Refusal(msgspec.Struct, frozen=True):

@@ -100,22 +100,25 @@ class Line(asyncio.Protocol):
 
     def send(self, *payloads: bytes) -> None:
         """Never blocks. Look at `is_writable` before sending what can wait."""
-        if self._transport is not None and not self.ended:
-            frames = [framing.encode(payload, frame_bytes_max=SEALED_BYTES_MAX) for payload in payloads]
-            self._write(frames[0] if len(frames) == 1 else b"".join(frames))
-
-    def _write(self, data: bytes) -> None:
-        if self._transport is None:
+        if self._transport is None or self.ended:
             return
-        if self._pipe is not None:
-            try:
-                self._pipe.write(data)
-            except ssl.SSLError as error:
-                self._distrust(error)
-                return
-            data = self._pipe.outgoing()
-        if data:
+        if len(payloads) == 1:
+            data = framing.encode(payloads[0], frame_bytes_max=SEALED_BYTES_MAX)
+        else:
+            data = b"".join([framing.encode(payload, frame_bytes_max=SEALED_BYTES_MAX) for payload in payloads])
+        if self._pipe is None:
             self._transport.write(data)
+        else:
+            self._write_sealed(self._transport, self._pipe, data)
+
+    def _write_sealed(self, transport: asyncio.Transport, pipe: Pipe, data: bytes) -> None:
+        try:
+            pipe.write(data)
+        except ssl.SSLError as error:
+            self._distrust(error)
+            return
+        if sealed := pipe.outgoing():
+            transport.write(sealed)
 
     def end(self, why: str, *, says_all: bool = False) -> None:
         """`says_all`: what was sent still goes out."""
@@ -142,15 +145,14 @@ class Line(asyncio.Protocol):
         """A share of what waits; the others have their turn before the rest."""
         frames, self._frames = self._frames, []
         try:
-            for number, frame in enumerate(frames):
+            for frame in frames if len(frames) <= SHARE_MAX else frames[:SHARE_MAX]:
                 if self._on_frame is None:
                     return
-                if number == SHARE_MAX:
-                    self._frames = frames[number:]
-                    self._read_on(wanted=False)
-                    self._loop.call_soon(self._take_turn)
-                    return
                 self._on_frame(frame)
+            if len(frames) > SHARE_MAX:
+                self._frames = frames[SHARE_MAX:]
+                self._read_on(wanted=False)
+                self._loop.call_soon(self._take_turn)
         except (SessionError, ClusterProtocolError) as error:
             self.end(str(error))
         except Exception:  # noqa: BLE001 - the bulkhead: whatever one connection meets, the others go on

@@ -20,7 +20,7 @@ from supervisor.edges.peers.cluster_session import Arrivals, Outbox, Seal
 
 ALIVE_S = 1.0
 SILENCE_S = 3.0
-CONFIRM_S = 0.02
+CONFIRM_S = 0.25
 UNCONFIRMED_S = 60.0  # that a connected peer may leave the oldest message unconfirmed
 HANDSHAKE_S = 10.0  # from the connection to the last word of the handshake
 ASIDES_BYTES_MAX = 8 * 1024 * 1024  # that wait to be sent; what comes beyond it is dropped

@@ -21,7 +21,7 @@ from holdfast_wire.framing import FrameTooLongError
 from supervisor.core.cluster.messages import NodeLost, Reported
 from supervisor.core.node.messages import Ordered
 from supervisor.core.orders import Order
-from supervisor.edges.peers import cluster_codec, cluster_frames, cluster_link, cluster_session
+from supervisor.edges.peers import cluster_codec, cluster_frames, cluster_link, cluster_session, cluster_versions
 from supervisor.edges.peers.cluster_frames import (
     Answered,
     Aside,
@@ -42,7 +42,6 @@ from supervisor.edges.peers.cluster_tls import Pipe
 from supervisor.edges.peers.own_address import is_loopback, is_meant_as_loopback
 from supervisor.pauses import pause
 
-PROTOCOL_VERSION = 1
 LOST_S = 5.0  # from the last word of a node; by then it has ended its own workers (cluster_client.FENCE_S)
 HANDSHAKES_MAX = 64  # at once; the others wait at the listening socket
 BACKLOG = 4096
@@ -198,15 +197,24 @@ class ClusterServer:
             line.send(cluster_codec.encode(Refusal(refusal)))
             _log.warning("a node may not join job %s: %s", self._job_id, refusal)
             raise SessionError(refusal)
+<<<<<<< HEAD
         line.send(cluster_codec.encode(Welcome(cluster_session.proof(self._token, "leader", *said), self._term)))
+=======
+        version = cluster_versions.common(hello.protocol_version, hello.oldest_version) or cluster_versions.FIRST
+        line.send(cluster_codec.encode(Welcome(cluster_session.proof(self._token, "leader", *said), TERM, version)))
+>>>>>>> 095f6ee (Nodes of neighbouring versions meet; a node whose leader takes connections and says nothing fences itself in time; rows of thousands of nodes)
         return hello, cluster_session.derive_keys(self._token, nonce, hello.nonce)
 
     def _refusal(self, hello: Hello) -> str:
         """Why this one may not join; "" if it may."""
         if hello.job_id != self._job_id:
             return f"it wants job {hello.job_id}, and this is job {self._job_id}"
-        if hello.protocol_version != PROTOCOL_VERSION:
-            return f"it speaks version {hello.protocol_version} of the protocol, the leader version {PROTOCOL_VERSION}"
+        if cluster_versions.common(hello.protocol_version, hello.oldest_version) is None:
+            theirs = cluster_versions.spoken(hello.protocol_version, hello.oldest_version)
+            ours = cluster_versions.spoken(cluster_versions.NEWEST, cluster_versions.OLDEST)
+            return (
+                f"it speaks {theirs} of the protocol, the leader {ours}; install versions of Holdfast that are closer"
+            )
         known = self._nodes.get(hello.node)
         taken = hello.node == self._own_name or (
             known is not None and known.incarnation != hello.incarnation and known.conversation.line is not None

@@ -81,29 +81,28 @@ class Hmac:
 
 
 class Seal:
-    """One direction of one connection. Both sides count the messages."""
+    """One direction of one connection. Both sides count the messages. A leader does this for each heartbeat."""
 
-    __slots__ = ("_count", "_hmac")
+    __slots__ = ("_count", "_digest")
 
     def __init__(self, key: bytes) -> None:
-        self._hmac = Hmac(key)
+        self._digest = Hmac(key).digest
         self._count = 0
 
     def close(self, payload: bytes, *, number: int, received: int) -> bytes:
+        self._count += 1
         body = _HEADER.pack(number, received) + payload
-        return self._next_mac(body) + body
+        return self._digest(_COUNTED.pack(8, self._count, len(body)) + body)[:MAC_BYTES] + body
 
     def open(self, sealed: bytes) -> tuple[bytes, int, int]:
         """Payload, number, and the newest number that the sender has received. Raises SessionError."""
+        self._count += 1
         body = sealed[MAC_BYTES:]
-        if len(sealed) < OVERHEAD_BYTES or not hmac.compare_digest(sealed[:MAC_BYTES], self._next_mac(body)):
+        mac = self._digest(_COUNTED.pack(8, self._count, len(body)) + body)[:MAC_BYTES]
+        if len(sealed) < OVERHEAD_BYTES or not hmac.compare_digest(sealed[:MAC_BYTES], mac):
             raise SessionError("a message is not from the other side as it was sent")
         number, received = _HEADER.unpack_from(body)
         return body[_HEADER.size :], number, received
-
-    def _next_mac(self, body: bytes) -> bytes:
-        self._count += 1
-        return self._hmac.digest(_COUNTED.pack(8, self._count, len(body)) + body)[:MAC_BYTES]
 
 
 class Outbox:
@@ -130,11 +129,11 @@ class Outbox:
 
         Raises SessionError for a number that was never sent.
         """
-        if received > self._last:
-            raise SessionError(f"it confirms message {received}, and {self._last} is the last that there was")
-        count = received - self._confirmed
+        count = received - (self._last - len(self._kept))
         if count <= 0:
             return False
+        if received > self._last:
+            raise SessionError(f"it confirms message {received}, and {self._last} is the last that there was")
         self._kept_bytes -= sum(map(len, self._kept[:count])) + count * KEPT_BYTES_EACH
         del self._kept[:count]
         self._sent = max(self._sent, received)

@@ -1,10 +1,11 @@
 """The leader of one job, as a supervisor has it (peers, engine, coordinator), without workers of its own.
 
-Arguments: port, --rdzv-conf-like file of the token, folder of certificates or "". Ends with its standard input.
+Arguments: port, nodes beside this one, folder of certificates ("": without TLS). Ends with its standard input.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import resource
 import sys
@@ -12,30 +13,57 @@ import sys
 import anyio
 from anyio import to_thread
 
+from supervisor.core import orders
 from supervisor.core.cluster import messages as cluster_messages
+from supervisor.core.facts import JobRules, RendezvousRules, RestartRules
 from supervisor.core.node import messages as node_messages
 from supervisor.edges.machine.clock import Clock
-from supervisor.edges.peers import cluster_peers
+from supervisor.edges.peers import cluster_peers, cluster_tls
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_peers import Meeting
+from supervisor.edges.peers.cluster_tls import Tls, TlsFiles
 from supervisor.engine.loop import Engine
 from supervisor.ports import Peers
 
 JOB = "scale"
+NAME = "leader"
 TOKEN = b"the token of a job that is measured"
 
 
-class Performer:
-    """See engine.loop.Performer: orders leave through the peers, all else is of no interest."""
+def rules(others: int) -> JobRules:
+    nodes = others + 1
+    restart = RestartRules(min_nodes=nodes, max_restarts=10**6, max_no_progress_cycles=0, backoff_base_s=0.0)
+    return JobRules(JOB, 8, restart=restart, rendezvous=RendezvousRules(max_nodes=nodes))
 
-    def __init__(self, peers: Peers) -> None:
+
+def tls_of(folder: str) -> Tls | None:
+    if not folder:
+        return None
+    return cluster_tls.load(TlsFiles(*(os.path.join(folder, name) for name in ("node.pem", "node.key", "ca.pem"))))
+
+
+class Performer:
+    """See engine.loop.Performer: orders leave through the peers, and this node's own are answered at once."""
+
+    def __init__(self, peers: Peers, engine: Engine) -> None:
         self._peers = peers
+        self._engine = engine
+        self._cycle = -1
+
+    def report(self, report: cluster_messages.Event) -> None:
+        self._engine.post(cluster_messages.Reported(JOB, report))
 
     def perform(self, action: node_messages.Action) -> tuple[node_messages.Event, ...]:
         return ()
 
     def send(self, job_id: str, action: cluster_messages.Send) -> None:
-        self._peers.send(action.node, job_id, action.order)
+        match action.order:
+            case orders.StartCycle(assignment) if action.node == NAME:
+                self._cycle = assignment.cycle
+            case orders.JoinAgain() if action.node == NAME:
+                self.report(cluster_messages.NodeJoined(NAME, self._cycle))
+            case _:
+                self._peers.send(action.node, job_id, action.order)
 
     def publish(self, job_id: str, action: cluster_messages.Publish) -> None:
         print(f"{action.event.kind}: {action.event.reason}", file=sys.stderr, flush=True)
@@ -47,11 +75,14 @@ class Performer:
         return
 
 
-async def main(port: int) -> None:
-    engine = Engine(clock=Clock(), node_name="leader", jitter=random.random)
-    meeting = Meeting(JOB, "leader", PeerAddress("127.0.0.1", port), TOKEN, 60.0)
+async def main(port: int, others: int, certificates: str) -> None:
+    engine = Engine(clock=Clock(), node_name=NAME, jitter=random.random)
+    meeting = Meeting(JOB, NAME, PeerAddress("127.0.0.1", port), TOKEN, 60.0, tls=tls_of(certificates))
     async with cluster_peers.open_peers(meeting, engine.post) as peers, anyio.create_task_group() as tasks:
-        engine.attach(Performer(peers))
+        performer = Performer(peers, engine)
+        engine.attach(performer)
+        performer.report(cluster_messages.JobOpened(NAME, rules(others)))
+        performer.report(cluster_messages.NodeJoined(NAME, -1))
         await tasks.start(engine.run)
         print("listening", flush=True)
         await to_thread.run_sync(sys.stdin.read)
@@ -61,4 +92,4 @@ async def main(port: int) -> None:
 if __name__ == "__main__":
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    anyio.run(main, int(sys.argv[1]), backend_options={"use_uvloop": True})
+    anyio.run(main, int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], backend_options={"use_uvloop": True})

@@ -1,7 +1,8 @@
 """Many nodes of one job in one process, and what they see of their leader: prints one line of JSON.
 
-Arguments: nodes, faults, seconds of idling. Each node has the client of a supervisor, and its coordinator's orders are
-answered at once: what is measured is the leader, the stream, and this process, which does the work of all nodes.
+Arguments: nodes, faults, seconds of idling, folder of certificates. Each node has the client of a supervisor, and its
+coordinator's orders are answered at once: what is measured is the leader, the stream, and this process, which does the
+work of all nodes.
 """
 
 from __future__ import annotations
@@ -19,11 +20,10 @@ import anyio
 
 from supervisor.core import orders
 from supervisor.core.cluster.messages import JobOpened, NodeFailed, NodeJoined, Reported
-from supervisor.core.facts import JobRules, RendezvousRules, RestartRules
 from supervisor.core.node.messages import Ordered
 from supervisor.edges.peers.cluster_client import ClusterClient
 from supervisor.edges.peers.cluster_link import PeerAddress
-from tests.benchmarks.workloads.cluster_leader import JOB, TOKEN
+from tests.benchmarks.workloads.cluster_leader import JOB, TOKEN, rules, tls_of
 
 LIMIT_S = 120.0
 SETTLE_S = 0.5
@@ -32,7 +32,7 @@ SETTLE_S = 0.5
 class Nodes:
     """All nodes, and when the last of them was told something."""
 
-    def __init__(self, count: int, port: int) -> None:
+    def __init__(self, count: int, port: int, certificates: str) -> None:
         self.count = count
         self.port = port
         self.clients: list[ClusterClient] = []
@@ -42,12 +42,8 @@ class Nodes:
         self.changed = anyio.Event()
         self.told_s = 0.0
         self.started_s = 0.0
-        self.rules = JobRules(
-            JOB,
-            8,
-            restart=RestartRules(min_nodes=count, max_restarts=10**6, max_no_progress_cycles=0, backoff_base_s=0.0),
-            rendezvous=RendezvousRules(max_nodes=count),
-        )
+        self.rules = rules(count)
+        self.tls = tls_of(certificates)
 
     def add(self) -> ClusterClient:
         name = f"node-{len(self.clients):05}"
@@ -71,7 +67,13 @@ class Nodes:
                     fail(f"{name} was told {other}")
 
         client = ClusterClient(
-            PeerAddress("127.0.0.1", self.port), job_id=JOB, token=TOKEN, own_name=name, on_order=take, on_lost=fail
+            PeerAddress("127.0.0.1", self.port),
+            job_id=JOB,
+            token=TOKEN,
+            own_name=name,
+            on_order=take,
+            on_lost=fail,
+            tls=self.tls.follows if self.tls is not None else None,
         )
         client.report(Reported(JOB, JobOpened(name, self.rules)))
         client.report(Reported(JOB, NodeJoined(name, -1)))
@@ -102,14 +104,14 @@ async def run(client: ClusterClient) -> None:
     await client.run(join_timeout_s=LIMIT_S)
 
 
-async def main(count: int, faults: int, idle_s: float) -> None:
+async def main(count: int, faults: int, idle_s: float, certificates: str) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     here = Path(__file__)
-    found: dict[str, object] = {}
+    found: dict[str, list[float]] = {}
     with subprocess.Popen(  # noqa: ASYNC220 - nothing else runs yet
-        [sys.executable, str(here.with_name("cluster_leader.py")), str(port)],
+        [sys.executable, str(here.with_name("cluster_leader.py")), str(port), str(count), certificates],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=None if os.environ.get("SHOW") else subprocess.DEVNULL,
@@ -117,15 +119,15 @@ async def main(count: int, faults: int, idle_s: float) -> None:
         assert leader.stdout is not None
         leader.stdout.readline()
         empty_mib = memory_mib(leader.pid)
-        nodes = Nodes(count, port)
+        nodes = Nodes(count, port, certificates)
         async with anyio.create_task_group() as tasks:
             from_s = time.monotonic()
             from_cpu_s = cpu_s(leader.pid)
             for _ in range(count):
                 tasks.start_soon(run, nodes.add())
             await nodes.all_started()
-            found["cold_s"] = nodes.started_s - from_s
-            found["cold_cpu_s"] = cpu_s(leader.pid) - from_cpu_s
+            found["cold_s"] = [nodes.started_s - from_s]
+            found["cold_cpu_s"] = [cpu_s(leader.pid) - from_cpu_s]
             samples: list[tuple[float, float]] = []
             from_cpu_s = cpu_s(leader.pid)
             for _ in range(faults):
@@ -133,13 +135,13 @@ async def main(count: int, faults: int, idle_s: float) -> None:
                 samples.append(await nodes.fault())
             found["told_s"] = [told for told, _ in samples]
             found["rendezvous_s"] = [started for _, started in samples]
-            found["fault_cpu_s"] = (cpu_s(leader.pid) - from_cpu_s) / max(1, faults)
+            found["fault_cpu_s"] = [(cpu_s(leader.pid) - from_cpu_s) / max(1, faults)]
             await anyio.sleep(2)
             from_cpu_s = cpu_s(leader.pid)
             await anyio.sleep(idle_s)
-            found["idle_cores"] = (cpu_s(leader.pid) - from_cpu_s) / idle_s if idle_s else 0.0
-            found["memory_mib"] = memory_mib(leader.pid)
-            found["empty_mib"] = empty_mib
+            found["idle_cores"] = [(cpu_s(leader.pid) - from_cpu_s) / idle_s] if idle_s else []
+            found["memory_mib"] = [memory_mib(leader.pid)]
+            found["empty_mib"] = [empty_mib]
             tasks.cancel_scope.cancel()
         leader.kill()
     print(json.dumps(found), flush=True)
@@ -160,4 +162,6 @@ def memory_mib(pid: int) -> float:
 if __name__ == "__main__":
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    anyio.run(main, int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), backend_options={"use_uvloop": True})
+    anyio.run(
+        main, int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4], backend_options={"use_uvloop": True}
+    )

@@ -158,3 +158,21 @@ async def test_an_order_for_all_is_encoded_once(monkeypatch: pytest.MonkeyPatch)
             await heard.until(lambda heard=heard: len(heard.events) == 2)
             assert heard.orders() == [again(1), again(2)]
         assert len(encoded) == 2
+
+
+async def test_a_node_whose_leader_takes_connections_and_says_nothing_ends_its_workers_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(cluster_client, "FENCE_S", 1.0)
+    monkeypatch.setattr(cluster_client, "ALIVE_S", 0.1)
+    monkeypatch.setattr(cluster_link, "SILENCE_S", 0.3)
+    monkeypatch.setattr(cluster_peers, "PARTING_S", 0.1)
+    port = free_port()
+    async with peers("a", port) as (_, at_leader), node_behind_gates(port) as (at_b, gates):
+        await at_leader.until(lambda: at_leader.events)
+        gates.to_leader = gates.to_node = anyio.Event()
+        with anyio.fail_after(cluster_client.INTRODUCED_S / 2):
+            await at_b.until(at_b.orders)
+        (order,) = at_b.orders()
+        assert isinstance(order, orders.WindDown)
+        assert "is lost: nothing was heard for 0.3 s" in order.reason

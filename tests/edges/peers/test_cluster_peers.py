@@ -141,6 +141,7 @@ async def breaking_wire(port: int) -> AsyncGenerator[int]:
 
 
 async def test_a_wire_that_breaks_all_the_time_loses_and_doubles_nothing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cluster_peers, "PARTING_S", 0.1)
     monkeypatch.setattr(cluster_client, "FENCE_S", LIMIT_S)
     port = free_port()
     async with peers("a", port) as (leader, at_leader), breaking_wire(port) as broken:
