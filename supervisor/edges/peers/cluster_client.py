@@ -143,7 +143,7 @@ class ClusterClient:
         while True:
             with anyio.move_on_at(until_s) as too_late:
                 try:
-                    return await self._meet()
+                    return await self._meet(until_s)
                 except TimeoutError:
                     why = "it does not answer in time"
                 except OSError as error:
@@ -155,14 +155,16 @@ class ClusterClient:
             if too_late.cancelled_caught:
                 raise LinkLostError(f"the leader at {self._address} is lost: {why}")
 
-    async def _meet(self) -> tuple[Line, float]:
+    async def _meet(self, until_s: float) -> tuple[Line, float]:
+        """Takes half of the time that is left: what answers nothing must leave time for another connection."""
         pipe = Pipe(self._tls, leads=False) if self._tls is not None else None
         line = Line(pipe=pipe)
         is_held = False
         try:
-            with anyio.fail_after(CONNECT_S):
+            left_s = max(0.0, until_s - anyio.current_time())
+            with anyio.fail_after(min(CONNECT_S, left_s / 2)):
                 await self._loop.create_connection(lambda: line, self._address.host, self._address.port)
-            with anyio.fail_after(INTRODUCED_S):
+            with anyio.fail_after(min(INTRODUCED_S, left_s / 2)):
                 challenge = await self._first_word(line)
                 said_at_s = self._loop.time()
                 sends, receives = await self._introduce(line, challenge)

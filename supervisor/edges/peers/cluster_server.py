@@ -197,12 +197,9 @@ class ClusterServer:
             line.send(cluster_codec.encode(Refusal(refusal)))
             _log.warning("a node may not join job %s: %s", self._job_id, refusal)
             raise SessionError(refusal)
-<<<<<<< HEAD
-        line.send(cluster_codec.encode(Welcome(cluster_session.proof(self._token, "leader", *said), self._term)))
-=======
         version = cluster_versions.common(hello.protocol_version, hello.oldest_version) or cluster_versions.FIRST
-        line.send(cluster_codec.encode(Welcome(cluster_session.proof(self._token, "leader", *said), TERM, version)))
->>>>>>> 095f6ee (Nodes of neighbouring versions meet; a node whose leader takes connections and says nothing fences itself in time; rows of thousands of nodes)
+        proof = cluster_session.proof(self._token, "leader", *said)
+        line.send(cluster_codec.encode(Welcome(proof, self._term, version)))
         return hello, cluster_session.derive_keys(self._token, nonce, hello.nonce)
 
     def _refusal(self, hello: Hello) -> str:
