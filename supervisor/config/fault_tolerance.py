@@ -79,9 +79,18 @@ RESTART_POLICY = Setting(
     old_flags=("--restart-policy",),
 )
 
+SEGMENT = _works(
+    "segment",
+    values.integer(1, 100_000, "nodes", none=True),
+    Group.NODES,
+    "rendezvous.segment",
+    "nodes of one NVLink domain that get consecutive ranks; MIN of --nnodes must be a multiple of it",
+)
+
 WORKING: tuple[Setting, ...] = (
     CONFIG_FILE,
     RESTART_POLICY,
+    SEGMENT,
     _works(
         "no-restart-exit-code",
         values.integer(1, 255),
@@ -219,7 +228,6 @@ _NIC_COUNTER = "/sys/class/infiniband/{nic}/ports/1/counters/link_downed"
 _NIC_STATE = "/sys/class/infiniband/{nic}/ports/1/state"
 
 NOT_YET: tuple[Setting, ...] = (
-    _later("segment", values.integer(1, 100_000, "nodes"), None, "segments of nodes are"),
     _later("node-health-check-interval", _PERIOD, 5.0, "node health checks are"),
     _later("enable-nic-monitor", values.BOOLEAN, False, "NIC checks are"),
     _later("enable-nic-healthcheck", values.BOOLEAN, False, "NIC checks are"),

@@ -6,7 +6,7 @@ import enum
 
 import msgspec
 
-from supervisor.core.facts import HangLimits, JobRules, RestartRules
+from supervisor.core.facts import HangLimits, JobRules, NodeFacts, RendezvousRules, RestartRules
 from supervisor.core.node_health import HealthCheckPolicy
 
 
@@ -70,6 +70,8 @@ class JobSpec(msgspec.Struct, frozen=True):
     local_world_size: int = 1
     role: str = "default"
     nodes: Nodes | None = None  # None: this node alone
+    rendezvous: RendezvousRules = msgspec.field(default_factory=RendezvousRules)
+    facts: NodeFacts = msgspec.field(default_factory=NodeFacts)  # of the node whose scheduler has started this one
     run_id: str = ""  # --rdzv-id, exported as TORCHELASTIC_RUN_ID; "": the job id
 
     spawn_method: SpawnMethod = SpawnMethod.AUTO
@@ -118,4 +120,6 @@ class JobSpec(msgspec.Struct, frozen=True):
             checks_node=self.health.are_any,
             prepares_ahead=not self.master_port,  # A fixed port is the old store's until that has ended.
             forks_ahead=not self.master_port and self.gpus_per_numa is None,  # Bound workers are executed, not forked.
+            rendezvous=self.rendezvous if self.nodes is not None else RendezvousRules(),
+            facts=self.facts,
         )

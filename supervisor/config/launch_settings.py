@@ -101,14 +101,14 @@ RUN_ID = Setting(
 RENDEZVOUS_OPTIONS = Setting(
     "--rdzv-conf",
     launch_values.RENDEZVOUS_OPTIONS,
-    "options of the rendezvous: token_file, tls_cert, tls_key, tls_ca, join_timeout",
+    "options of the rendezvous, such as token_file=F,join_timeout=600",
     Group.NODES,
     default=(),
 )
 NODE_RANK = Setting(
     "--node-rank",
     values.integer(0, 1_000_000),
-    "has no effect: nodes are put in the order of their names",
+    "place of this node in their order, where neither SLURM_PROCID nor GROUP_RANK is set",
     Group.NODES,
     default=0,
 )
@@ -299,6 +299,22 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
         path="master_port",
     ),
     LOCAL_ADDRESS,
+    Setting(
+        "--keep-ranks",
+        values.BOOLEAN,
+        "at a restart, nodes that stay keep their ranks; else the order of all nodes is restored",
+        Group.NODES,
+        path="rendezvous.keep_ranks",
+        is_switch=True,
+    ),
+    Setting(
+        "--elastic",
+        values.BOOLEAN,
+        "train on as many nodes as there are, from MIN to MAX; others enter at the next restart",
+        Group.NODES,
+        path="rendezvous.elastic",
+        is_switch=True,
+    ),
     JOB_ID,
     SOCKET_DIR,
     STATE_DIR,
@@ -327,7 +343,6 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
         "torchrun's NUMA binding (use HOLDFAST_GPUS_PER_NUMA) is",
     ),
     _later("--virtual-local-rank", values.BOOLEAN, False, "a virtual local rank is"),
-    _later("--keep-ranks", values.BOOLEAN, False, "survivors that keep their ranks are"),
     _later("--replace-wait-s", values.seconds(zero=True), None, "waiting for a replacement is"),
 )
 

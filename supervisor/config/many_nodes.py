@@ -7,15 +7,19 @@ import os
 from collections.abc import Mapping
 from typing import cast
 
-from supervisor.config import launch_settings
+import msgspec
+
+from supervisor.config import launch_settings, node_facts
+from supervisor.config.fault_tolerance import SEGMENT
 from supervisor.config.given import Given
-from supervisor.config.job_spec import Nodes
+from supervisor.config.job_spec import JobSpec, Nodes
 from supervisor.config.launch_values import split_endpoint
 from supervisor.errors import InvalidRequestError
 
 DEFAULT_PORT = 29400  # torchrun's for --rdzv-endpoint
 JOIN_TIMEOUT_S = 600.0
 TLS_KEYS = ("tls_cert", "tls_key", "tls_ca")
+GROUP_SIZE_MAX = 100_000
 
 
 def read(given: Mapping[str, Given], cwd: str) -> Nodes | None:
@@ -51,9 +55,48 @@ def read(given: Mapping[str, Given], cwd: str) -> Nodes | None:
         port=DEFAULT_PORT if port is None else port,
         name=str(name.value) if name is not None and name.value else os.uname().nodename,
         token_file=os.path.join(cwd, token_file) if token_file else "",
-        join_timeout_s=_seconds(options.get("join_timeout", str(JOIN_TIMEOUT_S))),
+        join_timeout_s=_seconds(options, "join_timeout", JOIN_TIMEOUT_S, least=0.001),
         **tls,
     )
+
+
+def with_nodes(spec: JobSpec, given: Mapping[str, Given], environ: Mapping[str, str]) -> JobSpec:
+    """The job with what its nodes must agree on, and with what this one says of itself. Raises as `read` does."""
+    nodes, options, segment = spec.nodes, _options(given), spec.rendezvous.segment
+    if nodes is None:
+        return spec
+    if segment is not None and nodes.min_nodes % segment:
+        raise given[SEGMENT.name].problem(
+            f"the job needs {nodes.min_nodes} nodes, which is no multiple of it", "write --nnodes with one as its MIN"
+        )
+    facts = node_facts.read(given, environ, spec.entry, spec.command[0], domain=options.get("nvlink_domain", ""))
+    group_size = _group_size(options, facts.replacement_group)
+    rendezvous = msgspec.structs.replace(
+        spec.rendezvous,
+        max_nodes=nodes.max_nodes,
+        join_timeout_s=nodes.join_timeout_s,
+        last_call_s=_seconds(options, "last_call_timeout", spec.rendezvous.last_call_s, least=0.0),
+        replacement_group_size=group_size,
+    )
+    restart = msgspec.structs.replace(spec.restart, min_nodes=nodes.min_nodes)
+    return msgspec.structs.replace(spec, restart=restart, rendezvous=rendezvous, facts=facts)
+
+
+def _group_size(options: Mapping[str, str], group: str) -> int | None:
+    text = options.get("replacement_group_size")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= GROUP_SIZE_MAX):
+        raise InvalidRequestError(
+            f"cannot use --rdzv-conf replacement_group_size={text}: it is not a number of nodes from 1 to "
+            f"{GROUP_SIZE_MAX}; write one such as 2"
+        )
+    if not group:
+        raise InvalidRequestError(
+            f"cannot use --rdzv-conf replacement_group_size={text}: this node belongs to no replacement group; set "
+            f"{node_facts.REPLACEMENT_GROUP}"
+        )
+    return int(text[:9])
 
 
 def _check_alone(given: Mapping[str, Given]) -> None:
@@ -86,13 +129,14 @@ def _is_of_this_machine(host: str) -> bool:
         return host == "localhost"
 
 
-def _seconds(text: str) -> float:
+def _seconds(options: Mapping[str, str], key: str, default_s: float, *, least: float) -> float:
+    text = options.get(key, str(default_s))
     try:
         value = float(text)
     except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
+        value = -1.0
+    if not least <= value < float("inf"):
         raise InvalidRequestError(
-            f"cannot use --rdzv-conf join_timeout={text}: it is no time in seconds; write join_timeout=600"
+            f"cannot use --rdzv-conf {key}={text}: it is no time in seconds; write {key}={default_s:g}"
         )
     return value

@@ -34,7 +34,7 @@ RENDEZVOUS_KEYS = frozenset(
         "is_host", "join_timeout", "last_call_timeout", "close_timeout", "read_timeout", "timeout", "rank",
         "store_connect_wait_seconds", "use_libuv", "replacement_group_size", "store_type", "keep_alive_interval",
         "keep_alive_max_attempt", "heartbeat_timeout", "segment_check_interval", "segment", "token_file", "tls_cert",
-        "tls_key", "tls_ca",
+        "tls_key", "tls_ca", "nvlink_domain",
     }
 )  # fmt: skip
 
@@ -184,8 +184,7 @@ def _job_spec(
         if one is not None and setting.path:
             spec = replace_at(spec, setting.path, one.value)
     spec = _stop_timeouts(_addresses(spec, values), values)
-    if nodes is not None:
-        spec = replace_at(spec, "restart.min_nodes", nodes.min_nodes)
+    spec = many_nodes.with_nodes(spec, values.given, environ)
     if spec.log_dir:
         spec = msgspec.structs.replace(spec, log_dir=os.path.join(cwd, spec.log_dir))
         check_log_dir(spec.log_dir)

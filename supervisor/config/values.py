@@ -143,8 +143,10 @@ def number(low: float, high: float, unit: str = "") -> Kind:
     return Kind("NUMBER", unit, Shape.NUMBER, parse, show_number)
 
 
-def integer(low: int, high: int, unit: str = "", metavar: str = "N") -> Kind:
+def integer(low: int, high: int, unit: str = "", metavar: str = "N", *, none: bool = False) -> Kind:
     def parse(text: str) -> object:
+        if none and text.strip().lower() in NONE_WORDS:
+            return None
         try:
             value = int(text)
         except ValueError:
@@ -152,7 +154,8 @@ def integer(low: int, high: int, unit: str = "", metavar: str = "N") -> Kind:
         _within(value, low, high, unit)
         return value
 
-    return Kind(metavar, unit, Shape.NUMBER, parse)
+    show = show_number if none else str
+    return Kind(f"{metavar}|none" if none else metavar, unit, Shape.NUMBER, parse, show, none_is_value=none)
 
 
 def choice(*words: str) -> Kind:

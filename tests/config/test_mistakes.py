@@ -119,7 +119,8 @@ ENVIRONMENT = [
     ({"PET_MAX_RESTARTS": "x"},
      "cannot use PET_MAX_RESTARTS=x: it is not a whole number; write a whole number from 0 to 1000000"),
     ({"PET_STANDALONE": "2"}, "cannot use PET_STANDALONE=2: it is neither true nor false; write true or false"),
-    ({"PET_FT_SEGMENT": "4"}, "cannot use PET_FT_SEGMENT=4: segments of nodes are not supported yet; unset PET_FT_SEGMENT"),
+    ({"PET_FT_ENABLE_NIC_MONITOR": "1"},
+     "cannot use PET_FT_ENABLE_NIC_MONITOR=1: NIC checks are not supported yet; unset PET_FT_ENABLE_NIC_MONITOR"),
     ({"NVRX_GPUS_PER_NUMA": "0"},
      "cannot use NVRX_GPUS_PER_NUMA=0: it is not a number of GPUs from 1 to 1024; "
      "write the GPUs of one NUMA node, such as 4"),
@@ -143,8 +144,6 @@ NOT_YET = [
     (["--logs-specs", "mine"], "a logging plug-in of torchrun is"),
     (["--numa-binding", "node"], "torchrun's NUMA binding (use HOLDFAST_GPUS_PER_NUMA) is"),
     (["--virtual-local-rank"], "a virtual local rank is"),
-    (["--keep-ranks"], "survivors that keep their ranks are"),
-    (["--ft-segment", "4"], "segments of nodes are"),
     (["--ft-enable-nic-monitor", "true"], "NIC checks are"),
     (["--ft-enable-nic-healthcheck", "true"], "NIC checks are"),
     (["--ft-enable-dist-storage-healthcheck", "true"], "storage checks are"),

@@ -44,7 +44,9 @@ class Nodes:
         self.endpoint = f"127.0.0.1:{self.port}"
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, number: int, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(
+        self, number: int, *arguments: str, flags: tuple[str, ...] = (), **environ: str
+    ) -> subprocess.Popen[bytes]:
         home = self.folder / f"node{number}"
         for place in (home, home / "claims", home / "state", home / "run"):
             place.mkdir(exist_ok=True, mode=0o700)
@@ -54,11 +56,11 @@ class Nodes:
             "HOLDFAST_STATE_DIR": str(home / "state"),
             "XDG_RUNTIME_DIR": str(home / "run"),
         }
-        flags = ["--nnodes", self.nnodes, "--rdzv-id", "job", "--rdzv-endpoint", self.endpoint]
-        flags += ["--local-addr", f"127.0.0.{number}", "--nproc-per-node", "2", "--max-restarts", "2"]
-        command = [str(HOLDFAST), "run", *flags, str(self.folder / "train.py"), str(self.folder), *arguments]
+        meet = ["--nnodes", self.nnodes, "--rdzv-id", "job", "--rdzv-endpoint", self.endpoint]
+        meet += ["--local-addr", f"127.0.0.{number}", "--nproc-per-node", "2", "--max-restarts", "2"]
+        command = [str(HOLDFAST), "run", *meet, *flags, str(self.folder / "train.py"), str(self.folder), *arguments]
         with (home / "output").open("wb") as output:
-            process = subprocess.Popen(command, env={**kept, **places}, stdout=output, stderr=output)
+            process = subprocess.Popen(command, env={**kept, **places, **environ}, stdout=output, stderr=output)
         self.processes.append(process)
         return process
 
@@ -128,6 +130,24 @@ def test_a_stop_on_any_node_stops_the_job_on_all_with_one_verdict(tmp_path: Path
         job.until_running(0, 4)
         second.send_signal(signal.SIGTERM)
         assert [first.wait(LIMIT_S), second.wait(LIMIT_S)] == [143, 143]
+
+
+def test_nodes_are_placed_by_rank_and_domain_and_those_that_disagree_are_refused_alone(tmp_path: Path):
+    with nodes(tmp_path, "2:3") as job:
+        for number, rank, domain in ((1, 7, "x"), (2, 5, "y"), (3, 3, "x")):
+            conf = f"nvlink_domain={domain},last_call_timeout=20"
+            job.start(number, "60", flags=("--ft-segment", "2", "--rdzv-conf", conf), GROUP_RANK=str(rank))
+            wait_until(lambda: _listens(job.port), timeout_s=LIMIT_S, what="a leader")
+        job.until_running(0, 4)
+        assert "cycle 0 runs on 127.0.0.3, 127.0.0.1; spare: 127.0.0.2" in job.output(1)
+        alike = ("--ft-segment", "2", "--rdzv-conf", "nvlink_domain=x,last_call_timeout=20")
+        twin = job.start(4, "60", flags=alike, SLURM_PROCID="3")
+        other = job.start(5, "60", flags=(*alike, "--max-restarts", "9"))
+        assert {twin.wait(LIMIT_S), other.wait(LIMIT_S)} == {1}
+        assert "node 127.0.0.4 has SLURM_PROCID 3, and so has node 127.0.0.3 of the job" in job.output(4)
+        assert "has --max-restarts 9, and the other nodes of the job have 2; start it with the same" in job.output(5)
+        job.let_end()
+        assert [process.wait(LIMIT_S) for process in job.processes[:3]] == [0, 0, 0]
 
 
 def _listens(port: int) -> bool:

@@ -28,7 +28,7 @@ FLAGS = {
     "hang_limits.heartbeat_s": "--ft-rank-heartbeat-timeout",
     "hang_limits.sections": "--ft-rank-section-timeouts",
     "hang_limits.out_of_section_s": "--ft-rank-out-of-section-timeout",
-    "hang_limits.warm_up_steps": "num_warmup_iterations",
+    "hang_limits.warm_up_steps": "--ft-num-warmup-iterations",
     "restart.policy": "--ft-restart-policy",
     "restart.max_restarts": "--max-restarts",
     "restart.min_nodes": "--nnodes MIN",

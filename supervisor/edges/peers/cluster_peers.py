@@ -17,6 +17,7 @@ from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.cluster.messages import NodeStopped, Reported
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.node.messages import Ordered
+from supervisor.edges.machine.gpus import nvlink_domain
 from supervisor.edges.peers import cluster_tls
 from supervisor.edges.peers.cluster_client import ClusterClient
 from supervisor.edges.peers.cluster_link import PeerAddress
@@ -163,7 +164,22 @@ async def joining(
 ) -> tuple[JobSpec, Callable[[Post], AbstractAsyncContextManager[PeersAndColleagues]]]:
     """The job as this node runs it, and how its peers are opened. Raises ConfigurationError."""
     meeting = await meeting_of(spec.job_id, nodes)
+    spec = await in_own_domain(spec)
     return await at_own_address(spec, nodes), lambda post: open_peers(meeting, post)
+
+
+async def in_own_domain(spec: JobSpec) -> JobSpec:
+    """With segments, the job must know this node's NVLink domain. Raises ConfigurationError where nothing tells it."""
+    if spec.rendezvous.segment is None or spec.facts.domain:
+        return spec
+    try:
+        domain = await nvlink_domain.nvlink_domain()
+    except nvlink_domain.NoDomainError as error:
+        raise ConfigurationError(
+            f"cannot use --ft-segment {spec.rendezvous.segment}: the NVLink domain of this node is not known: {error}; "
+            "check nvidia-smi -q, or write --rdzv-conf nvlink_domain=NAME"
+        ) from error
+    return msgspec.structs.replace(spec, facts=msgspec.structs.replace(spec.facts, domain=domain))
 
 
 async def meeting_of(job_id: str, nodes: Nodes) -> Meeting:

@@ -16,8 +16,10 @@ from anyio.abc import SocketAttribute, SocketStream, TaskStatus
 from supervisor.config.job_spec import JobSpec, Nodes
 from supervisor.core import orders
 from supervisor.core.cluster.messages import NodeDown, NodeJoined, NodeLost, NodeStopped, Reported
-from supervisor.core.facts import JobState, Verdict
+from supervisor.core.facts import JobState, RendezvousRules, Verdict
 from supervisor.core.node.messages import Ordered
+from supervisor.edges.machine.gpus import nvlink_domain
+from supervisor.edges.machine.gpus.nvlink_domain import NoDomainError
 from supervisor.edges.peers import cluster_client, cluster_link, cluster_peers, cluster_server
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_peers import FollowerPeers, LeaderPeers, Meeting
@@ -318,3 +320,27 @@ async def test_the_store_is_served_where_other_nodes_reach_this_one():
     assert (await cluster_peers.at_own_address(spec, nodes)).master_addr == "127.0.0.1"
     named = JobSpec("job", ("train.py",), nodes=nodes, master_addr="node-7")
     assert (await cluster_peers.at_own_address(named, nodes)).master_addr == "node-7"
+
+
+async def test_a_job_with_segments_knows_its_nodes_domain_or_says_why_not(monkeypatch: pytest.MonkeyPatch):
+    segments = JobSpec("job", ("train.py",), rendezvous=RendezvousRules(2, segment=2))
+    asked: list[str] = []
+
+    async def domain() -> str:
+        if asked:
+            raise NoDomainError("NVML does not answer within 20 s")
+        asked.append("once")
+        return "pod1"
+
+    monkeypatch.setattr(nvlink_domain, "nvlink_domain", domain)
+    plain = JobSpec("job", ("train.py",))
+    assert await cluster_peers.in_own_domain(plain) is plain
+    known = await cluster_peers.in_own_domain(segments)
+    assert known.facts.domain == "pod1"
+    assert await cluster_peers.in_own_domain(known) is known
+    with pytest.raises(ConfigurationError) as caught:
+        await cluster_peers.in_own_domain(segments)
+    assert str(caught.value) == (
+        "cannot use --ft-segment 2: the NVLink domain of this node is not known: NVML does not answer within 20 s; "
+        "check nvidia-smi -q, or write --rdzv-conf nvlink_domain=NAME"
+    )

@@ -1,0 +1,61 @@
+"""Where does this node stand among the nodes of its job, according to the scheduler that started it?
+
+Read from the environment of the command that submits the job, and carried with the job from there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from supervisor.config import launch_settings
+from supervisor.config.given import Given, clip
+from supervisor.config.job_spec import Entry
+from supervisor.core.facts import NodeFacts
+from supervisor.errors import ConfigurationError
+
+SLURM_RANK, GROUP_RANK = "SLURM_PROCID", "GROUP_RANK"
+ARRAY_TASK = "SLURM_ARRAY_TASK_ID"
+SLURM_NODES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+REPLACEMENT_GROUP = "NVRX_REPLACEMENT_GROUP_ID"
+RANK_MAX = 2**31 - 1
+
+
+def read(
+    given: Mapping[str, Given], environ: Mapping[str, str], entry: Entry, program: str, *, domain: str = ""
+) -> NodeFacts:
+    """Raises ConfigurationError."""
+    rank, source = _rank(given, environ)
+    return NodeFacts(
+        infrastructure_rank=rank,
+        rank_source=source,
+        domain=domain,
+        replacement_group=environ.get(REPLACEMENT_GROUP) or environ.get(ARRAY_TASK) or "",
+        program=f"-m {program}" if entry is Entry.MODULE else os.path.basename(program),
+    )
+
+
+def _rank(given: Mapping[str, Given], environ: Mapping[str, str]) -> tuple[int | None, str]:
+    """The documented order; what torchrun calls the node's rank comes last, since torchrun often ignores it."""
+    if environ.get(SLURM_RANK):
+        rank = _number(environ, SLURM_RANK)
+        nodes = next((_number(environ, name) for name in SLURM_NODES if environ.get(name)), 0)
+        if environ.get(ARRAY_TASK) and nodes:  # The tasks of an array are nodes of one job, or never meet.
+            return _number(environ, ARRAY_TASK) * nodes + rank, f"{ARRAY_TASK} and {SLURM_RANK}"
+        return rank, SLURM_RANK
+    if environ.get(GROUP_RANK):
+        return _number(environ, GROUP_RANK), GROUP_RANK
+    flag = given.get(launch_settings.NODE_RANK.name)
+    if flag is not None and isinstance(flag.value, int):
+        return flag.value, launch_settings.NODE_RANK.flag
+    return None, ""
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    text = environ[name]
+    if text.isascii() and text.isdigit() and int(text[:12]) <= RANK_MAX:
+        return int(text[:12])
+    raise ConfigurationError(
+        f"cannot use {name}={clip(text)}: it is not a whole number from 0 to {RANK_MAX}; unset {name} where no "
+        "scheduler sets it"
+    )

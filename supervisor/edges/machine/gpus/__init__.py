@@ -1,0 +1,1 @@
+"""What do the GPUs of this node say of themselves?"""
