@@ -15,6 +15,10 @@ def _inert(flag: str, kind: values.Kind, default: object, meaning: str) -> Setti
     return Setting(flag, kind, meaning, Group.INERT, default=default, status=Status.INERT)
 
 
+def _of_nodes(flag: str, meaning: str, path: str) -> Setting:
+    return Setting(flag, values.BOOLEAN, meaning, Group.NODES, path=path, is_switch=True)
+
+
 def _later(flag: str, kind: values.Kind, default: object, meaning: str, harmless: tuple[object, ...] = ()) -> Setting:
     return Setting(
         flag,
@@ -299,21 +303,15 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
         path="master_port",
     ),
     LOCAL_ADDRESS,
-    Setting(
+    _of_nodes(
         "--keep-ranks",
-        values.BOOLEAN,
         "at a restart, nodes that stay keep their ranks; else the order of all nodes is restored",
-        Group.NODES,
-        path="rendezvous.keep_ranks",
-        is_switch=True,
+        "rendezvous.keep_ranks",
     ),
-    Setting(
+    _of_nodes(
         "--elastic",
-        values.BOOLEAN,
         "train on as many nodes as there are, from MIN to MAX; others enter at the next restart",
-        Group.NODES,
-        path="rendezvous.elastic",
-        is_switch=True,
+        "rendezvous.elastic",
     ),
     JOB_ID,
     SOCKET_DIR,

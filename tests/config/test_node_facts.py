@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from supervisor.config.job_spec import JobSpec
@@ -37,11 +38,7 @@ def spec(*argv: str, **environ: str) -> JobSpec:
 )  # fmt: skip
 def test_where_a_node_stands(argv: tuple[str, ...], environ: dict[str, str], facts: NodeFacts):
     found = spec(*argv, **environ)
-    expected = (
-        facts
-        if facts.program
-        else NodeFacts(*(getattr(facts, name) for name in NodeFacts.__struct_fields__[:4]), "train.py")
-    )
+    expected = facts if facts.program else msgspec.structs.replace(facts, program="train.py")
     assert found.facts == found.rules().facts == expected
     assert f'"replacement_group":"{facts.replacement_group}"' in job_spec_to_json(found), "it travels with the job"
 
@@ -49,7 +46,9 @@ def test_where_a_node_stands(argv: tuple[str, ...], environ: dict[str, str], fac
 def test_what_the_nodes_must_agree_on():
     conf = "join_timeout=30,last_call_timeout=2.5,replacement_group_size=2"
     found = spec("--ft-segment", "2", "--keep-ranks", "--elastic", "--rdzv-conf", conf, NVRX_REPLACEMENT_GROUP_ID="r")
-    assert found.rules().rendezvous == RendezvousRules(3, 30.0, 2.5, 2, 2, keep_ranks=True, elastic=True)
+    assert found.rules().rendezvous == RendezvousRules(
+        3, 30.0, 2.5, segment=2, replacement_group_size=2, keep_ranks=True, elastic=True
+    )
     assert found.rules().restart.min_nodes == 2
     assert spec().rules().rendezvous == RendezvousRules(3, join_timeout_s=600.0)
 

@@ -34,12 +34,10 @@ async def nvlink_domain(*, timeout_s: float = ANSWER_TIMEOUT_S) -> str:
     assert probe.stderr is not None
     try:
         with anyio.fail_after(timeout_s):
-            await anyio.wait_readable(probe.stdout)  # Its answer, or its end.
-            domain = probe.stdout.read1(ANSWER_BYTES_MAX).decode(errors="replace").strip()
+            domain = await _said(probe.stdout.fileno())
             if domain:
                 return domain
-            await anyio.wait_readable(probe.stderr)
-            why = probe.stderr.read1(ANSWER_BYTES_MAX).decode(errors="replace").strip()
+            why = await _said(probe.stderr.fileno())
             raise NoDomainError(why.splitlines()[-1] if why else "NVML gives no answer")
     except TimeoutError:
         raise NoDomainError(f"NVML does not answer within {timeout_s:g} s") from None
@@ -49,9 +47,17 @@ async def nvlink_domain(*, timeout_s: float = ANSWER_TIMEOUT_S) -> str:
         await _end(probe)
 
 
+async def _said(pipe: int) -> str:
+    """What comes first, or "" where the probe has ended without a word."""
+    await anyio.wait_readable(pipe)
+    return os.read(pipe, ANSWER_BYTES_MAX).decode(errors="replace").strip()
+
+
 async def _end(probe: subprocess.Popen[bytes]) -> None:
     """Kills it. One in state D is not waited for."""
     probe.kill()
+    if probe.poll() is not None:
+        return
     handle = os.pidfd_open(probe.pid)
     try:
         with anyio.CancelScope(shield=True), anyio.move_on_after(END_TIMEOUT_S):

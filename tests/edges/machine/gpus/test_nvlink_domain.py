@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.edges.machine.gpus.nvlink_domain import NoDomainError, nvlink_domain
+from supervisor.edges.machine.gpus import nvlink_probe
+from supervisor.edges.machine.gpus.nvlink_domain import PROBE, NoDomainError, nvlink_domain
 
 Write = Callable[..., None]
 
@@ -49,6 +50,7 @@ def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 )
 async def test_the_domain_is_the_cluster_uuid(nvml: Write, uuids: tuple[int, ...], newer: str):
     nvml(*uuids, newer=newer)
+    assert Path(nvlink_probe.__file__) == PROBE
     assert await nvlink_domain() == ONES
 
 
