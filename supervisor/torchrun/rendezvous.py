@@ -54,7 +54,7 @@ def create(params: RendezvousParameters) -> RendezvousHandler:
         min_nodes=params.min_nodes,
         max_nodes=params.max_nodes,
         local_address=params.local_addr or "",
-        options=cast("dict[str, object]", params.config),
+        options=cast("dict[str, object]", vars(params)["config"]),
     )
     return HoldfastRendezvous(
         given.run_id, options.read(given, os.environ, host_name=os.uname().nodename, pid=os.getpid())

@@ -316,10 +316,11 @@ def test_ten_thousand_agents_join_in_steps_of_one_size():
     dice.shuffle(nodes)
     rules = ElasticRules(10_240, 10_240, 600.0, 30.0)
     state = initial_state(0.0)
-    actions: tuple[Send, ...] = ()
+    last: list[Send] = []
     for node in nodes:
         next_deadline_s(state)
         state, actions = step(state, join(node, rules), now_s=0.0)
-    assert [action.order for action in actions] == [ServeRoundStore(0)]
-    state, actions = step(state, served(actions[0].node, 0), now_s=0.0)
+        last = list(actions)
+    assert [action.order for action in last] == [ServeRoundStore(0)]
+    state, actions = step(state, served(last[0].node, 0), now_s=0.0)
     assert len(actions) == 10_240
