@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import atexit
 import queue
+import socket
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import TimeoutError as LateError
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -33,6 +35,7 @@ class Agent:
         self._options = options
         self._orders: Orders = queue.SimpleQueue()  # a new one for each wait
         self._meeting = 0  # that the last order came from
+        self._host = ""  # found once: later there may be no name service
         self._thread: threading.Thread | None = None
         self._is_ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop
@@ -65,8 +68,9 @@ class Agent:
 
     def own_host(self) -> str:
         """The address by which the others reach this node. Raises OSError."""
-        options = self._options
-        return options.local_address or self._run(own_address(options.meeting.endpoint), None)
+        if not self._host:
+            self._host = self._run(_ip_of(self._options), None)
+        return self._host
 
     def answer(self, number: int, host: str, port: int) -> None:
         """Tells the leader who ordered it last where the store of this round is."""
@@ -126,6 +130,20 @@ class Agent:
         self._touch = InTouch(options.meeting, options.rules)
         async with anyio.create_task_group() as tasks:
             self._stop = tasks.cancel_scope.cancel
+            tasks.start_soon(self._find_host)
             tasks.start_soon(self._touch.run)
             self._is_ready.set()
             await anyio.Event().wait()
+
+    async def _find_host(self) -> None:
+        if not self._host:
+            with suppress(OSError):  # It is asked for again, and then it is an error.
+                self._host = await _ip_of(self._options)
+
+
+async def _ip_of(options: AgentOptions) -> str:
+    """A name may mean something else, or nothing, on another node."""
+    if not options.local_address:
+        return await own_address(options.meeting.endpoint)
+    found = await anyio.getaddrinfo(options.local_address, 0, type=socket.SOCK_STREAM)
+    return str(found[0][4][0])

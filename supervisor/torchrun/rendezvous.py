@@ -119,7 +119,7 @@ class HoldfastRendezvous(RendezvousHandler):
 
     def _serve_store(self, number: int) -> None:
         try:
-            host = _address_of(self._agent.own_host())
+            host = self._agent.own_host()
             self._store = _serve(host, self._timeout)
         except (OSError, RuntimeError) as error:
             raise RendezvousStateError(
@@ -161,11 +161,6 @@ def _serve(host: str, timeout: timedelta) -> TCPStore:
         )
         listener.detach()  # It is the store's now.
         return store
-
-
-def _address_of(host: str) -> str:
-    """An IP: a name may mean something else, or nothing, on another node."""
-    return str(socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][4][0])
 
 
 def _own_ip(begun: BeginRound, agent: Agent) -> str:

@@ -24,6 +24,7 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 import holdfast_torchrun
+from supervisor.torchrun import agent
 from tests.e2e.launch import wait_until
 
 LIMIT_S = 30.0
@@ -111,6 +112,21 @@ def test_workers_can_keep_a_store_of_their_own(torchruns: Torchruns, monkeypatch
     assert place(a) == place(b)
     with socket.socket() as probe:
         assert probe.connect_ex(place(a)), "nobody listens there before rank 0 does"
+
+
+def test_names_are_looked_up_once(torchruns: Torchruns, monkeypatch: pytest.MonkeyPatch):
+    first, second = torchruns.start(2, "2"), torchruns.start(3, "2")
+    torchruns.round_of(first, second)
+
+    async def unknown(options: object) -> str:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(agent, "_ip_of", unknown)
+    torchruns.round_of(first, second)
+    other_job = Torchruns()
+    with pytest.raises(RendezvousStateError, match=r"cannot serve the store .* name resolution; check --local-addr"):
+        other_job.start(4, "1").next_rendezvous()
+    other_job.end()
 
 
 def test_a_member_that_comes_again_and_one_that_is_late_are_waited_for_by_the_others(torchruns: Torchruns):
