@@ -28,8 +28,8 @@ store.set(f"of cycle {cycle}", "")
 store.add("ranks", 1)
 while store.add("ranks", 0) < 4:
     time.sleep(0.01)
-open(f"{folder}/{cycle}-{rank}.new", "w").write(f"{rank} of {os.environ['WORLD_SIZE']} {is_fresh} {host} {port}")
-os.rename(f"{folder}/{cycle}-{rank}.new", f"{folder}/{cycle}-{rank}")
+open(f"{folder}/new-{cycle}-{rank}", "w").write(f"{rank} of {os.environ['WORLD_SIZE']} {is_fresh} {host} {port}")
+os.rename(f"{folder}/new-{cycle}-{rank}", f"{folder}/{cycle}-{rank}")
 deadline = time.monotonic() + 60
 while time.monotonic() < deadline and not os.path.exists(f"{folder}/seen-{cycle}"):
     time.sleep(0.02)
