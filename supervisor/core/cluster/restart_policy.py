@@ -35,8 +35,9 @@ class State(msgspec.Struct, frozen=True):
     fruitless: int = 0  # cycles in a row without progress
     short: int = 0  # cycles in a row that died young, their progress unknown
     is_unknown_told: bool = False
-    node_faults: tuple[tuple[str, tuple[float, ...]], ...] = ()  # (node, its newest ones), the newest node last
-    suspects: tuple[str, ...] = ()
+    faulted_at_s: float = 0.0  # the last fault of any node
+    # Changes in place: the newest faults of each node, the node that failed last at the end.
+    node_faults: dict[str, tuple[float, ...]] = msgspec.field(default_factory=dict[str, tuple[float, ...]])
 
 
 # --- events --------------------------------------------------------------------------------------------------------
@@ -168,23 +169,33 @@ def _delay_s(state: State, jitter: float) -> float:
     return full_s * (1 - JITTER_SHARE * jitter)
 
 
+def suspects(state: State) -> tuple[str, ...]:
+    """The nodes that had failed often as of the last fault. Looks at all nodes that have failed."""
+    often = (node for node, times in state.node_faults.items() if _is_often(times, state.faulted_at_s))
+    return tuple(sorted(often))
+
+
 def _suspect(state: State, event: Event, now_s: float) -> tuple[State, tuple[Action, ...]]:
     """A node that fails again and again in a short time is named once, until it has been quiet for the window.
 
-    No more than the faults that make a suspect are kept of a node, so a fault costs the same after thousands of them.
+    No more than the faults that make a suspect are kept of a node, and each fault forgets the nodes whose window is
+    over. So a fault costs the same after thousands of them, and among thousands of nodes.
     """
-    others = [each for each in state.node_faults if each[0] != event.node]
-    own = next((times for node, times in state.node_faults if node == event.node), ())
-    own = (*own, now_s)[-SUSPECT_FAULTS:]
-    faults = [each for each in others if now_s - each[1][-1] < SUSPECT_WINDOW_S] + [(event.node, own)]
-    suspects = tuple(sorted(node for node, times in faults if _is_often(times, now_s)))
+    faults = state.node_faults
+    before = faults.pop(event.node, ())
+    was_suspect = _is_often(before, state.faulted_at_s)
+    own = faults[event.node] = (*before, now_s)[-SUSPECT_FAULTS:]
+    while True:
+        oldest = next(iter(faults))
+        if len(faults) <= SUSPECT_NODES_MAX and now_s - faults[oldest][-1] < SUSPECT_WINDOW_S:
+            break
+        del faults[oldest]
     warnings: tuple[Action, ...] = ()
-    if event.node in suspects and event.node not in state.suspects:
+    if _is_often(own, now_s) and not was_suspect:
         often = f"failed {SUSPECT_FAULTS} times within {SUSPECT_WINDOW_S / 60:.0f} min"
         text = f"node {event.node} {often}; look at its hardware and at the output of its ranks"
         warnings = (Warn(NODE_SUSPECTED, text),)
-    kept = tuple(faults[-SUSPECT_NODES_MAX:])
-    return msgspec.structs.replace(state, node_faults=kept, suspects=suspects), warnings
+    return msgspec.structs.replace(state, faulted_at_s=now_s), warnings
 
 
 def _is_often(times: tuple[float, ...], now_s: float) -> bool:
