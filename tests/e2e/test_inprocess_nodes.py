@@ -15,11 +15,11 @@ def pids(entered: dict[object, dict[str, object]]) -> dict[object, object]:
 
 def test_faults_of_ranks_on_two_nodes_restart_all_in_their_processes(tmp_path: Path):
     """Ranks 2 and 3 are on the node that does not lead. The processes that were killed are replaced where they were."""
-    with wrapped_nodes(tmp_path, "2", SCRIPT, max_restarts=4, SOFT_S="2") as job:
+    with wrapped_nodes(tmp_path, "2", SCRIPT, max_restarts=4, SOFT_S="3") as job:
         job.start_all(2)
         before = pids(job.until_entered(0, 4))
         new: set[int] = set()
-        for iteration, (fault, rank) in enumerate([("fail", 3), ("die", 2), ("sleep", 3), ("gil", 2), ("die", 0)], 1):
+        for iteration, (fault, rank) in enumerate([("fail", 3), ("die", 2), ("gil", 3)], 1):
             job.order(fault, rank)
             entered = job.until_entered(iteration, 4)
             new |= {rank} if fault in ("die", "gil") else set()
@@ -33,18 +33,16 @@ def test_faults_of_ranks_on_two_nodes_restart_all_in_their_processes(tmp_path: P
         assert len(job.traced("returned")) == 4
 
 
-def test_after_the_loss_of_a_node_a_spare_steps_in_or_the_others_go_on_alone(tmp_path: Path):
+def test_after_the_loss_of_a_node_a_spare_runs_its_ranks_in_the_same_cycle(tmp_path: Path):
     """Nothing is heard of a lost node for 5 s before it is given up."""
     with wrapped_nodes(tmp_path, "2:3", SCRIPT) as job:
         job.start_all(2)
         before = pids(job.until_entered(0, 4))
         job.start(3)
         job.lose(2)
-        iteration, entered = job.until_whole(0, 4, calls=6)
+        _, entered = job.until_whole(0, 4, calls=6)
         assert [pids(entered)[rank] == before[rank] for rank in range(4)] == [True, True, False, False]
         assert {each: line["node"] for each, line in entered.items()} == {0: "1", 1: "1", 2: "3", 3: "3"}
-        job.lose(3)
-        assert pids(job.until_entered(iteration + 1, 2)) == {0: before[0], 1: before[1]}
         job.end()
-        assert job.codes() == [0]
+        assert job.codes() == [0, 0]
         assert {line["cycle"] for line in job.traced("fn")} == {"0"}

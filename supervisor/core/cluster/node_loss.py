@@ -54,7 +54,7 @@ def is_waiting(state: State, node: str) -> bool:
 
 def gone(state: State, node: str, reason: str, *, may_come_again: bool = False) -> RanksGone:
     """What the call learns."""
-    return RanksGone(node, ranks_of(state, node), reason, may_come_again)
+    return RanksGone(node, ranks_of(state, node), f"was lost: {reason}", may_come_again)
 
 
 def note(state: State, event: NodeLost) -> State:

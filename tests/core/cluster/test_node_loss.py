@@ -88,6 +88,8 @@ def test_without_a_spare_the_survivors_go_on_with_fewer_ranks_and_no_unit_is_tak
     assert not orders(play, JoinAgain)
     (kind,) = [each.event for each in play.of(Publish) if each.event.kind == "node_lost"]
     assert kind.reason == f"{LOST.reason}; the wrapped call goes on without it"
+    (interrupted,) = [each.event for each in play.of(Publish) if each.event.kind == "iteration_interrupted"]
+    assert "rank 2 was lost: node b is lost: nothing was heard for 5 s; rank 3 was lost" in interrupted.reason
     arrive(play, 0, 1, 4, 5)
     assert {each.order for each in told(play)} == {BeginIteration(1, 1, 6, (2, 3))}
     assert coordinator.restarts_used(play.state) == 0
