@@ -84,11 +84,11 @@ def close_round(state: State, now_s: float) -> Outcome:
         is_new = state.members.ready >= min_nodes and not phase.is_shortage_told
         return _tell(state, now_s) if is_new else (state, ())
     if _waits_for_more(state):
-        if phase.last_call_until_s is None:
-            last_call = msgspec.structs.replace(phase, last_call_until_s=now_s + state.rules.rendezvous.last_call_s)
+        until_s = phase.last_call_until_s
+        until_s = now_s + state.rules.rendezvous.last_call_s if until_s is None else until_s
+        if now_s < until_s:
+            last_call = msgspec.structs.replace(phase, last_call_until_s=until_s)
             return msgspec.structs.replace(state, phase=last_call), ()
-        if now_s < phase.last_call_until_s:
-            return state, ()
     placed = _place(state)
     assert placed is not None, "the counters and the placement count differently"
     found = endings.root_cause_found(state)
