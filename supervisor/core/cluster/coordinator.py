@@ -283,7 +283,7 @@ def _node_lost(state: State, event: cluster_messages.NodeLost, now_s: float, jit
 
 def _lose_node_in_call(state: State, event: cluster_messages.NodeLost, now_s: float, jitter: float) -> Outcome:
     """Its ranks are lost for the call, in which the other nodes go on. A spare may take their place."""
-    may_come_again = node_loss.find_spare(state) is not None
+    may_come_again = node_loss.find_spare(state, instead_of=event.node) is not None
     lost = node_loss.gone(state, event.node, event.reason, may_come_again=may_come_again)
     state = node_loss.note(without(state, event.node), event)
     state, actions = _step_calls(state, lost, now_s, jitter)

@@ -40,7 +40,9 @@ def is_survived(state: State, node: str) -> bool:
     if not lost or not calls.members.keys() - lost:
         return False
     is_counted = state.policy.rules.policy is RestartPolicyName.MIN_HEALTHY
-    return not is_counted or (find_spare(state) is not None and restart_policy.units_left(state.policy) > 0)
+    return not is_counted or (
+        find_spare(state, instead_of=node) is not None and restart_policy.units_left(state.policy) > 0
+    )
 
 
 def is_waiting(state: State, node: str) -> bool:
@@ -77,20 +79,27 @@ def settle(state: State, ended: EndCall) -> tuple[State, NodeLost | None]:
 # --- who takes the place --------------------------------------------------------------------------------------------
 
 
-def find_spare(state: State) -> str | None:
-    """The first one, in the order of placement."""
+def find_spare(state: State, *, instead_of: str) -> str | None:
+    """The first one, in the order of placement. With segments, it must be of the lost node's NVLink domain."""
     if not state.members.ready:
         return None
-    return placement.ordered({node: each.facts for node, each in state.members.items() if each.is_ready})[0]
+    lost = state.members.get(instead_of)
+    domain = lost.facts.domain if lost is not None else ""
+    ready = {node: each.facts for node, each in state.members.items() if each.is_ready}
+    if state.rules.rendezvous.segment is not None:
+        ready = {node: facts for node, facts in ready.items() if facts.domain == domain}
+    return next(iter(placement.ordered(ready)), None)
 
 
 def offer(state: State) -> RanksOffered | None:
     """What a node that has joined means for the call: the ranks of a vacant part; None where none is vacant."""
-    spare = find_spare(state) if isinstance(state.phase, Running) else None
-    if spare is None or state.members.busy >= len(state.parts):
+    if not isinstance(state.phase, Running) or not state.members.ready or state.members.busy >= len(state.parts):
         return None
-    place = next((place for place, node in enumerate(state.parts) if _is_vacant(state, node)), None)
-    return None if place is None else RanksOffered(spare, tuple(_ranks_at(place, state.rules.local_world_size)))
+    for place, node in enumerate(state.parts):
+        spare = find_spare(state, instead_of=node) if _is_vacant(state, node) else None
+        if spare is not None:
+            return RanksOffered(spare, tuple(_ranks_at(place, state.rules.local_world_size)))
+    return None
 
 
 def _is_vacant(state: State, node: str) -> bool:
@@ -104,7 +113,7 @@ def fill(state: State, decision: Replace) -> Outcome:
     places = sorted({rank // size for _, rank in decision.lost})
     started: list[tuple[int, str]] = []
     for place in places:
-        spare = find_spare(state)
+        spare = find_spare(state, instead_of=state.parts[place])
         if not _is_vacant(state, state.parts[place]) or spare is None:
             continue
         parts = (*state.parts[:place], spare, *state.parts[place + 1 :])

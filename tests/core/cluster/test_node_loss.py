@@ -24,7 +24,9 @@ from supervisor.core.calls.words import (
     Restart,
     Word,
 )
-from supervisor.core.cluster import coordinator
+from supervisor.core.cluster import coordinator, membership, node_loss
+from supervisor.core.cluster.coordinator_states import State
+from supervisor.core.cluster.membership import Member, MemberState
 from supervisor.core.cluster.messages import (
     JobOpened,
     NodeFailed,
@@ -36,7 +38,7 @@ from supervisor.core.cluster.messages import (
     Send,
     StoreServed,
 )
-from supervisor.core.facts import Assignment, RestartPolicyName
+from supervisor.core.facts import Assignment, JobRules, NodeFacts, RendezvousRules, RestartPolicyName
 from supervisor.core.orders import Conclude, JoinAgain, ReplaceRanks, SettleCall, StartCycle, TellMembers, UseStore
 from tests.core.cluster.test_coordinator_calls import entered, report, running, told
 from tests.core.playbook import Playbook
@@ -183,3 +185,18 @@ def test_the_survivors_are_interrupted_once() -> None:
     play >> LOST >> NodeLost("b", "again") << ()
     all_say(play, (0, 1), lambda _: FaultsReported(1, 0))
     assert {type(each.order) for each in told(play)} == {Restart}
+
+
+def test_with_segments_a_spare_steps_in_only_within_its_nvlink_domain() -> None:
+    for segment, found in ((2, "d"), (None, "c")):
+        rendezvous = RendezvousRules(4, segment=segment)
+        members = membership.for_rules(rendezvous)
+        for node, (state, domain) in {
+            "a": (MemberState.RUNNING, "y"),
+            "b": (MemberState.LOST, "y"),
+            "c": (MemberState.JOINED, "x"),
+            "d": (MemberState.JOINED, "y"),
+        }.items():
+            members.put(node, Member(state, facts=NodeFacts(ord(node), domain=domain)))
+        job = State("job", rules=JobRules("job", 2, rendezvous=rendezvous), members=members)
+        assert node_loss.find_spare(job, instead_of="b") == found
