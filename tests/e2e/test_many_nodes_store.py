@@ -1,11 +1,14 @@
 """The store of a job on several nodes: one each cycle, by IP, served by the node of group rank 0 alone.
 
-The endpoint is an IPv6 address here; names: tests/edges/peers/test_own_address.py. Each `holdfast run` has folders of its own, as nodes do.
+The endpoint is an IPv6 address here, where there are any; names are in tests/edges/peers/test_own_address.py. Each
+`holdfast run` has folders of its own, as nodes do.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import socket
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -36,6 +39,13 @@ sys.exit(rank == 3 and cycle == "0")
 """
 
 
+def has_ipv6() -> bool:
+    with suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        return True
+    return False
+
+
 def listens(port: int) -> set[int]:
     """The processes with a listening socket at this port."""
     found = psutil.net_connections("tcp")
@@ -46,7 +56,7 @@ def listens(port: int) -> set[int]:
 def test_each_cycle_has_a_store_of_its_own_at_one_address_of_the_first_node(tmp_path: Path):
     with nodes(tmp_path, "2") as job:
         (tmp_path / "train.py").write_text(SCRIPT)
-        job.endpoint = f"[::1]:{job.port}"
+        job.endpoint = f"{'[::1]' if has_ipv6() else 'localhost'}:{job.port}"
         processes = [job.start(number) for number in (1, 2)]
         told: list[tuple[str, int]] = []
         for cycle in (0, 1):
