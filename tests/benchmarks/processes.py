@@ -38,14 +38,17 @@ def descendants(pid: int) -> list[int]:
 
 
 def pid_here(ancestor: int, pid: int, variable: str) -> int:
-    """Of the process below `ancestor` that knows itself as `pid` and has that variable ("NAME=value"); 0: none."""
+    """Of the process below `ancestor` that knows itself as `pid` and has that variable ("NAME=value").
+
+    Raises ProcessLookupError.
+    """
     for each in descendants(ancestor):
         with contextlib.suppress(OSError):
             status = Path(f"/proc/{each}/status").read_text()
             own = next(line.split()[-1] for line in status.splitlines() if line.startswith("NSpid:"))
             if own == str(pid) and variable.encode() in Path(f"/proc/{each}/environ").read_bytes().split(b"\0"):
                 return each
-    return 0
+    raise ProcessLookupError(f"no process {pid} with {variable} is below {ancestor}")
 
 
 def _living_parent(pid: int) -> int | None:

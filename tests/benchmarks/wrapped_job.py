@@ -78,10 +78,11 @@ def fail(run: Run, world: list[Event], rank: int) -> Event:
 
 
 def _pid_of(run: Run, event: Event) -> int:
-    """Nodes have process ids of their own."""
+    """Nodes have process ids of their own, and a folder for temporary files (on_nodes.py)."""
     if run.options.nodes == 1:
         return event.pid
-    return processes.pid_here(run.pid, event.pid, f"RANK={event.rank}")
+    node = event.rank // (run.options.world_size // run.options.nodes) + 1
+    return processes.pid_here(run.pid, event.pid, f"TMPDIR={run.folder}/node{node}")
 
 
 def end_well(run: Run, world: list[Event]) -> None:
