@@ -88,6 +88,15 @@ class KillTree(NamedTuple):
     cycle: int
 
 
+class Fence(NamedTuple):
+    """At `until_ns`, kill everything that was started, unless a later Fence comes before. Not answered.
+
+    The supervisor may stand still then, and another node may begin the job's next cycle.
+    """
+
+    until_ns: int
+
+
 class End(NamedTuple):
     """Kill what is left, answer Ended and exit 0."""
 
@@ -197,7 +206,7 @@ class Ended(NamedTuple):
     pass
 
 
-ToSpawner = PrepareStore | ForkAhead | Spawn | Signal | KillTree | End
+ToSpawner = PrepareStore | ForkAhead | Spawn | Signal | KillTree | Fence | End
 FromSpawner = (
     Ready | StoreReady | StoreFailed | Spawned | SpawnFailed | Exited | StoreExited | Emptied | OutputDropped | Learned
     | Ended
@@ -207,7 +216,7 @@ Message = ToSpawner | FromSpawner
 _TYPES: dict[str, type[Message]] = {
     kind.__name__: kind
     for kind in (
-        PrepareStore, ForkAhead, Spawn, Signal, KillTree, End,
+        PrepareStore, ForkAhead, Spawn, Signal, KillTree, Fence, End,
         Ready, StoreReady, StoreFailed, Spawned, SpawnFailed, Exited, StoreExited, Emptied, OutputDropped, Learned,
         Ended,
     )

@@ -15,6 +15,7 @@ _PURPOSE: dict[type[node_messages.Action], str] = {
     node_messages.StartSpawner: "start the spawner",
     node_messages.PrepareStore: "prepare the store",
     node_messages.ForkAhead: "fork workers ahead",
+    node_messages.MoveFence: "tell the spawner how long the workers may run",
     node_messages.SpawnWorkers: "start the workers",
     node_messages.RespawnWorkers: "replace lost ranks",
     node_messages.TellRanks: "pass an order on to the ranks",

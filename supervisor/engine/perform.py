@@ -126,7 +126,8 @@ class EnginePerformer:
                 self._attempt(job, action, lambda: self._keep_spawner(job, number))
             case (
                 node_messages.PrepareStore() | node_messages.ForkAhead() | node_messages.SignalWorkers()
-                | node_messages.KillTree() | node_messages.EndSpawner() | node_messages.KillSpawner()
+                | node_messages.KillTree() | node_messages.MoveFence() | node_messages.EndSpawner()
+                | node_messages.KillSpawner()
             ):  # fmt: skip
                 self._tell_spawner(job, action)
             case node_messages.SpawnWorkers():
@@ -160,6 +161,7 @@ class EnginePerformer:
         | node_messages.ForkAhead
         | node_messages.SignalWorkers
         | node_messages.KillTree
+        | node_messages.MoveFence
         | node_messages.EndSpawner
         | node_messages.KillSpawner,
     ) -> None:
@@ -178,6 +180,8 @@ class EnginePerformer:
                 spawner.send(link.Signal(cycle, signal, local_ranks, tree, resume, sessions))
             case node_messages.KillTree(cycle=cycle):
                 spawner.send(link.KillTree(cycle))
+            case node_messages.MoveFence(until_s=until_s):
+                spawner.send(link.Fence(int(until_s * 1e9)))
             case node_messages.EndSpawner():
                 spawner.send(link.End())
             case node_messages.KillSpawner(reason=reason):

@@ -184,7 +184,7 @@ class ObedientSpawner:
                     self.tell(link.Spawned(message.cycle, worker.local_rank, pid, 0, "fork"))
             case link.KillTree():
                 self.tell(link.Emptied(message.cycle, 0, ()))
-            case link.ForkAhead():
+            case link.ForkAhead() | link.Fence():
                 pass
             case link.End():
                 self.ended.set()

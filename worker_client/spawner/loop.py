@@ -147,6 +147,9 @@ class Spawner:
                 self._signal(message)
             case spawner_link.KillTree(cycle):
                 self._kill(cycle)
+            case spawner_link.Fence(until_ns):
+                left_s = max(0.0, until_ns / 1e9 - time.monotonic())
+                self._events.set_timer("fence", left_s, self._on_fence)
             case spawner_link.End():
                 self._parking.dismiss()
                 self._killing.start(None, self._on_end)
@@ -347,6 +350,10 @@ class Spawner:
         self._stores.close(cycle)
         self._killing.start(cycle, emptied)
 
+    def _on_fence(self) -> None:
+        """The supervisor stands still, and another node may take the place of this one: nothing may run on."""
+        self._killing.start(None, _nobody_asked)
+
     def _on_end(self, _killed: int, _stuck_pids: tuple[int, ...]) -> None:
         self._cgroups.remove_all()
         self._send(spawner_link.Ended())
@@ -392,4 +399,8 @@ def _note(_signal: int, _frame: object) -> None:
 
 
 def _note_nothing() -> None:
+    pass
+
+
+def _nobody_asked(_killed: int, _stuck_pids: tuple[int, ...]) -> None:
     pass

@@ -21,6 +21,7 @@ from supervisor.core.node.messages import (
     JobAbandoned,
     KillSpawner,
     KillTree,
+    MoveFence,
     NodeChecked,
     PrepareStore,
     Publish,
@@ -60,7 +61,7 @@ def events_of(action: Action, reason: str, *, local_world_size: int) -> tuple[Ev
             return (NodeChecked(job_id, number, (Finding("checks", Health.SKIPPED, reason),)),)
         case TellCoordinator():
             return (JobAbandoned(job_id, reason),)  # What was not reported, the coordinator would wait for.
-        case ForkAhead() | KillSpawner() | ReadProgress() | Publish() | FinishJob():
+        case ForkAhead() | MoveFence() | KillSpawner() | ReadProgress() | Publish() | FinishJob():
             # Nothing was lost, or a deadline of another machine goes on without it.
             return ()
         case _:

@@ -187,6 +187,13 @@ class NodeChecked(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
 
 
+class FenceMoved(msgspec.Struct, frozen=True):
+    """The leader of the job has heard this node: it replaces it at `until_s` at the earliest."""
+
+    job_id: str
+    until_s: float
+
+
 class JobAbandoned(msgspec.Struct, frozen=True):
     """A defect of ours was met while something of this job was decided: it ends, and no other job is touched."""
 
@@ -203,7 +210,7 @@ WorkerReport = WorkerSpawned | SpawnFailed | WorkerExited | WorkersEmptied
 ClientReport = ClientJoined | ClientLeft | ProgressRead | RankSaid
 JobNews = (
     JobSubmitted | SpawnerBroken | WorkerEndSeen | LimitsCalculated | ControlRequested | EvidenceCollected
-    | StopRequested | RestartRequested | Ordered | JobAbandoned | DeadlineReached
+    | StopRequested | RestartRequested | Ordered | FenceMoved | JobAbandoned | DeadlineReached
 )  # fmt: skip
 News = SpawnerReport | WorkerReport | ClientReport | JobNews
 Event = News | NodeChecked
@@ -281,6 +288,16 @@ class KillTree(msgspec.Struct, frozen=True):
     cycle: int
 
 
+class MoveFence(msgspec.Struct, frozen=True):
+    """At `until_s` the spawner kills all that it has started, unless it gets a later fence before.
+
+    So the workers end in time even where this process stands still.
+    """
+
+    job_id: str
+    until_s: float
+
+
 class EndSpawner(msgspec.Struct, frozen=True):
     """Answered by SpawnerLost once its process is gone."""
 
@@ -339,5 +356,6 @@ class FinishJob(msgspec.Struct, frozen=True):
 
 Action = (
     StartSpawner | PrepareStore | ForkAhead | SpawnWorkers | RespawnWorkers | TellRanks | SignalWorkers | KillTree
-    | EndSpawner | KillSpawner | ReadProgress | CollectEvidence | CheckNode | Publish | TellCoordinator | FinishJob
+    | MoveFence | EndSpawner | KillSpawner | ReadProgress | CollectEvidence | CheckNode | Publish | TellCoordinator
+    | FinishJob
 )  # fmt: skip

@@ -361,3 +361,8 @@ def test_a_silent_connection_is_lost_in_time_and_its_process_ended() -> None:
         "rank 1 lost its connection and did not come back within 30 s, in iteration 0 of call 1"
     ]
     assert {each.local_ranks for each in job.of(messages.SignalWorkers)} == {(1,)}
+
+
+def test_a_fence_goes_to_the_spawner_that_there_is() -> None:
+    job = running(rules(1)).send(messages.FenceMoved(JOB, 12.5))
+    assert job.of(messages.MoveFence) == [messages.MoveFence(JOB, 12.5)]

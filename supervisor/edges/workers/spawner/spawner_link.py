@@ -214,7 +214,10 @@ class SpawnerLink:
             case wire.Ended():
                 self._ended = True
                 self._give_up("it said that it had ended")
-            case wire.PrepareStore() | wire.ForkAhead() | wire.Spawn() | wire.Signal() | wire.KillTree() | wire.End():
+            case (
+                wire.PrepareStore() | wire.ForkAhead() | wire.Spawn() | wire.Signal() | wire.KillTree() | wire.Fence()
+                | wire.End()
+            ):  # fmt: skip
                 raise wire.SpawnerProtocolError(f"cannot take {type(message).__name__} from a spawner")
             case _:
                 pass

@@ -77,6 +77,9 @@ class SpawnerSuccession:
                 if self._held and message.cycle == self._newest_cycle:
                     self._release()  # It is given up already.
                 self._owners.get(message.cycle, self._current).send(message)
+            case wire.Fence():
+                for link in list(self._living):
+                    link.send(message)
             case wire.End():
                 self._ending = True
                 self._held.clear()
