@@ -19,7 +19,7 @@ from supervisor.core.calls.words import ToRank
 from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.cluster.messages import Reported
 from supervisor.core.facts import Evidence, HangLimits, JobState, Progress
-from supervisor.core.node.messages import Ordered
+from supervisor.core.node.messages import FenceMoved, Ordered
 from supervisor.core.node_health import Finding
 from supervisor.core.orders import Order
 
@@ -276,7 +276,7 @@ class Journal(Protocol):
     def save(self, report: JobReport) -> None: ...
 
 
-Post = Callable[[Ordered | Reported], None]  # hands an event to the engine
+Post = Callable[[Ordered | Reported | FenceMoved], None]  # hands an event to the engine
 
 
 class Peers(Protocol):

@@ -2,7 +2,7 @@
 
 `delay MIN MAX`: each piece of data comes so many seconds later. `stall S`: nothing passes for S seconds. `cut`: all
 connections break. `half-open`: from now on what comes on them is swallowed, and their ends, too; new ones are sound.
-The seed decides each delay. Prints "ready" once it listens.
+`dead`: new ones are not, either. The seed decides each delay. Prints "ready" once it listens.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Weather:
     dice: Random
     delay_s: tuple[float, float] = (0.0, 0.0)
     stalled_until_s: float = 0.0
+    is_dead: bool = False
     connections: list[Connection] = field(default_factory=list["Connection"])
 
 
@@ -64,7 +65,7 @@ async def carry(weather: Weather, connection: Connection, source: ByteStream, si
             return
         await anyio.sleep(weather.dice.uniform(*weather.delay_s))
         await anyio.sleep_until(weather.stalled_until_s)
-        if connection.is_half_open:
+        if connection.is_half_open or weather.is_dead:
             continue
         try:
             await sink.send(data)
@@ -85,6 +86,8 @@ def obey(weather: Weather, line: str) -> None:
         case ["half-open"]:
             for each in weather.connections:
                 each.is_half_open = True
+        case ["dead"]:
+            weather.is_dead = True
         case _:
             raise ValueError(f"cannot do {line!r} to a link")
 

@@ -5,12 +5,14 @@ After each test: no two groups of the job were alive at once, and no step was lo
 
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.job import PORT, cluster_job
+from supervisor.edges.peers.cluster_server import LOST_S
+from tests.cluster.job import LIMIT_S, PORT, cluster_job
 from tests.cluster.slow_link import slow_link
 
 pytestmark = pytest.mark.usefixtures("namespaces")
@@ -79,8 +81,11 @@ def test_d5_d6_slow_links_and_short_losses_cost_nothing(tmp_path: Path):
             time.sleep(FLAP_S)  # so long it lasts
             job.lab.nodes[3].plug_in()
             link.say("cut")
+            link.say("half-open")
             steps = job.steps_saved()
-            job.until(lambda: job.steps_saved() > steps + 100, "more steps")
+            half_open_s = time.monotonic()
+            job.until(lambda: time.monotonic() - half_open_s > LOST_S, "the time by which a silent node is lost")
+            job.until(lambda: job.steps_saved() > steps + 50, "more steps")
             assert leader.poll() is None
             job.let_end()
             assert job.codes(1, 2, 3) == {1: 0, 2: 0, 3: 0}
@@ -98,4 +103,20 @@ def test_d3_a_leader_that_is_cut_off_ends_the_job_with_one_verdict(tmp_path: Pat
         assert job.codes(2, 3) == {2: 1, 3: 1}
         for number in (2, 3):
             assert "the leader at 10.77.0.1:29400 is lost" in job.output(number)
+        assert job.wrong() == []
+
+
+def test_b3_a_supervisor_that_is_stopped_for_long_is_replaced_and_its_ranks_are_not_left_running(tmp_path: Path):
+    with cluster_job(tmp_path, 3, "2:3") as job:
+        job.start_leader()
+        second = job.start(2)
+        job.until_steps(0, nodes={1, 2})
+        job.start(3)
+        second.signal(signal.SIGSTOP)
+        job.until_steps(1, nodes={1, 3})
+        second.signal(signal.SIGCONT)
+        assert second.wait(LIMIT_S) == 1
+        assert "the leader at 10.77.0.1:29400" in job.output(2)
+        job.let_end()
+        assert job.codes(1, 3) == {1: 0, 3: 0}
         assert job.wrong() == []

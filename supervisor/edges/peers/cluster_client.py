@@ -60,6 +60,10 @@ def reason_of(error: OSError) -> str:
     return (by_kernel or told.strerror or str(told)).lower()
 
 
+def _nobody_is_told(until_s: float) -> None:
+    del until_s
+
+
 class RefusedError(Exception):
     """Raised where the leader does not take this node; to try again would not help."""
 
@@ -80,11 +84,15 @@ class ClusterClient:
         own_name: str,
         on_order: Callable[[Ordered], None],
         on_lost: Callable[[str], None],
+        on_fence: Callable[[float], None] = _nobody_is_told,
         on_aside: Callable[[str, Aside], None] = cluster_frames.nobody_hears,
         on_elastic: Callable[[ElasticOrdered], None] | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`on_lost` is told why, once: there is no leader any more as far as this node knows."""
+        """`on_lost` is told why, once: there is no leader any more as far as this node knows.
+
+        `on_fence` is told until when that will not happen, each time that the leader answers.
+        """
         self._address = address
         self._job_id = job_id
         self._token = token
@@ -96,6 +104,7 @@ class ClusterClient:
         self._next_beat: asyncio.TimerHandle | None = None
         self._on_order = on_order
         self._on_lost = on_lost
+        self._on_fence = on_fence
         self._on_aside = on_aside
         self._on_elastic = on_elastic
         self.was_welcomed = False
@@ -127,10 +136,11 @@ class ClusterClient:
         until_s, why = anyio.current_time() + join_timeout_s, "it was never reached"
         try:
             while True:
-                line, self._known_at_s = await self._find(until_s, why)
+                line, said_at_s = await self._find(until_s, why)
+                self._know(said_at_s)
                 self._beat()
                 why = await line.until_ended()
-                until_s = self._known_at_s + FENCE_S
+                until_s = (self._known_at_s or said_at_s) + FENCE_S
         except (RefusedError, LeaderChangedError, LinkLostError) as error:
             self.is_refused = isinstance(error, RefusedError)
             self._on_lost(str(error))
@@ -209,7 +219,11 @@ class ClusterClient:
     def _take_answer(self, heartbeat: bytes) -> None:
         if len(heartbeat) == _HEARTBEAT.size and self._known_at_s is not None:
             said_at_s = min(_HEARTBEAT.unpack(heartbeat)[1], self._loop.time())
-            self._known_at_s = max(self._known_at_s, said_at_s)
+            self._know(max(self._known_at_s, said_at_s))
+
+    def _know(self, said_at_s: float) -> None:
+        self._known_at_s = said_at_s
+        self._on_fence(said_at_s + FENCE_S)
 
     async def _introduce(self, line: Line, challenge: Challenge) -> tuple[Seal, Seal]:
         nonce = cluster_session.fresh_nonce()

@@ -16,7 +16,7 @@ from supervisor.core import orders
 from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.cluster.messages import NodeStopped, Reported
 from supervisor.core.facts import JobState, Verdict
-from supervisor.core.node.messages import Ordered
+from supervisor.core.node.messages import FenceMoved, Ordered
 from supervisor.edges.machine.gpus import nvlink_domain
 from supervisor.edges.peers import cluster_tls
 from supervisor.edges.peers.cluster_client import ClusterClient
@@ -31,6 +31,7 @@ from supervisor.questions import PeersAndColleagues
 
 TOKEN_BYTES_MIN, TOKEN_BYTES_MAX = 16, 4096
 MASTER_ADDR_DEFAULT = JobSpec("", ()).master_addr
+SPAWNER_LATER_S = 0.4  # with cluster_client.FENCE_S, less than cluster_server.LOST_S
 PARTING_S = 5.0  # for what the other nodes have not heard yet as this one ends
 
 
@@ -91,6 +92,10 @@ class FollowerPeers:
         else:
             self._client.report(Reported(job_id, report))
 
+    def move_fence(self, until_s: float) -> None:
+        """The spawner ends the workers a little later than this process would, in case it stands still then."""
+        self._post(FenceMoved(self._meeting.job_id, until_s + SPAWNER_LATER_S))
+
     def lose_leader(self, why: str) -> None:
         """Nobody else would end the workers, and the leader may replace this node soon: they are killed at once."""
         self._lost = why
@@ -147,6 +152,7 @@ async def open_peers(meeting: Meeting, post: Post) -> AsyncGenerator[PeersAndCol
                 own_name=meeting.node,
                 on_order=post,
                 on_lost=lambda why: follower[0].lose_leader(why),
+                on_fence=lambda until_s: follower[0].move_fence(until_s),
                 on_aside=colleagues.take,
                 tls=meeting.tls.follows if meeting.tls is not None else None,
             )

@@ -43,6 +43,7 @@ from supervisor.edges.peers.own_address import is_loopback, is_meant_as_loopback
 from supervisor.pauses import pause
 
 LOST_S = 5.0  # from the last word of a node; by then it has ended its own workers (cluster_client.FENCE_S)
+GONE_MAX = 100_000  # incarnations that are remembered
 HANDSHAKES_MAX = 64  # at once; the others wait at the listening socket
 BACKLOG = 4096
 ACCEPT_AGAIN_S = 0.2
@@ -86,6 +87,7 @@ class ClusterServer:
         self._tls = tls
         self._term = term
         self._nodes: dict[str, _Node] = {}
+        self._gone: dict[str, None] = {}  # incarnations that were given up, oldest first
         self._handshakes = anyio.Semaphore(HANDSHAKES_MAX)
         self._encoded: tuple[Order | None, bytes] = (None, b"")  # the last order: many nodes may get the same
         self._tasks: TaskGroup | None = None
@@ -212,6 +214,8 @@ class ClusterServer:
             return (
                 f"it speaks {theirs} of the protocol, the leader {ours}; install versions of Holdfast that are closer"
             )
+        if hello.incarnation in self._gone:
+            return "it was silent for too long and has been given up; start it again"
         known = self._nodes.get(hello.node)
         taken = hello.node == self._own_name or (
             known is not None and known.incarnation != hello.incarnation and known.conversation.line is not None
@@ -277,6 +281,9 @@ class ClusterServer:
 
     def _lose(self, name: str, node: _Node, why: str) -> None:
         del self._nodes[name]
+        self._gone[node.incarnation] = None
+        if len(self._gone) > GONE_MAX:
+            del self._gone[next(iter(self._gone))]
         node.conversation.end()
         self._on_report(Reported(self._job_id, NodeLost(name, f"node {name} is lost: {why}")))
 

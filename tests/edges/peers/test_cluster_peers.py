@@ -17,7 +17,7 @@ from supervisor.config.job_spec import JobSpec, Nodes
 from supervisor.core import orders
 from supervisor.core.cluster.messages import NodeDown, NodeJoined, NodeLost, NodeStopped, Reported
 from supervisor.core.facts import JobState, RendezvousRules, Verdict
-from supervisor.core.node.messages import Ordered
+from supervisor.core.node.messages import FenceMoved, Ordered
 from supervisor.edges.machine.gpus import nvlink_domain
 from supervisor.edges.machine.gpus.nvlink_domain import NoDomainError
 from supervisor.edges.peers import cluster_client, cluster_link, cluster_peers, cluster_server
@@ -25,6 +25,7 @@ from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_peers import FollowerPeers, LeaderPeers, Meeting
 from supervisor.errors import ConfigurationError, NotNowError
 from supervisor.ports import Peers
+from tests.cluster.fault_proxy import Weather, obey, serve
 
 JOB = "job"
 TOKEN = b"a token of the test"
@@ -42,10 +43,14 @@ class Heard:
 
     def __init__(self) -> None:
         self.events: list[Ordered | Reported] = []
+        self.fences: list[FenceMoved] = []
         self._changed = anyio.Event()
 
-    def post(self, event: Ordered | Reported) -> None:
-        self.events.append(event)
+    def post(self, event: Ordered | Reported | FenceMoved) -> None:
+        if isinstance(event, FenceMoved):
+            self.fences.append(event)
+        else:
+            self.events.append(event)
         self._changed.set()
 
     async def until(self, condition: Callable[[], object]) -> None:
@@ -176,6 +181,41 @@ async def test_a_lost_node_is_told(monkeypatch: pytest.MonkeyPatch):
         lost = NodeLost("gone", "node gone is lost: the other side has closed the connection")
         assert at_leader.reports()[1] == lost
         leader.send("gone", JOB, again(1))  # Nobody is there, and nobody is harmed.
+
+
+async def test_a_process_that_was_given_up_can_not_come_back(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cluster_server, "LOST_S", 0.3)
+    port, lost = free_port(), list[str]()
+    async with peers("a", port) as (_, at_leader):
+        client = cluster_client.ClusterClient(
+            PeerAddress("127.0.0.1", port), job_id=JOB, token=TOKEN, own_name="slow",
+            on_order=lambda order: None, on_lost=lost.append,
+        )  # fmt: skip
+        client.report(Reported(JOB, NodeJoined("slow", -1)))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: client.run(join_timeout_s=LIMIT_S))
+            await at_leader.until(lambda: at_leader.events)
+            tasks.cancel_scope.cancel()
+        await at_leader.until(lambda: len(at_leader.events) == 2)
+        with anyio.fail_after(LIMIT_S):
+            await client.run(join_timeout_s=LIMIT_S)
+    assert "it was silent for too long and has been given up; start it again" in lost[0]
+
+
+async def test_the_fence_holds_while_connections_that_say_nothing_are_tried(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cluster_client, "FENCE_S", 1.0)
+    port, weather = free_port(), Weather(random.Random(1))
+    wire = (await anyio.create_tcp_listener(local_host="127.0.0.1")).listeners[0]
+    async with peers("a", port), wire, anyio.create_task_group() as tasks:
+        tasks.start_soon(serve, weather, wire, ("127.0.0.1", port))
+        async with peers("b", int(wire.extra(SocketAttribute.local_port))) as (_, at_b):
+            await at_b.until(lambda: at_b.fences)
+            obey(weather, "dead")
+            obey(weather, "cut")
+            await at_b.until(lambda: at_b.orders())
+            assert isinstance(at_b.orders()[0], orders.WindDown)
+            assert anyio.current_time() < at_b.fences[-1].until_s
+        tasks.cancel_scope.cancel()
 
 
 async def test_a_node_whose_leader_is_lost_ends_its_part_of_the_job(monkeypatch: pytest.MonkeyPatch):
