@@ -168,7 +168,7 @@ class DisobedientSpawner:
                 self._soon(lambda: self._empty(cycle))
             case link.End():
                 self._soon(lambda: self._end(self.why))
-            case link.ForkAhead():
+            case link.ForkAhead() | link.Fence():
                 pass
 
     def kill(self, reason: str) -> None:

@@ -161,7 +161,7 @@ class Host:
             case messages.FinishJob(verdict=verdict):
                 self.verdict = verdict
                 self.world.note_verdict(self, verdict)
-            case messages.ForkAhead():
+            case messages.ForkAhead() | messages.MoveFence():
                 pass
             case messages.RespawnWorkers() | messages.TellRanks():
                 raise AssertionError("no rank of this simulation has a Wrapper")

@@ -82,8 +82,7 @@ class JobFold:
             case node_messages.Ordered(order=order):
                 self._obey(order)
             case node_messages.FenceMoved(job_id, until_s):
-                if self._job.has_spawner:
-                    self.actions.append(node_messages.MoveFence(job_id, until_s))
+                self.actions.append(node_messages.MoveFence(job_id, until_s))
             case node_messages.LimitsCalculated(local_rank=local_rank, limits=limits):
                 # Each rank tells for itself: what is known of the others may be older than the agreement.
                 self._to_job(event)

@@ -363,6 +363,6 @@ def test_a_silent_connection_is_lost_in_time_and_its_process_ended() -> None:
     assert {each.local_ranks for each in job.of(messages.SignalWorkers)} == {(1,)}
 
 
-def test_a_fence_goes_to_the_spawner_that_there_is() -> None:
+def test_a_fence_goes_on_to_the_spawner() -> None:
     job = running(rules(1)).send(messages.FenceMoved(JOB, 12.5))
     assert job.of(messages.MoveFence) == [messages.MoveFence(JOB, 12.5)]
