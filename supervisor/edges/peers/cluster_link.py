@@ -19,7 +19,7 @@ from supervisor.edges.peers.cluster_line import UNSENT_BYTES_MAX, Line
 from supervisor.edges.peers.cluster_session import Arrivals, Outbox, Seal
 
 ALIVE_S = 1.0
-SILENCE_S = 3.0
+SILENCE_S = 2.5  # noticed by the third heartbeat without an answer: that leaves a second for another connection
 CONFIRM_S = 0.25
 UNCONFIRMED_S = 60.0  # that a connected peer may leave the oldest message unconfirmed
 HANDSHAKE_S = 10.0  # from the connection to the last word of the handshake
