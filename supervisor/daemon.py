@@ -19,6 +19,7 @@ import msgspec
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
+from supervisor import shared_jobs
 from supervisor.config.daemon_settings import DaemonSettings
 from supervisor.config.resolve import RunRequest
 from supervisor.config.run_folder import run_name
@@ -46,13 +47,13 @@ from supervisor.engine.job_book import JobRecord
 from supervisor.engine.loop import Engine
 from supervisor.engine.output_plan import Console
 from supervisor.engine.perform import Edges, EnginePerformer
+from supervisor.engine.whole_desk import WholeDesk
 from supervisor.engine.worker_plan import WorkerPlanner
 from supervisor.errors import HoldfastError
 from supervisor.place import Place
 from supervisor.ports import JobReport, Post, Spawners
 from supervisor.questions import PeersAndColleagues
 
-WORKERS_STARTED = "workers_started"  # the kind of event after which the slow edges are opened
 SPAWNERS_END_TIMEOUT_S = 10.0  # the longest that ended spawners are waited for at the close
 
 _log = logging.getLogger("holdfast")
@@ -63,6 +64,7 @@ class Running(msgspec.Struct, frozen=True):
 
     place: Place
     desk: Desk
+    counter: WholeDesk  # where people ask
     journal: Journal
     retention: LogRetention
     tasks: TaskGroup
@@ -124,7 +126,11 @@ async def open_supervisor(
                 )
                 _keep_logs(retention, jobs, desk, performer, tidies=not place.private)
                 await tasks.start(engine.run)
-                yield Running(place, desk, journal, retention, tasks)
+                counter = await shared_jobs.open_counter(
+                    tasks, desk=desk, engine=engine, chronicle=chronicle, jobs=jobs, clock=clock,
+                    colleagues=peers.colleagues, history=journal,
+                )  # fmt: skip
+                yield Running(place, desk, counter, journal, retention, tasks)
             tasks.cancel_scope.cancel()
     finally:
         claims.close()
@@ -303,7 +309,7 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
 
         async def start_api(path: Path, tasks: TaskGroup) -> None:
             await tasks.start(
-                partial(control_api.run, running.desk, running.journal, socket_path=path, listener=listener)
+                partial(control_api.run, running.counter, running.journal, socket_path=path, listener=listener)
             )
 
         gate = ControlGate(
@@ -331,11 +337,7 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
 
 
 async def open_slow_edges(running: Running, job_id: str) -> None:
-    """Journal and control API cost CPU that the first workers need: they are opened once those run."""
-    async with running.desk.subscribe(job_id) as events:
-        async for event in events:
-            if event.kind == WORKERS_STARTED:
-                break
+    await shared_jobs.until_workers_run(running.desk, job_id)
     running.journal.start()
     running.retention.tidy_soon()
     running.tasks.start_soon(_sweep)
@@ -343,7 +345,7 @@ async def open_slow_edges(running: Running, job_id: str) -> None:
     async def start_api(path: Path, tasks: TaskGroup) -> None:
         from supervisor.edges.operators import control_api
 
-        await tasks.start(partial(control_api.run, running.desk, running.journal, socket_path=path))
+        await tasks.start(partial(control_api.run, running.counter, running.journal, socket_path=path))
 
     try:
         await running.tasks.start(ControlGate(socket_path=running.place.control_socket, start_server=start_api).run)

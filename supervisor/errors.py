@@ -77,7 +77,7 @@ class NoSupervisorError(HoldfastError):
     exit_code = 69
 
 
-class NoAnswerError(ExhaustedError):
+class NoAnswerError(HoldfastError):
     """Another node of the job did not answer in time, or can't be reached now."""
 
     reason = "NO_ANSWER"

@@ -6,7 +6,7 @@ Times that people see are Unix nanoseconds (`…_at_ns`); ages and limits are se
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
@@ -56,7 +56,7 @@ class JobNodeReport(msgspec.Struct, frozen=True):
 
     name: str
     state: str
-    group_rank: int = 0
+    group_rank: int | None = 0  # None: it takes part in no cycle at this moment
     reason: str = ""  # of the state
     heard_at_ns: int | None = None  # when the node was last heard, if what is shown is not of this moment
     lost_at_ns: int | None = None
@@ -114,6 +114,15 @@ class RecordedEvent(msgspec.Struct, frozen=True):
     details: tuple[tuple[str, str], ...] = ()
 
 
+class LogBytes(msgspec.Struct, frozen=True):
+    """Some bytes of one rank's output; lines may be cut at its ends."""
+
+    rank: int
+    cycle: int
+    is_stderr: bool
+    output: bytes
+
+
 class JobDesk(Protocol):
     """What people and programs may ask of the engine. Refusals are `HoldfastError`s."""
 
@@ -135,17 +144,45 @@ class JobDesk(Protocol):
         """Begin a new cycle; takes nothing from the budget. Returns the number of that cycle."""
         ...
 
-    async def stacks(self, job_id: str, rank: int | None) -> Evidence: ...
+    async def look(self, job_id: str) -> JobReport | None:
+        """The job on all its nodes, which are asked. What a node that does not answer said last is shown."""
+        ...
+
+    async def look_at_all(self) -> Sequence[JobReport]:
+        """The same for all jobs."""
+        ...
+
+    async def stacks(self, job_id: str, rank: int | None) -> Evidence:
+        """Of the ranks on all its nodes."""
+        ...
+
+    def events_elsewhere(
+        self, job_id: str, *, after_sequence: int, follow: bool
+    ) -> AsyncGenerator[RecordedEvent] | None:
+        """The whole job's events, if another node keeps them; None: this one does. Raises NoAnswerError."""
+        ...
+
+    def logs_elsewhere(
+        self, job: JobReport, *, rank: int | None, cycle: int | None, tail_lines: int, follow: bool
+    ) -> Mapping[str, AsyncGenerator[LogBytes]]:
+        """What the job's ranks on its other nodes have printed, by node. Each raises NoAnswerError."""
+        ...
 
     def subscribe(self, job_id: str) -> AbstractAsyncContextManager[AsyncIterator[RecordedEvent]]:
         """Events from the moment of entering; ends after the last. A slow reader may lose some: see `sequence`."""
         ...
 
-    def node(self) -> NodeReport: ...
+    def node(self) -> NodeReport:
+        """This node."""
+        ...
 
-    def cordon(self, reason: str) -> None: ...
+    async def nodes(self) -> Sequence[NodeReport]:
+        """This node, and those with which it shares a job."""
+        ...
 
-    def uncordon(self) -> None: ...
+    async def set_cordon(self, node: str, *, cordoned: bool, reason: str = "") -> NodeReport:
+        """`node` "": this one. Raises NotFoundError or NoAnswerError."""
+        ...
 
 
 class JobHistory(Protocol):

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from supervisor.core.facts import Evidence
-from supervisor.ports import JobReport, NodeReport, Peers, RecordedEvent
+from supervisor.ports import JobReport, LogBytes, NodeReport, Peers, RecordedEvent
 
 LEADER = ""  # as the addressee: the node that coordinates the job, whichever that is
 
@@ -33,7 +33,7 @@ class TellNews(msgspec.Struct, frozen=True):
     part: JobReport
     node: NodeReport
     events: tuple[RecordedEvent, ...] = ()
-    left_out: int = 0  # older events that were given up, since too many waited
+    gone_through: int = 0  # older events, up to this sequence, were given up, since too many waited
     sent_at_ns: int = 0  # by the node's clock
 
 
@@ -100,15 +100,6 @@ class Events(msgspec.Struct, frozen=True):
 
 class Stacks(msgspec.Struct, frozen=True):
     evidence: Evidence
-
-
-class LogBytes(msgspec.Struct, frozen=True):
-    """Some bytes of one rank's output; lines may be cut at its ends."""
-
-    rank: int
-    cycle: int
-    is_stderr: bool
-    output: bytes
 
 
 class Logs(msgspec.Struct, frozen=True):

@@ -25,15 +25,20 @@ def ask_live(supervisors: Supervisors, name: str, *, verb: str) -> tuple[str, Co
 
 
 def ask_node(supervisors: Supervisors, name: str, *, verb: str) -> ControlClient:
-    """The supervisor that serves the node: private ones take no other jobs anyway."""
+    """A supervisor that can reach the node: its own daemon, or one that shares a job with it.
+
+    A private supervisor alone on its node takes no other jobs anyway.
+    """
     known: list[str] = []
-    for each in supervisors.answering:
-        for report in [] if each.is_private else each.client.nodes():
+    for each in sorted(supervisors.answering, key=lambda each: each.is_private):
+        nodes = each.client.nodes()
+        for report in nodes if not each.is_private or len(nodes) > 1 else []:
             if report.name == name:
                 return each.client
             known.append(report.name)
     if not known:
         raise NoSupervisorError(
-            f"cannot {verb} node {name}: no holdfast daemon runs here; start one with holdfast daemon"
+            f"cannot {verb} node {name}: no holdfast daemon and no job of several nodes runs here; "
+            "start one with holdfast daemon"
         )
-    raise NotFoundError(f"cannot {verb} node {name}: the daemon here serves {', '.join(known)}")
+    raise NotFoundError(f"cannot {verb} node {name}: the nodes known here are {', '.join(dict.fromkeys(known))}")

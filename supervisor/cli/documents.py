@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from supervisor.core.facts import Evidence
 from supervisor.edges.operators.event_document import timestamp
-from supervisor.ports import JobReport, NodeReport, RankReport
+from supervisor.ports import JobNodeReport, JobReport, NodeReport, RankReport
 
 STATUS_SCHEMA = "holdfast.status/v1"
 NODES_SCHEMA = "holdfast.nodes/v1"
@@ -29,7 +29,7 @@ def job_document(report: JobReport) -> Document:
         "max_restarts": report.max_restarts,
         "restarts_used": report.restarts_used,
         "reason": report.reason,
-        "nodes": [{"name": node.name, "state": node.state, "group_rank": node.group_rank} for node in report.nodes],
+        "nodes": [_job_node_document(node) for node in report.nodes],
         "ranks": [_rank_document(rank) for rank in report.ranks],
         "exit_code": report.exit_code,
         "submitted_at": timestamp(report.submitted_at_ns),
@@ -37,6 +37,19 @@ def job_document(report: JobReport) -> Document:
         "log_dir": report.log_dir,
         "command": list(report.command),
         "supervisor_pid": report.supervisor_pid,
+    }
+
+
+def _job_node_document(node: JobNodeReport) -> Document:
+    return {
+        "name": node.name,
+        "state": node.state,
+        "group_rank": node.group_rank,
+        "reason": node.reason,
+        "heard_at": None if node.heard_at_ns is None else timestamp(node.heard_at_ns),
+        "lost_at": None if node.lost_at_ns is None else timestamp(node.lost_at_ns),
+        "ranks": list(node.ranks),
+        "log_dir": node.log_dir,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from argparse import ArgumentParser, Namespace
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
@@ -10,12 +11,15 @@ from supervisor.cli import output
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments, check_rank
 from supervisor.edges.operators.event_document import event_document
 from supervisor.errors import NoSupervisorError
-from supervisor.ports import RecordedEvent
+from supervisor.ports import JobReport, RecordedEvent
 
 PAGE_EVENTS = 1_000
 HEADS = ("TIME", "CYCLE", "RANK", "WHAT", "WHY")
 WIDTHS = (29, 5, 4, 17, 0)  # it grows while it is read, so that the widths must be known beforehand
 KINDS_NAMED_MAX = 30
+ARRIVED = "arrived_at_ns"  # the leader's time, in the details of an event of another node
+LATE_NS = 5 * 10**9
+SORTED_EVENTS = 1_000  # an event finds its place among so many
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -45,7 +49,8 @@ def execute(arguments: Namespace) -> int:
             for event in events:
                 output.write_json(event_document(event), one_line=True)
         else:
-            _write_table(events, output.paper(arguments.no_color))
+            told = events if arguments.follow or len(found.report.nodes) <= 1 else in_time(events)
+            _write_table(told, found.report, output.paper(arguments.no_color))
         if not chosen.shown:
             output.say(chosen.why_none(found.report.job_id))
     return 0
@@ -98,12 +103,16 @@ def events_of(found: FoundJob, supervisors: Supervisors, *, follow: bool) -> Ite
     """From its supervisor; from the journal when there is none, or when it ends while it is asked."""
     job_id = found.report.job_id
     last = 0
+    shown: set[tuple[object, ...]] = set()  # The journal of a node that does not lead numbers its own events alone.
+    is_shared = len(found.report.nodes) > 1
     if found.supervisor is not None:
         try:
-            for each in found.supervisor.client.watch(job_id, follow=follow and found.is_live):
+            for each in found.supervisor.client.watch(job_id, follow=follow and found.is_live, on_note=output.say):
                 if isinstance(each, RecordedEvent):
                     yield each
                     last = each.sequence
+                    if is_shared:
+                        shown.add(_identity(each))
             return
         except NoSupervisorError as error:
             if not found.supervisor.is_private:
@@ -111,15 +120,40 @@ def events_of(found: FoundJob, supervisors: Supervisors, *, follow: bool) -> Ite
             output.say(f"{error}; what follows is from the journal")
     from supervisor.edges.machine.journal.journal_reader import open_reader
 
+    last = 0 if is_shared else last
     with open_reader(*supervisors.state_dirs) as reader:
         while page := reader.events(job_id, after_sequence=last, limit=PAGE_EVENTS):
-            yield from page
+            yield from (event for event in page if not is_shared or _identity(event) not in shown)
             last = page[-1].sequence
 
 
-def _write_table(events: Iterable[RecordedEvent], page: output.Paper) -> None:
-    output.write(output.row(HEADS, WIDTHS, page, is_head=True))
+def _identity(event: RecordedEvent) -> tuple[object, ...]:
+    return event.node, event.at_ns, event.kind, event.rank
+
+
+def in_time(events: Iterable[RecordedEvent]) -> Iterator[RecordedEvent]:
+    """Events of other nodes arrive later than they happen. One whose clock is far off stays where it arrived."""
+    waiting: list[tuple[int, int, RecordedEvent]] = []
+    for event in events:
+        arrived_at_ns = int(dict(event.details).get(ARRIVED, event.at_ns))
+        is_late = abs(arrived_at_ns - event.at_ns) > LATE_NS
+        heapq.heappush(waiting, (arrived_at_ns if is_late else event.at_ns, event.sequence, event))
+        if len(waiting) > SORTED_EVENTS:
+            yield heapq.heappop(waiting)[-1]
+    while waiting:
+        yield heapq.heappop(waiting)[-1]
+
+
+def _write_table(events: Iterable[RecordedEvent], report: JobReport, page: output.Paper) -> None:
+    """With a column for the nodes where there are several."""
+    node_width = max((len(node.name) for node in report.nodes), default=0)
+    has_nodes = len(report.nodes) > 1
+    heads = (*HEADS[:2], "NODE", *HEADS[2:]) if has_nodes else HEADS
+    widths = (*WIDTHS[:2], max(node_width, 4), *WIDTHS[2:]) if has_nodes else WIDTHS
+    output.write(output.row(heads, widths, page, is_head=True))
     for event in events:
         rank = "" if event.rank is None else str(event.rank)
-        cells = (output.local_time(event.at_ns, milliseconds=True), str(event.cycle), rank, event.kind, event.reason)
-        output.write(output.row(cells, WIDTHS, page))
+        node = (event.node,) if has_nodes else ()
+        time = output.local_time(event.at_ns, milliseconds=True)
+        cells = (time, str(event.cycle), *node, rank, event.kind, event.reason)
+        output.write(output.row(cells, widths, page))

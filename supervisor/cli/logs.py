@@ -68,7 +68,7 @@ class _Counted:
 
 def _pieces(found: FoundJob, choice: LogChoice, *, follow: bool) -> Iterator[LogPiece]:
     if found.supervisor is not None:
-        return found.supervisor.client.logs(found.report.job_id, choice, follow=follow)
+        return found.supervisor.client.logs(found.report.job_id, choice, follow=follow, on_note=output.say)
     return log_streams.read(Path(found.report.log_dir), found.report.job_id, choice)
 
 

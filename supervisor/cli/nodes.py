@@ -20,8 +20,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 def execute(arguments: Namespace) -> int:
     with Supervisors(arguments) as supervisors:
         nodes: list[tuple[NodeReport, bool]] = []
+        shared: list[tuple[NodeReport, bool]] = []
         for each in supervisors.answering:
-            nodes += [(report, each.is_private) for report in each.client.nodes()]
+            known = [(report, each.is_private) for report in each.client.nodes()]
+            if len(known) > 1:
+                shared += known
+            else:
+                nodes += known
+        nodes += _each_once(shared)
         supervisors.tell_refusals()
         if not nodes:
             raise NoSupervisorError("cannot list nodes: no supervisor is running; start one with holdfast daemon")
@@ -36,13 +42,19 @@ def execute(arguments: Namespace) -> int:
     return 0
 
 
+def _each_once(nodes: list[tuple[NodeReport, bool]]) -> list[tuple[NodeReport, bool]]:
+    """Supervisors that share a job all know its nodes."""
+    found = {(each.name, each.supervisor_pid, each.started_at_ns): (each, private) for each, private in nodes}
+    return list(found.values())
+
+
 def _row(report: NodeReport, is_private: bool) -> tuple[str, ...]:
     return (
         report.name,
         report.state,
-        f"pid {report.supervisor_pid}" + (" (private)" if is_private else ""),
+        (f"pid {report.supervisor_pid}" + (" (private)" if is_private else "")) if report.supervisor_pid else "",
         report.version,
-        output.local_time(report.started_at_ns),
+        output.local_time(report.started_at_ns) if report.started_at_ns else "",
         ", ".join(report.job_ids) or "none",
         report.reason,
     )

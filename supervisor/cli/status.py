@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections import Counter
+from collections.abc import Sequence
 
 from supervisor.cli import documents, output
 from supervisor.cli.jobs import restarts_cell
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
 from supervisor.edges.machine.clock import Clock
-from supervisor.ports import JobReport, RankReport
+from supervisor.ports import JobNodeReport, JobReport, RankReport
 
 LIVE_HEADS = ("JOB", "STATE", "CYCLE", "RESTARTS", "RANKS", "AGE", "REASON")
+NODE_HEADS = ("NODE", "STATE", "GROUP RANK", "RANKS", "HEARD", "REASON")
 RANK_HEADS = ("RANK", "NODE", "PID", "STATE", "HEARTBEAT", "CYCLE AGE", "SECTIONS")
 
 
@@ -85,12 +88,14 @@ def _job_text(found: FoundJob, page: output.Paper) -> str:
         ("submitted", output.local_time(report.submitted_at_ns)),
         ("command", output.printable(" ".join(report.command))),
         ("logs", output.printable(report.log_dir)),
-        ("nodes", ", ".join(f"{node.name} ({node.state})" for node in report.nodes)),
+        ("nodes", _nodes_text(report)),
         ("supervisor", _supervisor_text(found)),
     ]
     text = "".join(f"{name:<12}{output.folded(value, page, indent=12)}" for name, value in lines if value)
+    now_ns = Clock().unix_ns()
+    if len(report.nodes) > 1:
+        text += "\n" + output.table(NODE_HEADS, [_node_row(node, now_ns) for node in report.nodes], page)
     if report.ranks:
-        now_ns = Clock().unix_ns()
         text += "\n" + output.table(RANK_HEADS, [_rank_row(rank, now_ns) for rank in report.ranks], page)
     return text
 
@@ -109,6 +114,35 @@ def _supervisor_text(found: FoundJob) -> str:
         return f"pid {found.report.supervisor_pid} does not answer: this is the last state that it recorded"
     kind = "private" if found.supervisor.is_private else "of the node"
     return f"pid {found.report.supervisor_pid} ({kind})"
+
+
+def _nodes_text(report: JobReport) -> str:
+    if len(report.nodes) <= 1:
+        return ", ".join(f"{node.name} ({node.state})" for node in report.nodes)
+    counts = Counter(node.state for node in report.nodes)
+    return ", ".join(f"{number} {state}" for state, number in counts.items())
+
+
+def _node_row(node: JobNodeReport, now_ns: int) -> tuple[str, ...]:
+    heard = "now" if node.heard_at_ns is None else f"{output.duration((now_ns - node.heard_at_ns) / 1e9)} ago"
+    reason = node.reason
+    if node.lost_at_ns is not None:
+        reason += f"; since {output.local_time(node.lost_at_ns)}"
+    elif node.heard_at_ns is not None:
+        reason = f"no answer for {output.duration((now_ns - node.heard_at_ns) / 1e9)}" + (reason and f"; {reason}")
+    group_rank = "" if node.group_rank is None else str(node.group_rank)
+    return node.name, node.state, group_rank, _ranges(node.ranks), heard, reason
+
+
+def _ranges(ranks: Sequence[int]) -> str:
+    """0-7, 16"""
+    parts: list[list[int]] = []
+    for rank in sorted(ranks):
+        if parts and parts[-1][-1] == rank - 1:
+            parts[-1][1:] = [rank]
+        else:
+            parts.append([rank])
+    return ", ".join("-".join(map(str, part)) for part in parts)
 
 
 def _rank_row(rank: RankReport, now_ns: int) -> tuple[str, ...]:

@@ -107,7 +107,8 @@ class Supervisors:
         if include_ended:
             for report in self._recorded():
                 found.setdefault(_key(report), FoundJob(report, None))
-        return sorted(found.values(), key=lambda each: _key(each.report)[::-1], reverse=True)
+        jobs = sorted(found.values(), key=lambda each: _key(each.report)[::-1], reverse=True)
+        return [job for number, job in enumerate(jobs) if not any(_is_same(job, other) for other in jobs[:number])]
 
     def find(self, name: str, *, verb: str, live_only: bool = False) -> FoundJob:
         """The newest run of that id or unique beginning; a live one comes first. Raises NotFoundError, …"""
@@ -179,6 +180,16 @@ def who_asks() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return f"user id {os.getuid()}"
+
+
+def _is_same(job: FoundJob, other: FoundJob) -> bool:
+    """Whether both are parts of one live job, whose nodes are here: each of them shows, and acts on, all of it."""
+    return (
+        job.is_live
+        and other.is_live
+        and job.report.job_id == other.report.job_id
+        and any(node.log_dir == job.report.log_dir for node in other.report.nodes if node.log_dir)
+    )
 
 
 def _key(report: JobReport) -> tuple[str, int]:

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import anyio
+import msgspec
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from supervisor.config.run_folder import run_name
@@ -38,6 +39,8 @@ class Chronicle:
         self._watchers: dict[str, list[MemoryObjectSendStream[RecordedEvent]]] = {}
         self._changed: dict[str, JobRecord] = {}
         self._report: Callable[[JobRecord], JobReport] | None = None
+        self.on_recorded: Callable[[RecordedEvent], None] = _nobody  # what has happened on this node
+        self.on_changed: Callable[[str], None] = _nobody  # the id of a job whose report has changed
 
     def attach(self, report: Callable[[JobRecord], JobReport]) -> None:
         """How a job's report is made; set once before anything is published."""
@@ -45,11 +48,9 @@ class Chronicle:
 
     def publish(self, job: JobRecord, event: JobEvent) -> None:
         recorded = job.record(event, node=self._node_name, at_ns=self._clock.unix_ns())
-        try:
-            self._journal.record(recorded)
-        except Exception as error:  # noqa: BLE001 - the bulkhead: what can't be written down has happened all the same
-            _engine_log.error("cannot record %s of job %s", recorded.kind, recorded.job_id, exc_info=error)
+        self._write(recorded)
         self.changed(job)
+        self.on_recorded(recorded)
         _log.log(
             logging.DEBUG if _is_told_already(job, recorded) else _LEVELS[weight(recorded.kind)],
             "%s",
@@ -63,7 +64,24 @@ class Chronicle:
                 "event": recorded,
             },
         )
-        for stream in self._watchers.get(job.spec.job_id, []):
+        self._show(recorded)
+
+    def take_in(self, job: JobRecord, event: RecordedEvent) -> None:
+        """An event of another node, which has logged it there: it gets its place in the history of the whole job."""
+        job.sequence += 1
+        arrived = ("arrived_at_ns", str(self._clock.unix_ns()))
+        taken = msgspec.structs.replace(event, sequence=job.sequence, details=(*event.details, arrived))
+        self._write(taken)
+        self._show(taken)
+
+    def _write(self, recorded: RecordedEvent) -> None:
+        try:
+            self._journal.record(recorded)
+        except Exception as error:  # noqa: BLE001 - the bulkhead: what can't be written down has happened all the same
+            _engine_log.error("cannot record %s of job %s", recorded.kind, recorded.job_id, exc_info=error)
+
+    def _show(self, recorded: RecordedEvent) -> None:
+        for stream in self._watchers.get(recorded.job_id, []):
             try:
                 stream.send_nowait(recorded)
             except (anyio.WouldBlock, anyio.BrokenResourceError):
@@ -81,6 +99,7 @@ class Chronicle:
         for job_id, job in changed.items():
             try:
                 self._journal.save(self._report(job))
+                self.on_changed(job_id)
             except Exception as error:  # noqa: BLE001 - the bulkhead: one job's report must not end the others
                 _engine_log.error("cannot save the report of job %s", job_id, exc_info=error)
 
@@ -107,6 +126,10 @@ class Chronicle:
             watchers = self._watchers.get(job_id, [])
             if send in watchers:
                 watchers.remove(send)
+
+
+def _nobody(what: object) -> None:
+    """There is no other node."""
 
 
 def _is_told_already(job: JobRecord, event: RecordedEvent) -> bool:

@@ -13,6 +13,7 @@ import supervisor
 from supervisor.config import JobSpec
 from supervisor.config.run_folder import check_log_dir, run_folder
 from supervisor.core.cluster import coordinator
+from supervisor.core.cluster.messages import NodeCordoned
 from supervisor.core.facts import Evidence, HangLimits, JobState, JobView, RankView
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node import node
@@ -130,14 +131,14 @@ class Desk:
         self._engine.post(node_messages.RestartRequested(job.spec.job_id, reason))
         return job.cycle + 1
 
-    async def stacks(self, job_id: str, rank: int | None) -> Evidence:
+    async def stacks(self, job_id: str, rank: int | None, budget_s: float = STACKS_FOR_PEOPLE_S) -> Evidence:
         job = self._live(job_id, "take stacks of")
         if rank is not None and not 0 <= rank - job.first_rank < job.spec.local_world_size:
             raise NotFoundError(
                 f"cannot take stacks of rank {rank}: job {job_id} has ranks {job.first_rank} to "
                 f"{job.first_rank + job.spec.local_world_size - 1}"
             )
-        return await self._performer.collect_stacks(job, cycle=job.cycle, budget_s=STACKS_FOR_PEOPLE_S, rank=rank)
+        return await self._performer.collect_stacks(job, cycle=job.cycle, budget_s=budget_s, rank=rank)
 
     def subscribe(self, job_id: str) -> AbstractAsyncContextManager[AsyncIterator[RecordedEvent]]:
         job = self._jobs.get(job_id)
@@ -155,10 +156,18 @@ class Desk:
         )
 
     def cordon(self, reason: str) -> None:
+        """Running jobs go on; those of several nodes replace this node in their next cycle."""
         self._cordon_reason = reason or "by an operator"
+        self._tell_cordon(self._cordon_reason)
 
     def uncordon(self) -> None:
         self._cordon_reason = None
+        self._tell_cordon("")
+
+    def _tell_cordon(self, reason: str) -> None:
+        for job_id in self.live_jobs():
+            if self._jobs[job_id].spec.nodes is not None:
+                self._performer.report(job_id, NodeCordoned(self._node_name, reason))
 
     async def end_all(self, reason: str) -> None:
         """Stops every job and returns once nothing of them is left. Nothing new is taken meanwhile."""

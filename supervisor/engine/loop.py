@@ -62,6 +62,7 @@ class Engine:
         self.node_state = node.initial_state(node_name)
         self.coordinators: dict[str, coordinator.State] = {}
         self._performer: Performer | None = None
+        self.on_node_lost: Callable[[str, cluster_messages.NodeLost], None] = _nobody  # of a job that is led from here
 
     def attach(self, performer: Performer) -> None:
         """The performer and the engine need each other; this closes the circle before `run`."""
@@ -141,6 +142,8 @@ class Engine:
             if not self._performer.leads(job_id):
                 return  # A report that outlived its job.
             state = coordinator.initial_state(job_id, leader=self.node_name)
+        if isinstance(report, cluster_messages.NodeLost):
+            self.on_node_lost(job_id, report)
         try:
             state, actions = coordinator.step(state, report, now_s=self._clock.now_s(), jitter=self._jitter())
             self.coordinators[job_id] = state
@@ -168,6 +171,10 @@ class Engine:
         deadlines += [coordinator.next_deadline_s(state) for state in self.coordinators.values()]
         known = [deadline for deadline in deadlines if deadline is not None]
         return min(known, default=None)
+
+
+def _nobody(job_id: str, lost: cluster_messages.NodeLost) -> None:
+    """Nobody remembers lost nodes."""
 
 
 def _job_of(event: EngineEvent) -> str:

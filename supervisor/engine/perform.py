@@ -87,6 +87,10 @@ class EnginePerformer:
         if job is not None:
             self._chronicle.publish(job, action.event)
 
+    def report(self, job_id: str, report: cluster_messages.Event) -> None:
+        """A word of a person about this node, to the job's coordinator."""
+        self._edges.peers.report(job_id, report)
+
     def leads(self, job_id: str) -> bool:
         job = self._jobs.get(job_id)
         return self._edges.peers.leads and job is not None and job.verdict is None

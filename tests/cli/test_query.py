@@ -48,7 +48,7 @@ def test_status_as_json_has_the_documented_keys(home: Home) -> None:
         "nodes",
         "ranks",
     } <= set(job)
-    assert job["nodes"] == [{"name": "n0", "state": "ready", "group_rank": 0}]
+    assert {"name": "n0", "state": "ready", "group_rank": 0}.items() <= job["nodes"][0].items()
     rank = job["ranks"][1]
     assert (rank["rank"], rank["local_rank"], rank["node"], rank["pid"], rank["state"]) == (1, 1, "n0", 801, "running")
     assert (rank["heartbeat_age_s"], rank["heartbeat_limit_s"]) == (0.25, 45.0)

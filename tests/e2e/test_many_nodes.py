@@ -42,6 +42,7 @@ class Nodes:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.endpoint = f"127.0.0.1:{self.port}"
+        self.job_id = f"job-{self.port}"
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(
@@ -50,19 +51,24 @@ class Nodes:
         home = self.folder / f"node{number}"
         for place in (home, home / "claims", home / "state", home / "run"):
             place.mkdir(exist_ok=True, mode=0o700)
+        meet = ["--nnodes", self.nnodes, "--rdzv-id", self.job_id, "--rdzv-endpoint", self.endpoint]
+        meet += ["--local-addr", f"127.0.0.{number}", "--nproc-per-node", "2", "--max-restarts", "2"]
+        command = [str(HOLDFAST), "run", *meet, *flags, str(self.folder / "train.py"), str(self.folder), *arguments]
+        environment = {**self.environment(number), **environ}
+        with (home / "output").open("wb") as output:
+            process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+        self.processes.append(process)
+        return process
+
+    def environment(self, number: int) -> dict[str, str]:
+        home = self.folder / f"node{number}"
         kept = {name: os.environ[name] for name in ("HOME", "PATH", "LANG") if name in os.environ}
         places = {
             "HOLDFAST_CLAIM_DIR": str(home / "claims"),
             "HOLDFAST_STATE_DIR": str(home / "state"),
             "XDG_RUNTIME_DIR": str(home / "run"),
         }
-        meet = ["--nnodes", self.nnodes, "--rdzv-id", "job", "--rdzv-endpoint", self.endpoint]
-        meet += ["--local-addr", f"127.0.0.{number}", "--nproc-per-node", "2", "--max-restarts", "2"]
-        command = [str(HOLDFAST), "run", *meet, *flags, str(self.folder / "train.py"), str(self.folder), *arguments]
-        with (home / "output").open("wb") as output:
-            process = subprocess.Popen(command, env={**kept, **places, **environ}, stdout=output, stderr=output)
-        self.processes.append(process)
-        return process
+        return {**kept, **places}
 
     def output(self, number: int) -> str:
         return (self.folder / f"node{number}" / "output").read_text()
@@ -112,7 +118,7 @@ def test_a_rank_is_killed_and_both_nodes_restart_in_one_cycle_and_end_well(tmp_p
 def test_a_spare_takes_the_place_of_a_lost_node_and_a_lost_leader_ends_the_job(tmp_path: Path):
     with nodes(tmp_path, "2:3") as job:
         leader = job.start(1, "60")
-        wait_until(lambda: _listens(job.port), timeout_s=LIMIT_S, what="a leader")
+        wait_until(lambda: listens(job.port), timeout_s=LIMIT_S, what="a leader")
         second = job.start(2, "60")
         job.until_running(0, 4)
         spare = job.start(3, "60")
@@ -137,7 +143,7 @@ def test_nodes_are_placed_by_rank_and_domain_and_those_that_disagree_are_refused
         for number, rank, domain in ((1, 7, "x"), (2, 5, "y"), (3, 3, "x")):
             conf = f"nvlink_domain={domain},last_call_timeout=20"
             job.start(number, "60", flags=("--ft-segment", "2", "--rdzv-conf", conf), GROUP_RANK=str(rank))
-            wait_until(lambda: _listens(job.port), timeout_s=LIMIT_S, what="a leader")
+            wait_until(lambda: listens(job.port), timeout_s=LIMIT_S, what="a leader")
         job.until_running(0, 4)
         assert "cycle 0 runs on 127.0.0.3, 127.0.0.1; spare: 127.0.0.2" in job.output(1)
         alike = ("--ft-segment", "2", "--rdzv-conf", "nvlink_domain=x,last_call_timeout=20")
@@ -150,6 +156,6 @@ def test_nodes_are_placed_by_rank_and_domain_and_those_that_disagree_are_refused
         assert [process.wait(LIMIT_S) for process in job.processes[:3]] == [0, 0, 0]
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0

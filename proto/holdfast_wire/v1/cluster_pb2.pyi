@@ -464,6 +464,14 @@ class NewsTaken(_message.Message):
     through: int
     def __init__(self, through: _Optional[int] = ...) -> None: ...
 
+class NodeCordoned(_message.Message):
+    __slots__ = ["node", "reason"]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    reason: str
+    def __init__(self, node: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class NodeDown(_message.Message):
     __slots__ = ["cycle", "node"]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
@@ -789,9 +797,10 @@ class ReplaceRanks(_message.Message):
     def __init__(self, cycle: _Optional[int] = ..., members: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ["call_report", "job_opened", "node_down", "node_excluded", "node_failed", "node_joined", "node_stopped", "node_succeeded", "restart_asked", "stacks_taken", "stacks_wanted", "stop_asked", "store_served", "verdict_taken"]
+    __slots__ = ["call_report", "job_opened", "node_cordoned", "node_down", "node_excluded", "node_failed", "node_joined", "node_stopped", "node_succeeded", "restart_asked", "stacks_taken", "stacks_wanted", "stop_asked", "store_served", "verdict_taken"]
     CALL_REPORT_FIELD_NUMBER: _ClassVar[int]
     JOB_OPENED_FIELD_NUMBER: _ClassVar[int]
+    NODE_CORDONED_FIELD_NUMBER: _ClassVar[int]
     NODE_DOWN_FIELD_NUMBER: _ClassVar[int]
     NODE_EXCLUDED_FIELD_NUMBER: _ClassVar[int]
     NODE_FAILED_FIELD_NUMBER: _ClassVar[int]
@@ -806,6 +815,7 @@ class Report(_message.Message):
     VERDICT_TAKEN_FIELD_NUMBER: _ClassVar[int]
     call_report: CallReport
     job_opened: JobOpened
+    node_cordoned: NodeCordoned
     node_down: NodeDown
     node_excluded: NodeExcluded
     node_failed: NodeFailed
@@ -818,7 +828,7 @@ class Report(_message.Message):
     stop_asked: StopAsked
     store_served: StoreServed
     verdict_taken: VerdictTaken
-    def __init__(self, job_opened: _Optional[_Union[JobOpened, _Mapping]] = ..., node_joined: _Optional[_Union[NodeJoined, _Mapping]] = ..., node_failed: _Optional[_Union[NodeFailed, _Mapping]] = ..., node_down: _Optional[_Union[NodeDown, _Mapping]] = ..., node_succeeded: _Optional[_Union[NodeSucceeded, _Mapping]] = ..., node_stopped: _Optional[_Union[NodeStopped, _Mapping]] = ..., verdict_taken: _Optional[_Union[VerdictTaken, _Mapping]] = ..., store_served: _Optional[_Union[StoreServed, _Mapping]] = ..., call_report: _Optional[_Union[CallReport, _Mapping]] = ..., stacks_wanted: _Optional[_Union[StacksWanted, _Mapping]] = ..., stacks_taken: _Optional[_Union[StacksTaken, _Mapping]] = ..., node_excluded: _Optional[_Union[NodeExcluded, _Mapping]] = ..., stop_asked: _Optional[_Union[StopAsked, _Mapping]] = ..., restart_asked: _Optional[_Union[RestartAsked, _Mapping]] = ...) -> None: ...
+    def __init__(self, job_opened: _Optional[_Union[JobOpened, _Mapping]] = ..., node_joined: _Optional[_Union[NodeJoined, _Mapping]] = ..., node_failed: _Optional[_Union[NodeFailed, _Mapping]] = ..., node_down: _Optional[_Union[NodeDown, _Mapping]] = ..., node_succeeded: _Optional[_Union[NodeSucceeded, _Mapping]] = ..., node_stopped: _Optional[_Union[NodeStopped, _Mapping]] = ..., verdict_taken: _Optional[_Union[VerdictTaken, _Mapping]] = ..., store_served: _Optional[_Union[StoreServed, _Mapping]] = ..., call_report: _Optional[_Union[CallReport, _Mapping]] = ..., stacks_wanted: _Optional[_Union[StacksWanted, _Mapping]] = ..., stacks_taken: _Optional[_Union[StacksTaken, _Mapping]] = ..., node_excluded: _Optional[_Union[NodeExcluded, _Mapping]] = ..., stop_asked: _Optional[_Union[StopAsked, _Mapping]] = ..., restart_asked: _Optional[_Union[RestartAsked, _Mapping]] = ..., node_cordoned: _Optional[_Union[NodeCordoned, _Mapping]] = ...) -> None: ...
 
 class Reported(_message.Message):
     __slots__ = ["job_id", "report"]
@@ -1021,18 +1031,18 @@ class TellMembers(_message.Message):
     def __init__(self, cycle: _Optional[int] = ..., members: _Optional[_Iterable[int]] = ..., order: _Optional[_Union[ToRank, _Mapping]] = ...) -> None: ...
 
 class TellNews(_message.Message):
-    __slots__ = ["events", "left_out", "node", "part", "sent_at_ns"]
+    __slots__ = ["events", "gone_through", "node", "part", "sent_at_ns"]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
-    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    GONE_THROUGH_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     SENT_AT_NS_FIELD_NUMBER: _ClassVar[int]
     events: _containers.RepeatedCompositeFieldContainer[RecordedEvent]
-    left_out: int
+    gone_through: int
     node: NodeReport
     part: JobReport
     sent_at_ns: int
-    def __init__(self, part: _Optional[_Union[JobReport, _Mapping]] = ..., node: _Optional[_Union[NodeReport, _Mapping]] = ..., events: _Optional[_Iterable[_Union[RecordedEvent, _Mapping]]] = ..., left_out: _Optional[int] = ..., sent_at_ns: _Optional[int] = ...) -> None: ...
+    def __init__(self, part: _Optional[_Union[JobReport, _Mapping]] = ..., node: _Optional[_Union[NodeReport, _Mapping]] = ..., events: _Optional[_Iterable[_Union[RecordedEvent, _Mapping]]] = ..., gone_through: _Optional[int] = ..., sent_at_ns: _Optional[int] = ...) -> None: ...
 
 class TellWaiting(_message.Message):
     __slots__ = ["reason", "waiting"]

@@ -120,14 +120,24 @@ class Job(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., cycle: _Optional[int] = ..., iteration: _Optional[int] = ..., max_restarts: _Optional[int] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[JobNode, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[Rank, _Mapping]]] = ..., exit_code: _Optional[int] = ..., submitted_at_ns: _Optional[int] = ..., ended_at_ns: _Optional[int] = ..., log_dir: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ...) -> None: ...
 
 class JobNode(_message.Message):
-    __slots__ = ["group_rank", "name", "state"]
+    __slots__ = ["group_rank", "heard_at_ns", "log_dir", "lost_at_ns", "name", "ranks", "reason", "state"]
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
+    HEARD_AT_NS_FIELD_NUMBER: _ClassVar[int]
+    LOG_DIR_FIELD_NUMBER: _ClassVar[int]
+    LOST_AT_NS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     group_rank: int
+    heard_at_ns: int
+    log_dir: str
+    lost_at_ns: int
     name: str
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    reason: str
     state: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., group_rank: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., group_rank: _Optional[int] = ..., reason: _Optional[str] = ..., heard_at_ns: _Optional[int] = ..., lost_at_ns: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., log_dir: _Optional[str] = ...) -> None: ...
 
 class ListJobsRequest(_message.Message):
     __slots__ = ["include_ended", "page_size", "page_token"]
@@ -164,16 +174,18 @@ class ListNodesResponse(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class LogChunk(_message.Message):
-    __slots__ = ["cycle", "data", "is_stderr", "rank"]
+    __slots__ = ["cycle", "data", "is_stderr", "note", "rank"]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     IS_STDERR_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     cycle: int
     data: bytes
     is_stderr: bool
+    note: str
     rank: int
-    def __init__(self, rank: _Optional[int] = ..., cycle: _Optional[int] = ..., is_stderr: bool = ..., data: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, rank: _Optional[int] = ..., cycle: _Optional[int] = ..., is_stderr: bool = ..., data: _Optional[bytes] = ..., note: _Optional[str] = ...) -> None: ...
 
 class Node(_message.Message):
     __slots__ = ["job_ids", "name", "reason", "started_at_ns", "state", "supervisor_pid", "version"]
@@ -317,12 +329,14 @@ class WatchJobRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., after_sequence: _Optional[int] = ..., follow: bool = ...) -> None: ...
 
 class WatchJobResponse(_message.Message):
-    __slots__ = ["event", "snapshot"]
+    __slots__ = ["event", "note", "snapshot"]
     EVENT_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     event: Event
+    note: str
     snapshot: Job
-    def __init__(self, snapshot: _Optional[_Union[Job, _Mapping]] = ..., event: _Optional[_Union[Event, _Mapping]] = ...) -> None: ...
+    def __init__(self, snapshot: _Optional[_Union[Job, _Mapping]] = ..., event: _Optional[_Union[Event, _Mapping]] = ..., note: _Optional[str] = ...) -> None: ...
 
 class JobState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []

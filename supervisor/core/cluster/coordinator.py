@@ -135,10 +135,8 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
             return _step_calls(state, event, now_s, jitter)
         case cluster_messages.StacksWanted() | cluster_messages.StacksTaken():
             return _step_evidence(state, event, now_s)
-        case cluster_messages.NodeExcluded(node, reason):
-            known = state.members.get(node) or Member(MemberState.FAILED)
-            state = with_member(state, node, msgspec.structs.replace(known, excluded=reason))
-            return _let_go(*rounds.close_round(state, now_s), node)
+        case cluster_messages.NodeExcluded() | cluster_messages.NodeCordoned():
+            return _let_go(*rounds.keep_out(state, event, now_s), event.node)
         case cluster_messages.StopAsked(reason, signal):
             return endings.wind_down(state, Stop(signal, reason), now_s)
         case cluster_messages.RestartAsked(reason):
@@ -185,9 +183,10 @@ def _node_emptied(
 
 def _let_go(state: State, actions: tuple[Action, ...], node: str) -> Outcome:
     """An excluded node on which nothing runs any more need not wait for the job's end, unless it leads the job."""
-    known = state.members[node]
+    known = state.members.get(node)
     if (
-        node == state.leader
+        known is None
+        or node == state.leader
         or not isinstance(state.phase, Gathering | Running)
         or not known.excluded
         or known.state in (*BUSY, *UNHEARD)

@@ -89,12 +89,12 @@ def _want(state: State, event: StacksWanted, now_s: float, cycle: int, nodes: tu
 def _close(state: Taking, cycle: int) -> Outcome:
     said: list[Action] = []
     if state.parts:
-        said.append(_said(_merged(state.parts), cycle))
+        said.append(_said(merged(state.parts), cycle))
     if state.awaited:
         whose = "" if not state.parts else f" of {', '.join(state.awaited)}"
         text = f"no stacks{whose} came within {state.budget_s} s; going on without"
         said.append(Publish(JobEvent("stacks_missing", text, cycle)))
-    verdict = judge(_merged(state.parts), silent=state.accused) if state.parts else None
+    verdict = judge(merged(state.parts), silent=state.accused) if state.parts else None
     if verdict is None:
         return Quiet(), (*said, *(Send(node, ActOnHang(cycle)) for node in state.asking))
     sentence = verdict.sentence
@@ -106,7 +106,7 @@ def _close(state: Taking, cycle: int) -> Outcome:
     return Quiet(), (*said, *(Send(node, ActOnHang(cycle, sentence)) for node in state.asking))
 
 
-def _merged(parts: tuple[Evidence, ...]) -> Evidence:
+def merged(parts: tuple[Evidence, ...]) -> Evidence:
     """Equal stacks of all nodes together, the smallest groups first: what few ranks do is the odd thing."""
     if len(parts) == 1:
         return parts[0]

@@ -41,6 +41,7 @@ class Member(msgspec.Struct, frozen=True):
     state: MemberState
     cycle: int = -1  # the last one that it took part in
     excluded: str = ""  # why it takes part in no later cycle
+    cordoned: str = ""  # why a person keeps it from later cycles, for now
     lost: tuple[int, ...] = ()  # ranks that a wrapped call has gone on without
     cause: Cause | None = None  # of the failure that came first on it, as it stopped
     all_succeeded: bool = False  # as it stopped for good
@@ -48,12 +49,12 @@ class Member(msgspec.Struct, frozen=True):
 
     @property
     def is_ready(self) -> bool:
-        return self.state is MemberState.JOINED and not self.excluded
+        return self.state is MemberState.JOINED and not self.excluded and not self.cordoned
 
     @property
     def is_returning(self) -> bool:
         """It has no spawner just now, and may be back soon."""
-        return self.state is MemberState.DOWN and not self.excluded
+        return self.state is MemberState.DOWN and not self.excluded and not self.cordoned
 
 
 class Members(msgspec.Struct):

@@ -116,6 +116,13 @@ class NodeExcluded(msgspec.Struct, frozen=True):
     reason: str
 
 
+class NodeCordoned(msgspec.Struct, frozen=True):
+    """A person wants that this node takes part in no later cycle; `reason` "": that it takes part again."""
+
+    node: str
+    reason: str
+
+
 class StopAsked(msgspec.Struct, frozen=True):
     """A person, or a signal to a launcher, ends the job. signal 0: a command."""
 
@@ -135,7 +142,8 @@ class DeadlineReached(msgspec.Struct, frozen=True):
 
 Event = (
     JobOpened | NodeJoined | NodeFailed | NodeDown | NodeSucceeded | NodeStopped | NodeLost | VerdictTaken
-    | StoreServed | CallReport | StacksWanted | StacksTaken | NodeExcluded | StopAsked | RestartAsked | DeadlineReached
+    | StoreServed | CallReport | StacksWanted | StacksTaken | NodeExcluded | NodeCordoned | StopAsked | RestartAsked
+    | DeadlineReached
 )  # fmt: skip
 
 

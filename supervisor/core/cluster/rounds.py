@@ -10,9 +10,9 @@ import msgspec
 
 from supervisor.core import orders
 from supervisor.core.cluster import endings, evidence, wrapped_call
-from supervisor.core.cluster.coordinator_states import Gathering, Outcome, Running, State, said
-from supervisor.core.cluster.membership import UNHEARD, MemberState
-from supervisor.core.cluster.messages import Action, Send
+from supervisor.core.cluster.coordinator_states import Gathering, Outcome, Running, State, said, with_member
+from supervisor.core.cluster.membership import UNHEARD, Member, MemberState
+from supervisor.core.cluster.messages import Action, NodeCordoned, NodeExcluded, Send
 from supervisor.core.cluster.placement import Placement, place
 from supervisor.core.cluster.shortage import missing_sentence, names
 from supervisor.core.facts import Assignment, JobRules, JobState, Verdict
@@ -95,6 +95,23 @@ def close_round(state: State, now_s: float) -> Outcome:
     before = state.parts
     state, parts = _order_cycle(state, placed.active, phase.reason, now_s)
     return state, (*found, *_placed(state, placed, before), *parts)
+
+
+def keep_out(state: State, event: NodeExcluded | NodeCordoned, now_s: float) -> Outcome:
+    """A cycle that runs goes on; the next round begins without the node, for good or until it is uncordoned."""
+    if isinstance(event, NodeExcluded):
+        known = state.members.get(event.node) or Member(MemberState.FAILED)
+        state = with_member(state, event.node, msgspec.structs.replace(known, excluded=event.reason))
+        return close_round(state, now_s)
+    known = state.members.get(event.node)
+    if known is None or known.cordoned == event.reason:
+        return state, ()
+    state = with_member(state, event.node, msgspec.structs.replace(known, cordoned=event.reason))
+    kind, text = "node_uncordoned", "takes part in later cycles again"
+    if event.reason:
+        kind, text = "node_cordoned", f"takes part in no later cycle: {event.reason}"
+    state, actions = close_round(state, now_s)
+    return state, (said(state, kind, f"node {event.node} {text}"), *actions)
 
 
 def excluded_verdict(state: State) -> Verdict | None:

@@ -75,6 +75,7 @@ def _others(members: Mapping[str, Member], before: Sequence[str]) -> list[str]:
     down = [node for node, each in members.items() if each.is_returning]
     busy = [node for node, each in members.items() if each.state in BUSY]
     lost = [node for node in before if members[node].state is MemberState.LOST]
+    cordoned = [node for node, each in members.items() if each.cordoned and each.state is not MemberState.LOST]
     excluded = [each.excluded for each in members.values() if each.excluded]
     parts: list[str] = []
     if starting:
@@ -85,6 +86,8 @@ def _others(members: Mapping[str, Member], before: Sequence[str]) -> list[str]:
         parts.append(f"workers of the last cycle may still run on {names(busy)}")
     if lost:
         parts.append(f"{_of(lost)} lost")
+    if cordoned:
+        parts.append(f"{_of(cordoned)} cordoned (holdfast uncordon {cordoned[0]} brings it back)")
     return [*parts, *excluded[:NAMES_MAX]]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -33,6 +33,10 @@ STACKS_TIMEOUT_S = 30.0
 DETAILS_TRAILER = "grpc-status-details-bin"
 
 Response = TypeVar("Response", bound=Message)
+
+
+def _unread(note: str) -> None:
+    """For those who take what there is."""
 
 
 class ControlClient:
@@ -79,13 +83,23 @@ class ControlClient:
                 return found
 
     def watch(
-        self, job_id: str, *, after_sequence: int = 0, follow: bool = False
+        self,
+        job_id: str,
+        *,
+        after_sequence: int = 0,
+        follow: bool = False,
+        on_note: Callable[[str], None] = _unread,
     ) -> Generator[JobReport | RecordedEvent]:
-        """The job, then its events. With `follow` it has no deadline: it ends with the job."""
+        """The job, then its events. With `follow` it has no deadline: it ends with the job.
+
+        `on_note` is told what is missing among the events.
+        """
         request = wire.WatchJobRequest(job_id=job_id, after_sequence=after_sequence, follow=follow)
         for response in self._stream("WatchJob", request, wire.WatchJobResponse, follow):
             if response.HasField("snapshot"):
                 yield job_from_wire(response.snapshot)
+            elif response.HasField("note"):
+                on_note(response.note)
             else:
                 yield event_from_wire(response.event)
 
@@ -100,11 +114,17 @@ class ControlClient:
         request = wire.GetStacksRequest(job_id=job_id, rank=rank)
         return evidence_from_wire(self._call("GetStacks", request, wire.GetStacksResponse, STACKS_TIMEOUT_S))
 
-    def logs(self, job_id: str, choice: LogChoice, *, follow: bool = False) -> Generator[LogPiece]:
+    def logs(
+        self, job_id: str, choice: LogChoice, *, follow: bool = False, on_note: Callable[[str], None] = _unread
+    ) -> Generator[LogPiece]:
+        """`on_note` is told whose output is missing, and why."""
         request = wire.StreamLogsRequest(
             job_id=job_id, rank=choice.rank, cycle=choice.cycle, tail_lines=choice.tail_lines, follow=follow
         )
         for chunk in self._stream("StreamLogs", request, wire.LogChunk, True):
+            if chunk.note:
+                on_note(chunk.note)
+                continue
             yield LogPiece(chunk.rank, chunk.cycle, chunk.is_stderr, chunk.data)
 
     def nodes(self) -> list[NodeReport]:

@@ -28,6 +28,7 @@ CODES: dict[type[HoldfastError], int] = {
     errors.InUseError: 9,
     errors.ExhaustedError: 8,
     errors.NoSupervisorError: 14,
+    errors.NoAnswerError: 14,
     errors.ConfigurationError: 3,
 }
 UNKNOWN_CODE = 2
@@ -42,7 +43,7 @@ def job_to_wire(report: JobReport) -> wire.Job:
         max_restarts=report.max_restarts,
         restarts_used=report.restarts_used,
         reason=_text(report.reason),
-        nodes=[wire.JobNode(name=node.name, state=node.state, group_rank=node.group_rank) for node in report.nodes],
+        nodes=[_job_node_to_wire(node) for node in report.nodes],
         ranks=[_rank_to_wire(rank) for rank in report.ranks],
         exit_code=report.exit_code,
         submitted_at_ns=report.submitted_at_ns,
@@ -50,6 +51,32 @@ def job_to_wire(report: JobReport) -> wire.Job:
         log_dir=_text(report.log_dir),
         command=[_text(word) for word in redacted(report.command)],
         supervisor_pid=report.supervisor_pid,
+    )
+
+
+def _job_node_to_wire(node: JobNodeReport) -> wire.JobNode:
+    return wire.JobNode(
+        name=node.name,
+        state=node.state,
+        group_rank=node.group_rank,
+        reason=_text(node.reason),
+        heard_at_ns=node.heard_at_ns,
+        lost_at_ns=node.lost_at_ns,
+        ranks=node.ranks,
+        log_dir=_text(node.log_dir),
+    )
+
+
+def _job_node_from_wire(node: wire.JobNode) -> JobNodeReport:
+    return JobNodeReport(
+        name=node.name,
+        state=node.state,
+        group_rank=node.group_rank if node.HasField("group_rank") else None,
+        reason=node.reason,
+        heard_at_ns=node.heard_at_ns if node.HasField("heard_at_ns") else None,
+        lost_at_ns=node.lost_at_ns if node.HasField("lost_at_ns") else None,
+        ranks=tuple(node.ranks),
+        log_dir=node.log_dir,
     )
 
 
@@ -85,7 +112,7 @@ def job_from_wire(job: wire.Job) -> JobReport:
         max_restarts=job.max_restarts,
         restarts_used=job.restarts_used,
         reason=job.reason,
-        nodes=tuple(JobNodeReport(node.name, node.state, node.group_rank) for node in job.nodes),
+        nodes=tuple(_job_node_from_wire(node) for node in job.nodes),
         ranks=tuple(_rank_from_wire(rank) for rank in job.ranks),
         exit_code=job.exit_code if job.HasField("exit_code") else None,
         ended_at_ns=job.ended_at_ns if job.HasField("ended_at_ns") else None,

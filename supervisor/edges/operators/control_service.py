@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from holdfast_wire.v1 import control_pb2 as wire
 
 from supervisor.config.job_spec_json import job_spec_from_json
-from supervisor.edges.operators import log_streams
+from supervisor.edges.operators import log_merge, log_streams
 from supervisor.edges.operators.control_codec import (
     SERVICE,
     code_of,
@@ -28,7 +28,15 @@ from supervisor.edges.operators.control_codec import (
 )
 from supervisor.edges.operators.event_streams import all_events, past_events
 from supervisor.edges.operators.job_pages import merge, page_of
-from supervisor.errors import ExhaustedError, HoldfastError, InvalidRequestError, NotFoundError, NotNowError
+from supervisor.edges.operators.log_streams import LogPiece
+from supervisor.errors import (
+    ExhaustedError,
+    HoldfastError,
+    InvalidRequestError,
+    NoAnswerError,
+    NotFoundError,
+    NotNowError,
+)
 from supervisor.ports import JobDesk, JobHistory, JobReport
 
 DETAILS_TRAILER = "grpc-status-details-bin"
@@ -92,7 +100,7 @@ class ControlService:
         return job_to_wire(await self._find(request.job_id, "show"))
 
     async def _list_jobs(self, request: wire.ListJobsRequest) -> Message:
-        live = self._desk.jobs()
+        live = await self._desk.look_at_all()
         if request.include_ended:
             recorded = await to_thread.run_sync(
                 lambda: self._history.jobs(limit=HISTORY_JOBS_MAX), limiter=self._limiter
@@ -112,7 +120,9 @@ class ControlService:
 
     async def _restart_job(self, request: wire.RestartJobRequest) -> Message:
         await self._live(request.job_id, "restart")
-        return wire.RestartJobResponse(next_cycle=self._desk.restart(request.job_id, reason=_reason(request.reason)))
+        report = await self._find(request.job_id, "restart")
+        self._desk.restart(request.job_id, reason=_reason(request.reason))
+        return wire.RestartJobResponse(next_cycle=report.cycle + 1)
 
     async def _get_stacks(self, request: wire.GetStacksRequest) -> Message:
         await self._live(request.job_id, "take stacks of")
@@ -120,40 +130,65 @@ class ControlService:
         return evidence_to_wire(await self._desk.stacks(request.job_id, rank))
 
     async def _get_node(self, request: wire.GetNodeRequest) -> Message:
-        self._check_node(request.name, "show")
-        return node_to_wire(self._desk.node())
+        nodes = {node.name: node for node in await self._desk.nodes()}
+        name = request.name or self._desk.node().name
+        if name not in nodes:
+            raise NotFoundError(f"cannot show node {name[:80]}: the nodes known here are {', '.join(nodes)}")
+        return node_to_wire(nodes[name])
 
     async def _list_nodes(self, request: wire.ListNodesRequest) -> Message:
-        del request  # one supervisor knows one node: one page
-        return wire.ListNodesResponse(nodes=[node_to_wire(self._desk.node())])
+        del request  # All in one page.
+        return wire.ListNodesResponse(nodes=[node_to_wire(node) for node in await self._desk.nodes()])
 
     async def _cordon_node(self, request: wire.CordonNodeRequest) -> Message:
-        self._check_node(request.name, "cordon")
-        self._desk.cordon(_reason(request.reason))
-        return node_to_wire(self._desk.node())
+        return node_to_wire(await self._desk.set_cordon(request.name, cordoned=True, reason=_reason(request.reason)))
 
     async def _uncordon_node(self, request: wire.UncordonNodeRequest) -> Message:
-        self._check_node(request.name, "uncordon")
-        self._desk.uncordon()
-        return node_to_wire(self._desk.node())
+        return node_to_wire(await self._desk.set_cordon(request.name, cordoned=False))
 
     async def _watch_job(self, request: wire.WatchJobRequest, send: Callable[[Message], Awaitable[None]]) -> None:
         report = await self._find(request.job_id, "watch")
         await send(wire.WatchJobResponse(snapshot=job_to_wire(report)))
-        if request.follow:
-            events = all_events(
-                self._desk, self._history, request.job_id, after_sequence=request.after_sequence, limiter=self._limiter
-            )
-        else:
-            events = past_events(
-                self._history, request.job_id, after_sequence=request.after_sequence, limiter=self._limiter
-            )
-        async with contextlib.aclosing(events):
-            async for event in events:
-                await send(wire.WatchJobResponse(event=event_to_wire(event)))
+        if not await self._send_events_elsewhere(request, send):
+            if request.follow:
+                events = all_events(
+                    self._desk,
+                    self._history,
+                    request.job_id,
+                    after_sequence=request.after_sequence,
+                    limiter=self._limiter,
+                )
+            else:
+                events = past_events(
+                    self._history, request.job_id, after_sequence=request.after_sequence, limiter=self._limiter
+                )
+            async with contextlib.aclosing(events):
+                async for event in events:
+                    await send(wire.WatchJobResponse(event=event_to_wire(event)))
         if request.follow:  # the verdict, for those who could not ask again: the supervisor may be ending, too
             report = await self._find(request.job_id, "watch")
             await send(wire.WatchJobResponse(snapshot=job_to_wire(report)))
+
+    async def _send_events_elsewhere(
+        self, request: wire.WatchJobRequest, send: Callable[[Message], Awaitable[None]]
+    ) -> bool:
+        """False: this node's own events are to be sent, since it leads the job, or the leader does not answer."""
+        events = self._desk.events_elsewhere(
+            request.job_id, after_sequence=request.after_sequence, follow=request.follow
+        )
+        if events is None:
+            return False
+        is_begun = False
+        try:
+            async with contextlib.aclosing(events):
+                async for event in events:
+                    is_begun = True
+                    await send(wire.WatchJobResponse(event=event_to_wire(event)))
+        except NoAnswerError as error:
+            rest = "nothing that came later is shown" if is_begun else "these are the events of this node alone"
+            await send(wire.WatchJobResponse(note=f"{error}; {rest}"))
+            return is_begun
+        return True
 
     async def _stream_logs(self, request: wire.StreamLogsRequest, send: Callable[[Message], Awaitable[None]]) -> None:
         report = await self._find(request.job_id, "show output of")
@@ -186,15 +221,23 @@ class ControlService:
         ended: anyio.Event,
         send: Callable[[Message], Awaitable[None]],
     ) -> None:
-        pieces = log_streams.follow(Path(report.log_dir), choice, ended)
-        found = False
-        async with contextlib.aclosing(pieces):
-            async for piece in pieces:
-                found = True
-                await send(
-                    wire.LogChunk(rank=piece.rank, cycle=piece.cycle, is_stderr=piece.is_stderr, data=piece.data)
-                )
-        if not found:
+        sources = {"": log_streams.follow(Path(report.log_dir), choice, ended)}
+        elsewhere = self._desk.logs_elsewhere(
+            report, rank=choice.rank, cycle=choice.cycle, tail_lines=choice.tail_lines, follow=not ended.is_set()
+        )
+        sources |= {name: log_merge.as_pieces(pieces) for name, pieces in elsewhere.items()}
+        missing: list[str] = []
+        found = 0
+
+        async def send_piece(piece: LogPiece) -> None:
+            nonlocal found
+            found += 1
+            await send(wire.LogChunk(rank=piece.rank, cycle=piece.cycle, is_stderr=piece.is_stderr, data=piece.data))
+
+        await log_merge.merge(sources, send_piece, missing.append, in_order=ended.is_set())
+        for note in (*missing, *_lost_output(report, choice.rank)):
+            await send(wire.LogChunk(note=note))
+        if not found and not elsewhere:
             await log_streams.check_any_beside(Path(report.log_dir), report.job_id, choice)
 
     async def _set_at_end(self, job_id: str, ended: anyio.Event) -> None:
@@ -206,7 +249,7 @@ class ControlService:
         ended.set()
 
     async def _find(self, job_id: str, verb: str) -> JobReport:
-        report = self._desk.job(job_id)
+        report = await self._desk.look(job_id)
         if report is None:
             report = await to_thread.run_sync(lambda: self._history.job(job_id), limiter=self._limiter)
         if report is None:
@@ -214,16 +257,20 @@ class ControlService:
         return report
 
     async def _live(self, job_id: str, verb: str) -> None:
-        report = await self._find(job_id, verb)
+        report = self._desk.job(job_id) or await self._find(job_id, verb)
         if report.state.has_ended:
             raise NotNowError(f"cannot {verb} job {job_id}: it has ended ({report.state})")
         if self._desk.job(job_id) is None:
             raise NotFoundError(f"cannot {verb} job {job_id}: another supervisor had it, and has not recorded its end")
 
-    def _check_node(self, name: str, verb: str) -> None:
-        mine = self._desk.node().name
-        if name not in ("", mine):
-            raise NotFoundError(f"cannot {verb} node {name[:80]}: this supervisor's node is {mine}")
+
+def _lost_output(report: JobReport, rank: int | None) -> list[str]:
+    """What can't be shown, since it lies on a node that is lost."""
+    return [
+        f"the output of node {node.name} lies there in {node.log_dir}: {node.reason}"
+        for node in report.nodes
+        if node.lost_at_ns is not None and node.log_dir and (rank is None or rank in node.ranks)
+    ]
 
 
 def _answering(name: str, answer: Answer) -> Callable[[Any, Context], Awaitable[Message | None]]:

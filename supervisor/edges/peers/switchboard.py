@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import anyio
 from anyio.abc import TaskGroup
+from holdfast_wire.framing import FrameTooLongError
 
 from supervisor import errors
 from supervisor.edges.peers import question_codec
@@ -60,7 +61,11 @@ class Switchboard:
         self._pending[number] = pending
         try:
             asked = Asked(job_id, to, self._own_name, number, question_codec.encode_question(question))
-            if not self._pass_on(to, asked):
+            try:
+                is_on_its_way = self._pass_on(to, asked)
+            except FrameTooLongError as error:
+                raise NoAnswerError(f"cannot ask {whom}: {error}") from error
+            if not is_on_its_way:
                 raise NoAnswerError(f"cannot ask {whom}: it is not connected")
             with anyio.move_on_after(timeout_s):
                 await pending.arrived.wait()

@@ -18,8 +18,17 @@ from supervisor.core.facts import Evidence, JobState, StackGroup
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.journal.journal_reader import report_from_json
 from supervisor.edges.operators import control_api
-from supervisor.errors import NotFoundError, NotNowError
-from supervisor.ports import JobHistory, JobNodeReport, JobReport, NodeReport, RankReport, RecordedEvent, SectionReport
+from supervisor.errors import NoAnswerError, NotFoundError, NotNowError
+from supervisor.ports import (
+    JobHistory,
+    JobNodeReport,
+    JobReport,
+    LogBytes,
+    NodeReport,
+    RankReport,
+    RecordedEvent,
+    SectionReport,
+)
 
 
 def running(
@@ -57,6 +66,10 @@ class FakeDesk:
         self.watchers: list[MemoryObjectSendStream[RecordedEvent]] = []
         self._node = NodeReport(node_name, "ready", supervisor_pid=4711, version="0.1.0", started_at_ns=1_000)
         self._journal = journal
+        self.leader_events: list[RecordedEvent] | None = None  # None: this node leads
+        self.leader_lost = False
+        self.output_elsewhere: dict[str, list[LogBytes]] = {}  # by node; none: it does not answer
+        self.other_nodes: list[NodeReport] = []
         self._sequence = dict.fromkeys(self.reports, 0)
 
     async def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
@@ -68,6 +81,37 @@ class FakeDesk:
 
     def job(self, job_id: str) -> JobReport | None:
         return self.reports.get(job_id)
+
+    async def look(self, job_id: str) -> JobReport | None:
+        return self.job(job_id)
+
+    async def look_at_all(self) -> Sequence[JobReport]:
+        return self.jobs()
+
+    def events_elsewhere(
+        self, job_id: str, *, after_sequence: int, follow: bool
+    ) -> AsyncGenerator[RecordedEvent] | None:
+        if self.leader_events is None:
+            return None
+        return self._leaders(self.leader_events[after_sequence:])
+
+    async def _leaders(self, events: Sequence[RecordedEvent]) -> AsyncGenerator[RecordedEvent]:
+        for event in events:
+            yield event
+        if self.leader_lost:
+            raise NoAnswerError("cannot ask the leader: no answer within 5 s")
+
+    def logs_elsewhere(
+        self, job: JobReport, *, rank: int | None, cycle: int | None, tail_lines: int, follow: bool
+    ) -> Mapping[str, AsyncGenerator[LogBytes]]:
+        return {name: self._output(name, output, rank) for name, output in self.output_elsewhere.items()}
+
+    async def _output(self, name: str, output: Sequence[LogBytes], rank: int | None) -> AsyncGenerator[LogBytes]:
+        for piece in output:
+            if rank in (None, piece.rank):
+                yield piece
+        if not output:
+            raise NoAnswerError(f"cannot ask node {name}: no answer within 5 s")
 
     def stop(self, job_id: str, *, reason: str, signal: int) -> None:
         self.calls.append(("stop", job_id, reason, signal))
@@ -106,13 +150,17 @@ class FakeDesk:
     def node(self) -> NodeReport:
         return self._node
 
-    def cordon(self, reason: str) -> None:
-        if self._node.state == "cordoned":
-            raise NotNowError("cannot cordon n0: it is cordoned")
-        self._node = replace(self._node, state="cordoned", reason=reason)
+    async def nodes(self) -> Sequence[NodeReport]:
+        return [self._node, *self.other_nodes]
 
-    def uncordon(self) -> None:
-        self._node = replace(self._node, state="ready", reason="")
+    async def set_cordon(self, node: str, *, cordoned: bool, reason: str = "") -> NodeReport:
+        if node not in ("", self._node.name):
+            verb = "cordon" if cordoned else "uncordon"
+            raise NotFoundError(f"cannot {verb} node {node}: it is not among the nodes known here, {self._node.name}")
+        if cordoned and self._node.state == "cordoned":
+            raise NotNowError("cannot cordon n0: it is cordoned")
+        self._node = replace(self._node, state="cordoned" if cordoned else "ready", reason=reason)
+        return self._node
 
     def publish(self, job_id: str, kind: str = "worker_exited", reason: str = "because", lost: bool = False) -> None:
         """Record an event; `lost`: watchers are behind and do not get it."""

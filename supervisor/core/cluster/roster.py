@@ -1,0 +1,83 @@
+"""What do people read about a job on several nodes: how it stands, and which part each node has in it?
+
+A view of the coordinator's state. Node states: active, spare, starting, ready (for the round that is open), stopping,
+down, cordoned, excluded, refused, stopped and lost.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import msgspec
+
+from supervisor.core.cluster.coordinator_states import Ended, Gathering, Running, State, Unopened, WindingDown
+from supervisor.core.cluster.membership import BUSY, Member, MemberState
+from supervisor.core.facts import JobState
+
+
+class RosterNode(msgspec.Struct, frozen=True):
+    name: str
+    state: str
+    group_rank: int | None  # None: takes part in no cycle
+    reason: str = ""
+
+
+class Roster(msgspec.Struct, frozen=True):
+    state: JobState
+    reason: str  # "": the nodes know best
+    cycle: int  # the last one ordered; -1 before the first
+    nodes: tuple[RosterNode, ...]
+
+
+def roster(state: State) -> Roster:
+    job_state, reason = _job_state(state)
+    ranks = {name: number for number, name in enumerate(state.parts)}
+    nodes = tuple(
+        RosterNode(name, *_node_state(state, member, ranks.get(name)))
+        for name, member in sorted(state.members.items(), key=lambda each: (ranks.get(each[0], len(ranks)), each[0]))
+    )
+    return Roster(job_state, reason, state.cycle, nodes)
+
+
+def _job_state(state: State) -> tuple[JobState, str]:
+    match state.phase:
+        case Unopened():
+            return JobState.PENDING, ""
+        case Gathering(reason):
+            joined = sum(each.state is MemberState.JOINED for each in state.members.values())
+            text = f"{reason}; {joined} of {state.policy.rules.min_nodes} nodes have joined for cycle {state.cycle + 1}"
+            return JobState.RENDEZVOUS if state.cycle < 0 else JobState.RESTARTING, text
+        case Running():
+            return JobState.RUNNING, ""
+        case WindingDown(outcome):
+            return JobState.STOPPING, outcome.reason
+        case Ended(verdict):
+            return verdict.state, verdict.reason
+        case _:
+            assert_never(state.phase)
+
+
+def _node_state(state: State, member: Member, group_rank: int | None) -> tuple[str, int | None, str]:
+    runs = isinstance(state.phase, Running)
+    taking_part = group_rank if runs else None
+    if member.state is MemberState.LOST:
+        return "lost", None, ""
+    if member.excluded:
+        return "excluded", taking_part, member.excluded
+    if taking_part is not None:
+        return "active", taking_part, f"takes part in no later cycle: {member.cordoned}" if member.cordoned else ""
+    if member.cordoned:
+        return "cordoned", None, member.cordoned
+    match member.state:
+        case MemberState.OPENED:
+            return "starting", None, ""
+        case MemberState.JOINED:
+            return "spare" if runs else "ready", None, ""
+        case each if each in BUSY:
+            return "stopping", None, ""
+        case MemberState.DOWN:
+            return "down", None, "it has no spawner at this moment"
+        case MemberState.REFUSED:
+            return "refused", None, "it disagrees with the other nodes about the job"
+        case _:
+            return "stopped", None, ""

@@ -1,0 +1,177 @@
+"""What does this node know of the other nodes of its jobs: as the leader from each of them, else from the leader?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from supervisor.core.cluster.messages import NodeLost
+from supervisor.core.cluster.roster import Roster, roster
+from supervisor.core.facts import JobEvent
+from supervisor.engine import whole_job
+from supervisor.engine.chronicle import Chronicle
+from supervisor.engine.desk import Desk
+from supervisor.engine.job_book import JobRecord
+from supervisor.engine.loop import Engine
+from supervisor.engine.whole_job import Known
+from supervisor.ports import Clock, JobReport, NodeReport
+from supervisor.questions import Part, TellNews, Whole
+
+SAVED_RANKS_MAX = 2048  # of a job of more ranks, the journal keeps this node's part alone
+SAVED_AGE_S = 1.0  # the journal's picture of the other nodes may be so old while the job runs
+CLOCKS_DIFFER_S = 2.0
+
+
+class _Heard(msgspec.Struct):
+    """Of one job."""
+
+    roster: Roster | None = None  # as it stood when it was last seen: the coordinator goes before the job's record
+    nodes: dict[str, Known] = msgspec.field(default_factory=dict[str, Known])
+    taken: dict[tuple[str, int], int] = msgspec.field(default_factory=dict[tuple[str, int], int])
+    apart_clocks: set[str] = msgspec.field(default_factory=set[str])
+    whole: Whole | None = None  # as the leader told it last
+    whole_at_ns: int = 0
+    saved: JobReport | None = None
+    saved_at_s: float = 0.0
+
+
+class WholeBook:
+    def __init__(
+        self, *, desk: Desk, engine: Engine, chronicle: Chronicle, jobs: Mapping[str, JobRecord], clock: Clock
+    ) -> None:
+        self._desk = desk
+        self._engine = engine
+        self._chronicle = chronicle
+        self._jobs = jobs
+        self._clock = clock
+        self._heard: dict[tuple[str, int], _Heard] = {}
+
+    def is_shared(self, job_id: str) -> bool:
+        """Whether the job has other nodes."""
+        job = self._jobs.get(job_id)
+        return job is not None and job.spec.nodes is not None
+
+    def roster(self, job_id: str) -> Roster | None:
+        """None: this node does not lead the job, and never has."""
+        heard, state = self._of(job_id), self._engine.coordinators.get(job_id)
+        if state is not None:
+            heard.roster = roster(state)
+        return heard.roster
+
+    def own_part(self, job_id: str) -> Part | None:
+        own = self._desk.job(job_id) if self.is_shared(job_id) else None
+        return None if own is None else Part(own, self._desk.node())
+
+    # --- the leader's ----------------------------------------------------------------------------------------------
+
+    def hear(self, job_id: str, node: str, part: Part) -> None:
+        """Its part as it is at this moment."""
+        self._of(job_id).nodes[node] = Known(part.part, part.node, self._clock.unix_ns())
+
+    def miss(self, job_id: str, node: str) -> None:
+        """It has not answered."""
+        nodes = self._of(job_id).nodes
+        if node in nodes:
+            nodes[node] = msgspec.structs.replace(nodes[node], answers=False)
+
+    def note_lost(self, job_id: str, lost: NodeLost) -> None:
+        nodes, now_ns = self._of(job_id).nodes, self._clock.unix_ns()
+        empty = JobReport(job_id, state=self._desk.report(self._jobs[job_id]).state, submitted_at_ns=now_ns, cycle=-1)
+        known = nodes.get(lost.node, Known(empty, NodeReport(lost.node, "lost"), now_ns))
+        node = msgspec.structs.replace(known.node, state="lost", reason=lost.reason)
+        nodes[lost.node] = msgspec.structs.replace(
+            known, node=node, answers=False, lost_at_ns=now_ns, lost_reason=lost.reason
+        )
+
+    def take_news(self, job_id: str, node: str, news: TellNews) -> int:
+        """Returns up to which of the node's events all are here; the node tells the next ones."""
+        job, heard = self._jobs[job_id], self._of(job_id)
+        self.hear(job_id, node, Part(news.part, news.node))
+        life = (node, news.part.submitted_at_ns)
+        taken = heard.taken.get(life, 0)
+        for event in news.events:
+            if event.sequence <= taken:
+                continue
+            if event.sequence > taken + 1:
+                if event.sequence - 1 > news.gone_through:
+                    break
+                text = f"{event.sequence - 1 - taken} events of node {node} were not told in time; see its own journal"
+                self._chronicle.publish(job, JobEvent("events_missing", text, job.cycle))
+            taken = event.sequence
+            self._chronicle.take_in(job, msgspec.structs.replace(event, job_id=job_id, node=node))
+        heard.taken[life] = taken
+        self._compare_clocks(job, heard, node, news.sent_at_ns)
+        return taken
+
+    def _compare_clocks(self, job: JobRecord, heard: _Heard, node: str, sent_at_ns: int) -> None:
+        ahead_s = (sent_at_ns - self._clock.unix_ns()) / 1e9
+        if not sent_at_ns or abs(ahead_s) < CLOCKS_DIFFER_S or node in heard.apart_clocks:
+            return
+        heard.apart_clocks.add(node)
+        word = "ahead of" if ahead_s > 0 else "behind"
+        text = (
+            f"the clock of node {node} is {abs(ahead_s):.1f} s {word} this node's, and so are the times of its events"
+        )
+        self._chronicle.publish(job, JobEvent("clocks_differ", text, job.cycle))
+
+    def merged(self, job_id: str) -> JobReport:
+        """The whole job from what is known; this node's part is of this moment."""
+        own, found = self.own_part(job_id), self.roster(job_id)
+        assert own is not None, "only a job that is known here is asked for"
+        if found is None:
+            return own.part
+        self.hear(job_id, own.node.name, own)
+        return whole_job.merged(own.part, found, self._of(job_id).nodes, now_ns=self._clock.unix_ns())
+
+    def nodes(self, job_id: str) -> tuple[NodeReport, ...]:
+        """As they were last heard, lost ones too."""
+        shown: list[NodeReport] = []
+        for known in self._of(job_id).nodes.values():
+            is_silent = not known.answers and known.lost_at_ns is None
+            silent_s = (self._clock.unix_ns() - known.heard_at_ns) / 1e9
+            reason = f"no answer for {silent_s:.1f} s" if is_silent else known.node.reason
+            shown.append(msgspec.structs.replace(known.node, reason=reason))
+        return tuple(shown)
+
+    def saved(self, job: JobRecord) -> JobReport:
+        """For the journal, which wants it after each change: the other nodes' part of it is looked at now and then."""
+        own = self._desk.report(job)
+        if not self.is_shared(job.spec.job_id):
+            return own
+        heard, now_s = self._of(job.spec.job_id), self._clock.now_s()
+        has_ended = own.state.has_ended
+        if heard.saved is None or has_ended or now_s - heard.saved_at_s >= SAVED_AGE_S:
+            heard.saved, heard.saved_at_s = self.merged(job.spec.job_id), now_s
+        others = heard.saved
+        if len(others.ranks) > SAVED_RANKS_MAX:
+            return own
+        ranks = (*own.ranks, *(rank for rank in others.ranks if rank.node != self._engine.node_name))
+        nodes = others.nodes or own.nodes
+        return msgspec.structs.replace(own, nodes=nodes, ranks=tuple(sorted(ranks, key=lambda rank: rank.rank)))
+
+    # --- the others' -----------------------------------------------------------------------------------------------
+
+    def hear_whole(self, job_id: str, whole: Whole) -> None:
+        heard = self._of(job_id)
+        heard.whole, heard.whole_at_ns = whole, self._clock.unix_ns()
+
+    def last_whole(self, job_id: str) -> tuple[JobReport, tuple[NodeReport, ...]]:
+        """As far as this node knows without its leader."""
+        own, heard = self.own_part(job_id), self._of(job_id)
+        assert own is not None, "only a job that is known here is asked for"
+        if heard.whole is None:
+            return own.part, (own.node,)
+        report = whole_job.apart(
+            heard.whole.job, own=own.part, heard_at_ns=heard.whole_at_ns, now_ns=self._clock.unix_ns()
+        )
+        return report, tuple(own.node if each.name == own.node.name else each for each in heard.whole.nodes)
+
+    def _of(self, job_id: str) -> _Heard:
+        job = self._jobs[job_id]
+        key = (job_id, job.submitted_at_ns)
+        if key not in self._heard:
+            for old in [each for each in self._heard if each[0] == job_id or each[0] not in self._jobs]:
+                del self._heard[old]
+            self._heard[key] = _Heard()
+        return self._heard[key]

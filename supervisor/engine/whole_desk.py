@@ -1,0 +1,305 @@
+"""The counter at which people ask about jobs on several nodes: the same answers on each of them.
+
+The leader asks all nodes and puts their answers together; the others ask the leader. What concerns this node alone is
+the desk's (desk.py). Nothing here is waited for by the machines, and a node that does not answer is shown as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+
+import anyio
+import msgspec
+from anyio import to_thread
+
+from supervisor.core.cluster import evidence
+from supervisor.core.facts import Evidence
+from supervisor.engine import remote_logs
+from supervisor.engine.desk import STACKS_FOR_PEOPLE_S, Desk
+from supervisor.engine.whole_book import WholeBook
+from supervisor.errors import HoldfastError, InvalidRequestError, NoAnswerError, NotFoundError
+from supervisor.ports import JobHistory, JobReport, LogBytes, NodeReport, RecordedEvent
+from supervisor.questions import (
+    LEADER,
+    Answer,
+    CloseLogs,
+    Colleagues,
+    Done,
+    Events,
+    NewsTaken,
+    Part,
+    Question,
+    ReadEvents,
+    ReadLogs,
+    SetCordon,
+    ShowPart,
+    ShowStacks,
+    ShowWhole,
+    Stacks,
+    TellNews,
+    Whole,
+)
+
+NODE_ANSWER_S = 1.0  # a node that needs longer to say how it stands is shown as it was
+LEADER_ANSWER_S = NODE_ANSWER_S + 1.0
+ORDER_ANSWER_S = 5.0
+STACKS_MARGIN_S = 1.5
+EVENTS_AT_ONCE = 200
+EVENTS_WAIT_S = 20.0  # a follower's question waits so long for something to happen
+EVENTS_WAIT_MAX_S = 60.0
+
+LogReader = Callable[[str, JobReport, ReadLogs | CloseLogs], Awaitable[Answer]]
+
+
+class WholeDesk:
+    """See ports.JobDesk. Lives on the event loop."""
+
+    def __init__(self, *, desk: Desk, book: WholeBook, colleagues: Colleagues, history: JobHistory) -> None:
+        self._desk = desk
+        self._book = book
+        self._colleagues = colleagues
+        self._history = history
+        self.read_logs: LogReader = _nothing_to_read
+        self.submit = desk.submit
+        self.jobs = desk.jobs
+        self.job = desk.job
+        self.stop = desk.stop
+        self.restart = desk.restart
+        self.node = desk.node
+        self.cordon = desk.cordon
+        self.uncordon = desk.uncordon
+
+    def subscribe(self, job_id: str) -> AbstractAsyncContextManager[AsyncIterator[RecordedEvent]]:
+        return self._desk.subscribe(job_id)
+
+    # --- looking ---------------------------------------------------------------------------------------------------
+
+    async def look(self, job_id: str) -> JobReport | None:
+        own = self._desk.job(job_id)
+        if own is None or not self._book.is_shared(job_id):
+            return own
+        report, _ = await self._look(job_id)
+        own = self._desk.job(job_id) or own
+        return msgspec.structs.replace(
+            report, submitted_at_ns=own.submitted_at_ns, log_dir=own.log_dir, supervisor_pid=own.supervisor_pid
+        )
+
+    async def look_at_all(self) -> Sequence[JobReport]:
+        found = {report.job_id: report for report in self._desk.jobs()}
+
+        async def look(job_id: str) -> None:
+            found[job_id] = await self.look(job_id) or found[job_id]
+
+        async with anyio.create_task_group() as tasks:
+            for job_id, report in list(found.items()):
+                if not report.state.has_ended and self._book.is_shared(job_id):
+                    tasks.start_soon(look, job_id)
+        return list(found.values())
+
+    async def nodes(self) -> Sequence[NodeReport]:
+        found = {self._desk.node().name: self._desk.node()}
+        for job_id in self._desk.live_jobs():
+            if self._book.is_shared(job_id):
+                _, nodes = await self._look(job_id)
+                found = {each.name: each for each in nodes} | found
+        return [found[name] for name in sorted(found)]
+
+    async def _look(self, job_id: str) -> tuple[JobReport, tuple[NodeReport, ...]]:
+        if self._colleagues.leads:
+            await self._ask_nodes(job_id)
+            report = self._book.merged(job_id)
+            return report, self._book.nodes(job_id)
+        if not self._has_ended(job_id):
+            try:
+                whole = await self._colleagues.ask(job_id, LEADER, ShowWhole(), timeout_s=LEADER_ANSWER_S)
+            except NoAnswerError as error:
+                report, nodes = self._book.last_whole(job_id)
+                reason = f"{report.reason} ({error}; the other nodes are shown as they were)"
+                return msgspec.structs.replace(report, reason=reason), nodes
+            if isinstance(whole, Whole):
+                self._book.hear_whole(job_id, whole)
+                return whole.job, whole.nodes
+        return self._book.last_whole(job_id)
+
+    async def _ask_nodes(self, job_id: str) -> None:
+        found = self._book.roster(job_id)
+        if found is None or self._has_ended(job_id):
+            return
+
+        async def ask(name: str) -> None:
+            try:
+                answer = await self._colleagues.ask(job_id, name, ShowPart(), timeout_s=NODE_ANSWER_S)
+            except HoldfastError:
+                self._book.miss(job_id, name)
+            else:
+                if isinstance(answer, Part):
+                    self._book.hear(job_id, name, answer)
+
+        own_name = self._desk.node().name
+        async with anyio.create_task_group() as tasks:
+            for node in found.nodes:
+                if node.name != own_name and node.state != "lost":
+                    tasks.start_soon(ask, node.name)
+
+    def _has_ended(self, job_id: str) -> bool:
+        own = self._desk.job(job_id)
+        return own is None or own.state.has_ended
+
+    # --- acting ----------------------------------------------------------------------------------------------------
+
+    async def stacks(self, job_id: str, rank: int | None) -> Evidence:
+        report = await self.look(job_id) if self._book.is_shared(job_id) else None
+        if report is None:
+            return await self._desk.stacks(job_id, rank)
+        ranks = {each.rank: each for each in report.ranks}
+        if rank is not None and rank not in ranks:
+            have = f"has ranks {min(ranks)} to {max(ranks)}" if ranks else "runs no ranks at this moment"
+            raise NotFoundError(f"cannot take stacks of rank {rank}: job {job_id} {have}")
+        wanted = [each for each in ranks.values() if rank in (None, each.rank)]
+        by_node: dict[str, list[int]] = {}
+        for each in wanted:
+            by_node.setdefault(each.node, []).append(each.rank)
+        parts: list[Evidence] = []
+        lost = {each.name for each in report.nodes if each.lost_at_ns is not None}
+
+        async def ask(node: str, of: list[int]) -> None:
+            try:
+                if node in lost:
+                    raise NoAnswerError("it is lost")
+                parts.append(await self._node_stacks(job_id, node, rank))
+            except HoldfastError as error:
+                plural = "s" if len(of) > 1 else ""
+                note = f"rank{plural} {', '.join(map(str, of))} of node {node}: {error}"
+                parts.append(Evidence(notes=(note,)))
+
+        async with anyio.create_task_group() as tasks:
+            for node, of in by_node.items():
+                tasks.start_soon(ask, node, of)
+        return evidence.merged(tuple(parts)) if parts else Evidence(notes=("no rank runs at this moment",))
+
+    async def _node_stacks(self, job_id: str, node: str, rank: int | None) -> Evidence:
+        if node == self._desk.node().name:
+            return await self._desk.stacks(job_id, rank)
+        question = ShowStacks(STACKS_FOR_PEOPLE_S, rank)
+        timeout_s = STACKS_FOR_PEOPLE_S + STACKS_MARGIN_S
+        answer = await self._colleagues.ask(job_id, node, question, timeout_s=timeout_s)
+        assert isinstance(answer, Stacks), "the codec lets nothing else through as an answer to ShowStacks"
+        return answer.evidence
+
+    async def set_cordon(self, node: str, *, cordoned: bool, reason: str = "") -> NodeReport:
+        known = {self._desk.node().name}
+        if node in ("", *known):
+            return self._set_own_cordon(cordoned, reason)
+        for job_id in self._desk.live_jobs():
+            if not self._book.is_shared(job_id):
+                continue
+            report, _ = await self._look(job_id)
+            lost = {each.name: each for each in report.nodes if each.lost_at_ns is not None}
+            if node in lost:
+                raise NotFoundError(f"cannot change node {node}: {lost[node].reason}")
+            if any(each.name == node for each in report.nodes):
+                question = SetCordon(cordoned, reason)
+                answer = await self._colleagues.ask(job_id, node, question, timeout_s=ORDER_ANSWER_S)
+                assert isinstance(answer, Done), "the codec lets nothing else through as an answer to SetCordon"
+                return answer.node
+            known |= {each.name for each in report.nodes}
+        verb = "cordon" if cordoned else "uncordon"
+        names = ", ".join(sorted(known))
+        raise NotFoundError(f"cannot {verb} node {node[:80]}: it is not among the nodes known here, {names}")
+
+    def _set_own_cordon(self, cordoned: bool, reason: str) -> NodeReport:
+        if cordoned:
+            self._desk.cordon(reason)
+        else:
+            self._desk.uncordon()
+        return self._desk.node()
+
+    # --- events and logs -------------------------------------------------------------------------------------------
+
+    def events_elsewhere(
+        self, job_id: str, *, after_sequence: int, follow: bool
+    ) -> AsyncGenerator[RecordedEvent] | None:
+        if self._colleagues.leads or not self._book.is_shared(job_id) or self._has_ended(job_id):
+            return None
+        return self._leaders_events(job_id, after_sequence, follow)
+
+    async def _leaders_events(self, job_id: str, last: int, follow: bool) -> AsyncGenerator[RecordedEvent]:
+        wait_s = EVENTS_WAIT_S if follow else 0.0
+        while True:
+            question = ReadEvents(last, wait_s)
+            answer = await self._colleagues.ask(job_id, LEADER, question, timeout_s=wait_s + ORDER_ANSWER_S)
+            assert isinstance(answer, Events), "the codec lets nothing else through as an answer to ReadEvents"
+            for event in answer.events:
+                yield event
+                last = event.sequence
+            if answer.is_last or not (answer.events or follow):
+                return
+
+    def logs_elsewhere(
+        self, job: JobReport, *, rank: int | None, cycle: int | None, tail_lines: int, follow: bool
+    ) -> Mapping[str, AsyncGenerator[LogBytes]]:
+        if not self._book.is_shared(job.job_id) or self._has_ended(job.job_id):
+            return {}
+        own_name = self._desk.node().name
+        return {
+            node.name: remote_logs.pieces(
+                self._colleagues, job.job_id, node.name,
+                rank=rank, cycle=cycle, tail_lines=tail_lines, follow=follow,
+            )
+            for node in job.nodes
+            if node.name != own_name and node.lost_at_ns is None
+        }  # fmt: skip
+
+    # --- what other nodes ask --------------------------------------------------------------------------------------
+
+    async def answer(self, job_id: str, by: str, question: Question) -> Answer:
+        """See questions.Handler."""
+        part = self._book.own_part(job_id)
+        if part is None:
+            raise NotFoundError(f"cannot answer node {by}: job {job_id} is not known here")
+        match question:
+            case ShowPart():
+                return part
+            case ShowWhole():
+                self._check_leads(job_id)
+                return Whole(*await self._look(job_id))
+            case TellNews():
+                self._check_leads(job_id)
+                return NewsTaken(self._book.take_news(job_id, by, question))
+            case ReadEvents(after_sequence, wait_s):
+                self._check_leads(job_id)
+                return await self._read_events(job_id, after_sequence, min(wait_s, EVENTS_WAIT_MAX_S))
+            case ShowStacks(budget_s, rank):
+                return Stacks(await self._desk.stacks(job_id, rank, min(budget_s, 2 * STACKS_FOR_PEOPLE_S)))
+            case SetCordon(cordoned, reason):
+                return Done(self._set_own_cordon(cordoned, reason))
+            case ReadLogs() | CloseLogs():
+                return await self.read_logs(by, part.part, question)
+
+    def _check_leads(self, job_id: str) -> None:
+        if not self._colleagues.leads:
+            raise NoAnswerError(f"cannot answer for job {job_id}: this node does not lead it")
+
+    async def _read_events(self, job_id: str, after_sequence: int, wait_s: float) -> Events:
+        async with self._desk.subscribe(job_id) as coming:  # Before the past is read, so that nothing falls between.
+            events = await self._past_events(job_id, after_sequence)
+            if events or not wait_s:
+                return Events(events, is_last=not events and self._has_ended(job_id))
+            with anyio.move_on_after(wait_s):
+                async for _ in coming:
+                    break
+        events = await self._past_events(job_id, after_sequence)
+        return Events(events, is_last=not events and self._has_ended(job_id))
+
+    async def _past_events(self, job_id: str, after_sequence: int) -> tuple[RecordedEvent, ...]:
+        return tuple(
+            await to_thread.run_sync(
+                lambda: self._history.events(job_id, after_sequence=after_sequence, limit=EVENTS_AT_ONCE)
+            )
+        )
+
+
+async def _nothing_to_read(by: str, part: JobReport, question: ReadLogs | CloseLogs) -> Answer:
+    del part, question
+    raise InvalidRequestError(f"cannot show logs to node {by}: this supervisor reads none")

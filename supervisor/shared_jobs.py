@@ -1,0 +1,68 @@
+"""What is opened so that a job on several nodes is shown as one, and how is it wired?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import anyio
+from anyio.abc import TaskGroup
+
+from supervisor.edges.peers.local_peers import NoColleagues
+from supervisor.engine.chronicle import Chronicle
+from supervisor.engine.desk import Desk
+from supervisor.engine.job_book import JobRecord
+from supervisor.engine.loop import Engine
+from supervisor.engine.newsroom import Newsroom
+from supervisor.engine.whole_book import WholeBook
+from supervisor.engine.whole_desk import WholeDesk
+from supervisor.ports import Clock, JobHistory
+from supervisor.questions import Colleagues
+
+WORKERS_STARTED = "workers_started"
+SPAWNER_READY = "spawner_ready"
+WORKERS_EXPECTED_S = 2.0  # after the spawner is ready; later, this node is a spare, or waits for others
+
+
+async def until_workers_run(desk: Desk, job_id: str) -> None:
+    """Returns once workers run here, or none are to be expected soon.
+
+    Journal and control API cost CPU that the first workers need: they are opened then.
+    """
+    async with desk.subscribe(job_id) as events:
+        with anyio.CancelScope() as waiting:
+            async for event in events:
+                if event.kind == WORKERS_STARTED:
+                    return
+                if event.kind == SPAWNER_READY:
+                    waiting.deadline = anyio.current_time() + WORKERS_EXPECTED_S
+
+
+async def open_counter(
+    tasks: TaskGroup,
+    *,
+    desk: Desk,
+    engine: Engine,
+    chronicle: Chronicle,
+    jobs: Mapping[str, JobRecord],
+    clock: Clock,
+    colleagues: Colleagues,
+    history: JobHistory,
+) -> WholeDesk:
+    """Where people ask about jobs. Without colleagues it is the desk's own."""
+    book = WholeBook(desk=desk, engine=engine, chronicle=chronicle, jobs=jobs, clock=clock)
+    counter = WholeDesk(desk=desk, book=book, colleagues=colleagues, history=history)
+    if isinstance(colleagues, NoColleagues):
+        return counter
+    from supervisor.edges.operators.log_readers import LogReaders  # Late: a job of one node never needs it.
+
+    newsroom = Newsroom(colleagues=colleagues, own_part=book.own_part, clock=clock)
+    readers = LogReaders(counter)
+    await tasks.start(readers.run)
+    tasks.start_soon(newsroom.run)
+    counter.read_logs = readers.answer
+    colleagues.answer_with(counter.answer)
+    engine.on_node_lost = book.note_lost
+    chronicle.attach(book.saved)
+    chronicle.on_recorded = newsroom.note
+    chronicle.on_changed = newsroom.changed
+    return counter

@@ -1,0 +1,82 @@
+"""What do people read of a job on several nodes while its coordinator goes through its states?"""
+
+from __future__ import annotations
+
+from supervisor.core.cluster import coordinator
+from supervisor.core.cluster.messages import Event, JobOpened, NodeCordoned, NodeJoined, NodeLost, StopAsked
+from supervisor.core.cluster.roster import Roster, roster
+from supervisor.core.facts import JobRules, JobState, RestartRules
+
+RULES = JobRules("j", 2, restart=RestartRules(min_nodes=2, max_restarts=3))
+
+
+class Job:
+    def __init__(self) -> None:
+        self.state = coordinator.initial_state("j")
+        self.said: list[str] = []
+        self.now_s = 0.0
+
+    def take(self, *events: Event) -> Roster:
+        for event in events:
+            self.now_s += 1.0
+            self.state, actions = coordinator.step(self.state, event, now_s=self.now_s, jitter=0.0)
+            self.said += [each.event.reason for each in actions if hasattr(each, "event")]  # pyright: ignore
+        return roster(self.state)
+
+
+def opened(*nodes: str) -> list[Event]:
+    return [JobOpened(node, RULES) for node in nodes]
+
+
+def joined(*nodes: str, cycle: int = -1) -> list[Event]:
+    return [NodeJoined(node, cycle) for node in nodes]
+
+
+def states(shown: Roster) -> dict[str, str]:
+    return {each.name: each.state for each in shown.nodes}
+
+
+def test_from_nothing_to_a_running_cycle_with_a_spare():
+    job = Job()
+    assert job.take().state is JobState.PENDING
+    shown = job.take(*opened("a", "b"), *joined("a"))
+    assert (shown.state, shown.reason) == (
+        JobState.RENDEZVOUS, "first start; 1 of 2 nodes have joined for cycle 0",
+    )  # fmt: skip
+    assert states(shown) == {"a": "ready", "b": "starting"}
+    shown = job.take(*joined("b"), *opened("c"), *joined("c"))
+    assert (shown.state, shown.cycle) == (JobState.RUNNING, 0)
+    assert states(shown) == {"a": "active", "b": "active", "c": "spare"}
+    assert [each.group_rank for each in shown.nodes] == [0, 1, None]
+
+
+def test_a_lost_node_stays_in_the_list_and_the_rest_restarts():
+    job = Job()
+    job.take(*opened("a", "b"), *joined("a", "b"))
+    shown = job.take(NodeLost("b", "node b is lost: silence"))
+    assert shown.state is JobState.RESTARTING
+    assert "node b is lost: silence" in shown.reason
+    assert states(shown) == {"a": "stopping", "b": "lost"}
+
+
+def test_a_cordoned_node_finishes_its_cycle_and_takes_part_in_no_later_one():
+    job = Job()
+    job.take(*opened("a", "b", "c"), *joined("a", "b", "c"))
+    shown = job.take(NodeCordoned("b", "bad memory"))
+    assert states(shown) == {"a": "active", "b": "active", "c": "spare"}
+    assert [each.reason for each in shown.nodes] == ["", "takes part in no later cycle: bad memory", ""]
+    shown = job.take(NodeLost("a", "node a is lost: silence"), *joined("b", cycle=0), *opened("d"), *joined("d"))
+    assert shown.cycle == 1
+    assert states(shown) == {"c": "active", "d": "active", "a": "lost", "b": "cordoned"}
+    shown = job.take(NodeLost("d", "node d is lost: silence"), *joined("c", cycle=1))
+    assert shown.state is JobState.RESTARTING
+    shown = job.take(NodeCordoned("b", ""))
+    assert (shown.cycle, states(shown)["b"]) == (2, "active")
+    assert "node b takes part in later cycles again" in job.said
+
+
+def test_a_stop_and_its_end():
+    job = Job()
+    job.take(*opened("a", "b"), *joined("a", "b"))
+    shown = job.take(StopAsked("enough", 0))
+    assert (shown.state, shown.reason) == (JobState.STOPPING, "enough")

@@ -1,0 +1,117 @@
+"""Does the leader learn every event once it answers, and does nobody wait for it?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from msgspec.structs import replace
+
+from supervisor.engine import newsroom
+from supervisor.engine.newsroom import Newsroom
+from supervisor.questions import LEADER, Answer, NewsTaken, Question, TellNews
+from tests.engine.colleagues import FakeColleagues, happened, part
+from tests.engine.world import SetClock
+
+LIMIT_S = 20.0
+
+
+class Leader:
+    """Takes what comes next in order."""
+
+    def __init__(self) -> None:
+        self.through = 0
+        self.messages: list[TellNews] = []
+        self.changed = anyio.Event()
+
+    def answer(self, question: Question) -> Answer:
+        assert isinstance(question, TellNews)
+        self.messages.append(question)
+        for event in question.events:
+            if event.sequence == self.through + 1 or (not self.through and event.sequence == question.gone_through + 1):
+                self.through = event.sequence
+        self.changed.set()
+        return NewsTaken(self.through)
+
+    async def until(self, through: int) -> None:
+        with anyio.fail_after(LIMIT_S):
+            while self.through < through:
+                self.changed = anyio.Event()
+                await self.changed.wait()
+
+
+@asynccontextmanager
+async def working(colleagues: FakeColleagues) -> AsyncGenerator[Newsroom]:
+    room = Newsroom(colleagues=colleagues, own_part=lambda _: part("n1", 2, 3), clock=SetClock())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(room.run)
+        yield room
+        tasks.cancel_scope.cancel()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newsroom, "PACE_S", 0.01)
+    monkeypatch.setattr(newsroom, "AGAIN_S", 0.01)
+
+
+async def test_events_are_told_together_and_each_once():
+    leader, colleagues = Leader(), FakeColleagues(leads=False)
+    colleagues.answers[LEADER] = leader.answer
+    async with working(colleagues) as room:
+        for event in happened("n1", *range(1, 41)):
+            room.note(event)
+        await leader.until(40)
+        room.note(happened("n1", 41)[0])
+        await leader.until(41)
+    assert [len(message.events) for message in leader.messages] == [40, 1]
+
+
+async def test_a_leader_that_does_not_answer_is_told_later_and_a_new_one_all():
+    leader, colleagues = Leader(), FakeColleagues(leads=False)
+    async with working(colleagues) as room:
+        for event in happened("n1", 1, 2, 3):
+            room.note(event)
+        while len(colleagues.asked) < 3:
+            await anyio.lowlevel.checkpoint()
+        colleagues.answers[LEADER] = leader.answer
+        await leader.until(3)
+        successor = Leader()
+        colleagues.answers[LEADER] = successor.answer
+        room.note(happened("n1", 4)[0])
+        await successor.until(4)
+
+
+async def test_too_many_are_given_up_from_the_oldest(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(newsroom, "KEPT_EVENTS_MAX", 10)
+    leader, colleagues = Leader(), FakeColleagues(leads=False)
+    async with working(colleagues) as room:
+        for event in happened("n1", *range(1, 31)):
+            room.note(event)
+        colleagues.answers[LEADER] = leader.answer
+        await leader.until(30)
+    assert leader.messages[0].gone_through == 20
+    assert leader.messages[0].events[0].sequence == 21
+
+
+async def test_a_message_has_a_bounded_size():
+    leader, colleagues = Leader(), FakeColleagues(leads=False)
+    colleagues.answers[LEADER] = leader.answer
+    long = (("stack", "x" * 40_000),)
+    async with working(colleagues) as room:
+        for event in happened("n1", 1, 2, 3, 4):
+            room.note(replace(event, details=long))
+        room.note(replace(happened("n1", 5)[0], details=long * 9))
+        await leader.until(5)
+    assert [len(message.events) for message in leader.messages] == [2, 3]
+    assert leader.messages[-1].events[-1].details == (("left_out", "9 details, which the journal of node n1 has"),)
+
+
+async def test_one_that_leads_tells_nobody():
+    colleagues = FakeColleagues(leads=True)
+    async with working(colleagues) as room:
+        room.note(happened("n0", 1)[0])
+        await anyio.wait_all_tasks_blocked()
+    assert colleagues.asked == []
