@@ -12,9 +12,10 @@ import sys
 import time
 from multiprocessing import Pool
 
-from tests.sim.faults import draw_schedule
+from supervisor.core.cluster import coordinator
+from tests.sim.faults import draw_many, draw_schedule
 from tests.sim.playing import Played, play, play_many, report
-from tests.sim.setup import draw_setup
+from tests.sim.setup import draw_setup, large_setup
 
 CHUNK = 50  # seeds that one process plays at a time
 
@@ -34,6 +35,7 @@ def _parsed() -> argparse.Namespace:
         "--faults", type=_numbers, help="play only these of the seed's faults, for example 0,3; or none"
     )
     parser.add_argument("--stop-after", type=int, default=5, help="failures (default: %(default)s)")
+    parser.add_argument("--large", type=int, metavar="FAULTS", help="one long job on --nodes nodes with so many faults")
     return parser.parse_args()
 
 
@@ -68,8 +70,25 @@ def _many(first: int, seeds: int, nodes: int | None, processes: int, stop_after:
     return 1 if played.failures else 0
 
 
+def _large(seed: int, nodes: int, faults: int) -> int:
+    setup = large_setup(seed, nodes=nodes, faults=faults)
+    began_s = time.process_time()
+    world = play(setup, draw_many(setup, faults))
+    state = world.leader.coordinator
+    used = coordinator.restarts_used(state) if state is not None else 0
+    print(
+        f"{nodes} nodes, {len(world.struck)} faults, {used} restarts, {world.timeline.happened} events: "
+        f"{world.leader.verdict}; {time.process_time() - began_s:.0f} s of CPU"
+    )
+    for complaint in world.complaints:
+        print(f"WRONG {complaint}")
+    return 1 if world.complaints else 0
+
+
 def main() -> int:
     given = _parsed()
+    if given.large:
+        return _large(given.seed or 0, given.nodes or 1000, given.large)
     if given.seed is not None:
         return _one(given.seed, given.nodes, given.faults)
     return _many(given.first, given.seeds, given.nodes, given.processes, given.stop_after)

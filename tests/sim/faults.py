@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.sim.setup import LIMIT_S, Setup
 
@@ -107,6 +107,23 @@ def draw_schedule(setup: Setup) -> tuple[Fault, ...]:
 def scheduled(setup: Setup, draw: random.Random, count: int, weights: dict[Kind, float]) -> tuple[Fault, ...]:
     kinds = draw.choices(list(weights), list(weights.values()), k=count)
     return tuple(sorted((_fault(kind, setup, draw) for kind in kinds), key=lambda each: each.at_s))
+
+
+_MANY = {
+    Kind.RANK_CRASH: 1.0, Kind.NODE_CRASH: 1.0, Kind.CUT: 6.0, Kind.CUT_UP: 4.0, Kind.CUT_DOWN: 4.0,
+    Kind.SLOW_LINK: 2.0, Kind.SUPERVISOR_PAUSE: 6.0,
+}  # fmt: skip
+
+
+def draw_many(setup: Setup, count: int) -> tuple[Fault, ...]:
+    """For a job that outlives them all: what passes, passes soon, and who crashes comes back."""
+    draw = random.Random(f"many {setup.seed}")
+    faults = scheduled(setup, draw, count, _MANY)
+    return tuple(
+        replace(fault, lasts_s=30.0 if fault.kind is Kind.NODE_CRASH else draw.uniform(0.1, HARMLESS_S))
+        for fault in faults
+        if fault.kind is not Kind.NODE_CRASH or fault.node != setup.names[0]
+    )
 
 
 def _fault(kind: Kind, setup: Setup, draw: random.Random) -> Fault:

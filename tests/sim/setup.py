@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from supervisor.core.facts import HangLimits, JobRules, RestartPolicyName, RestartRules
+from supervisor.core.facts import HangLimits, JobRules, RendezvousRules, RestartPolicyName, RestartRules
 
 JOB = "job"
 LIMIT_S = 5.0  # between heartbeats
@@ -47,6 +47,12 @@ def draw_setup(seed: int, *, nodes: int | None = None) -> Setup:
             min_nodes=min_nodes,
             max_no_progress_cycles=draw.choice([0, 0, 3]),
         ),
+        rendezvous=RendezvousRules(
+            max_nodes=draw.choice([count, count, min_nodes]),
+            join_timeout_s=draw.choice([60.0, 900.0]),
+            keep_ranks=draw.random() < 0.3,
+            elastic=draw.random() < 0.2,
+        ),
         rank_termination_signal=draw.choice([9, 15]),
         completion_grace_s=draw.choice([None, None, 40.0]),
         prepares_ahead=draw.random() < 0.7,
@@ -64,13 +70,16 @@ def draw_setup(seed: int, *, nodes: int | None = None) -> Setup:
     )
 
 
-def large_setup(seed: int, *, nodes: int, horizon_s: float, max_restarts: int, spares: int) -> Setup:
-    """Many nodes for a long time: their ranks train until all faults are over."""
+def large_setup(seed: int, *, nodes: int, faults: int) -> Setup:
+    """Many nodes for a long time, a fault every 20 s: their ranks train until all faults are over."""
+    horizon_s = 20.0 * faults
+    spares = max(1, nodes // 20)
     rules = JobRules(
         JOB,
         local_world_size=1,
         hang_limits=HangLimits(heartbeat_s=2700.0),
-        restart=RestartRules(max_restarts=max_restarts, min_nodes=nodes - spares),
+        restart=RestartRules(max_restarts=10 * faults, min_nodes=nodes - spares),
+        rendezvous=RendezvousRules(max_nodes=nodes),
         prepares_ahead=True,
     )
     draw = random.Random(f"large {seed}")
