@@ -7,9 +7,11 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from supervisor.core import orders
 from supervisor.core.cluster import coordinator, endings, membership, restart_policy, rounds
 from supervisor.core.cluster import messages as cluster
-from supervisor.core.node import node, rank_monitor
+from supervisor.core.node import messages, node
+from supervisor.core.silence import Silence
 from tests.sim import network
 from tests.sim.playing import play_seed
 
@@ -17,9 +19,17 @@ SEEDS = 200
 _Patch = pytest.MonkeyPatch
 
 
+def _none(members: membership.Members) -> int:
+    return 0
+
+
+def _soon(silence: Silence) -> float:
+    return silence.since_s + 1.0
+
+
 def nobody_is_busy(patch: _Patch) -> None:
     """The next cycle begins beside what still runs."""
-    patch.setattr(membership.Members, "busy", property(lambda self: 0))
+    patch.setattr(membership.Members, "busy", property(_none))
 
 
 def late_fence(patch: _Patch) -> None:
@@ -30,32 +40,32 @@ def late_fence(patch: _Patch) -> None:
 def ranks_from_one(patch: _Patch) -> None:
     order_cycle = rounds._order_cycle  # pyright: ignore[reportPrivateUsage]
 
-    def shifted(*arguments: object) -> object:
-        state, actions = order_cycle(*arguments)  # type: ignore[arg-type]
-        return state, tuple(
-            msgspec.structs.replace(
-                each,
-                order=msgspec.structs.replace(
-                    each.order,
-                    assignment=msgspec.structs.replace(
-                        each.order.assignment, first_rank=each.order.assignment.first_rank + 1
-                    ),
-                ),
-            )
-            for each in actions
-        )
+    def shifted(
+        state: coordinator.State, chosen: tuple[str, ...], reason: str, now_s: float
+    ) -> tuple[coordinator.State, tuple[cluster.Action, ...]]:
+        state, actions = order_cycle(state, chosen, reason, now_s)
+        return state, tuple(_shifted(each) for each in actions)
 
     patch.setattr(rounds, "_order_cycle", shifted)
+
+
+def _shifted(action: cluster.Action) -> cluster.Action:
+    if not isinstance(action, cluster.Send) or not isinstance(action.order, orders.StartCycle):
+        return action
+    part = action.order.assignment
+    part = msgspec.structs.replace(part, first_rank=part.first_rank + 1)
+    return msgspec.structs.replace(action, order=msgspec.structs.replace(action.order, assignment=part))
 
 
 def free_restarts(patch: _Patch) -> None:
     """A unit is taken twice."""
     step = restart_policy.step
 
-    def twice(state: restart_policy.State, event: restart_policy.Event, **rest: float) -> object:
-        after, actions = step(state, event, **rest)  # type: ignore[arg-type]
-        taken = after.used - state.used
-        return msgspec.structs.replace(after, used=after.used + taken), actions
+    def twice(
+        state: restart_policy.State, event: restart_policy.Event, *, now_s: float, jitter: float
+    ) -> tuple[restart_policy.State, tuple[restart_policy.Action, ...]]:
+        after, actions = step(state, event, now_s=now_s, jitter=jitter)
+        return msgspec.structs.replace(after, used=2 * after.used - state.used), actions
 
     patch.setattr(restart_policy, "step", twice)
 
@@ -64,39 +74,41 @@ def own_verdicts(patch: _Patch) -> None:
     """Each node hears another reason."""
     to_all = endings._to_all  # pyright: ignore[reportPrivateUsage]
 
-    def told(state: object, order: object) -> tuple[cluster.Action, ...]:
-        sent = to_all(state, order)  # type: ignore[arg-type]
-        if not hasattr(order, "verdict"):
-            return sent
-        return tuple(
-            msgspec.structs.replace(
-                each,
-                order=msgspec.structs.replace(
-                    each.order, verdict=msgspec.structs.replace(each.order.verdict, reason=each.node)
-                ),
-            )
-            for each in sent
-        )
+    def told(state: coordinator.State, order: orders.Order) -> tuple[cluster.Action, ...]:
+        return tuple(_with_own_reason(each) for each in to_all(state, order))
 
     patch.setattr(endings, "_to_all", told)
 
 
+def _with_own_reason(action: cluster.Action) -> cluster.Action:
+    if not isinstance(action, cluster.Send) or not isinstance(action.order, orders.Conclude):
+        return action
+    verdict = msgspec.structs.replace(action.order.verdict, reason=action.node)
+    return msgspec.structs.replace(action, order=orders.Conclude(verdict))
+
+
 def hasty_monitor(patch: _Patch) -> None:
     """A rank is condemned at the first look."""
-    patch.setattr(rank_monitor.Silence, "due_at_s", property(lambda self: self.since_s + 1.0))
+    patch.setattr(Silence, "due_at_s", property(_soon))
 
 
 def forgotten_deadlines(patch: _Patch) -> None:
     """A round that waits has no end."""
-    patch.setattr(coordinator, "next_deadline_s", lambda state: None)
+
+    def never(state: coordinator.State) -> None:
+        return None
+
+    patch.setattr(coordinator, "next_deadline_s", never)
 
 
 def restless_timer(patch: _Patch) -> None:
     step = node.step
 
-    def eager(state: node.State, event: object, *, now_s: float) -> object:
-        after, actions = step(state, event, now_s=now_s)  # type: ignore[arg-type]
-        if type(event).__name__ == "DeadlineReached":
+    def eager(
+        state: node.State, event: messages.Event, *, now_s: float
+    ) -> tuple[node.State, tuple[messages.Action, ...]]:
+        after, actions = step(state, event, now_s=now_s)
+        if isinstance(event, messages.DeadlineReached):
             after = msgspec.structs.replace(after, node=after.node + "'")
         return after, actions
 

@@ -6,9 +6,10 @@ import random
 
 import pytest
 
-from tests.sim.faults import Fault, Kind, draw_schedule, scheduled
+from supervisor.core.facts import JobState
+from tests.sim.faults import Fault, Kind, draw_many, draw_schedule, scheduled
 from tests.sim.playing import play, play_many, play_seed, report, shrunk
-from tests.sim.setup import draw_setup
+from tests.sim.setup import draw_setup, large_setup
 from tests.sim.world import World
 
 SEEDS = 1000
@@ -32,6 +33,14 @@ def test_one_node_under_many_faults_keeps_every_promise():
         setup = draw_setup(seed, nodes=1)
         world = play(setup, scheduled(setup, random.Random(f"harsh {seed}"), 8, weights))
         assert world.complaints == [], report(world)
+
+
+def test_a_job_of_many_nodes_outlives_its_faults():
+    """Longer: python -m tests.sim --nodes 1000 --large 1000."""
+    setup = large_setup(1, nodes=100, faults=100)
+    world = play(setup, draw_many(setup, 100))
+    assert world.complaints == []
+    assert {host.verdict.state for host in world.hosts.values() if host.verdict} == {JobState.SUCCEEDED}
 
 
 def test_the_same_seed_gives_the_same_run():
