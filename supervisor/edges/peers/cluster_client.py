@@ -41,6 +41,7 @@ from supervisor.pauses import pause
 
 FENCE_S = 4.0  # from the last heartbeat of ours that the leader has answered; less than cluster_server.LOST_S
 CONNECT_S = 5.0
+LATE_S = 0.1  # a heartbeat that late means that we stood still ourselves
 INTRODUCED_S = 30.0  # from the connection to the last word of the handshake
 AGAIN_S = (0.05, 0.1, 0.2, 0.5)  # pauses before the next attempt; the last one for all others
 
@@ -101,7 +102,9 @@ class ClusterClient:
         self._loop = asyncio.get_running_loop()
         self._conversation = Conversation(on_message=self._take, on_beat=self._take_answer)
         self._known_at_s: float | None = None  # when the last of our words that the leader has answered was said
+        self._leader_ip = ""  # of the last connection
         self._next_beat: asyncio.TimerHandle | None = None
+        self._beat_due_s = 0.0
         self._on_order = on_order
         self._on_lost = on_lost
         self._on_fence = on_fence
@@ -153,9 +156,9 @@ class ClusterClient:
         while True:
             with anyio.move_on_at(until_s) as too_late:
                 try:
-                    return await self._meet(until_s)
+                    return await self._meet(until_s, self._next_host(attempt))
                 except TimeoutError:
-                    why = "it does not answer in time"
+                    why = f"it does not answer in time{self._hint()}"
                 except OSError as error:
                     why = reason_of(error)
                 except (LinkLostError, SessionError, ClusterProtocolError) as error:
@@ -165,7 +168,11 @@ class ClusterClient:
             if too_late.cancelled_caught:
                 raise LinkLostError(f"the leader at {self._address} is lost: {why}")
 
-    async def _meet(self, until_s: float) -> tuple[Line, float]:
+    def _next_host(self, attempt: int) -> str:
+        """The IP address by which the leader was reached: a name server that is slow or dead now harms nobody."""
+        return self._leader_ip if self._leader_ip and attempt % 2 == 0 else self._address.host
+
+    async def _meet(self, until_s: float, host: str) -> tuple[Line, float]:
         """Takes half of the time that is left: what answers nothing must leave time for another connection."""
         pipe = Pipe(self._tls, leads=False) if self._tls is not None else None
         line = Line(pipe=pipe)
@@ -173,13 +180,14 @@ class ClusterClient:
         try:
             left_s = max(0.0, until_s - anyio.current_time())
             with anyio.fail_after(min(CONNECT_S, left_s / 2)):
-                await self._loop.create_connection(lambda: line, self._address.host, self._address.port)
+                await self._loop.create_connection(lambda: line, host, self._address.port)
             with anyio.fail_after(min(INTRODUCED_S, left_s / 2)):
                 challenge = await self._first_word(line)
                 said_at_s = self._loop.time()
                 sends, receives = await self._introduce(line, challenge)
             self._conversation.hold(line, sends=sends, receives=receives, on_end=lambda _: None)
             is_held = True
+            self._leader_ip = line.address("peername")
             return line, said_at_s
         finally:
             if not is_held:
@@ -193,13 +201,15 @@ class ClusterClient:
             if line.distrust is not None:
                 who = f"this node and the leader at {self._address}"
                 raise RefusedError(f"{who} do not trust each other: {line.ended}") from error
-            hint = (
-                "" if self._tls is not None else "; if it uses TLS, write tls_cert, tls_key and tls_ca in --rdzv-conf"
-            )
-            raise LinkLostError(f"it says nothing: {error}{hint}") from error
+            raise LinkLostError(f"it says nothing: {error}{self._hint()}") from error
         if not isinstance(frame, Challenge):
             raise ClusterProtocolError(f"cannot join: {self._address} is no leader of a job")
         return frame
+
+    def _hint(self) -> str:
+        if self._tls is not None or self._known_at_s is not None:
+            return ""
+        return "; if it uses TLS, write tls_cert, tls_key and tls_ca in --rdzv-conf"
 
     def _beat(self) -> None:
         """Says that this node lives, again and again while there is a connection."""
@@ -212,9 +222,12 @@ class ClusterClient:
         if now_s >= fence_s:
             line.end(f"it has answered nothing for {FENCE_S:g} s")
             return
-        self._conversation.judge(now_s)
+        if now_s - self._beat_due_s < LATE_S:  # Else what has come meanwhile waits to be heard.
+            self._conversation.judge(now_s)
         self._conversation.beat(_HEARTBEAT.pack(cluster_link.HEARTBEAT, now_s))
-        self._next_beat = self._loop.call_later(min(ALIVE_S, fence_s - now_s), self._beat)
+        silent_s = max(LATE_S, line.heard_at_s + cluster_link.SILENCE_S - now_s)
+        self._beat_due_s = now_s + min(ALIVE_S, fence_s - now_s, silent_s)
+        self._next_beat = self._loop.call_at(self._beat_due_s, self._beat)
 
     def _take_answer(self, heartbeat: bytes) -> None:
         if len(heartbeat) == _HEARTBEAT.size and self._known_at_s is not None:

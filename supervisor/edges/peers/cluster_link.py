@@ -101,7 +101,7 @@ class Conversation:
         line = self._line
         if line is None:
             return
-        if now_s - line.heard_at_s > SILENCE_S:
+        if now_s - line.heard_at_s >= SILENCE_S:
             line.end(f"nothing was heard for {SILENCE_S:g} s")
         elif not self._outbox.is_empty and now_s - self._waits_since_s > UNCONFIRMED_S:
             line.end(f"it has confirmed nothing for {UNCONFIRMED_S:g} s")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 
 import anyio
@@ -11,7 +12,7 @@ import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
 from supervisor.core import orders
-from supervisor.core.cluster.messages import NodeDown, NodeJoined, NodeLost
+from supervisor.core.cluster.messages import NodeDown, NodeJoined, NodeLost, Reported
 from supervisor.edges.peers import (
     cluster_client,
     cluster_codec,
@@ -21,6 +22,7 @@ from supervisor.edges.peers import (
     cluster_session,
 )
 from supervisor.edges.peers.cluster_frames import Frame
+from supervisor.edges.peers.cluster_line import Line
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_peers import LeaderPeers, Meeting
 from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TOKEN, Heard, again, free_port, peers
@@ -30,6 +32,8 @@ class Gates:
     """Of a way to the leader: what goes in each direction while its gate is open."""
 
     def __init__(self) -> None:
+        self.connections = 0
+        self.came_again = anyio.Event()
         self.to_leader = anyio.Event()
         self.to_node = anyio.Event()
         self.to_leader.set()
@@ -50,6 +54,9 @@ async def gated_wire(port: int) -> AsyncGenerator[tuple[int, Gates]]:
                 await sink.send(data)
 
     async def serve(stream: SocketStream) -> None:
+        gates.connections += 1
+        if gates.connections > 1:
+            gates.came_again.set()
         async with stream, await anyio.connect_tcp("127.0.0.1", port) as onward, anyio.create_task_group() as both:
             both.start_soon(carry, stream, onward, "to_leader")
             both.start_soon(carry, onward, stream, "to_node")
@@ -175,4 +182,60 @@ async def test_a_node_whose_leader_takes_connections_and_says_nothing_ends_its_w
             await at_b.until(at_b.orders)
         (order,) = at_b.orders()
         assert isinstance(order, orders.WindDown)
-        assert " is lost: it does not answer in time" in order.reason
+        assert " is lost: " in order.reason
+
+
+async def test_a_node_comes_back_by_address_and_looks_up_the_name_but_once(monkeypatch: pytest.MonkeyPatch):
+    port = free_port()
+    hosts: list[str] = []
+
+    class Loop:
+        """Knows one name, which no name server does."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(asyncio.get_running_loop(), name)
+
+        async def create_connection(self, make_line: Callable[[], Line], host: str, port: int) -> object:
+            hosts.append(host)
+            host = "127.0.0.1" if host == "leader.test" else host
+            return await asyncio.get_running_loop().create_connection(make_line, host, port)
+
+    monkeypatch.setattr(cluster_peers, "PARTING_S", 0.1)
+    wired = gated_wire(port)
+    async with peers("a", port) as (leader, at_leader), wired as (wire, _), anyio.create_task_group() as tasks:
+        heard = Heard()
+        client = cluster_client.ClusterClient(
+            PeerAddress("leader.test", wire), job_id=JOB, token=TOKEN, own_name="b", on_order=heard.post,
+            on_lost=lambda why: heard.events.append(Reported(JOB, NodeLost("leader", why))),
+        )  # fmt: skip
+        monkeypatch.setattr(client, "_loop", Loop())
+        tasks.start_soon(lambda: client.run(join_timeout_s=LIMIT_S))
+        client.report(Reported(JOB, NodeJoined("b", -1)))
+        await at_leader.until(lambda: at_leader.events)
+        for number in range(3):
+            line = client._conversation.line  # pyright: ignore[reportPrivateUsage]
+            assert line is not None
+            line.end("the test breaks it")
+            client.report(Reported(JOB, NodeDown("b", number)))
+            await at_leader.until(lambda number=number: len(at_leader.events) == number + 2)
+        leader.send("b", JOB, again(1))
+        await heard.until(lambda: heard.events)
+        assert hosts == ["leader.test", "127.0.0.1", "127.0.0.1", "127.0.0.1"]
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_dead_connection_is_noticed_in_time_for_another_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cluster_link, "SILENCE_S", 0.35)
+    monkeypatch.setattr(cluster_client, "ALIVE_S", 0.3)
+    monkeypatch.setattr(cluster_peers, "PARTING_S", 0.1)
+    port = free_port()
+    async with peers("a", port) as (leader, at_leader), node_behind_gates(port) as (at_b, gates):
+        await at_leader.until(lambda: at_leader.events)
+        gates.to_leader = gates.to_node = anyio.Event()
+        with anyio.fail_after(cluster_client.FENCE_S):
+            await gates.came_again.wait()
+        gates.to_leader.set()
+        gates.to_node.set()
+        leader.send("b", JOB, again(1))
+        await at_b.until(lambda: at_b.events)
+        assert at_b.orders() == [again(1)]

@@ -110,7 +110,7 @@ async def test_a_node_without_tls_is_told_what_may_be_missing(place: Path, monke
     monkeypatch.setattr(cluster_link, "HANDSHAKE_S", 0.2)
     port = free_port()
     heard = Heard()
-    meeting = Meeting(JOB, "b", PeerAddress("127.0.0.1", port), b"", 1.0)
+    meeting = Meeting(JOB, "b", PeerAddress("127.0.0.1", port), b"", 2.0)
     async with peers("a", port, files(place)), cluster_peers.open_peers(meeting, heard.post):
         await heard.until(lambda: heard.events)
         (order,) = heard.orders()
