@@ -18,6 +18,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 from holdfast_wire.framing import FrameTooLongError
 
+from supervisor.core.cluster import suspicion
 from supervisor.core.cluster.messages import NodeLost, Reported
 from supervisor.core.node.messages import Ordered
 from supervisor.core.orders import Order
@@ -88,6 +89,7 @@ class ClusterServer:
         self._term = term
         self._nodes: dict[str, _Node] = {}
         self._gone: dict[str, None] = {}  # incarnations that were given up, oldest first
+        self._suspicion = suspicion.initial_state(0.0)
         self._handshakes = anyio.Semaphore(HANDSHAKES_MAX)
         self._encoded: tuple[Order | None, bytes] = (None, b"")  # the last order: many nodes may get the same
         self._tasks: TaskGroup | None = None
@@ -96,6 +98,7 @@ class ClusterServer:
         self, listeners: Sequence[socket.socket], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
         """Until cancelled; closes the listeners and all connections."""
+        self._suspicion = suspicion.initial_state(anyio.current_time())
         try:
             async with anyio.create_task_group() as self._tasks:
                 for listener in listeners:
@@ -264,7 +267,9 @@ class ClusterServer:
         while True:
             await pause(due_s - anyio.current_time(), why="silence makes no event")
             now_s = anyio.current_time()
-            if now_s - due_s < LATE_S:
+            if now_s - due_s >= LATE_S:
+                self._suspicion = suspicion.stood_still(self._suspicion, from_s=due_s, to_s=now_s)
+            else:
                 for known in list(self._nodes.values()):
                     known.conversation.judge(now_s)
             due_s = now_s + LOOK_S
@@ -274,10 +279,17 @@ class ClusterServer:
         self._tasks.start_soon(self._wait_for_return, name, node, why)
 
     async def _wait_for_return(self, name: str, node: _Node, why: str) -> None:
-        until_s = node.conversation.heard_at_s + LOST_S
-        await pause(until_s - anyio.current_time(), why="it may come back until then")
+        lost_at_s = self._lost_at_s(node)
+        while (now_s := anyio.current_time()) < lost_at_s:
+            await pause(lost_at_s - now_s, why="it may come back until then")
+            if anyio.current_time() - lost_at_s >= LATE_S:
+                await pause(LOOK_S, why="we stood still: what was said meanwhile is heard first, and how long is noted")
+            lost_at_s = self._lost_at_s(node)
         if node.conversation.line is None and self._nodes.get(name) is node:
             self._lose(name, node, why)
+
+    def _lost_at_s(self, node: _Node) -> float:
+        return suspicion.lost_at_s(self._suspicion, heard_at_s=node.conversation.heard_at_s, lost_s=LOST_S)
 
     def _lose(self, name: str, node: _Node, why: str) -> None:
         del self._nodes[name]

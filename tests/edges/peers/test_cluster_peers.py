@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import resource
 import socket
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -216,6 +217,27 @@ async def test_the_fence_holds_while_connections_that_say_nothing_are_tried(monk
             assert isinstance(at_b.orders()[0], orders.WindDown)
             assert anyio.current_time() < at_b.fences[-1].until_s
         tasks.cancel_scope.cancel()
+
+
+async def test_a_leader_that_stood_still_gives_a_node_its_whole_time_to_come_back(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cluster_server, "LOST_S", 1.0)
+    monkeypatch.setattr(cluster_client, "FENCE_S", LIMIT_S)
+    port = free_port()
+    async with peers("a", port) as (_, at_leader):
+        client = cluster_client.ClusterClient(
+            PeerAddress("127.0.0.1", port), job_id=JOB, token=TOKEN, own_name="b", on_order=lambda _: None,
+            on_lost=lambda _: None,
+        )  # fmt: skip
+        for number in range(2):  # One process, whose connection breaks between.
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(lambda: client.run(join_timeout_s=LIMIT_S))
+                client.report(Reported(JOB, NodeDown("b", number)))
+                await at_leader.until(lambda number=number: len(at_leader.events) > number)
+                tasks.cancel_scope.cancel()
+            if not number:
+                await anyio.sleep(0.2)  # The leader has noticed, and waits.
+                time.sleep(1.2)  # noqa: ASYNC251 - the leader's loop stands still
+        assert at_leader.reports() == [NodeDown("b", 0), NodeDown("b", 1)]
 
 
 async def test_a_node_whose_leader_is_lost_ends_its_part_of_the_job(monkeypatch: pytest.MonkeyPatch):
