@@ -91,6 +91,7 @@ class Whole(msgspec.Struct, frozen=True):
 
 class NewsTaken(msgspec.Struct, frozen=True):
     through: int  # the newest event of the node that the leader has, by the node's own sequence
+    pace_s: float = 0.0  # at least so long until the node's next news: a leader of many nodes has little time for each
 
 
 class Events(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 
 import anyio
@@ -55,7 +56,7 @@ async def open_counter(
         return counter
     from supervisor.edges.operators.log_readers import LogReaders  # Late: a job of one node never needs it.
 
-    newsroom = Newsroom(colleagues=colleagues, own_part=book.own_part, clock=clock)
+    newsroom = Newsroom(colleagues=colleagues, own_part=book.own_part, clock=clock, jitter=random.random)
     readers = LogReaders(counter)
     await tasks.start(readers.run)
     tasks.start_soon(newsroom.run)

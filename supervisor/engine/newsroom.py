@@ -22,7 +22,8 @@ KEPT_EVENTS_MAX = 4096  # of a job, also those that were told: a new leader may 
 AT_ONCE_MAX = 250
 AT_ONCE_CHARACTERS = 100_000  # of the events that are told together; beyond it the rest has to wait
 DETAILS_CHARACTERS_MAX = 50_000  # of one event; longer ones stay in this node's journal
-PACE_S = 0.2  # between two messages of one node
+PACE_S = 0.2  # between two messages of one node, where the leader wants no longer pause
+PACE_MAX_S = 60.0
 ANSWER_TIMEOUT_S = 3.0
 AGAIN_S = 1.0  # after one that was not confirmed
 
@@ -37,10 +38,20 @@ class _Kept(msgspec.Struct):
 class Newsroom:
     """`note` and `changed` never block and never raise."""
 
-    def __init__(self, *, colleagues: Colleagues, own_part: Callable[[str], Part | None], clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        colleagues: Colleagues,
+        own_part: Callable[[str], Part | None],
+        clock: Clock,
+        jitter: Callable[[], float],
+    ) -> None:
+        """`jitter` is a random value from 0 to 1."""
         self._colleagues = colleagues
         self._own_part = own_part
         self._clock = clock
+        self._jitter = jitter
+        self._pace_s = 0.0  # as the leader wants it
         self._jobs: dict[str, _Kept] = {}
         self._untold: dict[str, None] = {}
         self._wakes = anyio.Event()
@@ -60,6 +71,9 @@ class Newsroom:
         """Until cancelled."""
         while True:
             await self._wakes.wait()
+            if self._pace_s > PACE_S:
+                spread_s = self._pace_s * self._jitter()
+                await pause(spread_s, why="a change concerns many nodes at once, whose news must not come together")
             self._wakes = anyio.Event()
             untold, self._untold = self._untold, {}
             pause_s = PACE_S
@@ -71,7 +85,7 @@ class Newsroom:
                     is_told = False
                 if not is_told:
                     pause_s = AGAIN_S
-            await pause(pause_s, why="what happens meanwhile is told together")
+            await pause(max(pause_s, self._pace_s), why="what happens meanwhile is told together")
 
     async def _tell(self, job_id: str) -> bool:
         """False: it has to be told again later."""
@@ -88,6 +102,7 @@ class Newsroom:
             return False
         if isinstance(answer, NewsTaken):
             kept.told = answer.through
+            self._pace_s = min(answer.pace_s, PACE_MAX_S)
             if kept.events and kept.told < kept.events[-1].sequence:
                 self.changed(job_id)
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 
 import msgspec
 
@@ -18,9 +19,10 @@ from supervisor.engine.whole_job import Known
 from supervisor.ports import Clock, JobReport, NodeReport
 from supervisor.questions import Part, TellNews, Whole
 
-SAVED_RANKS_MAX = 2048  # of a job of more ranks, the journal keeps this node's part alone
+SAVED_RANKS_MAX = 512  # of a job of more ranks, the journal keeps this node's part alone
 SAVED_AGE_S = 1.0  # the journal's picture of the other nodes may be so old while the job runs
 CLOCKS_DIFFER_S = 2.0
+NEWS_PACE_S = 0.002  # for each node of the job
 
 
 class _Heard(msgspec.Struct):
@@ -104,6 +106,10 @@ class WholeBook:
         self._compare_clocks(job, heard, node, news.sent_at_ns)
         return taken
 
+    def pace_s(self, job_id: str) -> float:
+        """So long a node waits between its news, that those of all nodes take a small part of the leader's time."""
+        return NEWS_PACE_S * len(self._of(job_id).nodes)
+
     def _compare_clocks(self, job: JobRecord, heard: _Heard, node: str, sent_at_ns: int) -> None:
         ahead_s = (sent_at_ns - self._clock.unix_ns()) / 1e9
         if not sent_at_ns or abs(ahead_s) < CLOCKS_DIFFER_S or node in heard.apart_clocks:
@@ -148,7 +154,7 @@ class WholeBook:
             return own
         ranks = (*own.ranks, *(rank for rank in others.ranks if rank.node != self._engine.node_name))
         nodes = others.nodes or own.nodes
-        return msgspec.structs.replace(own, nodes=nodes, ranks=tuple(sorted(ranks, key=lambda rank: rank.rank)))
+        return msgspec.structs.replace(own, nodes=nodes, ranks=tuple(sorted(ranks, key=_by_rank)))
 
     # --- the others' -----------------------------------------------------------------------------------------------
 
@@ -175,3 +181,6 @@ class WholeBook:
                 del self._heard[old]
             self._heard[key] = _Heard()
         return self._heard[key]
+
+
+_by_rank = attrgetter("rank")

@@ -266,7 +266,7 @@ class WholeDesk:
                 return Whole(*await self._look(job_id))
             case TellNews():
                 self._check_leads(job_id)
-                return NewsTaken(self._book.take_news(job_id, by, question))
+                return NewsTaken(self._book.take_news(job_id, by, question), self._book.pace_s(job_id))
             case ReadEvents(after_sequence, wait_s):
                 self._check_leads(job_id)
                 return await self._read_events(job_id, after_sequence, min(wait_s, EVENTS_WAIT_MAX_S))

@@ -23,6 +23,7 @@ class Leader:
 
     def __init__(self) -> None:
         self.through = 0
+        self.pace_s = 0.0
         self.messages: list[TellNews] = []
         self.changed = anyio.Event()
 
@@ -33,7 +34,7 @@ class Leader:
             if event.sequence == self.through + 1 or (not self.through and event.sequence == question.gone_through + 1):
                 self.through = event.sequence
         self.changed.set()
-        return NewsTaken(self.through)
+        return NewsTaken(self.through, self.pace_s)
 
     async def until(self, through: int) -> None:
         with anyio.fail_after(LIMIT_S):
@@ -44,7 +45,7 @@ class Leader:
 
 @asynccontextmanager
 async def working(colleagues: FakeColleagues) -> AsyncGenerator[Newsroom]:
-    room = Newsroom(colleagues=colleagues, own_part=lambda _: part("n1", 2, 3), clock=SetClock())
+    room = Newsroom(colleagues=colleagues, own_part=lambda _: part("n1", 2, 3), clock=SetClock(), jitter=lambda: 0.5)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(room.run)
         yield room
@@ -115,3 +116,16 @@ async def test_one_that_leads_tells_nobody():
         room.note(happened("n0", 1)[0])
         await anyio.wait_all_tasks_blocked()
     assert colleagues.asked == []
+
+
+async def test_a_leader_of_many_nodes_is_told_at_its_own_pace():
+    leader, colleagues = Leader(), FakeColleagues(leads=False)
+    leader.pace_s = 0.05
+    colleagues.answers[LEADER] = leader.answer
+    async with working(colleagues) as room:
+        room.note(happened("n1", 1)[0])
+        await leader.until(1)
+        told_at_s = anyio.current_time()
+        room.note(happened("n1", 2)[0])
+        await leader.until(2)
+        assert anyio.current_time() - told_at_s >= 0.05 + 0.5 * 0.05

@@ -459,10 +459,12 @@ class Lost(_message.Message):
     def __init__(self, interruption: _Optional[_Union[_worker_pb2.Interruption, str]] = ..., reason: _Optional[str] = ..., failed: bool = ...) -> None: ...
 
 class NewsTaken(_message.Message):
-    __slots__ = ["through"]
+    __slots__ = ["pace_s", "through"]
+    PACE_S_FIELD_NUMBER: _ClassVar[int]
     THROUGH_FIELD_NUMBER: _ClassVar[int]
+    pace_s: float
     through: int
-    def __init__(self, through: _Optional[int] = ...) -> None: ...
+    def __init__(self, through: _Optional[int] = ..., pace_s: _Optional[float] = ...) -> None: ...
 
 class NodeCordoned(_message.Message):
     __slots__ = ["node", "reason"]
