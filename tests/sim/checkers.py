@@ -147,7 +147,10 @@ class Budget(Checker):
 
 
 class Agreement(Checker):
-    """All nodes end with the same verdict, once; but for those that the leader has lost, or that have lost it."""
+    """All nodes end with the same verdict, once.
+
+    Excepted are nodes that the leader has lost, or that have lost it, and nodes that were excluded: they leave alone.
+    """
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -161,7 +164,12 @@ class Agreement(Checker):
             self.complain(f"{host.name} has ended without a reason")
 
     def end(self) -> None:
-        by_leader = {host: each for host, each in self._heard.items() if not host.lost_leader}
+        leaving = {fault.node for fault in self.world.struck if fault.kind is Kind.EXCLUDE}
+        by_leader = {
+            host: each
+            for host, each in self._heard.items()
+            if not host.lost_leader and not (host.name in leaving and each.state is JobState.FAILED)
+        }
         known = {(each.state, each.exit_code, each.reason) for each in by_leader.values()}
         if len(known) > 1:
             self.complain(f"the nodes disagree: { ({host.name: each for host, each in by_leader.items()}) }")
