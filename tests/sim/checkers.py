@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from supervisor.core.cluster import coordinator
 from supervisor.core.facts import JobEvent, JobState, RestartPolicyName, Verdict
 from supervisor.core.node import messages
-from tests.sim.faults import WISHES, Kind
+from tests.sim.faults import WISHES, Fault, Kind
 from tests.sim.setup import HEARTBEAT_S, LIMIT_S
 
 if TYPE_CHECKING:
@@ -131,12 +131,17 @@ class Budget(Checker):
             self.complain(f"the budget was reset from {self._used} to {used}")
         if used > self._used + 1:
             self.complain(f"{used - self._used} units were taken at once")
-        faults = sum(fault.is_harmful for fault in self.world.struck)
+        faults = sum(self._units_at_most(fault) for fault in self.world.struck)
         if used > faults:
             self.complain(f"{used} units are used after {faults} faults: {event.reason}")
         if used > most:
             self.complain(f"{used} units are used of {most}")
         self._used = used
+
+    def _units_at_most(self, fault: Fault) -> int:
+        """A leader that stands still loses each of its nodes, at a moment of its own."""
+        is_of_leader = fault.kind in (Kind.SUPERVISOR_PAUSE, Kind.NODE_PAUSE) and fault.node == self.world.leader.name
+        return int(fault.is_harmful) * (max(1, len(self.world.setup.names) - 1) if is_of_leader else 1)
 
     def end(self) -> None:
         """A cycle begins for a fault or a wish, and for nothing else."""

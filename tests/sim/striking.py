@@ -90,6 +90,8 @@ def _strike_rank(world: World, rank: Rank, fault: Fault) -> bool:
             rank.silent_from_s = world.timeline.now_s
             if fault.lasts_s < FOREVER_S:
                 world.timeline.after(fault.lasts_s, lambda: processes.exit(rank, code=0))
+        case Kind.RANK_STUCK if not rank.has_client:
+            return False  # Nobody watches it yet.
         case Kind.RANK_STUCK:
             rank.silent_from_s = world.timeline.now_s
             rank.is_stuck = True
