@@ -19,6 +19,7 @@ from supervisor.core.calls.words import ToRank
 from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.cluster.messages import Reported
 from supervisor.core.facts import Evidence, HangLimits, JobState, Progress
+from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, Ordered
 from supervisor.core.node_health import Finding
 from supervisor.core.orders import Order
@@ -238,6 +239,10 @@ class Workers(Protocol):
         """To the Wrappers of these ranks. Never blocks; who is not connected learns it when it comes back."""
         ...
 
+    def reconnect(self, job_id: str, cycle: int) -> None:
+        """Ends the ranks' connections: their clients come back and say where they stand. Training goes on."""
+        ...
+
     async def ask_stacks(self, job_id: str, cycle: int, local_rank: int, *, timeout_s: float) -> str | None: ...
 
 
@@ -333,6 +338,10 @@ class Peers(Protocol):
 
     def report(self, job_id: str, report: Report) -> None:
         """A report of this node, to the job's coordinator."""
+        ...
+
+    def record(self, job_id: str, ledger: Ledger) -> None:
+        """What a later leader has to know. Orders that are sent after it leave once it is kept."""
         ...
 
 

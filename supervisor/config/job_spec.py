@@ -46,6 +46,9 @@ class Nodes(msgspec.Struct, frozen=True):
     tls_cert: str = ""  # PEM files; "": without TLS
     tls_key: str = ""
     tls_ca: str = ""
+    backend: str = "embedded"  # else a leader is elected
+    backend_options: tuple[tuple[str, str], ...] = ()
+    leader_ttl_s: float = 2.0  # an elected leader that is not heard for so long leads no more
 
 
 class HealthChecks(msgspec.Struct, frozen=True):

@@ -123,16 +123,24 @@ def show_rendezvous_options(value: object) -> str:
     return ",".join(f"{key}={setting}" for key, setting in pairs)
 
 
+OTHER_BACKENDS = "holdfast.rendezvous_backends"  # the group of entry points (supervisor/rendezvous_backend.py)
+
+# torchrun's names for what these backends do.
+BACKENDS = {"static": "embedded", "c10d": "embedded", "etcd-v2": "etcd"}
+
+
 def parse_backend(value: str) -> str:
     name = value.lower()
-    if name in ("static", "c10d"):
+    if name in BACKENDS or name in BACKENDS.values():
         return name
-    if name.startswith("etcd"):
-        raise ValueProblem("rendezvous through etcd is not supported yet", "write c10d")
-    raise ValueProblem("it is neither c10d nor static", "write c10d")
+    from importlib.metadata import entry_points  # It is slow to load, and seldom needed.
+
+    if entry_points(group=OTHER_BACKENDS, name=value):
+        return value
+    raise ValueProblem("no installed package offers such a backend", "write c10d or etcd")
 
 
-BACKEND = Kind("c10d|static", "", Shape.TEXT, parse_backend)
+BACKEND = Kind("c10d|static|embedded|etcd|etcd-v2|NAME", "", Shape.TEXT, parse_backend)
 NODES = Kind("MIN[:MAX]", "nodes", Shape.TEXT, parse_nodes, show_nodes)
 WORKERS = Kind("N|auto|cpu|gpu", "workers", Shape.WORD, parse_workers)
 STREAMS = Kind("STREAMS", "", Shape.TEXT, parse_streams, show_streams)

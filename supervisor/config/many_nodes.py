@@ -9,7 +9,7 @@ from typing import cast
 
 import msgspec
 
-from supervisor.config import launch_settings, node_facts
+from supervisor.config import launch_settings, launch_values, node_facts
 from supervisor.config.fault_tolerance import SEGMENT
 from supervisor.config.given import Given
 from supervisor.config.job_spec import JobSpec, Nodes
@@ -17,9 +17,22 @@ from supervisor.config.launch_values import split_endpoint
 from supervisor.errors import InvalidRequestError
 
 DEFAULT_PORT = 29400  # torchrun's for --rdzv-endpoint
+ETCD_PORT = 2379
 JOIN_TIMEOUT_S = 600.0
 TLS_KEYS = ("tls_cert", "tls_key", "tls_ca")
 GROUP_SIZE_MAX = 100_000
+LEADER_TTL_S = 2.0
+EMBEDDED = "embedded"
+OWN_OPTIONS = frozenset({"token_file", "join_timeout", "leader_ttl", "nvlink_domain", *TLS_KEYS})
+
+# What torchrun and the reference launcher know besides. None of it has anything to do here.
+IDLE_OPTIONS = frozenset(
+    {
+        "is_host", "last_call_timeout", "close_timeout", "read_timeout", "timeout", "rank",
+        "store_connect_wait_seconds", "use_libuv", "replacement_group_size", "store_type", "keep_alive_interval",
+        "keep_alive_max_attempt", "heartbeat_timeout", "segment_check_interval", "segment",
+    }
+)  # fmt: skip
 
 
 def read(given: Mapping[str, Given], cwd: str) -> Nodes | None:
@@ -39,7 +52,7 @@ def read(given: Mapping[str, Given], cwd: str) -> Nodes | None:
         raise endpoint.problem("the nodes can't meet at port 0", "write the same port on each")
     if not any(given.get(each.name) for each in (launch_settings.JOB_ID, launch_settings.RUN_ID)):
         raise asked.problem("the nodes do not know which job they share", "write --rdzv-id ID, the same on each")
-    options = _options(given)
+    options, backend = _options(given), backend_of(given)
     token_file = options.get("token_file", "")
     tls = _tls(options, cwd)
     if not token_file and not tls and not _is_of_this_machine(host):
@@ -52,10 +65,13 @@ def read(given: Mapping[str, Given], cwd: str) -> Nodes | None:
         min_nodes=low,
         max_nodes=high,
         host=host,
-        port=DEFAULT_PORT if port is None else port,
+        port=(ETCD_PORT if backend == "etcd" else DEFAULT_PORT) if port is None else port,
         name=str(name.value) if name is not None and name.value else os.uname().nodename,
         token_file=os.path.join(cwd, token_file) if token_file else "",
         join_timeout_s=_seconds(options, "join_timeout", JOIN_TIMEOUT_S, least=0.001),
+        backend=backend,
+        backend_options=_backend_options(given, backend, options),
+        leader_ttl_s=_seconds(options, "leader_ttl", LEADER_TTL_S, least=0.001),
         **tls,
     )
 
@@ -97,6 +113,26 @@ def _group_size(options: Mapping[str, str], group: str) -> int | None:
             f"{node_facts.REPLACEMENT_GROUP}"
         )
     return int(text[:9])
+
+
+def backend_of(given: Mapping[str, Given]) -> str:
+    """ "embedded", "etcd", or the name of one that a package offers."""
+    asked = given.get(launch_settings.BACKEND.name)
+    name = str(asked.value) if asked is not None else EMBEDDED
+    return launch_values.BACKENDS.get(name, name)
+
+
+def _backend_options(
+    given: Mapping[str, Given], backend: str, options: Mapping[str, str]
+) -> tuple[tuple[str, str], ...]:
+    """Those that are none of ours. A backend checks them as it is opened; the embedded one has none."""
+    left = tuple((key, value) for key, value in options.items() if key not in OWN_OPTIONS | IDLE_OPTIONS)
+    if left and backend == EMBEDDED:
+        known = ", ".join(sorted(OWN_OPTIONS))
+        raise given[launch_settings.RENDEZVOUS_OPTIONS.name].problem(
+            f"nothing knows the option {left[0][0]}", f"write one of {known}"
+        )
+    return left
 
 
 def _check_alone(given: Mapping[str, Given]) -> None:

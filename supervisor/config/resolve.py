@@ -28,16 +28,6 @@ from supervisor.config.run_folder import check_log_dir
 from supervisor.config.setting import Setting, Status, value_at
 from supervisor.errors import ConfigurationError, InvalidRequestError
 
-# Keys of --rdzv-conf that torchrun and the reference launcher know. On one node none of them has anything to do.
-RENDEZVOUS_KEYS = frozenset(
-    {
-        "is_host", "join_timeout", "last_call_timeout", "close_timeout", "read_timeout", "timeout", "rank",
-        "store_connect_wait_seconds", "use_libuv", "replacement_group_size", "store_type", "keep_alive_interval",
-        "keep_alive_max_attempt", "heartbeat_timeout", "segment_check_interval", "segment", "token_file", "tls_cert",
-        "tls_key", "tls_ca", "nvlink_domain",
-    }
-)  # fmt: skip
-
 
 class RunRequest(msgspec.Struct, frozen=True):
     """What one `holdfast run` asks for."""
@@ -278,6 +268,12 @@ def _in_path(program: str, path: str) -> bool:
     return any(os.access(os.path.join(folder, program), os.X_OK) for folder in path.split(os.pathsep) if folder)
 
 
+_MEANT = {
+    "embedded": "the first node that listens at the endpoint leads",
+    "etcd": "the nodes elect their leader by etcd's API v3",
+}
+
+
 def _rank_warnings(values: _Values, spec: JobSpec) -> list[str]:
     """Things that torchrun lets pass and that can hardly be meant."""
     warnings: list[str] = []
@@ -290,7 +286,11 @@ def _rank_warnings(values: _Values, spec: JobSpec) -> list[str]:
         )
     options = values.of(launch_settings.RENDEZVOUS_OPTIONS)
     pairs: tuple[tuple[str, str], ...] = options if isinstance(options, tuple) else ()  # pyright: ignore[reportUnknownVariableType]
-    unknown = [key for key, _ in pairs if key not in RENDEZVOUS_KEYS]
-    if unknown:
+    unknown = [key for key, _ in pairs if key not in many_nodes.OWN_OPTIONS | many_nodes.IDLE_OPTIONS]
+    if unknown and spec.nodes is None:
         warnings.append(f"--rdzv-conf {unknown[0]} has no effect here: nothing knows this key")
+    backend = values.has(launch_settings.BACKEND)
+    if backend is not None and spec.nodes is not None and backend.value != spec.nodes.backend:
+        meant = spec.nodes.backend
+        warnings.append(f"{backend.shown} means the backend {meant} of holdfast: {_MEANT[meant]}")
     return warnings

@@ -64,6 +64,8 @@ class Down(msgspec.Struct, frozen=True):
 class Stopped(msgspec.Struct, frozen=True):
     """Nothing runs, and the coordinator knows; it makes the verdict known everywhere."""
 
+    all_succeeded: bool = False
+
 
 class Closing(msgspec.Struct, frozen=True):
     """The verdict is known; the spawner writes the last output and ends."""

@@ -95,7 +95,20 @@ class Conclude(msgspec.Struct, frozen=True):
     verdict: Verdict
 
 
+class Introduce(msgspec.Struct, frozen=True):
+    """Say how this node stands (NodeStands): the leader is new to it. Comes from the node's own side."""
+
+
+class StandBack(msgspec.Struct, frozen=True):
+    """Kill the workers: another node may take this one's place soon. Then wait for a leader.
+
+    Comes from the node's own side, where no leader is heard.
+    """
+
+    reason: str
+
+
 Order = (
     StartCycle | JoinAgain | UseStore | TakeStacks | ActOnHang | TellMembers | ReplaceRanks | SettleCall | WindDown
-    | Conclude
+    | Conclude | Introduce | StandBack
 )  # fmt: skip

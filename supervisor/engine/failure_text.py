@@ -19,6 +19,7 @@ _PURPOSE: dict[type[node_messages.Action], str] = {
     node_messages.SpawnWorkers: "start the workers",
     node_messages.RespawnWorkers: "replace lost ranks",
     node_messages.TellRanks: "pass an order on to the ranks",
+    node_messages.ReconnectRanks: "have the ranks connect again",
     node_messages.SignalWorkers: "signal the workers",
     node_messages.KillTree: "end what is left of the cycle",
     node_messages.EndSpawner: "end the spawner",

@@ -12,9 +12,10 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskStatus
 
-from supervisor.core.cluster import coordinator, endings
+from supervisor.core.cluster import coordinator, endings, takeover
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.defects import defect_sentence
+from supervisor.core.ledger import Ledger
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node import node
 from supervisor.engine.inbox import Inbox
@@ -40,6 +41,10 @@ class Performer(Protocol):
     def send(self, job_id: str, action: cluster_messages.Send) -> None: ...
 
     def publish(self, job_id: str, action: cluster_messages.Publish) -> None: ...
+
+    def record(self, job_id: str, ledger: Ledger) -> None:
+        """Orders that are sent later leave once it is kept."""
+        ...
 
     def leads(self, job_id: str) -> bool:
         """Whether this node coordinates the job, and it has not ended."""
@@ -125,7 +130,10 @@ class Engine:
     def handle(self, event: EngineEvent) -> None:
         """One event and everything that follows from it at once."""
         if isinstance(event, cluster_messages.Reported):
-            self._step_coordinator(event.job_id, event.report)
+            if isinstance(event.report, cluster_messages.Leadership):
+                self._change_leader(event.job_id, event.report)
+            else:
+                self._step_coordinator(event.job_id, event.report)
             return
         assert self._performer is not None, "attach() comes before run()"
         pending: deque[node_messages.Event] = deque([event])
@@ -134,6 +142,15 @@ class Engine:
             self.node_state, actions = node.step(self.node_state, current, now_s=self._clock.now_s())
             for action in actions:
                 pending.extend(self._performer.perform(action))
+
+    def _change_leader(self, job_id: str, change: cluster_messages.Leadership) -> None:
+        """The coordinator of a new leader begins with the ledger; that of one who leads no more is let go."""
+        self.coordinators.pop(job_id, None)
+        if isinstance(change, cluster_messages.LeadershipTaken):
+            now_s = self._clock.now_s()
+            self.coordinators[job_id] = takeover.initial_state(
+                job_id, change.ledger, leader=self.node_name, now_s=now_s
+            )
 
     def _step_coordinator(self, job_id: str, report: cluster_messages.Event) -> None:
         assert self._performer is not None
@@ -153,6 +170,8 @@ class Engine:
                         self._performer.send(job_id, action)
                     case cluster_messages.Publish():
                         self._performer.publish(job_id, action)
+                    case cluster_messages.Record(ledger):
+                        self._performer.record(job_id, ledger)
         except Exception as error:  # noqa: BLE001 - the bulkhead: a defect ends the job in which it is met, and no other
             self.coordinators.pop(job_id, None)
             self.handle(node_messages.JobAbandoned(job_id, defect_sentence(error)))

@@ -15,6 +15,7 @@ from holdfast_wire import spawner_link as link
 
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import Evidence
+from supervisor.core.ledger import Ledger
 from supervisor.core.node import failed_actions, node
 from supervisor.core.node import messages as node_messages
 from supervisor.core.process_facts import RankFacts
@@ -91,6 +92,9 @@ class EnginePerformer:
         """A word of a person about this node, to the job's coordinator."""
         self._edges.peers.report(job_id, report)
 
+    def record(self, job_id: str, ledger: Ledger) -> None:
+        self._edges.peers.record(job_id, ledger)
+
     def leads(self, job_id: str) -> bool:
         job = self._jobs.get(job_id)
         return self._edges.peers.leads and job is not None and job.verdict is None
@@ -140,6 +144,8 @@ class EnginePerformer:
                 self._respawn(job, local_ranks)
             case node_messages.TellRanks():
                 self._edges.workers.tell_ranks(action.job_id, action.cycle, action.local_ranks, action.order)
+            case node_messages.ReconnectRanks():
+                self._edges.workers.reconnect(action.job_id, action.cycle)
             case node_messages.ReadProgress():
                 progress = self._edges.workers.read_progress(action.job_id, action.cycle, action.local_rank)
                 if progress is not None:

@@ -119,6 +119,8 @@ class OneNode:
                     raise AssertionError(f"{action} is for a node that nobody knows")
                 case cluster.Publish(event=said):
                     self.events.append(said)
+                case cluster.Record():
+                    pass  # No other leader comes after this one.
 
 
 def running(of: JobRules) -> OneNode:

@@ -232,6 +232,8 @@ class Host:
                     self._send(name, messages.Ordered(JOB, order))
                 case cluster.Publish(event=event):
                     self.world.note_decision(self.coordinator, event)
+                case cluster.Record():
+                    pass  # No other leader comes after this one.
 
     def _send(self, name: str, ordered: messages.Ordered) -> None:
         if name == self.name:

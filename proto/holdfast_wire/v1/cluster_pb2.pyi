@@ -550,6 +550,36 @@ class NodeReport(_message.Message):
     version: str
     def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., version: _Optional[str] = ..., started_at_ns: _Optional[int] = ...) -> None: ...
 
+class NodeStands(_message.Message):
+    __slots__ = ["all_succeeded", "assignment", "cycle", "first_failure", "lost", "node", "reason", "restart_allowed", "restarts_used", "rules", "state", "store_host", "store_port"]
+    ALL_SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FAILURE_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_USED_FIELD_NUMBER: _ClassVar[int]
+    RESTART_ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STORE_HOST_FIELD_NUMBER: _ClassVar[int]
+    STORE_PORT_FIELD_NUMBER: _ClassVar[int]
+    all_succeeded: bool
+    assignment: Assignment
+    cycle: int
+    first_failure: str
+    lost: _containers.RepeatedScalarFieldContainer[int]
+    node: str
+    reason: str
+    restart_allowed: bool
+    restarts_used: int
+    rules: JobRules
+    state: str
+    store_host: str
+    store_port: int
+    def __init__(self, node: _Optional[str] = ..., rules: _Optional[_Union[JobRules, _Mapping]] = ..., state: _Optional[str] = ..., cycle: _Optional[int] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., first_failure: _Optional[str] = ..., restart_allowed: bool = ..., lost: _Optional[_Iterable[int]] = ..., all_succeeded: bool = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ...) -> None: ...
+
 class NodeStopped(_message.Message):
     __slots__ = ["all_succeeded", "cause", "node"]
     ALL_SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
@@ -799,7 +829,7 @@ class ReplaceRanks(_message.Message):
     def __init__(self, cycle: _Optional[int] = ..., members: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ["call_report", "job_opened", "node_cordoned", "node_down", "node_excluded", "node_failed", "node_joined", "node_stopped", "node_succeeded", "restart_asked", "stacks_taken", "stacks_wanted", "stop_asked", "store_served", "verdict_taken"]
+    __slots__ = ["call_report", "job_opened", "node_cordoned", "node_down", "node_excluded", "node_failed", "node_joined", "node_stands", "node_stopped", "node_succeeded", "restart_asked", "stacks_taken", "stacks_wanted", "stop_asked", "store_served", "verdict_taken"]
     CALL_REPORT_FIELD_NUMBER: _ClassVar[int]
     JOB_OPENED_FIELD_NUMBER: _ClassVar[int]
     NODE_CORDONED_FIELD_NUMBER: _ClassVar[int]
@@ -807,6 +837,7 @@ class Report(_message.Message):
     NODE_EXCLUDED_FIELD_NUMBER: _ClassVar[int]
     NODE_FAILED_FIELD_NUMBER: _ClassVar[int]
     NODE_JOINED_FIELD_NUMBER: _ClassVar[int]
+    NODE_STANDS_FIELD_NUMBER: _ClassVar[int]
     NODE_STOPPED_FIELD_NUMBER: _ClassVar[int]
     NODE_SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
     RESTART_ASKED_FIELD_NUMBER: _ClassVar[int]
@@ -822,6 +853,7 @@ class Report(_message.Message):
     node_excluded: NodeExcluded
     node_failed: NodeFailed
     node_joined: NodeJoined
+    node_stands: NodeStands
     node_stopped: NodeStopped
     node_succeeded: NodeSucceeded
     restart_asked: RestartAsked
@@ -830,7 +862,7 @@ class Report(_message.Message):
     stop_asked: StopAsked
     store_served: StoreServed
     verdict_taken: VerdictTaken
-    def __init__(self, job_opened: _Optional[_Union[JobOpened, _Mapping]] = ..., node_joined: _Optional[_Union[NodeJoined, _Mapping]] = ..., node_failed: _Optional[_Union[NodeFailed, _Mapping]] = ..., node_down: _Optional[_Union[NodeDown, _Mapping]] = ..., node_succeeded: _Optional[_Union[NodeSucceeded, _Mapping]] = ..., node_stopped: _Optional[_Union[NodeStopped, _Mapping]] = ..., verdict_taken: _Optional[_Union[VerdictTaken, _Mapping]] = ..., store_served: _Optional[_Union[StoreServed, _Mapping]] = ..., call_report: _Optional[_Union[CallReport, _Mapping]] = ..., stacks_wanted: _Optional[_Union[StacksWanted, _Mapping]] = ..., stacks_taken: _Optional[_Union[StacksTaken, _Mapping]] = ..., node_excluded: _Optional[_Union[NodeExcluded, _Mapping]] = ..., stop_asked: _Optional[_Union[StopAsked, _Mapping]] = ..., restart_asked: _Optional[_Union[RestartAsked, _Mapping]] = ..., node_cordoned: _Optional[_Union[NodeCordoned, _Mapping]] = ...) -> None: ...
+    def __init__(self, job_opened: _Optional[_Union[JobOpened, _Mapping]] = ..., node_joined: _Optional[_Union[NodeJoined, _Mapping]] = ..., node_failed: _Optional[_Union[NodeFailed, _Mapping]] = ..., node_down: _Optional[_Union[NodeDown, _Mapping]] = ..., node_succeeded: _Optional[_Union[NodeSucceeded, _Mapping]] = ..., node_stopped: _Optional[_Union[NodeStopped, _Mapping]] = ..., verdict_taken: _Optional[_Union[VerdictTaken, _Mapping]] = ..., store_served: _Optional[_Union[StoreServed, _Mapping]] = ..., call_report: _Optional[_Union[CallReport, _Mapping]] = ..., stacks_wanted: _Optional[_Union[StacksWanted, _Mapping]] = ..., stacks_taken: _Optional[_Union[StacksTaken, _Mapping]] = ..., node_excluded: _Optional[_Union[NodeExcluded, _Mapping]] = ..., stop_asked: _Optional[_Union[StopAsked, _Mapping]] = ..., restart_asked: _Optional[_Union[RestartAsked, _Mapping]] = ..., node_cordoned: _Optional[_Union[NodeCordoned, _Mapping]] = ..., node_stands: _Optional[_Union[NodeStands, _Mapping]] = ...) -> None: ...
 
 class Reported(_message.Message):
     __slots__ = ["job_id", "report"]

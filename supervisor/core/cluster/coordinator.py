@@ -23,6 +23,7 @@ from supervisor.core.cluster import (
     node_loss,
     restart_policy,
     rounds,
+    takeover,
     wrapped_call,
 )
 from supervisor.core.cluster import messages as cluster_messages
@@ -33,6 +34,7 @@ from supervisor.core.cluster.coordinator_states import (
     Running,
     State,
     Stop,
+    TakingOver,
     Unopened,
     WindingDown,
     said,
@@ -43,8 +45,6 @@ from supervisor.core.cluster.membership import BUSY, UNHEARD, Member, MemberStat
 from supervisor.core.cluster.messages import Action, Event, Send
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.job_sentences import succeeded_sentence
-
-EARLY_REPORTS_MAX = 65536  # reports that may overtake the JobOpened whose rules count
 
 
 def initial_state(job_id: str, *, leader: str = "") -> State:
@@ -63,9 +63,15 @@ def current_iteration(state: State) -> int:
 
 def step(state: State, event: Event, *, now_s: float, jitter: float) -> Outcome:
     """`jitter` is a random value from 0 to 1."""
+    return takeover.with_record(*_step(state, event, now_s, jitter))
+
+
+def _step(state: State, event: Event, now_s: float, jitter: float) -> Outcome:
     match state.phase:
-        case Unopened(early):
-            return _open(state, early, event, now_s, jitter)
+        case Unopened():
+            return _go_on(takeover.open_job(state, state.phase, event, now_s), now_s, jitter)
+        case TakingOver():
+            return _go_on(takeover.take(state, state.phase, event, now_s), now_s, jitter)
         case Ended():
             return endings.step_ended(state, state.phase, event, now_s)
         case WindingDown():
@@ -74,6 +80,14 @@ def step(state: State, event: Event, *, now_s: float, jitter: float) -> Outcome:
             return _step_open(state, event, now_s, jitter)
         case _:
             assert_never(state.phase)
+
+
+def _go_on(resolved: takeover.Resolved, now_s: float, jitter: float) -> Outcome:
+    state, actions, events = resolved
+    for event in events:
+        state, more = _step(state, event, now_s, jitter)
+        actions += more
+    return state, actions
 
 
 def next_deadline_s(state: State) -> float | None:
@@ -88,31 +102,12 @@ def next_deadline_s(state: State) -> float | None:
             return until_s
         case Ended(until_s=until_s):
             return None if endings.is_over(state) else until_s
+        case TakingOver(until_s=until_s):
+            return until_s
         case Unopened():
             return None
         case _:
             assert_never(state.phase)
-
-
-def _open(state: State, early: list[Event], event: Event, now_s: float, jitter: float) -> Outcome:
-    if not isinstance(event, cluster_messages.JobOpened) or state.leader not in ("", event.node):
-        if len(early) < EARLY_REPORTS_MAX:
-            early.append(event)
-        return state, ()
-    members = membership.for_rules(event.rules.rendezvous)
-    members.put(event.node, Member(MemberState.OPENED, facts=event.rules.facts))
-    state = msgspec.structs.replace(
-        state,
-        phase=rounds.gathering(event.rules, "first start", now_s),
-        rules=event.rules,
-        policy=restart_policy.initial_state(event.rules.restart, training_iteration=event.training_iteration),
-        members=members,
-    )
-    actions: tuple[Action, ...] = ()
-    for report in early:
-        state, more = step(state, report, now_s=now_s, jitter=jitter)
-        actions += more
-    return state, actions
 
 
 def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outcome:
@@ -129,9 +124,7 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
             return _node_succeeded(state, event, now_s)
         case cluster_messages.StoreServed():
             return _store_served(state, event)
-        case cluster_messages.CallReport(cycle=cycle):
-            if not isinstance(state.phase, Running) or cycle != state.cycle:
-                return state, ()
+        case cluster_messages.CallReport():
             return _step_calls(state, event, now_s, jitter)
         case cluster_messages.StacksWanted() | cluster_messages.StacksTaken():
             return _step_evidence(state, event, now_s)
@@ -143,6 +136,8 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
             return _restart_asked(state, reason, now_s)
         case cluster_messages.DeadlineReached():
             return _pass_deadline(state, now_s, jitter)
+        case cluster_messages.NodeStands():
+            return _go_on(takeover.meet(state, event), now_s, jitter)
         case cluster_messages.NodeStopped() | cluster_messages.VerdictTaken():
             return endings.step_unasked(state, event, now_s)
         case _:
@@ -370,6 +365,10 @@ def _step_evidence(state: State, event: evidence.Event, now_s: float) -> Outcome
 def _step_calls(state: State, event: wrapped_call.Event, now_s: float, jitter: float) -> Outcome:
     """What the machine of the cycle's calls decides, as orders."""
     if state.calls is None:
+        return state, ()
+    if isinstance(event, cluster_messages.CallReport) and (
+        not isinstance(state.phase, Running) or event.cycle != state.cycle
+    ):
         return state, ()
     # Where a node is excluded, nothing is started any more.
     units_left = 0 if state.members.excluded else restart_policy.units_left(state.policy)

@@ -10,8 +10,9 @@ import msgspec
 from supervisor.core.calls import call_state
 from supervisor.core.cluster import evidence, restart_policy
 from supervisor.core.cluster.membership import Member, Members, MemberState
-from supervisor.core.cluster.messages import Action, Event, NodeLost, Publish
+from supervisor.core.cluster.messages import Action, Event, NodeLost, NodeStands, Publish
 from supervisor.core.facts import JobEvent, JobRules, RestartRules, Verdict
+from supervisor.core.ledger import Ledger
 from supervisor.core.orders import UseStore
 
 # --- phases --------------------------------------------------------------------------------------------------------
@@ -21,6 +22,14 @@ class Unopened(msgspec.Struct, frozen=True):
     """Nothing is known of the job's rules; reports that came first wait."""
 
     early: list[Event] = msgspec.field(default_factory=list["Event"])  # grows in place
+
+
+class TakingOver(msgspec.Struct, frozen=True):
+    """The job has had another leader. The nodes say how they stand; until `until_s` none is taken for lost."""
+
+    until_s: float
+    stands: dict[str, NodeStands] = msgspec.field(default_factory=dict[str, NodeStands])  # changes in place
+    later: list[Event] = msgspec.field(default_factory=list[Event])  # what they report meanwhile
 
 
 class Gathering(msgspec.Struct, frozen=True):
@@ -62,7 +71,7 @@ class Ended(msgspec.Struct, frozen=True):
     until_s: float
 
 
-Phase = Unopened | Gathering | Running | WindingDown | Ended
+Phase = Unopened | TakingOver | Gathering | Running | WindingDown | Ended
 
 
 class State(msgspec.Struct, frozen=True):
@@ -81,6 +90,7 @@ class State(msgspec.Struct, frozen=True):
     store: UseStore | None = None  # of the last cycle, once it is served
     lost_in_call: tuple[NodeLost, ...] = ()  # nodes that the wrapped call goes on without, or with a spare in the place
     evidence: evidence.State = msgspec.field(default_factory=evidence.initial_state)
+    recorded: Ledger | None = None  # what a leader that comes after this one will know; None: none will come
 
 
 Outcome = tuple[State, tuple[Action, ...]]

@@ -60,6 +60,12 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
         case cluster_messages.JobOpened(node):
             state = with_member(state, node, Member(MemberState.OPENED))
             return state, (Send(node, orders.WindDown(phase.outcome.reason)),)
+        case cluster_messages.NodeStands(node, state=stands, all_succeeded=all_succeeded):
+            if stands in GONE or stands is MemberState.STOPPED:
+                stopped = Member(stands, all_succeeded=all_succeeded)
+                return _conclude_if_stopped(with_member(state, node, stopped), phase, now_s, ())
+            known = state.members.get(node) or Member(MemberState.OPENED)
+            return with_member(state, node, known), (Send(node, orders.WindDown(phase.outcome.reason)),)
         case cluster_messages.NodeLost(node) if node in state.members:
             return _conclude_if_stopped(without(state, node), phase, now_s, ())
         case cluster_messages.StopAsked():
@@ -92,7 +98,7 @@ def step_ended(state: State, phase: Ended, event: Event, now_s: float) -> Outcom
             return without(state, node), ()
         case (
             cluster_messages.JobOpened(node) | cluster_messages.NodeJoined(node) | cluster_messages.NodeFailed(node)
-            | cluster_messages.NodeStopped(node)
+            | cluster_messages.NodeStopped(node) | cluster_messages.NodeStands(node)
         ):  # fmt: skip
             known = state.members.get(node) or Member(MemberState.STOPPED)
             return with_member(state, node, known), (Send(node, orders.Conclude(phase.verdict)),)
@@ -141,7 +147,7 @@ def _until_s(state: State, signal: int, now_s: float) -> float:
 
 
 def _conclude_if_stopped(state: State, phase: WindingDown, now_s: float, actions: tuple[Action, ...]) -> Outcome:
-    if not state.members.are_all(MemberState.STOPPED, *UNHEARD):
+    if not state.members.are_all(MemberState.STOPPED, *GONE):
         return state, actions
     state, more = _conclude(state, phase, now_s)
     return state, (*actions, *more)

@@ -6,26 +6,12 @@ node costs the same in a job of ten thousand, and only a change that concerns al
 
 from __future__ import annotations
 
-import enum
 from collections.abc import ItemsView, Iterator, ValuesView
 
 import msgspec
 
+from supervisor.core.cluster.messages import MemberState
 from supervisor.core.facts import Cause, NodeFacts, RendezvousRules
-
-
-class MemberState(enum.StrEnum):
-    OPENED = "opened"  # has the job; its spawner is being started
-    JOINED = "joined"  # ready for the next cycle
-    RUNNING = "running"  # its workers run, or are being stopped after an announcement
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"  # has reported a fault; its workers are being stopped
-    DOWN = "down"  # nothing runs there, and it has no spawner
-    STOPPED = "stopped"  # nothing runs there any more: the job ends
-    INFORMED = "informed"  # it knows the verdict
-    LOST = "lost"  # not heard of any more; what it ran has ended
-    REFUSED = "refused"  # it disagrees with the others, and was told
-
 
 # Nobody waits for these as the job ends.
 GONE = frozenset({MemberState.INFORMED, MemberState.LOST, MemberState.REFUSED})

@@ -5,11 +5,29 @@ What it orders is in core/orders.py.
 
 from __future__ import annotations
 
+import enum
+
 import msgspec
 
 from supervisor.core.calls.words import Told
-from supervisor.core.facts import Cause, Evidence, JobEvent, JobRules
+from supervisor.core.facts import Assignment, Cause, Evidence, JobEvent, JobRules
+from supervisor.core.ledger import Ledger
 from supervisor.core.orders import Order
+
+
+class MemberState(enum.StrEnum):
+    """How a node stands in the job, as its coordinator sees it."""
+
+    OPENED = "opened"  # has the job; its spawner is being started
+    JOINED = "joined"  # ready for the next cycle
+    RUNNING = "running"  # its workers run, or are being stopped after an announcement
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"  # has reported a fault; its workers are being stopped
+    DOWN = "down"  # nothing runs there, and it has no spawner
+    STOPPED = "stopped"  # nothing runs there any more: the job ends
+    INFORMED = "informed"  # it knows the verdict
+    LOST = "lost"  # not heard of any more; what it ran has ended
+    REFUSED = "refused"  # it disagrees with the others, and was told
 
 
 class JobOpened(msgspec.Struct, frozen=True):
@@ -136,6 +154,24 @@ class RestartAsked(msgspec.Struct, frozen=True):
     reason: str
 
 
+class NodeStands(msgspec.Struct, frozen=True):
+    """What a node says to a leader that is new to it (answer to Introduce): all that the leader knows of it."""
+
+    node: str
+    rules: JobRules
+    state: MemberState
+    cycle: int  # the last one that it was ordered; -1 before the first
+    assignment: Assignment | None = None  # its part in that cycle
+    restarts_used: int = 0  # as the newest order said
+    reason: str = ""
+    first_failure: str = ""
+    restart_allowed: bool = True
+    lost: tuple[int, ...] = ()  # ranks that a wrapped call has gone on without
+    all_succeeded: bool = False  # as it stopped for good
+    store_host: str = ""  # where it serves the store of the cycle
+    store_port: int = 0
+
+
 class DeadlineReached(msgspec.Struct, frozen=True):
     pass
 
@@ -143,15 +179,31 @@ class DeadlineReached(msgspec.Struct, frozen=True):
 Event = (
     JobOpened | NodeJoined | NodeFailed | NodeDown | NodeSucceeded | NodeStopped | NodeLost | VerdictTaken
     | StoreServed | CallReport | StacksWanted | StacksTaken | NodeExcluded | NodeCordoned | StopAsked | RestartAsked
-    | DeadlineReached
+    | NodeStands | DeadlineReached
 )  # fmt: skip
+
+
+class LeadershipTaken(msgspec.Struct, frozen=True):
+    """This node leads the job from now on. What the ledger says was decided by the leaders before it."""
+
+    term: int
+    ledger: Ledger
+
+
+class LeadershipLost(msgspec.Struct, frozen=True):
+    """Another node leads, or may lead soon: what this one has not ordered yet it orders no more."""
+
+    reason: str
+
+
+Leadership = LeadershipTaken | LeadershipLost
 
 
 class Reported(msgspec.Struct, frozen=True):
     """A report on its way, with the job that it is about."""
 
     job_id: str
-    report: Event
+    report: Event | Leadership
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -165,4 +217,10 @@ class Publish(msgspec.Struct, frozen=True):
     event: JobEvent
 
 
-Action = Send | Publish
+class Record(msgspec.Struct, frozen=True):
+    """Must be kept before any order that follows it leaves: a leader that comes after this one begins with it."""
+
+    ledger: Ledger
+
+
+Action = Send | Publish | Record

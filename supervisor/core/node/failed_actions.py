@@ -26,6 +26,7 @@ from supervisor.core.node.messages import (
     PrepareStore,
     Publish,
     ReadProgress,
+    ReconnectRanks,
     RespawnWorkers,
     SignalWorkers,
     SpawnerBroken,
@@ -53,7 +54,7 @@ def events_of(action: Action, reason: str, *, local_world_size: int) -> tuple[Ev
             return tuple(SpawnFailed(job_id, assignment.cycle, each, reason, 1) for each in ranks)
         case RespawnWorkers(cycle=cycle, local_ranks=local_ranks):
             return tuple(SpawnFailed(job_id, cycle, each, reason, 1) for each in local_ranks)
-        case SignalWorkers() | KillTree() | EndSpawner() | TellRanks():
+        case SignalWorkers() | KillTree() | EndSpawner() | TellRanks() | ReconnectRanks():
             return (SpawnerBroken(job_id, reason),)
         case CollectEvidence(cycle=cycle):
             return (EvidenceCollected(job_id, cycle, Evidence(notes=(reason,))),)

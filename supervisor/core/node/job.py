@@ -25,12 +25,14 @@ from supervisor.core.job_sentences import (
     succeeded_sentence,
 )
 from supervisor.core.node import job_moves as moves
+from supervisor.core.node import job_stand
 from supervisor.core.node import messages as node_messages
 
 Event = (
     node_messages.SpawnerReady | node_messages.SpawnerLost | node_messages.StoreReady | node_messages.StoreFailed
     | node_messages.StopRequested | node_messages.RestartRequested
-    | orders.StartCycle | orders.JoinAgain | orders.UseStore | orders.WindDown | orders.Conclude
+    | orders.StartCycle | orders.JoinAgain | orders.UseStore | orders.WindDown | orders.Conclude | orders.Introduce
+    | orders.StandBack
     | node_messages.ControlRequested | node_messages.LimitsCalculated
     | group.GroupReport | group.HangReport
 )  # fmt: skip
@@ -64,6 +66,8 @@ def _decide(state: State, event: Event, now_s: float) -> Outcome:  # noqa: C901 
     if isinstance(state.phase, phases.Ended):
         return state, ()
     if isinstance(state.phase, phases.Closing):  # Only its spawner is left.
+        if isinstance(event, orders.Introduce):
+            return state, (moves.tell(state, job_stand.stands(state)),)
         lost = isinstance(event, node_messages.SpawnerLost)
         return moves.finish(_without_spawner(state), state.phase.verdict) if lost else (state, ())
     match event:
@@ -101,6 +105,10 @@ def _decide(state: State, event: Event, now_s: float) -> Outcome:  # noqa: C901 
             return _wind_down(state, event)
         case orders.Conclude(verdict):
             return _conclude(state, verdict)
+        case orders.Introduce():
+            return state, (moves.tell(state, job_stand.stands(state)),)
+        case orders.StandBack(reason):
+            return _stand_back(state, reason)
         case node_messages.StopRequested():
             return _stop_requested(state, event)
         case node_messages.RestartRequested(reason=reason):
@@ -300,6 +308,22 @@ def _wind_down(state: State, event: orders.WindDown) -> Outcome:
             state = moves.enter(state, phases.Stopping(phases.Leave()), event.reason)
             return state, (group.KillWorkers() if event.at_once else moves.stop_order(state, event.signal),)
         case phases.Stopped() | phases.Closing() | phases.Ended():
+            return state, ()
+        case _:
+            assert_never(state.phase)
+
+
+def _stand_back(state: State, reason: str) -> Outcome:
+    match state.phase:
+        case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished():
+            return moves.stop_group(state, phases.Rejoin(announced=False), reason, at_once=True)
+        case phases.Stopping(then):
+            waits = phases.Rejoin(announced=False) if isinstance(then, phases.StartNext) else then
+            return moves.enter(state, phases.Stopping(waits), reason), (group.KillWorkers(),)
+        case (
+            phases.Pending() | phases.Rendezvous() | phases.Down() | phases.Stopped() | phases.Closing()
+            | phases.Ended()
+        ):  # fmt: skip
             return state, ()
         case _:
             assert_never(state.phase)

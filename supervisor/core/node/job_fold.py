@@ -129,8 +129,6 @@ class JobFold:
     def _obey(self, order: orders.Order) -> None:
         """An order of the coordinator goes to the machine that it is for; one for another cycle changes nothing."""
         match order:
-            case orders.StartCycle() | orders.JoinAgain() | orders.UseStore() | orders.WindDown() | orders.Conclude():
-                self._to_job(order)
             case (
                 orders.TakeStacks() | orders.ActOnHang() | orders.TellMembers() | orders.ReplaceRanks()
                 | orders.SettleCall()
@@ -147,7 +145,10 @@ class JobFold:
             case orders.ReplaceRanks(members=members):
                 self._respawn(members)
             case _:
-                assert_never(order)
+                self._to_job(order)
+                if isinstance(order, orders.Introduce) and self._calls.is_used:
+                    # To a leader that knows nothing of the call, the ranks say where they stand as they connect again.
+                    self.actions.append(node_messages.ReconnectRanks(self._job.rules.job_id, self._job.cycle))
 
     def pass_deadlines(self) -> None:
         for local_rank in range(len(self._monitors)):

@@ -154,7 +154,7 @@ def leave_stopping(state: State, event: group.WorkersGone, now_s: float) -> Outc
             why = "the spawner was lost while the workers were being stopped"
             state, more = cannot_start(enter(state, phases.Down(), state.reason), assignment, why)
         case phases.Leave():
-            state = enter(state, phases.Stopped(), state.reason)
+            state = enter(state, phases.Stopped(event.all_succeeded), state.reason)
             stopped = cluster_messages.NodeStopped(state.node, event.all_succeeded, event.cause)
             more = (tell(state, stopped),)
         case _:

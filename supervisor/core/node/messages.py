@@ -266,6 +266,13 @@ class TellRanks(msgspec.Struct, frozen=True):
     order: ToRank
 
 
+class ReconnectRanks(msgspec.Struct, frozen=True):
+    """Have the ranks' clients connect again: then each says where it stands in its wrapped call."""
+
+    job_id: str
+    cycle: int
+
+
 class SignalWorkers(msgspec.Struct, frozen=True):
     """local_ranks empty: all. `tree`: their whole sessions. `resume`: SIGCONT before it.
 
@@ -355,7 +362,8 @@ class FinishJob(msgspec.Struct, frozen=True):
 
 
 Action = (
-    StartSpawner | PrepareStore | ForkAhead | SpawnWorkers | RespawnWorkers | TellRanks | SignalWorkers | KillTree
-    | MoveFence | EndSpawner | KillSpawner | ReadProgress | CollectEvidence | CheckNode | Publish | TellCoordinator
+    StartSpawner | PrepareStore | ForkAhead | SpawnWorkers | RespawnWorkers | TellRanks | ReconnectRanks | SignalWorkers
+    | KillTree | MoveFence | EndSpawner | KillSpawner | ReadProgress | CollectEvidence | CheckNode | Publish
+    | TellCoordinator
     | FinishJob
 )  # fmt: skip

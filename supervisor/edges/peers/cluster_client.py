@@ -115,6 +115,11 @@ class ClusterClient:
         self._term: int | None = None  # of the leader that this conversation is with
         self._tls = tls
 
+    @property
+    def known_at_s(self) -> float | None:
+        """When the last word was said of which we know that the leader has heard it; None: it was never reached."""
+        return self._known_at_s
+
     def report(self, reported: Reported | ElasticReported) -> None:
         """Kept until the leader has it."""
         try:

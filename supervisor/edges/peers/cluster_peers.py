@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -16,6 +17,7 @@ from supervisor.core import orders
 from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.cluster.messages import NodeStopped, Reported
 from supervisor.core.facts import JobState, Verdict
+from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, Ordered
 from supervisor.edges.machine.gpus import nvlink_domain
 from supervisor.edges.peers import cluster_tls
@@ -31,6 +33,7 @@ from supervisor.questions import PeersAndColleagues
 
 TOKEN_BYTES_MIN, TOKEN_BYTES_MAX = 16, 4096
 MASTER_ADDR_DEFAULT = JobSpec("", ()).master_addr
+EMBEDDED = "embedded"
 SPAWNER_LATER_S = 0.4  # with cluster_client.FENCE_S, less than cluster_server.LOST_S
 PARTING_S = 5.0  # for what the other nodes have not heard yet as this one ends
 
@@ -68,6 +71,9 @@ class LeaderPeers:
     def report(self, job_id: str, report: Report) -> None:
         self._post(Reported(job_id, report))
 
+    def record(self, job_id: str, ledger: Ledger) -> None:
+        """Nobody leads after this node."""
+
 
 class FollowerPeers:
     """See ports.Peers: another node runs the coordinator. Once that one is lost, nothing is left but to end the job."""
@@ -91,6 +97,9 @@ class FollowerPeers:
             self._conclude_if_stopped()
         else:
             self._client.report(Reported(job_id, report))
+
+    def record(self, job_id: str, ledger: Ledger) -> None:
+        raise NotNowError(f"cannot record anything of job {job_id}: another node leads it")
 
     def move_fence(self, until_s: float) -> None:
         """The spawner ends the workers a little later than this process would, in case it stands still then."""
@@ -170,8 +179,13 @@ async def joining(
 ) -> tuple[JobSpec, Callable[[Post], AbstractAsyncContextManager[PeersAndColleagues]]]:
     """The job as this node runs it, and how its peers are opened. Raises ConfigurationError."""
     meeting = await meeting_of(spec.job_id, nodes)
-    spec = await in_own_domain(spec)
-    return await at_own_address(spec, nodes), lambda post: open_peers(meeting, post)
+    spec = await at_own_address(await in_own_domain(spec), nodes)
+    if nodes.backend == EMBEDDED:
+        return spec, lambda post: open_peers(meeting, post)
+    from supervisor.edges.peers.election import election  # Late: most jobs need none.
+
+    host = await own_host(nodes)
+    return spec, await election.joining(spec.job_id, nodes, meeting.token, meeting.tls, own_host=host)
 
 
 async def in_own_domain(spec: JobSpec) -> JobSpec:
@@ -220,3 +234,11 @@ async def at_own_address(spec: JobSpec, nodes: Nodes) -> JobSpec:
     if spec.master_addr != MASTER_ADDR_DEFAULT:
         return spec
     return msgspec.structs.replace(spec, master_addr=await own_address(PeerAddress(nodes.host, nodes.port)))
+
+
+async def own_host(nodes: Nodes) -> str:
+    """Where the other nodes reach this one: its name, if that is an address, else as the endpoint's network has it."""
+    try:
+        return str(ipaddress.ip_address(nodes.name))
+    except ValueError:
+        return await own_address(PeerAddress(nodes.host, nodes.port))

@@ -138,6 +138,11 @@ class ClusterServer:
         known = self._nodes.get(node)
         return known is not None and known.conversation.say_aside(cluster_codec.encode(aside))
 
+    @property
+    def connected(self) -> int:
+        """So many other nodes have a connection now."""
+        return sum(node.conversation.line is not None for node in self._nodes.values())
+
     async def until_all_is_heard(self) -> None:
         """Returns once every node has all that was sent to it, or is lost."""
         nodes = list(self._nodes.values())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.cluster.messages import Reported
+from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import Ordered
 from supervisor.core.orders import Order
 from supervisor.errors import NoAnswerError, NotNowError
@@ -42,3 +43,6 @@ class LocalPeers:
 
     def report(self, job_id: str, report: Report) -> None:
         self._post(Reported(job_id, report))
+
+    def record(self, job_id: str, ledger: Ledger) -> None:
+        """Nobody leads after this node."""

@@ -16,13 +16,15 @@ from supervisor.core.calls.words import ToRank, Word
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.cluster.messages import Reported
 from supervisor.core.node.messages import Ordered
-from supervisor.core.orders import Order, TellMembers
+from supervisor.core.orders import Introduce, Order, StandBack, TellMembers
 from supervisor.edges.peers.cluster_frames import Frame, Unknown
 
 Kind = type[msgspec.Struct]
 
 HANDSHAKE: tuple[Kind, ...] = tuple(each for each in get_args(Frame) if each not in (Unknown, Ordered, Reported))
-ORDERS: tuple[Kind, ...] = get_args(Order)
+# What a node's own side orders, as its way to the leader changes.
+OWN_ORDERS: tuple[Kind, ...] = (Introduce, StandBack)
+ORDERS: tuple[Kind, ...] = tuple(each for each in get_args(Order) if each not in OWN_ORDERS)
 # The coordinator's own clock, and what its own node's server notices.
 NEVER_TRAVEL: tuple[Kind, ...] = (cluster_messages.DeadlineReached, cluster_messages.NodeLost)
 REPORTS: tuple[Kind, ...] = tuple(each for each in get_args(cluster_messages.Event) if each not in NEVER_TRAVEL)

@@ -138,6 +138,11 @@ class WorkerServer:
             elif client.connection.must_flush and self._tasks is not None:
                 self._tasks.start_soon(self._flush, client)
 
+    def reconnect(self, job_id: str, cycle: int) -> None:
+        for key, client in self._clients.items():
+            if key[:2] == (job_id, cycle):
+                client.scope.cancel()
+
     async def _flush(self, client: RankClient) -> None:
         try:
             await client.connection.flush()

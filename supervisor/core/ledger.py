@@ -1,0 +1,20 @@
+"""What does a new leader of a job know of the decisions of the leaders before it?
+
+As little as it must: the rest is what the nodes say. It is written before the orders that follow from it leave, so no
+order that reached a node is newer.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from supervisor.core.facts import Verdict
+
+
+class Ledger(msgspec.Struct, frozen=True):
+    cycle: int = -1  # the newest that was ordered; -1: none
+    opened: int = 0  # the newest round that was opened: later than `cycle`, its fault has been counted already
+    restarts_used: int = 0  # of the job's budget
+    verdict: Verdict | None = None  # how the job ends, once that is decided
+    stop_signal: int | None = None  # a stop is under way; the verdict depends on how the ranks end
+    stop_reason: str = ""

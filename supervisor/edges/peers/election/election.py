@@ -1,0 +1,50 @@
+"""How does a node take part in electing the leader of its job, from its start to its end?"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import anyio
+
+from supervisor.config.job_spec import Nodes
+from supervisor.edges.peers.cluster_tls import Tls
+from supervisor.edges.peers.election.backends import open_backend
+from supervisor.edges.peers.election.elected_peers import ElectedPeers, Voter
+from supervisor.errors import ConfigurationError
+from supervisor.ports import Post
+from supervisor.questions import PeersAndColleagues
+from supervisor.rendezvous_backend import RendezvousBackend
+
+PARTING_S = 5.0  # for what the other nodes have not heard yet as this one ends
+
+
+async def joining(
+    job_id: str, nodes: Nodes, token: bytes, tls: Tls | None, *, own_host: str
+) -> Callable[[Post], AbstractAsyncContextManager[PeersAndColleagues]]:
+    """Raises ConfigurationError."""
+    if not token and tls is None and not ipaddress.ip_address(own_host).is_loopback:
+        raise ConfigurationError(
+            f"cannot meet the other nodes at {own_host}: anybody who reaches that address could join the job; write "
+            "--rdzv-conf token_file=F, a secret that is the same on each, or tls_cert, tls_key and tls_ca"
+        )
+    voter = Voter(job_id, nodes.name, own_host, token, nodes.join_timeout_s, nodes.min_nodes, nodes.max_nodes, tls)
+    backend = open_backend(job_id, nodes)
+    return lambda post: open_elected(voter, backend, post)
+
+
+@asynccontextmanager
+async def open_elected(voter: Voter, backend: RendezvousBackend, post: Post) -> AsyncGenerator[PeersAndColleagues]:
+    """Any node may lead, and any may be lost."""
+    try:
+        async with anyio.create_task_group() as tasks:
+            peers = ElectedPeers(voter, backend, post, tasks)
+            tasks.start_soon(peers.run)
+            yield peers
+            with anyio.move_on_after(PARTING_S):
+                await peers.until_all_is_heard()
+            tasks.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True), anyio.move_on_after(PARTING_S):
+            await backend.close()

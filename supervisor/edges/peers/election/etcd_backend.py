@@ -1,0 +1,198 @@
+"""How does etcd elect the leader of a job, and keep what the next one needs to know?
+
+Two keys a job. `leader` belongs to a short lease; the revision at which it was made is the term. `ledger` is written
+only while `leader` is still the one of that term. It has no lease, since etcd may revoke all leases at once, until the
+job has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import grpc
+import msgspec
+from holdfast_wire.v1 import etcd_pb2 as etcd
+
+from supervisor.edges.peers.election.etcd_client import CompactedError, EtcdClient, Login
+from supervisor.rendezvous_backend import (
+    BackendRefusedError,
+    BackendUnavailableError,
+    Leader,
+    LeadLostError,
+    Place,
+)
+
+DEFAULT_PREFIX = "/holdfast"
+ENDED_TTL_S = 900  # from the end of a job: for nodes that do not know its verdict yet
+RESIGN_S = 2.0
+# torch has two spellings of the same, for its two etcd backends.
+OPTIONS = frozenset(
+    {"protocol", "cacert", "ca_cert", "cert", "ssl_cert", "key", "ssl_cert_key", "user", "password_file",
+     "etcd_prefix", "prefix", "endpoints"}
+)  # fmt: skip
+
+
+class _Told(msgspec.Struct):
+    node: str
+    address: str
+    ttl_s: float
+
+
+class _Keys(msgspec.Struct, frozen=True):
+    leader: bytes
+    ledger: bytes
+
+
+class EtcdLead:
+    """See rendezvous_backend.Lead."""
+
+    def __init__(self, client: EtcdClient, keys: _Keys, *, term: int, state: bytes, lease: int, ttl_s: float) -> None:
+        self._client = client
+        self._keys = keys
+        self._lease = lease
+        self.term = term
+        self.state = state
+        self.ttl_s = ttl_s
+
+    async def renew(self) -> None:
+        if not await self._client.keep_alive(self._lease):
+            raise LeadLostError("its lease has ended in etcd")
+
+    async def write(self, state: bytes, *, is_last: bool = False) -> None:
+        lease = (await self._client.grant(ENDED_TTL_S))[0] if is_last else 0
+        put = etcd.PutRequest(key=self._keys.ledger, value=state, lease=lease)
+        told = await self._client.txn(self._if_leading(etcd.RequestOp(request_put=put)))
+        if not told.succeeded:
+            raise LeadLostError("etcd knows another leader, or none")
+
+    async def resign(self, *, forget: bool) -> None:
+        with suppress(BackendUnavailableError, BackendRefusedError), anyio.move_on_after(RESIGN_S):
+            if forget:
+                delete = etcd.DeleteRangeRequest(key=self._keys.ledger)
+                await self._client.txn(self._if_leading(etcd.RequestOp(request_delete_range=delete)))
+            await self._client.revoke(self._lease)
+
+    def _if_leading(self, what: etcd.RequestOp) -> etcd.TxnRequest:
+        return etcd.TxnRequest(compare=[_made_at(self._keys.leader, self.term)], success=[what])
+
+
+class EtcdBackend:
+    """See rendezvous_backend.RendezvousBackend."""
+
+    def __init__(self, place: Place, open_client: Callable[[], EtcdClient]) -> None:
+        prefix = place.options.get("etcd_prefix") or place.options.get("prefix") or DEFAULT_PREFIX
+        folder = f"{prefix.rstrip('/')}/{place.job_id}"
+        self._keys = _Keys(f"{folder}/leader".encode(), f"{folder}/ledger".encode())
+        self._ttl_s = max(1, round(place.ttl_s))
+        self._open_client = open_client
+        self._opened: EtcdClient | None = None
+
+    @property
+    def _client(self) -> EtcdClient:
+        if self._opened is None:
+            self._opened = self._open_client()
+        return self._opened
+
+    async def try_to_lead(self, node: str, address: str) -> EtcdLead | None:
+        if await self.leader() is not None:
+            return None
+        lease, ttl_s = await self._client.grant(self._ttl_s)
+        told = msgspec.json.encode(_Told(node, address, ttl_s))
+        put = etcd.PutRequest(key=self._keys.leader, value=told, lease=lease)
+        read = etcd.RangeRequest(key=self._keys.ledger)
+        request = etcd.TxnRequest(
+            compare=[_made_at(self._keys.leader, 0)],
+            success=[etcd.RequestOp(request_put=put), etcd.RequestOp(request_range=read)],
+        )
+        answer = await self._client.txn(request)
+        if not answer.succeeded:
+            await self._client.revoke(lease)
+            return None
+        found = answer.responses[1].response_range.kvs
+        state, term = found[0].value if found else b"", answer.header.revision
+        return EtcdLead(self._client, self._keys, term=term, state=state, lease=lease, ttl_s=ttl_s)
+
+    async def leader(self) -> Leader | None:
+        return (await self._read())[0]
+
+    async def leaders(self) -> AsyncGenerator[Leader | None]:
+        while True:
+            leader, revision = await self._read()
+            yield leader
+            with suppress(CompactedError):
+                async for told in self._client.watch(self._keys.leader, revision + 1):
+                    for event in told.events:
+                        yield None if event.type == etcd.Event.DELETE else _leader(event.kv)
+
+    async def close(self) -> None:
+        if self._opened is not None:
+            await self._opened.close()
+
+    async def _read(self) -> tuple[Leader | None, int]:
+        """Who leads, and at which revision that was read."""
+        told = await self._client.range(self._keys.leader)
+        return _leader(told.kvs[0]) if told.kvs else None, told.header.revision
+
+
+def open_backend(place: Place) -> EtcdBackend:
+    """See rendezvous_backend.BackendFactory."""
+    options = place.options
+    unknown = sorted(set(options) - OPTIONS)
+    if unknown:
+        raise ValueError(f"etcd has no option {unknown[0]}; it has {', '.join(sorted(OPTIONS))}")
+    files = {
+        name: options.get(name) or options.get(other, "")
+        for name, other in (("cacert", "ca_cert"), ("cert", "ssl_cert"), ("key", "ssl_cert_key"))
+    }
+    protocol = options.get("protocol", "https" if any(files.values()) else "http")
+    if protocol not in ("http", "https"):
+        raise ValueError(f"protocol={protocol} is neither http nor https")
+    if protocol == "http" and any(files.values()):
+        raise ValueError("certificates have no use with protocol=http")
+    if bool(files["cert"]) != bool(files["key"]):
+        raise ValueError("cert and key go together")
+    if bool(options.get("user")) != bool(options.get("password_file")):
+        raise ValueError("user and password_file go together")
+    first = f"[{place.host}]:{place.port}" if ":" in place.host else f"{place.host}:{place.port}"
+    targets = (first, *(each for each in options.get("endpoints", "").split("|") if each))
+
+    def open_client() -> EtcdClient:
+        login = Login(options["user"], _password(options["password_file"])) if "user" in options else None
+        return EtcdClient(targets, credentials=_credentials(files) if protocol == "https" else None, login=login)
+
+    return EtcdBackend(place, open_client)
+
+
+def _credentials(files: dict[str, str]) -> grpc.ChannelCredentials:
+    authority, key, certificate = (_read(files[name]) if files[name] else None for name in ("cacert", "key", "cert"))
+    return grpc.ssl_channel_credentials(authority, key, certificate)
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise BackendRefusedError(f"cannot read {path}: {error.strerror}; check --rdzv-conf") from error
+
+
+def _password(path: str) -> str:
+    password = _read(path).decode(errors="replace").strip()
+    if Path(path).stat().st_mode & 0o077:
+        raise BackendRefusedError(f"cannot use the password file {path}: others may read it; run chmod 600 {path}")
+    return password
+
+
+def _made_at(key: bytes, revision: int) -> etcd.Compare:
+    """The key was made at that revision; 0: there is no such key."""
+    return etcd.Compare(target=etcd.Compare.CREATE, key=key, create_revision=revision)
+
+
+def _leader(found: etcd.KeyValue) -> Leader | None:
+    try:
+        told = msgspec.json.decode(found.value, type=_Told)
+    except msgspec.MsgspecError:
+        raise BackendRefusedError(f"etcd has something else under {found.key.decode(errors='replace')}") from None
+    return Leader(found.create_revision, told.node, told.address, told.ttl_s)

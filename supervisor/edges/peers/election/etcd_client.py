@@ -1,0 +1,169 @@
+"""How are etcd's few calls made that electing a leader takes?
+
+A thin client of API v3 on grpc.aio, with messages of our own (proto/holdfast_wire/v1/etcd.proto). Each call has a
+deadline. What may pass raises BackendUnavailableError; what a person has to mend raises BackendRefusedError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+import grpc
+import grpc.aio
+import msgspec
+from google.protobuf.message import Message
+from holdfast_wire.v1 import etcd_pb2 as etcd
+
+from supervisor.rendezvous_backend import BackendRefusedError, BackendUnavailableError
+
+CALL_TIMEOUT_S = 2.0
+REFUSED = frozenset({grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED})
+TOKEN_WORDS = ("invalid auth token", "user name is empty")  # of etcd, whose tokens last a few minutes
+PASSWORD_WORDS = ("authentication failed", "user name not found", "invalid user ID or password")
+
+Answer = TypeVar("Answer", bound=Message)
+
+
+class Login(msgspec.Struct, frozen=True):
+    user: str
+    password: str
+
+
+class CompactedError(Exception):
+    """Raised where the revision that was to be watched is gone: what is there now must be read."""
+
+
+class _Stream(Protocol):
+    """A call of grpc.aio that goes both ways; the stubs of grpc do not know it."""
+
+    async def write(self, request: Message) -> None: ...
+
+    async def read(self) -> object: ...
+
+    def cancel(self) -> bool: ...
+
+
+class EtcdClient:
+    """One etcd cluster. For one event loop."""
+
+    def __init__(
+        self,
+        targets: tuple[str, ...],
+        *,
+        credentials: grpc.ChannelCredentials | None = None,
+        login: Login | None = None,
+    ) -> None:
+        options = [
+            ("grpc.enable_retries", 0),
+            ("grpc.keepalive_time_ms", 2000),
+            ("grpc.keepalive_timeout_ms", 2000),
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 500),
+            ("grpc.lb_policy_name", "round_robin"),
+            ("grpc.enable_http_proxy", 0),
+        ]
+        target = targets[0] if len(targets) == 1 else f"ipv4:{','.join(targets)}"
+        self._channel = (
+            grpc.aio.insecure_channel(target, options=options)
+            if credentials is None
+            else grpc.aio.secure_channel(target, credentials, options=options)
+        )
+        self._login = login
+        self._token = ""
+
+    async def txn(self, request: etcd.TxnRequest) -> etcd.TxnResponse:
+        return await self._call("KV/Txn", request, etcd.TxnResponse)
+
+    async def range(self, key: bytes) -> etcd.RangeResponse:
+        """Linearizable: as the cluster's majority has it."""
+        return await self._call("KV/Range", etcd.RangeRequest(key=key), etcd.RangeResponse)
+
+    async def grant(self, ttl_s: int) -> tuple[int, int]:
+        """The lease's id, and the seconds that it lasts: the server may give more."""
+        told = await self._call("Lease/LeaseGrant", etcd.LeaseGrantRequest(TTL=ttl_s), etcd.LeaseGrantResponse)
+        return told.ID, told.TTL
+
+    async def revoke(self, lease: int) -> None:
+        await self._call("Lease/LeaseRevoke", etcd.LeaseRevokeRequest(ID=lease), etcd.LeaseRevokeResponse)
+
+    async def keep_alive(self, lease: int) -> bool:
+        """False: there is no such lease any more."""
+        kind = etcd.LeaseKeepAliveResponse
+        await self._log_in()
+        try:
+            call = self._stream("Lease/LeaseKeepAlive", kind, timeout_s=CALL_TIMEOUT_S)
+            await call.write(etcd.LeaseKeepAliveRequest(ID=lease))
+            told = await call.read()
+            call.cancel()
+        except grpc.aio.AioRpcError as error:
+            raise self._judged(error) from error
+        if not isinstance(told, kind):
+            raise BackendUnavailableError("etcd has closed the stream of a lease")
+        return told.TTL > 0
+
+    async def watch(self, key: bytes, from_revision: int) -> AsyncGenerator[etcd.WatchResponse]:
+        """Changes of one key, and an empty answer once the watch stands. Raises CompactedError."""
+        kind = etcd.WatchResponse
+        await self._log_in()
+        call = self._stream("Watch/Watch", kind)
+        try:
+            create = etcd.WatchCreateRequest(key=key, start_revision=from_revision)
+            await call.write(etcd.WatchRequest(create_request=create))
+            while isinstance(told := await call.read(), kind):
+                if told.compact_revision:
+                    raise CompactedError
+                if told.canceled:
+                    raise BackendUnavailableError(f"etcd has ended the watch: {told.cancel_reason}")
+                yield told
+            raise BackendUnavailableError("etcd has ended the watch")
+        except grpc.aio.AioRpcError as error:
+            raise self._judged(error) from error
+        finally:
+            call.cancel()
+
+    async def close(self) -> None:
+        with suppress(grpc.aio.AioRpcError):
+            await self._channel.close(None)
+
+    def _stream(self, method: str, kind: type[Message], *, timeout_s: float | None = None) -> _Stream:
+        opened: Any = self._channel.stream_stream(f"/etcdserverpb.{method}", _bytes_of, kind.FromString)  # pyright: ignore
+        return opened(timeout=timeout_s, metadata=self._metadata())
+
+    async def _call(self, method: str, request: Message, kind: type[Answer]) -> Answer:
+        await self._log_in()
+        return await self._unary(method, request, kind, self._metadata())
+
+    async def _unary(
+        self, method: str, request: Message, kind: type[Answer], metadata: tuple[tuple[str, str], ...]
+    ) -> Answer:
+        call: Any = self._channel.unary_unary(f"/etcdserverpb.{method}", _bytes_of, kind.FromString)  # pyright: ignore
+        try:
+            return await call(request, timeout=CALL_TIMEOUT_S, metadata=metadata)
+        except grpc.aio.AioRpcError as error:
+            raise self._judged(error) from error
+
+    async def _log_in(self) -> None:
+        if self._login is None or self._token:
+            return
+        request = etcd.AuthenticateRequest(name=self._login.user, password=self._login.password)
+        told = await self._unary("Auth/Authenticate", request, etcd.AuthenticateResponse, ())
+        self._token = told.token
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        """A member that is cut off from the majority refuses then, instead of being silent."""
+        return (("hasleader", "true"), *((("token", self._token),) if self._token else ()))
+
+    def _judged(self, error: grpc.aio.AioRpcError) -> BackendUnavailableError | BackendRefusedError:
+        text = (error.details() or error.code().name).removeprefix("etcdserver: ")
+        if any(words in text for words in TOKEN_WORDS) and self._login is not None:
+            self._token = ""  # A new one is fetched for the next call.
+            return BackendUnavailableError(f"etcd: {text}")
+        if error.code() in REFUSED or any(words in text for words in (*TOKEN_WORDS, *PASSWORD_WORDS)):
+            return BackendRefusedError(f"etcd refuses: {text}")
+        return BackendUnavailableError(f"etcd: {text}")
+
+
+def _bytes_of(message: Message) -> bytes:
+    return message.SerializeToString()

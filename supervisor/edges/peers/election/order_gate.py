@@ -1,0 +1,102 @@
+"""When may an order of an elected leader leave?
+
+In its turn, not before what was recorded ahead of it is kept, and not while the leader's time is up: another node may
+lead by then, and two leaders must never be obeyed. What waits as the lead is lost never leaves.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+
+import anyio
+import msgspec
+
+from supervisor.core.ledger import Ledger
+from supervisor.core.orders import Order
+from supervisor.pauses import pause
+from supervisor.rendezvous_backend import BackendRefusedError, BackendUnavailableError
+
+WRITE_AGAIN_S = 0.2
+WRITE_TIMEOUT_S = 3.0
+
+_log = logging.getLogger("holdfast.cluster")
+
+
+class _Letter(msgspec.Struct, frozen=True):
+    node: str
+    order: Order
+
+
+class OrderGate:
+    """Of one lead. Its methods are for the event loop's thread."""
+
+    def __init__(self, deliver: Callable[[str, Order], None], *, valid_until_s: float) -> None:
+        self._deliver = deliver
+        self.valid_until_s = valid_until_s
+        self._waiting: deque[_Letter | Ledger] = deque()
+        self._changed = anyio.Event()
+        self._empty = anyio.Event()
+        self.last_recorded: Ledger | None = None
+
+    def send(self, node: str, order: Order) -> None:
+        if self._waiting or not self._is_valid():
+            self._put(_Letter(node, order))
+        else:
+            self._deliver(node, order)
+
+    def record(self, ledger: Ledger) -> None:
+        if self._waiting and isinstance(self._waiting[-1], Ledger):
+            self._waiting.pop()  # No order depends on it alone.
+        self._put(ledger)
+
+    def extend(self, valid_until_s: float) -> None:
+        """The lead was renewed."""
+        self.valid_until_s = valid_until_s
+        self._changed.set()
+
+    async def until_empty(self) -> None:
+        while self._waiting:
+            self._empty = anyio.Event()
+            await self._empty.wait()
+
+    async def run(self, write: Callable[[Ledger], Coroutine[None, None, None]]) -> None:
+        """Until cancelled. What `write` raises ends it, but for BackendUnavailableError: then it is tried again."""
+        while True:
+            while self._waiting:
+                await self._let_out(self._waiting[0], write)
+            self._empty.set()
+            self._changed = anyio.Event()
+            await self._changed.wait()
+
+    async def _let_out(self, first: _Letter | Ledger, write: Callable[[Ledger], Coroutine[None, None, None]]) -> None:
+        if isinstance(first, Ledger):
+            if await self._written(first, write):
+                self.last_recorded = first
+                self._waiting.popleft()
+            return
+        if not self._is_valid():
+            self._changed = anyio.Event()
+            await self._changed.wait()
+            return
+        self._waiting.popleft()
+        self._deliver(first.node, first.order)
+
+    async def _written(self, ledger: Ledger, write: Callable[[Ledger], Coroutine[None, None, None]]) -> bool:
+        """A newer one may have taken its place meanwhile: then that one is written next."""
+        try:
+            with anyio.fail_after(WRITE_TIMEOUT_S):
+                await write(ledger)
+        except (BackendUnavailableError, BackendRefusedError, TimeoutError) as error:
+            _log.warning("orders wait: what was decided can't be kept: %s", error or "no answer in time")
+            await pause(WRITE_AGAIN_S, why="nothing tells when the backend works again")
+            return False
+        return self._waiting[0] is ledger
+
+    def _is_valid(self) -> bool:
+        return anyio.current_time() < self.valid_until_s
+
+    def _put(self, item: _Letter | Ledger) -> None:
+        self._waiting.append(item)
+        self._changed.set()

@@ -1,0 +1,203 @@
+"""A job changes hands: what the new leader makes of the ledger and of what the nodes say."""
+
+# pyright: reportUnusedExpression=false
+from __future__ import annotations
+
+import pytest
+
+from supervisor.core.cluster import coordinator, takeover
+from supervisor.core.cluster.coordinator_states import Gathering, Running
+from supervisor.core.cluster.messages import (
+    DeadlineReached,
+    JobOpened,
+    MemberState,
+    NodeFailed,
+    NodeJoined,
+    NodeStands,
+    NodeStopped,
+    NodeSucceeded,
+    Publish,
+    Record,
+    Send,
+    StopAsked,
+)
+from supervisor.core.facts import Assignment, JobRules, JobState, RestartRules, Verdict
+from supervisor.core.ledger import Ledger
+from supervisor.core.orders import Conclude, JoinAgain, StartCycle, UseStore, WindDown
+from tests.core.playbook import Playbook
+
+RULES = JobRules("job", 2, restart=RestartRules(max_restarts=3, min_nodes=2))
+IN_CYCLE_4 = Ledger(cycle=4, opened=4, restarts_used=1)
+
+
+def new_leader(ledger: Ledger = IN_CYCLE_4, leader: str = "a") -> Playbook[coordinator.State]:
+    state = takeover.initial_state("job", ledger, leader=leader, now_s=0.0)
+    return Playbook(coordinator.step, state, jitter=0.0)
+
+
+def stands(
+    node: str, group_rank: int | None, state: MemberState = MemberState.RUNNING, *, cycle: int = 4, **more: object
+) -> NodeStands:
+    """A node of the cycle; `group_rank` None: a spare, or a node that is new."""
+    if group_rank is None:
+        return NodeStands(node, RULES, state, -1)
+    part = Assignment(cycle, group_rank, 2, 4, 2 * group_rank)
+    return NodeStands(node, RULES, state, cycle, part, **({"restarts_used": 1} | more))  # pyright: ignore
+
+
+def orders_to(play: Playbook[coordinator.State], kind: type) -> list[str]:
+    return sorted(each.node for each in play.of(Send) if isinstance(each.order, kind))
+
+
+def recorded(play: Playbook[coordinator.State]) -> list[Ledger]:
+    return [each.ledger for each in play.of(Record)]
+
+
+def kinds(play: Playbook[coordinator.State]) -> list[str]:
+    return [each.event.kind for each in play.of(Publish)]
+
+
+def test_a_running_cycle_goes_on_as_soon_as_all_its_nodes_have_said_how_they_stand():
+    play = new_leader()
+    play >> stands("b", 1) << ()
+    play >> stands("a", 0)
+    assert isinstance(play.state.phase, Running)
+    assert (play.state.cycle, play.state.parts, play.state.policy.used) == (4, ("a", "b"), 1)
+    assert not play.of(Send)
+    assert kinds(play) == ["leader_changed"]
+    play >> NodeSucceeded("a", 4)
+    play >> NodeSucceeded("b", 4)
+    assert orders_to(play, WindDown) == ["a", "b"]
+    play >> NodeStopped("a", all_succeeded=True)
+    play >> NodeStopped("b", all_succeeded=True)
+    (verdict,) = {each.order.verdict for each in play.of(Send) if isinstance(each.order, Conclude)}
+    assert verdict.state is JobState.SUCCEEDED
+
+
+def test_a_node_that_says_nothing_is_no_loss_before_the_window_is_over_and_one_fault_then():
+    play = new_leader()
+    play >> stands("a", None, MemberState.JOINED) << ()
+    play >> stands("b", 1) << ()
+    play.at(takeover.TAKE_OVER_S - 0.1) >> DeadlineReached() << ()
+    play.at(takeover.TAKE_OVER_S) >> DeadlineReached()
+    assert recorded(play) == [Ledger(cycle=4, opened=5, restarts_used=2)]
+    assert "b" in orders_to(play, JoinAgain)
+    play >> NodeFailed("b", 4, "its peer is gone")
+    play >> NodeJoined("b", 4)
+    assert orders_to(play, StartCycle) == ["a", "b"]
+    assert recorded(play) == [Ledger(cycle=5, opened=5, restarts_used=2)]
+
+
+def test_a_fault_that_nobody_has_decided_upon_takes_its_unit_now():
+    play = new_leader()
+    play >> stands("a", 0)
+    play >> stands("b", 1, MemberState.FAILED, reason="rank 3 was killed by SIGKILL", first_failure="rank 3")
+    assert recorded(play) == [Ledger(cycle=4, opened=5, restarts_used=2)]
+    assert orders_to(play, JoinAgain) == ["a", "b"]
+    decided = next(each.event for each in play.of(Publish) if each.event.kind == "restart_decided")
+    assert decided.reason.startswith("rank 3 was killed by SIGKILL; restarting at once, restarts used 2 of 3")
+
+
+def test_a_restart_that_was_decided_already_takes_no_second_unit():
+    play = new_leader(Ledger(cycle=4, opened=5, restarts_used=2))
+    play >> stands("a", 0, MemberState.FAILED, reason="rank 0 failed")
+    play >> stands("b", 1, MemberState.JOINED, reason="rank 0 failed")
+    assert isinstance(play.state.phase, Gathering)
+    assert orders_to(play, JoinAgain) == ["a", "b"]
+    play >> NodeFailed("a", 4, "rank 0 failed")
+    play >> NodeJoined("a", 4)
+    assert orders_to(play, StartCycle) == ["a", "b"]
+    assert play.state.policy.used == 2
+
+
+def test_an_order_that_did_not_reach_all_nodes_costs_nothing():
+    play = new_leader(Ledger(cycle=5, opened=5, restarts_used=2))
+    play >> stands("a", 0, cycle=5, restarts_used=2)
+    play >> stands("b", 1, MemberState.JOINED, cycle=4)
+    play.at(takeover.TAKE_OVER_S) >> DeadlineReached()
+    assert orders_to(play, JoinAgain) == ["a", "b"]
+    assert (play.state.cycle, play.state.policy.used) == (5, 2)
+
+
+def test_the_budget_is_the_highest_that_anybody_knows():
+    play = new_leader(Ledger(cycle=3, opened=3, restarts_used=0))
+    play >> stands("a", 0, restarts_used=3)
+    play >> stands("b", 1, restarts_used=2)
+    assert (play.state.cycle, play.state.policy.used) == (4, 3)
+
+
+def test_the_store_is_told_again_to_nodes_that_may_have_missed_it():
+    play = new_leader()
+    play >> stands("a", 0, store_host="10.0.0.1", store_port=20000)
+    play >> stands("b", 1)
+    assert [each.order for each in play.of(Send)] == [UseStore(4, "10.0.0.1", 20000)]
+
+
+def test_a_job_that_has_ended_or_is_stopped_is_not_begun_again():
+    verdict = Verdict(JobState.FAILED, 1, "the budget is used up")
+    play = new_leader(Ledger(4, 4, 3, verdict=verdict))
+    play >> stands("a", 0)
+    play >> stands("b", 1, MemberState.STOPPED)
+    assert orders_to(play, WindDown) == ["a", "b"]
+    play >> NodeStopped("a", all_succeeded=False)
+    assert {each.order.verdict for each in play.of(Send) if isinstance(each.order, Conclude)} == {verdict}
+
+    stopped = new_leader(Ledger(4, 4, 1, stop_signal=15, stop_reason="holdfast run got SIGTERM"))
+    stopped >> stands("a", 0)
+    stopped >> StopAsked("holdfast run got SIGTERM", 15)
+    stopped >> stands("b", 1)
+    assert [each.order for each in stopped.of(Send)] == [WindDown("holdfast run got SIGTERM", 15)] * 2
+
+
+def test_what_nodes_report_meanwhile_counts_afterwards():
+    play = new_leader()
+    play >> stands("b", 1)
+    play >> NodeFailed("b", 4, "rank 2 failed") << ()
+    play >> stands("a", 0)
+    assert recorded(play) == [Ledger(cycle=4, opened=5, restarts_used=2)]
+
+
+def test_all_nodes_of_the_cycle_are_gone():
+    play = new_leader(leader="c")
+    play >> JobOpened("c", RULES)
+    play >> stands("d", None, MemberState.JOINED)
+    play.at(takeover.TAKE_OVER_S) >> DeadlineReached()
+    assert recorded(play) == [Ledger(cycle=4, opened=5, restarts_used=2)]
+    play >> NodeJoined("c", -1)
+    assert orders_to(play, StartCycle) == ["c", "d"]
+
+
+def test_a_node_that_was_given_up_comes_back_and_ends_what_it_still_runs():
+    play = new_leader()
+    play >> stands("a", 0)
+    play >> stands("b", 1)
+    play >> stands("c", 1, cycle=3)
+    assert orders_to(play, JoinAgain) == ["c"]
+    assert kinds(play) == ["node_returned"]
+
+
+def test_the_first_leader_begins_the_job():
+    play = new_leader(Ledger())
+    play >> stands("b", None, MemberState.JOINED)
+    play >> stands("a", None, MemberState.JOINED)
+    assert orders_to(play, StartCycle) == ["a", "b"]
+    assert recorded(play) == [Ledger(cycle=0, opened=0, restarts_used=0)]
+
+
+def test_what_was_recorded_is_lost_and_the_nodes_know_better():
+    play = new_leader(Ledger())
+    play >> stands("b", 1) << ()
+    play >> stands("a", 0)
+    assert isinstance(play.state.phase, Running)
+    assert (play.state.cycle, play.state.policy.used) == (4, 1)
+    assert recorded(play) == [Ledger(cycle=4, opened=4, restarts_used=1)]
+
+
+@pytest.mark.parametrize("state", list(MemberState))
+def test_every_state_of_every_node_leads_to_a_running_job_or_its_end(state: MemberState):
+    """Nothing waits for a report that never comes."""
+    play = new_leader()
+    play >> stands("a", 0)
+    play >> stands("b", 1, state, reason="a reason")
+    play.at(takeover.TAKE_OVER_S) >> DeadlineReached()
+    assert coordinator.next_deadline_s(play.state) is not None or isinstance(play.state.phase, Running)

@@ -1,0 +1,193 @@
+"""Nodes elect their leader: who leads, who is told, and what is done where leader or backend are lost."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import msgspec
+import pytest
+
+from supervisor.core import orders
+from supervisor.core.cluster.messages import (
+    Event,
+    JobOpened,
+    LeadershipLost,
+    LeadershipTaken,
+    MemberState,
+    NodeDown,
+    NodeStands,
+    NodeStopped,
+    Reported,
+    StopAsked,
+)
+from supervisor.core.facts import JobRules
+from supervisor.core.ledger import Ledger
+from supervisor.core.node.messages import FenceMoved, Ordered
+from supervisor.edges.peers import cluster_client
+from supervisor.edges.peers.election import elected_peers, election
+from supervisor.edges.peers.election.elected_peers import ElectedPeers, Voter
+from supervisor.rendezvous_backend import Leader
+from tests.edges.peers.election.memory_backend import Memory, MemoryBackend
+
+JOB = "job"
+LIMIT_S = 30.0
+RULES = JobRules(JOB, 1)
+
+
+class Node:
+    """One node: what its engine would do at once, and what came to it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.peers: ElectedPeers | None = None
+        self.events: list[Ordered | Reported | FenceMoved] = []
+        self._changed = anyio.Event()
+
+    def post(self, event: Ordered | Reported | FenceMoved) -> None:
+        self.events.append(event)
+        self._changed.set()
+        assert self.peers is not None
+        if isinstance(event, Ordered) and isinstance(event.order, orders.Introduce):
+            self.peers.report(JOB, NodeStands(self.name, RULES, MemberState.RUNNING, 3))
+        if isinstance(event, Ordered) and isinstance(event.order, orders.WindDown):
+            self.peers.report(JOB, NodeStopped(self.name, all_succeeded=False))
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        with anyio.fail_after(LIMIT_S):
+            while not condition():
+                self._changed = anyio.Event()
+                await self._changed.wait()
+
+    def reports(self, *kinds: type) -> list[Event | LeadershipTaken | LeadershipLost]:
+        return [each.report for each in self.events if isinstance(each, Reported) and isinstance(each.report, kinds)]
+
+    def ordered(self, *kinds: type) -> list[orders.Order]:
+        return [each.order for each in self.events if isinstance(each, Ordered) and isinstance(each.order, kinds)]
+
+
+@asynccontextmanager
+async def node(
+    memory: Memory, name: str, *, max_nodes: int = 3, join_timeout_s: float = LIMIT_S, begins: bool = True
+) -> AsyncGenerator[Node]:
+    voter = Voter(JOB, name, "127.0.0.1", b"a token of the test", join_timeout_s, 2, max_nodes)
+    this = Node(name)
+    async with election.open_elected(voter, MemoryBackend(memory, name), this.post) as peers:
+        assert isinstance(peers, ElectedPeers)
+        this.peers = peers
+        if begins:
+            peers.report(JOB, JobOpened(name, RULES))
+        yield this
+
+
+async def test_one_leads_the_others_introduce_themselves_and_a_record_comes_before_its_orders():
+    memory = Memory()
+    async with node(memory, "a") as a:
+        await a.until(lambda: a.reports(LeadershipTaken))
+        async with node(memory, "b") as b:
+            await a.until(lambda: len(a.reports(NodeStands)) == 2)
+            assert a.peers is not None
+            assert b.peers is not None
+            assert (a.peers.leads, b.peers.leads) == (True, False)
+            a.peers.record(JOB, Ledger(4, 4, 1))
+            a.peers.send("b", JOB, orders.JoinAgain(5, "a reason"))
+            a.peers.send("a", JOB, orders.JoinAgain(5, "a reason"))
+            await b.until(lambda: b.ordered(orders.JoinAgain))
+            await a.until(lambda: a.ordered(orders.JoinAgain))
+            assert msgspec.json.decode(memory.state, type=Ledger) == Ledger(4, 4, 1)
+            b.peers.report(JOB, NodeDown("b", 4))
+            await a.until(lambda: a.reports(NodeDown))
+
+
+async def test_the_leader_is_lost_another_takes_over_with_its_ledger_and_a_wish_is_said_again():
+    memory = Memory()
+    async with node(memory, "b", begins=False) as b, node(memory, "c", begins=False) as c:
+        assert b.peers is not None
+        assert c.peers is not None
+        async with node(memory, "a") as a:
+            await a.until(lambda: a.reports(LeadershipTaken))
+            assert a.peers is not None
+            b.peers.report(JOB, JobOpened("b", RULES))
+            c.peers.report(JOB, JobOpened("c", RULES))
+            await a.until(lambda: len(a.reports(NodeStands)) == 3)
+            a.peers.record(JOB, Ledger(4, 4, 1))
+            await a.peers.until_all_is_heard()
+            c.peers.report(JOB, StopAsked("a person", 0))
+        await b.until(lambda: b.reports(LeadershipTaken) or c.reports(LeadershipTaken))
+        leader = b if b.reports(LeadershipTaken) else c
+        taken = leader.reports(LeadershipTaken)[-1]
+        assert isinstance(taken, LeadershipTaken)
+        assert (taken.ledger, taken.term) == (Ledger(4, 4, 1), 2)
+        await leader.until(lambda: {each.node for each in leader.reports(NodeStands)} == {"b", "c"})  # pyright: ignore
+        await leader.until(lambda: leader.reports(StopAsked))
+        assert not b.ordered(orders.StandBack)
+        assert not c.ordered(orders.StandBack)
+
+
+async def test_a_leader_that_can_not_renew_orders_nothing_and_goes_on_if_all_nodes_are_with_it():
+    memory = Memory(ttl_s=0.2)
+    async with node(memory, "a", max_nodes=2) as a:
+        await a.until(lambda: a.reports(LeadershipTaken))
+        async with node(memory, "b", max_nodes=2) as b:
+            await a.until(lambda: len(a.reports(NodeStands)) == 2)
+            memory.away = {"a", "b"}
+            await anyio.sleep(0.5)
+            assert a.peers is not None
+            a.peers.send("b", JOB, orders.JoinAgain(5, "a reason"))
+            await anyio.sleep(0.3)
+            assert not b.ordered(orders.JoinAgain)
+            memory.away = set()
+            await b.until(lambda: b.ordered(orders.JoinAgain))
+            assert not a.reports(LeadershipLost)
+            assert not a.ordered(orders.StandBack) + b.ordered(orders.StandBack)
+
+
+async def test_a_node_without_leader_and_backend_ends_its_workers_where_others_may_replace_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(elected_peers, "FENCE_S", 0.5)
+    memory = Memory(ttl_s=0.2)
+    async with node(memory, "a") as a:
+        await a.until(lambda: a.reports(LeadershipTaken))
+        memory.away = {"a"}
+        await a.until(lambda: a.ordered(orders.StandBack))
+        assert a.reports(LeadershipLost)
+        assert a.peers is not None
+        assert not a.peers.leads
+        memory.elect(None)
+        memory.away = set()
+        await a.until(lambda: len(a.reports(LeadershipTaken)) == 2)
+
+
+async def test_a_leader_that_is_there_and_not_heard_may_replace_a_node(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(elected_peers, "FENCE_S", 0.5)
+    monkeypatch.setattr(cluster_client, "FENCE_S", 0.5)
+    memory = Memory()
+    memory.elect(Leader(1, "z", "127.0.0.1:1", 60.0))
+    async with node(memory, "a", max_nodes=2) as a:
+        await a.until(lambda: a.ordered(orders.StandBack))
+        (order,) = {type(each) for each in a.ordered(orders.StandBack)}
+        assert order is orders.StandBack
+        memory.elect(None)
+        await a.until(lambda: a.reports(LeadershipTaken))
+
+
+async def test_a_job_without_any_leader_ends_in_time():
+    memory = Memory()
+    memory.away = {"a"}
+    async with node(memory, "a", join_timeout_s=0.5) as a:
+        await a.until(lambda: a.ordered(orders.Conclude))
+        (order,) = a.ordered(orders.Conclude)
+        assert isinstance(order, orders.Conclude)
+        assert "no leader of job job was found for 0.5 s" in order.verdict.reason
+
+
+async def test_a_ledger_that_can_not_be_read_says_nothing():
+    memory = Memory()
+    memory.state = b"{"
+    async with node(memory, "a") as a:
+        await a.until(lambda: a.reports(LeadershipTaken))
+        (taken,) = a.reports(LeadershipTaken)
+        assert isinstance(taken, LeadershipTaken)
+        assert taken.ledger == Ledger()

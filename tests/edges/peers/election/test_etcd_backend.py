@@ -1,0 +1,202 @@
+"""A leader by a real etcd: elected, renewed, lost, followed by another, whatever becomes of etcd meanwhile."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import subprocess
+from collections.abc import AsyncGenerator, Generator
+from contextlib import aclosing
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor.edges.peers.election import etcd_backend
+from supervisor.edges.peers.election.etcd_backend import EtcdBackend, EtcdLead
+from supervisor.rendezvous_backend import (
+    BackendRefusedError,
+    BackendUnavailableError,
+    Leader,
+    LeadLostError,
+    Place,
+)
+from tests.etcd_server import Etcd, etcd
+
+LIMIT_S = 30.0
+_jobs = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Etcd]:
+    with etcd(tmp_path_factory.mktemp("etcd")) as started:
+        started.ctl("endpoint", "health")
+        yield started
+
+
+def place(server: Etcd, **options: str) -> Place:
+    return Place(f"job{next(_jobs)}", "127.0.0.1", server.port, options, ttl_s=2.0)
+
+
+async def elected(backend: EtcdBackend, node: str = "a") -> EtcdLead:
+    """As soon as nobody else leads."""
+    with anyio.fail_after(LIMIT_S):
+        while True:
+            if lead := await backend.try_to_lead(node, f"{node}:1"):
+                return lead
+            await anyio.sleep(0.05)
+
+
+async def until_leader(leaders: AsyncGenerator[Leader | None], node: str | None) -> None:
+    with anyio.fail_after(LIMIT_S):
+        async for leader in leaders:
+            if (leader.node if leader is not None else None) == node:
+                return
+
+
+async def test_one_leads_and_what_it_writes_is_there_for_the_next(server: Etcd):
+    where = place(server)
+    a, b = etcd_backend.open_backend(where), etcd_backend.open_backend(where)
+    first = await elected(a)
+    assert (first.state, first.ttl_s) == (b"", 2)
+    assert await b.try_to_lead("b", "b:1") is None
+    assert await b.leader() == Leader(first.term, "a", "a:1", 2.0)
+    await first.write(b"cycle 3")
+    await first.renew()
+    await first.resign(forget=False)
+    second = await elected(b, "b")
+    assert second.state == b"cycle 3"
+    assert second.term > first.term
+    with pytest.raises(LeadLostError):
+        await first.write(b"cycle 4")
+    with pytest.raises(LeadLostError):
+        await first.renew()
+    await second.resign(forget=True)
+    third = await elected(a)
+    assert third.state == b""
+    for backend in (a, b):
+        await backend.close()
+
+
+async def test_a_leader_that_is_not_heard_loses_its_lead_and_all_see_it(server: Etcd):
+    where = place(server)
+    backend = etcd_backend.open_backend(where)
+    started_s = anyio.current_time()
+    await elected(backend)
+    async with aclosing(backend.leaders()) as leaders:
+        await until_leader(leaders, "a")
+        await until_leader(leaders, None)
+        assert 1.0 < anyio.current_time() - started_s < LIMIT_S
+        await elected(backend, "b")
+        await until_leader(leaders, "b")
+    await backend.close()
+
+
+async def test_a_revoked_lease_and_a_compacted_history_are_noticed(server: Etcd):
+    where = place(server)
+    backend = etcd_backend.open_backend(where)
+    lead = await elected(backend)
+    leases = server.ctl("lease", "list").split()[3:]
+    async with aclosing(backend.leaders()) as leaders:
+        await until_leader(leaders, "a")
+        revision = await backend.leader()
+        assert revision is not None
+        server.ctl("compact", str(revision.term))
+        for lease in leases:
+            server.ctl("lease", "revoke", lease)
+        await until_leader(leaders, None)
+    with pytest.raises(LeadLostError):
+        await lead.renew()
+    await backend.close()
+
+
+async def elected_at_last(backend: EtcdBackend, node: str) -> EtcdLead:
+    with anyio.fail_after(LIMIT_S):
+        while True:
+            try:
+                return await elected(backend, node)
+            except BackendUnavailableError:
+                await anyio.sleep(0.05)
+
+
+async def ask_until_it_fails(backend: EtcdBackend) -> None:
+    with anyio.fail_after(LIMIT_S):
+        while True:
+            await backend.leader()
+
+
+async def test_etcd_stalls_and_comes_back_and_is_started_again(tmp_path: Path):
+    with etcd(tmp_path / "etcd") as server:
+        server.ctl("endpoint", "health")
+        backend = etcd_backend.open_backend(place(server))
+        lead = await elected(backend)
+        await lead.write(b"kept")
+        server.signal(signal.SIGSTOP)  # Its threads stop one after the other.
+        with pytest.raises(BackendUnavailableError):
+            await ask_until_it_fails(backend)
+        server.signal(signal.SIGCONT)
+        lead = await elected_at_last(backend, "a")
+        assert lead.state == b"kept"
+        server.stop()
+        with pytest.raises(BackendUnavailableError):
+            await lead.renew()
+        server.start()
+        assert (await elected_at_last(backend, "b")).state == b"kept"
+        await backend.close()
+
+
+def _certificates(folder: Path) -> None:
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca")
+    for name in ("server", "client"):
+        openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr",
+                "-subj", f"/CN={name}")  # fmt: skip
+        (folder / "ext").write_text("subjectAltName=IP:127.0.0.1\n")
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
+                "-extfile", "ext", "-out", f"{name}.pem", "-days", "2")  # fmt: skip
+
+
+async def test_certificates_and_passwords(tmp_path: Path):
+    _certificates(tmp_path)
+    flags = ["--cert-file", str(tmp_path / "server.pem"), "--key-file", str(tmp_path / "server.key")]
+    flags += ["--client-cert-auth", "--trusted-ca-file", str(tmp_path / "ca.pem")]
+    trust = [f"--cacert={tmp_path}/ca.pem", f"--cert={tmp_path}/client.pem", f"--key={tmp_path}/client.key"]
+    password = tmp_path / "password"
+    password.write_text("secret\n")
+    password.chmod(0o600)
+    with etcd(tmp_path / "etcd", scheme="https", flags=flags) as server:
+        server.ctl(*trust, "endpoint", "health")
+        options = {name: str(tmp_path / file) for name, file in
+                   (("cacert", "ca.pem"), ("cert", "client.pem"), ("key", "client.key"))}  # fmt: skip
+        trusted = etcd_backend.open_backend(place(server, **options))
+        await (await elected(trusted)).resign(forget=True)
+        with pytest.raises(BackendUnavailableError):
+            await etcd_backend.open_backend(place(server)).leader()
+        for command in ("user add root:secret", "user grant-role root root", "auth enable"):
+            server.ctl(*trust, *command.split())
+        named = {**options, "user": "root", "password_file": str(password)}
+        backend = etcd_backend.open_backend(place(server, **named))
+        await (await elected(backend)).write(b"kept")
+        password.write_text("wrong")
+        with pytest.raises(BackendRefusedError, match="authentication failed"):
+            await etcd_backend.open_backend(place(server, **named)).leader()
+        password.chmod(0o644)
+        with pytest.raises(BackendRefusedError, match="others may read it"):
+            await etcd_backend.open_backend(place(server, **named)).leader()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"certt": "x"}, "etcd has no option certt"),
+        ({"protocol": "ftp"}, "protocol=ftp is neither http nor https"),
+        ({"protocol": "http", "cacert": "x"}, "certificates have no use with protocol=http"),
+        ({"cert": "x"}, "cert and key go together"),
+        ({"user": "x"}, "user and password_file go together"),
+    ],
+)
+def test_options_that_can_not_be_meant(options: dict[str, str], message: str):
+    with pytest.raises(ValueError, match=message):
+        etcd_backend.open_backend(Place("job", "127.0.0.1", 1, options, 2.0))

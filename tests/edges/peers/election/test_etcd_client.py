@@ -1,0 +1,66 @@
+"""What the client makes of etcd's refusals, and of nobody at all."""
+
+from __future__ import annotations
+
+import grpc
+import grpc.aio
+import pytest
+
+from supervisor.edges.peers.election import etcd_client
+from supervisor.edges.peers.election.etcd_client import EtcdClient, Login
+from supervisor.rendezvous_backend import BackendRefusedError, BackendUnavailableError
+from tests.etcd_server import free_ports
+
+
+def refusal(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(
+        code, grpc.aio.Metadata(), grpc.aio.Metadata(), details=details, debug_error_string=None
+    )
+
+
+async def test_nobody_answers(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(etcd_client, "CALL_TIMEOUT_S", 0.5)
+    client = EtcdClient((f"127.0.0.1:{free_ports(1)[0]}",))
+    with pytest.raises(BackendUnavailableError, match="etcd: "):
+        await client.range(b"key")
+    with pytest.raises(BackendUnavailableError, match="etcd: "):
+        await client.keep_alive(1)
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "kind"),
+    [
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "etcdserver: too many requests", BackendUnavailableError),
+        (grpc.StatusCode.UNAVAILABLE, "etcdserver: no leader", BackendUnavailableError),
+        (grpc.StatusCode.UNAUTHENTICATED, "etcdserver: invalid auth token", BackendUnavailableError),
+        (grpc.StatusCode.PERMISSION_DENIED, "etcdserver: permission denied", BackendRefusedError),
+        (grpc.StatusCode.UNIMPLEMENTED, "unknown service", BackendRefusedError),
+        (grpc.StatusCode.INVALID_ARGUMENT, "etcdserver: authentication failed, invalid user ID or password",
+         BackendRefusedError),
+    ],
+)  # fmt: skip
+async def test_what_may_pass_and_what_a_person_has_to_mend(
+    code: grpc.StatusCode, details: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+):
+    client = EtcdClient(("127.0.0.1:1",), login=Login("root", "secret"))
+
+    async def refuse(*_: object) -> None:
+        raise client._judged(refusal(code, details))  # pyright: ignore[reportPrivateUsage]
+
+    monkeypatch.setattr(client, "_unary", refuse)
+    with pytest.raises(kind, match=details.removeprefix("etcdserver: ")):
+        await client.range(b"key")
+    await client.close()
+
+
+async def test_an_old_token_is_given_up_and_without_a_name_it_is_a_refusal():
+    named, unnamed = EtcdClient(("127.0.0.1:1",), login=Login("root", "secret")), EtcdClient(("127.0.0.1:1",))
+    error = refusal(grpc.StatusCode.UNAUTHENTICATED, "etcdserver: invalid auth token")
+    named._token = "old"  # pyright: ignore[reportPrivateUsage]
+    assert isinstance(named._judged(error), BackendUnavailableError)  # pyright: ignore[reportPrivateUsage]
+    assert named._token == ""  # pyright: ignore[reportPrivateUsage]
+    empty = refusal(grpc.StatusCode.INVALID_ARGUMENT, "etcdserver: user name is empty")
+    assert isinstance(unnamed._judged(empty), BackendRefusedError)  # pyright: ignore[reportPrivateUsage]
+    for client in (named, unnamed):
+        await client.close()

@@ -1,0 +1,104 @@
+"""Orders leave in their turn, after what was recorded ahead of them, and never from a leader whose time is up."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from supervisor.core.ledger import Ledger
+from supervisor.core.orders import JoinAgain, Order
+from supervisor.edges.peers.election import order_gate
+from supervisor.edges.peers.election.order_gate import OrderGate
+from supervisor.rendezvous_backend import BackendUnavailableError, LeadLostError
+
+
+class Writing:
+    """A backend that keeps what it is given once it may."""
+
+    def __init__(self) -> None:
+        self.kept: list[Ledger] = []
+        self.may = anyio.Event()
+        self.error: Exception | None = None
+
+    async def write(self, ledger: Ledger) -> None:
+        await self.may.wait()
+        if self.error is not None:
+            raise self.error
+        self.kept.append(ledger)
+
+
+def order(cycle: int) -> Order:
+    return JoinAgain(cycle, "a reason")
+
+
+def gate(*, valid_for_s: float = 60.0) -> tuple[OrderGate, list[tuple[str, Order]]]:
+    delivered: list[tuple[str, Order]] = []
+    return OrderGate(
+        lambda node, each: delivered.append((node, each)), valid_until_s=anyio.current_time() + valid_for_s
+    ), delivered
+
+
+async def test_an_order_leaves_at_once_and_one_behind_a_record_once_that_is_kept():
+    opened, delivered = gate()
+    writing = Writing()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(opened.run, writing.write)
+        opened.send("a", order(1))
+        assert delivered == [("a", order(1))]
+        opened.record(Ledger(1))
+        opened.record(Ledger(2))
+        opened.send("a", order(2))
+        opened.send("b", order(2))
+        await anyio.wait_all_tasks_blocked()
+        assert len(delivered) == 1
+        writing.may.set()
+        await opened.until_empty()
+        assert delivered[1:] == [("a", order(2)), ("b", order(2))]
+        assert writing.kept == [Ledger(2)]
+        assert opened.last_recorded == Ledger(2)
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_leader_whose_time_is_up_orders_nothing_until_its_lead_is_renewed():
+    opened, delivered = gate(valid_for_s=-1.0)
+    writing = Writing()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(opened.run, writing.write)
+        opened.send("a", order(1))
+        await anyio.wait_all_tasks_blocked()
+        assert delivered == []
+        opened.extend(anyio.current_time() + 60)
+        await opened.until_empty()
+        assert delivered == [("a", order(1))]
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_backend_that_fails_is_tried_again_and_one_that_knows_another_leader_ends_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(order_gate, "WRITE_AGAIN_S", 0.01)
+    opened, delivered = gate()
+    writing = Writing()
+    writing.may.set()
+    writing.error = BackendUnavailableError("no answer")
+    told: list[str] = []
+
+    async def run() -> None:
+        try:
+            await opened.run(writing.write)
+        except LeadLostError as error:
+            told.append(str(error))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        opened.record(Ledger(1))
+        opened.send("a", order(1))
+        await anyio.sleep(0.05)
+        writing.error = None
+        await opened.until_empty()
+        assert delivered == [("a", order(1))]
+        writing.error = LeadLostError("another one leads")
+        opened.record(Ledger(2))
+        opened.send("a", order(2))
+    assert told == ["another one leads"]
+    assert delivered == [("a", order(1))]

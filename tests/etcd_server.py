@@ -1,0 +1,84 @@
+"""A real etcd of one member on free ports, for a test: started, stopped, killed and started again by process id."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+LIMIT_S = 60.0
+
+
+def free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+class Etcd:
+    """One member. `scheme` and `flags` are for TLS."""
+
+    def __init__(self, folder: Path, *, scheme: str = "http", flags: Sequence[str] = ()) -> None:
+        self.folder = folder
+        self.port, self._peer_port = free_ports(2)
+        self._scheme = scheme
+        self._flags = flags
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        client, peer = f"{self._scheme}://{self.endpoint}", f"http://127.0.0.1:{self._peer_port}"
+        arguments = ["--name", "m", "--data-dir", str(self.folder / "data"), "--listen-client-urls", client]
+        arguments += ["--advertise-client-urls", client, "--listen-peer-urls", peer, "--logger", "zap"]
+        arguments += ["--initial-advertise-peer-urls", peer, "--initial-cluster", f"m={peer}", *self._flags]
+        with (self.folder / "etcd.log").open("ab") as log:
+            self._process = subprocess.Popen(["etcd", *arguments], stdout=log, stderr=log)
+
+    def ctl(self, *arguments: str) -> str:
+        """Waits for the server as long as it may take to start."""
+        told = subprocess.run(
+            ["etcdctl", "--endpoints", f"{self._scheme}://{self.endpoint}", "--dial-timeout", "20s",
+             "--command-timeout", "20s", *arguments],
+            env={"ETCDCTL_API": "3", "PATH": "/usr/bin:/bin"},
+            capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+        assert told.returncode == 0, told.stderr
+        return told.stdout
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.kill()
+            self._process.wait(LIMIT_S)
+            self._process = None
+
+
+@contextmanager
+def etcd(folder: Path, *, scheme: str = "http", flags: Sequence[str] = ()) -> Generator[Etcd]:
+    if shutil.which("etcd") is None or shutil.which("etcdctl") is None:
+        pytest.skip("needs etcd: apt-get install etcd-server etcd-client")
+    folder.mkdir(exist_ok=True)
+    server = Etcd(folder, scheme=scheme, flags=flags)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
