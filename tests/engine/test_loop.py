@@ -12,6 +12,7 @@ from supervisor.config import JobSpec
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import JobRules, JobState, RestartRules
+from supervisor.core.ledger import Ledger
 from supervisor.core.node import job, node
 from supervisor.core.node import messages as node_messages
 from supervisor.engine.inbox import TAKEN_MAX
@@ -35,6 +36,9 @@ class Recorder:
         pass
 
     def publish(self, job_id: str, action: cluster_messages.Publish) -> None:
+        pass
+
+    def record(self, job_id: str, ledger: Ledger) -> None:
         pass
 
     def leads(self, job_id: str) -> bool:

@@ -131,6 +131,9 @@ class FakeWorkers:
     def tell_ranks(self, job_id: str, cycle: int, local_ranks: Sequence[int], order: ToRank) -> None:
         self.told.append((tuple(local_ranks), order))
 
+    def reconnect(self, job_id: str, cycle: int) -> None:
+        pass
+
     async def ask_stacks(self, job_id: str, cycle: int, local_rank: int, *, timeout_s: float) -> str | None:
         return None
 

@@ -10,7 +10,15 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core.cluster.coordinator_states import Ended, Gathering, Running, State, Unopened, WindingDown
+from supervisor.core.cluster.coordinator_states import (
+    Ended,
+    Gathering,
+    Running,
+    State,
+    TakingOver,
+    Unopened,
+    WindingDown,
+)
 from supervisor.core.cluster.membership import BUSY, Member, MemberState
 from supervisor.core.facts import JobState
 
@@ -49,6 +57,8 @@ def _job_state(state: State) -> tuple[JobState, str]:
             return JobState.RENDEZVOUS if state.cycle < 0 else JobState.RESTARTING, text
         case Running():
             return JobState.RUNNING, ""
+        case TakingOver():
+            return JobState.RUNNING, "another node leads the job now, and asks all others how they stand"
         case WindingDown(outcome):
             return JobState.STOPPING, outcome.reason
         case Ended(verdict):

@@ -40,6 +40,7 @@ from supervisor.edges.peers.cluster_tls import Pipe
 from supervisor.pauses import pause
 
 FENCE_S = 4.0  # from the last heartbeat of ours that the leader has answered; less than cluster_server.LOST_S
+SPAWNER_LATER_S = 0.4  # the spawner does it where this process stands still; together less than LOST_S, too
 CONNECT_S = 5.0
 LATE_S = 0.1  # a heartbeat that late means that we stood still ourselves
 INTRODUCED_S = 30.0  # from the connection to the last word of the handshake

@@ -21,7 +21,7 @@ from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, Ordered
 from supervisor.edges.machine.gpus import nvlink_domain
 from supervisor.edges.peers import cluster_tls
-from supervisor.edges.peers.cluster_client import ClusterClient
+from supervisor.edges.peers.cluster_client import SPAWNER_LATER_S, ClusterClient
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_server import TERM, ClusterServer, listen
 from supervisor.edges.peers.cluster_tls import Tls
@@ -34,7 +34,6 @@ from supervisor.questions import PeersAndColleagues
 TOKEN_BYTES_MIN, TOKEN_BYTES_MAX = 16, 4096
 MASTER_ADDR_DEFAULT = JobSpec("", ()).master_addr
 EMBEDDED = "embedded"
-SPAWNER_LATER_S = 0.4  # with cluster_client.FENCE_S, less than cluster_server.LOST_S
 PARTING_S = 5.0  # for what the other nodes have not heard yet as this one ends
 
 

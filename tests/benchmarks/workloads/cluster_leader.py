@@ -16,6 +16,7 @@ from anyio import to_thread
 from supervisor.core import orders
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import JobRules, RendezvousRules, RestartRules
+from supervisor.core.ledger import Ledger
 from supervisor.core.node import messages as node_messages
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.peers import cluster_peers, cluster_tls
@@ -67,6 +68,9 @@ class Performer:
 
     def publish(self, job_id: str, action: cluster_messages.Publish) -> None:
         print(f"{action.event.kind}: {action.event.reason}", file=sys.stderr, flush=True)
+
+    def record(self, job_id: str, ledger: Ledger) -> None:
+        return
 
     def leads(self, job_id: str) -> bool:
         return True

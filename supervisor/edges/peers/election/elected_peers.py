@@ -22,6 +22,7 @@ from supervisor.core.cluster.messages import (
     Event,
     LeadershipLost,
     LeadershipTaken,
+    NodeCordoned,
     NodeExcluded,
     NodeStands,
     NodeStopped,
@@ -31,8 +32,8 @@ from supervisor.core.cluster.messages import (
 )
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.ledger import Ledger
-from supervisor.core.node.messages import Ordered
-from supervisor.edges.peers.cluster_client import FENCE_S, ClusterClient
+from supervisor.core.node.messages import FenceMoved, Ordered
+from supervisor.edges.peers.cluster_client import FENCE_S, SPAWNER_LATER_S, ClusterClient
 from supervisor.edges.peers.cluster_frames import Aside
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_server import ClusterServer, listen
@@ -53,10 +54,12 @@ from supervisor.rendezvous_backend import (
 
 JITTER_S = 0.2  # before a node tries to lead: not all at once
 AGAIN_S = 0.5
+FENCE_MOVES = 4  # in the time of the fence
 RENEWALS = 4  # in the time that a lead lasts without one
 WISHES_KEPT_S = 10.0  # a person's wish is said again to a leader that comes so soon after it
 
-_Wish = StopAsked | RestartAsked | NodeExcluded
+_Standing = NodeExcluded | NodeCordoned  # wishes that hold under any leader
+_Wish = StopAsked | RestartAsked | _Standing
 
 _log = logging.getLogger("holdfast.cluster")
 
@@ -127,7 +130,7 @@ class ElectedPeers:
         self._leave(report)
         if isinstance(report, NodeStands):
             for at_s, wish in self._wishes:
-                if isinstance(wish, NodeExcluded) or now_s - at_s < WISHES_KEPT_S:
+                if isinstance(wish, _Standing) or now_s - at_s < WISHES_KEPT_S:
                     self._leave(wish)
 
     def _pass_on(self, node: str, aside: Aside) -> bool:
@@ -160,6 +163,7 @@ class ElectedPeers:
         await self._is_opened.wait()  # Before, the engine has no job that could be led.
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._watch)
+            tasks.start_soon(self._keep_fence)
             while not self._over:
                 seen = self._seen
                 if isinstance(seen, Leader) and seen.node != self._voter.node:
@@ -180,6 +184,12 @@ class ElectedPeers:
             except BackendRefusedError as error:
                 self._refuse(str(error))
             await pause(AGAIN_S, why="nothing tells when the backend works again")
+
+    async def _keep_fence(self) -> None:
+        """If this supervisor stands still, the spawner ends the workers: another node may have their place by then."""
+        while True:
+            self._post(FenceMoved(self._voter.job_id, anyio.current_time() + FENCE_S + SPAWNER_LATER_S))
+            await pause(FENCE_S / FENCE_MOVES, why="the spawner hears in time that this loop turns")
 
     def _see(self, leader: Leader | None) -> None:
         if leader is None:

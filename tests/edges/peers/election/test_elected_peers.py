@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
@@ -16,6 +17,7 @@ from supervisor.core.cluster.messages import (
     LeadershipLost,
     LeadershipTaken,
     MemberState,
+    NodeCordoned,
     NodeDown,
     NodeStands,
     NodeStopped,
@@ -123,6 +125,28 @@ async def test_the_leader_is_lost_another_takes_over_with_its_ledger_and_a_wish_
         await leader.until(lambda: leader.reports(StopAsked))
         assert not b.ordered(orders.StandBack)
         assert not c.ordered(orders.StandBack)
+
+
+async def test_the_spawner_hears_that_this_supervisor_does_not_stand_still_whoever_leads():
+    async with node(Memory(), "a") as a:
+        await a.until(lambda: sum(isinstance(each, FenceMoved) for each in a.events) >= 3)
+        moved_s = [each.until_s for each in a.events if isinstance(each, FenceMoved)]
+    assert moved_s == sorted(moved_s)
+    steps_s = [later - before for before, later in itertools.pairwise(moved_s)]
+    assert max(steps_s) < cluster_client.FENCE_S / 2
+
+
+async def test_a_cordon_holds_under_the_next_leader():
+    memory = Memory()
+    async with node(memory, "b", begins=False) as b:
+        async with node(memory, "a") as a:
+            await a.until(lambda: a.reports(LeadershipTaken))
+            assert b.peers is not None
+            b.peers.report(JOB, JobOpened("b", RULES))
+            await a.until(lambda: len(a.reports(NodeStands)) == 2)
+            b.peers.report(JOB, NodeCordoned("b", "its fan is loud"))
+            await a.until(lambda: a.reports(NodeCordoned))
+        await b.until(lambda: b.reports(LeadershipTaken) and b.reports(NodeCordoned))
 
 
 async def test_a_leader_that_can_not_renew_orders_nothing_and_goes_on_if_all_nodes_are_with_it():

@@ -15,6 +15,7 @@ from holdfast_wire.v1 import worker_pb2
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.cluster import messages as cluster
 from supervisor.core.facts import HangLimits, JobEvent, JobRules
+from supervisor.core.ledger import Ledger
 from supervisor.core.node import messages
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.workers.channel.worker_server import WorkerServer
@@ -88,6 +89,9 @@ class Joined:
         self.engine.post(messages.Ordered(job_id, action.order))
 
     def publish(self, job_id: str, action: cluster.Publish) -> None:
+        pass
+
+    def record(self, job_id: str, ledger: Ledger) -> None:
         pass
 
     def leads(self, job_id: str) -> bool:
