@@ -67,7 +67,8 @@ def test_a5_a6_a7_a_hang_is_found_explained_and_ended(start: Start, how: str, tr
     assert sorted(rank for ranks, _ in others for rank in ranks.removeprefix("ranks ").split(", ")) == ["0", "2"]
     reason = str(found.stacks["reason"])
     assert reason.startswith(f"rank 1 stands in {HANG} (monitored.py:")
-    assert reason in launch.stderr_text()
+    (explained,) = told(launch, "hang_explained")
+    assert str(explained["reason"]) in launch.stderr_text()
     # Evidence before any signal.
     kinds = launch.kinds()
     first_end = min(kinds.index(kind) for kind in ("workers_stopping", "worker_exited"))
