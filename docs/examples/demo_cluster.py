@@ -96,16 +96,20 @@ class Cluster:
             )  # fmt: skip
 
     def events(self) -> list[dict[str, Any]]:
-        """Of all nodes, oldest first; `on`: on which node it was noted."""
-        found: list[dict[str, Any]] = []
-        for number in self.runs:
-            told = subprocess.run(
-                [holdfast(), "events", JOB_ID, "-o", "jsonl"],
-                env=self.environment(number), capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            lines = [json.loads(line) for line in told.stdout.splitlines()]
-            found += [{**line, "on": number, "at": datetime.fromisoformat(line["at"]).timestamp()} for line in lines]
-        return sorted(found, key=lambda event: event["at"])
+        """Of the whole job, as its leader has them, oldest first; `on`: the number of the node that each is about."""
+        told = subprocess.run(
+            [holdfast(), "events", JOB_ID, "-o", "jsonl"],
+            env=self.environment(LEADER), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        numbers = {name: number for number, node in self.nodes.items() for name in (node.name, node.address)}
+        found = [json.loads(line) for line in told.stdout.splitlines()]
+        return sorted(
+            (
+                {**line, "on": numbers.get(line["node"], LEADER), "at": datetime.fromisoformat(line["at"]).timestamp()}
+                for line in found
+            ),
+            key=lambda event: event["at"],
+        )
 
 
 def main() -> int:
