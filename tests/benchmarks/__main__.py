@@ -67,7 +67,10 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "output": endurance_output.measure_output,
     "nodes": cluster_scale.measure_nodes,
     "inprocess-rounds": endurance_inprocess.measure_rounds,
-    "useful-time": useful_time.measure_useful_time,
+    "useful-time-kills": useful_time.measure_kills,
+    "useful-time-hangs": useful_time.measure_hangs,
+    "useful-time-wrapped-kills": useful_time.measure_wrapped_kills,
+    "useful-time-wrapped-hangs": useful_time.measure_wrapped_hangs,
     "reliability": reliability.measure_reliability,  # the longest: last, so that an interrupted run has the others
 }
 
