@@ -67,13 +67,22 @@ def test_a_group_that_was_removed_meanwhile_has_killed_nobody(top: Path) -> None
 
 def test_two_spawners_with_the_same_pid_in_two_pid_namespaces_have_cgroups_of_their_own() -> None:
     """As two nodes of one job in containers of one machine: each kills its own cycle only."""
-    make = "from worker_client.spawner.cgroup import CycleCgroups as c; print(c('twice', wanted=True).folder)"
+    make = (
+        "import sys; from worker_client.spawner.cgroup import CycleCgroups as c; "
+        "print(c('twice', wanted=True).folder, flush=True); sys.stdin.read()"
+    )
     command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", make]
-    made = [subprocess.run(command, capture_output=True, text=True, check=False) for _ in range(2)]
-    folders = [Path(each.stdout.strip()) for each in made if each.stdout.strip()]
+    # Both live at the same time: the number of a namespace that has ended is given away again.
+    both = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    lines = [each.stdout.readline().strip() for each in both if each.stdout is not None]
+    refusals = [each.communicate()[1] for each in both]
+    folders = [Path(line) for line in lines if line]
     try:
         if len(folders) < 2:
-            pytest.skip(f"needs root, namespaces and cgroup v2: {made[0].stderr}")
+            pytest.skip(f"needs root, namespaces and cgroup v2: {refusals[0]}")
         assert folders[0] != folders[1]
     finally:
         for folder in set(folders):
