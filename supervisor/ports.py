@@ -305,8 +305,8 @@ class StackSource(Protocol):
 
 
 class NodeChecks(Protocol):
-    async def run(self, spec: JobSpec) -> tuple[Finding, ...]:
-        """All checks that the job asks for, side by side. Bounded in time; what can't be told is skipped."""
+    async def run(self, spec: JobSpec, check: str) -> tuple[Finding, ...]:
+        """One of the checks that the job asks for. It may hang: nobody waits for it beyond its plan's deadline."""
         ...
 
 

@@ -6,8 +6,8 @@ import enum
 
 import msgspec
 
+from supervisor.config.health_checks import HealthChecks
 from supervisor.core.facts import HangLimits, JobRules, NodeFacts, RendezvousRules, RestartRules
-from supervisor.core.node_health import HealthCheckPolicy
 
 
 class Entry(enum.StrEnum):
@@ -49,17 +49,6 @@ class Nodes(msgspec.Struct, frozen=True):
     backend: str = "embedded"  # else a leader is elected
     backend_options: tuple[tuple[str, str], ...] = ()
     leader_ttl_s: float = 2.0  # an elected leader that is not heard for so long leads no more
-
-
-class HealthChecks(msgspec.Struct, frozen=True):
-    """What this node has to prove before it joins a cycle."""
-
-    nvhcd_socket: str = ""  # of the node's health service; "": it is not asked
-    policy: HealthCheckPolicy = HealthCheckPolicy.DOCUMENTED
-
-    @property
-    def are_any(self) -> bool:
-        return bool(self.nvhcd_socket)
 
 
 class JobSpec(msgspec.Struct, frozen=True):
@@ -120,7 +109,6 @@ class JobSpec(msgspec.Struct, frozen=True):
             rank_termination_signal=self.rank_termination_signal,
             evidence_budget_s=self.evidence_budget_s,
             completion_grace_s=self.completion_grace_s,
-            checks_node=self.health.are_any,
             prepares_ahead=not self.master_port,  # A fixed port is the old store's until that has ended.
             forks_ahead=not self.master_port and self.gpus_per_numa is None,  # Bound workers are executed, not forked.
             rendezvous=self.rendezvous if self.nodes is not None else RendezvousRules(),

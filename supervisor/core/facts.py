@@ -10,6 +10,7 @@ import signal as signals
 
 import msgspec
 
+from supervisor.core.node_health import CheckView
 from supervisor.core.process_facts import Frame, RankFacts
 
 
@@ -95,7 +96,6 @@ class JobRules(msgspec.Struct, frozen=True):
     completion_grace_s: float | None = None  # None: a rank that exits 0 while others run is no fault
     prepares_ahead: bool = False  # the next store is served while the old workers end; not where the port is fixed
     forks_ahead: bool = False  # the next workers are forked meanwhile; not where they are executed
-    checks_node: bool = False  # this node has checks to pass before it joins
     rendezvous: RendezvousRules = msgspec.field(default_factory=RendezvousRules)
     facts: NodeFacts = msgspec.field(default_factory=NodeFacts)  # of this node; all else is the same on each
 
@@ -260,3 +260,4 @@ class JobView(msgspec.Struct, frozen=True):
         default_factory=HangLimits
     )  # for the next client: calculated ones over configured
     verdict: Verdict | None = None  # once it has ended
+    checks: tuple[CheckView, ...] = ()  # of this node

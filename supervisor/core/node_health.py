@@ -1,9 +1,14 @@
-"""What have the checks of a node found, and is the node fit for the next cycle?"""
+"""What is a check of a node, what can it find, and is the node fit for the next cycle?
+
+A check has a plan (`CheckPlan`): its name, its deadline, how long a join waits for it, how often it is repeated. It
+answers with findings, one for each thing that it looks at: a mount, a GPU, a port. When it is run and what its findings
+count for is decided in core/node/fitness.py; the checks themselves are in edges/machine/health.
+"""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import msgspec
 
@@ -11,7 +16,8 @@ import msgspec
 class Health(enum.StrEnum):
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"
-    SKIPPED = "skipped"  # it could not be told: that evicts nobody
+    UNANSWERED = "unanswered"  # the check could not tell, or not in time: that evicts nobody
+    SKIPPED = "skipped"  # there is nothing to check here: no such device, no such service
 
 
 class HealthCheckPolicy(enum.StrEnum):
@@ -22,16 +28,41 @@ class HealthCheckPolicy(enum.StrEnum):
     STRICT = "strict"  # as documented, and no answer is unhealthy, too
 
 
+class CheckPlan(msgspec.Struct, frozen=True):
+    """How one check is run. Before a cycle always; with `period_s` also while the job runs."""
+
+    name: str
+    deadline_s: float  # a check that has not answered by then is late
+    late: Health = Health.UNANSWERED  # what a late check says of the node
+    patience_s: float | None = None  # a join waits for the answer so long after the stop began; None: to the deadline
+    period_s: float | None = None
+    unhealthy_after: int = 1  # so many unhealthy results of one thing in a row count, fewer do not
+    healthy_after: int = 1  # so many healthy results in a row make it healthy again
+
+
 class Finding(msgspec.Struct, frozen=True):
     """What one check has found. `reason` is a sentence without a full stop, "" where there is nothing to say."""
 
-    check: str
+    check: str  # the plan's name
     health: Health
     reason: str = ""
     took_s: float = 0.0
+    subject: str = ""  # what was looked at, where the check looks at several things: a path, a device
+
+    @property
+    def name(self) -> str:
+        """ "storage /mnt/data" """
+        return f"{self.check} {self.subject}" if self.subject else self.check
 
 
-def unfit_sentence(node: str, findings: Sequence[Finding]) -> str:
+class CheckView(msgspec.Struct, frozen=True):
+    """A finding as status shows it."""
+
+    finding: Finding
+    found_at_s: float
+
+
+def unfit_sentence(node: str, findings: Iterable[Finding]) -> str:
     """Why the node may not take part; "" if it may."""
     reasons = [each.reason for each in findings if each.health is Health.UNHEALTHY]
     return f"node {node} is unhealthy: {'; '.join(reasons)}" if reasons else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import anyio
 import msgspec
 
 from supervisor.config.job_spec import JobSpec
@@ -51,6 +52,7 @@ class JobRecord(msgspec.Struct):
     spawner_reason: str = ""  # how workers are started and why
     slower_told: bool = False  # whether people were told already that something is slower than it could be
     running: CycleRecord | None = None  # the newest cycle of which workers were ordered here
+    looks: set[anyio.CancelScope] = msgspec.field(default_factory=set[anyio.CancelScope])  # checks under way
     pids: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # local rank -> pid, of that cycle
     shown: Shown = Shown()
     sequence: int = 0

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 
+import anyio
 import msgspec
 from holdfast_wire import spawner_link as link
 
@@ -300,6 +301,8 @@ class EnginePerformer:
 
     def _finish(self, job: JobRecord, action: node_messages.FinishJob) -> None:
         job.verdict = action.verdict
+        for looking in job.looks:
+            looking.cancel()
         self._reports.pop(job.spec.job_id, None)
         try:
             self._close_cycle(job)
@@ -307,8 +310,14 @@ class EnginePerformer:
             self.on_finished(job.spec.job_id)
 
     async def _check_node(self, job: JobRecord, action: node_messages.CheckNode) -> None:
-        findings = await self._edges.checks.run(job.spec)
-        self._engine.post(node_messages.NodeChecked(action.job_id, action.number, findings))
+        """Neither the end of the job nor that of the supervisor waits for a check that hangs."""
+        with anyio.CancelScope() as looking:
+            job.looks.add(looking)
+            try:
+                findings = await self._edges.checks.run(job.spec, action.check)
+            finally:
+                job.looks.discard(looking)
+            self._engine.post(node_messages.NodeChecked(action.job_id, action.check, action.number, findings))
 
     async def _collect(self, job: JobRecord, action: node_messages.CollectEvidence) -> None:
         evidence = await self.collect_stacks(job, cycle=action.cycle, budget_s=action.budget_s, accused=action.accused)

@@ -10,6 +10,7 @@ from supervisor.core.cluster import coordinator, endings
 from supervisor.core.cluster import messages as cluster
 from supervisor.core.facts import JobEvent, JobRules, JobState, JobView, Progress, RestartRules, Verdict, WorkerExit
 from supervisor.core.node import messages, node
+from supervisor.core.node_health import CheckPlan
 
 A = TypeVar("A")
 JOB = "job"
@@ -24,7 +25,9 @@ def rules(world_size: int = 2, *, max_restarts: int = 3, **changed: object) -> J
 class OneNode:
     """`actions` holds what came out since the last `send`, what was said to the coordinator left out."""
 
-    def __init__(self, of: JobRules, *, now_s: float = 0.0, spawner_obeys: bool = True) -> None:
+    def __init__(
+        self, of: JobRules, *, now_s: float = 0.0, spawner_obeys: bool = True, checks: tuple[CheckPlan, ...] = ()
+    ) -> None:
         """`spawner_obeys`: it ends as soon as it is told."""
         self.spawner_obeys = spawner_obeys
         self.rules = of
@@ -34,7 +37,7 @@ class OneNode:
         self.actions: list[messages.Action] = []
         self.events: list[JobEvent] = []
         self.told: list[cluster.Event] = []
-        self.send(messages.JobSubmitted(of))
+        self.send(messages.JobSubmitted(of, checks))
 
     def send(self, *events: messages.Event, at: float | None = None) -> OneNode:
         self.now_s = self.now_s if at is None else at

@@ -98,8 +98,8 @@ class FakeChecks:
     def __init__(self) -> None:
         self.findings: tuple[Finding, ...] = ()
 
-    async def run(self, spec: JobSpec) -> tuple[Finding, ...]:
-        del spec
+    async def run(self, spec: JobSpec, check: str) -> tuple[Finding, ...]:
+        del spec, check
         return self.findings
 
 

@@ -14,7 +14,7 @@ from supervisor.core.cluster.membership import Members
 from supervisor.core.facts import JobRules
 
 # These may differ: what a node says of itself, and how it prepares.
-OWN = frozenset({"facts", "prepares_ahead", "forks_ahead", "checks_node"})
+OWN = frozenset({"facts", "prepares_ahead", "forks_ahead"})
 
 FLAGS = {
     "job_id": "--job-id",

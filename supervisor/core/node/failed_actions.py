@@ -58,8 +58,8 @@ def events_of(action: Action, reason: str, *, local_world_size: int) -> tuple[Ev
             return (SpawnerBroken(job_id, reason),)
         case CollectEvidence(cycle=cycle):
             return (EvidenceCollected(job_id, cycle, Evidence(notes=(reason,))),)
-        case CheckNode(number=number):
-            return (NodeChecked(job_id, number, (Finding("checks", Health.SKIPPED, reason),)),)
+        case CheckNode(check=check, number=number):
+            return (NodeChecked(job_id, check, number, (Finding(check, Health.UNANSWERED, reason),)),)
         case TellCoordinator():
             return (JobAbandoned(job_id, reason),)  # What was not reported, the coordinator would wait for.
         case ForkAhead() | MoveFence() | KillSpawner() | ReadProgress() | Publish() | FinishJob():

@@ -1,8 +1,10 @@
 """Has this node proven that it is fit for the job's next cycle?
 
-A check of the node begins as the job opens, and with each stop of its workers, so that it takes none of a restart's
-time if all is well. Until its answer the node does not join. A node that is unfit says so, and the coordinator goes on
-without it. A check that gives no answer by its deadline is skipped: that evicts nobody.
+All checks of the node begin as the job opens, and with each stop of its workers, so that they take none of a restart's
+time if all is well. Until its answers the node does not join. A node that is unfit says so, and the coordinator goes on
+without it. A check that gives no answer by its deadline evicts nobody unless its plan says so, and one whose plan has
+patience holds up a join only so long, one that is stuck already not at all.
+Between two cycles the checks with a period are repeated: what they find is told, and counts at the next stop.
 """
 
 from __future__ import annotations
@@ -13,21 +15,29 @@ import msgspec
 
 from supervisor.core.cluster.messages import NodeExcluded, NodeJoined
 from supervisor.core.facts import JobEvent
+from supervisor.core.node import check_standing
+from supervisor.core.node.check_standing import Standing
 from supervisor.core.node.messages import CheckNode, DeadlineReached, NodeChecked, Publish, TellCoordinator
-from supervisor.core.node_health import Finding, Health, unfit_sentence
-
-CHECK_S = 150.0  # each check has a deadline of its own, the longest that of a health service
+from supervisor.core.node_health import CheckPlan, CheckView, Finding, Health, unfit_sentence
 
 # --- states --------------------------------------------------------------------------------------------------------
 
 
-class State(msgspec.Struct, frozen=True):
-    """`number` of the newest check. `until_s` None: none is under way. `joins` waits for it."""
+class Round(msgspec.Struct, frozen=True):
+    """The checks before one cycle. `missing` have not answered yet."""
 
-    number: int = 0
-    until_s: float | None = None
+    begun_s: float
+    missing: tuple[str, ...]
+
+
+class State(msgspec.Struct, frozen=True):
+    """`round` None: none is under way. `joins` waits for it."""
+
+    standings: tuple[Standing, ...] = ()
+    round: Round | None = None
     joins: NodeJoined | None = None
-    skips: tuple[str, ...] = ()  # of checks that were skipped, and people were told why
+    told: tuple[tuple[str, Health], ...] = ()  # of which people know that they tell nothing
+    is_over: bool = False
 
 
 # --- events, beside NodeChecked and DeadlineReached ----------------------------------------------------------------
@@ -47,63 +57,196 @@ class JoinDropped(msgspec.Struct, frozen=True):
     """The node is not ready any more, or the job ends."""
 
 
-Event = RoundBegun | JoinWanted | JoinDropped | NodeChecked | DeadlineReached
+class JobOver(msgspec.Struct, frozen=True):
+    """There is nothing more to check for."""
+
+
+Event = RoundBegun | JoinWanted | JoinDropped | JobOver | NodeChecked | DeadlineReached
 Action = CheckNode | TellCoordinator | Publish
 Outcome = tuple[State, tuple[Action, ...]]
 
 # --- decisions -----------------------------------------------------------------------------------------------------
 
 
-def initial_state() -> State:
-    return State()
+def initial_state(plans: tuple[CheckPlan, ...] = ()) -> State:
+    return State(tuple(Standing(plan) for plan in plans))
 
 
 def step(state: State, event: Event, *, now_s: float, job_id: str, node: str, cycle: int) -> Outcome:
+    teller = _Teller(job_id, node, max(cycle, 0))
     match event:
         case RoundBegun():
-            if state.until_s is not None:
-                return state, ()
-            state = msgspec.structs.replace(state, number=state.number + 1, until_s=now_s + CHECK_S, joins=None)
-            return state, (CheckNode(job_id, state.number),)
+            return (state, ()) if state.round is not None or state.is_over else _begin(state, now_s, teller)
         case JoinWanted(joined):
-            if state.until_s is not None:
-                return msgspec.structs.replace(state, joins=joined), ()
-            return state, (TellCoordinator(job_id, joined),)
+            if state.round is None:
+                return state, (TellCoordinator(job_id, joined),)
+            return _conclude(msgspec.structs.replace(state, joins=joined), now_s, teller)
         case JoinDropped():
             return msgspec.structs.replace(state, joins=None), ()
-        case NodeChecked(number=number, findings=findings):
-            if number != state.number or state.until_s is None:
-                return state, ()  # Overtaken, or too late.
-            return _take(state, findings, job_id, node, max(cycle, 0))
+        case NodeChecked(check=check, number=number, findings=findings):
+            standing = next((each for each in state.standings if each.plan.name == check), None)
+            if standing is None or standing.number != number or standing.begun_s is None:
+                return state, ()  # Overtaken.
+            before = standing.findings
+            answered = check_standing.answer(standing, findings, now_s)
+            answered = check_standing.rest(answered) if state.is_over else answered
+            return _answered(_with(state, answered), answered, before, now_s, teller)
         case DeadlineReached():
-            if state.until_s is None or now_s < state.until_s:
-                return state, ()
-            late = Finding("checks", Health.SKIPPED, f"the checks of the node have not ended within {CHECK_S:g} s")
-            return _take(state, (late,), job_id, node, max(cycle, 0))
+            return _pass_deadlines(state, now_s, teller)
+        case JobOver():
+            rested = tuple(check_standing.rest(each) for each in state.standings)
+            return State(rested, told=state.told, is_over=True), ()
         case _:
             assert_never(event)
 
 
 def next_deadline_s(state: State) -> float | None:
-    return state.until_s
+    if state.is_over:
+        return None
+    moments = [moment for each in state.standings for moment in (each.late_at_s, each.due_s)]
+    if state.round is not None and state.joins is not None:
+        moments += [_patient_until_s(state, state.round, name) for name in state.round.missing]
+    return min((moment for moment in moments if moment is not None), default=None)
 
 
-def _take(state: State, findings: tuple[Finding, ...], job_id: str, node: str, cycle: int) -> Outcome:
-    details = tuple((each.check, f"{each.health} in {each.took_s:.2f} s") for each in findings)
-    text = ", ".join(f"{each.check}: {each.health}" for each in findings)
-    said = [Publish(job_id, JobEvent("node_checked", f"node {node} was checked: {text}", cycle, details=details))]
-    new = [each for each in findings if each.health is Health.SKIPPED and each.check not in state.skips]
-    said += [
-        Publish(job_id, JobEvent("node_check_skipped", f"a check of node {node} is skipped: {each.reason}", cycle))
-        for each in new
-        if each.reason
-    ]
-    reports: list[NodeExcluded | NodeJoined] = []
-    if unfit := unfit_sentence(node, findings):
-        said.append(Publish(job_id, JobEvent("node_unhealthy", unfit, cycle)))
-        reports.append(NodeExcluded(node, unfit))
-    if state.joins is not None:
-        reports.append(state.joins)  # Also of one that is unfit: nothing of the last cycle runs there any more.
-    skips = (*state.skips, *(each.check for each in new))
-    state = msgspec.structs.replace(state, until_s=None, joins=None, skips=skips)
-    return state, (*said, *(TellCoordinator(job_id, report) for report in reports))
+def checks_of(state: State) -> tuple[CheckView, ...]:
+    """What each check has found last, for people."""
+    return tuple(
+        CheckView(finding, each.found_at_s)
+        for each in state.standings
+        if each.found_at_s is not None
+        for finding in each.findings
+    )
+
+
+def _begin(state: State, now_s: float, teller: _Teller) -> Outcome:
+    """A look that is under way counts for this round; one that is late tells what it told when it became so."""
+    state, actions = _look(state, now_s, teller, [each for each in state.standings if each.begun_s is None])
+    missing = tuple(each.plan.name for each in state.standings if each.is_awaited)
+    state = msgspec.structs.replace(state, round=Round(now_s, missing), joins=None)
+    state, more = _conclude(state, now_s, teller)
+    return state, (*actions, *more)
+
+
+def _look(state: State, now_s: float, teller: _Teller, due: list[Standing]) -> Outcome:
+    begun = [check_standing.begin(each, now_s) for each in due]
+    for each in begun:
+        state = _with(state, each)
+    return state, tuple(CheckNode(teller.job_id, each.plan.name, each.number) for each in begun)
+
+
+def _answered(state: State, standing: Standing, before: tuple[Finding, ...], now_s: float, teller: _Teller) -> Outcome:
+    name = standing.plan.name
+    if state.round is not None and name in state.round.missing:
+        missing = tuple(each for each in state.round.missing if each != name)
+        state = msgspec.structs.replace(state, round=msgspec.structs.replace(state.round, missing=missing))
+        return _conclude(state, now_s, teller)
+    return state, () if state.is_over else teller.changes(before, standing.findings)
+
+
+def _pass_deadlines(state: State, now_s: float, teller: _Teller) -> Outcome:
+    if state.is_over:
+        return state, ()
+    actions: list[Action] = []
+    for each in state.standings:
+        if each.late_at_s is not None and each.late_at_s <= now_s:
+            missed = check_standing.miss(each, now_s)
+            state, more = _answered(_with(state, missed), missed, each.findings, now_s, teller)
+            actions += more
+    due = [each for each in state.standings if each.due_s is not None and each.due_s <= now_s]
+    state, looks = _look(state, now_s, teller, due)
+    state, more = _conclude(state, now_s, teller)
+    return state, (*actions, *looks, *more)
+
+
+def _conclude(state: State, now_s: float, teller: _Teller) -> Outcome:
+    """Ends the round once no check is waited for any more."""
+    if state.round is None:
+        return state, ()
+    impatient: list[Finding] = []
+    for name in state.round.missing:
+        until_s = _patient_until_s(state, state.round, name)
+        if state.joins is None or until_s is None or until_s > now_s:
+            return state, ()
+        waited_s = now_s - state.round.begun_s
+        reason = f"the check {name} has not answered within {waited_s:.1f} s"
+        impatient.append(Finding(name, Health.UNANSWERED, reason, waited_s))
+    answered = (each for each in state.standings if each.plan.name not in state.round.missing)
+    findings = (*(finding for each in answered for finding in each.findings), *impatient)
+    said, told = teller.round(findings, state.told)
+    reports: list[Action] = []
+    if unfit := unfit_sentence(teller.node, findings):
+        reports.append(TellCoordinator(teller.job_id, NodeExcluded(teller.node, unfit)))
+    if state.joins is not None:  # Also of one that is unfit: nothing of the last cycle runs there any more.
+        reports.append(TellCoordinator(teller.job_id, state.joins))
+    state = msgspec.structs.replace(state, round=None, joins=None, told=told)
+    return state, (*said, *reports)
+
+
+def _patient_until_s(state: State, begun: Round, name: str) -> float | None:
+    """Until when a join waits for the check; None: to its deadline."""
+    patience_s = next(each.plan.patience_s for each in state.standings if each.plan.name == name)
+    return begun.begun_s + patience_s if patience_s is not None else None
+
+
+def _with(state: State, standing: Standing) -> State:
+    name = standing.plan.name
+    standings = tuple(standing if each.plan.name == name else each for each in state.standings)
+    return msgspec.structs.replace(state, standings=standings)
+
+
+# --- what people read ----------------------------------------------------------------------------------------------
+
+
+class _Teller(msgspec.Struct, frozen=True):
+    job_id: str
+    node: str
+    cycle: int
+
+    def round(
+        self, findings: tuple[Finding, ...], told: tuple[tuple[str, Health], ...]
+    ) -> tuple[list[Publish], tuple[tuple[str, Health], ...]]:
+        """A check that tells nothing is told once, and again after it has told something."""
+        text = ", ".join(f"{each.name}: {each.health}" for each in findings) or "there is nothing to check"
+        said = [self._say("node_checked", f"node {self.node} was checked: {text}", findings)]
+        silent = [each for each in findings if each.health in _SAID and each.reason]
+        said += [self._silence(each) for each in silent if (each.name, each.health) not in told]
+        if unfit := unfit_sentence(self.node, findings):
+            said.append(self._say("node_unhealthy", unfit))
+        answering = {each.name for each in findings if each.health not in _SAID}
+        kept = [pair for pair in told if pair[0] not in answering]
+        kept += [pair for each in silent if (pair := (each.name, each.health)) not in kept]
+        return said, tuple(kept)
+
+    def changes(self, before: tuple[Finding, ...], after: tuple[Finding, ...]) -> tuple[Publish, ...]:
+        """Of a check between two cycles, or of one that nobody waits for any more."""
+        known = {each.name: each.health for each in before}
+        return tuple(
+            self._say(
+                "node_check_changed",
+                f"a check of node {self.node} changes: {each.name} is {each.health}"
+                + (f": {each.reason}" if each.reason else ""),
+                (each,),
+            )
+            for each in after
+            if each.health is not known.get(each.name, Health.HEALTHY)
+        )
+
+    def _silence(self, finding: Finding) -> Publish:
+        kind, verb = _SAID[finding.health]
+        return self._say(kind, f"a check of node {self.node} {verb}: {finding.reason}")
+
+    def _say(self, kind: str, text: str, findings: tuple[Finding, ...] = ()) -> Publish:
+        details = tuple((each.name, _detail(each)) for each in findings)
+        return Publish(self.job_id, JobEvent(kind, text, self.cycle, details=details))
+
+
+_SAID = {
+    Health.SKIPPED: ("node_check_skipped", "is skipped"),
+    Health.UNANSWERED: ("node_check_unanswered", "has no answer, which keeps no node out"),
+}
+
+
+def _detail(finding: Finding) -> str:
+    text = f"{finding.health} in {finding.took_s:.3f} s"
+    return f"{text}: {finding.reason}" if finding.reason else text

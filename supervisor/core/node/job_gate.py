@@ -20,7 +20,7 @@ Outcome = tuple[JobMachines, tuple[Action, ...]]
 
 def open_gate(before: JobMachines | None, after: JobMachines, actions: Sequence[Action], now_s: float) -> Outcome:
     """`actions` as the job wants them, less those that wait for a check, and with those that follow from one."""
-    if not after.job.rules.checks_node:
+    if not after.fitness.standings:
         return after, tuple(actions)
     through: list[Action] = []
     was_to_go_on = before is not None and job_phases.is_to_go_on(before.job)
@@ -38,6 +38,8 @@ def open_gate(before: JobMachines | None, after: JobMachines, actions: Sequence[
             case _:
                 pass
         through.append(action)
+    if job_phases.verdict_of(after.job) is not None and not after.fitness.is_over:
+        after = _step(after, fitness.JobOver(), now_s, through)
     return after, tuple(through)
 
 

@@ -11,7 +11,7 @@ import msgspec
 from supervisor.core.calls.words import FromRank, ToRank
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import Assignment, Evidence, HangLimits, JobEvent, JobRules, Progress, Verdict, WorkerExit
-from supervisor.core.node_health import Finding
+from supervisor.core.node_health import CheckPlan, Finding
 from supervisor.core.orders import Order
 
 # --- events: from people, the spawner, clients, the clock ----------------------------------------------------------
@@ -19,6 +19,7 @@ from supervisor.core.orders import Order
 
 class JobSubmitted(msgspec.Struct, frozen=True):
     rules: JobRules
+    checks: tuple[CheckPlan, ...] = ()  # that this node has to pass before it joins
 
 
 class SpawnerReady(msgspec.Struct, frozen=True):
@@ -180,9 +181,10 @@ class Ordered(msgspec.Struct, frozen=True):
 
 
 class NodeChecked(msgspec.Struct, frozen=True):
-    """What the checks of this node have found (answer to CheckNode)."""
+    """What a check of this node has found (answer to CheckNode)."""
 
     job_id: str
+    check: str
     number: int
     findings: tuple[Finding, ...]
 
@@ -336,9 +338,10 @@ class CollectEvidence(msgspec.Struct, frozen=True):
 
 
 class CheckNode(msgspec.Struct, frozen=True):
-    """Look whether this node is fit for the job's next cycle; answered by NodeChecked with the same number."""
+    """Run one check of this node; answered by NodeChecked with the same number, which counts its looks."""
 
     job_id: str
+    check: str
     number: int
 
 

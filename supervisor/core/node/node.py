@@ -56,6 +56,7 @@ from supervisor.core.node.messages import (
     WorkersEmptied,
     WorkerSpawned,
 )  # fmt: skip
+from supervisor.core.node_health import CheckPlan
 
 ENDED_JOBS_MAX = 100  # ended jobs that can still be viewed
 
@@ -73,8 +74,8 @@ def initial_state(node: str) -> State:
 
 def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Action, ...]]:
     match event:
-        case JobSubmitted(rules):
-            return _submit(state, rules, now_s)
+        case JobSubmitted(rules, checks):
+            return _submit(state, rules, checks, now_s)
         case JobAbandoned(job_id, reason):
             return _abandon(state, job_id, reason)
         case DeadlineReached():
@@ -110,15 +111,21 @@ def view(state: State, job_id: str) -> JobView | None:
         ranks=tuple(_rank_view(machines, worker) for worker in worker_group.workers_of(machines.group)),
         limits=life.limits or life.rules.hang_limits,
         verdict=job_phases.verdict_of(life),
+        checks=fitness.checks_of(machines.fitness),
     )
 
 
-def _submit(state: State, rules: JobRules, now_s: float) -> tuple[State, tuple[Action, ...]]:
+def _submit(
+    state: State, rules: JobRules, checks: tuple[CheckPlan, ...], now_s: float
+) -> tuple[State, tuple[Action, ...]]:
     known = state.jobs.get(rules.job_id)
     if known is not None and not isinstance(known.job.phase, job_phases.Ended):
         return state, ()
     life, actions = job.open_job(rules, node=state.node)
-    fold = JobFold(JobMachines(life, worker_group.initial_state(), hang_response.initial_state()), now_s)
+    machines = JobMachines(
+        life, worker_group.initial_state(), hang_response.initial_state(), fitness=fitness.initial_state(checks)
+    )
+    fold = JobFold(machines, now_s)
     fold.carry(actions)
     machines, opened = job_gate.open_gate(None, fold.machines(), fold.actions, now_s)
     kept = dict(state.jobs)

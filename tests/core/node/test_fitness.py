@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from supervisor.core.cluster.messages import NodeExcluded, NodeJoined
 from supervisor.core.node import fitness
-from supervisor.core.node.fitness import CHECK_S, JoinDropped, JoinWanted, RoundBegun
+from supervisor.core.node.fitness import JobOver, JoinDropped, JoinWanted, RoundBegun
 from supervisor.core.node.messages import CheckNode, DeadlineReached, NodeChecked, Publish, TellCoordinator
-from supervisor.core.node_health import Finding, Health
+from supervisor.core.node_health import CheckPlan, Finding, Health
 
 JOB = "job"
+CHECK_S = 150.0
+NVHCD = CheckPlan("nvhcd", CHECK_S)
+DISK = CheckPlan("disk", 15.0, patience_s=1.0, period_s=60.0)
 WELL = (Finding("nvhcd", Health.HEALTHY, took_s=0.25),)
 ILL = (Finding("nvhcd", Health.UNHEALTHY, "nvhcd counts 2 failed checks"),)
 UNTOLD = (Finding("nvhcd", Health.SKIPPED, "nvhcd can't be asked: there is no socket /s"),)
+DISK_WELL = (Finding("disk", Health.HEALTHY, subject="/a"), Finding("disk", Health.HEALTHY, subject="/b"))
+DISK_ILL = (DISK_WELL[0], Finding("disk", Health.UNHEALTHY, "/b can't be read: no such file", subject="/b"))
 JOINED = NodeJoined("a", -1)
 
 
 class Node:
-    def __init__(self) -> None:
-        self.state = fitness.initial_state()
+    def __init__(self, *plans: CheckPlan) -> None:
+        self.state = fitness.initial_state(plans or (NVHCD,))
 
     def send(self, *events: fitness.Event, at: float = 0.0) -> list[fitness.Action]:
         """What came out of the last one."""
@@ -29,34 +34,62 @@ class Node:
     def reports(self, *events: fitness.Event, at: float = 0.0) -> list[object]:
         return [each.report for each in self.send(*events, at=at) if isinstance(each, TellCoordinator)]
 
+    def kinds(self, *events: fitness.Event, at: float = 0.0) -> list[str]:
+        return [each.event.kind for each in self.send(*events, at=at) if isinstance(each, Publish)]
+
+
+def checked(number: int, findings: tuple[Finding, ...]) -> NodeChecked:
+    return NodeChecked(JOB, findings[0].check, number, findings)
+
 
 def test_it_joins_once_it_was_checked_and_is_ready_whichever_comes_last() -> None:
     first = Node()
-    assert first.send(RoundBegun()) == [CheckNode(JOB, 1)]
+    assert first.send(RoundBegun()) == [CheckNode(JOB, "nvhcd", 1)]
     assert first.send(JoinWanted(JOINED)) == []
-    assert first.reports(NodeChecked(JOB, 1, WELL)) == [JOINED]
+    assert first.reports(checked(1, WELL)) == [JOINED]
     second = Node()
-    assert second.reports(RoundBegun(), NodeChecked(JOB, 1, WELL)) == []
+    assert second.reports(RoundBegun(), checked(1, WELL)) == []
     assert second.reports(JoinWanted(JOINED)) == [JOINED]
+
+
+def test_checks_run_side_by_side_and_the_join_waits_for_all() -> None:
+    node = Node(NVHCD, DISK)
+    assert node.send(RoundBegun()) == [CheckNode(JOB, "nvhcd", 1), CheckNode(JOB, "disk", 1)]
+    assert node.send(JoinWanted(JOINED), checked(1, DISK_WELL)) == []
+    actions = node.send(checked(1, WELL))
+    assert TellCoordinator(JOB, JOINED) in actions
+    (said,) = [each.event for each in actions if isinstance(each, Publish)]
+    assert said.reason == "node a was checked: nvhcd: healthy, disk /a: healthy, disk /b: healthy"
+    assert dict(said.details) == {
+        "nvhcd": "healthy in 0.250 s",
+        "disk /a": "healthy in 0.000 s",
+        "disk /b": "healthy in 0.000 s",
+    }
 
 
 def test_each_round_has_a_check_and_two_at_once_are_one() -> None:
     node = Node()
-    node.send(RoundBegun(), NodeChecked(JOB, 1, WELL))
-    assert node.send(RoundBegun()) == [CheckNode(JOB, 2)]
+    node.send(RoundBegun(), checked(1, WELL))
+    assert node.send(RoundBegun()) == [CheckNode(JOB, "nvhcd", 2)]
     assert node.send(RoundBegun()) == []
-    assert node.send(NodeChecked(JOB, 1, ILL)) == [], "of an earlier round"
+    assert node.send(checked(1, ILL)) == [], "of an earlier round"
     assert node.send(JoinWanted(JOINED)) == []
-    assert node.reports(NodeChecked(JOB, 2, WELL)) == [JOINED]
+    assert node.reports(checked(2, WELL)) == [JOINED]
 
 
 def test_an_unfit_node_says_why_and_then_that_nothing_runs_there() -> None:
     node = Node()
     node.send(RoundBegun(), JoinWanted(JOINED))
-    actions = node.send(NodeChecked(JOB, 1, ILL))
+    actions = node.send(checked(1, ILL))
     excluded = NodeExcluded("a", "node a is unhealthy: nvhcd counts 2 failed checks")
     assert [each.report for each in actions if isinstance(each, TellCoordinator)] == [excluded, JOINED]
     assert [each.event.kind for each in actions if isinstance(each, Publish)] == ["node_checked", "node_unhealthy"]
+
+
+def test_one_bad_thing_of_several_is_enough() -> None:
+    node = Node(DISK)
+    (excluded, _) = node.reports(RoundBegun(), JoinWanted(JOINED), checked(1, DISK_ILL))
+    assert excluded == NodeExcluded("a", "node a is unhealthy: /b can't be read: no such file")
 
 
 def test_what_could_not_be_told_evicts_nobody_and_is_said_once() -> None:
@@ -64,22 +97,113 @@ def test_what_could_not_be_told_evicts_nobody_and_is_said_once() -> None:
     said: list[str] = []
     for number in (1, 2, 3):
         node.send(RoundBegun(), JoinWanted(JOINED))
-        actions = node.send(NodeChecked(JOB, number, UNTOLD))
+        actions = node.send(checked(number, UNTOLD))
         assert TellCoordinator(JOB, JOINED) in actions
         said += [each.event.reason for each in actions if isinstance(each, Publish) and "skip" in each.event.kind]
     assert said == ["a check of node a is skipped: nvhcd can't be asked: there is no socket /s"]
 
 
-def test_a_check_without_an_answer_is_skipped_at_its_deadline() -> None:
+def test_a_check_that_stops_to_answer_again_is_told_again() -> None:
+    silent = (Finding("nvhcd", Health.UNANSWERED, "it says nothing"),)
+    node = Node()
+    kinds = [node.kinds(RoundBegun(), checked(number + 1, each)) for number, each in enumerate([silent, WELL, silent])]
+    assert ["node_check_unanswered" in each for each in kinds] == [True, False, True]
+
+
+def test_a_check_without_an_answer_evicts_nobody_at_its_deadline() -> None:
     node = Node()
     node.send(RoundBegun(), JoinWanted(JOINED), at=7.0)
     assert fitness.next_deadline_s(node.state) == 7.0 + CHECK_S
     assert node.send(DeadlineReached(), at=6.0 + CHECK_S) == []
     assert node.reports(DeadlineReached(), at=7.0 + CHECK_S) == [JOINED]
     assert fitness.next_deadline_s(node.state) is None
-    assert node.send(NodeChecked(JOB, 1, ILL)) == [], "too late"
+
+
+def test_a_late_check_is_unhealthy_where_its_plan_says_so() -> None:
+    node = Node(CheckPlan("nvhcd", CHECK_S, late=Health.UNHEALTHY))
+    assert node.send(RoundBegun(), JoinWanted(JOINED), DeadlineReached()) == []
+    (excluded, joined) = node.reports(DeadlineReached(), at=CHECK_S)
+    assert excluded == NodeExcluded("a", "node a is unhealthy: the check nvhcd has not answered within 150 s")
+    assert joined == JOINED
+
+
+def test_a_check_that_is_stuck_is_not_begun_again_and_holds_up_no_later_round() -> None:
+    node = Node()
+    node.send(RoundBegun(), JoinWanted(JOINED))
+    node.send(DeadlineReached(), at=CHECK_S)
+    actions = node.send(RoundBegun(), at=200.0)
+    assert CheckNode not in [type(each) for each in actions], "one at most"
+    assert node.reports(JoinWanted(JOINED), at=200.0) == [JOINED]
+    assert node.kinds(checked(1, ILL), at=300.0) == ["node_check_changed"]
+    assert node.send(RoundBegun(), at=400.0) == [CheckNode(JOB, "nvhcd", 2)]
+
+
+def test_a_join_waits_for_a_patient_check_no_longer_than_its_patience() -> None:
+    node = Node(DISK)
+    node.send(RoundBegun(), at=100.0)
+    assert fitness.next_deadline_s(node.state) == 115.0, "nobody waits yet"
+    assert node.send(JoinWanted(JOINED), at=100.3) == []
+    assert fitness.next_deadline_s(node.state) == 101.0
+    actions = node.send(DeadlineReached(), at=101.0)
+    assert TellCoordinator(JOB, JOINED) in actions
+    assert [each.event.kind for each in actions if isinstance(each, Publish)] == [
+        "node_checked",
+        "node_check_unanswered",
+    ]
+    assert node.kinds(checked(1, DISK_ILL), at=102.0) == ["node_check_changed"], "it counts at the next stop"
+
+
+def test_patience_that_is_over_when_the_join_is_wanted_costs_nothing() -> None:
+    node = Node(DISK)
+    node.send(RoundBegun(), at=100.0)
+    assert node.reports(JoinWanted(JOINED), at=103.0) == [JOINED]
+
+
+def test_a_check_with_a_period_is_repeated_and_what_changes_is_told() -> None:
+    node = Node(DISK)
+    node.send(RoundBegun(), JoinWanted(JOINED), checked(1, DISK_WELL))
+    assert fitness.next_deadline_s(node.state) == 60.0
+    assert node.send(DeadlineReached(), at=60.0) == [CheckNode(JOB, "disk", 2)]
+    assert node.send(checked(2, DISK_WELL), at=60.1) == []
+    node.send(DeadlineReached(), at=120.1)
+    actions = node.send(checked(3, DISK_ILL), at=120.2)
+    (said,) = [each.event for each in actions if isinstance(each, Publish)]
+    assert said.reason == "a check of node a changes: disk /b is unhealthy: /b can't be read: no such file"
+    assert len(actions) == 1, "a cycle that runs goes on"
+    shown = fitness.checks_of(node.state)
+    assert [(each.finding.name, each.finding.health, each.found_at_s) for each in shown] == [
+        ("disk /a", Health.HEALTHY, 120.2),
+        ("disk /b", Health.UNHEALTHY, 120.2),
+    ]
+
+
+def test_a_look_that_is_under_way_counts_for_the_round() -> None:
+    node = Node(DISK)
+    node.send(RoundBegun(), checked(1, DISK_WELL))
+    node.send(DeadlineReached(), at=60.0)
+    assert node.send(RoundBegun(), at=60.1) == []
+    assert node.send(JoinWanted(JOINED), at=60.1) == []
+    assert node.reports(checked(2, DISK_WELL), at=60.2) == [JOINED]
+
+
+def test_a_hang_that_is_known_when_the_round_begins_delays_nothing() -> None:
+    node = Node(DISK)
+    node.send(RoundBegun(), JoinWanted(JOINED), checked(1, DISK_WELL))
+    node.send(DeadlineReached(), at=60.0)
+    assert node.kinds(DeadlineReached(), at=75.0) == ["node_check_changed"]
+    node.send(RoundBegun(), at=90.0)
+    assert node.reports(JoinWanted(JOINED), at=90.0) == [JOINED]
 
 
 def test_a_node_that_is_not_ready_any_more_does_not_join_after_its_check() -> None:
     node = Node()
-    assert node.reports(RoundBegun(), JoinWanted(JOINED), JoinDropped(), NodeChecked(JOB, 1, WELL)) == []
+    assert node.reports(RoundBegun(), JoinWanted(JOINED), JoinDropped(), checked(1, WELL)) == []
+
+
+def test_after_the_end_of_the_job_nothing_is_checked() -> None:
+    node = Node(DISK)
+    node.send(RoundBegun(), JoinWanted(JOINED), checked(1, DISK_WELL))
+    node.send(JobOver())
+    assert fitness.next_deadline_s(node.state) is None
+    assert node.send(DeadlineReached(), at=1000.0) == []
+    assert node.send(RoundBegun(), at=1000.0) == []

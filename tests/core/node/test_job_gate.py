@@ -4,35 +4,36 @@ from __future__ import annotations
 
 from supervisor.core.facts import JobState
 from supervisor.core.node import messages
-from supervisor.core.node.fitness import CHECK_S
 from supervisor.core.node.messages import CheckNode, NodeChecked, PrepareStore, StartSpawner, WorkersEmptied
-from supervisor.core.node_health import Finding, Health
+from supervisor.core.node_health import CheckPlan, Finding, Health
 from tests.core.one_node import JOB, NOW, OneNode, rules
 
+CHECK_S = 150.0
+CHECKS = (CheckPlan("nvhcd", CHECK_S),)
 WELL = (Finding("nvhcd", Health.HEALTHY),)
 ILL = (Finding("nvhcd", Health.UNHEALTHY, "nvhcd counts 1 failed checks"),)
 
 
 def running(local_world_size: int = 1) -> OneNode:
-    job = OneNode(rules(local_world_size, checks_node=True))
-    assert job.actions == [CheckNode(JOB, 1), StartSpawner(JOB, 1)]
-    job.send(NodeChecked(JOB, 1, WELL))
+    job = OneNode(rules(local_world_size), checks=CHECKS)
+    assert job.actions == [CheckNode(JOB, "nvhcd", 1), StartSpawner(JOB, 1)]
+    job.send(NodeChecked(JOB, "nvhcd", 1, WELL))
     return job.send(messages.SpawnerReady(JOB, NOW)).run_cycle(0)
 
 
 def test_the_first_cycle_waits_for_the_check() -> None:
-    job = OneNode(rules(1, checks_node=True))
+    job = OneNode(rules(1), checks=CHECKS)
     job.send(messages.SpawnerReady(JOB, NOW))
     assert job.actions == []
     assert job.view().state is JobState.RENDEZVOUS
-    job.send(NodeChecked(JOB, 1, WELL))
+    job.send(NodeChecked(JOB, "nvhcd", 1, WELL))
     assert job.actions == [PrepareStore(JOB, 0)]
     assert job.said("node_checked") == ["node a was checked: nvhcd: healthy"]
 
 
 def test_a_node_that_is_ill_at_the_start_ends_the_job_with_the_reason() -> None:
-    job = OneNode(rules(1, checks_node=True))
-    job.send(messages.SpawnerReady(JOB, NOW), NodeChecked(JOB, 1, ILL))
+    job = OneNode(rules(1), checks=CHECKS)
+    job.send(messages.SpawnerReady(JOB, NOW), NodeChecked(JOB, "nvhcd", 1, ILL))
     verdict = job.verdict()
     assert verdict is not None
     assert (verdict.state, verdict.exit_code) == (JobState.FAILED, 1)
@@ -42,8 +43,8 @@ def test_a_node_that_is_ill_at_the_start_ends_the_job_with_the_reason() -> None:
 def test_a_restart_checks_while_the_workers_are_stopped() -> None:
     job = running(2)
     job.exit(0, 1, code=1)
-    assert CheckNode(JOB, 2) in job.actions
-    job.send(NodeChecked(JOB, 2, WELL))
+    assert CheckNode(JOB, "nvhcd", 2) in job.actions
+    job.send(NodeChecked(JOB, "nvhcd", 2, WELL))
     job.exit(0, 0, signal=15)
     job.send(WorkersEmptied(JOB, 0))
     assert job.view().cycle == 1
@@ -58,15 +59,15 @@ def test_a_restart_waits_for_a_check_that_is_late_and_not_longer_than_its_deadli
     assert job.view().cycle == 0
     job.pass_to(job.now_s + CHECK_S + 1)
     assert job.view().cycle == 1
-    assert job.said("node_check_skipped") == [
-        "a check of node a is skipped: the checks of the node have not ended within 150 s"
+    assert job.said("node_check_unanswered") == [
+        "a check of node a has no answer, which keeps no node out: the check nvhcd has not answered within 150 s"
     ]
 
 
 def test_a_node_that_falls_ill_ends_the_job_at_its_next_restart() -> None:
     job = running()
     job.exit(0, 0, code=1)
-    job.send(NodeChecked(JOB, 2, ILL))
+    job.send(NodeChecked(JOB, "nvhcd", 2, ILL))
     job.send(WorkersEmptied(JOB, 0))
     verdict = job.verdict()
     assert verdict is not None
@@ -84,12 +85,12 @@ def test_the_end_of_a_job_waits_for_no_check() -> None:
 
 
 def test_a_stop_does_not_wait_for_the_first_check() -> None:
-    job = OneNode(rules(1, checks_node=True))
+    job = OneNode(rules(1), checks=CHECKS)
     job.send(messages.SpawnerReady(JOB, NOW), messages.StopRequested(JOB, "enough", 0))
     verdict = job.verdict()
     assert verdict is not None
     assert verdict.state is JobState.STOPPED
-    assert job.send(NodeChecked(JOB, 1, WELL)).actions == []
+    assert job.send(NodeChecked(JOB, "nvhcd", 1, WELL)).actions == []
 
 
 def test_a_job_without_checks_is_never_checked() -> None:

@@ -1,26 +1,46 @@
-"""Which checks does a job ask for on this node, and what do they find?"""
+"""Which probe answers which check of the node?
+
+Each is loaded when it is asked for the first time: a job that asks for no check pays for none.
+"""
 
 from __future__ import annotations
 
-import anyio
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from supervisor.config.job_spec import JobSpec
+from supervisor.core import nvhcd_verdict
 from supervisor.core.node_health import Finding
-from supervisor.core.nvhcd_verdict import judge
-from supervisor.edges.machine.health.nvhcd_client import NvhcdClient
+
+
+class Probe(Protocol):
+    """One kind of check, for all jobs of the node."""
+
+    async def look(self, spec: JobSpec) -> tuple[Finding, ...]:
+        """What it finds for this job, one finding for each thing that it looks at. May be cancelled at any time.
+
+        What blocks belongs into a process or a thread that nobody waits for. What raises is a check without an answer.
+        """
+        ...
 
 
 class NodeChecks:
     """See ports.NodeChecks. For the event loop's thread."""
 
     def __init__(self) -> None:
-        self._clients: dict[str, NvhcdClient] = {}
+        self._probes: dict[str, Probe] = {}
 
-    async def run(self, spec: JobSpec) -> tuple[Finding, ...]:
-        health = spec.health
-        if not health.nvhcd_socket:
-            return ()
-        client = self._clients.setdefault(health.nvhcd_socket, NvhcdClient(health.nvhcd_socket))
-        begun_s = anyio.current_time()
-        answer = await client.ask()
-        return (judge(answer, health.policy, took_s=anyio.current_time() - begun_s),)
+    async def run(self, spec: JobSpec, check: str) -> tuple[Finding, ...]:
+        probe = self._probes.get(check)
+        if probe is None:
+            probe = self._probes[check] = _MAKERS[check]()
+        return await probe.look(spec)
+
+
+def _nvhcd() -> Probe:
+    from supervisor.edges.machine.health.nvhcd_client import NvhcdProbe
+
+    return NvhcdProbe()
+
+
+_MAKERS: Mapping[str, Callable[[], Probe]] = {nvhcd_verdict.CHECK: _nvhcd}

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
-from supervisor.core.nvhcd_verdict import Answer, NoReply, Reply, Unusable
+from supervisor.config.job_spec import JobSpec
+from supervisor.core.node_health import Finding
+from supervisor.core.nvhcd_verdict import Answer, NoReply, Reply, Unusable, judge
 from supervisor.edges.machine.own_process.own_descriptors import separately
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.machine.processes.peer_credentials import Peer
@@ -27,6 +29,20 @@ DEADLINE_S = 130.0  # the service itself gives its script 120 s
 PROBE_S = 1.0  # for the kernel to connect: a socket that nobody accepts on must not cost the deadline
 MARGIN_S = 1.0  # gRPC keeps the deadline itself
 ANSWER_BYTES_MAX = 1024 * 1024
+
+
+class NvhcdProbe:
+    """See node_checks.Probe."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, NvhcdClient] = {}
+
+    async def look(self, spec: JobSpec) -> tuple[Finding, ...]:
+        path = spec.health.nvhcd_socket
+        client = self._clients.setdefault(path, NvhcdClient(path))
+        begun_s = anyio.current_time()
+        answer = await client.ask()
+        return (judge(answer, spec.health.policy, took_s=anyio.current_time() - begun_s),)
 
 
 class NvhcdClient:

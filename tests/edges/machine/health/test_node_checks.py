@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from supervisor.config.job_spec import HealthChecks, JobSpec
+from supervisor.config.health_checks import HealthChecks
+from supervisor.config.job_spec import JobSpec
 from supervisor.core.node_health import Health, HealthCheckPolicy
 from supervisor.edges.machine.health.node_checks import NodeChecks
-
-
-async def test_a_job_that_asks_for_nothing_checks_nothing() -> None:
-    assert await NodeChecks().run(JobSpec("j", ("x.py",))) == ()
 
 
 async def test_a_service_that_is_not_there_is_judged_by_the_jobs_policy(tmp_path: Path) -> None:
@@ -20,6 +17,6 @@ async def test_a_service_that_is_not_there_is_judged_by_the_jobs_policy(tmp_path
         (HealthCheckPolicy.STRICT, Health.UNHEALTHY),
     ):
         spec = JobSpec("j", ("x.py",), health=HealthChecks(str(tmp_path / "nvhcd.sock"), policy))
-        (finding,) = await checks.run(spec)
+        (finding,) = await checks.run(spec, "nvhcd")
         assert (finding.check, finding.health) == ("nvhcd", health)
         assert finding.took_s < 5

@@ -1,0 +1,92 @@
+"""What is known of one check of the node: is it under way or late, and what do its findings count for?
+
+At most one look is under way: a check that is stuck is not begun again before it has answered, and what its lateness
+says of the node stands until then.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from supervisor.core.node_health import CheckPlan, Finding, Health
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """`number` counts the looks. `begun_s` None: none is under way."""
+
+    plan: CheckPlan
+    number: int = 0
+    begun_s: float | None = None
+    is_late: bool = False  # the look has missed its deadline, and has not answered since
+    due_s: float | None = None  # of the next look between two cycles
+    findings: tuple[Finding, ...] = ()  # of the newest answer, as they count
+    found_at_s: float | None = None
+    streaks: tuple[tuple[str, int], ...] = ()  # subject -> results in a row against what counts
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it may still answer in time."""
+        return self.begun_s is not None and not self.is_late
+
+    @property
+    def late_at_s(self) -> float | None:
+        return self.begun_s + self.plan.deadline_s if self.begun_s is not None and not self.is_late else None
+
+
+def begin(standing: Standing, now_s: float) -> Standing:
+    assert standing.begun_s is None, "it is under way"
+    return msgspec.structs.replace(standing, number=standing.number + 1, begun_s=now_s, due_s=None)
+
+
+def answer(standing: Standing, findings: tuple[Finding, ...], now_s: float) -> Standing:
+    """The look that was under way has answered, in time or late."""
+    before = {each.subject: each for each in standing.findings}
+    streaks = dict(standing.streaks)
+    counted: list[Finding] = []
+    kept: dict[str, int] = {}
+    for each in findings:
+        judged, streak = _judge(standing.plan, each, before.get(each.subject), streaks.get(each.subject, 0))
+        counted.append(judged)
+        if streak:
+            kept[each.subject] = streak
+    period_s = standing.plan.period_s
+    return msgspec.structs.replace(
+        standing,
+        begun_s=None,
+        is_late=False,
+        due_s=now_s + period_s if period_s is not None else None,
+        findings=tuple(counted),
+        found_at_s=now_s,
+        streaks=tuple(kept.items()),
+    )
+
+
+def miss(standing: Standing, now_s: float) -> Standing:
+    """The deadline has passed."""
+    plan = standing.plan
+    reason = f"the check {plan.name} has not answered within {plan.deadline_s:g} s"
+    late = Finding(plan.name, plan.late, reason, plan.deadline_s)
+    return msgspec.structs.replace(standing, is_late=True, findings=(late,), found_at_s=now_s)
+
+
+def rest(standing: Standing) -> Standing:
+    """No more looks are begun."""
+    return msgspec.structs.replace(standing, due_s=None)
+
+
+def _judge(plan: CheckPlan, found: Finding, counts: Finding | None, streak: int) -> tuple[Finding, int]:
+    """What the finding counts for, and how many in a row are now against what counts."""
+    was_unhealthy = counts is not None and counts.health is Health.UNHEALTHY
+    match found.health:
+        case Health.UNHEALTHY if not was_unhealthy and streak + 1 < plan.unhealthy_after:
+            reason = f"{found.reason} ({streak + 1} of the {plan.unhealthy_after} times in a row that count)"
+            return msgspec.structs.replace(found, health=Health.HEALTHY, reason=reason), streak + 1
+        case Health.HEALTHY if counts is not None and was_unhealthy and streak + 1 < plan.healthy_after:
+            before = counts.reason.partition(_HEALTHY_AGAIN)[0]
+            reason = f"{before}{_HEALTHY_AGAIN}{streak + 1} of {plan.healthy_after} times"
+            return msgspec.structs.replace(found, health=Health.UNHEALTHY, reason=reason), streak + 1
+        case _:
+            return found, 0
+
+
+_HEALTHY_AGAIN = "; healthy again "
