@@ -248,6 +248,7 @@ async def test_a_check_that_hangs_is_given_up_with_its_job(tmp_path: Path) -> No
                 await anyio.sleep_forever()
             finally:
                 given_up.set()
+            return ()
 
         world.checks.run = hang
         await world.submit(msgspec.structs.replace(job_spec("j"), health=HealthChecks("/run/nvhcd.sock")))
