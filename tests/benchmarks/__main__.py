@@ -24,6 +24,7 @@ from tests.benchmarks import (
     reference_product,
     reliability,
     report,
+    runs,
     speed_assignment,
     speed_detection,
     speed_inprocess,
@@ -78,25 +79,30 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
 def main(arguments: list[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     complete = not given.only and not given.quick and not given.subjects
-    folder: Path = given.out or (ROOT / "docs" if complete else ROOT / "build" / "benchmarks")
+    folder: Path = given.out or (ROOT / "docs" if complete or given.keep else ROOT / "build" / "benchmarks")
+    try:
+        before, labels_before = runs.read(folder / "benchmarks.json") if given.keep else ([], {})
+    except ValueError as error:
+        say(str(error))
+        return 1
     signal.signal(signal.SIGTERM, _leave)  # through every `with`, so that what was started is ended
     processes.adopt_orphans()
     _compile_ours()
     conditions = Conditions.now()
     conditions.quick, conditions.only = given.quick, given.only
     measured = _subjects(given.python_reference, given.subjects, conditions)
-    labels = {subject.key: subject.label for subject in measured}
+    labels = labels_before | {subject.key: subject.label for subject in measured}
     bench = Bench([s for s in measured if s.key not in conditions.absent], given.quick, given.runs)
     started_s = time.monotonic()
-    rows: list[Row] = []
+    run = runs.Run(conditions)
     for name in given.only or MEASUREMENTS:
         say(f"{time.monotonic() - started_s:6.1f} s  {name}")
-        rows += MEASUREMENTS[name](bench)
+        run.rows += MEASUREMENTS[name](bench)
         conditions.took_s = time.monotonic() - started_s
-        report.write(folder, rows, labels, conditions)  # after each, so that an interrupted run leaves what it has
-    text, data = report.write(folder, rows, labels, conditions)
-    say(f"{conditions.took_s:6.1f} s  written: {text} {data}")
-    unmet = [f"{row.title}: {found.wanted}" for row in rows for found in judge(row, labels) if found.met is False]
+        # After each, so that an interrupted run leaves what it has.
+        report.write(folder, runs.joined(before, run), labels)
+    say(f"{conditions.took_s:6.1f} s  written: {folder}/benchmarks.md and .json")
+    unmet = [f"{row.title}: {found.wanted}" for row in run.rows for found in judge(row, labels) if found.met is False]
     say("\n".join(["targets not met:", *unmet]) if unmet else "all targets that could be measured are met")
     return 0
 
@@ -117,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--subjects", nargs="+", default=[], help="measure these alone: torchrun, reference, holdfast")
     parser.add_argument("--quick", action="store_true", help="few and short runs: does everything work?")
     parser.add_argument("--runs", type=int, help="runs of each subject in each row")
+    parser.add_argument("--keep", action="store_true", help="join the report in docs/: other rows stay as they are")
     parser.add_argument("--out", type=Path, help="folder for the report (docs; build/benchmarks for a partial run)")
     parser.add_argument(
         "--python-reference",

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tests.benchmarks.conditions import LOAD_QUIET, Conditions
 from tests.benchmarks.figures import Summary, percentile
 from tests.benchmarks.rows import OURS, Finding, Group, Row, Statistic, Unit, judge, show
-
-SCHEMA = "holdfast.benchmarks/v1"
+from tests.benchmarks.runs import Run, picture_of, raw
 
 _HEAD = """# Benchmarks
 
@@ -28,58 +25,35 @@ _REFERENCE = (
 )
 
 
-def write(folder: Path, rows: Sequence[Row], labels: Mapping[str, str], conditions: Conditions) -> tuple[Path, Path]:
+def write(folder: Path, runs: Sequence[Run], labels: Mapping[str, str]) -> tuple[Path, Path]:
     """Both files, in `folder`, which is made if need be."""
     folder.mkdir(parents=True, exist_ok=True)
     text, data = folder / "benchmarks.md", folder / "benchmarks.json"
-    text.write_text(markdown(rows, labels, conditions))
-    for row in rows:
-        if row.picture:
-            (folder / _picture_of(row)).write_text(row.picture)
-    data.write_text(json.dumps(raw(rows, labels, conditions), indent=1, ensure_ascii=False) + "\n")
+    text.write_text(markdown(runs, labels))
+    for row in (row for run in runs for row in run.rows if row.picture):
+        (folder / picture_of(row)).write_text(row.picture)
+    data.write_text(json.dumps(raw(runs, labels), indent=1, ensure_ascii=False) + "\n")
     return text, data
 
 
-def raw(rows: Sequence[Row], labels: Mapping[str, str], conditions: Conditions) -> dict[str, Any]:
-    """All samples and what was made of them, as plain data."""
-    return {
-        "schema": SCHEMA,
-        "conditions": dataclasses.asdict(conditions),
-        "subjects": dict(labels),
-        "rows": [
-            {
-                "key": row.key,
-                "group": row.group.value,
-                "title": row.title,
-                "unit": row.unit.value,
-                "statistic": row.statistic.value,
-                "samples": row.samples,
-                "ratios": {peer: row.ratios_to(peer) for peer in labels if peer != OURS and row.ratios_to(peer)},
-                "targets": [dataclasses.asdict(finding) for finding in judge(row, labels)],
-                "notes": row.notes,
-            }
-            for row in rows
-        ],
-    }
-
-
-def markdown(rows: Sequence[Row], labels: Mapping[str, str], conditions: Conditions) -> str:
-    """The whole page."""
-    parts = [_HEAD, _conditions(conditions, labels)]
+def markdown(runs: Sequence[Run], labels: Mapping[str, str]) -> str:
+    """The whole page. Where it has rows of several runs, each row says by a letter which one is its."""
+    marks = [f" ({chr(ord('A') + number)})" if len(runs) > 1 else "" for number in range(len(runs))]
+    parts = [_HEAD]
+    for run, mark in zip(runs, marks, strict=True):
+        title = f"**Run{mark}**\n\n" if mark else ""
+        parts.append(title + _conditions(run.conditions, labels, kept=bool(mark)))
     for group in Group:
-        members = [row for row in rows if row.group is group]
-        if members:
-            parts.append(f"## {group.value}\n\n{_table(members, labels)}\n")
+        marked = [(row, mark) for run, mark in zip(runs, marks, strict=True) for row in run.rows if row.group is group]
+        if marked:
+            members = [row for row, _ in marked]
+            parts.append(f"## {group.value}\n\n{_table(marked, labels)}\n")
             parts.append(_notes(members))
-            parts += [f"![{row.title}]({_picture_of(row)})\n" for row in members if row.picture]
+            parts += [f"![{row.title}]({picture_of(row)})\n" for row in members if row.picture]
     return "\n".join(part for part in parts if part)
 
 
-def _picture_of(row: Row) -> str:
-    return f"benchmarks-{row.key.replace('_', '-')}.svg"
-
-
-def _conditions(conditions: Conditions, labels: Mapping[str, str]) -> str:
+def _conditions(conditions: Conditions, labels: Mapping[str, str], *, kept: bool) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in conditions.versions.items())
     lines = [
         f"- {conditions.date}, commit {conditions.commit or 'unknown'}, {conditions.took_s / 60:.1f} min",
@@ -93,7 +67,7 @@ def _conditions(conditions: Conditions, labels: Mapping[str, str]) -> str:
         lines.append("- **The machine was not quiet: read the ratios, not the seconds.**")
     if conditions.quick:
         lines.append("- **A quick run: too few samples for a verdict.**")
-    if conditions.only:
+    if conditions.only and not kept:
         lines.append(f"- **A partial run: only {', '.join(conditions.only)}.**")
     if any("reference" in name for name in conditions.versions):
         lines.append(f"- {_REFERENCE}")
@@ -101,13 +75,13 @@ def _conditions(conditions: Conditions, labels: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _table(rows: Sequence[Row], labels: Mapping[str, str]) -> str:
-    shown = [key for key in labels if any(row.samples.get(key) for row in rows)]
+def _table(rows: Sequence[tuple[Row, str]], labels: Mapping[str, str]) -> str:
+    shown = [key for key in labels if any(row.samples.get(key) for row, _ in rows)]
     head = ["what", *(labels[key] for key in shown), f"{OURS} : peers", "target"]
     lines = [head, ["---"] * len(head)]
     lines += [
-        [_title(row), *(cell(row, key) for key in shown), _ratio_cell(row, labels), _target_cell(row, labels)]
-        for row in rows
+        [_title(row) + mark, *(cell(row, key) for key in shown), _ratio_cell(row, labels), _target_cell(row, labels)]
+        for row, mark in rows
     ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

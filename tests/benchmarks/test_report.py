@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.benchmarks import report
+from tests.benchmarks import report, runs
 from tests.benchmarks.conditions import Conditions
 from tests.benchmarks.figures import Summary, interleave, percentile, ratios
 from tests.benchmarks.launch import Event, Told
 from tests.benchmarks.rows import Group, Row, Statistic, Target, Unit, judge, show
+from tests.benchmarks.runs import Run
 
 LABELS = {"torchrun": "torchrun", "reference": "reference", "holdfast": "holdfast"}
 
@@ -160,7 +161,7 @@ def test_show(value: float, unit: Unit, text: str):
 
 def test_page_tells_medians_spread_ratios_and_verdicts():
     row = restart_row(target=Target(at_most=0.03, share_of={"torchrun": 1 / 3}), notes=["A note."])
-    lines = report.markdown([row], LABELS, conditions()).splitlines()
+    lines = report.markdown([Run(conditions(), [row])], LABELS).splitlines()
     (line,) = [line for line in lines if line.startswith("| restart ")]
     what, torchrun, reference, holdfast, ratio, target = [cell.strip() for cell in line.strip("|").split("|")]
     assert what == "restart"
@@ -175,29 +176,61 @@ def test_page_tells_medians_spread_ratios_and_verdicts():
 
 def test_page_says_what_makes_it_worth_less():
     state = conditions()
-    assert "not quiet" not in report.markdown([], LABELS, state)
+    assert "not quiet" not in report.markdown([Run(state, [])], LABELS)
     state.load_before, state.quick, state.only, state.absent = 3.0, True, ["restart"], {"reference": "cannot start it"}
-    text = report.markdown([], LABELS, state)
+    text = report.markdown([Run(state, [])], LABELS)
     for part in ("not quiet", "quick run", "partial run: only restart", "not measured: reference: cannot start it"):
         assert part in text
 
 
 def test_every_row_of_a_table_has_all_columns():
     rows = [restart_row(), Row("other", Group.SPEED, "other", Unit.MIB, samples={"holdfast": [1.0]})]
-    table = [line for line in report.markdown(rows, LABELS, conditions()).splitlines() if line.startswith("|")]
+    table = [line for line in report.markdown([Run(conditions(), rows)], LABELS).splitlines() if line.startswith("|")]
     assert len(table) == 4
     assert len({line.count("|") for line in table}) == 1
 
 
 def test_raw_data_hold_every_sample(tmp_path: Path):
     row = restart_row(target=Target(at_most=0.03))
-    text, data = report.write(tmp_path / "docs", [row], LABELS, conditions())
-    assert text.read_text() == report.markdown([row], LABELS, conditions())
+    text, data = report.write(tmp_path / "docs", [Run(conditions(), [row])], LABELS)
+    assert text.read_text() == report.markdown([Run(conditions(), [row])], LABELS)
     told = json.loads(data.read_text())
-    assert told["schema"] == report.SCHEMA
+    assert told["schema"] == runs.SCHEMA
     assert told["rows"][0]["samples"] == row.samples
     assert told["rows"][0]["targets"] == [{"wanted": "≤ 0.030 s", "met": False}]
-    assert told["conditions"]["commit"] == "abc1234"
+    assert told["runs"][0]["commit"] == "abc1234"
+
+
+def test_a_run_of_some_rows_joins_the_report(tmp_path: Path):
+    first = restart_row(target=Target(at_most=0.03, share_of={"torchrun": 0.5}), notes=["A note."])
+    other = Row("other", Group.COST, "other", Unit.MIB, samples={"holdfast": [1.0, None]}, picture="<svg/>")
+    report.write(tmp_path, [Run(conditions(), [first, other])], LABELS)
+    kept, labels = runs.read(tmp_path / "benchmarks.json")
+    assert kept == [Run(conditions(), [first, other])]
+    assert labels == LABELS
+
+    later = conditions()
+    later.date, later.commit, later.only = "2026-03-04 05:06 UTC", "def5678", ["restart"]
+    again = restart_row(target=Target(at_most=0.1))
+    both = runs.joined(kept, Run(later, [again]))
+    text = report.markdown(both, labels)
+    assert [[row.key for row in run.rows] for run in both] == [["other"], ["restart"]]
+    assert "partial run" not in text, "the page as a whole is none"
+    lines = text.splitlines()
+    assert any(line.startswith("| other (A) |") for line in lines)
+    assert any(line.startswith("| restart (B) |") and "≤ 0.100 s: met" in line for line in lines)
+    assert lines.index("**Run (A)**") < lines.index("**Run (B)**")
+
+    assert [len(run.rows) for run in runs.joined(both, Run(later, [again, other]))] == [2], "nothing is left of A"
+
+
+def test_a_report_of_another_kind_is_not_joined(tmp_path: Path):
+    file = tmp_path / "benchmarks.json"
+    assert runs.read(file) == ([], {})
+    for content, why in (('{"schema": "x", "subjects": {}, "runs": [], "rows": []}', "schema x"), ("{}", "missing")):
+        file.write_text(content)
+        with pytest.raises(ValueError, match=f"cannot keep the rows of .*{why}.*; run without --keep"):
+            runs.read(file)
 
 
 def test_events_are_read_as_workloads_write_them():
