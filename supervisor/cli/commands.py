@@ -30,6 +30,7 @@ _ALL = (
     Command("restart", "supervisor.cli.restart", "restart all workers of a job"),
     Command("cordon", "supervisor.cli.cordon", "stop a node from taking new jobs"),
     Command("uncordon", "supervisor.cli.uncordon", "let a node take jobs again"),
+    Command("doctor", "supervisor.cli.doctor", "check this node, and a job's timeouts, before a job runs"),
     Command("healthd", "supervisor.cli.healthd", "serve node health checks, as nvhcd does"),
     Command("simulate", "supervisor.cli.simulate", "what-if: a job on your cluster, over weeks, in seconds"),
 )
@@ -39,7 +40,6 @@ COMMANDS = {command.name: command for command in _ALL}
 LATER = {
     "report": "picture of a job's life",
     "top": "live view",
-    "doctor": "check of this node",
 }
 
 

@@ -35,7 +35,7 @@ def execute_argv(argv: Sequence[str]) -> int:
     if request.dry_run:
         from supervisor.config.plan_text import plan_text  # Only a dry run needs it.
 
-        sys.stdout.write(plan_text(request))
+        sys.stdout.write(plan_text(request, supervisor=_whose(request)))
         return 0
     return _run(request)
 
@@ -56,6 +56,17 @@ def _folder() -> str:
         return os.getcwd()
     except OSError:
         return ""
+
+
+def _whose(request: RunRequest) -> str:
+    """Which supervisor would get the job; what `_run` decides."""
+    if request.spec.nodes is None:
+        for place in socket_dir.candidates(request.socket_dir):
+            if socket_dir.answers(place.path / socket_dir.CONTROL_SOCKET):
+                return f"the node's, at {place.path}"
+            if place.explicit:
+                return f"none: nobody answers at {place.path}, so the command would end with exit code 69"
+    return "private: this command itself"
 
 
 def _run(request: RunRequest) -> int:

@@ -4,48 +4,136 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import cast
+from collections.abc import Mapping
+from typing import NamedTuple, cast
 
-from supervisor.config.job_spec import Entry, JobSpec
+from supervisor.config import environment, launch_settings
+from supervisor.config.fault_tolerance import CONFIG_FILE
+from supervisor.config.job_spec import Entry, JobSpec, Nodes
 from supervisor.config.launch_settings import RUN_SETTINGS
 from supervisor.config.numa import numactl_prefix
 from supervisor.config.resolve import RunRequest
 from supervisor.config.setting import Setting, Status, value_at
 from supervisor.config.values import SectionLimits, Shape, show_number
+from supervisor.core.facts import Assignment
+from supervisor.core.node.worker_environment import worker_environment
+
+DEFAULT = "default"
+COMMENT_COLUMN_MAX = 60  # a longer line has its comment right behind it
+AT_START = "known when it starts"
+AT_RENDEZVOUS = "known when the nodes have met"
+_OF_RENDEZVOUS = {
+    "RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR",
+}  # fmt: skip
 
 
-def plan_text(request: RunRequest) -> str:
-    """The plan as YAML that `--ft-cfg-path` reads back. No environment values."""
-    spec = request.spec
-    interpreter = {Entry.SCRIPT: ["python"], Entry.MODULE: ["python", "-m"], Entry.COMMAND: []}[spec.entry]
-    if spec.python and interpreter:
-        interpreter[0] = spec.python
-    port = f"port {spec.master_port}" if spec.master_port else "a fresh port each cycle"
-    host = "the store host" if spec.agent_store else "rank 0"
+class _Line(NamedTuple):
+    """One line of YAML, and where its value came from; "" says nothing."""
+
+    text: str
+    source: str = ""
+
+
+def plan_text(request: RunRequest, *, supervisor: str = "") -> str:
+    """The plan as YAML that `--ft-cfg-path` reads back, with the source of each value behind it as a comment.
+
+    `supervisor`: which one would get the job. Shows the variables that a worker gets from us, none that it inherits.
+    """
+    spec, sources = request.spec, _Sources(request.sources)
     lines = [
-        f"job_id: {_quoted(spec.job_id)}",
-        f"command: {_quoted(shlex.join([*interpreter, *spec.command]))}",
-        f"directory: {_quoted(spec.cwd)}",
-        f"workers: {spec.local_world_size}",
-        f"spawn_method: {spec.spawn_method.value}",
-        f"store: {_quoted(f'{spec.master_addr}, {port}, served by {host}')}",
-        f"logs: {_quoted(spec.log_dir or 'the default place')}",
+        _Line(f"job_id: {_quoted(spec.job_id)}", sources.of(launch_settings.JOB_ID, "made of the script's name")),
+        _Line(f"command: {_quoted(_command(spec))}", "the command line"),
+        _Line(f"directory: {_quoted(spec.cwd)}", "the current folder"),
+        _Line(f"workers: {spec.local_world_size}", sources.of(launch_settings.WORKERS)),
+        _Line(f"store: {_quoted(_store(spec))}", sources.of(launch_settings.MASTER_ADDRESS)),
+        _Line(f"logs: {_quoted(spec.log_dir or 'the default place')}", sources.named("log_dir")),
     ]
+    if supervisor:
+        lines.append(_Line(f"supervisor: {_quoted(supervisor)}", sources.of(launch_settings.SOCKET_DIR, "found")))
+    if spec.nodes is not None:
+        lines += _nodes(spec.nodes, sources)
     if spec.gpus_per_numa is not None:
-        lines.append(f"binding_of_local_rank_0: {_quoted(shlex.join(numactl_prefix(spec, 0)))}")
+        binding = _quoted(shlex.join(numactl_prefix(spec, 0)))
+        lines.append(_Line(f"binding_of_local_rank_0: {binding}", environment.GPUS_PER_NUMA))
     if request.config_file:
-        lines.append(f"read_from: {_quoted(request.config_file)}")
-    return "\n".join(lines) + "\n" + fault_tolerance_yaml(spec)
+        lines.append(_Line(f"read_from: {_quoted(request.config_file)}", sources.of(CONFIG_FILE)))
+    return _columns([*lines, *_variables(spec), *_section(spec, sources)])
 
 
 def fault_tolerance_yaml(spec: JobSpec) -> str:
     """Every setting of `spec` that the section has a key for, as YAML."""
-    lines = [
-        f"  {setting.keys[0]}:{_yaml_value(setting, value_at(spec, setting.path))}"
-        for setting in RUN_SETTINGS
-        if setting.keys and setting.path and setting.status is Status.WORKS
+    return _columns(_section(spec, None))
+
+
+class _Sources:
+    def __init__(self, written: Mapping[str, str]) -> None:
+        self._written = written
+
+    def of(self, setting: Setting, otherwise: str = DEFAULT) -> str:
+        return self._written.get(setting.name, otherwise)
+
+    def named(self, name: str) -> str:
+        return self._written.get(name, DEFAULT)
+
+
+def _command(spec: JobSpec) -> str:
+    interpreter = {Entry.SCRIPT: ["python"], Entry.MODULE: ["python", "-m"], Entry.COMMAND: []}[spec.entry]
+    if spec.python and interpreter:
+        interpreter[0] = spec.python
+    return shlex.join([*interpreter, *spec.command])
+
+
+def _store(spec: JobSpec) -> str:
+    port = f"port {spec.master_port}" if spec.master_port else "a fresh port each cycle"
+    return f"{spec.master_addr}, {port}, served by {'the store host' if spec.agent_store else 'rank 0'}"
+
+
+def _nodes(nodes: Nodes, sources: _Sources) -> list[_Line]:
+    """Without the options of the backend: a password may be among them."""
+    wanted = str(nodes.min_nodes) if nodes.min_nodes == nodes.max_nodes else f"{nodes.min_nodes}:{nodes.max_nodes}"
+    return [
+        _Line("nodes:"),
+        _Line(f"  wanted: {_quoted(wanted)}", sources.of(launch_settings.NNODES)),
+        _Line(f"  meet_at: {_quoted(f'{nodes.host}:{nodes.port}')}", sources.of(launch_settings.ENDPOINT)),
+        _Line(f"  backend: {_quoted(nodes.backend)}", sources.of(launch_settings.BACKEND)),
+        _Line(f"  this_node: {_quoted(nodes.name)}"),
+        _Line(f"  join_timeout_s: {show_number(nodes.join_timeout_s)}"),
     ]
-    return "\n".join(["fault_tolerance:", *lines]) + "\n"
+
+
+def _variables(spec: JobSpec) -> list[_Line]:
+    given = worker_environment(
+        spec,
+        Assignment(0, world_size=spec.local_world_size),
+        local_rank=0,
+        store_host=spec.master_addr,
+        store_port=spec.master_port,
+        error_file=AT_START,
+        socket_path=AT_START,
+        token_file=AT_START,
+    )
+    if not spec.master_port:
+        given["MASTER_PORT"] = AT_START
+    if spec.nodes is not None:
+        given |= dict.fromkeys(_OF_RENDEZVOUS, AT_RENDEZVOUS)
+    lines = [_Line(f"  {name}: {_quoted(value)}") for name, value in given.items()]
+    return [_Line("variables_of_local_rank_0:", "over those that the job inherits"), *lines]
+
+
+def _section(spec: JobSpec, sources: _Sources | None) -> list[_Line]:
+    lines = [_Line("fault_tolerance:")]
+    for setting in RUN_SETTINGS:
+        if setting.keys and setting.path and setting.status is Status.WORKS:
+            first, *nested = _yaml_value(setting, value_at(spec, setting.path)).split("\n")
+            lines.append(_Line(f"  {setting.keys[0]}:{first}", sources.of(setting) if sources else ""))
+            lines += [_Line(line) for line in nested]
+    return lines
+
+
+def _columns(lines: list[_Line]) -> str:
+    """Comments below each other, like a column."""
+    width = max((len(line.text) for line in lines if len(line.text) <= COMMENT_COLUMN_MAX), default=0)
+    return "".join(f"{text:<{width}}  # {source}\n" if source else f"{text}\n" for text, source in lines)
 
 
 def _yaml_value(setting: Setting, value: object) -> str:

@@ -49,7 +49,9 @@ fault_tolerance:
   max_no_progress_cycles: 3
 ```
 
-`holdfast run --dry-run` prints the job that would be run, with its whole section, which `--ft-cfg-path` can read.
+`holdfast run --dry-run` prints the job that would be run, as YAML that `--ft-cfg-path` can read: its command, nodes,
+store and supervisor, the variables that each rank gets, and its whole section. Behind each value stands where it came
+from: a flag, a variable, a file with its line, or the default.
 """
 
 _VARIABLES = (

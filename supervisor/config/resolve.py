@@ -41,6 +41,7 @@ class RunRequest(msgspec.Struct, frozen=True):
     config_file: str | None = None
     dry_run: bool = False
     event_hooks: EventHooks = EventHooks()
+    sources: dict[str, str] = {}  # setting's name → where its value was written, "--max-restarts 3"; absent: default
 
 
 class _Values:
@@ -105,6 +106,7 @@ def parse_run(
         event_hooks=hooks_from(
             values.of, launch_settings.ON_EVENT, launch_settings.ON_EVENT_URL, launch_settings.ON_EVENT_KINDS
         ),
+        sources={name: one.shown for name, one in given.items()},
     )
 
 

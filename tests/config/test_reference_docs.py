@@ -70,7 +70,38 @@ def test_a_plan_shows_the_job_and_no_environment() -> None:
     run = request("--python", "/opt/python", "--job-id", "a", "--dry-run", "-m", "pkg", "it's", environ=environ)
     assert run.dry_run
     printed = plan_text(run)
-    assert 'job_id: "a"\n' in printed
-    assert "command: \"/opt/python -m pkg 'it'\\\"'\\\"'s'\"\n" in printed
-    assert "  rank_heartbeat_timeout: 2700\n" in printed
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    assert 'job_id: "a" # --job-id a' in lines
+    assert "command: \"/opt/python -m pkg 'it'\\\"'\\\"'s'\" # the command line" in lines
+    assert "rank_heartbeat_timeout: 2700 # default" in lines
+    assert "hunter2" not in printed
+
+
+def test_a_plan_says_where_each_value_came_from(tmp_path: Path) -> None:
+    file = tmp_path / "ft.yaml"
+    file.write_text("fault_tolerance:\n  safety_factor: 3\n  max_restarts: 1\n")
+    environ = {"PET_MAX_RESTARTS": "2", "PET_NPROC_PER_NODE": "4"}
+    run = request("--ft-cfg-path", str(file), "--nproc-per-node=3", "--dry-run", "t.py", environ=environ)
+    lines = [" ".join(line.split()) for line in plan_text(run, supervisor="private").splitlines()]
+    assert "workers: 3 # --nproc-per-node 3" in lines
+    assert "max_restarts: 2 # PET_MAX_RESTARTS=2" in lines
+    assert f"safety_factor: 3 # {file}, line 2 (safety_factor: 3)" in lines
+    assert 'supervisor: "private" # found' in lines
+    assert 'WORLD_SIZE: "3"' in lines
+    assert 'MASTER_PORT: "known when it starts"' in lines
+
+
+def test_a_plan_for_several_nodes_shows_no_password(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("hunter2" * 8)
+    token.chmod(0o600)
+    run = request(
+        *("--nnodes", "2:3", "--rdzv-backend", "etcd", "--rdzv-endpoint", "127.0.0.1:2379", "--rdzv-id", "j"),
+        *("--rdzv-conf", f"username=me,password=hunter2,token_file={token}", "--dry-run", "t.py"),
+    )
+    printed = plan_text(run)
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    assert 'wanted: "2:3" # --nnodes 2:3' in lines
+    assert 'backend: "etcd" # --rdzv-backend etcd' in lines
+    assert 'RANK: "known when the nodes have met"' in lines
     assert "hunter2" not in printed

@@ -1,0 +1,121 @@
+"""`holdfast doctor`: is this node fit for a job, and do the job's settings fit each other?"""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+import supervisor
+from supervisor.cli import output
+from supervisor.config.job_spec import JobSpec
+from supervisor.config.resolve import RunRequest, parse_run
+from supervisor.doctor import control_groups, folders, gpus, kernel, network, slurm, timeouts, training
+from supervisor.doctor.finding import Finding, Grade
+from supervisor.doctor.machine import Machine
+
+SCHEMA = "holdfast.doctor/v1"
+PROBLEMS = 1
+EXAMPLES = """\
+examples:
+  holdfast doctor
+  holdfast doctor --python /opt/env/bin/python
+  holdfast doctor -- --ft-cfg-path job.yaml --nnodes 2 --rdzv-id j1 --rdzv-endpoint node1:29400
+
+Nothing is changed. Exit code 0: no problem was found; 1: a job would fail here.
+"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.formatter_class = RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES
+    parser.add_argument("run_options", nargs="*", metavar="-- OPTION", help="options of the holdfast run that is meant")
+    parser.add_argument("--python", metavar="P", default="", help="the job's Python (default: this one)")
+    parser.add_argument("--socket-dir", metavar="DIR", help="of the service")
+    parser.add_argument("--state-dir", metavar="DIR", help="for history and logs")
+    output.add_output_arguments(parser, "table", "json")
+
+
+def execute(arguments: Namespace) -> int:
+    request = _request(arguments)
+    page = output.paper(arguments.no_color)
+    findings: list[Finding] = []
+    if arguments.output == "table":
+        output.write(f"{os.uname().nodename}: holdfast {supervisor.__version__}, {sys.executable}\n")
+    for area in _areas(arguments, request):
+        findings += area
+        if arguments.output == "table":
+            output.write("".join(["\n", *(_told(finding, page) for finding in area)]))
+    if arguments.output == "json":
+        output.write_json(_document(findings), one_line=False)
+    else:
+        output.write(f"\n{_summary(findings)}\n")
+    return PROBLEMS if any(finding.grade is Grade.PROBLEM for finding in findings) else 0
+
+
+def _request(arguments: Namespace) -> RunRequest:
+    """What a run with these options would ask for. Raises what the run would raise."""
+    options: list[str] = arguments.run_options
+    return parse_run([*options, "script.py"], environ=os.environ, cwd=os.getcwd())
+
+
+def _areas(arguments: Namespace, request: RunRequest) -> Iterator[list[Finding]]:
+    """One after the other, so that people read the first while the slow ones are asked."""
+    machine, spec = Machine(), request.spec
+    looks: tuple[Callable[[], list[Finding]], ...] = (
+        lambda: kernel.look(machine),
+        lambda: control_groups.look(machine),
+        lambda: folders.look(
+            machine,
+            sockets=arguments.socket_dir or request.socket_dir,
+            state=arguments.state_dir or request.state_dir,
+        ),
+        lambda: network.look(machine, _endpoint(spec)),
+        lambda: slurm.look(machine, stop_timeout_s=spec.workers_stop_timeout_s),
+        lambda: gpus.look(machine),
+        lambda: timeouts.look(spec, machine.environ, has_gpus=bool(gpus.device_files(machine))),
+        lambda: training.look(machine, arguments.python or spec.python or sys.executable),
+    )
+    for look in looks:
+        yield look()
+
+
+def _endpoint(spec: JobSpec) -> network.Endpoint | None:
+    nodes = spec.nodes
+    return None if nodes is None else network.Endpoint(nodes.host, nodes.port, is_etcd=nodes.backend == "etcd")
+
+
+def _told(finding: Finding, page: output.Paper) -> str:
+    """A line, and below it why it matters and what to type."""
+    grade = output.coloured(finding.grade.value, page) + " " * (8 - len(finding.grade.value))
+    head = f"{finding.area:<16}{finding.check:<18}"
+    found = output.folded(output.printable(finding.found), page, indent=len(head) + 10)
+    lines = [f"{grade}  {head}{found}"]
+    for label, text in (("why", finding.why), ("do", finding.remedy)):
+        if text:
+            lines.append(f"{'':10}{label + ':':<5}" + output.folded(output.printable(text), page, indent=15))
+    return "".join(lines)
+
+
+def _summary(findings: list[Finding]) -> str:
+    counts = Counter(finding.grade for finding in findings)
+    parts = [
+        output.plural(counts[grade], grade.value)
+        for grade in (Grade.PROBLEM, Grade.WARNING, Grade.NOTE)
+        if counts[grade]
+    ]
+    rest = f"{counts[Grade.OK]} ok, {counts[Grade.SKIPPED]} skipped"
+    return f"{', '.join(parts) or 'nothing to mend'}; {rest}"
+
+
+def _document(findings: list[Finding]) -> dict[str, object]:
+    return {
+        "schema": SCHEMA,
+        "node": os.uname().nodename,
+        "version": supervisor.__version__,
+        "findings": [msgspec.to_builtins(finding) for finding in findings],
+    }

@@ -1,0 +1,4 @@
+"""What does `holdfast doctor` look at, and what does it make of it?
+
+Each module looks at one area, changes nothing, and has an answer for a machine that lacks what it asks.
+"""

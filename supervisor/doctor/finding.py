@@ -1,0 +1,49 @@
+"""What was found, does it matter, and what should be typed?"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class Grade(enum.StrEnum):
+    OK = "ok"
+    NOTE = "note"  # good to know
+    WARNING = "warning"  # works, with less
+    PROBLEM = "problem"  # a job would fail
+    SKIPPED = "skipped"  # there is nothing to look at
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that was looked at. `why` and `remedy` are there for what is not ok."""
+
+    area: str  # "kernel"
+    check: str  # "open files", in a few words
+    grade: Grade
+    found: str  # a sentence, without a full stop
+    why: str = ""  # what becomes of a job
+    remedy: str = ""  # what to type
+
+
+class Area:
+    """The findings of one area, as its checks name them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.findings: list[Finding] = []
+
+    def ok(self, check: str, found: str) -> None:
+        self.findings.append(Finding(self.name, check, Grade.OK, found))
+
+    def skip(self, check: str, why: str) -> None:
+        self.findings.append(Finding(self.name, check, Grade.SKIPPED, why))
+
+    def note(self, check: str, found: str, *, why: str = "", remedy: str = "") -> None:
+        self.findings.append(Finding(self.name, check, Grade.NOTE, found, why, remedy))
+
+    def warn(self, check: str, found: str, *, why: str, remedy: str) -> None:
+        self.findings.append(Finding(self.name, check, Grade.WARNING, found, why, remedy))
+
+    def problem(self, check: str, found: str, *, why: str, remedy: str) -> None:
+        self.findings.append(Finding(self.name, check, Grade.PROBLEM, found, why, remedy))

@@ -1,0 +1,73 @@
+"""How is a machine asked: its files, its variables, its programs? Every question has a deadline or cannot hang."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+ANSWER_TIMEOUT_S = 5.0
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a program said. `fault`: why it said nothing, "" where it ended with 0."""
+
+    stdout: str = ""
+    fault: str = ""
+
+
+class Machine:
+    """The machine under us; another `root` plays one in tests."""
+
+    def __init__(self, root: Path = Path("/"), environ: Mapping[str, str] | None = None) -> None:
+        self.root = root
+        self.environ = dict(os.environ if environ is None else environ)
+
+    def path(self, name: str) -> Path:
+        return self.root / name.lstrip("/")
+
+    def text(self, name: str) -> str:
+        """A file of the kernel's, stripped; "" where it is not there or may not be read."""
+        try:
+            return self.path(name).read_text(errors="replace").strip()
+        except OSError:
+            return ""
+
+    def names(self, folder: str) -> list[str]:
+        """What lies in a folder, sorted; [] where there is none."""
+        try:
+            return sorted(os.listdir(self.path(folder)))
+        except OSError:
+            return []
+
+    def program(self, name: str) -> str:
+        """Its path, "" where neither our Python's folder nor PATH has one."""
+        beside = str(Path(sys.executable).parent)
+        return shutil.which(name, path=f"{beside}{os.pathsep}{self.environ.get('PATH', os.defpath)}") or ""
+
+    def ask(self, command: Sequence[str], *, timeout_s: float = ANSWER_TIMEOUT_S) -> Answer:
+        """Runs a program that only reads. Blocks for `timeout_s` and a moment at most."""
+        try:
+            done = subprocess.run(
+                list(command),
+                check=False,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=timeout_s,
+                env=self.environ,
+            )
+        except subprocess.TimeoutExpired:
+            return Answer(fault=f"no answer within {timeout_s:g} s")
+        except OSError as error:
+            return Answer(fault=f"it cannot be started ({error.strerror})")
+        if done.returncode:
+            said = done.stderr.strip().splitlines()
+            return Answer(done.stdout, said[-1] if said else f"it ended with exit code {done.returncode}")
+        return Answer(done.stdout)

@@ -1,0 +1,61 @@
+"""`holdfast doctor` as people type it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from supervisor.cli import doctor, main
+from supervisor.doctor import training
+from supervisor.doctor.finding import Area, Finding
+
+
+@pytest.fixture(autouse=True)
+def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the import of torch, which tests/doctor/test_training.py has."""
+
+    def look(machine: object, python: str) -> list[Finding]:
+        del machine
+        area = Area("training")
+        area.ok("python", python)
+        return area.findings
+
+    monkeypatch.setattr(training, "look", look)
+    monkeypatch.setenv("HOLDFAST_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.delenv("HOLDFAST_SOCKET_DIR", raising=False)
+
+
+def test_a_page_for_people(capsys: pytest.CaptureFixture[str]):
+    assert main(["doctor"]) == 0
+    told = capsys.readouterr().out
+    for area in ("kernel", "control groups", "folders", "network", "slurm", "gpus", "timeouts", "training"):
+        assert re.search(rf"^(ok|note|warning|skipped) +{area} ", told, re.MULTILINE), area
+    assert re.search(r"; \d+ ok, \d+ skipped\n$", told)
+
+
+def test_a_document_for_programs(capsys: pytest.CaptureFixture[str]):
+    assert main(["doctor", "-o", "json", "--python", "/env/python"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == doctor.SCHEMA
+    assert {"area": "training", "check": "python", "grade": "ok", "found": "/env/python", "why": "", "remedy": ""} in (
+        document["findings"]
+    )
+
+
+def test_the_options_of_a_run_are_judged(capsys: pytest.CaptureFixture[str]):
+    assert main(["doctor", "--", "--ft-initial-rank-heartbeat-timeout", "3"]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"^warning +timeouts +first heartbeat +3 s\n +why: .*\n +do: +--ft-initial", told, re.MULTILINE)
+
+
+def test_a_problem_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["doctor", "--socket-dir", str(tmp_path / "none")]) == doctor.PROBLEMS
+    assert re.search(r"^problem +folders +service +nobody answers at ", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_options_that_a_run_would_refuse(capsys: pytest.CaptureFixture[str]):
+    assert main(["doctor", "--", "--max-restart", "x"]) == 2
+    assert capsys.readouterr().err.startswith("holdfast: cannot use --max-restart")
