@@ -298,7 +298,7 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
     fault = restart_policy.FaultHappened(
         node=event.node,
         reason=event.reason,
-        healthy_nodes=state.members.count(MemberState.RUNNING) if runs else 0,
+        healthy_nodes=rounds.healthy_nodes(state, without=event.node),
         lived_s=now_s - state.phase.started_at_s if isinstance(state.phase, Running) else None,
         training_iteration=event.training_iteration,
         restart_allowed=event.restart_allowed,

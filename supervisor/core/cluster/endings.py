@@ -64,7 +64,9 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
             if stands in GONE or stands is MemberState.STOPPED:
                 stopped = Member(stands, all_succeeded=all_succeeded)
                 return _conclude_if_stopped(with_member(state, node, stopped), phase, now_s, ())
-            known = state.members.get(node) or Member(MemberState.OPENED)
+            known = state.members.get(node)
+            if known is None or known.state in UNHEARD:  # What was lost is another process now, or has come back.
+                known = Member(MemberState.OPENED)
             return with_member(state, node, known), (Send(node, orders.WindDown(phase.outcome.reason)),)
         case cluster_messages.NodeLost(node) if node in state.members:
             return _conclude_if_stopped(without(state, node), phase, now_s, ())

@@ -13,9 +13,10 @@ from supervisor.core.cluster.messages import (
     NodeJoined,
     NodeLost,
     NodeSucceeded,
+    Publish,
     StoreServed,
 )
-from supervisor.core.facts import JobRules, RestartRules
+from supervisor.core.facts import JobRules, RendezvousRules, RestartPolicyName, RestartRules
 from tests.core.playbook import Playbook
 
 NODES = ("a", "b", "c")
@@ -35,3 +36,21 @@ def test_a_node_lost_in_a_round_that_is_open_takes_no_second_unit(before: Event)
     assert coordinator.restarts_used(play.state) == 1
     play >> NodeLost("c", "node c is lost")
     assert coordinator.restarts_used(play.state) == 1
+
+
+@pytest.mark.parametrize("is_served", [False, True])
+def test_the_node_that_was_to_serve_the_store_is_not_tolerated_away(is_served: bool) -> None:
+    """Found by the simulator: all others would wait for the store indefinitely."""
+    rules = RestartRules(policy=RestartPolicyName.MIN_HEALTHY, max_restarts=3, min_nodes=2)
+    play = Playbook(coordinator.step, coordinator.initial_state("job"), jitter=0.0)
+    elastic = JobRules("job", 2, restart=rules, rendezvous=RendezvousRules(max_nodes=3, elastic=True))
+    for node in ("a", "b", "c"):
+        play >> JobOpened(node, elastic)
+    for node in ("a", "b", "c"):
+        play >> NodeJoined(node, -1)
+    assert play.state.parts == ("a", "b", "c")
+    if is_served:
+        play >> StoreServed("a", 0, "10.0.0.1", 29500)
+    play >> NodeFailed("a", 0, "its spawner was lost")
+    said = [each.event.kind for each in play.of(Publish)]
+    assert said == (["fault_tolerated"] if is_served else ["restart_decided"])

@@ -9,8 +9,11 @@ from supervisor.core.cluster import coordinator, endings
 from supervisor.core.cluster.messages import (
     DeadlineReached,
     JobOpened,
+    MemberState,
     NodeFailed,
     NodeJoined,
+    NodeLost,
+    NodeStands,
     NodeStopped,
     NodeSucceeded,
     Publish,
@@ -143,6 +146,17 @@ def test_a_node_that_opens_the_job_while_it_ends_is_ended_too() -> None:
     play = running() >> StopAsked("stopped by kim", 0)
     play >> JobOpened("late", JobRules("job", 2)) << Send("late", WindDown("stopped by kim"))
     assert verdict(stopped(play, nodes=("a", "b", "late"))).state is JobState.STOPPED
+
+
+def test_a_lost_node_that_comes_back_while_the_job_ends_learns_the_verdict() -> None:
+    """Found by the simulator: to a leader that was elected, it says how it stands, and was not waited for."""
+    play = running() >> StopAsked("stopped by kim", 0)
+    play >> NodeLost("b", "node b is lost")
+    play >> NodeStands("b", JobRules("job", 2), MemberState.OPENED, -1) << Send("b", WindDown("stopped by kim"))
+    play >> NodeStopped("a", all_succeeded=False) << ()
+    play >> NodeStopped("b", all_succeeded=False)
+    assert verdict(play).state is JobState.STOPPED
+    assert {each.node for each in play.of(Send)} == {"a", "b"}
 
 
 def test_stacks_that_come_late_are_still_told() -> None:
