@@ -279,6 +279,8 @@ class ClusterClient:
         return Seal(keys.to_leader), Seal(keys.to_node)
 
     def _take(self, payload: bytes) -> None:
+        if self._known_at_s is not None and self._loop.time() >= self._known_at_s + FENCE_S:
+            raise ClusterProtocolError(f"it was heard too late: this node stood still for more than {FENCE_S:g} s")
         match cluster_codec.decode(payload):
             case Ordered(job_id) as ordered if job_id == self._job_id:
                 self._on_order(ordered)
