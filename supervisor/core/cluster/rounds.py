@@ -129,7 +129,7 @@ def excluded_verdict(state: State) -> Verdict | None:
 
 
 def healthy_nodes(state: State, *, without: str) -> int:
-    """So many nodes of the cycle run on without that one; none if all others wait for the store that it was to serve."""
+    """Nodes of the cycle that run on without that one; none if all others wait for the store that it was to serve."""
     is_awaited = state.store is None and len(state.parts) > 1 and state.parts[0] == without
     return 0 if is_awaited or not isinstance(state.phase, Running) else state.members.count(MemberState.RUNNING)
 
