@@ -26,6 +26,7 @@ LATE_S = 0.05  # a timer this late means that the loop itself stood still
 LATE_GRACE_S = 0.02  # then what the sockets hold is taken before any silence is judged
 
 ROUNDS_MAX = 32  # of events that follow from events, until what has changed is shown and saved; deadlines come between
+TURN_S = 0.005  # after so long, the edges have their turn before more events are taken
 
 EngineEvent = node_messages.Event | cluster_messages.Reported
 
@@ -105,8 +106,10 @@ class Engine:
         """Deadlines are looked at after each take; after a pause of the loop, once all that waits has been heard.
 
         What the events themselves set or move is looked at before the next wait: to ask every machine after each take
-        would cost more than the events do. A deadline that an event has moved is asked for once in vain.
+        would cost more than the events do. A deadline that an event has moved is asked for once in vain. The other
+        tasks of the loop wait for TURN_S and one take at most, however many events wait.
         """
+        until_s = self._clock.now_s() + TURN_S
         for taken in range(ROUNDS_MAX):
             events = self._inbox.take()
             if taken and not events:
@@ -115,6 +118,8 @@ class Engine:
                 self.handle(event)
             if not stood_still:
                 self._pass_deadlines()
+                if self._clock.now_s() >= until_s:
+                    break
         if stood_still:
             self._pass_deadlines()
         if self._performer is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from supervisor.core.ledger import Ledger
 from supervisor.core.node import job, node
 from supervisor.core.node import messages as node_messages
 from supervisor.engine.inbox import TAKEN_MAX
-from supervisor.engine.loop import LATE_S, Engine
+from supervisor.engine.loop import LATE_S, TURN_S, Engine
 from tests.engine.world import SetClock, World
 
 
@@ -120,6 +121,30 @@ async def test_a_deadline_that_falls_due_among_many_events_waits_for_no_more_tha
         await anyio.wait_all_tasks_blocked()
         assert len(heard_until_kill) == 1
         assert heard_until_kill[0] <= TAKEN_MAX + 2  # job_submitted and spawner_killed among them
+        tasks.cancel_scope.cancel()
+
+
+async def test_while_many_events_take_long_the_other_tasks_have_their_turn() -> None:
+    recorder, clock = Recorder(), SetClock()
+    engine = engine_with(recorder, clock)
+
+    def takes_long(_: node_messages.Action) -> tuple[node_messages.Event, ...]:
+        clock.at_s += TURN_S / 10
+        return ()
+
+    recorder.answer = takes_long
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(engine.run)
+        engine.post(node_messages.JobSubmitted(JobRules("j", 1)))
+        await anyio.wait_all_tasks_blocked()
+        before = len(recorder.actions)
+        for _ in range(20 * TAKEN_MAX):
+            engine.post(node_messages.RestartRequested("j", "again"))
+        turns: list[int] = []
+        while len(recorder.actions) - before < 20 * TAKEN_MAX:
+            turns.append(len(recorder.actions))
+            await anyio.lowlevel.checkpoint()
+        assert max(after - last for last, after in itertools.pairwise(turns)) <= 2 * TAKEN_MAX
         tasks.cancel_scope.cancel()
 
 

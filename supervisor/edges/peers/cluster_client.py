@@ -115,6 +115,7 @@ class ClusterClient:
         self.is_refused = False  # for good: to look for the leader again would not help
         self._term: int | None = None  # of the leader that this conversation is with
         self._tls = tls
+        self._session: ssl.SSLSession | None = None  # of the last connection
 
     @property
     def known_at_s(self) -> float | None:
@@ -180,7 +181,7 @@ class ClusterClient:
 
     async def _meet(self, until_s: float, host: str) -> tuple[Line, float]:
         """Takes half of the time that is left: what answers nothing must leave time for another connection."""
-        pipe = Pipe(self._tls, leads=False) if self._tls is not None else None
+        pipe = Pipe(self._tls, leads=False, session=self._session) if self._tls is not None else None
         line = Line(pipe=pipe)
         is_held = False
         try:
@@ -194,6 +195,7 @@ class ClusterClient:
             self._conversation.hold(line, sends=sends, receives=receives, on_end=lambda _: None)
             is_held = True
             self._leader_ip = line.address("peername")
+            self._session = pipe.session if pipe is not None else None
             return line, said_at_s
         finally:
             if not is_held:

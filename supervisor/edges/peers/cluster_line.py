@@ -93,8 +93,7 @@ class Line(asyncio.Protocol):
         self._on_frame, self._on_end, self._on_writable = on_frame, on_end, on_writable
         if not self._decoder.pending_bytes:
             self._decoder = Decoder(frame_bytes_max=SEALED_BYTES_MAX)
-        self._read_on(wanted=True)
-        self._hand_on()
+        self._take_turn()
         if self.ended:
             self._tell_end()
 
@@ -132,6 +131,8 @@ class Line(asyncio.Protocol):
     def _end(self, why: str) -> None:
         if not self.ended:
             self.ended = why
+            if self._pipe is not None:
+                self._pipe.part()
             self._tell_change()
             self._tell_end()
 
@@ -141,27 +142,27 @@ class Line(asyncio.Protocol):
         if on_end is not None:
             on_end(self.ended)
 
-    def _hand_on(self) -> None:
+    def _take_turn(self) -> None:
         """A share of what waits; the others have their turn before the rest."""
-        frames, self._frames = self._frames, []
+        share, self._frames = self._frames[:SHARE_MAX], self._frames[SHARE_MAX:]
+        self._hand_on(share)
+        if self._on_frame is None:
+            return
+        self._read_on(wanted=not self._frames)
+        if self._frames:
+            self._loop.call_soon(self._take_turn)
+
+    def _hand_on(self, frames: list[bytes]) -> None:
         try:
-            for frame in frames if len(frames) <= SHARE_MAX else frames[:SHARE_MAX]:
+            for frame in frames:
                 if self._on_frame is None:
                     return
                 self._on_frame(frame)
-            if len(frames) > SHARE_MAX:
-                self._frames = frames[SHARE_MAX:]
-                self._read_on(wanted=False)
-                self._loop.call_soon(self._take_turn)
         except (SessionError, ClusterProtocolError) as error:
             self.end(str(error))
         except Exception:  # noqa: BLE001 - the bulkhead: whatever one connection meets, the others go on
             _log.warning("a connection of the cluster stream has met a defect", exc_info=True)
             self.end("a defect was met")
-
-    def _take_turn(self) -> None:
-        self._read_on(wanted=True)
-        self._hand_on()
 
     def _read_on(self, *, wanted: bool) -> None:
         if self._transport is None or self.ended:
@@ -211,15 +212,18 @@ class Line(asyncio.Protocol):
         except FrameTooLongError as error:
             self.end(str(error), says_all=True)
             return
-        if self._frames:
+        if self._on_frame is None:
             self._frames += frames
+            if frames:
+                self._read_on(wanted=False)
+                self._tell_change()
+        elif self._frames:  # They have their turn soon.
+            self._frames += frames
+        elif len(frames) <= SHARE_MAX:
+            self._hand_on(frames)
         else:
             self._frames = frames
-        if self._on_frame is not None:
-            self._hand_on()
-        elif frames:
-            self._read_on(wanted=False)
-            self._tell_change()
+            self._take_turn()
 
     def eof_received(self) -> bool:
         return False

@@ -17,6 +17,7 @@ import msgspec
 
 from supervisor.edges.peers.cluster_line import UNSENT_BYTES_MAX, Line
 from supervisor.edges.peers.cluster_session import Arrivals, Outbox, Seal
+from supervisor.edges.peers.turns import Later
 
 ALIVE_S = 1.0
 SILENCE_S = 2.5  # noticed by the third heartbeat without an answer: that leaves a second for another connection
@@ -33,13 +34,18 @@ class Conversation:
     """All that two processes have to say to each other."""
 
     __slots__ = (
-        "_arrivals", "_asides", "_asides_bytes", "_is_flush_due", "_is_parting", "_line", "_loop", "_on_beat",
-        "_on_message", "_outbox", "_owes_confirmation", "_receives", "_sends", "_settled", "_told_received",
-        "_waits_since_s", "heard_at_s",
+        "_arrivals", "_asides", "_asides_bytes", "_confirm_later", "_is_flush_due", "_is_parting", "_line", "_loop",
+        "_on_beat", "_on_message", "_outbox", "_owes_confirmation", "_receives", "_sends", "_settled",
+        "_told_received", "_waits_since_s", "heard_at_s",
     )  # fmt: skip
 
-    def __init__(self, *, on_message: OnMessage, on_beat: OnMessage | None = None) -> None:
-        """`on_message` gets orders or reports, and asides. `on_beat` gets heartbeats; None: they are sent back."""
+    def __init__(
+        self, *, on_message: OnMessage, on_beat: OnMessage | None = None, confirm_later: Later | None = None
+    ) -> None:
+        """`on_message` gets orders or reports, and asides. `on_beat` gets heartbeats; None: they are sent back.
+
+        `confirm_later` may be shared by many.
+        """
         self._loop = asyncio.get_running_loop()
         self._outbox = Outbox()
         self._arrivals = Arrivals()
@@ -50,6 +56,7 @@ class Conversation:
         self._receives: Seal | None = None
         self._on_message = on_message
         self._on_beat = on_beat or self.beat
+        self._confirm_later = confirm_later or Later(CONFIRM_S)
         self._is_flush_due = False
         self._owes_confirmation = False
         self._is_parting = False
@@ -96,31 +103,47 @@ class Conversation:
         self._told_received = self._arrivals.received
         self._settle()
 
-    def judge(self, now_s: float) -> None:
-        """Lets the connection go where the other side says nothing, or takes nothing."""
+    def judge(self, now_s: float) -> float | None:
+        """Lets the connection go where the other side says nothing, or takes nothing.
+
+        Returns when to look again; None: there is no connection.
+        """
         line = self._line
         if line is None:
-            return
-        if now_s - line.heard_at_s >= SILENCE_S:
+            return None
+        silent_at_s = line.heard_at_s + SILENCE_S
+        if now_s >= silent_at_s:
             line.end(f"nothing was heard for {SILENCE_S:g} s")
-        elif not self._outbox.is_empty and now_s - self._waits_since_s > UNCONFIRMED_S:
+            return None
+        if not self._outbox.is_empty and now_s - self._waits_since_s > UNCONFIRMED_S:
             line.end(f"it has confirmed nothing for {UNCONFIRMED_S:g} s")
+            return None
+        return min(silent_at_s, now_s + UNCONFIRMED_S)
 
     # --- what is said ----------------------------------------------------------------------------------------------
 
     def say(self, payload: bytes) -> None:
         """Goes out as soon as there is a connection. Never blocks. Raises SessionError once too much waits."""
+        self._keep(payload)
+        self._flush_soon()
+
+    def say_now(self, payload: bytes) -> None:
+        """As `say`, for one who says nothing more in this turn of the event loop."""
+        self._keep(payload)
+        self._flush()
+
+    def _keep(self, payload: bytes) -> None:
         if self._outbox.is_empty:
             self._waits_since_s = self._loop.time()
         self._outbox.put(payload)
-        self._flush_soon()
 
     def beat(self, heartbeat: bytes = b"") -> None:
         """Sends a heartbeat ahead of all that waits. An empty one only confirms what has come, and is not answered."""
         if self._line is not None and self._sends is not None:
             self._told_received = received = self._arrivals.received
             self._line.send(self._sends.close(heartbeat, number=0, received=received))
-            self._settle()
+            if self._settled is not None:
+                self._settle()
 
     def say_aside(self, payload: bytes) -> bool:
         """Goes out when nothing else waits, once, whether it arrives or not. False: no way, or too much waits."""
@@ -177,10 +200,11 @@ class Conversation:
     # --- what is heard ---------------------------------------------------------------------------------------------
 
     def _hear(self, sealed: bytes) -> None:
-        assert self._line is not None
-        assert self._receives is not None
-        payload, number, received = self._receives.open(sealed)
-        self.heard_at_s = self._line.heard_at_s
+        line, receives = self._line, self._receives
+        assert line is not None
+        assert receives is not None
+        payload, number, received = receives.open(sealed)
+        self.heard_at_s = line.heard_at_s
         if self._outbox.confirm(received):
             self._waits_since_s = self.heard_at_s
             self._settle()
@@ -198,7 +222,7 @@ class Conversation:
             self._loop.call_soon(self._confirm)
         elif not self._owes_confirmation:
             self._owes_confirmation = True
-            self._loop.call_later(CONFIRM_S, self._confirm)
+            self._confirm_later.call(self._confirm)
 
     def _confirm(self) -> None:
         self._owes_confirmation = False

@@ -41,6 +41,8 @@ from supervisor.edges.peers.cluster_link import Conversation, PeerAddress
 from supervisor.edges.peers.cluster_session import Keys, Seal, SessionError
 from supervisor.edges.peers.cluster_tls import Pipe
 from supervisor.edges.peers.own_address import is_loopback, is_meant_as_loopback
+from supervisor.edges.peers.turns import Later, Turns
+from supervisor.edges.peers.wheel import Wheel
 from supervisor.pauses import pause
 
 LOST_S = 5.0  # from the last word of a node; by then it has ended its own workers (cluster_client.FENCE_S)
@@ -92,6 +94,9 @@ class ClusterServer:
         self._suspicion = suspicion.initial_state(0.0)
         self._handshakes = anyio.Semaphore(HANDSHAKES_MAX)
         self._encoded: tuple[Order | None, bytes] = (None, b"")  # the last order: many nodes may get the same
+        self._looked_at: Wheel[Conversation] = Wheel(LOOK_S)
+        self._turns = Turns()
+        self._confirm_later = Later(cluster_link.CONFIRM_S)
         self._tasks: TaskGroup | None = None
 
     async def run(
@@ -114,17 +119,21 @@ class ClusterServer:
     def send(self, node: str, order: Order) -> None:
         """Kept until the node has it. A node that is not known (any more) has no use for it."""
         known = self._nodes.get(node)
-        if known is None:
+        if known is not None:
+            self._turns.soon(partial(self._say, node, known, order))
+
+    def _say(self, name: str, node: _Node, order: Order) -> None:
+        if self._nodes.get(name) is not node:
             return
         try:
             if self._encoded[0] is not order:
                 self._encoded = order, cluster_codec.encode(Ordered(self._job_id, order))
-            known.conversation.say(self._encoded[1])
+            node.conversation.say_now(self._encoded[1])
         except (SessionError, FrameTooLongError) as error:
-            self._lose(node, known, str(error))
+            self._lose(name, node, str(error))
 
     def send_frame(self, node: str, frame: Frame) -> None:
-        """As `send`, for words that are not about a job of this supervisor."""
+        """As `send`, for words that are not about a job of this supervisor; not in order with the others."""
         known = self._nodes.get(node)
         if known is None:
             return
@@ -145,6 +154,7 @@ class ClusterServer:
 
     async def until_all_is_heard(self) -> None:
         """Returns once every node has all that was sent to it, or is lost."""
+        await self._turns.until_empty()
         nodes = list(self._nodes.values())
         for known in nodes:
             known.conversation.part()
@@ -236,7 +246,7 @@ class ClusterServer:
             self._lose(hello.node, known, REPLACED)
             known = None
         if known is None:
-            conversation = Conversation(on_message=partial(self._take, hello.node))
+            conversation = Conversation(on_message=partial(self._take, hello.node), confirm_later=self._confirm_later)
             known = self._nodes[hello.node] = _Node(hello.incarnation, conversation)
         known.conversation.hold(
             line,
@@ -244,6 +254,7 @@ class ClusterServer:
             receives=Seal(keys.to_leader),
             on_end=partial(self._miss, hello.node, known),
         )
+        self._looked_at.put(known.conversation, anyio.current_time())
 
     def _take(self, node: str, payload: bytes) -> None:
         match cluster_codec.decode(payload):
@@ -275,8 +286,10 @@ class ClusterServer:
             if now_s - due_s >= LATE_S:
                 self._suspicion = suspicion.stood_still(self._suspicion, from_s=due_s, to_s=now_s)
             else:
-                for known in list(self._nodes.values()):
-                    known.conversation.judge(now_s)
+                for conversation in self._looked_at.take(now_s):
+                    again_s = conversation.judge(now_s)
+                    if again_s is not None:
+                        self._looked_at.put(conversation, again_s)
             due_s = now_s + LOOK_S
 
     def _miss(self, name: str, node: _Node, why: str) -> None:

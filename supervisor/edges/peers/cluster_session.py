@@ -20,9 +20,8 @@ MAC_BYTES = 16
 KEPT_BYTES_MAX = 16 * 1024 * 1024  # that one peer has not confirmed; more, and it is given up
 KEPT_BYTES_EACH = 64  # that a message takes beside its payload
 
-_BLOCK_BYTES = 64  # of SHA-256
-_INNER, _OUTER = (bytes(each ^ pad for each in range(256)) for pad in (0x36, 0x5C))
-_COUNTED = struct.Struct(">IQI")  # the parts of a message's MAC with their lengths: the counter, then the body
+_COUNT = struct.Struct(">Q")  # of the messages of one direction; not sent
+_COUNTED = struct.Struct(">QQQ")  # the same, and the header
 _HEADER = struct.Struct(">QQ")  # number (0: needs no confirmation), the newest number received
 OVERHEAD_BYTES = MAC_BYTES + _HEADER.size
 
@@ -60,49 +59,37 @@ def derive_keys(token: bytes, leader_nonce: bytes, node_nonce: bytes) -> Keys:
 
 def _mac(key: bytes, *parts: bytes) -> bytes:
     """Lengths are part of it: no two lists of parts look alike."""
-    return Hmac(key).digest(b"".join(len(part).to_bytes(4, "big") + part for part in parts))
-
-
-class Hmac:
-    """HMAC-SHA256 of one key. The standard library's costs twice as much, since it begins with the key each time."""
-
-    __slots__ = ("_inner", "_outer")
-
-    def __init__(self, key: bytes) -> None:
-        block = (key if len(key) <= _BLOCK_BYTES else hashlib.sha256(key).digest()).ljust(_BLOCK_BYTES, b"\0")
-        self._inner = hashlib.sha256(block.translate(_INNER))
-        self._outer = hashlib.sha256(block.translate(_OUTER))
-
-    def digest(self, data: bytes) -> bytes:
-        inner, outer = self._inner.copy(), self._outer.copy()
-        inner.update(data)
-        outer.update(inner.digest())
-        return outer.digest()
+    return hmac.digest(key, b"".join(len(part).to_bytes(4, "big") + part for part in parts), "sha256")
 
 
 class Seal:
-    """One direction of one connection. Both sides count the messages. A leader does this for each heartbeat."""
+    """One direction of one connection. Both sides count the messages. A leader does this for each heartbeat.
 
-    __slots__ = ("_count", "_digest")
+    Keyed BLAKE2s: a MAC in one pass, which costs a quarter of HMAC-SHA256 here.
+    """
+
+    __slots__ = ("_count", "_keyed")
 
     def __init__(self, key: bytes) -> None:
-        self._digest = Hmac(key).digest
+        self._keyed = hashlib.blake2s(key=key, digest_size=MAC_BYTES)
         self._count = 0
 
     def close(self, payload: bytes, *, number: int, received: int) -> bytes:
         self._count += 1
-        body = _HEADER.pack(number, received) + payload
-        return self._digest(_COUNTED.pack(8, self._count, len(body)) + body)[:MAC_BYTES] + body
+        counted = _COUNTED.pack(self._count, number, received) + payload
+        mac = self._keyed.copy()
+        mac.update(counted)
+        return mac.digest() + counted[_COUNT.size :]
 
     def open(self, sealed: bytes) -> tuple[bytes, int, int]:
         """Payload, number, and the newest number that the sender has received. Raises SessionError."""
         self._count += 1
-        body = sealed[MAC_BYTES:]
-        mac = self._digest(_COUNTED.pack(8, self._count, len(body)) + body)[:MAC_BYTES]
-        if len(sealed) < OVERHEAD_BYTES or not hmac.compare_digest(sealed[:MAC_BYTES], mac):
+        mac = self._keyed.copy()
+        mac.update(_COUNT.pack(self._count) + sealed[MAC_BYTES:])
+        if len(sealed) < OVERHEAD_BYTES or not hmac.compare_digest(sealed[:MAC_BYTES], mac.digest()):
             raise SessionError("a message is not from the other side as it was sent")
-        number, received = _HEADER.unpack_from(body)
-        return body[_HEADER.size :], number, received
+        number, received = _HEADER.unpack_from(sealed, MAC_BYTES)
+        return sealed[OVERHEAD_BYTES:], number, received
 
 
 class Outbox:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,8 +87,3 @@ def test_a_gap_a_confirmation_of_nothing_and_a_flood_end_the_session(monkeypatch
     outbox.put(b"x" * 10)
     with pytest.raises(SessionError, match="wait for it"):
         outbox.put(b"x")
-
-
-@given(st.binary(max_size=200), st.binary(max_size=200))
-def test_the_mac_is_that_of_the_standard_library(key: bytes, data: bytes):
-    assert session.Hmac(key).digest(data) == hmac.digest(key, data, "sha256")

@@ -11,11 +11,12 @@ import msgspec
 import pytest
 
 from supervisor.core import orders
-from supervisor.core.cluster.messages import NodeJoined
+from supervisor.core.cluster.messages import NodeJoined, Reported
 from supervisor.edges.peers import cluster_link, cluster_peers, cluster_tls
+from supervisor.edges.peers.cluster_client import ClusterClient
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_peers import Meeting
-from supervisor.edges.peers.cluster_tls import TlsFiles
+from supervisor.edges.peers.cluster_tls import Pipe, TlsFiles
 from supervisor.errors import ConfigurationError
 from supervisor.ports import Peers
 from tests.edges.peers.certificates import make_authority, make_node
@@ -153,3 +154,51 @@ async def test_a_stranger_without_a_certificate_hears_nothing(place: Path):
                     while True:
                         heard += await stranger.receive()
                 assert len(heard) < 16  # an alert of TLS
+
+
+def shake_hands(leads: Pipe, follows: Pipe) -> None:
+    leads.read(b"")
+    follows.read(b"")
+    leads.write(b"a greeting")
+    leads.read(follows.outgoing())
+    follows.read(leads.outgoing())
+    leads.read(follows.outgoing())
+    assert follows.read(leads.outgoing()) == b"a greeting"
+
+
+def test_a_session_is_resumed_also_after_a_connection_that_has_broken_and_a_forgotten_one_is_no_harm(place: Path):
+    tls, another = cluster_tls.load(files(place)), cluster_tls.load(files(place))
+    session = None
+    for leads, is_resumed in ((tls.leads, False), (tls.leads, True), (tls.leads, True), (another.leads, False)):
+        pipe, led = Pipe(tls.follows, leads=False, session=session), Pipe(leads, leads=True)
+        assert pipe.session is None
+        shake_hands(led, pipe)
+        assert (led.is_resumed, pipe.is_resumed) == (is_resumed, is_resumed)
+        session = pipe.session
+        pipe.part()
+        led.part()
+        del pipe, led
+
+
+async def test_a_node_that_reconnects_resumes_its_session(place: Path):
+    port = free_port()
+    tls = cluster_tls.load(files(place))
+    heard, at_leader = Heard(), Heard()
+    endpoint = PeerAddress("127.0.0.1", port)
+    leading = cluster_peers.open_peers(Meeting(JOB, "a", endpoint, b"", LIMIT_S, tls=tls), at_leader.post)
+    async with leading as leader, anyio.create_task_group() as tasks:
+        client = ClusterClient(
+            endpoint, job_id=JOB, token=b"", own_name="b", on_order=heard.post, on_lost=lambda _: None, tls=tls.follows
+        )
+        tasks.start_soon(lambda: client.run(join_timeout_s=LIMIT_S))
+        client.report(Reported(JOB, NodeJoined("b", -1)))
+        await at_leader.until(lambda: at_leader.events)
+        for number in range(3):
+            line = client._conversation.line  # pyright: ignore[reportPrivateUsage]
+            assert line is not None
+            line.end("the test breaks it")
+            leader.send("b", JOB, again(number))
+            await heard.until(lambda number=number: len(heard.events) == number + 1)
+        assert tls.leads.session_stats()["hits"] == 3
+        client.forget()
+        tasks.cancel_scope.cancel()
