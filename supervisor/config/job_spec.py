@@ -48,6 +48,7 @@ class Nodes(msgspec.Struct, frozen=True):
     tls_ca: str = ""
     backend: str = "embedded"  # else a leader is elected
     backend_options: tuple[tuple[str, str], ...] = ()
+    fan_out: int = 1024  # so many nodes connect to the leader itself; where more may come, others go by relays
     leader_ttl_s: float = 2.0  # an elected leader that is not heard for so long leads no more
 
 

@@ -20,10 +20,11 @@ DEFAULT_PORT = 29400  # torchrun's for --rdzv-endpoint
 ETCD_PORT = 2379
 JOIN_TIMEOUT_S = 600.0
 TLS_KEYS = ("tls_cert", "tls_key", "tls_ca")
-GROUP_SIZE_MAX = 100_000
 LEADER_TTL_S = 2.0
+FAN_OUT = 1024
+NODES_MAX = 100_000
 EMBEDDED = "embedded"
-OWN_OPTIONS = frozenset({"token_file", "join_timeout", "leader_ttl", "nvlink_domain", *TLS_KEYS})
+OWN_OPTIONS = frozenset({"token_file", "join_timeout", "leader_ttl", "nvlink_domain", "fan_out", *TLS_KEYS})
 
 # What torchrun and the reference launcher know besides. None of it has anything to do here.
 IDLE_OPTIONS = frozenset(
@@ -71,6 +72,7 @@ def read(given: Mapping[str, Given], cwd: str) -> Nodes | None:
         join_timeout_s=_seconds(options, "join_timeout", JOIN_TIMEOUT_S, least=0.001),
         backend=backend,
         backend_options=_backend_options(given, backend, options),
+        fan_out=_fan_out(options),
         leader_ttl_s=_seconds(options, "leader_ttl", LEADER_TTL_S, least=0.001),
         **tls,
     )
@@ -102,15 +104,25 @@ def _group_size(options: Mapping[str, str], group: str) -> int | None:
     text = options.get("replacement_group_size")
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= GROUP_SIZE_MAX):
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= NODES_MAX):
         raise InvalidRequestError(
             f"cannot use --rdzv-conf replacement_group_size={text}: it is not a number of nodes from 1 to "
-            f"{GROUP_SIZE_MAX}; write one such as 2"
+            f"{NODES_MAX}; write one such as 2"
         )
     if not group:
         raise InvalidRequestError(
             f"cannot use --rdzv-conf replacement_group_size={text}: this node belongs to no replacement group; set "
             f"{node_facts.REPLACEMENT_GROUP}"
+        )
+    return int(text[:9])
+
+
+def _fan_out(options: Mapping[str, str]) -> int:
+    text = options.get("fan_out", str(FAN_OUT))
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= NODES_MAX):
+        raise InvalidRequestError(
+            f"cannot use --rdzv-conf fan_out={text}: it is not a number of nodes from 1 to {NODES_MAX}; "
+            f"write fan_out={FAN_OUT}"
         )
     return int(text[:9])
 

@@ -165,7 +165,7 @@ class CloseLogs(_message.Message):
     def __init__(self, reader: _Optional[str] = ...) -> None: ...
 
 class ClusterFrame(_message.Message):
-    __slots__ = ["alive", "answered", "asked", "challenge", "elastic_ordered", "elastic_reported", "hello", "ordered", "refusal", "reported", "welcome"]
+    __slots__ = ["alive", "answered", "asked", "challenge", "elastic_ordered", "elastic_reported", "hello", "ordered", "refusal", "reported", "serve_relay", "welcome"]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     ANSWERED_FIELD_NUMBER: _ClassVar[int]
     ASKED_FIELD_NUMBER: _ClassVar[int]
@@ -176,6 +176,7 @@ class ClusterFrame(_message.Message):
     ORDERED_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     REPORTED_FIELD_NUMBER: _ClassVar[int]
+    SERVE_RELAY_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     alive: Alive
     answered: Answered
@@ -187,8 +188,9 @@ class ClusterFrame(_message.Message):
     ordered: Ordered
     refusal: Refusal
     reported: Reported
+    serve_relay: ServeRelay
     welcome: Welcome
-    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., ordered: _Optional[_Union[Ordered, _Mapping]] = ..., reported: _Optional[_Union[Reported, _Mapping]] = ..., asked: _Optional[_Union[Asked, _Mapping]] = ..., answered: _Optional[_Union[Answered, _Mapping]] = ..., elastic_ordered: _Optional[_Union[ElasticOrdered, _Mapping]] = ..., elastic_reported: _Optional[_Union[ElasticReported, _Mapping]] = ...) -> None: ...
+    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., ordered: _Optional[_Union[Ordered, _Mapping]] = ..., reported: _Optional[_Union[Reported, _Mapping]] = ..., asked: _Optional[_Union[Asked, _Mapping]] = ..., answered: _Optional[_Union[Answered, _Mapping]] = ..., serve_relay: _Optional[_Union[ServeRelay, _Mapping]] = ..., elastic_ordered: _Optional[_Union[ElasticOrdered, _Mapping]] = ..., elastic_reported: _Optional[_Union[ElasticReported, _Mapping]] = ...) -> None: ...
 
 class Conclude(_message.Message):
     __slots__ = ["verdict"]
@@ -307,7 +309,7 @@ class HangLimits(_message.Message):
     def __init__(self, initial_heartbeat_s: _Optional[float] = ..., heartbeat_s: _Optional[float] = ..., sections: _Optional[_Iterable[_Union[_worker_pb2.SectionLimit, _Mapping]]] = ..., out_of_section_s: _Optional[float] = ..., warm_up_steps: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ["incarnation", "job_id", "node", "nonce", "oldest_version", "proof", "protocol_version"]
+    __slots__ = ["incarnation", "job_id", "node", "nonce", "oldest_version", "proof", "protocol_version", "relay_port"]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -315,6 +317,7 @@ class Hello(_message.Message):
     OLDEST_VERSION_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RELAY_PORT_FIELD_NUMBER: _ClassVar[int]
     incarnation: str
     job_id: str
     node: str
@@ -322,7 +325,8 @@ class Hello(_message.Message):
     oldest_version: int
     proof: bytes
     protocol_version: int
-    def __init__(self, protocol_version: _Optional[int] = ..., job_id: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[str] = ..., nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., oldest_version: _Optional[int] = ...) -> None: ...
+    relay_port: int
+    def __init__(self, protocol_version: _Optional[int] = ..., job_id: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[str] = ..., nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., oldest_version: _Optional[int] = ..., relay_port: _Optional[int] = ...) -> None: ...
 
 class JobNodeReport(_message.Message):
     __slots__ = ["group_rank", "heard_at_ns", "log_dir", "lost_at_ns", "name", "ranks", "reason", "state"]
@@ -917,6 +921,10 @@ class SectionReport(_message.Message):
     limit_s: float
     name: str
     def __init__(self, name: _Optional[str] = ..., age_s: _Optional[float] = ..., limit_s: _Optional[float] = ...) -> None: ...
+
+class ServeRelay(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
 
 class ServeRoundStore(_message.Message):
     __slots__ = ["round"]

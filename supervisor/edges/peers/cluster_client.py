@@ -15,11 +15,19 @@ import struct
 from collections.abc import Callable
 
 import anyio
+from anyio.abc import TaskGroup
 from holdfast_wire.framing import FrameTooLongError
 
 from supervisor.core.cluster.messages import Reported
 from supervisor.core.node.messages import Ordered
-from supervisor.edges.peers import cluster_codec, cluster_frames, cluster_link, cluster_session, cluster_versions
+from supervisor.edges.peers import (
+    cluster_codec,
+    cluster_frames,
+    cluster_link,
+    cluster_versions,
+    introduction,
+    listening,
+)
 from supervisor.edges.peers.cluster_frames import (
     Answered,
     Aside,
@@ -28,15 +36,17 @@ from supervisor.edges.peers.cluster_frames import (
     ClusterProtocolError,
     ElasticOrdered,
     ElasticReported,
-    Hello,
-    Refusal,
+    ServeRelay,
     Unknown,
-    Welcome,
 )
 from supervisor.edges.peers.cluster_line import Line, LinkLostError
 from supervisor.edges.peers.cluster_link import ALIVE_S, Conversation, PeerAddress
 from supervisor.edges.peers.cluster_session import Seal, SessionError
 from supervisor.edges.peers.cluster_tls import Pipe
+from supervisor.edges.peers.door import IS_RELAY, MAY_BE_SENT_ON, WANTS_IN, NodesDoor
+from supervisor.edges.peers.hop import Hop
+from supervisor.edges.peers.introduction import Who
+from supervisor.edges.peers.relay import Relay
 from supervisor.pauses import pause
 
 FENCE_S = 4.0  # from the last heartbeat of ours that the leader has answered; less than cluster_server.LOST_S
@@ -90,16 +100,16 @@ class ClusterClient:
         on_aside: Callable[[str, Aside], None] = cluster_frames.nobody_hears,
         on_elastic: Callable[[ElasticOrdered], None] | None = None,
         tls: ssl.SSLContext | None = None,
+        relay_tls: ssl.SSLContext | None = None,
     ) -> None:
         """`on_lost` is told why, once: there is no leader any more as far as this node knows.
 
-        `on_fence` is told until when that will not happen, each time that the leader answers.
+        `on_fence` is told until when that will not happen, each time that the leader answers. `relay_tls`: for
+        connections of other nodes, should this one become a relay.
         """
         self._address = address
         self._job_id = job_id
-        self._token = token
-        self._own_name = own_name
-        self._incarnation = secrets.token_hex(8)
+        self._who = Who(job_id, token, own_name, secrets.token_hex(8))
         self._loop = asyncio.get_running_loop()
         self._conversation = Conversation(on_message=self._take, on_beat=self._take_answer)
         self._known_at_s: float | None = None  # when the last of our words that the leader has answered was said
@@ -116,6 +126,10 @@ class ClusterClient:
         self._term: int | None = None  # of the leader that this conversation is with
         self._tls = tls
         self._session: ssl.SSLSession | None = None  # of the last connection
+        self._relay_tls = relay_tls
+        self._hop: Hop | None = None  # of the last connection that went by a relay
+        self._may_be_sent_on = True  # else the relay could not be reached
+        self._tasks: TaskGroup | None = None
 
     @property
     def known_at_s(self) -> float | None:
@@ -143,19 +157,24 @@ class ClusterClient:
 
     async def run(self, *, join_timeout_s: float) -> None:
         """Until cancelled, or the leader is lost or refuses this node."""
-        until_s, why = anyio.current_time() + join_timeout_s, "it was never reached"
-        try:
-            while True:
-                line, said_at_s = await self._find(until_s, why)
-                self._know(said_at_s)
-                self._beat()
-                why = await line.until_ended()
-                until_s = (self._known_at_s or said_at_s) + FENCE_S
-        except (RefusedError, LeaderChangedError, LinkLostError) as error:
-            self.is_refused = isinstance(error, RefusedError)
-            self._on_lost(str(error))
-        finally:
-            self._conversation.let_go("the node ends", says_all=True)
+        async with anyio.create_task_group() as self._tasks:
+            try:
+                await self._keep_in_touch(anyio.current_time() + join_timeout_s)
+            except (RefusedError, LeaderChangedError, LinkLostError) as error:
+                self.is_refused = isinstance(error, RefusedError)
+                self._on_lost(str(error))
+            finally:
+                self._conversation.let_go("the node ends", says_all=True)
+            self._tasks.cancel_scope.cancel()
+
+    async def _keep_in_touch(self, until_s: float) -> None:
+        why = "it was never reached"
+        while True:
+            line, said_at_s = await self._find(until_s, why)
+            self._know(said_at_s)
+            self._beat()
+            why = await line.until_ended()
+            until_s = (self._known_at_s or said_at_s) + FENCE_S
 
     async def _find(self, until_s: float, why: str) -> tuple[Line, float]:
         """A connection that is held, and when the Hello was said. Raises LinkLostError once it is too late for one."""
@@ -182,37 +201,75 @@ class ClusterClient:
     async def _meet(self, until_s: float, host: str) -> tuple[Line, float]:
         """Takes half of the time that is left: what answers nothing must leave time for another connection."""
         pipe = Pipe(self._tls, leads=False, session=self._session) if self._tls is not None else None
-        line = Line(pipe=pipe)
+        door = NodesDoor(MAY_BE_SENT_ON if self._may_be_sent_on else WANTS_IN)
+        self._may_be_sent_on = True
+        line = Line(pipe=pipe, door=door)
         is_held = False
         try:
             left_s = max(0.0, until_s - anyio.current_time())
-            with anyio.fail_after(min(CONNECT_S, left_s / 2)):
-                await self._loop.create_connection(lambda: line, host, self._address.port)
+            await self._connect(line, host, self._address.port, min(CONNECT_S, left_s / 2))
+            ip = line.address("peername")
             with anyio.fail_after(min(INTRODUCED_S, left_s / 2)):
-                challenge = await self._first_word(line)
-                said_at_s = self._loop.time()
-                sends, receives = await self._introduce(line, challenge)
+                challenge = await self._first_word(line, door)
+                if challenge is not None:
+                    said_at_s = self._loop.time()
+                    sends, receives = await self._introduce(line, challenge)
+            if challenge is None:
+                assert door.sent_on is not None
+                self._leader_ip = ip
+                return await self._meet_by_relay(until_s, *door.sent_on)
             self._conversation.hold(line, sends=sends, receives=receives, on_end=lambda _: None)
             is_held = True
-            self._leader_ip = line.address("peername")
+            self._leader_ip = ip
             self._session = pipe.session if pipe is not None else None
             return line, said_at_s
         finally:
             if not is_held:
                 line.end("the node has no more to say", says_all=True)
 
-    async def _first_word(self, line: Line) -> Challenge:
-        """It may take its time, where thousands of nodes come at once."""
+    async def _connect(self, line: Line, host: str, port: int, limit_s: float) -> None:
+        with anyio.fail_after(limit_s):
+            await self._loop.create_connection(lambda: line, host, port)
+
+    async def _meet_by_relay(self, until_s: float, host: str, port: int) -> tuple[Line, float]:
+        """The leader sends this node on. If that fails, the node says that it wants in at the leader."""
+        self._may_be_sent_on = False
+        outer = Line(pipe=Pipe(self._tls, leads=False) if self._tls is not None else None, door=NodesDoor(WANTS_IN))
+        is_held = False
         try:
-            frame = cluster_codec.decode(await line.receive())
+            left_s = max(0.0, until_s - anyio.current_time())
+            await self._connect(outer, host, port, min(CONNECT_S, left_s / 2))
+            with anyio.fail_after(min(INTRODUCED_S, left_s / 2)):
+                _, keys = await introduction.introduce(outer, self._who, _challenge(await outer.receive()))
+                hop = Hop(outer, keys, on_beat=self._take_answer)
+                challenge = _challenge(await hop.line.receive())
+                said_at_s = self._loop.time()
+                sends, receives = await self._introduce(hop.line, challenge)
+            self._hop = hop
+            self._conversation.hold(hop.line, sends=sends, receives=receives, on_end=lambda _: None)
+            is_held = self._may_be_sent_on = True
+            return hop.line, said_at_s
+        except (introduction.StrangerError, introduction.RefusalError) as error:
+            raise LinkLostError(f"the relay at {host} refuses this node: {error}") from error
+        finally:
+            if not is_held:
+                outer.end("the node has no more to say", says_all=True)
+
+    async def _first_word(self, line: Line, door: NodesDoor) -> Challenge | None:
+        """It may take its time, where thousands of nodes come at once. None: it sends this node on."""
+        try:
+            first = await line.receive()
         except LinkLostError as error:
+            if door.sent_on is not None:
+                return None
             if line.distrust is not None:
                 who = f"this node and the leader at {self._address}"
                 raise RefusedError(f"{who} do not trust each other: {line.ended}") from error
             raise LinkLostError(f"it says nothing: {error}{self._hint()}") from error
-        if not isinstance(frame, Challenge):
-            raise ClusterProtocolError(f"cannot join: {self._address} is no leader of a job")
-        return frame
+        try:
+            return _challenge(first)
+        except ClusterProtocolError as error:
+            raise ClusterProtocolError(f"cannot join: {self._address} is no leader of a job") from error
 
     def _hint(self) -> str:
         if self._tls is not None or self._known_at_s is not None:
@@ -232,7 +289,11 @@ class ClusterClient:
             return
         if now_s - self._beat_due_s < LATE_S:  # Else what has come meanwhile waits to be heard.
             self._conversation.judge(now_s)
-        self._conversation.beat(_HEARTBEAT.pack(cluster_link.HEARTBEAT, now_s))
+        heartbeat = _HEARTBEAT.pack(cluster_link.HEARTBEAT, now_s)
+        if self._hop is not None and self._hop.line is line:
+            self._hop.beat(heartbeat)
+        else:
+            self._conversation.beat(heartbeat)
         silent_s = max(LATE_S, line.heard_at_s + cluster_link.SILENCE_S - now_s)
         self._beat_due_s = now_s + min(ALIVE_S, fence_s - now_s, silent_s)
         self._next_beat = self._loop.call_at(self._beat_due_s, self._beat)
@@ -247,38 +308,43 @@ class ClusterClient:
         self._on_fence(said_at_s + FENCE_S)
 
     async def _introduce(self, line: Line, challenge: Challenge) -> tuple[Seal, Seal]:
-        nonce = cluster_session.fresh_nonce()
-        said = (
-            challenge.nonce, nonce, self._job_id.encode(), self._own_name.encode(), self._incarnation.encode(),
-        )  # fmt: skip
-        line.send(
-            cluster_codec.encode(
-                Hello(
-                    protocol_version=cluster_versions.NEWEST,
-                    oldest_version=cluster_versions.OLDEST,
-                    job_id=self._job_id,
-                    node=self._own_name,
-                    incarnation=self._incarnation,
-                    nonce=nonce,
-                    proof=cluster_session.proof(self._token, "node", *said),
-                )
-            )
-        )
-        match cluster_codec.decode(await line.receive()):
-            case Welcome(proof, term, version):
-                if not cluster_session.is_proof(proof, self._token, "leader", *said):
-                    raise RefusedError(f"{self._address} does not know the job's token")
-                if self._term not in (None, term):
-                    raise LeaderChangedError(f"the leader at {self._address} is lost: another process leads there now")
-                if not cluster_versions.is_spoken(version):
-                    raise RefusedError(f"the leader at {self._address} speaks version {version} of the protocol")
-                self.was_welcomed, self._term = True, term
-            case Refusal(reason):
-                raise RefusedError(f"the leader at {self._address} refuses this node: {reason}")
-            case other:
-                raise ClusterProtocolError(f"cannot join: {self._address} answers with {type(other).__name__}")
-        keys = cluster_session.derive_keys(self._token, challenge.nonce, nonce)
+        try:
+            welcome, keys = await introduction.introduce(line, self._who, challenge)
+        except introduction.StrangerError as error:
+            raise RefusedError(f"{self._address} does not know the job's token") from error
+        except introduction.RefusalError as error:
+            raise RefusedError(f"the leader at {self._address} refuses this node: {error}") from error
+        except ClusterProtocolError as error:
+            raise ClusterProtocolError(f"cannot join: {self._address}: {error}") from error
+        if self._term not in (None, welcome.term):
+            raise LeaderChangedError(f"the leader at {self._address} is lost: another process leads there now")
+        if not cluster_versions.is_spoken(welcome.protocol_version):
+            version = welcome.protocol_version
+            raise RefusedError(f"the leader at {self._address} speaks version {version} of the protocol")
+        self.was_welcomed, self._term = True, welcome.term
         return Seal(keys.to_leader), Seal(keys.to_node)
+
+    async def _serve_relay(self) -> None:
+        """The leader wants it. That other nodes then come by this one is no promise: they find another way."""
+        held = self._conversation.line
+        if held is None:
+            return
+        line = Line(pipe=Pipe(self._tls, leads=False) if self._tls is not None else None, door=NodesDoor(IS_RELAY))
+        try:
+            listener, port = listening.listen_beside(held.address("sockname"))
+            with listener:
+                await self._connect(line, held.address("peername"), self._address.port, CONNECT_S)
+                with anyio.fail_after(INTRODUCED_S):
+                    challenge = _challenge(await line.receive())
+                    _, keys = await introduction.introduce(line, self._who, challenge, relay_port=port)
+                await Relay(self._who, tls=self._relay_tls).run(line, keys, [listener])
+        except (
+            OSError, TimeoutError, LinkLostError, SessionError, ClusterProtocolError, introduction.StrangerError,
+            introduction.RefusalError,
+        ) as error:  # fmt: skip
+            _log.warning("this node cannot be a relay of job %s: %s", self._job_id, error)
+        finally:
+            line.end("the relay ends", says_all=True)
 
     def _take(self, payload: bytes) -> None:
         if self._known_at_s is not None and self._loop.time() >= self._known_at_s + FENCE_S:
@@ -290,7 +356,16 @@ class ClusterClient:
                 self._on_elastic(ordered)
             case Asked() | Answered() as aside if aside.job_id == self._job_id:
                 self._on_aside("", aside)
+            case ServeRelay() if self._tasks is not None:
+                self._tasks.start_soon(self._serve_relay)
             case Unknown():
                 return
             case other:
                 raise ClusterProtocolError(f"cannot take {type(other).__name__} from the leader")
+
+
+def _challenge(payload: bytes) -> Challenge:
+    frame = cluster_codec.decode(payload)
+    if not isinstance(frame, Challenge):
+        raise ClusterProtocolError("it does not begin with a Challenge")
+    return frame

@@ -34,6 +34,7 @@ class Hello(msgspec.Struct, frozen=True):
     nonce: bytes
     proof: bytes
     oldest_version: int = 0  # that it still speaks; 0: its newest is the only one
+    relay_port: int = 0  # where a relay takes other nodes' connections, which go on over this one; 0: no relay
 
 
 class Welcome(msgspec.Struct, frozen=True):
@@ -52,6 +53,10 @@ class Refusal(msgspec.Struct, frozen=True):
 
 class Alive(msgspec.Struct, frozen=True):
     """The heartbeat of either side."""
+
+
+class ServeRelay(msgspec.Struct, frozen=True):
+    """The node takes connections of other nodes, and carries what they say over a connection of its own."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -93,7 +98,7 @@ class ElasticReported(msgspec.Struct, frozen=True):
 
 Handshake = Challenge | Hello | Welcome | Refusal
 Aside = Asked | Answered
-Frame = Handshake | Alive | Ordered | Reported | ElasticOrdered | ElasticReported | Aside | Unknown
+Frame = Handshake | Alive | Ordered | Reported | ElasticOrdered | ElasticReported | ServeRelay | Aside | Unknown
 
 
 def nobody_hears(sender: str, aside: Aside) -> None:

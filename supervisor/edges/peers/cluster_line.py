@@ -21,6 +21,7 @@ from supervisor.edges.peers import cluster_tls
 from supervisor.edges.peers.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.cluster_session import OVERHEAD_BYTES, SessionError
 from supervisor.edges.peers.cluster_tls import Pipe
+from supervisor.edges.peers.door import Door
 
 SEALED_BYTES_MAX = framing.CLUSTER_FRAME_BYTES_MAX + OVERHEAD_BYTES
 INTRODUCTION_BYTES_MAX = 16 * 1024  # of a frame of somebody who has proved nothing yet
@@ -43,11 +44,20 @@ class Line(asyncio.Protocol):
     """One connection: `receive` while the two sides are introduced, callbacks from `listen` on."""
 
     def __init__(
-        self, *, pipe: Pipe | None = None, greeting: bytes = b"", frame_bytes_max: int = SEALED_BYTES_MAX
+        self,
+        *,
+        pipe: Pipe | None = None,
+        greeting: bytes = b"",
+        frame_bytes_max: int = SEALED_BYTES_MAX,
+        door: Door | None = None,
     ) -> None:
-        """`pipe`: None is a connection without TLS. `greeting` is sent first. `frame_bytes_max`: until `listen`."""
+        """`pipe`: None is a connection without TLS. `greeting` is sent first. `frame_bytes_max`: until `listen`.
+
+        `door` comes before all of it.
+        """
         self._pipe = pipe
         self._greeting = greeting
+        self._door = door
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._decoder = Decoder(frame_bytes_max=frame_bytes_max)
@@ -58,6 +68,7 @@ class Line(asyncio.Protocol):
         self._on_writable: Callable[[], None] | None = None
         self.is_writable = True
         self.ended = ""  # why; "": it goes on
+        self.letter = b""  # that the other side has said at the door
         self.distrust: ssl.SSLError | None = None  # between the two sides; to try again would not help
         self.heard_at_s = self._loop.time()  # the last byte
 
@@ -177,12 +188,32 @@ class Line(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
-        sock = cast("socket.socket", transport.get_extra_info("socket"))
-        sock.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, UNSENT_BYTES_MAX)
+        sock = cast("socket.socket | None", transport.get_extra_info("socket"))
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, UNSENT_BYTES_MAX)
+        if self._door is not None and self._door.says:
+            self._transport.write(self._door.says)
+        if self._door is None or not self._door.is_first:
+            self._begin()
+
+    def _begin(self) -> None:
         if self._greeting:
             self.send(self._greeting)
         if self._pipe is not None:
             self._unseal(b"")
+
+    def _pass_door(self, door: Door, data: bytes) -> bytes:
+        """What comes after it; nothing more, if the connection has ended there."""
+        self._door = None
+        passed = door.read(data)
+        self.letter = passed.letter
+        if passed.why:
+            if passed.answer and self._transport is not None:
+                self._transport.write(passed.answer)
+            self.end(passed.why, says_all=True)
+        elif door.is_first:
+            self._begin()
+        return passed.rest
 
     def _unseal(self, data: bytes) -> bytes:
         if self._pipe is None or self._transport is None:
@@ -207,6 +238,8 @@ class Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.heard_at_s = self._loop.time()
+        if self._door is not None and not (data := self._pass_door(self._door, data)):
+            return
         try:
             frames = self._decoder.feed(data if self._pipe is None else self._unseal(data))
         except FrameTooLongError as error:
@@ -249,3 +282,12 @@ class Line(asyncio.Protocol):
         """ "sockname" or "peername", as an IP; "" without a connection."""
         found = self._transport.get_extra_info(which) if self._transport is not None else None
         return str(found[0]) if found else ""
+
+    @property
+    def peer(self) -> tuple[str, int]:
+        return self.address("peername"), 0
+
+    @property
+    def unsent_bytes(self) -> int:
+        """That wait here for a peer that does not read."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0

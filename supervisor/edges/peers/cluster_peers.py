@@ -23,8 +23,9 @@ from supervisor.edges.machine.gpus import nvlink_domain
 from supervisor.edges.peers import cluster_tls
 from supervisor.edges.peers.cluster_client import SPAWNER_LATER_S, ClusterClient
 from supervisor.edges.peers.cluster_link import PeerAddress
-from supervisor.edges.peers.cluster_server import TERM, ClusterServer, listen
+from supervisor.edges.peers.cluster_server import TERM, ClusterServer
 from supervisor.edges.peers.cluster_tls import Tls
+from supervisor.edges.peers.listening import listen
 from supervisor.edges.peers.own_address import own_address
 from supervisor.edges.peers.switchboard import Switchboard
 from supervisor.errors import ConfigurationError, NotNowError
@@ -48,6 +49,8 @@ class Meeting(msgspec.Struct, frozen=True):
     tls: Tls | None = None
     on_orphaned: Callable[[str], None] | None = None  # told that no leader is left; None: the workers are ended
     term: int = TERM  # of this leader, if it is one; another one's is another
+    fan_out: int = 0  # so many of the other nodes connect to the leader itself; 0: all of them
+    nodes_max: int = 0  # other nodes
 
 
 class LeaderPeers:
@@ -141,6 +144,8 @@ async def open_peers(meeting: Meeting, post: Post) -> AsyncGenerator[PeersAndCol
                 on_aside=colleagues.take,
                 tls=meeting.tls.leads if meeting.tls is not None else None,
                 term=meeting.term,
+                fan_out=meeting.fan_out,
+                nodes_max=meeting.nodes_max,
             )
             await tasks.start(server.run, listener)
             yield LeaderPeers(meeting, server, post, colleagues)
@@ -163,6 +168,7 @@ async def open_peers(meeting: Meeting, post: Post) -> AsyncGenerator[PeersAndCol
                 on_fence=lambda until_s: follower[0].move_fence(until_s),
                 on_aside=colleagues.take,
                 tls=meeting.tls.follows if meeting.tls is not None else None,
+                relay_tls=meeting.tls.leads if meeting.tls is not None else None,
             )
             follower.append(FollowerPeers(meeting, client, post, colleagues))
             tasks.start_soon(lambda: client.run(join_timeout_s=meeting.join_timeout_s))
@@ -208,7 +214,10 @@ async def meeting_of(job_id: str, nodes: Nodes) -> Meeting:
     if nodes.tls_cert:
         files = cluster_tls.TlsFiles(nodes.tls_cert, nodes.tls_key, nodes.tls_ca)
         tls = await to_thread.run_sync(cluster_tls.load, files)
-    return Meeting(job_id, nodes.name, PeerAddress(nodes.host, nodes.port), token, nodes.join_timeout_s, tls)
+    endpoint, others = PeerAddress(nodes.host, nodes.port), nodes.max_nodes - 1
+    return Meeting(
+        job_id, nodes.name, endpoint, token, nodes.join_timeout_s, tls, fan_out=nodes.fan_out, nodes_max=others
+    )
 
 
 def read_token(path: Path) -> bytes:

@@ -7,7 +7,6 @@ for LOST_S, it is lost for good, and a process that comes later under its name i
 from __future__ import annotations
 
 import asyncio  # anyio has no callbacks, and thousands of tasks cost ten times as much
-import errno
 import logging
 import socket
 import ssl
@@ -20,9 +19,17 @@ from holdfast_wire.framing import FrameTooLongError
 
 from supervisor.core.cluster import suspicion
 from supervisor.core.cluster.messages import NodeLost, Reported
+from supervisor.core.cluster.relays import Relays
 from supervisor.core.node.messages import Ordered
 from supervisor.core.orders import Order
-from supervisor.edges.peers import cluster_codec, cluster_frames, cluster_link, cluster_session, cluster_versions
+from supervisor.edges.peers import (
+    cluster_codec,
+    cluster_frames,
+    cluster_link,
+    cluster_session,
+    cluster_versions,
+    introduction,
+)
 from supervisor.edges.peers.cluster_frames import (
     Answered,
     Aside,
@@ -32,15 +39,15 @@ from supervisor.edges.peers.cluster_frames import (
     ElasticReported,
     Frame,
     Hello,
-    Refusal,
+    ServeRelay,
     Unknown,
-    Welcome,
 )
 from supervisor.edges.peers.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
-from supervisor.edges.peers.cluster_link import Conversation, PeerAddress
+from supervisor.edges.peers.cluster_link import Conversation
 from supervisor.edges.peers.cluster_session import Keys, Seal, SessionError
 from supervisor.edges.peers.cluster_tls import Pipe
-from supervisor.edges.peers.own_address import is_loopback, is_meant_as_loopback
+from supervisor.edges.peers.door import LeadersDoor, Place
+from supervisor.edges.peers.trunk import Trunk
 from supervisor.edges.peers.turns import Later, Turns
 from supervisor.edges.peers.wheel import Wheel
 from supervisor.pauses import pause
@@ -48,7 +55,6 @@ from supervisor.pauses import pause
 LOST_S = 5.0  # from the last word of a node; by then it has ended its own workers (cluster_client.FENCE_S)
 GONE_MAX = 100_000  # incarnations that are remembered
 HANDSHAKES_MAX = 64  # at once; the others wait at the listening socket
-BACKLOG = 4096
 ACCEPT_AGAIN_S = 0.2
 LOOK_S = 0.5  # between two looks for connections that are silent
 LATE_S = 0.1  # a look that late means that we stood still ourselves, and have not heard yet what was said
@@ -59,11 +65,12 @@ _log = logging.getLogger("holdfast.cluster")
 
 
 class _Node:
-    __slots__ = ("conversation", "incarnation")
+    __slots__ = ("conversation", "incarnation", "is_direct")
 
     def __init__(self, incarnation: str, conversation: Conversation) -> None:
         self.incarnation = incarnation
         self.conversation = conversation
+        self.is_direct = False  # its connection is with the leader itself, not with a relay
 
 
 class ClusterServer:
@@ -80,7 +87,10 @@ class ClusterServer:
         on_elastic: Callable[[ElasticReported], None] | None = None,
         tls: ssl.SSLContext | None = None,
         term: int = TERM,
+        fan_out: int = 0,
+        nodes_max: int = 0,
     ) -> None:
+        """`fan_out`: so many of the `nodes_max` others connect to this one, and the rest by relays; 0: all do."""
         self._job_id = job_id
         self._token = token
         self._own_name = own_name
@@ -94,7 +104,9 @@ class ClusterServer:
         self._suspicion = suspicion.initial_state(0.0)
         self._handshakes = anyio.Semaphore(HANDSHAKES_MAX)
         self._encoded: tuple[Order | None, bytes] = (None, b"")  # the last order: many nodes may get the same
-        self._looked_at: Wheel[Conversation] = Wheel(LOOK_S)
+        self._relays = Relays(fan_out, nodes_max) if 0 < fan_out < nodes_max else None
+        self._trunks: dict[str, Trunk] = {}
+        self._looked_at: Wheel[Conversation | Trunk] = Wheel(LOOK_S)
         self._turns = Turns()
         self._confirm_later = Later(cluster_link.CONFIRM_S)
         self._tasks: TaskGroup | None = None
@@ -115,6 +127,8 @@ class ClusterServer:
                 listener.close()
             for known in self._nodes.values():
                 known.conversation.let_go("the leader ends", says_all=True)
+            for trunk in list(self._trunks.values()):
+                trunk.end("the leader ends")
 
     def send(self, node: str, order: Order) -> None:
         """Kept until the node has it. A node that is not known (any more) has no use for it."""
@@ -179,13 +193,17 @@ class ClusterServer:
         pipe = Pipe(self._tls, leads=True) if self._tls is not None else None
         nonce = cluster_session.fresh_nonce()
         greeting = cluster_codec.encode(Challenge(nonce))
-        line = Line(pipe=pipe, greeting=greeting, frame_bytes_max=INTRODUCTION_BYTES_MAX)
+        door = LeadersDoor(self._choose_relay if self._relays is not None else None)
+        line = Line(pipe=pipe, greeting=greeting, frame_bytes_max=INTRODUCTION_BYTES_MAX, door=door)
         why, is_held = "the leader ends", False
         try:
             with anyio.fail_after(cluster_link.HANDSHAKE_S):
                 await self._open(line, accepted[0])
-                hello, keys = await self._greet(line, nonce)
-            self._hold(line, hello, keys)
+                hello, keys = self._greet(line, nonce, await line.receive())
+            if hello.relay_port:
+                self._begin_trunk(line, hello, keys)
+            else:
+                self._hold(line, hello, keys, is_direct=True)
             is_held = True
         except (LinkLostError, SessionError, ClusterProtocolError, TimeoutError, OSError) as error:
             why = str(error)
@@ -205,22 +223,18 @@ class ClusterServer:
             sock.close()
             raise
 
-    async def _greet(self, line: Line, nonce: bytes) -> tuple[Hello, Keys]:
-        hello = cluster_codec.decode(await line.receive())
-        if not isinstance(hello, Hello):
-            raise ClusterProtocolError("cannot take a node in: it does not begin with a Hello")
-        said = (nonce, hello.nonce, hello.job_id.encode(), hello.node.encode(), hello.incarnation.encode())
-        if not cluster_session.is_proof(hello.proof, self._token, "node", *said):
-            line.send(cluster_codec.encode(Refusal("it does not know the job's token")))
-            raise SessionError("it does not know the job's token")
-        if refusal := self._refusal(hello):
-            line.send(cluster_codec.encode(Refusal(refusal)))
+    def _greet(self, line: Line, nonce: bytes, first: bytes) -> tuple[Hello, Keys]:
+        try:
+            hello = introduction.read(first, self._token, nonce)
+            refusal = self._refusal(hello)
+        except SessionError as error:
+            introduction.refuse(line, str(error))
+            raise
+        if refusal:
+            introduction.refuse(line, refusal)
             _log.warning("a node may not join job %s: %s", self._job_id, refusal)
             raise SessionError(refusal)
-        version = cluster_versions.common(hello.protocol_version, hello.oldest_version) or cluster_versions.FIRST
-        proof = cluster_session.proof(self._token, "leader", *said)
-        line.send(cluster_codec.encode(Welcome(proof, self._term, version)))
-        return hello, cluster_session.derive_keys(self._token, nonce, hello.nonce)
+        return hello, introduction.welcome(line, hello, self._token, nonce, term=self._term)
 
     def _refusal(self, hello: Hello) -> str:
         """Why this one may not join; "" if it may."""
@@ -235,12 +249,15 @@ class ClusterServer:
         if hello.incarnation in self._gone:
             return "it was silent for too long and has been given up; start it again"
         known = self._nodes.get(hello.node)
+        if hello.relay_port:
+            is_known = known is not None and known.incarnation == hello.incarnation and self._relays is not None
+            return "" if is_known else "it is no relay of this job"
         taken = hello.node == self._own_name or (
             known is not None and known.incarnation != hello.incarnation and known.conversation.line is not None
         )
         return f"another node of the job is called {hello.node}; give each a --local-addr of its own" if taken else ""
 
-    def _hold(self, line: Line, hello: Hello, keys: Keys) -> None:
+    def _hold(self, line: Line, hello: Hello, keys: Keys, *, is_direct: bool) -> None:
         known = self._nodes.get(hello.node)
         if known is not None and known.incarnation != hello.incarnation:
             self._lose(hello.node, known, REPLACED)
@@ -248,6 +265,7 @@ class ClusterServer:
         if known is None:
             conversation = Conversation(on_message=partial(self._take, hello.node), confirm_later=self._confirm_later)
             known = self._nodes[hello.node] = _Node(hello.incarnation, conversation)
+        self._count(known, is_direct=is_direct)
         known.conversation.hold(
             line,
             sends=Seal(keys.to_node),
@@ -255,6 +273,54 @@ class ClusterServer:
             on_end=partial(self._miss, hello.node, known),
         )
         self._looked_at.put(known.conversation, anyio.current_time())
+        if is_direct and self._relays is not None and self._relays.is_needed(hello.node, anyio.current_time()):
+            self.send_frame(hello.node, ServeRelay())
+
+    # --- relays ----------------------------------------------------------------------------------------------------
+
+    def _count(self, node: _Node, *, is_direct: bool) -> None:
+        if self._relays is not None:
+            self._relays.direct += is_direct - node.is_direct
+        node.is_direct = is_direct
+
+    def _choose_relay(self) -> Place | None:
+        relay = self._relays.choose(anyio.current_time()) if self._relays is not None else None
+        return (relay.host, relay.port) if relay is not None else None
+
+    def _begin_trunk(self, line: Line, hello: Hello, keys: Keys) -> None:
+        assert self._relays is not None
+        if (before := self._trunks.pop(hello.node, None)) is not None:
+            before.end("another connection has come in its place")
+        trunk = self._trunks[hello.node] = Trunk(
+            line,
+            keys,
+            make_line=self._make_branch,
+            on_joined=partial(self._relays.joined, hello.node),
+            on_left=partial(self._relays.left, hello.node),
+            on_end=lambda why: self._end_trunk(hello.node, trunk, why),
+        )
+        self._relays.opened(hello.node, line.address("peername"), hello.relay_port)
+        self._looked_at.put(trunk, anyio.current_time())
+
+    def _end_trunk(self, node: str, trunk: Trunk, why: str) -> None:
+        _log.info("node %s is a relay of job %s no more: %s", node, self._job_id, why)
+        if self._trunks.get(node) is trunk and self._relays is not None:
+            del self._trunks[node]
+            self._relays.closed(node)
+
+    def _make_branch(self) -> Line:
+        """The connection of a node that comes by a relay, before its first word."""
+        nonce = cluster_session.fresh_nonce()
+        line = Line(greeting=cluster_codec.encode(Challenge(nonce)), frame_bytes_max=INTRODUCTION_BYTES_MAX)
+
+        def take_hello(first: bytes) -> None:
+            hello, keys = self._greet(line, nonce, first)
+            if hello.relay_port:
+                raise SessionError("a relay comes by another one")
+            self._hold(line, hello, keys, is_direct=False)
+
+        line.listen(take_hello, lambda _: None, lambda: None)
+        return line
 
     def _take(self, node: str, payload: bytes) -> None:
         match cluster_codec.decode(payload):
@@ -286,14 +352,15 @@ class ClusterServer:
             if now_s - due_s >= LATE_S:
                 self._suspicion = suspicion.stood_still(self._suspicion, from_s=due_s, to_s=now_s)
             else:
-                for conversation in self._looked_at.take(now_s):
-                    again_s = conversation.judge(now_s)
+                for connected in self._looked_at.take(now_s):
+                    again_s = connected.judge(now_s)
                     if again_s is not None:
-                        self._looked_at.put(conversation, again_s)
+                        self._looked_at.put(connected, again_s)
             due_s = now_s + LOOK_S
 
     def _miss(self, name: str, node: _Node, why: str) -> None:
         assert self._tasks is not None
+        self._count(node, is_direct=False)
         self._tasks.start_soon(self._wait_for_return, name, node, why)
 
     async def _wait_for_return(self, name: str, node: _Node, why: str) -> None:
@@ -314,63 +381,6 @@ class ClusterServer:
         self._gone[node.incarnation] = None
         if len(self._gone) > GONE_MAX:
             del self._gone[next(iter(self._gone))]
+        self._count(node, is_direct=False)
         node.conversation.end()
         self._on_report(Reported(self._job_id, NodeLost(name, f"node {name} is lost: {why}")))
-
-
-async def listen(address: PeerAddress, *, everywhere: bool = False) -> list[socket.socket] | None:
-    """None where that address is not this node's, or another process leads there. `everywhere`: at all addresses.
-
-    Listens at all addresses of a name. A name that this host knows by a loopback address means this host, and the other
-    nodes know it by another one: so all addresses of this host are listened at.
-    """
-    try:
-        found = await _addresses(address.host, address.port)
-        is_here = all(is_loopback(str(each[1][0])) for each in found) and not is_meant_as_loopback(address.host)
-        if is_here or everywhere:
-            found = await _addresses(None, address.port)
-    except socket.gaierror:
-        return None  # A name that this host can't resolve (yet) is another's.
-    listeners: list[socket.socket] = []
-    try:
-        for family, where in found:
-            if (listener := _listen_at(family, where)) is not None:
-                listeners.append(listener)
-    except OSError as error:
-        for listener in listeners:
-            listener.close()
-        if error.errno == errno.EADDRINUSE:
-            return None
-        raise
-    return listeners or None
-
-
-Where = tuple[str, int] | tuple[str, int, int, int]
-
-
-async def _addresses(host: str | None, port: int) -> list[tuple[socket.AddressFamily, Where]]:
-    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    return list(dict.fromkeys((each[0], each[4]) for each in found))
-
-
-def _listen_at(family: socket.AddressFamily, where: Where) -> socket.socket | None:
-    """None where this host has no such address, or has switched its family off."""
-    try:
-        listener = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as error:
-        if error.errno == errno.EAFNOSUPPORT:
-            return None
-        raise
-    try:
-        listener.setblocking(False)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listener.bind(where)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRNOTAVAIL:
-            return None
-        raise
-    return listener

@@ -22,7 +22,8 @@ from supervisor.core.elastic.messages import AgentLost, DeadlineReached, Elastic
 from supervisor.edges.peers.cluster_client import ClusterClient
 from supervisor.edges.peers.cluster_frames import ElasticOrdered, ElasticReported
 from supervisor.edges.peers.cluster_link import PeerAddress
-from supervisor.edges.peers.cluster_server import ClusterServer, listen
+from supervisor.edges.peers.cluster_server import ClusterServer
+from supervisor.edges.peers.listening import listen
 
 LOOK_S = 5.0
 

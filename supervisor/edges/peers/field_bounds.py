@@ -35,6 +35,7 @@ _WHOLE = {
     "segment": (1, COUNT_MAX),
     "replacement_group_size": (1, COUNT_MAX),
     "port": (0, 65535),
+    "relay_port": (0, 65535),
     "signal": (0, 64),
     "rank_termination_signal": (0, 64),
 }

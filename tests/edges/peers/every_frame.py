@@ -42,6 +42,7 @@ SPECIAL: dict[str, st.SearchStrategy[object]] = {
     "segment": st.none() | st.integers(1, 2**31 - 1),
     "replacement_group_size": st.none() | st.integers(1, 2**31 - 1),
     "port": st.integers(0, 65535),
+    "relay_port": st.integers(0, 65535),
     "signal": st.integers(0, 64),
     "rank_termination_signal": st.integers(0, 64),
     "training_iteration": st.none() | st.integers(-(2**63), 2**63 - 1),

@@ -8,12 +8,12 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from supervisor.edges.peers import cluster_server, own_address
+from supervisor.edges.peers import listening, own_address
 from supervisor.edges.peers.cluster_link import PeerAddress
 
 
 async def listens_at(host: str, port: int) -> list[str]:
-    listeners = await cluster_server.listen(PeerAddress(host, port)) or []
+    listeners = await listening.listen(PeerAddress(host, port)) or []
     found = [str(each.getsockname()[0]) for each in listeners]
     for each in listeners:
         each.close()
@@ -114,4 +114,4 @@ async def test_a_port_that_another_process_has_at_any_of_them_is_that_one_s(name
 
 
 async def test_a_name_that_nobody_knows_yet_is_another_node_s():
-    assert await cluster_server.listen(PeerAddress("no-such-host.invalid", 29400)) is None
+    assert await listening.listen(PeerAddress("no-such-host.invalid", 29400)) is None

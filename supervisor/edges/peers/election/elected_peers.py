@@ -36,9 +36,10 @@ from supervisor.core.node.messages import FenceMoved, Ordered
 from supervisor.edges.peers.cluster_client import FENCE_S, SPAWNER_LATER_S, ClusterClient
 from supervisor.edges.peers.cluster_frames import Aside
 from supervisor.edges.peers.cluster_link import PeerAddress
-from supervisor.edges.peers.cluster_server import ClusterServer, listen
+from supervisor.edges.peers.cluster_server import ClusterServer
 from supervisor.edges.peers.cluster_tls import Tls
 from supervisor.edges.peers.election.order_gate import OrderGate
+from supervisor.edges.peers.listening import listen
 from supervisor.edges.peers.switchboard import Switchboard
 from supervisor.errors import NotNowError
 from supervisor.pauses import pause

@@ -1,0 +1,81 @@
+"""Which nodes carry the words of others to the leader of a large job, and by which of them does a newcomer go?
+
+A leader takes `fan_out` connections itself. Where the job may have more nodes, the first that come are asked to be
+relays, and newcomers are sent on to one that has room. A node that is connected is never moved; one that has lost its
+relay comes back to the leader like a newcomer. Where no relay has room, the leader takes the node itself.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+CHILDREN_MAX = 64  # of one relay
+ASKED_S = 10.0  # a node that is no relay by then is not counted on
+UNDER_WAY_S = 5.0  # a node that was sent on and has not come by then has gone elsewhere
+
+
+class Relay(msgspec.Struct):
+    host: str
+    port: int
+    children: int = 0
+    under_way: list[float] = msgspec.field(default_factory=list[float])  # since when, oldest first
+
+
+class Relays(msgspec.Struct):
+    """Changes in place, by its methods alone. `nodes`: so many may come, the leader's own not counted."""
+
+    fan_out: int
+    nodes: int
+    direct: int = 0  # nodes that are connected to the leader itself
+    _open: dict[str, Relay] = msgspec.field(default_factory=dict[str, Relay])  # the next to be chosen comes first
+    _asked: dict[str, float] = msgspec.field(default_factory=dict[str, float])  # and when
+
+    @property
+    def children_max(self) -> int:
+        return min(CHILDREN_MAX, self.fan_out)
+
+    @property
+    def wanted(self) -> int:
+        return -(-max(0, self.nodes - self.fan_out) // self.children_max)
+
+    def is_needed(self, node: str, now_s: float) -> bool:
+        """Whether this node, connected to the leader itself, is to be a relay; it is asked now."""
+        if not self.wanted or node in self._open:
+            return False
+        self._asked = {each: at_s for each, at_s in self._asked.items() if now_s - at_s < ASKED_S and each != node}
+        if len(self._open) + len(self._asked) >= self.wanted:
+            return False
+        self._asked[node] = now_s
+        return True
+
+    def opened(self, node: str, host: str, port: int) -> None:
+        self._asked.pop(node, None)
+        self._open[node] = Relay(host, port)
+
+    def closed(self, node: str) -> None:
+        self._open.pop(node, None)
+
+    def joined(self, node: str) -> None:
+        """A child has come by this relay."""
+        relay = self._open.get(node)
+        if relay is not None:
+            relay.children += 1
+            del relay.under_way[:1]
+
+    def left(self, node: str) -> None:
+        relay = self._open.get(node)
+        if relay is not None:
+            relay.children -= 1
+
+    def choose(self, now_s: float) -> Relay | None:
+        """By which relay a newcomer goes, in turn; None: the leader takes it."""
+        if self.direct < self.fan_out:
+            return None
+        for node in list(self._open):
+            relay = self._open[node] = self._open.pop(node)  # It is the last one now.
+            while relay.under_way and now_s - relay.under_way[0] >= UNDER_WAY_S:
+                del relay.under_way[0]
+            if relay.children + len(relay.under_way) < self.children_max:
+                relay.under_way.append(now_s)
+                return relay
+        return None

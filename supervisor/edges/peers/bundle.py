@@ -1,0 +1,131 @@
+"""How do the words of many connections share one, and how does what breaks one of them leave the others alone?
+
+A bundle carries parts: bytes of a channel, its beginning and end, and heartbeats. What is said in one turn of the event
+loop leaves in one piece, sealed once. Bytes of a channel are those of a connection of its own: who is at its ends
+proves it there, so that a relay between them can read, but change nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio  # anyio has no callbacks
+import enum
+import struct
+from collections.abc import Callable
+
+from holdfast_wire.framing import CLUSTER_FRAME_BYTES_MAX
+
+from supervisor.edges.peers.cluster_frames import ClusterProtocolError
+from supervisor.edges.peers.cluster_line import Line
+from supervisor.edges.peers.cluster_session import Seal
+
+PART_BYTES_MAX = CLUSTER_FRAME_BYTES_MAX // 2
+_PART = struct.Struct(">BII")  # kind, channel, length
+
+
+class Kind(enum.IntEnum):
+    OPEN = 1
+    DATA = 2
+    CLOSE = 3
+    BEAT = 4
+
+
+OnPart = Callable[[Kind, int, bytes], None]  # may raise ClusterProtocolError
+
+
+def _nothing() -> None:
+    """Little is said."""
+
+
+class Bundle:
+    """Over a line whose two sides know each other."""
+
+    def __init__(
+        self,
+        line: Line,
+        *,
+        sends: Seal,
+        receives: Seal,
+        on_part: OnPart,
+        on_end: Callable[[str], None],
+        on_full: Callable[[], None] = _nothing,
+        on_writable: Callable[[], None] = _nothing,
+    ) -> None:
+        """`on_full`: the other side does not read as fast as this one writes; `on_writable`: it does again."""
+        self.line = line
+        self._loop = asyncio.get_running_loop()
+        self._sends = sends
+        self._receives = receives
+        self._on_part = on_part
+        self._on_full = on_full
+        self._parts: list[bytes] = []
+        self._bytes = 0
+        line.listen(self._hear, on_end, on_writable)
+
+    def put(self, kind: Kind, channel: int, data: bytes = b"") -> None:
+        """Never blocks."""
+        for at in range(0, len(data) or 1, PART_BYTES_MAX):
+            part = data[at : at + PART_BYTES_MAX]
+            if self._bytes + len(part) > PART_BYTES_MAX:
+                self.flush()
+            if not self._parts:
+                self._loop.call_soon(self.flush)
+            self._parts.append(_PART.pack(kind, channel, len(part)) + part)
+            self._bytes += len(part)
+
+    def flush(self) -> None:
+        if self._parts:
+            payload = b"".join(self._parts)
+            self._parts.clear()
+            self._bytes = 0
+            self.line.send(self._sends.close(payload, number=0, received=0))
+            if not self.line.is_writable:
+                self._on_full()
+
+    def _hear(self, sealed: bytes) -> None:
+        payload, _, _ = self._receives.open(sealed)
+        at = 0
+        while at < len(payload):
+            if len(payload) - at < _PART.size:
+                raise ClusterProtocolError("cannot read a bundle: its last part is cut")
+            kind, channel, length = _PART.unpack_from(payload, at)
+            at += _PART.size + length
+            if at > len(payload):
+                raise ClusterProtocolError("cannot read a bundle: its last part is cut")
+            if kind in _KINDS:  # Else a newer version says it.
+                self._on_part(_KINDS[kind], channel, payload[at - length : at])
+
+
+_KINDS = {kind.value: kind for kind in Kind}
+
+
+class Branch(asyncio.Transport):
+    """The connection below a line that goes by a bundle."""
+
+    def __init__(self, bundle: Bundle, channel: int, *, on_closed: Callable[[], None] = _nothing) -> None:
+        super().__init__({"peername": bundle.line.peer})
+        self._bundle = bundle
+        self._channel = channel
+        self._on_closed = on_closed
+        self._is_open = True
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._is_open:
+            self._bundle.put(Kind.DATA, self._channel, bytes(data))
+
+    def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._bundle.put(Kind.CLOSE, self._channel)
+            self._on_closed()
+
+    def abort(self) -> None:
+        self.close()
+
+    def pause_reading(self) -> None:
+        """What came in one bundle is there already."""
+
+    def resume_reading(self) -> None:
+        """It never paused."""
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """The bundle's line has them."""

@@ -1,0 +1,44 @@
+"""How does a node reach its leader by a relay? The node's side of the connection with that relay."""
+
+from __future__ import annotations
+
+import asyncio  # anyio has no callbacks
+from collections.abc import Callable
+
+from supervisor.edges.peers.bundle import Branch, Bundle, Kind
+from supervisor.edges.peers.cluster_line import Line
+from supervisor.edges.peers.cluster_session import Keys, Seal
+
+
+class Hop:
+    """`line` is the connection with the leader that goes by it. Heartbeats are said to the relay."""
+
+    def __init__(self, outer: Line, keys: Keys, *, on_beat: Callable[[bytes], None]) -> None:
+        """`on_beat` gets the heartbeats that the leader knows of."""
+        self._loop = asyncio.get_running_loop()
+        self._outer = outer
+        self._on_beat = on_beat
+        self.line = Line()
+        self._bundle = Bundle(
+            outer, sends=Seal(keys.to_leader), receives=Seal(keys.to_node), on_part=self._take, on_end=self._ended
+        )
+        self.line.connection_made(Branch(self._bundle, 0, on_closed=self._close))
+
+    def beat(self, heartbeat: bytes) -> None:
+        self._bundle.put(Kind.BEAT, 0, heartbeat)
+
+    def _take(self, kind: Kind, channel: int, data: bytes) -> None:
+        del channel  # There is one.
+        if kind is Kind.DATA:
+            self.line.data_received(data)
+        elif kind is Kind.BEAT:
+            self.line.heard_at_s = self._loop.time()
+            self._on_beat(data)
+
+    def _ended(self, why: str) -> None:
+        self.line.end(f"the relay is lost: {why}")
+
+    def _close(self) -> None:
+        """Later: the line ends for its own reason."""
+        self._bundle.flush()
+        self._loop.call_soon(lambda: self._outer.end("the connection by the relay has ended", says_all=True))

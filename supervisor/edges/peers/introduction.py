@@ -1,0 +1,82 @@
+"""How do the two sides of a connection tell each other who they are, and prove that they belong to the same job?
+
+One side sends a Challenge, the other a Hello with its proof, the first a Welcome with its own, or a Refusal. A node and
+its leader do so, and a relay with each of them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from supervisor.edges.peers import cluster_codec, cluster_session, cluster_versions
+from supervisor.edges.peers.cluster_frames import Challenge, ClusterProtocolError, Hello, Refusal, Welcome
+from supervisor.edges.peers.cluster_line import Line
+from supervisor.edges.peers.cluster_session import Keys, SessionError
+
+
+class Who(msgspec.Struct, frozen=True):
+    """One start of a node's supervisor, for one job."""
+
+    job_id: str
+    token: bytes
+    node: str
+    incarnation: str
+
+
+class StrangerError(Exception):
+    """Raised where the other side does not know the job's token."""
+
+
+async def introduce(line: Line, who: Who, challenge: Challenge, *, relay_port: int = 0) -> tuple[Welcome, Keys]:
+    """The node's side. Raises StrangerError, RefusalError, LinkLostError or ClusterProtocolError."""
+    nonce = cluster_session.fresh_nonce()
+    said = (challenge.nonce, nonce, who.job_id.encode(), who.node.encode(), who.incarnation.encode())
+    hello = Hello(
+        protocol_version=cluster_versions.NEWEST,
+        oldest_version=cluster_versions.OLDEST,
+        job_id=who.job_id,
+        node=who.node,
+        incarnation=who.incarnation,
+        nonce=nonce,
+        proof=cluster_session.proof(who.token, "node", *said),
+        relay_port=relay_port,
+    )
+    line.send(cluster_codec.encode(hello))
+    match cluster_codec.decode(await line.receive()):
+        case Welcome(proof) as welcome:
+            if not cluster_session.is_proof(proof, who.token, "leader", *said):
+                raise StrangerError
+            return welcome, cluster_session.derive_keys(who.token, challenge.nonce, nonce)
+        case Refusal(reason):
+            raise RefusalError(reason)
+        case other:
+            raise ClusterProtocolError(f"it answers with {type(other).__name__}")
+
+
+class RefusalError(Exception):
+    """Raised where the other side does not take this node."""
+
+
+def read(payload: bytes, token: bytes, nonce: bytes) -> Hello:
+    """The leader's side: a Hello that is proved. Raises SessionError or ClusterProtocolError."""
+    hello = cluster_codec.decode(payload)
+    if not isinstance(hello, Hello):
+        raise ClusterProtocolError("cannot take a node in: it does not begin with a Hello")
+    if not cluster_session.is_proof(hello.proof, token, "node", *_said(hello, nonce)):
+        raise SessionError("it does not know the job's token")
+    return hello
+
+
+def welcome(line: Line, hello: Hello, token: bytes, nonce: bytes, *, term: int) -> Keys:
+    version = cluster_versions.common(hello.protocol_version, hello.oldest_version) or cluster_versions.FIRST
+    proof = cluster_session.proof(token, "leader", *_said(hello, nonce))
+    line.send(cluster_codec.encode(Welcome(proof, term, version)))
+    return cluster_session.derive_keys(token, nonce, hello.nonce)
+
+
+def refuse(line: Line, reason: str) -> None:
+    line.send(cluster_codec.encode(Refusal(reason)))
+
+
+def _said(hello: Hello, nonce: bytes) -> tuple[bytes, ...]:
+    return nonce, hello.nonce, hello.job_id.encode(), hello.node.encode(), hello.incarnation.encode()

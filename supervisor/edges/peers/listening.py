@@ -1,0 +1,79 @@
+"""At which sockets is a leader found at its address?"""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+import anyio
+
+from supervisor.edges.peers.cluster_link import PeerAddress
+from supervisor.edges.peers.own_address import is_loopback, is_meant_as_loopback
+
+BACKLOG = 4096
+
+
+async def listen(address: PeerAddress, *, everywhere: bool = False) -> list[socket.socket] | None:
+    """None where that address is not this node's, or another process leads there. `everywhere`: at all addresses.
+
+    Listens at all addresses of a name. A name that this host knows by a loopback address means this host, and the other
+    nodes know it by another one: so all addresses of this host are listened at.
+    """
+    try:
+        found = await _addresses(address.host, address.port)
+        is_here = all(is_loopback(str(each[1][0])) for each in found) and not is_meant_as_loopback(address.host)
+        if is_here or everywhere:
+            found = await _addresses(None, address.port)
+    except socket.gaierror:
+        return None  # A name that this host can't resolve (yet) is another's.
+    listeners: list[socket.socket] = []
+    try:
+        for family, where in found:
+            if (listener := _listen_at(family, where)) is not None:
+                listeners.append(listener)
+    except OSError as error:
+        for listener in listeners:
+            listener.close()
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise
+    return listeners or None
+
+
+def listen_beside(host: str) -> tuple[socket.socket, int]:
+    """At a free port of one address of this host. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, 0), family=family, backlog=BACKLOG)
+    listener.setblocking(False)
+    return listener, int(listener.getsockname()[1])
+
+
+Where = tuple[str, int] | tuple[str, int, int, int]
+
+
+async def _addresses(host: str | None, port: int) -> list[tuple[socket.AddressFamily, Where]]:
+    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list(dict.fromkeys((each[0], each[4]) for each in found))
+
+
+def _listen_at(family: socket.AddressFamily, where: Where) -> socket.socket | None:
+    """None where this host has no such address, or has switched its family off."""
+    try:
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        if error.errno == errno.EAFNOSUPPORT:
+            return None
+        raise
+    try:
+        listener.setblocking(False)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(where)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            return None
+        raise
+    return listener

@@ -1,0 +1,182 @@
+"""How does a node carry the words of others to the leader of their job, which then needs fewer connections?
+
+It reads nothing of them. It takes the nodes' handshakes and heartbeats upon itself: a node's heartbeat is answered once
+the leader has been told that the node was heard. If the relay ends, or loses the leader, its nodes connect elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio  # anyio has no callbacks
+import logging
+import socket
+import ssl
+from functools import partial
+
+import anyio
+from anyio.abc import TaskGroup
+
+from supervisor.edges.peers import cluster_codec, cluster_link, cluster_session, introduction
+from supervisor.edges.peers.bundle import Bundle, Kind
+from supervisor.edges.peers.cluster_frames import Challenge, ClusterProtocolError
+from supervisor.edges.peers.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
+from supervisor.edges.peers.cluster_link import SILENCE_S
+from supervisor.edges.peers.cluster_session import Keys, Seal, SessionError
+from supervisor.edges.peers.cluster_tls import Pipe
+from supervisor.edges.peers.door import LeadersDoor
+from supervisor.edges.peers.introduction import Who
+from supervisor.edges.peers.trunk import TICK
+from supervisor.pauses import pause
+
+TICK_S = 0.5  # between two words to the leader about who was heard
+UNSENT_BYTES_MAX = 4 * 1024 * 1024  # that wait for a node that does not read; more, and its connection ends
+HANDSHAKES_MAX = 64
+ACCEPT_AGAIN_S = 0.2
+
+_log = logging.getLogger("holdfast.cluster")
+
+
+class Relay:
+    def __init__(self, who: Who, *, tls: ssl.SSLContext | None) -> None:
+        """`tls`: for connections of nodes."""
+        self._who = who
+        self._tls = tls
+        self._children: dict[int, Bundle] = {}
+        self._beats: dict[int, bytes] = {}  # the newest of each node, which the leader knows nothing of
+        self._told: dict[int, dict[int, bytes]] = {}  # by tick: what it was told and has not answered
+        self._tick = 0
+        self._last = 0  # channel
+        self._trunk: Bundle | None = None
+        self._handshakes = anyio.Semaphore(HANDSHAKES_MAX)
+        self._tasks: TaskGroup | None = None
+
+    async def run(self, trunk: Line, keys: Keys, listeners: list[socket.socket]) -> None:
+        """Until the leader is lost, or it is cancelled. Closes all of it."""
+        try:
+            self._trunk = Bundle(
+                trunk, sends=Seal(keys.to_leader), receives=Seal(keys.to_node), on_part=self._hear_leader,
+                on_end=lambda _: None,
+            )  # fmt: skip
+            async with anyio.create_task_group() as self._tasks:
+                for listener in listeners:
+                    self._tasks.start_soon(self._accept, listener)
+                self._tasks.start_soon(self._tell, trunk)
+                why = await trunk.until_ended()
+                _log.info("this node is a relay of job %s no more: %s", self._who.job_id, why)
+                self._tasks.cancel_scope.cancel()
+        finally:
+            for listener in listeners:
+                listener.close()
+            trunk.end("the relay ends", says_all=True)
+            for child in list(self._children.values()):
+                child.line.end("the relay has lost the leader", says_all=True)
+
+    # --- the leader ------------------------------------------------------------------------------------------------
+
+    async def _tell(self, trunk: Line) -> None:
+        assert self._trunk is not None
+        while True:
+            await pause(TICK_S, why="what all nodes have said since then is told at once")
+            if anyio.current_time() - trunk.heard_at_s >= SILENCE_S + TICK_S:
+                trunk.end(f"nothing was heard of the leader for {SILENCE_S:g} s")
+                return
+            self._tick += 1
+            beats, self._beats = self._beats, {}
+            self._told[self._tick] = beats
+            told = b"".join([TICK.pack(self._tick), *(TICK.pack(channel) for channel in beats)])
+            self._trunk.put(Kind.BEAT, 0, told)
+
+    def _hear_leader(self, kind: Kind, channel: int, data: bytes) -> None:
+        if kind is Kind.BEAT:
+            self._pass_answer(data)
+            return
+        child = self._children.get(channel)
+        if child is None:
+            return
+        if kind is Kind.CLOSE:
+            child.line.end("the leader has ended it", says_all=True)
+        elif child.line.unsent_bytes > UNSENT_BYTES_MAX:
+            child.line.end("it reads nothing")
+        else:
+            child.put(kind, 0, data)
+
+    def _pass_answer(self, data: bytes) -> None:
+        if len(data) != TICK.size:
+            raise ClusterProtocolError("cannot read a heartbeat of the leader")
+        (answered,) = TICK.unpack(data)
+        for tick in [each for each in self._told if each <= answered]:
+            for channel, beat in self._told.pop(tick).items():
+                child = self._children.get(channel)
+                if child is not None:
+                    child.put(Kind.BEAT, 0, beat)
+
+    # --- nodes -----------------------------------------------------------------------------------------------------
+
+    async def _accept(self, listener: socket.socket) -> None:
+        assert self._tasks is not None
+        while True:
+            await self._handshakes.acquire()
+            try:
+                accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
+            except OSError as error:
+                self._handshakes.release()
+                _log.warning("cannot take a node's connection: %s; the node tries again", error.strerror)
+                await pause(ACCEPT_AGAIN_S, why="nothing tells when there are descriptors again")
+            else:
+                self._tasks.start_soon(self._serve, accepted)
+
+    async def _serve(self, accepted: socket.socket) -> None:
+        pipe = Pipe(self._tls, leads=True) if self._tls is not None else None
+        nonce = cluster_session.fresh_nonce()
+        greeting = cluster_codec.encode(Challenge(nonce))
+        line = Line(pipe=pipe, greeting=greeting, frame_bytes_max=INTRODUCTION_BYTES_MAX, door=LeadersDoor(None))
+        why, is_held = "the relay ends", False
+        try:
+            with anyio.fail_after(cluster_link.HANDSHAKE_S):
+                try:
+                    await asyncio.get_running_loop().connect_accepted_socket(lambda: line, accepted)
+                except BaseException:  # Whatever it is, it is raised again; nobody else would close the socket.
+                    accepted.close()
+                    raise
+                hello = introduction.read(await line.receive(), self._who.token, nonce)
+                if hello.job_id != self._who.job_id:
+                    raise SessionError(f"it wants job {hello.job_id}")
+                keys = introduction.welcome(line, hello, self._who.token, nonce, term=0)
+            self._hold(line, keys)
+            is_held = True
+        except (LinkLostError, SessionError, ClusterProtocolError, TimeoutError, OSError) as error:
+            why = str(error)
+            _log.debug("a connection to the relay of job %s has ended: %s", self._who.job_id, why)
+        except Exception:  # noqa: BLE001 - the bulkhead: whatever one connection meets, the others go on
+            _log.warning("a connection to the relay of job %s has met a defect", self._who.job_id, exc_info=True)
+        finally:
+            self._handshakes.release()
+            if not is_held:
+                line.end(why, says_all=True)
+
+    def _hold(self, line: Line, keys: Keys) -> None:
+        assert self._trunk is not None
+        self._last += 1
+        channel = self._last
+        self._trunk.put(Kind.OPEN, channel)
+        bundle = Bundle(
+            line, sends=Seal(keys.to_node), receives=Seal(keys.to_leader), on_part=partial(self._hear_node, channel),
+            on_end=partial(self._lose, channel),
+        )  # fmt: skip
+        if not line.ended:
+            self._children[channel] = bundle
+
+    def _hear_node(self, channel: int, kind: Kind, _: int, data: bytes) -> None:
+        assert self._trunk is not None
+        if kind is Kind.BEAT:
+            self._beats[channel] = data
+        elif kind is Kind.DATA:
+            self._trunk.put(Kind.DATA, channel, data)
+        elif kind is Kind.CLOSE and channel in self._children:
+            self._children[channel].line.end("the node has ended it")
+
+    def _lose(self, channel: int, why: str) -> None:
+        del why
+        assert self._trunk is not None
+        self._beats.pop(channel, None)
+        self._children.pop(channel, None)
+        self._trunk.put(Kind.CLOSE, channel)

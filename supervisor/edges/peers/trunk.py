@@ -1,0 +1,106 @@
+"""Which nodes reach their leader by one relay, and which of them has that relay heard?
+
+The leader's side. Each node has a line of its own, whose bytes the relay carries. The nodes' heartbeats stay with the
+relay: it tells which nodes it has heard, and passes on that the leader knows. So hundreds of heartbeats cost two.
+"""
+
+from __future__ import annotations
+
+import asyncio  # anyio has no callbacks
+import struct
+from collections.abc import Callable
+
+from supervisor.edges.peers.bundle import Branch, Bundle, Kind
+from supervisor.edges.peers.cluster_frames import ClusterProtocolError
+from supervisor.edges.peers.cluster_line import Line
+from supervisor.edges.peers.cluster_link import SILENCE_S
+from supervisor.edges.peers.cluster_session import Keys, Seal
+
+CHANNELS_MAX = 4096
+TICK = struct.Struct(">I")
+
+
+class Trunk:
+    def __init__(
+        self,
+        line: Line,
+        keys: Keys,
+        *,
+        make_line: Callable[[], Line],
+        on_joined: Callable[[], None],
+        on_left: Callable[[], None],
+        on_end: Callable[[str], None],
+    ) -> None:
+        """`make_line`: for a node that comes, before its first word."""
+        self._loop = asyncio.get_running_loop()
+        self._lines: dict[int, Line] = {}
+        self._make_line = make_line
+        self._on_joined = on_joined
+        self._on_left = on_left
+        self._on_end = on_end
+        self._bundle = Bundle(
+            line,
+            sends=Seal(keys.to_node),
+            receives=Seal(keys.to_leader),
+            on_part=self._take,
+            on_end=self._ended,
+            on_full=self._pause,
+            on_writable=self._resume,
+        )
+
+    def judge(self, now_s: float) -> float | None:
+        """As Conversation.judge."""
+        line = self._bundle.line
+        if line.ended:
+            return None
+        if now_s - line.heard_at_s >= SILENCE_S:
+            line.end(f"nothing was heard of the relay for {SILENCE_S:g} s")
+            return None
+        return line.heard_at_s + SILENCE_S
+
+    def end(self, why: str) -> None:
+        self._bundle.line.end(why, says_all=True)
+
+    def _take(self, kind: Kind, channel: int, data: bytes) -> None:
+        line = self._lines.get(channel)
+        match kind:
+            case Kind.OPEN:
+                if line is not None or len(self._lines) >= CHANNELS_MAX:
+                    raise ClusterProtocolError("cannot take a node from a relay: its channel is taken")
+                line = self._lines[channel] = self._make_line()
+                line.connection_made(Branch(self._bundle, channel))
+                self._on_joined()
+            case Kind.DATA:
+                if line is not None and not line.ended:
+                    line.data_received(data)
+            case Kind.CLOSE:
+                if line is not None:
+                    del self._lines[channel]
+                    self._on_left()
+                    line.connection_lost(None)
+            case Kind.BEAT:
+                self._hear_beats(data)
+
+    def _hear_beats(self, data: bytes) -> None:
+        if len(data) < TICK.size or len(data) % 4:
+            raise ClusterProtocolError("cannot read the heartbeats of a relay")
+        now_s, lines = self._loop.time(), self._lines
+        for channel in struct.unpack_from(f">{len(data) // 4 - 1}I", data, TICK.size):
+            if channel in lines:
+                lines[channel].heard_at_s = now_s
+        self._bundle.put(Kind.BEAT, 0, data[: TICK.size])
+
+    def _pause(self) -> None:
+        for line in self._lines.values():
+            line.pause_writing()
+
+    def _resume(self) -> None:
+        for line in list(self._lines.values()):
+            line.resume_writing()
+
+    def _ended(self, why: str) -> None:
+        lines, self._lines = list(self._lines.values()), {}
+        for line in lines:
+            self._on_left()
+            line.end(f"its relay is lost: {why}")
+        self._on_end(why)

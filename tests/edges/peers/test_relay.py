@@ -1,0 +1,158 @@
+"""Nodes reach their leader by relays: all that is said arrives once and in order, and a lost relay harms nobody."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor.core.cluster.messages import NodeDown, NodeJoined, NodeLost, Reported
+from supervisor.edges.peers import cluster_client, cluster_link, cluster_peers, cluster_server, cluster_tls
+from supervisor.edges.peers.cluster_client import ClusterClient
+from supervisor.edges.peers.cluster_link import PeerAddress
+from supervisor.edges.peers.cluster_peers import LeaderPeers, Meeting
+from supervisor.edges.peers.cluster_tls import Tls
+from tests.edges.peers.certificates import make_authority, make_node
+from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TOKEN, Heard, again, free_port
+
+NODES = 12
+FAN_OUT = 3
+
+
+class Crowd:
+    """A leader, and nodes of which most go by relays; all of them in this process."""
+
+    def __init__(self, leader: LeaderPeers, at_leader: Heard) -> None:
+        self.leader = leader
+        self.at_leader = at_leader
+        self.heard = {f"node-{number}": Heard() for number in range(NODES)}
+        self.clients: dict[str, ClusterClient] = {}
+        self.scopes: dict[str, anyio.CancelScope] = {}
+        self.lost: list[str] = []
+
+    @property
+    def server(self) -> cluster_server.ClusterServer:
+        return self.leader._server  # pyright: ignore[reportPrivateUsage]
+
+    def relays(self) -> dict[str, int]:
+        """And how many nodes come by each."""
+        trunks = self.server._trunks  # pyright: ignore[reportPrivateUsage]
+        return {name: len(trunk._lines) for name, trunk in trunks.items()}  # pyright: ignore[reportPrivateUsage]
+
+    def direct(self) -> set[str]:
+        nodes = self.server._nodes  # pyright: ignore[reportPrivateUsage]
+        return {name for name, node in nodes.items() if node.is_direct}
+
+    async def run(self, name: str) -> None:
+        with anyio.CancelScope() as self.scopes[name]:
+            await self.clients[name].run(join_timeout_s=LIMIT_S)
+
+    async def all_hear(self, number: int, names: set[str]) -> None:
+        """One word each way, for each of them."""
+        before = len(self.at_leader.events)
+        for name in names:
+            self.clients[name].report(Reported(JOB, NodeDown(name, number)))
+        await self.at_leader.until(lambda: len(self.at_leader.events) >= before + len(names))
+        assert {each for each in self.at_leader.reports()[before:]} == {NodeDown(name, number) for name in names}
+        for name in names:
+            self.leader.send(name, JOB, again(number))
+        for name in names:
+            heard = self.heard[name]
+            await heard.until(lambda heard=heard: heard.orders() and heard.orders()[-1] == again(number))
+            assert heard.orders().count(again(number)) == 1
+
+
+@asynccontextmanager
+async def crowd(tls: Tls | None = None) -> AsyncGenerator[Crowd]:
+    port, at_leader = free_port(), Heard()
+    endpoint = PeerAddress("127.0.0.1", port)
+    meeting = Meeting(JOB, "a", endpoint, TOKEN, LIMIT_S, tls=tls, fan_out=FAN_OUT, nodes_max=NODES)
+    async with cluster_peers.open_peers(meeting, at_leader.post) as leader, anyio.create_task_group() as tasks:
+        assert isinstance(leader, LeaderPeers)
+        crowd = Crowd(leader, at_leader)
+        for name, heard in crowd.heard.items():
+            crowd.clients[name] = ClusterClient(
+                endpoint, job_id=JOB, token=TOKEN, own_name=name, on_order=heard.post, on_lost=crowd.lost.append,
+                tls=tls.follows if tls is not None else None, relay_tls=tls.leads if tls is not None else None,
+            )  # fmt: skip
+            tasks.start_soon(crowd.run, name)
+            crowd.clients[name].report(Reported(JOB, NodeJoined(name, -1)))
+            await at_leader.until(lambda: at_leader.events and at_leader.reports()[-1] == NodeJoined(name, -1))
+            while len(crowd.relays()) < min(FAN_OUT, len(crowd.clients)):
+                await anyio.sleep(0.005)
+        yield crowd
+        for client in crowd.clients.values():
+            client.forget()
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+async def test_all_that_is_said_by_relays_arrives_once_and_in_order(has_tls: bool, tmp_path: Path):
+    tls = None
+    if has_tls:
+        make_authority(tmp_path)
+        tls = cluster_tls.load(make_node(tmp_path))
+    async with crowd(tls) as nodes:
+        assert nodes.relays() == {f"node-{number}": FAN_OUT for number in range(FAN_OUT)}
+        assert nodes.direct() == {"node-0", "node-1", "node-2"}
+        for number in range(3):
+            await nodes.all_hear(number, set(nodes.clients))
+        for number in range(200):
+            nodes.leader.send("node-11", JOB, again(number + 10))
+        heard = nodes.heard["node-11"]
+        await heard.until(lambda: len(heard.events) == 203)
+        assert heard.orders()[3:] == [again(number + 10) for number in range(200)]
+
+
+async def test_heartbeats_by_a_relay_keep_both_sides_sure_of_each_other(monkeypatch: pytest.MonkeyPatch):
+    """For longer than a silence that would end anything."""
+    monkeypatch.setattr(cluster_link, "SILENCE_S", 0.9)
+    monkeypatch.setattr(cluster_client, "FENCE_S", 1.2)
+    monkeypatch.setattr(cluster_server, "LOST_S", 1.5)
+    monkeypatch.setattr(cluster_server, "LOOK_S", 0.1)
+    monkeypatch.setattr(cluster_client, "ALIVE_S", 0.1)
+    monkeypatch.setattr("supervisor.edges.peers.relay.TICK_S", 0.1)
+    async with crowd() as nodes:
+        known = {name: client.known_at_s for name, client in nodes.clients.items()}
+        lines = {name: client._conversation.line for name, client in nodes.clients.items()}  # pyright: ignore
+        await anyio.sleep(2.5)
+        for name, client in nodes.clients.items():
+            before_s, now_s = known[name], client.known_at_s
+            assert before_s is not None
+            assert now_s is not None
+            assert now_s - before_s > 1.0
+        assert nodes.lost == []
+        assert {name: client._conversation.line for name, client in nodes.clients.items()} == lines  # pyright: ignore
+        assert not [each for each in nodes.at_leader.reports() if isinstance(each, NodeLost)]
+
+
+async def test_d11_the_nodes_of_a_lost_relay_come_back_and_nobody_else_is_given_up(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cluster_server, "LOST_S", 3.0)
+    async with crowd() as nodes:
+        others = set(nodes.clients) - {"node-0"}
+        nodes.scopes["node-0"].cancel()
+        with anyio.fail_after(2.0):
+            await nodes.all_hear(7, others)
+        assert set(nodes.relays()) >= {"node-1", "node-2"}
+        reports = nodes.at_leader.reports
+        await nodes.at_leader.until(lambda: any(isinstance(each, NodeLost) for each in reports()))
+        assert [each.node for each in reports() if isinstance(each, NodeLost)] == ["node-0"]
+        await nodes.all_hear(8, others)
+        assert nodes.lost == []
+
+
+async def test_a_relay_that_cannot_be_reached_costs_its_nodes_one_attempt(monkeypatch: pytest.MonkeyPatch):
+    """As where another address of the node is meant, or a firewall stands between."""
+    choose = cluster_server.ClusterServer._choose_relay  # pyright: ignore[reportPrivateUsage]
+    with_nobody = free_port()
+
+    def misled(server: cluster_server.ClusterServer) -> tuple[str, int] | None:
+        return ("127.0.0.1", with_nobody) if choose(server) is not None else None
+
+    monkeypatch.setattr(cluster_server.ClusterServer, "_choose_relay", misled)
+    async with crowd() as nodes:
+        assert nodes.direct() == set(nodes.clients)
+        await nodes.all_hear(1, set(nodes.clients))
