@@ -33,10 +33,11 @@ def test_all_nodes_get_the_same_job_and_each_its_own_name():
 
 
 def test_the_port_is_torchruns_and_the_options_are_read():
-    options = ("--rdzv-conf", "token_file=secret,join_timeout=30")
+    options = ("--rdzv-conf", "token_file=secret,join_timeout=30,fan_out=64")
     found = spec("--nnodes", "2", "--rdzv-endpoint", "10.0.0.1", "--rdzv-id", "x", *options).nodes
     assert found is not None
     assert (found.port, found.token_file, found.join_timeout_s) == (29400, str(Path("/data/secret")), 30.0)
+    assert found.fan_out == 64
 
 
 def test_certificates_stand_for_a_token():
@@ -64,6 +65,8 @@ def test_certificates_stand_for_a_token():
          "too"),
         ((*MEET, "--rdzv-conf", "join_timeout=soon"),
          "cannot use --rdzv-conf join_timeout=soon: it is no time in seconds; write join_timeout=600"),
+        ((*MEET, "--rdzv-conf", "fan_out=0"),
+         "cannot use --rdzv-conf fan_out=0: it is not a number of nodes from 1 to 100000; write fan_out=1024"),
         (("--node-rank", "1"),
          "cannot use --node-rank 1: the only node has rank 0; remove --node-rank, or write --nnodes"),
     ],

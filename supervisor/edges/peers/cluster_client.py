@@ -211,16 +211,14 @@ class ClusterClient:
             ip = line.address("peername")
             with anyio.fail_after(min(INTRODUCED_S, left_s / 2)):
                 challenge = await self._first_word(line, door)
-                if challenge is not None:
-                    said_at_s = self._loop.time()
-                    sends, receives = await self._introduce(line, challenge)
-            if challenge is None:
-                assert door.sent_on is not None
-                self._leader_ip = ip
-                return await self._meet_by_relay(until_s, *door.sent_on)
-            self._conversation.hold(line, sends=sends, receives=receives, on_end=lambda _: None)
-            is_held = True
+                said_at_s = self._loop.time()
+                seals = await self._introduce(line, challenge) if challenge is not None else None
             self._leader_ip = ip
+            if seals is None:
+                assert door.sent_on is not None
+                return await self._meet_by_relay(until_s, *door.sent_on)
+            self._conversation.hold(line, sends=seals[0], receives=seals[1], on_end=lambda _: None)
+            is_held = True
             self._session = pipe.session if pipe is not None else None
             return line, said_at_s
         finally:

@@ -76,6 +76,7 @@ class Voter(msgspec.Struct, frozen=True):
     min_nodes: int
     max_nodes: int
     tls: Tls | None = None
+    fan_out: int = 0
 
 
 class _Unknown:
@@ -237,6 +238,7 @@ class ElectedPeers:
             on_lost=lost.append,
             on_aside=self.colleagues.take,
             tls=voter.tls.follows if voter.tls is not None else None,
+            relay_tls=voter.tls.leads if voter.tls is not None else None,
         )
         patience_s = max(0.5, min(self._safe_until_s - anyio.current_time(), FENCE_S))
         self._client = client
@@ -318,6 +320,8 @@ class ElectedPeers:
             on_aside=self.colleagues.take,
             tls=voter.tls.leads if voter.tls is not None else None,
             term=lead.term,
+            fan_out=voter.fan_out,
+            nodes_max=voter.max_nodes - 1,
         )
 
         def deliver(node: str, order: orders.Order) -> None:

@@ -29,7 +29,9 @@ async def joining(
             f"cannot meet the other nodes at {own_host}: anybody who reaches that address could join the job; write "
             "--rdzv-conf token_file=F, a secret that is the same on each, or tls_cert, tls_key and tls_ca"
         )
-    voter = Voter(job_id, nodes.name, own_host, token, nodes.join_timeout_s, nodes.min_nodes, nodes.max_nodes, tls)
+    voter = Voter(
+        job_id, nodes.name, own_host, token, nodes.join_timeout_s, nodes.min_nodes, nodes.max_nodes, tls, nodes.fan_out
+    )
     backend = open_backend(job_id, nodes)
     return lambda post: open_elected(voter, backend, post)
 

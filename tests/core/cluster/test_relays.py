@@ -1,0 +1,73 @@
+"""A leader of many takes some itself, and sends the others on to relays that have room."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.core.cluster.relays import ASKED_S, UNDER_WAY_S, Relays
+
+
+def test_as_many_relays_are_asked_for_as_the_job_may_need_and_one_that_does_not_come_is_replaced():
+    relays = Relays(fan_out=4, nodes=13)
+    assert [relays.is_needed(f"n{number}", 0.0) for number in range(5)] == [True, True, True, False, False]
+    relays.opened("n0", "10.0.0.1", 1)
+    assert not relays.is_needed("n0", 1.0)
+    assert not relays.is_needed("n5", ASKED_S - 0.1)
+    assert [relays.is_needed(name, ASKED_S) for name in ("n5", "n6", "n7")] == [True, True, False]
+    relays.closed("n0")
+    assert relays.is_needed("n8", ASKED_S)
+
+
+def test_a_small_job_has_none():
+    relays = Relays(fan_out=4, nodes=4)
+    assert not relays.is_needed("n0", 0.0)
+    relays.direct = 9
+    assert relays.choose(0.0) is None
+
+
+def test_newcomers_are_sent_to_relays_in_turn_while_they_have_room():
+    relays = Relays(fan_out=2, nodes=8)
+    relays.opened("a", "10.0.0.1", 1)
+    relays.opened("b", "10.0.0.2", 2)
+    relays.direct = 1
+    assert relays.choose(0.0) is None
+    relays.direct = 2
+    chosen = [relays.choose(0.0) for _ in range(5)]
+    assert [each.port if each is not None else None for each in chosen] == [1, 2, 1, 2, None]
+    relays.joined("a")
+    assert relays.choose(1.0) is None
+    again = relays.choose(UNDER_WAY_S)  # Who has not come by now has gone elsewhere.
+    assert again is not None
+    relays.left("a")
+    relays.closed("b")
+    relays.joined("b")
+    relays.left("b")
+    last = relays.choose(UNDER_WAY_S)
+    assert last is not None
+    assert last.port == 1
+
+
+@given(st.lists(st.sampled_from(["choose", "join", "leave", "wait"]), max_size=80))
+def test_no_relay_gets_more_than_it_can_carry(script: list[str]):
+    relays = Relays(fan_out=3, nodes=12, direct=3)
+    relays.opened("a", "10.0.0.1", 1)
+    under_way = children = 0
+    now_s = 0.0
+    for word in script:
+        match word:
+            case "choose":
+                if relays.choose(now_s) is not None:
+                    under_way += 1
+            case "join" if under_way:
+                relays.joined("a")
+                under_way, children = under_way - 1, children + 1
+            case "leave" if children:
+                relays.left("a")
+                children -= 1
+            case "wait":
+                now_s += UNDER_WAY_S
+                under_way = 0
+            case _:
+                continue
+        assert children + under_way <= 3

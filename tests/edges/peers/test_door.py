@@ -1,0 +1,44 @@
+"""A letter before all else says whether a newcomer may be sent on; garbage there leads nowhere."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.edges.peers.door import IS_RELAY, MAY_BE_SENT_ON, SENT_ON, WANTS_IN, LeadersDoor, NodesDoor
+
+TLS = b"\x16\x03\x01"
+FRAME = b"\0\0\0\x05hello"
+
+
+def test_only_who_may_be_sent_on_is_sent_on():
+    leader = LeadersDoor(lambda: ("10.0.0.7", 4711))
+    assert leader.is_first
+    for letter in (WANTS_IN, IS_RELAY):
+        assert leader.read(letter + TLS) == (TLS, letter, b"", "")
+    for first in (TLS, FRAME):
+        assert leader.read(first) == (first, b"", b"", "")
+    passed = leader.read(MAY_BE_SENT_ON + TLS)
+    assert passed.why == "it is sent on to 10.0.0.7"
+    node = NodesDoor(MAY_BE_SENT_ON)
+    assert node.says == MAY_BE_SENT_ON
+    assert node.read(passed.answer).why
+    assert node.sent_on == ("10.0.0.7", 4711)
+
+
+def test_where_nobody_has_room_the_leader_goes_on_itself():
+    assert LeadersDoor(lambda: None).read(MAY_BE_SENT_ON + TLS) == (TLS, MAY_BE_SENT_ON, b"", "")
+    alone = LeadersDoor(None)
+    assert not alone.is_first
+    assert alone.read(MAY_BE_SENT_ON) == (b"", MAY_BE_SENT_ON, b"", "")
+    node = NodesDoor(WANTS_IN)
+    assert node.read(FRAME) == (FRAME, b"", b"", "")
+    assert node.sent_on is None
+
+
+@given(st.binary(max_size=60))
+def test_an_answer_that_names_no_place_ends_the_attempt(garbage: bytes):
+    node = NodesDoor(MAY_BE_SENT_ON)
+    passed = node.read(SENT_ON + garbage)
+    assert passed.rest == b""
+    assert passed.why
