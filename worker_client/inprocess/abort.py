@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from worker_client.bounded_threads import BoundedThread, join_all
 from worker_client.inprocess.compose import flattened
 from worker_client.inprocess.releasing import flight_recorder
+from worker_client.inprocess.releasing.gloo_groups import KeptGroups
 from worker_client.inprocess.releasing.gloo_listeners import hang_up
 from worker_client.inprocess.releasing.gloo_sockets import gloo_listeners, shut_down_gloo_connections
 from worker_client.inprocess.releasing.store_sockets import shut_down_store_connections
@@ -58,6 +59,7 @@ class AbortTorchDistributed(Abort):
 
     _has_run = False  # A class that is derived from this one may abort in a way of its own.
     _hung_up: frozenset[int] = frozenset()  # inodes of Gloo's listeners that were told in this iteration
+    _kept: KeptGroups | None = None  # of this iteration; until the main thread is out of the function
 
     def __init__(self, torch_fr_trace_path: str | None = None) -> None:
         self.torch_fr_trace_path = torch_fr_trace_path
@@ -67,9 +69,10 @@ class AbortTorchDistributed(Abort):
         # A script that never imported torch.distributed has nothing to abort, and pays for no import now.
         if distributed is None:
             return state
-        self._has_run, self._hung_up = True, frozenset()
+        self._has_run, self._hung_up, self._kept = True, frozenset(), self._kept or KeptGroups()
         is_initialized = distributed.is_initialized()
         groups = _process_groups() if is_initialized else []
+        self._kept.keep(groups)
         if is_initialized:
             flight_recorder.dump(self.torch_fr_trace_path, state, has_nccl=any(map(_nccl_backend, groups)))
         ended = self._release()
@@ -97,12 +100,14 @@ class AbortTorchDistributed(Abort):
     def clear_after(self) -> None:
         """Destroys what the main thread has made between the abort and its way out of the function."""
         distributed = _torch_distributed()
-        if not self._has_run or distributed is None:
+        if not self._has_run or self._kept is None or distributed is None:
             return
         if distributed.is_initialized():
+            self._kept.keep(_process_groups())
             self._release()
             _run_bounded("destroy the process groups", distributed.destroy_process_group, DESTROY_TIMEOUT_S)
         _forget_unfinished_groups()
+        self._kept.let_go()
         self._has_run = False
 
     def _release(self) -> int:
