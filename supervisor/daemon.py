@@ -294,6 +294,8 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
     stopped = anyio.Event()
     notifier = sd_notify.Notifier()
     from supervisor.edges.operators import control_api  # Late: a private run pays for it only when it is asked.
+    from supervisor.edges.operators.metrics import exporter
+    from supervisor.edges.operators.metrics.meter import Meter, MeterHandler
 
     listener = None
     if settings.listen is not None and settings.tls is not None:
@@ -304,7 +306,8 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
             key=settings.tls.key,
             client_authority=settings.tls.authority,
         )
-    async with open_supervisor(place, log_handlers=log_handlers) as running:
+    meter = Meter()
+    async with open_supervisor(place, log_handlers=(*log_handlers, MeterHandler(meter))) as running:
         running.journal.start()
 
         async def start_api(path: Path, tasks: TaskGroup) -> None:
@@ -319,6 +322,12 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
             connections_max=NODE_CONNECTIONS_MAX,
         )
         await running.tasks.start(gate.run)
+        await running.tasks.start(
+            partial(
+                exporter.run, running.counter, meter, clock=Clock(), address=settings.metrics,
+                path=folder / exporter.METRICS_SOCKET,
+            )
+        )  # fmt: skip
 
         def on_signal(number: int) -> None:
             del number

@@ -17,7 +17,7 @@ from supervisor.config.given import Given
 from supervisor.config.launch_settings import settings_by_flag, settings_by_key
 from supervisor.config.log_limits import LogLimits
 from supervisor.config.run_flags import TypedLine, read_command_line
-from supervisor.config.setting import Group, Setting, Status
+from supervisor.config.setting import Group, Setting
 from supervisor.errors import ConfigurationError, InvalidRequestError
 
 _DIR = values.text("DIR", empty=False)
@@ -32,7 +32,6 @@ def _daemon(
     default: object = None,
     words: str = "",
     variable: str = "",
-    status: Status = Status.WORKS,
 ) -> Setting:
     return Setting(
         flag,
@@ -44,7 +43,6 @@ def _daemon(
         keys=(flag[2:].replace("-", "_"),),
         other_variables=(variable,) if variable else (),
         has_pet_variable=False,
-        status=status,
     )
 
 
@@ -99,7 +97,9 @@ LISTEN = _daemon("--listen", launch_values.ENDPOINT, "also serve the control API
 TLS_CERT = _daemon("--tls-cert", _FILE, "certificate of this supervisor (PEM)")
 TLS_KEY = _daemon("--tls-key", _FILE, "private key of the certificate (PEM)")
 TLS_CA = _daemon("--tls-ca", _FILE, "certificate authority of the operators (PEM)")
-METRICS = _daemon("--metrics", launch_values.ENDPOINT, "Prometheus metrics are", status=Status.LATER)
+METRICS = _daemon(
+    "--metrics", launch_values.ENDPOINT, "serve /metrics for Prometheus, /livez and /readyz at this address (HTTP)"
+)
 
 DAEMON_SETTINGS: tuple[Setting, ...] = (
     CONFIG,
@@ -160,7 +160,6 @@ def parse_daemon(argv: Sequence[str], *, environ: Mapping[str, str]) -> DaemonSe
     if config is not None:
         from_file, warnings = _file_values(str(config.value))
         given = {**from_file, **given}
-    _refuse_what_is_missing(given)
     return DaemonSettings(
         config_file=_path(given, CONFIG),
         socket_dir=_path(given, SOCKET_DIR),
@@ -236,9 +235,3 @@ def _tls(given: Mapping[str, Given]) -> TlsFiles | None:
         raise named[0].problem("there is no --listen that it could serve", f"give --listen, or {named[0].removal}")
     certificate, key, authority = cast("list[str]", paths)
     return TlsFiles(certificate, key, authority)
-
-
-def _refuse_what_is_missing(given: Mapping[str, Given]) -> None:
-    for one in given.values():
-        if one.setting.status is Status.LATER:
-            raise one.problem(f"{one.setting.meaning} not supported yet", one.removal)

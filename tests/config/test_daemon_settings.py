@@ -28,6 +28,11 @@ def test_defaults() -> None:
     assert parse() == DaemonSettings()
 
 
+def test_where_metrics_are_served(tmp_path: Path) -> None:
+    assert parse("--metrics", "127.0.0.1:9464").metrics == ("127.0.0.1", 9464)
+    assert from_file(tmp_path, "metrics: 0.0.0.0:9464").metrics == ("0.0.0.0", 9464)
+
+
 def test_flags() -> None:
     found = parse(
         "--socket_dir=/s", "--state-dir", "/v", "--supervisor-return-timeout", "5", "--listen", "[::1]:70", *TLS
@@ -85,8 +90,8 @@ def test_one_file_may_serve_the_daemon_and_the_jobs(tmp_path: Path) -> None:
         ("fault_tolerance:\n  x: 1", "cannot use {}, line 2: there is no key x; remove it"),
         ("fault_tolerance: 1",
          "cannot use {}, line 1: fault_tolerance is not a mapping; write its keys below it, indented"),
-        ("metrics: localhost:9", "cannot use {}, line 1 (metrics: localhost:9): Prometheus metrics are not supported yet; "
-         "remove metrics"),
+        ("metrics: localhost", "cannot use {}, line 1 (metrics: localhost): it needs a host and a port; "
+         "write --metrics HOST:PORT, such as 127.0.0.1:9464"),
         ("supervisor_return_timeout: 1m", "cannot use {}, line 1 (supervisor_return_timeout: 1m): "
          "seconds are plain numbers without a unit; write 60"),
     ],
@@ -109,8 +114,8 @@ def test_mistakes_in_the_file(text: str, message: str, tmp_path: Path) -> None:
          "cannot use --listen localhost:70: the control API is served over TCP with mutual TLS only; "
          "give --tls-cert, --tls-key and --tls-ca"),
         (TLS, "cannot use --tls-cert /c: there is no --listen that it could serve; give --listen, or remove --tls-cert"),
-        (["--metrics", "localhost:9"],
-         "cannot use --metrics localhost:9: Prometheus metrics are not supported yet; remove --metrics"),
+        (["--metrics", "localhost"],
+         "cannot use --metrics localhost: it needs a host and a port; write --metrics HOST:PORT, such as 127.0.0.1:9464"),
     ],
 )  # fmt: skip
 def test_mistakes_on_the_command_line(argv: list[str], message: str) -> None:

@@ -1,0 +1,61 @@
+"""What can be asked of a node's supervisor over HTTP: /metrics, /livez and /readyz."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskStatus
+
+from supervisor.edges.operators.metrics import metrics_server
+from supervisor.edges.operators.metrics.meter import Meter
+from supervisor.edges.operators.metrics.metrics_server import Answer
+from supervisor.ports import Clock, JobDesk
+
+METRICS_SOCKET = "metrics.sock"
+
+
+async def run(
+    desk: JobDesk,
+    meter: Meter,
+    *,
+    clock: Clock,
+    address: tuple[str, int] | None,
+    path: Path,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serves until cancelled, at `address` and at the Unix socket `path`. Raises ConfigurationError."""
+    listener = await metrics_server.listen(address, path)
+    routes = {
+        "/metrics": partial(_metrics, desk, meter, clock),
+        "/livez": _live,
+        "/readyz": partial(_ready, desk),
+    }
+    try:
+        await metrics_server.serve(listener, routes, task_status=task_status)
+    finally:
+        with suppress(OSError):
+            os.unlink(path)
+
+
+async def _metrics(desk: JobDesk, meter: Meter, clock: Clock) -> Answer:
+    from supervisor.edges.operators.metrics import page  # Late: it costs memory that a node without Prometheus keeps.
+
+    asked_s = clock.now_s()
+    await anyio.lowlevel.checkpoint()
+    lag_s = clock.now_s() - asked_s
+    return Answer(200, page.page(meter, desk.jobs(), desk.node(), lag_s=lag_s), page.CONTENT_TYPE)
+
+
+async def _live() -> Answer:
+    """That this is answered says it all."""
+    return Answer(200, b"ok\n")
+
+
+async def _ready(desk: JobDesk) -> Answer:
+    node = desk.node()
+    return Answer(200, b"ok\n") if node.state == "ready" else Answer(503, f"{node.state}: {node.reason}\n".encode())

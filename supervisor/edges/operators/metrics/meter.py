@@ -1,0 +1,105 @@
+"""What do the events of all jobs add up to: faults, restarts by cause, how long recoveries took?"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections import Counter
+
+import msgspec
+
+from supervisor.core.event_weights import Weight, weight
+from supervisor.ports import RecordedEvent
+
+BUCKETS_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+STOP, START, WHOLE, INSIDE = "stop", "start", "whole", "inside_process"
+UNKNOWN = "unknown"
+JOBS_MAX = 1024  # whose open recoveries are remembered
+_ENDS = frozenset({"job_succeeded", "job_failed", "job_stopped"})
+_CAUSES = frozenset({"restart_requested", "hang_detected", "node_lost"})  # beside all that are faults
+
+
+class Histogram(msgspec.Struct):
+    """How many recoveries took at most so long; the last bucket has no limit."""
+
+    counts: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
+    sum_s: float = 0.0
+
+    def add(self, took_s: float) -> None:
+        self.counts[bisect_left(BUCKETS_S, took_s)] += 1
+        self.sum_s += took_s
+
+
+class _Recovery(msgspec.Struct):
+    """Of one job, from the fault on. Moments are Unix nanoseconds; 0: not yet."""
+
+    cause: str = ""
+    began_ns: int = 0
+    stopped_ns: int = 0
+    interrupted_ns: int = 0
+
+
+class Meter:
+    """Counts from the start of this supervisor on. `take` never blocks and never raises."""
+
+    def __init__(self) -> None:
+        self.events: Counter[str] = Counter()  # kind
+        self.restarts: Counter[str] = Counter()  # cause: the kind of the event that led to it
+        self.recoveries: dict[str, Histogram] = {name: Histogram() for name in (STOP, START, WHOLE, INSIDE)}
+        self.lost_s = 0.0  # between a fault and the moment in which all workers run again
+        self._open: dict[str, _Recovery] = {}
+
+    def take(self, event: RecordedEvent) -> None:
+        self.events[event.kind] += 1
+        if event.kind in _ENDS:
+            self._open.pop(event.job_id, None)
+            return
+        found = self._open.setdefault(event.job_id, _Recovery())
+        if len(self._open) > JOBS_MAX:
+            del self._open[next(iter(self._open))]
+        self._follow(found, event)
+
+    def _follow(self, found: _Recovery, event: RecordedEvent) -> None:
+        match event.kind:
+            case "restart_decided" | "restart_requested":
+                if event.kind == "restart_requested":
+                    found.cause = event.kind
+                self.restarts[found.cause or UNKNOWN] += 1
+                found.began_ns = found.began_ns or event.at_ns
+            case "workers_stopped" if found.began_ns:
+                found.stopped_ns = event.at_ns
+                self._add(STOP, found.began_ns, event.at_ns)
+            case "running_again" if found.began_ns:
+                if found.stopped_ns:
+                    self._add(START, found.stopped_ns, event.at_ns)
+                self.lost_s += self._add(WHOLE, found.began_ns, event.at_ns)
+                found.cause, found.began_ns, found.stopped_ns = "", 0, 0
+            case "iteration_interrupted":
+                found.interrupted_ns = event.at_ns
+            case "iteration_restarted" if found.interrupted_ns:
+                self.restarts[INSIDE] += 1
+                self.lost_s += self._add(INSIDE, found.interrupted_ns, event.at_ns)
+                found.interrupted_ns = 0
+            case kind if kind in _CAUSES or weight(kind) is Weight.FAULT:
+                if not found.cause:
+                    found.cause, found.began_ns = kind, event.at_ns
+            case _:
+                pass
+
+    def _add(self, phase: str, from_ns: int, to_ns: int) -> float:
+        took_s = max(0, to_ns - from_ns) / 1e9
+        self.recoveries[phase].add(took_s)
+        return took_s
+
+
+class MeterHandler(logging.Handler):
+    """Hands the events in the log to a meter, also those that the log itself leaves out."""
+
+    def __init__(self, meter: Meter) -> None:
+        super().__init__()
+        self._meter = meter
+
+    def emit(self, record: logging.LogRecord) -> None:
+        event = getattr(record, "event", None)
+        if isinstance(event, RecordedEvent):
+            self._meter.take(event)

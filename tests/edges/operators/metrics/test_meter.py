@@ -1,0 +1,103 @@
+"""Do the events of a recovery add up to its cause, its phases and the time that it took?"""
+
+from __future__ import annotations
+
+import logging
+
+from supervisor.edges.operators.metrics import meter as meters
+from supervisor.edges.operators.metrics.meter import INSIDE, START, STOP, UNKNOWN, WHOLE, Histogram, Meter, MeterHandler
+from supervisor.ports import RecordedEvent
+
+S = 10**9
+
+
+def event(kind: str, at_s: float, job_id: str = "j") -> RecordedEvent:
+    return RecordedEvent(job_id, 1, int(at_s * S), kind, "")
+
+
+def told(*events: RecordedEvent) -> Meter:
+    meter = Meter()
+    for each in events:
+        meter.take(each)
+    return meter
+
+
+def sums(meter: Meter) -> dict[str, float]:
+    return {phase: round(found.sum_s, 6) for phase, found in meter.recoveries.items() if sum(found.counts)}
+
+
+def test_a_restart_of_all_workers():
+    meter = told(
+        event("job_submitted", 0),
+        event("worker_failed", 10),
+        event("worker_failed", 10.01),
+        event("workers_stopping", 10.02),
+        event("restart_decided", 10.03),
+        event("workers_stopped", 10.5),
+        event("workers_started", 11.9),
+        event("running_again", 12),
+    )
+    assert meter.restarts == {"worker_failed": 1}
+    assert sums(meter) == {STOP: 0.5, START: 1.5, WHOLE: 2.0}
+    assert meter.lost_s == 2.0
+    assert meter.events["worker_failed"] == 2
+
+
+def test_the_second_restart_has_a_cause_of_its_own():
+    again = [event(kind, at_s) for at_s, kind in ((1, "worker_failed"), (1, "restart_decided"), (2, "running_again"))]
+    hang = [event(kind, at_s) for at_s, kind in ((5, "hang_detected"), (5, "restart_decided"), (6, "running_again"))]
+    meter = told(*again, *hang, event("restart_requested", 8), event("running_again", 9))
+    assert meter.restarts == {"worker_failed": 1, "hang_detected": 1, "restart_requested": 1}
+    assert meter.lost_s == 3.0
+
+
+def test_jobs_recover_side_by_side():
+    meter = told(
+        event("worker_failed", 1, "a"),
+        event("hang_detected", 2, "b"),
+        event("restart_decided", 3, "b"),
+        event("restart_decided", 4, "a"),
+        event("running_again", 5, "a"),
+        event("running_again", 7, "b"),
+    )
+    assert meter.restarts == {"worker_failed": 1, "hang_detected": 1}
+    assert sums(meter) == {WHOLE: 9.0}
+
+
+def test_a_restart_inside_the_process():
+    meter = told(event("iteration_interrupted", 1), event("iteration_restarted", 1.25))
+    assert meter.restarts == {INSIDE: 1}
+    assert sums(meter) == {INSIDE: 0.25}
+
+
+def test_a_job_that_ends_leaves_nothing_open():
+    meter = told(
+        event("worker_failed", 1), event("job_failed", 2), event("job_submitted", 3), event("running_again", 4)
+    )
+    assert sums(meter) == {}
+    assert meter.restarts == {}
+
+
+def test_a_restart_that_nothing_has_led_to():
+    assert told(event("restart_decided", 1)).restarts == {UNKNOWN: 1}
+
+
+def test_memory_is_bounded():
+    meter = told(*(event("worker_failed", 1, f"j{number}") for number in range(2 * meters.JOBS_MAX)))
+    assert len(meter._open) == meters.JOBS_MAX  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_bucket_holds_what_is_at_most_its_limit():
+    histogram = Histogram()
+    for took_s in (0.0, 0.02, 0.021, 300.0, 301.0):
+        histogram.add(took_s)
+    assert (histogram.counts[0], histogram.counts[1], histogram.counts[-2], histogram.counts[-1]) == (2, 1, 1, 1)
+
+
+def test_events_come_by_the_log():
+    meter = Meter()
+    logger = logging.Logger("x", logging.DEBUG)
+    logger.addHandler(MeterHandler(meter))
+    logger.debug("routine", extra={"event": event("worker_started", 1)})
+    logger.info("no event")
+    assert meter.events == {"worker_started": 1}

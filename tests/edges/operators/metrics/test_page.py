@@ -1,0 +1,79 @@
+"""Is the page what Prometheus reads, by the rules for names?"""
+
+from __future__ import annotations
+
+import re
+
+from msgspec.structs import replace
+from prometheus_client.parser import text_string_to_metric_families
+
+from supervisor.core.facts import JobState
+from supervisor.edges.operators.metrics import page as pages
+from supervisor.edges.operators.metrics.meter import Meter
+from supervisor.ports import JobReport, NodeReport, RecordedEvent
+from tests.edges.operators.fake_desk import running
+
+NODE = NodeReport("n0", "ready", version="1.2.3")
+
+
+def read(*jobs: JobReport, meter: Meter | None = None, node: NodeReport = NODE) -> dict[tuple[str, ...], float]:
+    """(name, label values in the order of the labels' names) → value."""
+    text = pages.page(meter or Meter(), jobs, node, lag_s=0.25).decode()
+    return {
+        (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_job_and_its_ranks():
+    found = read(running("a", ranks=2), replace(running("b"), state=JobState.SUCCEEDED))
+    assert found["holdfast_jobs", "running"] == 1
+    assert found["holdfast_jobs", "restarting"] == 0
+    assert found["holdfast_job_cycle", "a"] == 2
+    assert found["holdfast_job_restarts_used", "a"] == 1
+    assert found["holdfast_job_restarts_allowed", "a"] == 3
+    assert found["holdfast_rank_heartbeat_age_seconds", "a", "n0", "1"] == 0.25
+    assert found["holdfast_rank_heartbeat_limit_seconds", "a", "n0", "0"] == 45.0
+    assert not [key for key in found if "b" in key[1:]], "a job that has ended is no series"
+
+
+def test_the_supervisor_itself():
+    found = read(node=replace(NODE, state="cordoned"))
+    assert found["holdfast_build_info", "1.2.3"] == 1
+    assert found["holdfast_node_ready",] == 0
+    assert found["holdfast_loop_lag_seconds",] == 0.25
+    assert found["holdfast_supervisor_process_resident_memory_bytes",] > 1 << 20
+
+
+def test_what_the_meter_counted():
+    meter = Meter()
+    for at_s, kind in ((1, "worker_failed"), (1, "restart_decided"), (3, "running_again")):
+        meter.take(RecordedEvent("j", 1, at_s * 10**9, kind, ""))
+    found = read(meter=meter)
+    assert found["holdfast_restarts_total", "worker_failed"] == 1
+    assert found["holdfast_events_total", "running_again"] == 1
+    assert found["holdfast_lost_seconds_total",] == 2
+    assert found["holdfast_recovery_seconds_count", "whole"] == 1
+    assert found["holdfast_recovery_seconds_sum", "whole"] == 2
+    assert found["holdfast_recovery_seconds_bucket", "1.0", "whole"] == 0
+    assert found["holdfast_recovery_seconds_bucket", "2.0", "whole"] == 1
+    assert found["holdfast_recovery_seconds_bucket", "+Inf", "whole"] == 1
+
+
+def test_names_keep_prometheus_rules():
+    """Base units, _total for counters alone, a help text that ends its sentence."""
+    text = pages.page(Meter(), [running()], NODE, lag_s=0.0).decode()
+    families = list(text_string_to_metric_families(text))
+    assert len(families) > 10
+    for family in families:
+        assert re.fullmatch(r"holdfast_[a-z_]+", family.name)
+        assert not re.search(r"_(ms|milliseconds|minutes|kib|mib|percent)(_|$)", family.name)
+        assert family.documentation.endswith("."), family.name
+        if family.type == "counter":
+            assert f"{family.name}_total" in text
+
+
+def test_many_jobs_make_a_bounded_page():
+    found = read(*(running(f"j{number}", ranks=1) for number in range(pages.JOBS_MAX + 5)))
+    assert sum(key[0] == "holdfast_job_cycle" for key in found) == pages.JOBS_MAX
