@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q install
 .DEFAULT_GOAL := help
 # The distribution was once called holdfast, a name that is another project's on the package index: ours goes, theirs stays.
 OLD_NAME := $(VENV)/lib/python*/site-packages/holdfast-*.dist-info/entry_points.txt
-.PHONY: help demo demo-cluster install wheel test packages lint ruff format type layers bench soak sim docs docs-check proto clean
+.PHONY: help demo demo-cluster install wheel test packages lint ruff format type layers bench soak sim docs docs-check pictures proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-12s %s\n' "$$name" "$$text"; done
@@ -78,6 +78,9 @@ sim: $(VENV)/.dev ## simulate jobs on many nodes under random faults, 10,000 see
 
 docs: $(VENV)/.dev ## regenerate what docs/ has from the code
 	@set -e; for script in docs/make_*.py; do echo "$$script"; $(BIN)/python "$$script"; done
+
+pictures: $(VENV)/.dev ## draw docs/pictures from real terminals of this machine (as root); look at them
+	$(BIN)/python docs/draw_pictures.py
 
 docs-check: $(VENV)/.dev ## fail if `make docs` would change something
 	$(BIN)/python -m pytest tests/test_tidy.py -k docs

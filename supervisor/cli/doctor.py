@@ -92,7 +92,7 @@ def _endpoint(spec: JobSpec) -> network.Endpoint | None:
 def _told(finding: Finding, page: output.Paper) -> str:
     """A line, and below it why it matters and what to type."""
     grade = output.coloured(finding.grade.value, page) + " " * (8 - len(finding.grade.value))
-    head = f"{finding.area:<16}{finding.check:<18}"
+    head = f"{finding.area:<16}{finding.check:<22}"
     found = output.folded(output.printable(finding.found), page, indent=len(head) + 10)
     lines = [f"{grade}  {head}{found}"]
     for label, text in (("why", finding.why), ("do", finding.remedy)):

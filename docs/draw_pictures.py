@@ -1,0 +1,92 @@
+"""Draws docs/pictures: terminals as people see them, of real commands on this machine. `make pictures`, as root.
+
+What the pictures show is this machine's own, so no test compares them: who draws them looks at them.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from rich.console import Console
+from rich.terminal_theme import MONOKAI
+from rich.text import Text
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+PICTURES = HERE / "pictures"
+COLUMNS = 110
+HOLDFAST = Path(sys.executable).with_name("holdfast")
+
+# In namespaces of its own, so that nothing of it is left behind: a small /dev/shm, an address nobody knows.
+SICK = """
+mount -t tmpfs -o size=64m,mode=1777 tmpfs /dev/shm
+mkdir -p "$WORK/bin"
+mount -t tmpfs -o ro tmpfs /mnt
+cat > "$WORK/bin/scontrol" <<'END'
+#!/bin/sh
+echo 'KillOnBadExit           = 1'
+echo 'KillWait                = 5 sec'
+echo 'ProctrackType           = proctrack/linuxproc'
+echo 'UnkillableStepTimeout   = 60 sec'
+END
+chmod +x "$WORK/bin/scontrol"
+ulimit -n 1024
+PATH="$WORK/bin:$PATH" NCCL_SOCKET_IFNAME=ib0 HOLDFAST_STATE_DIR=/mnt/holdfast \
+    "$HOLDFAST" doctor -- --ft-initial-rank-heartbeat-timeout 5
+"""
+
+
+def shown(command: Sequence[str], environ: dict[str, str]) -> str:
+    """What a terminal of COLUMNS columns gets from the command."""
+    reader, writer = pty.openpty()
+    size = {"COLUMNS": str(COLUMNS), "LINES": "60", "TERM": "xterm-256color"}
+    with subprocess.Popen(command, stdin=writer, stdout=writer, stderr=writer, env=environ | size) as process:
+        os.close(writer)
+        output = b""
+        with suppress(OSError):  # the other end has closed
+            while piece := os.read(reader, 65536):
+                output += piece
+        os.close(reader)
+        process.wait(60)
+    text = output.decode(errors="replace").replace("\r\n", "\n")
+    return text.replace(str(ROOT), "/opt/holdfast")  # where this checkout lies is nobody's business
+
+
+def draw(name: str, typed: str, text: str) -> None:
+    """An SVG of a terminal in which `typed` was typed."""
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console.print(Text.from_ansi(f"$ {typed}\n{text.rstrip()}"))
+    svg = console.export_svg(title="holdfast", theme=MONOKAI)
+    own = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # a picture fetches nothing from anywhere
+    (PICTURES / f"{name}.svg").write_text(own.replace("Fira Code", "DejaVu Sans Mono"))
+
+
+def main() -> None:
+    PICTURES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="pictures-") as folder:
+        environ = {
+            "PATH": os.environ["PATH"], "HOME": folder, "LANG": "C.UTF-8", "WORK": folder, "HOLDFAST": str(HOLDFAST),
+            "HOLDFAST_STATE_DIR": f"{folder}/state",
+        }  # fmt: skip
+        draw("doctor-healthy", "holdfast doctor", shown([str(HOLDFAST), "doctor"], environ))
+        unshare = shutil.which("unshare")
+        if unshare is None:
+            sys.exit("cannot draw a sick node: unshare is not installed; apt-get install util-linux")
+        typed = "holdfast doctor -- --ft-initial-rank-heartbeat-timeout 5"
+        draw("doctor-sick", typed, shown([unshare, "--mount", "sh", "-c", SICK], environ))
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    main()
