@@ -26,6 +26,7 @@ from supervisor.config.run_folder import run_name
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import private_dir, private_registry, socket_dir, state_dir
 from supervisor.edges.machine.folders.token_files import TokenFiles
+from supervisor.edges.machine.gpus.node_gpus import NodeGpus
 from supervisor.edges.machine.health.node_checks import NodeChecks
 from supervisor.edges.machine.job_files.untrusted_reads import JobFiles
 from supervisor.edges.machine.journal.journal import Journal
@@ -108,6 +109,8 @@ async def open_supervisor(
             local_peers = contextlib.nullcontext(LocalPeers(node_name=place.node_name, post=engine.post))
             peers_opened = local_peers if open_peers is None else open_peers(engine.post)
             async with contextlib.AsyncExitStack() as claimed, peers_opened as peers, _spawner_tasks() as spawner_tasks:
+                gpus = NodeGpus(worker_socket=str(place.worker_socket))
+                claimed.push_async_callback(gpus.aclose)
                 claimed.callback(tokens.remove_all)  # Once the directory is released, they are another supervisor's.
                 spawners: Spawners = (
                     make_spawners(workers, tokens)
@@ -122,8 +125,9 @@ async def open_supervisor(
                     )
                 )
                 desk, performer = _wire(
-                    place, clock, engine, workers, spawners, peers, tokens, chronicle, jobs, claims, spawner_tasks
-                )
+                    place, clock, engine, workers, spawners, peers, tokens, chronicle, jobs, claims, spawner_tasks,
+                    gpus,
+                )  # fmt: skip
                 _keep_logs(retention, jobs, desk, performer, tidies=not place.private)
                 await tasks.start(engine.run)
                 counter = await shared_jobs.open_counter(
@@ -174,6 +178,7 @@ def _wire(
     jobs: dict[str, JobRecord],
     claims: JobClaims,
     tasks: TaskGroup,
+    gpus: NodeGpus,
 ) -> tuple[Desk, EnginePerformer]:
     planner = WorkerPlanner(console=place.console, worker_socket=str(place.worker_socket))
     edges = Edges(
@@ -184,6 +189,7 @@ def _wire(
         tokens=tokens,
         files=JobFiles(),
         checks=NodeChecks(),
+        gpus=gpus,
         peers=peers,
         planner=planner,
     )

@@ -19,6 +19,8 @@ from supervisor.core.calls.words import ToRank
 from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.cluster.messages import Reported
 from supervisor.core.facts import Evidence, HangLimits, JobState, Progress
+from supervisor.core.gpu_memory import MemoryReport, MemoryRules
+from supervisor.core.gpu_places import GpuPlace
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, Ordered
 from supervisor.core.node_health import Finding
@@ -307,6 +309,29 @@ class StackSource(Protocol):
 class NodeChecks(Protocol):
     async def run(self, spec: JobSpec, check: str) -> tuple[Finding, ...]:
         """One of the checks that the job asks for. It may hang: nobody waits for it beyond its plan's deadline."""
+        ...
+
+
+class Gpus(Protocol):
+    """The node's GPUs. Where there are none, asking costs nothing."""
+
+    def are_there(self) -> bool:
+        """Whether this node has a driver for GPUs. Never blocks."""
+        ...
+
+    async def warm(self) -> None:
+        """Makes later questions quick. Never raises."""
+        ...
+
+    async def await_memory(self, spec: JobSpec, rules: MemoryRules, *, cgroups: Sequence[str]) -> MemoryReport:
+        """Waits until the memory of the job's GPUs is free, bounded by the rules' time and a few seconds.
+
+        Ends what is left over of the job in these cgroups, and touches nothing else. Never raises.
+        """
+        ...
+
+    async def places(self, spec: JobSpec) -> tuple[tuple[GpuPlace, ...], str]:
+        """Where the GPUs are that the job may use, by local rank, or why that is not known. Never raises."""
         ...
 
 

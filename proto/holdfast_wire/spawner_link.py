@@ -39,6 +39,9 @@ class WorkerPlan(NamedTuple):
     stdout: StreamPlan = StreamPlan()
     stderr: StreamPlan = StreamPlan()
     exec_prefix: tuple[str, ...] = ()  # numactl and its arguments; not empty: this worker is exec'ed
+    cpus: tuple[int, ...] = ()  # to which the worker is bound, as far as the spawner may use them; empty: to none
+    memory_node: int = -1  # from which it gets its memory; -1: from any
+    memory_strict: bool = True
 
 
 class PrepareStore(NamedTuple):

@@ -55,6 +55,12 @@ def variable_warnings(environ: Mapping[str, str]) -> list[str]:
     return warnings
 
 
+def visible_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The entries of CUDA_VISIBLE_DEVICES; None where it is not set."""
+    text = environ.get("CUDA_VISIBLE_DEVICES")
+    return None if text is None else tuple(each.strip() for each in text.split(","))
+
+
 def gpus_per_numa(environ: Mapping[str, str]) -> int | None:
     """GPUs of a NUMA node, to bind workers by; None: no binding. Raises ConfigurationError."""
     ours, theirs = environ.get(GPUS_PER_NUMA, ""), environ.get(GPUS_PER_NUMA_REFERENCE, "")

@@ -8,6 +8,7 @@ import msgspec
 
 from supervisor.config.health_checks import HealthChecks
 from supervisor.core.facts import HangLimits, JobRules, NodeFacts, RendezvousRules, RestartRules
+from supervisor.core.gpu_memory import MIB, MemoryRules
 
 
 class Entry(enum.StrEnum):
@@ -69,7 +70,9 @@ class JobSpec(msgspec.Struct, frozen=True):
 
     spawn_method: SpawnMethod = SpawnMethod.AUTO
     preload: str = "auto"  # auto, torch, none, or modules with commas between them
+    visible_gpus: tuple[str, ...] | None = None  # CUDA_VISIBLE_DEVICES; None: not set
     gpus_per_numa: int | None = None  # NVRX_GPUS_PER_NUMA: bind with numactl
+    numa_binding: str = "none"  # "node": each worker to the NUMA node of its GPU, without numactl
     numa_bind_strict: bool = True
 
     agent_store: bool = True  # False: rank 0 hosts the TCPStore
@@ -92,11 +95,20 @@ class JobSpec(msgspec.Struct, frozen=True):
     signals_to_handle: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 
     health: HealthChecks = msgspec.field(default_factory=HealthChecks)
+    gpu_memory_timeout_s: float = 50.0  # 0: a restart does not wait for GPU memory
+    gpu_memory_tolerance_mib: float = 512.0
+    gpu_memory_look_s: float = 2.0
 
     safety_factor: float = 5.0
     learned_limit_floor_s: float = 5.0  # calculated limits are not below it
     install_exception_hook: bool = False
     checkpoint_iteration_file: str = ""
+
+    def memory_rules(self) -> MemoryRules | None:
+        """How a restart waits for GPU memory; None: not at all."""
+        if not self.gpu_memory_timeout_s:
+            return None
+        return MemoryRules(self.gpu_memory_timeout_s, int(self.gpu_memory_tolerance_mib * MIB), self.gpu_memory_look_s)
 
     def rules(self) -> JobRules:
         """The part that the core's machines decide by."""

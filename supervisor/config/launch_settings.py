@@ -6,6 +6,7 @@ from functools import cache
 
 from supervisor.config import event_hooks, launch_values, log_limits, values
 from supervisor.config.fault_tolerance import FT_SETTINGS
+from supervisor.config.numa import NUMA_BINDING
 from supervisor.config.setting import Group, Setting, Status
 
 _STOP = values.seconds(zero=True)
@@ -207,6 +208,7 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
         keys=("preload",),
     ),
     NO_AGENT_STORE,
+    NUMA_BINDING,
     Setting(
         "--max-restarts",
         values.integer(0, 1_000_000, "restarts"),
@@ -334,12 +336,6 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
     _later("--duplicate-stdout-filters", values.text("FILTERS"), "", "a filtered copy of the output is"),
     _later("--duplicate-stderr-filters", values.text("FILTERS"), "", "a filtered copy of the output is"),
     _later("--logs-specs", values.text("NAME"), "", "a logging plug-in of torchrun is", ("default",)),
-    _later(
-        "--numa-binding",
-        values.choice("node", "socket", "exclusive", "core-complex"),
-        None,
-        "torchrun's NUMA binding (use HOLDFAST_GPUS_PER_NUMA) is",
-    ),
     _later("--virtual-local-rank", values.BOOLEAN, False, "a virtual local rank is"),
     _later("--replace-wait-s", values.seconds(zero=True), None, "waiting for a replacement is"),
 )

@@ -1,8 +1,18 @@
-"""With which command is a worker bound to its NUMA node?"""
+"""With which command is a worker bound to its NUMA node, and which flag binds it without a command?"""
 
 from __future__ import annotations
 
+from supervisor.config import values
 from supervisor.config.job_spec import JobSpec
+from supervisor.config.setting import Group, Setting
+
+NUMA_BINDING = Setting(
+    "--numa-binding",
+    values.choice("none", "node", "socket", "exclusive", "core-complex"),
+    "node: bind each worker to the CPUs and the memory of its GPU's NUMA node",
+    Group.WORKERS,
+    path="numa_binding",
+)
 
 
 def numactl_prefix(spec: JobSpec, local_rank: int) -> tuple[str, ...]:

@@ -139,14 +139,8 @@ def _judge(given: Mapping[str, Given]) -> list[str]:
         if one.value in setting.tolerated:
             warnings.append(f"{one.shown} has no effect yet: {setting.meaning} not supported yet")
             continue
-        if setting.name.startswith("ft_gpu_memory") and _is_off(given.get("ft_gpu_memory_reclaim_timeout")):
-            continue
         raise one.problem(f"{setting.meaning} not supported yet", one.removal)
     return warnings
-
-
-def _is_off(timeout: Given | None) -> bool:
-    return timeout is not None and timeout.value == 0
 
 
 def _job_spec(
@@ -169,6 +163,7 @@ def _job_spec(
         nodes=nodes,
         agent_store=not values.of(launch_settings.NO_AGENT_STORE),
         log_line_prefix_template=environ.get(environment.LOG_LINE_PREFIX, ""),
+        visible_gpus=environment.visible_gpus(environ),
         gpus_per_numa=environment.gpus_per_numa(environ),
     )
     for setting in RUN_SETTINGS:
@@ -257,6 +252,12 @@ def _check_spawn(spec: JobSpec, values: _Values, environ: Mapping[str, str]) -> 
             f"cannot bind workers to NUMA nodes: numactl is not in PATH; install numactl, or unset "
             f"{environment.GPUS_PER_NUMA} and {environment.GPUS_PER_NUMA_REFERENCE}"
         )
+    if spec.numa_binding not in ("none", "node"):
+        one = values.given["numa_binding"]
+        raise one.problem(f"binding to {spec.numa_binding} is not supported yet", "write --numa-binding node")
+    if spec.numa_binding != "none" and spec.gpus_per_numa is not None:
+        one = values.given["numa_binding"]
+        raise one.problem(f"{environment.GPUS_PER_NUMA} binds the workers already", "unset it, or remove this flag")
     if spec.spawn_method is not SpawnMethod.FORK:
         return
     one = values.given["spawn_method"]

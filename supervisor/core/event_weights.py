@@ -20,14 +20,14 @@ _ROUTINE = frozenset(
         "job_submitted", "spawner_ready", "cycle_started", "worker_started", "workers_started", "worker_exited",
         "workers_stopping", "workers_stopped", "job_succeeded", "hang_detected", "limits_calculated", "preload_learned",
         "call_entered", "call_committed", "replacement_waits", "rank_lost_in_call", "rank_left_call", "rank_discarded",
-        "stacks_collected", "node_checked",
+        "stacks_collected", "node_checked", "gpu_memory_free", "workers_bound",
     }
 )  # fmt: skip
 _FAULTS = frozenset(
     {
         "worker_failed", "hang_explained", "spawn_failed", "spawner_lost", "store_failed", "workers_stuck",
         "iteration_interrupted", "replacement_late", "replacement_lost", "call_refused", "call_lost",
-        "hard_timeout_reached", "defect_met", "node_unhealthy",
+        "hard_timeout_reached", "defect_met", "node_unhealthy", "gpu_memory_not_freed",
     }
 )  # fmt: skip
 

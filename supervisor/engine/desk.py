@@ -92,7 +92,7 @@ class Desk:
         self._jobs[spec.job_id] = job
         self._ended[spec.job_id] = anyio.Event()
         self.on_submitted(spec.job_id)
-        self._engine.post(node_messages.JobSubmitted(spec.rules(), spec.health.plans()))
+        self._engine.post(node_messages.JobSubmitted(spec.rules(), spec.health.plans(), spec.memory_rules()))
         return spec.job_id
 
     async def wait(self, job_id: str) -> JobRecord:

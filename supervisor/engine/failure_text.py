@@ -27,6 +27,7 @@ _PURPOSE: dict[type[node_messages.Action], str] = {
     node_messages.ReadProgress: "read a rank's progress",
     node_messages.CollectEvidence: "take stacks",
     node_messages.CheckNode: "check the node",
+    node_messages.AwaitGpuMemory: "wait for GPU memory",
     node_messages.Publish: "publish an event",
     node_messages.TellCoordinator: "report to the coordinator",
     node_messages.FinishJob: "finish the job",

@@ -14,6 +14,7 @@ import msgspec
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.redaction import redacted
 from supervisor.core.facts import Assignment, JobEvent, Verdict
+from supervisor.core.gpu_places import GpuPlace
 from supervisor.ports import RankReport, RecordedEvent, Spawner
 
 ENDED_JOBS_MAX = 64  # ended jobs that stay in memory; the journal has all
@@ -53,6 +54,8 @@ class JobRecord(msgspec.Struct):
     slower_told: bool = False  # whether people were told already that something is slower than it could be
     running: CycleRecord | None = None  # the newest cycle of which workers were ordered here
     looks: set[anyio.CancelScope] = msgspec.field(default_factory=set[anyio.CancelScope])  # checks under way
+    gpu_places: tuple[GpuPlace, ...] = ()  # of the GPUs that the job may use, if its workers are to be bound
+    cgroups: set[str] = msgspec.field(default_factory=set[str])  # folders of its spawners, under which its workers live
     pids: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # local rank -> pid, of that cycle
     shown: Shown = Shown()
     sequence: int = 0

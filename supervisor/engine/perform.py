@@ -15,7 +15,9 @@ import msgspec
 from holdfast_wire import spawner_link as link
 
 from supervisor.core.cluster import messages as cluster_messages
-from supervisor.core.facts import Evidence
+from supervisor.core.facts import Evidence, JobEvent
+from supervisor.core.gpu_memory import MemoryReport
+from supervisor.core.gpu_places import places_sentence
 from supervisor.core.ledger import Ledger
 from supervisor.core.node import failed_actions, node
 from supervisor.core.node import messages as node_messages
@@ -28,7 +30,7 @@ from supervisor.engine.report_queue import ReportQueue
 from supervisor.engine.spawner_reports import SpawnerReports
 from supervisor.engine.worker_plan import WorkerPlanner
 from supervisor.errors import NotNowError
-from supervisor.ports import Clock, JobFiles, NodeChecks, Peers, Spawner, Spawners, StackSource, Tokens, Workers
+from supervisor.ports import Clock, Gpus, JobFiles, NodeChecks, Peers, Spawner, Spawners, StackSource, Tokens, Workers
 
 # Runs a coroutine function in the daemon's task group.
 StartSoon = Callable[[Callable[[], Coroutine[object, object, None]]], None]
@@ -46,6 +48,7 @@ class Edges(msgspec.Struct, frozen=True):
     tokens: Tokens
     files: JobFiles
     checks: NodeChecks
+    gpus: Gpus
     peers: Peers
     planner: WorkerPlanner
 
@@ -153,8 +156,8 @@ class EnginePerformer:
                     return (node_messages.ProgressRead(action.job_id, action.cycle, action.local_rank, progress),)
             case node_messages.CollectEvidence():
                 self._attempt(job, action, lambda: self._collect(job, action))
-            case node_messages.CheckNode():
-                self._attempt(job, action, lambda: self._check_node(job, action))
+            case node_messages.CheckNode() | node_messages.AwaitGpuMemory():
+                return self._look_at_node(job, action)
             case node_messages.Publish():
                 self._chronicle.publish(job, action.event)
             case node_messages.TellCoordinator():
@@ -229,6 +232,8 @@ class EnginePerformer:
             first_rank=assignment.first_rank,
         )
         self._send_plans(job, None)
+        if job.spec.memory_rules() is not None and self._edges.gpus.are_there():
+            self._start_soon(lambda: self._given_up_with(job, self._edges.gpus.warm))
 
     def _respawn(self, job: JobRecord, local_ranks: tuple[int, ...]) -> None:
         """As those that they stand in for were started: the same cycle, token and store."""
@@ -289,6 +294,8 @@ class EnginePerformer:
             if is_newest():
                 self._engine.post(node_messages.WorkerEndSeen(job_id, cycle, local_rank))
 
+        if job.spec.numa_binding != "none" and not job.gpu_places:
+            await self._find_places(job)
         try:
             reason = await self._edges.spawners.keep(
                 job.spec, job.environment, on_started=on_started, on_message=on_message, on_end_seen=on_end_seen
@@ -298,6 +305,13 @@ class EnginePerformer:
                 job.spawner = None
         if is_newest():
             self._engine.post(node_messages.SpawnerLost(job_id, number, reason))
+
+    async def _find_places(self, job: JobRecord) -> None:
+        """Where the job's GPUs are, to which its workers are bound. Without an answer they run unbound."""
+        job.gpu_places, why_not = await self._edges.gpus.places(job.spec)
+        sentence = why_not or places_sentence(job.gpu_places, job.spec.local_world_size)
+        kind = "workers_not_bound" if why_not else "workers_bound"
+        self._chronicle.publish(job, JobEvent(kind, sentence, cycle=job.cycle))
 
     def _finish(self, job: JobRecord, action: node_messages.FinishJob) -> None:
         job.verdict = action.verdict
@@ -309,15 +323,39 @@ class EnginePerformer:
         finally:
             self.on_finished(job.spec.job_id)
 
+    def _look_at_node(
+        self, job: JobRecord, action: node_messages.CheckNode | node_messages.AwaitGpuMemory
+    ) -> tuple[node_messages.Event, ...]:
+        if isinstance(action, node_messages.CheckNode):
+            self._attempt(job, action, lambda: self._check_node(job, action))
+        elif self._edges.gpus.are_there():
+            self._attempt(job, action, lambda: self._await_memory(job, action))
+        else:
+            return (node_messages.GpuMemorySeen(action.job_id, action.cycle, MemoryReport(is_free=True)),)
+        return ()
+
     async def _check_node(self, job: JobRecord, action: node_messages.CheckNode) -> None:
-        """Neither the end of the job nor that of the supervisor waits for a check that hangs."""
+        async def look() -> None:
+            findings = await self._edges.checks.run(job.spec, action.check)
+            self._engine.post(node_messages.NodeChecked(action.job_id, action.check, action.number, findings))
+
+        await self._given_up_with(job, look)
+
+    async def _await_memory(self, job: JobRecord, action: node_messages.AwaitGpuMemory) -> None:
+        async def look() -> None:
+            report = await self._edges.gpus.await_memory(job.spec, action.rules, cgroups=tuple(job.cgroups))
+            self._engine.post(node_messages.GpuMemorySeen(action.job_id, action.cycle, report))
+
+        await self._given_up_with(job, look)
+
+    async def _given_up_with(self, job: JobRecord, look: Callable[[], Awaitable[None]]) -> None:
+        """Neither the end of the job nor that of the supervisor waits for a look at the node that hangs."""
         with anyio.CancelScope() as looking:
             job.looks.add(looking)
             try:
-                findings = await self._edges.checks.run(job.spec, action.check)
+                await look()
             finally:
                 job.looks.discard(looking)
-            self._engine.post(node_messages.NodeChecked(action.job_id, action.check, action.number, findings))
 
     async def _collect(self, job: JobRecord, action: node_messages.CollectEvidence) -> None:
         evidence = await self.collect_stacks(job, cycle=action.cycle, budget_s=action.budget_s, accused=action.accused)

@@ -31,6 +31,7 @@ class SpawnerReports:
         match message:
             case link.Ready():
                 job.spawner_reason = message.method_reason
+                job.cgroups |= {message.cgroup} - {""}
                 if not message.refusal:
                     self._chronicle.publish(job, JobEvent("spawner_ready", message.method_reason, cycle=job.cycle))
                 self._tell_slower(message.lost)

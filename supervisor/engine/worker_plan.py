@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from holdfast_wire.spawner_link import StreamPlan, WorkerPlan
@@ -60,9 +61,18 @@ class WorkerPlanner(msgspec.Struct, frozen=True):
                     stdout=_kept(stdout, respawn),
                     stderr=_kept(stderr, respawn),
                     exec_prefix=numactl_prefix(spec, local_rank),
-                )
+                    memory_strict=spec.numa_bind_strict,
+                )._replace(**_bound(job, local_rank))
             )
         return tuple(plans)
+
+
+def _bound(job: JobRecord, local_rank: int) -> dict[str, Any]:
+    """To the NUMA node of its GPU; a worker without one is not bound."""
+    place = job.gpu_places[local_rank] if local_rank < len(job.gpu_places) else None
+    if place is None or place.numa_node < 0:
+        return {}
+    return {"cpus": place.cpus, "memory_node": place.numa_node}
 
 
 def _error_file_name(respawn: int) -> str:

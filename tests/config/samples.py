@@ -42,6 +42,10 @@ SAMPLES: dict[str, tuple[str, str, str]] = {
     "--ft-install-exception-hook": ("true", "true", "true"),
     "--ft-node-health-check-endpoint": ("/run/a.sock", "/run/b.sock", "/run/c.sock"),
     "--ft-node-health-check-policy": ("strict", "tolerant", "strict"),
+    "--numa-binding": ("node", "node", "node"),
+    "--ft-gpu-memory-reclaim-timeout": ("0", "20", "60"),
+    "--ft-gpu-memory-tolerance-mb": ("0", "1024", "256.5"),
+    "--ft-gpu-memory-poll-interval": ("1", "0.5", "5"),
     "--ft-numa-bind-strict": ("false", "false", "false"),
 }
 

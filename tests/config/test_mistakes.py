@@ -142,7 +142,6 @@ NOT_YET = [
     (["--run-path"], "running the script inside the launcher's worker is"),
     (["--duplicate-stdout-filters", "a"], "a filtered copy of the output is"),
     (["--logs-specs", "mine"], "a logging plug-in of torchrun is"),
-    (["--numa-binding", "node"], "torchrun's NUMA binding (use HOLDFAST_GPUS_PER_NUMA) is"),
     (["--virtual-local-rank"], "a virtual local rank is"),
     (["--ft-enable-nic-monitor", "true"], "NIC checks are"),
     (["--ft-enable-nic-healthcheck", "true"], "NIC checks are"),
@@ -150,9 +149,6 @@ NOT_YET = [
     (["--ft_enable_dist_storage_healthcheck", "true"], "storage checks are"),
     (["--ft-storage-health-check-path", "/data,/mnt"], "storage checks are"),
     (["--ft_storage_health_check_path", "/data,/mnt"], "storage checks are"),
-    (["--ft-gpu-memory-reclaim-timeout", "60"], "waiting for GPU memory is"),
-    (["--ft-gpu-memory-tolerance-mb", "1024"], "waiting for GPU memory is"),
-    (["--ft-gpu-memory-poll-interval", "1"], "waiting for GPU memory is"),
     (["--ft-per-cycle-applog-prefix", "/lustre/train.log"], "per-cycle logs are"),
     (["--ft-enable-log-server", "true"], "the log server is"),
     (["--ft-cycle-info-dir", "/c"], "cycle info files are"),
@@ -173,9 +169,6 @@ def test_what_is_not_there_yet(argv: list[str], what: str) -> None:
 @pytest.mark.parametrize(
     "argv",
     [
-        ["--ft-gpu-memory-reclaim-timeout", "0"],
-        ["--ft-gpu-memory-reclaim-timeout", "0", "--ft-gpu-memory-tolerance-mb", "1024"],
-        ["--ft-gpu-memory-tolerance-mb", "512.0"],
         ["--ft-enable-nic-healthcheck", "false"],
         ["--ft-enable-log-server", "false"],
         ["--ft-attribution-stop-action", "log"],
@@ -203,8 +196,6 @@ WARNINGS = [
     (["--ft-skip-section-response", "false"],
      "--ft-skip-section-response false has no effect here: heartbeats and sections never wait for an answer"),
     (["--ft-ignore-missing-cfg"], "--ft-ignore-missing-cfg has no effect here: no configuration file is needed"),
-    (["--ft-gpu-memory-reclaim-timeout", "50"],
-     "--ft-gpu-memory-reclaim-timeout 50 has no effect yet: waiting for GPU memory is not supported yet"),
     (["--rdzv-conf", "join_timeuot=3"], "--rdzv-conf join_timeuot has no effect here: nothing knows this key"),
     (["--local-ranks-filter", "0,5"], "output flags name local rank 5, but local ranks are 0 to 0: it has no effect"),
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from supervisor.config.resolve import default_job_id, parse_run
 from supervisor.config.setting import Setting, value_at
 from supervisor.config.values import JOB_ID, SECTIONS, Shape
 from supervisor.core.facts import HangLimits, RestartPolicyName, RestartRules
-from supervisor.errors import ConfigurationError
+from supervisor.errors import ConfigurationError, InvalidRequestError
 from tests.config.runs import CWD, request, with_section
 from tests.config.samples import SAMPLES, SECTION_SETTINGS, SETTINGS
 
@@ -233,6 +233,19 @@ def test_omp_num_threads_follows_torchrun_s_rule() -> None:
 def test_a_user_s_nccl_setting_is_kept() -> None:
     name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
     assert request("t.py", environ={name: "0"}).environment[name] == "0"
+
+
+def test_the_numa_node_of_the_gpu_needs_no_program() -> None:
+    assert request("--numa-binding", "node", "t.py", environ={"PATH": "/nowhere"}).spec.numa_binding == "node"
+    with pytest.raises(InvalidRequestError, match="binding to socket is not supported yet; write --numa-binding node"):
+        request("--numa-binding", "socket", "t.py")
+    with pytest.raises(InvalidRequestError, match="HOLDFAST_GPUS_PER_NUMA binds the workers already"):
+        request("--numa-binding", "node", "t.py", environ={"HOLDFAST_GPUS_PER_NUMA": "4", "PATH": "/bin:/usr/bin"})
+
+
+def test_the_gpus_that_a_job_may_see_travel_with_it() -> None:
+    assert request("t.py", environ={}).spec.visible_gpus is None
+    assert request("t.py", environ={"CUDA_VISIBLE_DEVICES": "1, GPU-a"}).spec.visible_gpus == ("1", "GPU-a")
 
 
 def test_numa_binding(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from supervisor.core.cluster import coordinator, endings
 from supervisor.core.cluster import messages as cluster
 from supervisor.core.facts import JobEvent, JobRules, JobState, JobView, Progress, RestartRules, Verdict, WorkerExit
+from supervisor.core.gpu_memory import MemoryRules
 from supervisor.core.node import messages, node
 from supervisor.core.node_health import CheckPlan
 
@@ -26,7 +27,13 @@ class OneNode:
     """`actions` holds what came out since the last `send`, what was said to the coordinator left out."""
 
     def __init__(
-        self, of: JobRules, *, now_s: float = 0.0, spawner_obeys: bool = True, checks: tuple[CheckPlan, ...] = ()
+        self,
+        of: JobRules,
+        *,
+        now_s: float = 0.0,
+        spawner_obeys: bool = True,
+        checks: tuple[CheckPlan, ...] = (),
+        memory: MemoryRules | None = None,
     ) -> None:
         """`spawner_obeys`: it ends as soon as it is told."""
         self.spawner_obeys = spawner_obeys
@@ -37,7 +44,7 @@ class OneNode:
         self.actions: list[messages.Action] = []
         self.events: list[JobEvent] = []
         self.told: list[cluster.Event] = []
-        self.send(messages.JobSubmitted(of, checks))
+        self.send(messages.JobSubmitted(of, checks, memory))
 
     def send(self, *events: messages.Event, at: float | None = None) -> OneNode:
         self.now_s = self.now_s if at is None else at

@@ -260,6 +260,32 @@ async def test_a_check_that_hangs_is_given_up_with_its_job(tmp_path: Path) -> No
             assert not world.jobs["j"].looks
 
 
+async def test_a_restart_waits_for_gpu_memory_where_there_are_gpus(tmp_path: Path) -> None:
+    async with World.opened(tmp_path) as world:
+        world.gpus.present = True
+        spawner = await world.submit(job_spec("j", max_restarts=2))
+        assert world.gpus.warmed == 1
+        spawner.exit(0, 0, code=1)
+        await world.settle()
+        assert [each.timeout_s for each in world.gpus.asked] == [1.0]
+        assert not any(isinstance(message, link.Spawn) and message.cycle == 1 for message in spawner.heard)
+        world.gpus.free.set()
+        await world.settle()
+        assert any(isinstance(message, link.Spawn) and message.cycle == 1 for message in spawner.heard)
+
+
+async def test_a_stop_gives_the_wait_for_gpu_memory_up(tmp_path: Path) -> None:
+    async with World.opened(tmp_path) as world:
+        world.gpus.present = True
+        spawner = await world.submit(job_spec("j", max_restarts=2))
+        spawner.exit(0, 0, code=1)
+        await world.settle()
+        assert world.gpus.asked
+        world.desk.stop("j", reason="enough", signal=0)
+        assert (await verdict_of(world, "j")).state is JobState.STOPPED
+        assert not world.jobs["j"].looks
+
+
 async def test_an_order_to_ranks_that_are_replaced_names_the_newest_processes(tmp_path: Path) -> None:
     async with World.opened(tmp_path) as world:
         spawner = await world.submit(job_spec("j"))

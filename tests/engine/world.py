@@ -16,6 +16,8 @@ from supervisor.config import JobSpec
 from supervisor.core.calls.words import ToRank
 from supervisor.core.cluster import coordinator
 from supervisor.core.facts import Evidence, HangLimits, Progress, StackGroup
+from supervisor.core.gpu_memory import GpuMemory, MemoryReport, MemoryRules
+from supervisor.core.gpu_places import GpuPlace
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node import node
 from supervisor.core.node_health import Finding
@@ -101,6 +103,33 @@ class FakeChecks:
     async def run(self, spec: JobSpec, check: str) -> tuple[Finding, ...]:
         del spec, check
         return self.findings
+
+
+class FakeGpus:
+    """None, unless a test says so; then memory is free when the test says that."""
+
+    def __init__(self) -> None:
+        self.present = False
+        self.asked: list[MemoryRules] = []
+        self.free = anyio.Event()
+        self.warmed = 0
+        self.found: tuple[tuple[GpuPlace, ...], str] = ((), "this is a test")
+
+    def are_there(self) -> bool:
+        return self.present
+
+    async def warm(self) -> None:
+        self.warmed += 1
+
+    async def await_memory(self, spec: JobSpec, rules: MemoryRules, *, cgroups: Sequence[str]) -> MemoryReport:
+        del spec, cgroups
+        self.asked.append(rules)
+        await self.free.wait()
+        return MemoryReport(is_free=True, gpus=(GpuMemory("GPU 0", 1, 0, 1),))
+
+    async def places(self, spec: JobSpec) -> tuple[tuple[GpuPlace, ...], str]:
+        del spec
+        return self.found
 
 
 class FakeWorkers:
@@ -255,6 +284,7 @@ class World:
         self.tokens = FakeTokens()
         self.files = FakeFiles()
         self.checks = FakeChecks()
+        self.gpus = FakeGpus()
         self.workers = FakeWorkers()
         self.stacks = FakeStacks()
         self.spawners = FakeSpawners()
@@ -275,6 +305,7 @@ class World:
                 tokens=self.tokens,
                 files=self.files,
                 checks=self.checks,
+                gpus=self.gpus,
                 peers=LocalPeers(node_name="n0", post=self.engine.post),
                 planner=WorkerPlanner(console=Console(), worker_socket="/s/worker.sock"),
             ),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from . import cgroup, identity, rank_reads
+from . import binding, cgroup, identity, rank_reads
 
 _THREAD_COUNT = "OMP_NUM_THREADS"
 _ALL_SIGNALS = signal.valid_signals()  # asked once: it takes 0.1 ms, and each fork needs them
@@ -100,14 +100,16 @@ def forget_spawner(inherited: Inherited) -> None:
     _renew_randomness()
 
 
-def take_rank(inherited: Inherited, streams: Mapping[int, int], env: Mapping[str, str]) -> None:
+def take_rank(inherited: Inherited, streams: Mapping[int, int], env: Mapping[str, str], bound: binding.Binding) -> None:
     """The last part of a forked worker, which is of one rank from here on. Signals reach it again."""
     threads_before = os.environ.get(_THREAD_COUNT)
     os.environ.update(env)
     for number in streams:
         _rebuild_stream(number)
+    binding.apply(bound)
     if inherited.sets_threads:
         _set_thread_counts(threads_before)
+        binding.fit_torch(bound)
     rank_reads.tell_ranks()
     restore_signal_mask(inherited)
 

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, NoReturn
 
-from . import child_state
+from . import binding, child_state
+from .binding import Binding
 from .cgroup import OomCounter
 from .child_state import Inherited
 
@@ -86,6 +87,7 @@ class Start(NamedTuple):
     env: Mapping[str, str]
     cgroup_folder: str = ""
     keep: frozenset[int] = frozenset()
+    binding: Binding = Binding()
 
 
 def fork_worker(inherited: Inherited, local_rank: int, start: Start, *, leave: Callable[[], None]) -> int:
@@ -97,7 +99,7 @@ def fork_worker(inherited: Inherited, local_rank: int, start: Start, *, leave: C
         leave()
         child_state.settle(inherited, streams=start.streams, keep=start.keep, cgroup_folder=start.cgroup_folder)
         child_state.forget_spawner(inherited)
-        child_state.take_rank(inherited, start.streams, start.env)
+        child_state.take_rank(inherited, start.streams, start.env, start.binding)
     except BaseException as error:  # noqa: BLE001 - whatever it is must not return into the spawner's loop
         sys.excepthook(type(error), error, error.__traceback__)
         os._exit(1)
@@ -152,6 +154,7 @@ def _execute_in_child(inherited: Inherited, start: Start, argv: tuple[str, ...],
             inherited, streams=start.streams, keep=start.keep | {writer}, cgroup_folder=start.cgroup_folder
         )
         child_state.restore_signal_mask(inherited)
+        binding.apply(start.binding)
         for fd in start.keep:
             os.set_inheritable(fd, True)
         env = dict(os.environ) | dict(start.env)

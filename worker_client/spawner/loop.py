@@ -17,6 +17,7 @@ from holdfast_wire.spawner_link import SpawnerProtocolError, WorkerPlan
 from holdfast_wire.spawner_settings import SpawnerSettings
 
 from . import children, error_file, exits, identity, store_host, tree
+from .binding import Binding
 from .cgroup import CycleCgroups, OomCounter, oom_counter
 from .child_state import IGNORED, Inherited
 from .children import BecomeWorkerError, CannotExecuteError, Child, Start
@@ -178,7 +179,8 @@ class Spawner:
         streams: dict[int, int] = {}
         try:
             self._open_output(cycle, plan, streams)
-            start = Start(streams, plan.env, cgroup_folder)
+            bound = Binding(plan.cpus, plan.memory_node, plan.memory_strict)
+            start = Start(streams, plan.env, cgroup_folder, binding=bound)
             if method == "fork":
                 pid = self._fork(cycle, plan, start)
             else:
@@ -205,7 +207,7 @@ class Spawner:
     def _fork(self, cycle: int, plan: WorkerPlan, start: Start) -> int:
         """The pid of the worker: of one that stands ready, else of a new one."""
         at_ticks = tree.ticks_now()
-        pid = self._parking.take(cycle, plan.local_rank, plan.env, start.streams)
+        pid = self._parking.take(cycle, plan.local_rank, start)
         if not pid:
             return children.fork_worker(self._inherited, plan.local_rank, start, leave=self._events.close)
         # It was made while the cycle before it could still leave children; its own come after this moment.

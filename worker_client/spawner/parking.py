@@ -13,12 +13,13 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NoReturn
 
 from . import child_state, children
+from .binding import Binding
 from .child_state import Inherited
-from .children import BecomeWorkerError
+from .children import BecomeWorkerError, Start
 from .events import Events
 
 PLAN_BYTES_MAX = 64 * 1024  # a larger environment goes to a worker that is forked with it
@@ -48,13 +49,13 @@ class Parking:
         if workers:
             self._events.set_timer("park", 0.0, self._park)
 
-    def take(self, cycle: int, local_rank: int, env: Mapping[str, str], streams: Mapping[int, int]) -> int:
+    def take(self, cycle: int, local_rank: int, start: Start) -> int:
         """The pid of one that is this worker from now on; 0 where none stands ready for it."""
         self._wanted = 0  # What was not forked by now is not ahead of anything.
         if cycle != self._cycle:
             return 0
-        numbers = sorted(streams)
-        plan = json.dumps([local_rank, dict(env), numbers], separators=(",", ":")).encode()
+        streams, numbers = start.streams, sorted(start.streams)
+        plan = json.dumps([local_rank, dict(start.env), numbers, start.binding], separators=(",", ":")).encode()
         while self._channels and len(plan) <= PLAN_BYTES_MAX:
             pid = next(iter(self._channels))
             try:
@@ -120,11 +121,11 @@ class Parking:
             self._events.close()
             child_state.settle(inherited, streams={}, keep=frozenset({channel}), cgroup_folder=self._cgroup_folder)
             child_state.forget_spawner(inherited)
-            local_rank, env, streams = _receive(channel)
+            local_rank, env, streams, bound = _receive(channel)
             for number, fd in streams.items():
                 os.dup2(fd, number)
                 os.close(fd)
-            child_state.take_rank(inherited, streams, env)
+            child_state.take_rank(inherited, streams, env, bound)
         except BaseException as error:  # noqa: BLE001 - whatever it is must not return into the spawner's loop
             sys.excepthook(type(error), error, error.__traceback__)
             os._exit(1)
@@ -140,8 +141,8 @@ def _socket_of(fd: int) -> socket.socket:
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fd)
 
 
-def _receive(channel: int) -> tuple[int, dict[str, str], dict[int, int]]:
-    """Local rank, environment and streams, once they are ordered. Ends the process where they never will be."""
+def _receive(channel: int) -> tuple[int, dict[str, str], dict[int, int], Binding]:
+    """Local rank, environment, streams and binding, once ordered. Ends the process where they never will be."""
     with _socket_of(channel) as incoming:
         data, received, _, _ = socket.recv_fds(incoming, PLAN_BYTES_MAX, _STREAMS_MAX)
     if not data:
@@ -150,5 +151,5 @@ def _receive(channel: int) -> tuple[int, dict[str, str], dict[int, int]]:
     lifted = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE_FD) for fd in received]
     for fd in received:
         os.close(fd)
-    local_rank, env, numbers = json.loads(data)
-    return local_rank, env, dict(zip(numbers, lifted, strict=True))
+    local_rank, env, numbers, bound = json.loads(data)
+    return local_rank, env, dict(zip(numbers, lifted, strict=True)), Binding(*bound)

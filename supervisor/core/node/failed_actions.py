@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import assert_never
 
 from supervisor.core.facts import Evidence
+from supervisor.core.gpu_memory import MemoryReport
 from supervisor.core.node.messages import (
     Action,
+    AwaitGpuMemory,
     CheckNode,
     CollectEvidence,
     EndSpawner,
@@ -18,6 +20,7 @@ from supervisor.core.node.messages import (
     EvidenceCollected,
     FinishJob,
     ForkAhead,
+    GpuMemorySeen,
     JobAbandoned,
     KillSpawner,
     KillTree,
@@ -60,6 +63,8 @@ def events_of(action: Action, reason: str, *, local_world_size: int) -> tuple[Ev
             return (EvidenceCollected(job_id, cycle, Evidence(notes=(reason,))),)
         case CheckNode(check=check, number=number):
             return (NodeChecked(job_id, check, number, (Finding(check, Health.UNANSWERED, reason),)),)
+        case AwaitGpuMemory(cycle=cycle):
+            return (GpuMemorySeen(job_id, cycle, MemoryReport(is_free=False, unknown=reason)),)
         case TellCoordinator():
             return (JobAbandoned(job_id, reason),)  # What was not reported, the coordinator would wait for.
         case ForkAhead() | MoveFence() | KillSpawner() | ReadProgress() | Publish() | FinishJob():

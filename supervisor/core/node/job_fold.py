@@ -41,7 +41,7 @@ class JobFold:
     """Carries one event, and all that follows from it, through the machines of one job."""
 
     def __init__(self, machines: JobMachines, now_s: float) -> None:
-        self._fitness = machines.fitness  # job_gate.py knows it
+        self._machines = machines  # those that job_gate.py and memory_gate.py know stay as they are
         self._job = machines.job
         self._group = machines.group
         self._hangs = machines.hangs
@@ -54,9 +54,9 @@ class JobFold:
         self.actions: list[node_messages.Action] = []
 
     def machines(self) -> JobMachines:
-        return JobMachines(
-            self._job, self._group, self._hangs, self._calls, self._spawner, tuple(self._monitors),
-            tuple(self._watches), self._fitness,
+        return msgspec.structs.replace(
+            self._machines, job=self._job, group=self._group, hangs=self._hangs, calls=self._calls,
+            spawner=self._spawner, monitors=tuple(self._monitors), watches=tuple(self._watches),
         )  # fmt: skip
 
     def take(self, event: node_messages.News) -> None:

@@ -8,6 +8,7 @@ from supervisor.core import job_phases
 from supervisor.core.node import (
     call_watch,
     fitness,
+    gpu_reclaim,
     hang_response,
     local_call,
     rank_monitor,
@@ -27,3 +28,4 @@ class JobMachines(msgspec.Struct, frozen=True):
     monitors: tuple[rank_monitor.State, ...] = ()
     watches: tuple[call_watch.State, ...] = ()
     fitness: fitness.State = msgspec.field(default_factory=fitness.initial_state)
+    reclaim: gpu_reclaim.State = msgspec.field(default_factory=gpu_reclaim.initial_state)

@@ -11,6 +11,7 @@ import msgspec
 from supervisor.core.calls.words import FromRank, ToRank
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import Assignment, Evidence, HangLimits, JobEvent, JobRules, Progress, Verdict, WorkerExit
+from supervisor.core.gpu_memory import MemoryReport, MemoryRules
 from supervisor.core.node_health import CheckPlan, Finding
 from supervisor.core.orders import Order
 
@@ -20,6 +21,7 @@ from supervisor.core.orders import Order
 class JobSubmitted(msgspec.Struct, frozen=True):
     rules: JobRules
     checks: tuple[CheckPlan, ...] = ()  # that this node has to pass before it joins
+    memory: MemoryRules | None = None  # how GPU memory is waited for at a restart; None: it is not
 
 
 class SpawnerReady(msgspec.Struct, frozen=True):
@@ -189,6 +191,14 @@ class NodeChecked(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
 
 
+class GpuMemorySeen(msgspec.Struct, frozen=True):
+    """The memory of the job's GPUs is free, or the time to wait is over (answer to AwaitGpuMemory)."""
+
+    job_id: str
+    cycle: int
+    report: MemoryReport
+
+
 class FenceMoved(msgspec.Struct, frozen=True):
     """The leader of the job has heard this node: it replaces it at `until_s` at the earliest."""
 
@@ -215,7 +225,7 @@ JobNews = (
     | StopRequested | RestartRequested | Ordered | FenceMoved | JobAbandoned | DeadlineReached
 )  # fmt: skip
 News = SpawnerReport | WorkerReport | ClientReport | JobNews
-Event = News | NodeChecked
+Event = News | NodeChecked | GpuMemorySeen
 
 # --- actions -------------------------------------------------------------------------------------------------------
 
@@ -345,6 +355,14 @@ class CheckNode(msgspec.Struct, frozen=True):
     number: int
 
 
+class AwaitGpuMemory(msgspec.Struct, frozen=True):
+    """Wait until the memory of the job's GPUs is free, for `rules.timeout_s`; answered by GpuMemorySeen."""
+
+    job_id: str
+    cycle: int  # that has ended
+    rules: MemoryRules
+
+
 class Publish(msgspec.Struct, frozen=True):
     job_id: str
     event: JobEvent
@@ -366,7 +384,6 @@ class FinishJob(msgspec.Struct, frozen=True):
 
 Action = (
     StartSpawner | PrepareStore | ForkAhead | SpawnWorkers | RespawnWorkers | TellRanks | ReconnectRanks | SignalWorkers
-    | KillTree | MoveFence | EndSpawner | KillSpawner | ReadProgress | CollectEvidence | CheckNode | Publish
-    | TellCoordinator
-    | FinishJob
+    | KillTree | MoveFence | EndSpawner | KillSpawner | ReadProgress | CollectEvidence | CheckNode | AwaitGpuMemory
+    | Publish | TellCoordinator | FinishJob
 )  # fmt: skip

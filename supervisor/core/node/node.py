@@ -14,14 +14,16 @@ from supervisor.core import job_phases
 from supervisor.core import workers as group_messages
 from supervisor.core.cluster.messages import NodeFailed, NodeStopped, VerdictTaken
 from supervisor.core.defects import defect_sentence
-from supervisor.core.facts import JobEvent, JobRules, JobState, JobView, RankView, Verdict
+from supervisor.core.facts import JobEvent, JobState, JobView, RankView, Verdict
 from supervisor.core.node import (
     call_watch,
     fitness,
+    gpu_reclaim,
     hang_response,
     job,
     job_gate,
     local_call,
+    memory_gate,
     rank_monitor,
     spawner_watch,
     worker_group,
@@ -37,6 +39,7 @@ from supervisor.core.node.messages import (
     Event,
     EvidenceCollected,
     FinishJob,
+    GpuMemorySeen,
     JobAbandoned,
     JobSubmitted,
     KillSpawner,
@@ -56,7 +59,6 @@ from supervisor.core.node.messages import (
     WorkersEmptied,
     WorkerSpawned,
 )  # fmt: skip
-from supervisor.core.node_health import CheckPlan
 
 ENDED_JOBS_MAX = 100  # ended jobs that can still be viewed
 
@@ -74,8 +76,8 @@ def initial_state(node: str) -> State:
 
 def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Action, ...]]:
     match event:
-        case JobSubmitted(rules, checks):
-            return _submit(state, rules, checks, now_s)
+        case JobSubmitted():
+            return _submit(state, event, now_s)
         case JobAbandoned(job_id, reason):
             return _abandon(state, job_id, reason)
         case DeadlineReached():
@@ -87,6 +89,10 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
             if isinstance(event, NodeChecked):
                 machines, told = job_gate.take(machines, event, now_s)
                 return _with(state, event.job_id, machines), told
+            if isinstance(event, GpuMemorySeen):
+                return _at_memory_gate(state, event.job_id, event, now_s)
+            if isinstance(event, WorkersEmptied) and memory_gate.holds(machines):
+                return _at_memory_gate(state, event.job_id, gpu_reclaim.CycleEmptied(event), now_s)
             return _fold(state, event.job_id, machines, now_s, lambda fold: fold.take(event))
 
 
@@ -115,15 +121,18 @@ def view(state: State, job_id: str) -> JobView | None:
     )
 
 
-def _submit(
-    state: State, rules: JobRules, checks: tuple[CheckPlan, ...], now_s: float
-) -> tuple[State, tuple[Action, ...]]:
+def _submit(state: State, event: JobSubmitted, now_s: float) -> tuple[State, tuple[Action, ...]]:
+    rules = event.rules
     known = state.jobs.get(rules.job_id)
     if known is not None and not isinstance(known.job.phase, job_phases.Ended):
         return state, ()
     life, actions = job.open_job(rules, node=state.node)
     machines = JobMachines(
-        life, worker_group.initial_state(), hang_response.initial_state(), fitness=fitness.initial_state(checks)
+        life,
+        worker_group.initial_state(),
+        hang_response.initial_state(),
+        fitness=fitness.initial_state(event.checks),
+        reclaim=gpu_reclaim.initial_state(event.memory),
     )
     fold = JobFold(machines, now_s)
     fold.carry(actions)
@@ -143,7 +152,8 @@ def _pass_deadlines(state: State, now_s: float) -> tuple[State, tuple[Action, ..
             state, more = _fold(state, job_id, machines, now_s, JobFold.pass_deadlines)
             machines, late = job_gate.take(state.jobs[job_id], DeadlineReached(), now_s)
             state = _with(state, job_id, machines)
-            actions += (*more, *late)
+            state, waited = _at_memory_gate(state, job_id, DeadlineReached(), now_s)
+            actions += (*more, *late, *waited)
     return state, tuple(actions)
 
 
@@ -157,7 +167,22 @@ def _fold(
     except Exception as error:  # noqa: BLE001 - the bulkhead between jobs, inside the core
         return _abandon(state, job_id, defect_sentence(error))
     after, actions = job_gate.open_gate(machines, fold.machines(), fold.actions, now_s)
-    return _with(state, job_id, after), actions
+    state = _with(state, job_id, after)
+    if not memory_gate.is_in_vain(after):
+        return state, actions
+    state, more = _at_memory_gate(state, job_id, gpu_reclaim.WaitDropped(), now_s)
+    return state, (*actions, *more)
+
+
+def _at_memory_gate(
+    state: State, job_id: str, event: gpu_reclaim.Event, now_s: float
+) -> tuple[State, tuple[Action, ...]]:
+    machines, actions, emptied = memory_gate.step(state.jobs[job_id], event, now_s)
+    state = _with(state, job_id, machines)
+    if emptied is None:
+        return state, actions
+    state, more = _fold(state, job_id, machines, now_s, lambda fold: fold.take(emptied))
+    return state, (*actions, *more)
 
 
 def _abandon(state: State, job_id: str, reason: str) -> tuple[State, tuple[Action, ...]]:
@@ -187,7 +212,7 @@ def _deadlines(machines: JobMachines) -> Iterator[float]:
     moments = [worker_group.next_deadline_s(machines.group), hang_response.next_deadline_s(machines.hangs)]
     moments.append(local_call.next_deadline_s(machines.calls))
     moments.append(spawner_watch.next_deadline_s(machines.spawner))
-    moments.append(fitness.next_deadline_s(machines.fitness))
+    moments += [fitness.next_deadline_s(machines.fitness), gpu_reclaim.next_deadline_s(machines.reclaim)]
     moments += [rank_monitor.next_deadline_s(monitor) for monitor in machines.monitors]
     moments += [call_watch.next_deadline_s(watch) for watch in machines.watches]
     return (moment for moment in moments if moment is not None)

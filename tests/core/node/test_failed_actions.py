@@ -6,6 +6,7 @@ import pytest
 
 from supervisor.core.cluster.messages import StopAsked
 from supervisor.core.facts import Assignment, Evidence, JobEvent, JobState, Verdict
+from supervisor.core.gpu_memory import MemoryReport, MemoryRules
 from supervisor.core.node import messages
 from supervisor.core.node.failed_actions import events_of
 from tests.core.one_node import JOB, NOW, OneNode, rules, running
@@ -30,6 +31,10 @@ FULL = "cannot write /logs: no space left on device"
             [messages.EvidenceCollected(JOB, 2, Evidence(notes=(FULL,)))],
         ),
         (messages.TellCoordinator(JOB, StopAsked("x", 0)), [messages.JobAbandoned(JOB, FULL)]),
+        (
+            messages.AwaitGpuMemory(JOB, 2, MemoryRules(50.0, 0, 2.0)),
+            [messages.GpuMemorySeen(JOB, 2, MemoryReport(is_free=False, unknown=FULL))],
+        ),
         (messages.Publish(JOB, JobEvent("x", "y")), []),
         (messages.FinishJob(JOB, Verdict(JobState.FAILED, 1, "x")), []),
     ],

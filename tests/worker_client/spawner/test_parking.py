@@ -15,6 +15,7 @@ from holdfast_wire.spawner_link import Emptied, ForkAhead, KillTree, PrepareStor
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, is_alive, until, with_env, worker
 from worker_client.spawner import child_state, children, identity
+from worker_client.spawner.children import Start
 from worker_client.spawner.events import Events
 from worker_client.spawner.parking import PLAN_BYTES_MAX, Parking
 
@@ -165,6 +166,6 @@ def test_where_no_process_can_be_made_none_stands_ready(monkeypatch: pytest.Monk
     parking = Parking(events, child_state.remember(identity.Title(), frozenset()), adopt=lambda _cycle, _pid: None)
     parking.want(1, 4, "")
     events.run_once()
-    assert parking.take(1, 0, {}, {}) == 0
+    assert parking.take(1, 0, Start({}, {})) == 0
     assert set(os.listdir("/proc/self/fd")) == open_before
     events.close()

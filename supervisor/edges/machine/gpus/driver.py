@@ -1,0 +1,244 @@
+"""What does NVML say of each GPU?
+
+Loaded only in the process that may be lost (gpu_program.py): any of these calls may never return where a GPU is ill.
+What a driver or a GPU does not know is None, which says nothing against the GPU.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
+
+LINKS_MAX = 32
+XIDS_AT_ONCE_MAX = 256
+
+
+class DriverError(Exception):
+    """Raised where NVML can't be asked at all; says why, as the end of a sentence."""
+
+
+class Device(NamedTuple):
+    """`name`: "GPU 3", or the UUID of a slice. `whole`: the handle of the GPU that the slice is part of."""
+
+    name: str
+    handle: Any
+    whole: Any
+
+
+class Fitness(NamedTuple):
+    """What the driver says about the fitness of one GPU; None: it does not say."""
+
+    name: str
+    uuid: str = ""
+    is_lost: bool = False
+    action: str | None = None  # what the driver asks for, "" where it asks for nothing
+    ecc_errors: int | None = None  # uncorrectable ones, since the driver was loaded
+    remap_failed: bool | None = None
+    remap_pending: bool | None = None
+    links: tuple[bool, ...] = ()  # whether each NVLink is up
+
+
+class Driver:
+    """NVML, in use from the first call on."""
+
+    def __init__(self) -> None:
+        self._nvml: Any = None
+        self._refusals: tuple[type[Exception], ...] = ()
+        self._events: Any = None
+
+    def ready(self) -> None:
+        """Raises DriverError."""
+        if self._nvml is not None:
+            return
+        try:
+            import pynvml  # pyright: ignore[reportMissingTypeStubs]
+        except ImportError as error:
+            raise DriverError(f"nvidia-ml-py is not installed ({error})") from error
+        nvml = cast("Any", pynvml)
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError as error:
+            raise DriverError(f"NVML says {error}") from error
+        self._refusals = (nvml.NVMLError, nvml.NVMLLibraryMismatchError)  # the second: an older driver
+        self._nvml = nvml
+
+    def devices(self, visible: Sequence[str] | None, at_most: int = 0) -> list[Device]:
+        """The GPUs that CUDA shows a process with that CUDA_VISIBLE_DEVICES (None: unset), in its order.
+
+        `at_most`: where it is unset, no more than the first of them; 0: all. A lost GPU is left out.
+        """
+        self.ready()
+        count: int = self._nvml.nvmlDeviceGetCount()
+        if visible is None:
+            wanted = min(count, at_most) if at_most else count
+            return [found for index in range(wanted) if (found := self._by_index(index)) is not None]
+        chosen: list[Device] = []
+        for entry in (each.strip() for each in visible):
+            found = self._named(entry, count)
+            if found is None:
+                break  # CUDA's own rule: nothing behind an entry that names no device.
+            chosen.append(found)
+        return chosen
+
+    def _named(self, entry: str, count: int) -> Device | None:
+        if entry.startswith("MIG-"):
+            slice_ = self._try(lambda: self._nvml.nvmlDeviceGetHandleByUUID(entry.encode()))
+            if slice_ is None:
+                return None
+            whole = self._try(lambda: self._nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(slice_))
+            return Device(entry, slice_, whole or slice_)
+        if entry.startswith("GPU-"):
+            all_of_them = (self._by_index(index) for index in range(count))
+            matching = [each for each in all_of_them if each is not None and self.uuid(each).startswith(entry)]
+            return matching[0] if len(matching) == 1 else None
+        is_index = entry.isascii() and entry.isdigit() and int(entry[:6]) < count
+        return self._by_index(int(entry[:6])) if is_index else None
+
+    def _by_index(self, index: int) -> Device | None:
+        handle = self._try(lambda: self._nvml.nvmlDeviceGetHandleByIndex(index))
+        return Device(f"GPU {index}", handle, handle) if handle is not None else None
+
+    def _try(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - nvidia-ml-py has no types
+        """None where the driver says no."""
+        try:
+            return call()
+        except self._refusals:
+            return None
+
+    # --- what is asked of a device ---------------------------------------------------------------------------------
+
+    def uuid(self, device: Device) -> str:
+        return str(self._try(lambda: self._nvml.nvmlDeviceGetUUID(device.handle)) or "")
+
+    def pci_address(self, device: Device) -> str:
+        """As sysfs writes it: NVML writes the domain with eight digits, sysfs with four. "" where it is unknown."""
+        info = self._try(lambda: self._nvml.nvmlDeviceGetPciInfo(device.whole))
+        if info is None:
+            return ""
+        text = info.busId.decode() if isinstance(info.busId, bytes) else str(info.busId)
+        return text.lower()[-len("0000:00:00.0") :]
+
+    def minor(self, device: Device) -> int | None:
+        """Its device file is /dev/nvidia<minor>."""
+        return self._try(lambda: self._nvml.nvmlDeviceGetMinorNumber(device.whole))
+
+    def used_bytes(self, device: Device) -> int | None:
+        """Without what the driver keeps for itself, where it tells the two apart."""
+        nvml = self._nvml
+        newer = self._try(lambda: nvml.nvmlDeviceGetMemoryInfo(device.handle, version=nvml.nvmlMemory_v2))
+        found = newer or self._try(lambda: nvml.nvmlDeviceGetMemoryInfo(device.handle))
+        return int(found.used) if found is not None else None
+
+    def holders(self, device: Device) -> dict[int, int | None]:
+        """pid → bytes of each process that has a context on it, as the host counts pids. None: the driver hides it."""
+        found: dict[int, int | None] = {}
+        for ask in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"):
+            processes = self._try(lambda ask=ask: getattr(self._nvml, ask)(device.handle)) or ()
+            for each in processes:
+                used = each.usedGpuMemory
+                found[int(each.pid)] = int(used) if used is not None else found.get(int(each.pid))
+        return found
+
+    def fabric(self, device: Device) -> tuple[str, int]:
+        """ClusterUUID and clique of its NVLink domain; ("", 0) where it is in none. Raises DriverError."""
+        nvml = self._nvml
+        info = nvml.c_nvmlGpuFabricInfo_v2_t()
+        if self._try(lambda: nvml.nvmlDeviceGetGpuFabricInfoV(device.whole, nvml.byref(info)) or True) is None:
+            info = nvml.c_nvmlGpuFabricInfo_t()  # A driver that is older than that function.
+            try:
+                nvml.nvmlDeviceGetGpuFabricInfo(device.whole, nvml.byref(info))
+            except self._refusals as error:
+                raise DriverError(f"NVML says {error}") from error
+        found = uuid.UUID(bytes=bytes(info.clusterUuid))
+        return (str(found), int(info.cliqueId)) if found.int else ("", 0)
+
+    # --- fitness ---------------------------------------------------------------------------------------------------
+
+    def fitness(self, device: Device) -> Fitness:
+        nvml = self._nvml
+        action, is_lost = self._action(device)
+        rows = self._try(lambda: nvml.nvmlDeviceGetRemappedRows(device.whole))
+        return Fitness(
+            device.name,
+            self.uuid(device),
+            is_lost,
+            action,
+            ecc_errors=self._try(
+                lambda: int(
+                    nvml.nvmlDeviceGetTotalEccErrors(
+                        device.whole, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+                    )
+                )
+            ),
+            remap_failed=bool(rows[3]) if rows is not None else None,
+            remap_pending=bool(rows[2]) if rows is not None else None,
+            links=tuple(self._links(device)),
+        )
+
+    def lost(self) -> list[str]:
+        """The names of GPUs that the driver has lost, or can't address any more."""
+        self.ready()
+        nvml, lost = self._nvml, list[str]()
+        for index in range(nvml.nvmlDeviceGetCount()):
+            try:
+                nvml.nvmlDeviceGetHandleByIndex(index)
+            except nvml.NVMLError as error:
+                if error.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED):
+                    lost.append(f"GPU {index}")
+        return lost
+
+    def _action(self, device: Device) -> tuple[str | None, bool]:
+        """What the driver asks for, and whether it has lost the GPU."""
+        nvml = self._nvml
+        field: int | None = getattr(nvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
+        if field is None:
+            return None, False
+        try:
+            value = nvml.nvmlDeviceGetFieldValues(device.whole, [field])[0]
+        except nvml.NVMLError as error:
+            return None, error.value == nvml.NVML_ERROR_GPU_IS_LOST
+        if value.nvmlReturn != nvml.NVML_SUCCESS:
+            return None, value.nvmlReturn == nvml.NVML_ERROR_GPU_IS_LOST
+        action = int(value.value.uiVal)
+        if action == nvml.NVML_GPU_RECOVERY_ACTION_NONE:
+            return "", False
+        prefix = "NVML_GPU_RECOVERY_ACTION_"
+        names = (each for each in dir(nvml) if each.startswith(prefix) and getattr(nvml, each) == action)
+        return next(names, str(action)).removeprefix(prefix).replace("_", " ").lower(), False
+
+    def _links(self, device: Device) -> list[bool]:
+        states: list[bool] = []
+        for link in range(LINKS_MAX):
+            is_up = self._try(lambda link=link: self._nvml.nvmlDeviceGetNvLinkState(device.whole, link))
+            if is_up is None:  # A GPU has as many links as it has.
+                break
+            states.append(bool(is_up))
+        return states
+
+    # --- Xid events ------------------------------------------------------------------------------------------------
+
+    def watch_xids(self) -> None:
+        """From now on the driver remembers Xid events for this process. A GPU that can't is left out."""
+        if self._events is not None:
+            return
+        nvml = self._nvml
+        self._events = self._try(nvml.nvmlEventSetCreate)
+        for device in self.devices(None) if self._events is not None else ():
+            self._try(
+                lambda device=device: nvml.nvmlDeviceRegisterEvents(
+                    device.whole, nvml.nvmlEventTypeXidCriticalError, self._events
+                )
+            )
+
+    def xids(self) -> list[tuple[str, int]]:
+        """(UUID of the GPU, Xid) of what has happened since the last call."""
+        self.watch_xids()
+        found: list[tuple[str, int]] = []
+        while self._events is not None and len(found) < XIDS_AT_ONCE_MAX:
+            event = self._try(lambda: self._nvml.nvmlEventSetWait_v2(self._events, 0))
+            if event is None:  # None is left.
+                break
+            device = Device("", event.device, event.device)
+            found.append((self.uuid(device), int(event.eventData)))
+        return found

@@ -1,0 +1,209 @@
+"""How is the process kept that speaks to NVML, and what if it does not answer?
+
+It starts with the first question, or ahead of it. One that does not answer in time is killed, and the next question
+starts another. One that can't even be killed (state D) is left alone, and NVML is not asked any more while it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio  # answers come by the loop's own readers; anyio has none without a task
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+import anyio
+
+import supervisor
+
+ROOT = Path(supervisor.__file__).parent.parent
+PROGRAM = "from supervisor.edges.machine.gpus.gpu_program import main; main()"
+ANSWER_S = 5.0  # beyond what the question itself may take; a cold driver needs up to 3 s
+READ_BYTES = 65536
+LINE_BYTES_MAX = 1024 * 1024
+END_S = 1.0
+DOOMED_S = 0.2
+
+
+class SilentError(Exception):
+    """Raised where there is no answer; says why, as the end of a sentence."""
+
+
+class GpuProcess:
+    """Asks one process at a time. For the event loop's thread."""
+
+    def __init__(self, *, environment: Mapping[str, str] | None = None, answer_s: float = ANSWER_S) -> None:
+        """`environment`: of the process; None: this one's."""
+        self._environment = environment
+        self.answer_s = answer_s
+        self._current: _Running | None = None
+        self._doomed: list[_Running] = []  # killed, and not gone yet
+
+    @property
+    def pid(self) -> int | None:
+        return self._current.process.pid if self._current is not None else None
+
+    async def ask(self, question: str, *, takes_s: float = 0.0, **more: object) -> dict[str, object]:
+        """The answer. `takes_s`: how long it may take by itself. Raises SilentError."""
+        await self._await_doomed(DOOMED_S)
+        running = self._start()
+        number, future = running.put(question, more)
+        try:
+            with anyio.fail_after(takes_s + self.answer_s):
+                return await future
+        except TimeoutError:
+            self._give_up(running, f"NVML has not answered within {self.answer_s:g} s")
+            raise SilentError(f"NVML has not answered within {self.answer_s:g} s") from None
+        finally:
+            running.drop(number)
+
+    async def warm(self) -> None:
+        """Starts the process, so that later questions are answered at once. Never raises."""
+        try:
+            await self.ask("ready")
+        except SilentError:
+            return  # The next question says why.
+
+    async def aclose(self) -> None:
+        """Ends the process. One that can't be killed is not waited for."""
+        if self._current is not None:
+            self._give_up(self._current, "the supervisor ends")
+        with anyio.CancelScope(shield=True):
+            await self._await_doomed(END_S)
+        _stuck.extend(each for each in self._doomed if not each.has_ended)
+
+    async def _await_doomed(self, at_most_s: float) -> None:
+        """A process that was killed has ended at once, unless it is stuck in the kernel."""
+        with anyio.move_on_after(at_most_s):
+            for each in self._doomed:
+                await each.ended.wait()
+
+    def _start(self) -> _Running:
+        if self._current is not None and not self._current.has_ended:
+            return self._current
+        self._doomed = [each for each in self._doomed if not each.has_ended]
+        if self._doomed:
+            raise SilentError(f"NVML hangs: process {self._doomed[0].process.pid} asks it and can't be ended")
+        environment = dict(os.environ if self._environment is None else self._environment)
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH", ""))))
+        try:
+            self._current = _Running([sys.executable, "-P", "-c", PROGRAM], environment)
+        except OSError as error:
+            raise SilentError(f"{sys.executable} cannot be started ({error.strerror})") from error
+        return self._current
+
+    def _give_up(self, running: _Running, why: str) -> None:
+        if self._current is running:
+            self._current = None
+        running.kill(why)
+        if not running.has_ended:
+            self._doomed.append(running)
+
+
+class _Running:
+    """One process, from its start until it was reaped."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Raises OSError."""
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            cwd="/",
+            start_new_session=True,
+        )
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[int, asyncio.Future[dict[str, object]]] = {}
+        self._asked = 0
+        self._rest = b""
+        self.ended = anyio.Event()
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._questions, self._answers = self.process.stdin.fileno(), self.process.stdout.fileno()
+        os.set_blocking(self._questions, False)
+        os.set_blocking(self._answers, False)
+        self._handle = os.pidfd_open(self.process.pid)
+        self._loop.add_reader(self._answers, self._read)
+        self._loop.add_reader(self._handle, self._reap)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._handle < 0
+
+    def put(self, question: str, more: Mapping[str, object]) -> tuple[int, asyncio.Future[dict[str, object]]]:
+        """The number of the question, and the answer to come. Raises SilentError."""
+        self._asked += 1
+        self._write({"id": self._asked, "ask": question, **more})
+        future: asyncio.Future[dict[str, object]] = self._loop.create_future()
+        self._waiting[self._asked] = future
+        return self._asked, future
+
+    def drop(self, number: int) -> None:
+        """Nobody waits for the answer any more."""
+        if self._waiting.pop(number, None) is not None and not self.has_ended:
+            with suppress(SilentError):
+                self._write({"id": number, "ask": "drop"})
+
+    def _write(self, question: Mapping[str, object]) -> None:
+        line = json.dumps(question).encode() + b"\n"
+        try:
+            written = os.write(self._questions, line)
+        except OSError as error:  # It has just ended, or reads nothing.
+            raise SilentError(f"the process that asks NVML can't be asked ({error.strerror})") from error
+        if written < len(line):
+            self.kill("its questions have filled the pipe")
+            raise SilentError("the process that asks NVML reads no questions")
+
+    def kill(self, why: str) -> None:
+        if not self.has_ended:
+            self.process.kill()
+        self._lose(why)
+
+    def _read(self) -> None:
+        try:
+            received = os.read(self._answers, READ_BYTES)
+        except BlockingIOError:
+            return
+        self._rest += received
+        if not received or len(self._rest) > LINE_BYTES_MAX:
+            self._loop.remove_reader(self._answers)  # Its end is reported by its handle.
+            return
+        *lines, self._rest = self._rest.split(b"\n")
+        for line in lines:
+            answer = cast("dict[str, object]", json.loads(line))
+            future = self._waiting.pop(cast("int", answer["id"]), None)
+            if future is None or future.done():
+                continue
+            if "error" in answer:
+                future.set_exception(SilentError(str(answer["error"])))
+            else:
+                future.set_result(answer)
+
+    def _reap(self) -> None:
+        code = self.process.poll()
+        if code is None:
+            return
+        self._loop.remove_reader(self._handle)
+        self._loop.remove_reader(self._answers)
+        os.close(self._handle)
+        self._handle = -1
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self.ended.set()
+        self._lose(f"the process that asks NVML has ended with {code}")
+
+    def _lose(self, why: str) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(SilentError(why))
+
+
+_stuck: list[_Running] = []  # kept, so that nobody complains that they still run

@@ -1,0 +1,20 @@
+"""What people read about the binding of their workers."""
+
+from __future__ import annotations
+
+from supervisor.core.gpu_places import GpuPlace, places_sentence
+
+PLACES = (
+    GpuPlace("GPU 0", 0, (0, 1)),
+    GpuPlace("GPU 1", 0, (0, 1)),
+    GpuPlace("GPU 2", 1, (2, 3, 4)),
+    GpuPlace("GPU 3"),
+)
+
+
+def test_ranks_are_told_by_node() -> None:
+    assert places_sentence(PLACES, 5) == (
+        "local ranks 0 and 1 are bound to NUMA node 0 (2 CPUs), local rank 2 is bound to NUMA node 1 (3 CPUs), "
+        "local ranks 3 and 4 are not bound"
+    )
+    assert places_sentence(PLACES, 1) == "local rank 0 is bound to NUMA node 0 (2 CPUs)"
