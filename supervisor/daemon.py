@@ -100,6 +100,7 @@ async def open_supervisor(
     engine = Engine(clock=clock, node_name=place.node_name, jitter=random.random)
     workers = WorkerServer(socket_path=place.worker_socket, events=engine, clock=clock)
     tokens = TokenFiles(socket_dir.tokens_dir(place.socket_dir))
+    checks = NodeChecks()
     chronicle = Chronicle(journal=journal, clock=clock, node_name=place.node_name)
     jobs: dict[str, JobRecord] = {}
     claims = claims or JobClaims()
@@ -125,8 +126,8 @@ async def open_supervisor(
                     )
                 )
                 desk, performer = _wire(
-                    place, clock, engine, workers, spawners, peers, tokens, chronicle, jobs, claims, spawner_tasks,
-                    gpus,
+                    place, clock, engine, workers, spawners, peers, tokens, checks, chronicle, jobs, claims,
+                    spawner_tasks, gpus,
                 )  # fmt: skip
                 _keep_logs(retention, jobs, desk, performer, tidies=not place.private)
                 await tasks.start(engine.run)
@@ -137,6 +138,7 @@ async def open_supervisor(
                 yield Running(place, desk, counter, journal, retention, tasks)
             tasks.cancel_scope.cancel()
     finally:
+        checks.close()
         claims.close()
         retention.close()
         journal.close()
@@ -174,6 +176,7 @@ def _wire(
     spawners: Spawners,
     peers: PeersAndColleagues,
     tokens: TokenFiles,
+    checks: NodeChecks,
     chronicle: Chronicle,
     jobs: dict[str, JobRecord],
     claims: JobClaims,
@@ -188,7 +191,7 @@ def _wire(
         stacks=StackCollector(),
         tokens=tokens,
         files=JobFiles(),
-        checks=NodeChecks(),
+        checks=checks,
         gpus=gpus,
         peers=peers,
         planner=planner,

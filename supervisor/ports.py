@@ -54,6 +54,17 @@ class RankReport(msgspec.Struct, frozen=True):
     exit_signal: int | None = None
 
 
+class CheckReport(msgspec.Struct, frozen=True):
+    """What a check of a node has found last. `verdict`: healthy, unhealthy, unanswered or skipped."""
+
+    check: str
+    verdict: str
+    reason: str = ""
+    took_s: float = 0.0
+    subject: str = ""  # what was looked at, where the check looks at several things
+    found_at_ns: int = 0
+
+
 class JobNodeReport(msgspec.Struct, frozen=True):
     """A node's part in a job. `state`: ready or cordoned; in a job of several nodes as core/cluster/roster.py says."""
 
@@ -65,6 +76,7 @@ class JobNodeReport(msgspec.Struct, frozen=True):
     lost_at_ns: int | None = None
     ranks: tuple[int, ...] = ()  # that it runs, or ran when it was last heard of
     log_dir: str = ""  # on that node
+    checks: tuple[CheckReport, ...] = ()
 
 
 class JobReport(msgspec.Struct, frozen=True):
@@ -100,6 +112,7 @@ class NodeReport(msgspec.Struct, frozen=True):
     supervisor_pid: int = 0
     version: str = ""
     started_at_ns: int = 0
+    checks: tuple[CheckReport, ...] = ()  # that its jobs have asked for
 
 
 class RecordedEvent(msgspec.Struct, frozen=True):
@@ -307,8 +320,13 @@ class StackSource(Protocol):
 
 
 class NodeChecks(Protocol):
-    async def run(self, spec: JobSpec, check: str) -> tuple[Finding, ...]:
-        """One of the checks that the job asks for. It may hang: nobody waits for it beyond its plan's deadline."""
+    async def run(
+        self, spec: JobSpec, check: str, report: Callable[[tuple[Finding, ...]], None]
+    ) -> tuple[Finding, ...]:
+        """One of the checks that the job asks for. It may hang: nobody waits for it beyond its plan's deadline.
+
+        It may `report` what it has found so far: a join that is patient with it then waits no longer.
+        """
         ...
 
 

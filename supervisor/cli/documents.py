@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from supervisor.core.facts import Evidence
 from supervisor.edges.operators.event_document import timestamp
-from supervisor.ports import JobNodeReport, JobReport, NodeReport, RankReport
+from supervisor.ports import CheckReport, JobNodeReport, JobReport, NodeReport, RankReport
 
 STATUS_SCHEMA = "holdfast.status/v1"
 NODES_SCHEMA = "holdfast.nodes/v1"
@@ -50,6 +50,18 @@ def _job_node_document(node: JobNodeReport) -> Document:
         "lost_at": None if node.lost_at_ns is None else timestamp(node.lost_at_ns),
         "ranks": list(node.ranks),
         "log_dir": node.log_dir,
+        "checks": [_check_document(check) for check in node.checks],
+    }
+
+
+def _check_document(check: CheckReport) -> Document:
+    return {
+        "check": check.check,
+        "subject": check.subject,
+        "verdict": check.verdict,
+        "reason": check.reason,
+        "took_s": _seconds(check.took_s),
+        "found_at": timestamp(check.found_at_ns),
     }
 
 
@@ -84,6 +96,7 @@ def node_document(report: NodeReport) -> Document:
         "supervisor_pid": report.supervisor_pid,
         "version": report.version,
         "started_at": timestamp(report.started_at_ns),
+        "checks": [_check_document(check) for check in report.checks],
     }
 
 

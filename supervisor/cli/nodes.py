@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from supervisor.cli import documents, output
+from supervisor.cli import checks, documents, output
 from supervisor.cli.supervisors import Supervisors, add_place_arguments
 from supervisor.errors import NoSupervisorError
 from supervisor.ports import NodeReport
 
-HEADS = ("NODE", "STATE", "SUPERVISOR", "VERSION", "SINCE", "JOBS", "REASON")
+HEADS = ("NODE", "STATE", "SUPERVISOR", "VERSION", "SINCE", "JOBS", "CHECKS", "REASON")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -56,5 +56,6 @@ def _row(report: NodeReport, is_private: bool) -> tuple[str, ...]:
         report.version,
         output.local_time(report.started_at_ns) if report.started_at_ns else "",
         ", ".join(report.job_ids) or "none",
+        checks.counts(report.checks) or "none",
         report.reason,
     )

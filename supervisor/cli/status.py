@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Sequence
 
-from supervisor.cli import documents, output
+from supervisor.cli import checks, documents, output
 from supervisor.cli.jobs import restarts_cell
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
 from supervisor.edges.machine.clock import Clock
@@ -89,12 +89,15 @@ def _job_text(found: FoundJob, page: output.Paper) -> str:
         ("command", output.printable(" ".join(report.command))),
         ("logs", output.printable(report.log_dir)),
         ("nodes", _nodes_text(report)),
+        ("checks", checks.counts([check for node in report.nodes for check in node.checks])),
         ("supervisor", _supervisor_text(found)),
     ]
     text = "".join(f"{name:<12}{output.folded(value, page, indent=12)}" for name, value in lines if value)
     now_ns = Clock().unix_ns()
     if len(report.nodes) > 1:
         text += "\n" + output.table(NODE_HEADS, [_node_row(node, now_ns) for node in report.nodes], page)
+    if shown := checks.table(report.nodes, now_ns, page):
+        text += "\n" + shown
     if report.ranks:
         text += "\n" + output.table(RANK_HEADS, [_rank_row(rank, now_ns) for rank in report.ranks], page)
     return text

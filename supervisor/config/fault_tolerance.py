@@ -6,7 +6,7 @@ the values that ask for nothing in `harmless`; one that has nothing to act on in
 
 from __future__ import annotations
 
-from supervisor.config import health_endpoint, values
+from supervisor.config import health_endpoint, storage_paths, values
 from supervisor.config.setting import Group, Setting, Status
 
 ITERATIONS_MAX = 1_000_000_000
@@ -221,7 +221,24 @@ WORKING: tuple[Setting, ...] = (
         Group.HEALTH,
         "health.policy",
         "if its answer can't be used, the node is unhealthy (documented), or not (tolerant); strict: also without an "
-        "answer",
+        "answer, and where storage does not answer",
+    ),
+    _works(
+        "enable-dist-storage-healthcheck",
+        values.BOOLEAN,
+        Group.HEALTH,
+        "health.storage_mounts",
+        "look at Lustre's own health and at each Lustre and NFS mount before each cycle",
+        switch=True,
+    ),
+    Setting(
+        "--ft-storage-health-check-path",
+        storage_paths.PATHS,
+        "absolute paths that must be readable before each cycle",
+        Group.HEALTH,
+        path="health.storage_paths",
+        keys=("storage_healthcheck_path", "storage_health_check_path"),
+        other_flags=("--ft-storage-healthcheck-path",),
     ),
 )
 
@@ -255,15 +272,6 @@ NOT_YET: tuple[Setting, ...] = (
     _later("pci-topo-file", values.PATH, "", "NIC checks are"),
     _later("link-down-path-template", values.PATH, _NIC_COUNTER, "NIC checks are", ("",)),
     _later("link-state-path-template", values.PATH, _NIC_STATE, "NIC checks are", ("",)),
-    _later("enable-dist-storage-healthcheck", values.BOOLEAN, False, "storage checks are"),
-    _later(
-        "storage-health-check-path",
-        values.PATH,
-        "",
-        "storage checks are",
-        keys=("storage_healthcheck_path", "storage_health_check_path"),
-        other_flags=("--ft-storage-healthcheck-path",),
-    ),
     _later("cycle-info-dir", values.PATH, "", "cycle info files are"),
     _later("per-cycle-applog-prefix", values.PATH, "", "per-cycle logs are"),
     _later("nvrx-logfile", values.PATH, "", "a launcher log in the per-cycle log is"),

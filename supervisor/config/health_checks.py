@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import zlib
+
 import msgspec
 
-from supervisor.core import nvhcd_verdict
+from supervisor.core import nvhcd_verdict, storage_verdict
 from supervisor.core.node_health import CheckPlan, Health, HealthCheckPolicy
 
 NVHCD_DEADLINE_S = 135.0  # the client gives up after 131
+STORAGE_DEADLINE_S = 20.0  # each path has a deadline of its own below it
+STORAGE_PATIENCE_S = 1.0
+STORAGE_PERIOD_S = 60.0  # between two cycles; all nodes of a job ask the same servers
 
 
 class HealthChecks(msgspec.Struct, frozen=True):
@@ -15,11 +20,21 @@ class HealthChecks(msgspec.Struct, frozen=True):
 
     nvhcd_socket: str = ""  # of the node's health service; "": it is not asked
     policy: HealthCheckPolicy = HealthCheckPolicy.DOCUMENTED
+    storage_mounts: bool = False  # Lustre and NFS, as this node mounts them
+    storage_paths: tuple[str, ...] = ()
 
-    def plans(self) -> tuple[CheckPlan, ...]:
-        """One for each check that edges/machine/health/node_checks.py will be asked for."""
+    def plans(self, node: str) -> tuple[CheckPlan, ...]:
+        """One for each check that edges/machine/health/node_checks.py will be asked for on this node."""
         late = Health.UNHEALTHY if self.policy is HealthCheckPolicy.STRICT else Health.UNANSWERED
         plans: list[CheckPlan] = []
         if self.nvhcd_socket:
             plans.append(CheckPlan(nvhcd_verdict.CHECK, NVHCD_DEADLINE_S, late=late))
+        if self.storage_mounts or self.storage_paths:
+            patience_s = None if self.policy is HealthCheckPolicy.STRICT else STORAGE_PATIENCE_S
+            period_s = STORAGE_PERIOD_S * (0.75 + 0.5 * zlib.crc32(node.encode()) / 2**32)  # not all nodes at once
+            plans.append(
+                CheckPlan(
+                    storage_verdict.CHECK, STORAGE_DEADLINE_S, late=late, patience_s=patience_s, period_s=period_s
+                )
+            )
         return tuple(plans)

@@ -34,7 +34,9 @@ class CheckPlan(msgspec.Struct, frozen=True):
     name: str
     deadline_s: float  # a check that has not answered by then is late
     late: Health = Health.UNANSWERED  # what a late check says of the node
-    patience_s: float | None = None  # a join waits for the answer so long after the stop began; None: to the deadline
+    # A join waits for the answer so long after the stop began, and no longer once the check has reported what it has
+    # found so far; an earlier answer counts where there is neither. None: it waits to the deadline.
+    patience_s: float | None = None
     period_s: float | None = None
     unhealthy_after: int = 1  # so many unhealthy results of one thing in a row count, fewer do not
     healthy_after: int = 1  # so many healthy results in a row make it healthy again

@@ -23,6 +23,7 @@ from supervisor.engine.loop import Engine
 from supervisor.engine.perform import EnginePerformer
 from supervisor.errors import AlreadyExistsError, CordonedError, NotFoundError, NotNowError
 from supervisor.ports import (
+    CheckReport,
     Claims,
     Clock,
     JobNodeReport,
@@ -92,7 +93,8 @@ class Desk:
         self._jobs[spec.job_id] = job
         self._ended[spec.job_id] = anyio.Event()
         self.on_submitted(spec.job_id)
-        self._engine.post(node_messages.JobSubmitted(spec.rules(), spec.health.plans(), spec.memory_rules()))
+        rules, checks = spec.rules(), spec.health.plans(self._node_name)
+        self._engine.post(node_messages.JobSubmitted(rules, checks, spec.memory_rules()))
         return spec.job_id
 
     async def wait(self, job_id: str) -> JobRecord:
@@ -147,12 +149,13 @@ class Desk:
     def node(self) -> NodeReport:
         return NodeReport(
             name=self._node_name,
-            state="ready" if self._cordon_reason is None else "cordoned",
+            state=self._state(),
             reason=self._cordon_reason or "",
             job_ids=tuple(job_id for job_id, job in self._jobs.items() if job.verdict is None),
             supervisor_pid=os.getpid(),
             version=supervisor.__version__,
             started_at_ns=self._started_at_ns,
+            checks=self._checks_of_all_jobs(),
         )
 
     def cordon(self, reason: str) -> None:
@@ -206,7 +209,7 @@ class Desk:
             max_restarts=job.spec.restart.max_restarts,
             restarts_used=job.shown.restarts_used,
             reason=reason,
-            nodes=(JobNodeReport(self._node_name, self.node().state),),
+            nodes=(JobNodeReport(self._node_name, self._state(), checks=self._checks(view)),),
             ranks=self._rank_reports(job, view) if view is not None else job.shown.ranks,
             exit_code=job.verdict.exit_code if job.verdict is not None else None,
             ended_at_ns=job.ended_at_ns,
@@ -214,6 +217,35 @@ class Desk:
             command=job.shown_command,
             supervisor_pid=os.getpid(),
         )
+
+    def _state(self) -> str:
+        return "ready" if self._cordon_reason is None else "cordoned"
+
+    def _checks(self, view: JobView | None) -> tuple[CheckReport, ...]:
+        if view is None or not view.checks:
+            return ()
+        ahead_ns = self._clock.unix_ns() - int(self._clock.now_s() * 1e9)
+        return tuple(
+            CheckReport(
+                each.finding.check,
+                each.finding.health.value,
+                each.finding.reason,
+                each.finding.took_s,
+                each.finding.subject,
+                ahead_ns + int(each.found_at_s * 1e9),
+            )
+            for each in view.checks
+        )
+
+    def _checks_of_all_jobs(self) -> tuple[CheckReport, ...]:
+        """Two jobs may ask for the same check: its newest result counts."""
+        found: dict[tuple[str, str], CheckReport] = {}
+        for job_id in self.live_jobs():
+            for each in self._checks(node.view(self._engine.node_state, job_id)):
+                known = found.get((each.check, each.subject))
+                if known is None or known.found_at_ns < each.found_at_ns:
+                    found[each.check, each.subject] = each
+        return tuple(found.values())
 
     def _looked_at(self, job: JobRecord) -> JobReport:
         """The same for a person, who also wants to know of processes that somebody has stopped."""

@@ -21,6 +21,7 @@ from supervisor.core.gpu_places import places_sentence
 from supervisor.core.ledger import Ledger
 from supervisor.core.node import failed_actions, node
 from supervisor.core.node import messages as node_messages
+from supervisor.core.node_health import Finding
 from supervisor.core.process_facts import RankFacts
 from supervisor.engine.chronicle import Chronicle
 from supervisor.engine.failure_text import failure_sentence, failure_text
@@ -335,9 +336,12 @@ class EnginePerformer:
         return ()
 
     async def _check_node(self, job: JobRecord, action: node_messages.CheckNode) -> None:
+        def report(findings: tuple[Finding, ...], *, is_last: bool = False) -> None:
+            checked = node_messages.NodeChecked(action.job_id, action.check, action.number, findings, is_last)
+            self._engine.post(checked)
+
         async def look() -> None:
-            findings = await self._edges.checks.run(job.spec, action.check)
-            self._engine.post(node_messages.NodeChecked(action.job_id, action.check, action.number, findings))
+            report(await self._edges.checks.run(job.spec, action.check, report), is_last=True)
 
         await self._given_up_with(job, look)
 

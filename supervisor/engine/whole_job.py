@@ -11,8 +11,10 @@ import msgspec
 
 from supervisor.core.cluster.roster import Roster, RosterNode
 from supervisor.core.facts import JobState
-from supervisor.ports import JobNodeReport, JobReport, NodeReport, RankReport, SectionReport
+from supervisor.core.node_health import Health
+from supervisor.ports import CheckReport, JobNodeReport, JobReport, NodeReport, RankReport, SectionReport
 
+HEALTHY_CHECKS_NODES_MAX = 64  # of a job on more nodes, healthy checks are not shown
 OVER = ("exited", "failed", "stopped")  # of a rank: its ages stand still
 
 
@@ -30,13 +32,14 @@ class Known(msgspec.Struct, frozen=True):
 def merged(own: JobReport, roster: Roster, known: Mapping[str, Known], *, now_ns: int) -> JobReport:
     """`own` is the leader's own part: what the job's nodes have in common is taken from it."""
     ended = own.state.has_ended
+    only_bad = len(roster.nodes) > HEALTHY_CHECKS_NODES_MAX
     state, reason = (own.state, own.reason) if ended else _state(own, roster, known)
     return msgspec.structs.replace(
         own,
         state=state,
         reason=reason,
         cycle=max(roster.cycle, 0),
-        nodes=tuple(_node(each, known.get(each.name)) for each in roster.nodes),
+        nodes=tuple(_node(each, known.get(each.name), only_bad=only_bad) for each in roster.nodes),
         ranks=_ranks(roster, known, now_ns),
     )
 
@@ -81,7 +84,7 @@ def _runs(node: RosterNode) -> bool:
     return node.group_rank is not None
 
 
-def _node(node: RosterNode, known: Known | None) -> JobNodeReport:
+def _node(node: RosterNode, known: Known | None, *, only_bad: bool) -> JobNodeReport:
     report = JobNodeReport(node.name, node.state, node.group_rank, node.reason)
     if known is None:
         return report
@@ -93,7 +96,14 @@ def _node(node: RosterNode, known: Known | None) -> JobNodeReport:
         lost_at_ns=known.lost_at_ns if is_lost else None,
         ranks=tuple(rank.rank for rank in known.part.ranks) if is_lost or _runs(node) else (),
         log_dir=known.part.log_dir,
+        checks=_checks(known, only_bad=only_bad),
     )
+
+
+def _checks(known: Known, *, only_bad: bool) -> tuple[CheckReport, ...]:
+    """As the node said last."""
+    found = (check for node in known.part.nodes for check in node.checks)
+    return tuple(each for each in found if not only_bad or each.verdict != Health.HEALTHY)
 
 
 def _ranks(roster: Roster, known: Mapping[str, Known], now_ns: int) -> tuple[RankReport, ...]:

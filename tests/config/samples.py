@@ -46,6 +46,8 @@ SAMPLES: dict[str, tuple[str, str, str]] = {
     "--ft-gpu-memory-reclaim-timeout": ("0", "20", "60"),
     "--ft-gpu-memory-tolerance-mb": ("0", "1024", "256.5"),
     "--ft-gpu-memory-poll-interval": ("1", "0.5", "5"),
+    "--ft-enable-dist-storage-healthcheck": ("true", "true", "true"),
+    "--ft-storage-health-check-path": ("/a,/b", "/c", "/d"),
     "--ft-numa-bind-strict": ("false", "false", "false"),
 }
 

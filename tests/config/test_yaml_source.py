@@ -109,8 +109,9 @@ SECTION_MISTAKES = [
      "line 2 (enable_nic_monitor: true): NIC checks are not supported yet; remove enable_nic_monitor"),
     ("enable_nic_healthcheck: true",
      "line 2 (enable_nic_healthcheck: true): NIC checks are not supported yet; remove enable_nic_healthcheck"),
-    ("storage_healthcheck_path: /data",
-     "line 2 (storage_healthcheck_path: /data): storage checks are not supported yet; remove storage_healthcheck_path"),
+    ("storage_healthcheck_path: data",
+     "line 2 (storage_healthcheck_path: data): 'data' is not an absolute path; "
+     "write paths such as /data/checkpoints,/mnt/dataset"),
     ("storage_healthcheck_path: /data\nstorage_health_check_path: /data",
      "line 3: storage_health_check_path is given twice under two names; keep one of them"),
     ("? [a]\n: 1", "line 2: a key is not a word; write keys as plain words"),
@@ -200,6 +201,8 @@ _VALUES: dict[str, st.SearchStrategy[object]] = {
     "--ft-gpu-memory-reclaim-timeout": _SECONDS,
     "--ft-gpu-memory-tolerance-mb": st.floats(0, 1_048_576),
     "--ft-gpu-memory-poll-interval": st.floats(0.01, 1000),
+    "--ft-enable-dist-storage-healthcheck": st.booleans(),
+    "--ft-storage-health-check-path": st.lists(st.sampled_from(["/a", "/b c", "/d#e"]), unique=True).map(tuple),
     "--ft-numa-bind-strict": st.booleans(),
 }
 

@@ -4,13 +4,17 @@ import logging
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
+from supervisor.config.health_checks import HealthChecks
 from supervisor.core.facts import HangLimits, JobState, Progress, RestartRules
 from supervisor.core.node import messages as node_messages
+from supervisor.core.node_health import Finding, Health
 from supervisor.errors import AlreadyExistsError, CordonedError, InvalidRequestError, NotFoundError
+from supervisor.ports import CheckReport
 from tests.engine.world import World
 
 
@@ -322,3 +326,29 @@ async def test_a_fixed_port_is_asked_for_only_once_the_old_store_is_gone(tmp_pat
         await world.settle()
         kinds = [type(message) for message in spawner.heard]
         assert kinds.index(link.KillTree) < len(kinds) - 1 - kinds[::-1].index(link.PrepareStore)
+
+
+async def test_what_the_checks_of_the_node_have_found_is_shown_with_the_job_and_with_the_node(tmp_path: Path) -> None:
+    async with World.opened(tmp_path) as world:
+        world.checks.findings = (
+            Finding("storage", Health.HEALTHY, "", 0.002, "/data"),
+            Finding("storage", Health.UNANSWERED, "/slow has not answered for 1.0 s", 1.0, "/slow"),
+        )
+        checked = msgspec.structs.replace(spec(), health=HealthChecks(storage_paths=("/data", "/slow")))
+        await world.submit(checked)
+        now_ns, why = world.clock.unix_ns(), "/slow has not answered for 1.0 s"
+        expected = (
+            CheckReport("storage", "healthy", "", 0.002, "/data", now_ns),
+            CheckReport("storage", "unanswered", why, 1.0, "/slow", now_ns),
+        )
+        report = world.desk.job("j")
+        assert report is not None
+        assert report.nodes[0].checks == expected
+        assert world.desk.node().checks == expected
+        assert world.journal.reports[-1].nodes[0].checks == expected
+        world.desk.stop("j", reason="enough", signal=0)
+        await world.desk.wait("j")
+        ended = world.desk.job("j")
+        assert ended is not None
+        assert ended.nodes[0].checks == expected
+        assert world.desk.node().checks == ()

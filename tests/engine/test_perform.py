@@ -241,7 +241,8 @@ async def test_a_check_that_hangs_is_given_up_with_its_job(tmp_path: Path) -> No
     async with World.opened(tmp_path) as world:
         begun, given_up = anyio.Event(), anyio.Event()
 
-        async def hang(spec: JobSpec, check: str) -> tuple[Finding, ...]:
+        async def hang(spec: JobSpec, check: str, report: object) -> tuple[Finding, ...]:
+            del report
             assert (spec.job_id, check) == ("j", "nvhcd")
             begun.set()
             try:

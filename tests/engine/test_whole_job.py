@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.cluster.roster import Roster, RosterNode
 from supervisor.core.facts import JobState
-from supervisor.engine.whole_job import Known, apart, merged
-from supervisor.ports import JobReport, NodeReport, RankReport, SectionReport
+from supervisor.engine.whole_job import HEALTHY_CHECKS_NODES_MAX, Known, apart, merged
+from supervisor.ports import CheckReport, JobNodeReport, JobReport, NodeReport, RankReport, SectionReport
 
 NOW_NS = 100 * 10**9
 
@@ -43,6 +44,21 @@ def test_the_parts_are_one():
     assert [(node.name, node.state, node.group_rank, node.ranks) for node in report.nodes] == [
         ("a", "active", 0, (0, 1)), ("b", "active", 1, (2, 3)), ("c", "spare", None, ()),
     ]  # fmt: skip
+
+
+def with_checks(known: Known, *checks: CheckReport) -> Known:
+    own = JobNodeReport("itself", "ready", checks=checks)
+    return msgspec.structs.replace(known, part=msgspec.structs.replace(known.part, nodes=(own,)))
+
+
+def test_each_node_shows_its_checks_and_of_very_many_only_the_bad_ones():
+    well, ill = CheckReport("nvhcd", "healthy"), CheckReport("storage", "unhealthy", "it is gone", subject="/data")
+    found = running(active("a", 0), active("b", 1))
+    report = whole(found, a=with_checks(part("a", 0), well), b=with_checks(part("b", 1), well, ill))
+    assert [node.checks for node in report.nodes] == [(well,), (well, ill)]
+    many = [active(f"n{each}", each) for each in range(HEALTHY_CHECKS_NODES_MAX + 1)]
+    parts = {each.name: with_checks(part(each.name, each.group_rank or 0), well, ill) for each in many}
+    assert [node.checks for node in whole(running(*many), **parts).nodes] == [(ill,)] * len(many)
 
 
 def test_the_leader_may_be_a_spare():

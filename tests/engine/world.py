@@ -100,8 +100,10 @@ class FakeChecks:
     def __init__(self) -> None:
         self.findings: tuple[Finding, ...] = ()
 
-    async def run(self, spec: JobSpec, check: str) -> tuple[Finding, ...]:
-        del spec, check
+    async def run(
+        self, spec: JobSpec, check: str, report: Callable[[tuple[Finding, ...]], None]
+    ) -> tuple[Finding, ...]:
+        del spec, check, report
         return self.findings
 
 

@@ -88,6 +88,10 @@ class Unanswering:
     def fail(self) -> None:
         self._say(b"stop\n")
 
+    def swallow(self) -> None:
+        """From now on, who asks can't even be killed."""
+        self._say(b"swallow\n")
+
     def mend(self) -> None:
         self._say(b"go\n")
 
@@ -98,3 +102,17 @@ class Unanswering:
 
     def close(self) -> None:
         self._process.communicate(timeout=10)
+
+
+@contextlib.contextmanager
+def served_alone(folder: Path) -> Generator[Unanswering | None]:
+    """A file system that only this process and its children see; None where none can be served."""
+    with mounts_of_our_own() as can_mount:
+        if not can_mount or not os.access("/dev/fuse", os.R_OK | os.W_OK):
+            yield None
+            return
+        files = Unanswering(folder)
+        try:
+            yield files
+        finally:
+            files.close()

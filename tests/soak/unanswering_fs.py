@@ -1,6 +1,7 @@
 """`python unanswering_fs.py FOLDER`: a file system in memory that stops answering at "stop" and goes on at "go".
 
-It speaks the kernel's FUSE protocol as far as log files need it, as root, by /dev/fuse. It ends with its stdin.
+At "swallow" it takes requests and never answers them: a process that has asked can't even be killed. It speaks the
+kernel's FUSE protocol as far as log files need it, as root, by /dev/fuse. It ends with its stdin.
 """
 
 from __future__ import annotations
@@ -188,15 +189,18 @@ def main(folder: str) -> None:
     if c.mount(b"soak", folder.encode(), b"fuse", MOUNT_FLAGS, options):
         sys.exit(os.strerror(ctypes.get_errno()))
     try:
-        files, answering = FileSystem(), True
+        files, answering, swallowing = FileSystem(), True, False
+        _answer(device, files)  # The kernel's greeting: before it is answered, nothing is asked at all.
         print("mounted", flush=True)
         while True:
-            ready, _, _ = select.select([sys.stdin.fileno(), *([device] if answering else [])], [], [])
+            ready, _, _ = select.select([sys.stdin.fileno(), *([device] if answering or swallowing else [])], [], [])
             if sys.stdin.fileno() in ready:
                 word = os.read(sys.stdin.fileno(), 64)
                 if not word:
                     return
-                answering = word.split()[-1] == b"go"
+                answering, swallowing = word.split()[-1] == b"go", word.split()[-1] == b"swallow"
+            elif swallowing:
+                os.read(device, BUFFER_BYTES)
             if answering and device in ready:
                 try:
                     _answer(device, files)

@@ -150,6 +150,22 @@ class Challenge(_message.Message):
     nonce: bytes
     def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
 
+class CheckReport(_message.Message):
+    __slots__ = ["check", "found_at_ns", "reason", "subject", "took_s", "verdict"]
+    CHECK_FIELD_NUMBER: _ClassVar[int]
+    FOUND_AT_NS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    TOOK_S_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    check: str
+    found_at_ns: int
+    reason: str
+    subject: str
+    took_s: float
+    verdict: str
+    def __init__(self, check: _Optional[str] = ..., verdict: _Optional[str] = ..., reason: _Optional[str] = ..., took_s: _Optional[float] = ..., subject: _Optional[str] = ..., found_at_ns: _Optional[int] = ...) -> None: ...
+
 class ChildProcess(_message.Message):
     __slots__ = ["pid", "state"]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -329,7 +345,8 @@ class Hello(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., job_id: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[str] = ..., nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., oldest_version: _Optional[int] = ..., relay_port: _Optional[int] = ...) -> None: ...
 
 class JobNodeReport(_message.Message):
-    __slots__ = ["group_rank", "heard_at_ns", "log_dir", "lost_at_ns", "name", "ranks", "reason", "state"]
+    __slots__ = ["checks", "group_rank", "heard_at_ns", "log_dir", "lost_at_ns", "name", "ranks", "reason", "state"]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
     HEARD_AT_NS_FIELD_NUMBER: _ClassVar[int]
     LOG_DIR_FIELD_NUMBER: _ClassVar[int]
@@ -338,6 +355,7 @@ class JobNodeReport(_message.Message):
     RANKS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    checks: _containers.RepeatedCompositeFieldContainer[CheckReport]
     group_rank: int
     heard_at_ns: int
     log_dir: str
@@ -346,7 +364,7 @@ class JobNodeReport(_message.Message):
     ranks: _containers.RepeatedScalarFieldContainer[int]
     reason: str
     state: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., group_rank: _Optional[int] = ..., reason: _Optional[str] = ..., heard_at_ns: _Optional[int] = ..., lost_at_ns: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., log_dir: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., group_rank: _Optional[int] = ..., reason: _Optional[str] = ..., heard_at_ns: _Optional[int] = ..., lost_at_ns: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., log_dir: _Optional[str] = ..., checks: _Optional[_Iterable[_Union[CheckReport, _Mapping]]] = ...) -> None: ...
 
 class JobOpened(_message.Message):
     __slots__ = ["node", "rules", "training_iteration"]
@@ -535,7 +553,8 @@ class NodeJoined(_message.Message):
     def __init__(self, node: _Optional[str] = ..., cycle: _Optional[int] = ..., cause: _Optional[_Union[Cause, _Mapping]] = ...) -> None: ...
 
 class NodeReport(_message.Message):
-    __slots__ = ["job_ids", "name", "reason", "started_at_ns", "state", "supervisor_pid", "version"]
+    __slots__ = ["checks", "job_ids", "name", "reason", "started_at_ns", "state", "supervisor_pid", "version"]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
     JOB_IDS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -543,6 +562,7 @@ class NodeReport(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     SUPERVISOR_PID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    checks: _containers.RepeatedCompositeFieldContainer[CheckReport]
     job_ids: _containers.RepeatedScalarFieldContainer[str]
     name: str
     reason: str
@@ -550,7 +570,7 @@ class NodeReport(_message.Message):
     state: str
     supervisor_pid: int
     version: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., version: _Optional[str] = ..., started_at_ns: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., version: _Optional[str] = ..., started_at_ns: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[CheckReport, _Mapping]]] = ...) -> None: ...
 
 class NodeStands(_message.Message):
     __slots__ = ["all_succeeded", "assignment", "cycle", "first_failure", "lost", "node", "reason", "restart_allowed", "restarts_used", "rules", "state", "store_host", "store_port"]

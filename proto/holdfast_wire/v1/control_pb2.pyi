@@ -16,6 +16,22 @@ JOB_STATE_STOPPING: JobState
 JOB_STATE_SUCCEEDED: JobState
 JOB_STATE_UNSPECIFIED: JobState
 
+class Check(_message.Message):
+    __slots__ = ["check", "found_at_ns", "reason", "subject", "took_s", "verdict"]
+    CHECK_FIELD_NUMBER: _ClassVar[int]
+    FOUND_AT_NS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    TOOK_S_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    check: str
+    found_at_ns: int
+    reason: str
+    subject: str
+    took_s: float
+    verdict: str
+    def __init__(self, check: _Optional[str] = ..., subject: _Optional[str] = ..., verdict: _Optional[str] = ..., reason: _Optional[str] = ..., took_s: _Optional[float] = ..., found_at_ns: _Optional[int] = ...) -> None: ...
+
 class CordonNodeRequest(_message.Message):
     __slots__ = ["name", "reason"]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -120,7 +136,8 @@ class Job(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., cycle: _Optional[int] = ..., iteration: _Optional[int] = ..., max_restarts: _Optional[int] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[JobNode, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[Rank, _Mapping]]] = ..., exit_code: _Optional[int] = ..., submitted_at_ns: _Optional[int] = ..., ended_at_ns: _Optional[int] = ..., log_dir: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ...) -> None: ...
 
 class JobNode(_message.Message):
-    __slots__ = ["group_rank", "heard_at_ns", "log_dir", "lost_at_ns", "name", "ranks", "reason", "state"]
+    __slots__ = ["checks", "group_rank", "heard_at_ns", "log_dir", "lost_at_ns", "name", "ranks", "reason", "state"]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
     HEARD_AT_NS_FIELD_NUMBER: _ClassVar[int]
     LOG_DIR_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +146,7 @@ class JobNode(_message.Message):
     RANKS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    checks: _containers.RepeatedCompositeFieldContainer[Check]
     group_rank: int
     heard_at_ns: int
     log_dir: str
@@ -137,7 +155,7 @@ class JobNode(_message.Message):
     ranks: _containers.RepeatedScalarFieldContainer[int]
     reason: str
     state: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., group_rank: _Optional[int] = ..., reason: _Optional[str] = ..., heard_at_ns: _Optional[int] = ..., lost_at_ns: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., log_dir: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., group_rank: _Optional[int] = ..., reason: _Optional[str] = ..., heard_at_ns: _Optional[int] = ..., lost_at_ns: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., log_dir: _Optional[str] = ..., checks: _Optional[_Iterable[_Union[Check, _Mapping]]] = ...) -> None: ...
 
 class ListJobsRequest(_message.Message):
     __slots__ = ["include_ended", "page_size", "page_token"]
@@ -188,7 +206,8 @@ class LogChunk(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., cycle: _Optional[int] = ..., is_stderr: bool = ..., data: _Optional[bytes] = ..., note: _Optional[str] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ["job_ids", "name", "reason", "started_at_ns", "state", "supervisor_pid", "version"]
+    __slots__ = ["checks", "job_ids", "name", "reason", "started_at_ns", "state", "supervisor_pid", "version"]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
     JOB_IDS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -196,6 +215,7 @@ class Node(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     SUPERVISOR_PID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    checks: _containers.RepeatedCompositeFieldContainer[Check]
     job_ids: _containers.RepeatedScalarFieldContainer[str]
     name: str
     reason: str
@@ -203,7 +223,7 @@ class Node(_message.Message):
     state: str
     supervisor_pid: int
     version: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., version: _Optional[str] = ..., started_at_ns: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., version: _Optional[str] = ..., started_at_ns: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[Check, _Mapping]]] = ...) -> None: ...
 
 class Rank(_message.Message):
     __slots__ = ["cycle_started_at_ns", "exit_code", "exit_signal", "heartbeat_age_s", "heartbeat_limit_s", "local_rank", "node", "pid", "rank", "sections", "state"]

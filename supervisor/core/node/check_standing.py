@@ -19,6 +19,7 @@ class Standing(msgspec.Struct, frozen=True):
     begun_s: float | None = None
     is_late: bool = False  # the look has missed its deadline, and has not answered since
     due_s: float | None = None  # of the next look between two cycles
+    so_far: tuple[Finding, ...] = ()  # of the look that is under way
     findings: tuple[Finding, ...] = ()  # of the newest answer, as they count
     found_at_s: float | None = None
     streaks: tuple[tuple[str, int], ...] = ()  # subject -> results in a row against what counts
@@ -31,6 +32,33 @@ class Standing(msgspec.Struct, frozen=True):
     @property
     def late_at_s(self) -> float | None:
         return self.begun_s + self.plan.deadline_s if self.begun_s is not None and not self.is_late else None
+
+
+def note(standing: Standing, findings: tuple[Finding, ...]) -> Standing:
+    """The look that is under way has found something and goes on."""
+    return msgspec.structs.replace(standing, so_far=findings)
+
+
+def patient_until_s(standing: Standing, begun_s: float) -> float | None:
+    """Until when a join waits for the look of a round that began at `begun_s`; None: to the deadline."""
+    patience_s = standing.plan.patience_s
+    if patience_s is None:
+        return None
+    return begun_s if standing.so_far else begun_s + patience_s
+
+
+def without_answer(standing: Standing, begun_s: float, now_s: float) -> tuple[Finding, ...]:
+    """What counts for a round that began at `begun_s` and does not wait for the look any longer."""
+    if standing.so_far:
+        return standing.so_far
+    if standing.found_at_s is None:
+        reason = f"the check {standing.plan.name} has not answered within {now_s - begun_s:.1f} s"
+        return (Finding(standing.plan.name, Health.UNANSWERED, reason, now_s - begun_s),)
+    age = f"found {now_s - standing.found_at_s:.0f} s ago, no answer since"
+    return tuple(
+        msgspec.structs.replace(each, reason=f"{each.reason} ({age})" if each.reason else age)
+        for each in standing.findings
+    )
 
 
 def begin(standing: Standing, now_s: float) -> Standing:
@@ -54,6 +82,7 @@ def answer(standing: Standing, findings: tuple[Finding, ...], now_s: float) -> S
         standing,
         begun_s=None,
         is_late=False,
+        so_far=(),
         due_s=now_s + period_s if period_s is not None else None,
         findings=tuple(counted),
         found_at_s=now_s,
@@ -65,8 +94,13 @@ def miss(standing: Standing, now_s: float) -> Standing:
     """The deadline has passed."""
     plan = standing.plan
     reason = f"the check {plan.name} has not answered within {plan.deadline_s:g} s"
-    late = Finding(plan.name, plan.late, reason, plan.deadline_s)
-    return msgspec.structs.replace(standing, is_late=True, findings=(late,), found_at_s=now_s)
+    late: tuple[Finding, ...] = (Finding(plan.name, plan.late, reason, plan.deadline_s),)
+    if standing.so_far:
+        late = tuple(
+            msgspec.structs.replace(each, health=plan.late) if each.health is Health.UNANSWERED else each
+            for each in standing.so_far
+        )
+    return msgspec.structs.replace(standing, is_late=True, so_far=(), findings=late, found_at_s=now_s)
 
 
 def rest(standing: Standing) -> Standing:

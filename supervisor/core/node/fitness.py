@@ -83,10 +83,12 @@ def step(state: State, event: Event, *, now_s: float, job_id: str, node: str, cy
             return _conclude(msgspec.structs.replace(state, joins=joined), now_s, teller)
         case JoinDropped():
             return msgspec.structs.replace(state, joins=None), ()
-        case NodeChecked(check=check, number=number, findings=findings):
+        case NodeChecked(check=check, number=number, findings=findings, is_last=is_last):
             standing = next((each for each in state.standings if each.plan.name == check), None)
             if standing is None or standing.number != number or standing.begun_s is None:
                 return state, ()  # Overtaken.
+            if not is_last:
+                return _conclude(_with(state, check_standing.note(standing, findings)), now_s, teller)
             before = standing.findings
             answered = check_standing.answer(standing, findings, now_s)
             answered = check_standing.rest(answered) if state.is_over else answered
@@ -105,7 +107,7 @@ def next_deadline_s(state: State) -> float | None:
         return None
     moments = [moment for each in state.standings for moment in (each.late_at_s, each.due_s)]
     if state.round is not None and state.joins is not None:
-        moments += [_patient_until_s(state, state.round, name) for name in state.round.missing]
+        moments += [check_standing.patient_until_s(each, state.round.begun_s) for each in _missing(state)]
     return min((moment for moment in moments if moment is not None), default=None)
 
 
@@ -163,16 +165,16 @@ def _conclude(state: State, now_s: float, teller: _Teller) -> Outcome:
     """Ends the round once no check is waited for any more."""
     if state.round is None:
         return state, ()
-    impatient: list[Finding] = []
-    for name in state.round.missing:
-        until_s = _patient_until_s(state, state.round, name)
+    begun_s, missing = state.round.begun_s, _missing(state)
+    for each in missing:
+        until_s = check_standing.patient_until_s(each, begun_s)
         if state.joins is None or until_s is None or until_s > now_s:
             return state, ()
-        waited_s = now_s - state.round.begun_s
-        reason = f"the check {name} has not answered within {waited_s:.1f} s"
-        impatient.append(Finding(name, Health.UNANSWERED, reason, waited_s))
-    answered = (each for each in state.standings if each.plan.name not in state.round.missing)
-    findings = (*(finding for each in answered for finding in each.findings), *impatient)
+    findings = tuple(
+        finding
+        for each in state.standings
+        for finding in (check_standing.without_answer(each, begun_s, now_s) if each in missing else each.findings)
+    )
     said, told = teller.round(findings, state.told)
     reports: list[Action] = []
     if unfit := unfit_sentence(teller.node, findings):
@@ -183,10 +185,9 @@ def _conclude(state: State, now_s: float, teller: _Teller) -> Outcome:
     return state, (*said, *reports)
 
 
-def _patient_until_s(state: State, begun: Round, name: str) -> float | None:
-    """Until when a join waits for the check; None: to its deadline."""
-    patience_s = next(each.plan.patience_s for each in state.standings if each.plan.name == name)
-    return begun.begun_s + patience_s if patience_s is not None else None
+def _missing(state: State) -> list[Standing]:
+    names = state.round.missing if state.round is not None else ()
+    return [each for each in state.standings if each.plan.name in names]
 
 
 def _with(state: State, standing: Standing) -> State:

@@ -189,6 +189,7 @@ class NodeChecked(msgspec.Struct, frozen=True):
     check: str
     number: int
     findings: tuple[Finding, ...]
+    is_last: bool = True  # False: what it has found so far, which a patient join takes for the answer
 
 
 class GpuMemorySeen(msgspec.Struct, frozen=True):

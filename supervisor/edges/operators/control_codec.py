@@ -11,7 +11,7 @@ from supervisor import errors
 from supervisor.config.redaction import redacted
 from supervisor.core.facts import Evidence, JobState, StackGroup
 from supervisor.errors import HoldfastError
-from supervisor.ports import JobNodeReport, JobReport, NodeReport, RankReport, RecordedEvent, SectionReport
+from supervisor.ports import CheckReport, JobNodeReport, JobReport, NodeReport, RankReport, RecordedEvent, SectionReport
 
 SERVICE = "holdfast.v1.Supervisor"
 ERROR_DOMAIN = "holdfast"
@@ -64,7 +64,23 @@ def _job_node_to_wire(node: JobNodeReport) -> wire.JobNode:
         lost_at_ns=node.lost_at_ns,
         ranks=node.ranks,
         log_dir=_text(node.log_dir),
+        checks=[_check_to_wire(each) for each in node.checks],
     )
+
+
+def _check_to_wire(check: CheckReport) -> wire.Check:
+    return wire.Check(
+        check=check.check,
+        subject=_text(check.subject),
+        verdict=check.verdict,
+        reason=_text(check.reason),
+        took_s=check.took_s,
+        found_at_ns=check.found_at_ns,
+    )
+
+
+def _check_from_wire(check: wire.Check) -> CheckReport:
+    return CheckReport(check.check, check.verdict, check.reason, check.took_s, check.subject, check.found_at_ns)
 
 
 def _job_node_from_wire(node: wire.JobNode) -> JobNodeReport:
@@ -77,6 +93,7 @@ def _job_node_from_wire(node: wire.JobNode) -> JobNodeReport:
         lost_at_ns=node.lost_at_ns if node.HasField("lost_at_ns") else None,
         ranks=tuple(node.ranks),
         log_dir=node.log_dir,
+        checks=tuple(_check_from_wire(each) for each in node.checks),
     )
 
 
@@ -180,6 +197,7 @@ def node_to_wire(report: NodeReport) -> wire.Node:
         supervisor_pid=report.supervisor_pid,
         version=report.version,
         started_at_ns=report.started_at_ns,
+        checks=[_check_to_wire(each) for each in report.checks],
     )
 
 
@@ -192,6 +210,7 @@ def node_from_wire(node: wire.Node) -> NodeReport:
         supervisor_pid=node.supervisor_pid,
         version=node.version,
         started_at_ns=node.started_at_ns,
+        checks=tuple(_check_from_wire(each) for each in node.checks),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.core.node.check_standing import Standing, answer, begin, miss
+from supervisor.core.node.check_standing import Standing, answer, begin, miss, note
 from supervisor.core.node_health import CheckPlan, Finding, Health
 
 WELL = Finding("nic", Health.HEALTHY, subject="mlx5_0")
@@ -44,6 +44,14 @@ def test_things_that_one_check_looks_at_are_counted_apart() -> None:
     for now_s, findings in enumerate([(ILL,), (WELL, other), (ILL, other)]):
         standing = answer(begin(standing, now_s), findings, now_s)
     assert [each.health for each in standing.findings] == [Health.HEALTHY, Health.UNHEALTHY]
+
+
+def test_what_a_late_look_has_found_so_far_stands_and_the_rest_is_late() -> None:
+    begun = begin(Standing(CheckPlan("nic", 2.0, late=Health.UNHEALTHY)), 5.0)
+    assert [each.health for each in miss(note(begun, (WELL, UNTOLD)), 7.0).findings] == [
+        Health.HEALTHY,
+        Health.UNHEALTHY,
+    ]
 
 
 def test_a_late_look_stands_until_it_answers() -> None:

@@ -159,6 +159,29 @@ def test_patience_that_is_over_when_the_join_is_wanted_costs_nothing() -> None:
     assert node.reports(JoinWanted(JOINED), at=103.0) == [JOINED]
 
 
+def test_where_patience_ends_an_earlier_answer_counts() -> None:
+    node = Node(DISK)
+    node.send(RoundBegun(), JoinWanted(JOINED), checked(1, DISK_WELL))
+    node.send(RoundBegun(), at=30.0)
+    assert node.send(JoinWanted(JOINED), at=30.04) == []
+    actions = node.send(DeadlineReached(), at=31.0)
+    assert TellCoordinator(JOB, JOINED) in actions
+    (said,) = [each.event for each in actions if isinstance(each, Publish)]
+    assert dict(said.details)["disk /a"] == "healthy in 0.000 s: found 31 s ago, no answer since"
+
+
+def test_what_a_check_has_found_so_far_counts_where_nobody_waits_for_the_rest() -> None:
+    node = Node(DISK)
+    so_far = (Finding("disk", Health.UNANSWERED, "/a does not answer", subject="/a"), DISK_ILL[1])
+    (excluded, _) = node.reports(RoundBegun(), JoinWanted(JOINED), NodeChecked(JOB, "disk", 1, so_far, is_last=False))
+    assert excluded == NodeExcluded("a", "node a is unhealthy: /b can't be read: no such file")
+    later = Node(DISK)
+    assert later.reports(RoundBegun(), NodeChecked(JOB, "disk", 1, so_far, is_last=False)) == []
+    assert later.reports(JoinWanted(JOINED)) == [excluded, JOINED]
+    strict = Node(CheckPlan("disk", 15.0))
+    assert strict.send(RoundBegun(), JoinWanted(JOINED), NodeChecked(JOB, "disk", 1, so_far, is_last=False)) == []
+
+
 def test_a_check_with_a_period_is_repeated_and_what_changes_is_told() -> None:
     node = Node(DISK)
     node.send(RoundBegun(), JoinWanted(JOINED), checked(1, DISK_WELL))
@@ -182,8 +205,8 @@ def test_a_look_that_is_under_way_counts_for_the_round() -> None:
     node.send(RoundBegun(), checked(1, DISK_WELL))
     node.send(DeadlineReached(), at=60.0)
     assert node.send(RoundBegun(), at=60.1) == []
-    assert node.send(JoinWanted(JOINED), at=60.1) == []
-    assert node.reports(checked(2, DISK_WELL), at=60.2) == [JOINED]
+    assert node.kinds(checked(2, DISK_ILL), at=60.2) == ["node_checked", "node_unhealthy"]
+    assert node.reports(JoinWanted(JOINED), at=60.3) == [JOINED]
 
 
 def test_a_hang_that_is_known_when_the_round_begins_delays_nothing() -> None:

@@ -10,7 +10,7 @@ from supervisor import errors
 from supervisor.core.facts import Evidence, JobState, StackGroup
 from supervisor.edges.operators import control_codec as codec
 from supervisor.errors import HoldfastError
-from supervisor.ports import JobNodeReport, JobReport, NodeReport, RankReport, RecordedEvent, SectionReport
+from supervisor.ports import CheckReport, JobNodeReport, JobReport, NodeReport, RankReport, RecordedEvent, SectionReport
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 SMALL = st.integers(0, 2**31 - 1)
@@ -21,9 +21,10 @@ RANKS = st.builds(
     st.lists(st.builds(SectionReport, TEXT, SECONDS, st.none() | SECONDS), max_size=3).map(tuple),
     st.none() | TIMES, st.none() | SMALL, st.none() | SMALL,
 )  # fmt: skip
+CHECKS = st.lists(st.builds(CheckReport, TEXT, TEXT, TEXT, SECONDS, TEXT, TIMES), max_size=2).map(tuple)
 REPORTS = st.builds(
     JobReport, TEXT, st.sampled_from(JobState), TIMES, SMALL, SMALL, SMALL, SMALL, TEXT,
-    st.lists(st.builds(JobNodeReport, TEXT, TEXT, SMALL), max_size=2).map(tuple),
+    st.lists(st.builds(JobNodeReport, TEXT, TEXT, SMALL, checks=CHECKS), max_size=2).map(tuple),
     st.lists(RANKS, max_size=3).map(tuple), st.none() | SMALL, st.none() | TIMES, TEXT,
     st.just(("train.py", "x")), SMALL,
 )  # fmt: skip
@@ -44,7 +45,16 @@ def test_events_there_and_back(event: RecordedEvent) -> None:
 
 
 def test_nodes_and_stacks_there_and_back() -> None:
-    node = NodeReport("n0", "cordoned", "disk", ("a", "b"), 7, "0.1.0", 5)
+    node = NodeReport(
+        "n0",
+        "cordoned",
+        "disk",
+        ("a", "b"),
+        7,
+        "0.1.0",
+        5,
+        (CheckReport("storage", "unhealthy", "gone", 0.5, "/data", 9),),
+    )
     assert codec.node_from_wire(codec.node_to_wire(node)) == node
     evidence = Evidence((StackGroup((2,), "a\n b"), StackGroup((0, 1), "c")), ("rank 3: gone",), "py-spy")
     assert codec.evidence_from_wire(codec.evidence_to_wire(evidence)) == evidence

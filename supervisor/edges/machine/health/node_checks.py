@@ -9,19 +9,24 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from supervisor.config.job_spec import JobSpec
-from supervisor.core import nvhcd_verdict
+from supervisor.core import nvhcd_verdict, storage_verdict
 from supervisor.core.node_health import Finding
+
+Report = Callable[[tuple[Finding, ...]], None]
 
 
 class Probe(Protocol):
     """One kind of check, for all jobs of the node."""
 
-    async def look(self, spec: JobSpec) -> tuple[Finding, ...]:
+    async def look(self, spec: JobSpec, report: Report) -> tuple[Finding, ...]:
         """What it finds for this job, one finding for each thing that it looks at. May be cancelled at any time.
 
         What blocks belongs into a process or a thread that nobody waits for. What raises is a check without an answer.
+        `report`: see ports.NodeChecks.
         """
         ...
+
+    def close(self) -> None: ...
 
 
 class NodeChecks:
@@ -30,11 +35,17 @@ class NodeChecks:
     def __init__(self) -> None:
         self._probes: dict[str, Probe] = {}
 
-    async def run(self, spec: JobSpec, check: str) -> tuple[Finding, ...]:
+    async def run(self, spec: JobSpec, check: str, report: Report) -> tuple[Finding, ...]:
         probe = self._probes.get(check)
         if probe is None:
             probe = self._probes[check] = _MAKERS[check]()
-        return await probe.look(spec)
+        return await probe.look(spec, report)
+
+    def close(self) -> None:
+        """Waits for nothing that hangs."""
+        for probe in self._probes.values():
+            probe.close()
+        self._probes.clear()
 
 
 def _nvhcd() -> Probe:
@@ -43,4 +54,10 @@ def _nvhcd() -> Probe:
     return NvhcdProbe()
 
 
-_MAKERS: Mapping[str, Callable[[], Probe]] = {nvhcd_verdict.CHECK: _nvhcd}
+def _storage() -> Probe:
+    from supervisor.edges.machine.health.storage_probe import StorageProbe
+
+    return StorageProbe()
+
+
+_MAKERS: Mapping[str, Callable[[], Probe]] = {nvhcd_verdict.CHECK: _nvhcd, storage_verdict.CHECK: _storage}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -37,12 +38,16 @@ class NvhcdProbe:
     def __init__(self) -> None:
         self._clients: dict[str, NvhcdClient] = {}
 
-    async def look(self, spec: JobSpec) -> tuple[Finding, ...]:
+    async def look(self, spec: JobSpec, report: Callable[[tuple[Finding, ...]], None]) -> tuple[Finding, ...]:
+        del report
         path = spec.health.nvhcd_socket
         client = self._clients.setdefault(path, NvhcdClient(path))
         begun_s = anyio.current_time()
         answer = await client.ask()
         return (judge(answer, spec.health.policy, took_s=anyio.current_time() - begun_s),)
+
+    def close(self) -> None:
+        """Nothing is open between two calls."""
 
 
 class NvhcdClient:

@@ -17,6 +17,6 @@ async def test_a_service_that_is_not_there_is_judged_by_the_jobs_policy(tmp_path
         (HealthCheckPolicy.STRICT, Health.UNHEALTHY),
     ):
         spec = JobSpec("j", ("x.py",), health=HealthChecks(str(tmp_path / "nvhcd.sock"), policy))
-        (finding,) = await checks.run(spec, "nvhcd")
+        (finding,) = await checks.run(spec, "nvhcd", list[object]().append)
         assert (finding.check, finding.health) == ("nvhcd", health)
         assert finding.took_s < 5

@@ -1,0 +1,127 @@
+"""Looks at paths in processes of their own, one of them at a file system that never answers."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Generator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor.core.storage_verdict import Answered, Failed, Kind, Silent, Unasked
+from supervisor.edges.machine.health.path_probes import PathProbes
+from supervisor.edges.machine.processes import process_table
+from tests.soak.places import Unanswering, served_alone
+
+SOON_S = 0.3
+LONG_S = 30.0
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def probes() -> Generator[PathProbes]:
+    made = PathProbes()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def silent(tmp_path: Path) -> Generator[Unanswering]:
+    with served_alone(tmp_path / "silent") as files:
+        if files is None:
+            pytest.skip("needs root, mount namespaces and /dev/fuse")
+        yield files
+
+
+def prober_pid() -> int:
+    (found,) = [
+        entry.pid
+        for entry in process_table.all_processes()
+        if entry.parent_pid == os.getpid() and _is_prober(entry.pid)
+    ]
+    return found
+
+
+def _is_prober(pid: int) -> bool:
+    return b"path_prober.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def forks() -> list[process_table.ProcessEntry]:
+    prober = prober_pid()
+    return [entry for entry in process_table.all_processes() if entry.parent_pid == prober]
+
+
+async def test_each_path_is_answered_for_itself(probes: PathProbes, tmp_path: Path) -> None:
+    (tmp_path / "word").write_text("healthy\n")
+    assert await probes.look(Kind.ANY, str(tmp_path), timeout_s=LONG_S) == Answered()
+    assert await probes.look(Kind.TEXT, str(tmp_path / "word"), timeout_s=LONG_S) == Answered("healthy\n")
+    missing = await probes.look(Kind.ANY, str(tmp_path / "a b"), timeout_s=LONG_S)
+    assert missing == Failed(errno.ENOENT, "No such file or directory")
+    strange = tmp_path / os.fsdecode(b"\xff \n")
+    strange.touch()
+    assert await probes.look(Kind.ANY, str(strange), timeout_s=LONG_S) == Answered()
+
+
+async def test_a_look_that_hangs_holds_up_no_other_and_is_killed(
+    probes: PathProbes, silent: Unanswering, tmp_path: Path
+) -> None:
+    assert await probes.look(Kind.ANY, str(silent.folder), timeout_s=LONG_S) == Answered()
+    silent.fail()
+    async with anyio.create_task_group() as looks:
+
+        async def hang() -> None:
+            found = await probes.look(Kind.ANY, str(silent.folder), timeout_s=SOON_S)
+            assert isinstance(found, Silent)
+            assert found.since_s >= SOON_S
+
+        looks.start_soon(hang)
+        assert await probes.look(Kind.ANY, str(tmp_path), timeout_s=LONG_S) == Answered()
+    with anyio.fail_after(LONG_S):
+        while forks():  # noqa: ASYNC110 - nobody tells of the end of another process's child
+            await anyio.sleep(0.01)
+    silent.mend()
+    assert await probes.look(Kind.ANY, str(silent.folder), timeout_s=LONG_S) == Answered()
+
+
+async def test_of_a_path_that_cannot_even_be_killed_there_is_one_look_and_nobody_waits(
+    silent: Unanswering, tmp_path: Path
+) -> None:
+    probes = PathProbes()
+    silent.swallow()
+    began_s = anyio.current_time()
+    for _ in range(5):
+        found = await probes.look(Kind.ANY, str(silent.folder), timeout_s=SOON_S)
+        assert isinstance(found, Silent)
+    assert anyio.current_time() - began_s < 5 * SOON_S, "only the first one waits"
+    assert await probes.look(Kind.ANY, str(tmp_path), timeout_s=LONG_S) == Answered()
+    with anyio.fail_after(LONG_S):
+        while [entry.state for entry in forks()] != ["D"]:  # noqa: ASYNC110 - as above
+            await anyio.sleep(0.01)
+    began_s = anyio.current_time()
+    probes.close()
+    assert anyio.current_time() - began_s < 5.0, "the end waits for no look"
+
+
+async def test_the_loss_of_the_prober_is_no_verdict_and_another_one_is_started(
+    probes: PathProbes, tmp_path: Path
+) -> None:
+    assert await probes.look(Kind.ANY, str(tmp_path), timeout_s=LONG_S) == Answered()
+    first = prober_pid()
+    os.kill(first, signal.SIGSTOP)
+    async with anyio.create_task_group() as looks:
+
+        async def ask() -> None:
+            lost = await probes.look(Kind.ANY, str(tmp_path), timeout_s=LONG_S)
+            assert lost == Unasked("the process that looks at storage has ended")
+
+        looks.start_soon(ask)
+        with anyio.fail_after(LONG_S):
+            while not probes.under_way:  # noqa: ASYNC110 - nobody tells of that either
+                await anyio.sleep(0.01)
+        os.kill(first, signal.SIGKILL)
+    assert await probes.look(Kind.ANY, str(tmp_path), timeout_s=LONG_S) == Answered()
+    assert prober_pid() != first
