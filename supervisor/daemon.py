@@ -93,14 +93,12 @@ async def open_supervisor(
     log.open()
     if place.warning:
         _log.warning("%s", place.warning)
-    quiet_s = max(QUIET_S, place.supervisor_return_timeout_s)
-    retention = LogRetention(place.log_dir, place.log_limits, quiet_s=quiet_s)
+    retention = LogRetention(place.log_dir, place.log_limits, quiet_s=max(QUIET_S, place.supervisor_return_timeout_s))
     limit = RaisedLimit()
     journal = Journal(place.state_dir, on_alarm=partial(_log.warning, "%s"))
     engine = Engine(clock=clock, node_name=place.node_name, jitter=random.random)
     workers = WorkerServer(socket_path=place.worker_socket, events=engine, clock=clock)
     tokens = TokenFiles(socket_dir.tokens_dir(place.socket_dir))
-    checks = NodeChecks()
     chronicle = Chronicle(journal=journal, clock=clock, node_name=place.node_name)
     jobs: dict[str, JobRecord] = {}
     claims = claims or JobClaims()
@@ -110,7 +108,8 @@ async def open_supervisor(
             local_peers = contextlib.nullcontext(LocalPeers(node_name=place.node_name, post=engine.post))
             peers_opened = local_peers if open_peers is None else open_peers(engine.post)
             async with contextlib.AsyncExitStack() as claimed, peers_opened as peers, _spawner_tasks() as spawner_tasks:
-                gpus = NodeGpus(worker_socket=str(place.worker_socket))
+                checks, gpus = NodeChecks(), NodeGpus(worker_socket=str(place.worker_socket))
+                claimed.callback(checks.close)
                 claimed.push_async_callback(gpus.aclose)
                 claimed.callback(tokens.remove_all)  # Once the directory is released, they are another supervisor's.
                 spawners: Spawners = (
@@ -138,7 +137,6 @@ async def open_supervisor(
                 yield Running(place, desk, counter, journal, retention, tasks)
             tasks.cancel_scope.cancel()
     finally:
-        checks.close()
         claims.close()
         retention.close()
         journal.close()
