@@ -67,7 +67,17 @@ class CannotExecuteError(Exception):
 class Child:
     """A child that was not reaped yet. `memory` None: nobody asks how it ended."""
 
-    __slots__ = ("cycle", "error_file", "killed_by_us", "local_rank", "memory", "pid", "pidfd", "stderr_file")
+    __slots__ = (
+        "cycle",
+        "error_file",
+        "killed_by_us",
+        "lingers",
+        "local_rank",
+        "memory",
+        "pid",
+        "pidfd",
+        "stderr_file",
+    )
 
     def __init__(self, cycle: int, local_rank: int, pid: int, pidfd: int, memory: OomCounter | None) -> None:
         self.cycle = cycle
@@ -78,6 +88,7 @@ class Child:
         self.error_file = ""  # where torch's @record writes
         self.stderr_file = ""  # which the worker writes itself
         self.killed_by_us = False
+        self.lingers = False  # Once it is killed, the end of its cycle does not wait for it.
 
 
 class Start(NamedTuple):

@@ -66,7 +66,7 @@ class Spawner:
             self._cgroups,
             inherited,
             self._serve_command if method.name == "exec" else None,
-            on_started=lambda cycle, pid: self._adopt(cycle, STORE_HOST, pid, memory=None),
+            on_started=self._adopt_store_host,
             on_failed=self._send,
         )
         self._parking = Parking(
@@ -253,6 +253,10 @@ class Spawner:
             self._cycle_ticks[cycle] = tree.start_ticks(pid) or 0
         self._events.watch(pidfd, READ, lambda: self._reap(child))
 
+    def _adopt_store_host(self, pid: int, store: Waiting) -> None:
+        self._adopt(store.cycle, STORE_HOST, pid, memory=None)
+        self._children[pid].lingers = not store.port_is_wanted_again
+
     def _on_child_signal(self) -> None:
         while True:
             try:
@@ -282,7 +286,9 @@ class Spawner:
         self._events.forget(child.pidfd)
         os.close(child.pidfd)
         if child.local_rank == STORE_HOST:
-            if not child.killed_by_us:
+            if child.killed_by_us:
+                self._cgroups.remove(child.cycle)
+            else:
                 self._send(spawner_link.StoreExited(child.cycle, child.pid, ending.says()))
         elif child.local_rank == PARKED:
             self._parking.forget(child.pid)

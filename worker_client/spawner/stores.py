@@ -27,6 +27,7 @@ class Waiting(NamedTuple):
     host: str
     port: int
     listen_fd: int
+    port_is_wanted_again: bool  # by the next cycle's store
 
 
 class Stores:
@@ -39,10 +40,10 @@ class Stores:
         inherited: Inherited,
         serve_command: Callable[[Waiting], tuple[str, ...]] | None,
         *,
-        on_started: Callable[[int, int], None],
+        on_started: Callable[[int, Waiting], None],
         on_failed: Callable[[StoreFailed], None],
     ) -> None:
-        """`serve_command` says what to execute as a store host; None: it is forked. `on_started`: cycle, pid."""
+        """`serve_command` says what to execute as a store host; None: it is forked. `on_started`: pid, its store."""
         self._events = events
         self._cgroups = cgroups
         self._inherited = inherited
@@ -63,7 +64,7 @@ class Stores:
             return StoreFailed(cycle, str(error))
         except ValueError as error:  # no address that could be written down
             return StoreFailed(cycle, f"cannot serve a store on {host!r}: {error}; check --master-addr")
-        self._waiting[cycle] = Waiting(cycle, host, port, listen_fd)
+        self._waiting[cycle] = Waiting(cycle, host, port, listen_fd, port_is_wanted_again=message.port != 0)
         self._events.watch(listen_fd, READ, lambda: self._serve(cycle))
         return StoreReady(cycle, host, port)
 
@@ -80,7 +81,7 @@ class Stores:
         pid = 0
         try:
             pid = children.fork_and_call(self._inherited, start, lambda: self._be(store), leave=self._events.close)
-            self._on_started(cycle, pid)
+            self._on_started(pid, store)
         except OSError as error:
             if pid:
                 tree.send(pid, signal.SIGKILL)  # It can't be watched; the reaper of orphans reaps it.

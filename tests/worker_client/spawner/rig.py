@@ -138,10 +138,10 @@ class Rig:
         """The spawner's, adopted ones and zombies too."""
         return set(map(int, Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()))
 
-    def serve_store(self, cycle: int = 0) -> int:
+    def serve_store(self, cycle: int = 0, *, port: int = 0) -> int:
         """Prepare a store and be its first client: the pid of the process that serves it, and loads torch for that."""
         others = self.children()
-        self.send(PrepareStore(cycle, "127.0.0.1"))
+        self.send(PrepareStore(cycle, "127.0.0.1", port))
         ready = self.receive(StoreReady)
         self._clients.append(socket.create_connection((ready.host, ready.port)))
         (pid,) = until(lambda: self.children() - others, what="the store host")

@@ -8,10 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
-from holdfast_wire.spawner_link import Emptied, End, Ended, Fence, KillTree, Ready, Signal
+from holdfast_wire.spawner_link import Emptied, End, Ended, Fence, KillTree, PrepareStore, Ready, Signal, StoreReady
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, is_alive, until, worker
+from worker_client.spawner import ports
 from worker_client.spawner.killing import KILL_WAIT_S
 from worker_client.spawner.tree import start_ticks
 
@@ -45,6 +46,7 @@ ESCAPES = """
     while True:
         time.sleep(60)
 """
+V2_ROOTS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
 NAMES = ("plain", "session", "daemon", "twice", "stopped.early", "main")
 
 
@@ -68,7 +70,8 @@ def test_escapees_are_killed_and_reaped(script: Script, tmp_path: Path, cgroup: 
             pytest.skip("no writable cgroup v2 here")
         store = rig.serve_store()
         rig.spawn(worker())
-        pids = [*escaped(tmp_path), store]
+        pids = escaped(tmp_path)
+        assert bool(_folders_of(rig)) is cgroup
         began = time.monotonic()
         rig.send(KillTree(0))
         emptied = rig.receive(Emptied)
@@ -78,7 +81,29 @@ def test_escapees_are_killed_and_reaped(script: Script, tmp_path: Path, cgroup: 
         assert emptied.killed >= 0 if cgroup else emptied.killed >= len(pids)
         assert rig.exited().signal == signal.SIGKILL
         assert took_s < 2
+        until(lambda: not os.path.exists(f"/proc/{store}"), what="the end of the store, for which nobody waits")
+        until(lambda: not _folders_of(rig), what="the end of the cycle's control group")
         assert Path(f"/proc/{rig.process.pid}").exists()
+
+
+def _folders_of(rig: Rig) -> list[Path]:
+    own = Path(f"/proc/{rig.process.pid}/cgroup").read_text()
+    folder = next((line[3:] for line in own.splitlines() if line.startswith("0::")), "")
+    root = next((each for each in V2_ROOTS if (each / "cgroup.procs").exists()), None)
+    return [] if root is None else list((root / folder.lstrip("/")).glob("*/cycle-0"))
+
+
+def test_a_port_that_the_next_store_wants_is_free_when_the_cycle_has_ended(
+    script: Script, tmp_path: Path, cgroup: bool
+) -> None:
+    with Rig(script("import time; time.sleep(60)"), str(tmp_path), cgroup=cgroup) as rig:
+        port = ports.choose("127.0.0.1")
+        rig.serve_store(port=port)
+        rig.spawn(worker())
+        rig.send(KillTree(0))
+        rig.receive(Emptied)
+        rig.send(PrepareStore(1, "127.0.0.1", port))
+        assert rig.receive(StoreReady).port == port
 
 
 def test_those_whom_a_finished_worker_left_behind(script: Script, tmp_path: Path, cgroup: bool) -> None:
