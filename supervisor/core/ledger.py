@@ -18,3 +18,5 @@ class Ledger(msgspec.Struct, frozen=True):
     verdict: Verdict | None = None  # how the job ends, once that is decided
     stop_signal: int | None = None  # a stop is under way; the verdict depends on how the ranks end
     stop_reason: str = ""
+    parts: tuple[str, ...] = ()  # the nodes of that cycle, by group rank
+    witnesses: tuple[str, ...] = ()  # nodes that the leader heard (see fence.py)

@@ -21,7 +21,7 @@ class AuthenticateResponse(_message.Message):
     def __init__(self, token: _Optional[str] = ...) -> None: ...
 
 class Compare(_message.Message):
-    __slots__ = ["create_revision", "key", "result", "target"]
+    __slots__ = ["create_revision", "key", "mod_revision", "result", "target"]
     class CompareResult(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = []
     class CompareTarget(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -30,14 +30,17 @@ class Compare(_message.Message):
     CREATE_REVISION_FIELD_NUMBER: _ClassVar[int]
     EQUAL: Compare.CompareResult
     KEY_FIELD_NUMBER: _ClassVar[int]
+    MOD: Compare.CompareTarget
+    MOD_REVISION_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     VERSION: Compare.CompareTarget
     create_revision: int
     key: bytes
+    mod_revision: int
     result: Compare.CompareResult
     target: Compare.CompareTarget
-    def __init__(self, result: _Optional[_Union[Compare.CompareResult, str]] = ..., target: _Optional[_Union[Compare.CompareTarget, str]] = ..., key: _Optional[bytes] = ..., create_revision: _Optional[int] = ...) -> None: ...
+    def __init__(self, result: _Optional[_Union[Compare.CompareResult, str]] = ..., target: _Optional[_Union[Compare.CompareTarget, str]] = ..., key: _Optional[bytes] = ..., create_revision: _Optional[int] = ..., mod_revision: _Optional[int] = ...) -> None: ...
 
 class DeleteRangeRequest(_message.Message):
     __slots__ = ["key"]
@@ -58,14 +61,16 @@ class Event(_message.Message):
     def __init__(self, type: _Optional[_Union[Event.EventType, str]] = ..., kv: _Optional[_Union[KeyValue, _Mapping]] = ...) -> None: ...
 
 class KeyValue(_message.Message):
-    __slots__ = ["create_revision", "key", "value"]
+    __slots__ = ["create_revision", "key", "mod_revision", "value"]
     CREATE_REVISION_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    MOD_REVISION_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     create_revision: int
     key: bytes
+    mod_revision: int
     value: bytes
-    def __init__(self, key: _Optional[bytes] = ..., create_revision: _Optional[int] = ..., value: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, key: _Optional[bytes] = ..., create_revision: _Optional[int] = ..., mod_revision: _Optional[int] = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class LeaseGrantRequest(_message.Message):
     __slots__ = ["TTL"]

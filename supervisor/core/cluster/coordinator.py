@@ -102,8 +102,8 @@ def next_deadline_s(state: State) -> float | None:
             return until_s
         case Ended(until_s=until_s):
             return None if endings.is_over(state) else until_s
-        case TakingOver(until_s=until_s):
-            return until_s
+        case TakingOver():
+            return takeover.next_deadline_s(state, state.phase)
         case Unopened():
             return None
         case _:

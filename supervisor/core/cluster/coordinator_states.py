@@ -28,7 +28,9 @@ class TakingOver(msgspec.Struct, frozen=True):
     """The job has had another leader. The nodes say how they stand; until `until_s` none is taken for lost."""
 
     until_s: float
+    is_told: bool = False  # that none of the nodes has come without which nobody may be replaced
     stands: dict[str, NodeStands] = msgspec.field(default_factory=dict[str, NodeStands])  # changes in place
+    left_at_s: dict[str, float] = msgspec.field(default_factory=dict[str, float])  # the leader before; in place
     later: list[Event] = msgspec.field(default_factory=list[Event])  # what they report meanwhile
 
 

@@ -6,12 +6,14 @@ node costs the same in a job of ten thousand, and only a change that concerns al
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import ItemsView, Iterator, ValuesView
 
 import msgspec
 
 from supervisor.core.cluster.messages import MemberState
 from supervisor.core.facts import Cause, NodeFacts, RendezvousRules
+from supervisor.core.fence import WITNESSES_MAX
 
 # Nobody waits for these as the job ends.
 GONE = frozenset({MemberState.INFORMED, MemberState.LOST, MemberState.REFUSED})
@@ -21,6 +23,9 @@ UNHEARD = frozenset({MemberState.LOST, MemberState.REFUSED})
 
 # Something of the last cycle may still run there: no other node begins the next one beside it.
 BUSY = frozenset({MemberState.RUNNING, MemberState.SUCCEEDED, MemberState.FAILED})
+
+# Before a group rank: a part of the cycle whose node a new leader does not know. No node has such a name.
+ABSENTEE = "of group rank "
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -52,6 +57,7 @@ class Members(msgspec.Struct):
     ready: int = 0
     candidates: int = 0  # ready nodes whose replacement group is complete
     segments: int = 0  # complete ones among the candidates, where `segment` is set
+    witnesses: tuple[str, ...] = ()  # some that are heard: the first ones, as long as they are there (see fence.py)
     _by_name: dict[str, Member] = msgspec.field(default_factory=dict[str, Member])
     _counts: dict[MemberState, int] = msgspec.field(default_factory=lambda: dict.fromkeys(MemberState, 0))
     _by_rank: dict[int, str] = msgspec.field(default_factory=dict[int, str])
@@ -60,11 +66,15 @@ class Members(msgspec.Struct):
     _returning: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # by their last cycle
 
     def put(self, node: str, member: Member) -> None:
-        """The node is known as this from now on. Costs O(1), or O(its replacement group)."""
+        """The node is known as this from now on. Costs O(1), O(its group), or, for a witness that is lost, O(n)."""
         if (known := self._by_name.get(node)) is not None:
             self._tally(node, known, -1)
         self._by_name[node] = member
         self._tally(node, member, 1)
+        if member.state in UNHEARD:
+            self._dismiss(node)
+        elif len(self.witnesses) < WITNESSES_MAX and node not in self.witnesses:
+            self.witnesses = (*self.witnesses, node)
 
     # --- all nodes
 
@@ -115,6 +125,13 @@ class Members(msgspec.Struct):
         return None if infrastructure_rank is None else self._by_rank.get(infrastructure_rank)
 
     # --- counting
+
+    def _dismiss(self, node: str) -> None:
+        if node not in self.witnesses:
+            return
+        rest = tuple(each for each in self.witnesses if each != node)
+        heard = (name for name, each in self._by_name.items() if each.state not in UNHEARD and name not in rest)
+        self.witnesses = (*rest, *itertools.islice(heard, 1))
 
     def _tally(self, node: str, member: Member, by: int) -> None:
         self._counts[member.state] += by

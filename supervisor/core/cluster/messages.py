@@ -170,6 +170,7 @@ class NodeStands(msgspec.Struct, frozen=True):
     all_succeeded: bool = False  # as it stopped for good
     store_host: str = ""  # where it serves the store of the cycle
     store_port: int = 0
+    left_ago_s: float = 0.0  # since it said something to the leader before; 0: just now, or it does not know
 
 
 class DeadlineReached(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from supervisor.core.cluster.coordinator_states import (
     Unopened,
     WindingDown,
 )
-from supervisor.core.cluster.membership import BUSY, Member, MemberState
+from supervisor.core.cluster.membership import ABSENTEE, BUSY, Member, MemberState
 from supervisor.core.facts import JobState
 
 
@@ -43,6 +43,7 @@ def roster(state: State) -> Roster:
     nodes = tuple(
         RosterNode(name, *_node_state(state, member, ranks.get(name)))
         for name, member in sorted(state.members.items(), key=lambda each: (ranks.get(each[0], len(ranks)), each[0]))
+        if not name.startswith(ABSENTEE)
     )
     return Roster(job_state, reason, state.cycle, nodes)
 

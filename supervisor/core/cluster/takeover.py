@@ -1,15 +1,15 @@
 """How does a leader begin a job, or go on with one that another has led?
 
-A part of the machine coordinator.py. The ledger says which cycle was ordered last, whether its fault was counted, and
-what the budget is; everything else is what the nodes say. Once all nodes of the cycle have said it, the job goes on
-where it stands. A node that says nothing is lost only after TAKE_OVER_S: by then it has ended its own workers.
+A part of the machine coordinator.py. The ledger says which cycle was ordered last and of which nodes, whether its fault
+was counted, and what the budget is; everything else is what the nodes say. Once all nodes of the cycle have said it,
+the job goes on where it stands. When a node that says nothing may be taken for lost is said in fence.py.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from supervisor.core import orders
+from supervisor.core import fence, orders
 from supervisor.core.cluster import endings, membership, restart_policy, rounds, wrapped_call
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.cluster.coordinator_states import (
@@ -27,12 +27,13 @@ from supervisor.core.cluster.coordinator_states import (
 )
 from supervisor.core.cluster.membership import Member, MemberState
 from supervisor.core.cluster.messages import Action, Event, NodeStands, Send
-from supervisor.core.facts import Verdict
+from supervisor.core.facts import JobState, Verdict
+from supervisor.core.fence import TAKE_OVER_S
 from supervisor.core.ledger import Ledger
 
-TAKE_OVER_S = 5.0  # a node that no leader hears has ended its workers by then
 EARLY_REPORTS_MAX = 65536  # that may overtake the JobOpened whose rules count
 LATER_MAX = 4096  # reports that wait until it is clear how the job stands
+NAMES_MAX = 8  # in a sentence
 
 Resolved = tuple[State, tuple[Action, ...], tuple[Event, ...]]  # the events are to be taken as if they came now
 
@@ -83,7 +84,7 @@ def with_record(state: State, actions: tuple[Action, ...]) -> Outcome:
 
 def ledger_of(state: State) -> Ledger:
     opened = state.cycle + 1 if isinstance(state.phase, Gathering) else max(state.cycle, 0)
-    ledger = Ledger(state.cycle, opened, state.policy.used)
+    ledger = Ledger(state.cycle, opened, state.policy.used, parts=state.parts, witnesses=state.members.witnesses)
     match state.phase:
         case Ended(verdict) | WindingDown(Verdict() as verdict):
             return msgspec.structs.replace(ledger, verdict=verdict)
@@ -134,49 +135,108 @@ def take(state: State, phase: TakingOver, event: Event, now_s: float) -> Resolve
     match event:
         case NodeStands(node):
             phase.stands[node] = event
+            phase.left_at_s[node] = now_s - event.left_ago_s
         case cluster_messages.JobOpened(node, rules):
             phase.stands[node] = NodeStands(node, rules, MemberState.OPENED, cycle=-1)
+            phase.left_at_s[node] = now_s
         case cluster_messages.DeadlineReached():
-            if now_s >= phase.until_s and phase.stands:
-                return _resolve(state, phase, now_s)
-            return state, (), ()
+            pass
         case _:
             if len(phase.later) < LATER_MAX:
                 phase.later.append(event)
             return state, (), ()
-    return _resolve(state, phase, now_s) if _is_complete(state, phase) else (state, (), ())
+    if not phase.stands:
+        return state, (), ()
+    replaces_from_s = _replaces_from_s(state, phase)
+    if _is_complete(state, phase) or (replaces_from_s is not None and now_s >= replaces_from_s):
+        return _resolve(state, phase, now_s)
+    return *_wait(state, phase, now_s), ()
+
+
+def next_deadline_s(state: State, phase: TakingOver) -> float | None:
+    if not phase.stands:
+        return None
+    replaces_from_s = _replaces_from_s(state, phase)
+    if replaces_from_s is not None:
+        return replaces_from_s
+    return _gives_up_s(phase) if phase.is_told else phase.until_s
+
+
+def _replaces_from_s(state: State, phase: TakingOver) -> float | None:
+    ledger = state.recorded or Ledger()
+    ends = ledger.verdict is not None or ledger.stop_signal is not None  # Then nothing new begins.
+    return fence.replaces_from_s(phase.until_s, () if ends else ledger.witnesses, phase.left_at_s)
+
+
+def _gives_up_s(phase: TakingOver) -> float:
+    return phase.until_s + max(each.rules.rendezvous.join_timeout_s for each in phase.stands.values())
+
+
+def _wait(state: State, phase: TakingOver, now_s: float) -> Outcome:
+    """None of the nodes has come that the leader before heard: they may train on, where nobody here hears of it."""
+    if now_s < phase.until_s or _replaces_from_s(state, phase) is not None:
+        return state, ()
+    named = state.recorded.witnesses if state.recorded is not None else ()
+    names = ", ".join(named[:NAMES_MAX]) + (" …" if len(named) > NAMES_MAX else "")
+    text = f"the job may still run on the nodes that it had ({names}): none of them has come to the new leader"
+    if now_s >= _gives_up_s(phase):
+        # Not recorded: it is the end of these nodes' attempt, and the job may go on elsewhere.
+        why = f"{text}; start one of them again, or another --rdzv-id, or delete the job's ledger if they are dead"
+        verdict = Verdict(JobState.FAILED, 1, why)
+        ended = Ended(verdict, now_s + endings.VERDICT_S)
+        for node, each in phase.stands.items():
+            state.members.put(node, Member(MemberState.OPENED, facts=each.rules.facts))
+        told = tuple(Send(node, orders.Conclude(verdict)) for node in phase.stands)
+        return msgspec.structs.replace(state, phase=ended, recorded=None), told
+    if phase.is_told:
+        return state, ()
+    state = msgspec.structs.replace(state, phase=msgspec.structs.replace(phase, is_told=True))
+    return state, (said(state, "rendezvous_waits", f"{text}; nothing new begins before one has"),)
 
 
 def _is_complete(state: State, phase: TakingOver) -> bool:
     """Whether all nodes of the newest cycle have said how they stand."""
     newest = max(each.cycle for each in phase.stands.values())
-    parts = _parts(phase, newest)
     knows_rules = not state.leader or state.leader in phase.stands
-    return knows_rules and newest >= max(state.cycle, 0) and bool(parts) and len(parts) == _group_size(parts)
+    if not knows_rules or newest < max(state.cycle, 0):
+        return False
+    names = _names(state.recorded or Ledger(), newest)
+    parts = _parts(phase, newest, names)
+    return bool(parts) and len(parts) == _group_size(parts, names)
 
 
-def _parts(phase: TakingOver, cycle: int) -> dict[int, NodeStands]:
+def _names(ledger: Ledger, cycle: int) -> tuple[str, ...]:
+    """The nodes of the cycle by group rank; () where that is not known."""
+    return ledger.parts if ledger.cycle == cycle else ()
+
+
+def _parts(phase: TakingOver, cycle: int, names: tuple[str, ...]) -> dict[int, NodeStands]:
     """By group rank."""
     return {
         each.assignment.group_rank: each
         for each in phase.stands.values()
         if each.assignment is not None and each.assignment.cycle == cycle == each.cycle
+        if not names or each.node in names[each.assignment.group_rank :][:1]  # Else a spare has its place.
     }
 
 
-def _group_size(parts: dict[int, NodeStands]) -> int:
-    return max((each.assignment.group_world_size for each in parts.values() if each.assignment is not None), default=0)
+def _group_size(parts: dict[int, NodeStands], names: tuple[str, ...]) -> int:
+    sizes = (each.assignment.group_world_size for each in parts.values() if each.assignment is not None)
+    return len(names) or max(sizes, default=0)
 
 
 def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
     ledger, stands = state.recorded or Ledger(), phase.stands
     cycle = max(ledger.cycle, *(each.cycle for each in stands.values()))
-    parts = _parts(phase, cycle)
+    names = _names(ledger, cycle)
+    parts = _parts(phase, cycle, names)
     rules = stands.get(state.leader, next(iter(stands.values()))).rules
     used = max(ledger.restarts_used, *(each.restarts_used for each in stands.values()))
     policy = restart_policy.initial_state(rules.restart, training_iteration=None)
-    group_size = _group_size(parts) or rules.restart.min_nodes
+    group_size = _group_size(parts, names) or rules.restart.min_nodes
     members = membership.for_rules(rules.rendezvous)
+    for name in names:
+        members.put(name, Member(MemberState.LOST, cycle))
     for node, each in stands.items():
         members.put(node, _member(each, cycle))
     state = msgspec.structs.replace(
@@ -185,18 +245,20 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
         rules=rules,
         policy=msgspec.structs.replace(policy, used=used),
         members=members,
+        parts=names,
         calls=wrapped_call.initial_state(group_size * rules.local_world_size),
     )
     missing = tuple(rank for rank in range(group_size) if rank not in parts)
     later = tuple(phase.later)
     if ledger.verdict is not None or ledger.stop_signal is not None:
         outcome = ledger.verdict or Stop(ledger.stop_signal or 0, ledger.stop_reason)
-        state = msgspec.structs.replace(state, parts=tuple(parts[rank].node for rank in sorted(parts)))
+        state = msgspec.structs.replace(state, parts=names or tuple(parts[rank].node for rank in sorted(parts)))
         state, actions = endings.wind_down(state, outcome, now_s)
         return state, actions, later
-    if ledger.opened > cycle or _never_began(stands, cycle, missing):
+    if ledger.opened > cycle or cycle < 0 or _never_began(stands, cycle, missing, names):
         return *_gather(state, stands, now_s), later
-    return *_run(state, parts, missing, now_s), *_with_faults(parts, missing, cycle, later)
+    absent = {rank: _absent(stands, names, rank) for rank in missing}
+    return *_run(state, parts, absent, now_s), *_with_faults(parts, absent, cycle, later)
 
 
 def _member(stands: NodeStands, cycle: int) -> Member:
@@ -208,13 +270,15 @@ def _member(stands: NodeStands, cycle: int) -> Member:
     return Member(stands.state, part, lost=stands.lost, all_succeeded=stands.all_succeeded, facts=facts)
 
 
-def _never_began(stands: dict[str, NodeStands], cycle: int, missing: tuple[int, ...]) -> bool:
+def _never_began(stands: dict[str, NodeStands], cycle: int, missing: tuple[int, ...], names: tuple[str, ...]) -> bool:
     """The order has not reached the nodes that wait for it: no fault of theirs."""
+    if names:
+        return bool(missing) and all(names[rank] in stands and stands[names[rank]].cycle < cycle for rank in missing)
     waiting = sum(
         each.state is MemberState.JOINED and each.assignment is not None and each.cycle < cycle
         for each in stands.values()
     )
-    return cycle < 0 or 0 < len(missing) <= waiting
+    return 0 < len(missing) <= waiting
 
 
 def _gather(state: State, stands: dict[str, NodeStands], now_s: float) -> Outcome:
@@ -227,12 +291,13 @@ def _gather(state: State, stands: dict[str, NodeStands], now_s: float) -> Outcom
     return state, (said(state, "leader_changed", text), *announced, *closed)
 
 
-def _run(state: State, parts: dict[int, NodeStands], missing: tuple[int, ...], now_s: float) -> Outcome:
+def _run(state: State, parts: dict[int, NodeStands], absent: dict[int, str], now_s: float) -> Outcome:
     """The cycle runs on; a part that is missing is still in it, until it is taken for lost."""
-    names = {rank: each.node for rank, each in parts.items()} | {rank: _absentee(rank) for rank in missing}
+    names = {rank: each.node for rank, each in parts.items()} | absent
     actions: list[Action] = []
+    present = set(names.values())
     for node, member in list(state.members.items()):
-        if member.cycle < state.cycle and member.state in membership.BUSY:
+        if member.state in membership.BUSY and (member.cycle < state.cycle or node not in present):
             actions.append(Send(node, orders.JoinAgain(state.cycle + 1, "the others have begun a newer cycle")))
     for name in names.values():
         known = state.members.get(name) or Member(MemberState.RUNNING)
@@ -246,14 +311,15 @@ def _run(state: State, parts: dict[int, NodeStands], missing: tuple[int, ...], n
     return state, (said(state, "leader_changed", text), *told, *actions)
 
 
-def _absentee(group_rank: int) -> str:
-    """Nobody who is left knows its name."""
-    return f"of group rank {group_rank}"
+def _absent(stands: dict[str, NodeStands], names: tuple[str, ...], group_rank: int) -> str:
+    """The node that had this part; under a name of its own where that one is there and has no part in the cycle."""
+    name = names[group_rank] if names else ""
+    return name if name and name not in stands else f"{membership.ABSENTEE}{group_rank}"
 
 
 def _with_faults(
     parts: dict[int, NodeStands],
-    missing: tuple[int, ...],
+    absent: dict[int, str],
     cycle: int,
     later: tuple[Event, ...],
 ) -> tuple[tuple[Event, ...]]:
@@ -261,16 +327,19 @@ def _with_faults(
     events: list[Event] = []
     for each in parts.values():
         node = each.node
-        if each.state in (MemberState.FAILED, MemberState.JOINED, MemberState.DOWN):
+        if each.state in (MemberState.FAILED, MemberState.JOINED, MemberState.DOWN, MemberState.OPENED):
             reason = each.reason or f"node {node} has stopped its workers"
             failed = cluster_messages.NodeFailed(
                 node, cycle, reason, restart_allowed=each.restart_allowed, first_failure=each.first_failure
             )
             events.append(failed)
+        if each.state is MemberState.STOPPED:  # It has given the job up: no leader has ended it.
+            events.append(cluster_messages.VerdictTaken(node))
         if each.state is MemberState.SUCCEEDED:
             events.append(cluster_messages.NodeSucceeded(node, cycle, each.lost))
         events += reports_of(each)[1:]
-    for rank in missing:
-        text = f"the node of group rank {rank} is lost: it has not said how it stands to the new leader"
-        events.append(cluster_messages.NodeLost(_absentee(rank), text))
+    for rank, name in absent.items():
+        who = f"node {name}" if not name.startswith(membership.ABSENTEE) else "the node"
+        text = f"{who} of group rank {rank} is lost: it has not said how it stands to the new leader"
+        events.append(cluster_messages.NodeLost(name, text))
     return ((*events, *later),)

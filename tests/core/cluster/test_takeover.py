@@ -3,9 +3,12 @@
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from supervisor.core.cluster import coordinator, takeover
+from supervisor.core import fence
+from supervisor.core.cluster import coordinator, endings, takeover
+from supervisor.core.cluster import roster as rosters
 from supervisor.core.cluster.coordinator_states import Gathering, Running
 from supervisor.core.cluster.messages import (
     DeadlineReached,
@@ -13,6 +16,7 @@ from supervisor.core.cluster.messages import (
     MemberState,
     NodeFailed,
     NodeJoined,
+    NodeLost,
     NodeStands,
     NodeStopped,
     NodeSucceeded,
@@ -20,6 +24,7 @@ from supervisor.core.cluster.messages import (
     Record,
     Send,
     StopAsked,
+    VerdictTaken,
 )
 from supervisor.core.facts import Assignment, JobRules, JobState, RestartRules, Verdict
 from supervisor.core.ledger import Ledger
@@ -50,7 +55,8 @@ def orders_to(play: Playbook[coordinator.State], kind: type) -> list[str]:
 
 
 def recorded(play: Playbook[coordinator.State]) -> list[Ledger]:
-    return [each.ledger for each in play.of(Record)]
+    """Without the names of nodes."""
+    return [msgspec.structs.replace(each.ledger, parts=(), witnesses=()) for each in play.of(Record)]
 
 
 def kinds(play: Playbook[coordinator.State]) -> list[str]:
@@ -191,6 +197,113 @@ def test_what_was_recorded_is_lost_and_the_nodes_know_better():
     assert isinstance(play.state.phase, Running)
     assert (play.state.cycle, play.state.policy.used) == (4, 1)
     assert recorded(play) == [Ledger(cycle=4, opened=4, restarts_used=1)]
+
+
+def test_nobody_is_replaced_before_a_node_comes_that_the_leader_before_heard():
+    """The old leader may train on with all of its nodes, cut off from the backend."""
+    play = new_leader(msgspec.structs.replace(IN_CYCLE_4, parts=("a", "b"), witnesses=("a", "b")), leader="x")
+    play >> stands("x", None, MemberState.JOINED) >> stands("y", None, MemberState.JOINED)
+    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
+    assert kinds(play) == ["rendezvous_waits"]
+    assert "(a, b): none of them has come to the new leader" in play.of(Publish)[0].event.reason
+    play.at(100.0) >> DeadlineReached() << ()
+    play >> stands("b", 1, left_ago_s=1.0) << ()
+    play.at(100.0 + fence.LEFT_S - 1.1) >> DeadlineReached() << ()
+    assert coordinator.next_deadline_s(play.state) == pytest.approx(100.0 + fence.LEFT_S - 1.0)
+    play.at(100.0 + fence.LEFT_S - 1.0) >> DeadlineReached()
+    assert orders_to(play, JoinAgain) == ["b", "x", "y"]
+    play >> NodeJoined("b", 4)
+    assert orders_to(play, StartCycle) == ["b", "x"]
+
+
+def test_a_witness_that_left_a_dead_leader_long_ago_holds_up_nobody():
+    play = new_leader(msgspec.structs.replace(IN_CYCLE_4, parts=("a", "b"), witnesses=("a", "b")), leader="b")
+    play >> stands("b", 1, left_ago_s=1.6) << ()
+    assert coordinator.next_deadline_s(play.state) == fence.TAKE_OVER_S
+
+
+def test_where_no_witness_ever_comes_the_newcomers_end_and_the_job_does_not():
+    play = new_leader(msgspec.structs.replace(IN_CYCLE_4, parts=("a", "b"), witnesses=("a", "b")), leader="x")
+    play >> stands("x", None, MemberState.JOINED)
+    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
+    give_up_s = fence.TAKE_OVER_S + RULES.rendezvous.join_timeout_s
+    assert coordinator.next_deadline_s(play.state) == give_up_s
+    play.at(give_up_s) >> DeadlineReached()
+    assert orders_to(play, Conclude) == ["x"]
+    assert "start one of them again, or another --rdzv-id" in play.of(Send)[0].order.verdict.reason
+    assert not recorded(play)
+    play >> VerdictTaken("x")
+    assert endings.is_over(play.state)
+
+
+def test_an_end_that_is_decided_needs_no_witness():
+    ended = Ledger(4, 4, 3, verdict=Verdict(JobState.FAILED, 1, "x"), parts=("a", "b"), witnesses=("a", "b"))
+    play = new_leader(ended, leader="c")
+    play >> stands("c", None, MemberState.JOINED)
+    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
+    assert orders_to(play, WindDown) == ["c"]
+
+
+def test_the_first_order_did_not_reach_anybody():
+    """The nodes have no part in any cycle: nothing has failed, and no unit of the budget is used."""
+    play = new_leader(Ledger(0, 0, 0, parts=("a", "b"), witnesses=("a", "b", "c")), leader="b")
+    play >> stands("b", None, MemberState.JOINED) >> stands("a", None, MemberState.JOINED)
+    play.at(fence.LEFT_S) >> DeadlineReached()
+    assert orders_to(play, StartCycle) == ["a", "b"]
+    assert (play.state.cycle, play.state.policy.used) == (1, 0)
+
+
+def test_a_node_that_is_lost_keeps_its_name_and_may_come_back_under_it():
+    play = new_leader(msgspec.structs.replace(IN_CYCLE_4, parts=("a", "b"), witnesses=("a", "b")), leader="b")
+    play >> stands("b", 1, left_ago_s=3.0)
+    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
+    states = {each.name: each.state for each in rosters.roster(play.state).nodes}
+    assert states == {"a": "lost", "b": "stopping"}
+    lost = next(each.event.reason for each in play.of(Publish) if each.event.kind == "restart_decided")
+    assert lost.startswith("node a of group rank 0 is lost: it has not said how it stands to the new leader; ")
+    play >> NodeJoined("b", 4)
+    play >> stands("a", 0, MemberState.JOINED)
+    assert orders_to(play, StartCycle) == ["a", "b"]
+    assert play.state.policy.used == 2
+
+
+def test_a_part_that_nobody_knows_the_name_of_is_not_listed():
+    play = new_leader()
+    play >> stands("b", 1)
+    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
+    assert [each.name for each in rosters.roster(play.state).nodes] == ["b"]
+
+
+def test_a_new_process_of_a_node_that_took_part_does_not_stand_for_its_old_one():
+    ledger = msgspec.structs.replace(IN_CYCLE_4, parts=("a", "b"), witnesses=("a", "b"))
+    play = new_leader(ledger, leader="a")
+    play >> stands("a", None, MemberState.JOINED) >> stands("c", None, MemberState.JOINED)
+    play.at(fence.LEFT_S) >> DeadlineReached()
+    play >> NodeJoined("a", -1)
+    assert play.state.policy.used == 2
+    assert play.state.parts == ("a", "c")
+
+
+def test_a_lost_node_whose_place_a_spare_has_does_not_take_part():
+    ledger = msgspec.structs.replace(IN_CYCLE_4, parts=("a", "c"), witnesses=("a", "c"))
+    play = new_leader(ledger)
+    play >> stands("a", 0) >> stands("b", 1)
+    assert not isinstance(play.state.phase, Running)
+    play >> stands("c", 1)
+    assert isinstance(play.state.phase, Running)
+    assert play.state.parts == ("a", "c")
+    assert orders_to(play, JoinAgain) == ["b"]
+
+
+def test_what_is_recorded_names_the_nodes_of_the_cycle_and_those_that_are_heard():
+    play = new_leader(Ledger())
+    play >> stands("b", None, MemberState.JOINED) >> stands("a", None, MemberState.JOINED)
+    (ledger,) = [each.ledger for each in play.of(Record)]
+    assert (ledger.parts, set(ledger.witnesses)) == (("a", "b"), {"a", "b"})
+    play >> JobOpened("c", RULES)
+    assert [set(each.ledger.witnesses) for each in play.of(Record)] == [{"a", "b", "c"}]
+    play >> NodeLost("c", "it is gone")
+    assert [set(each.ledger.witnesses) for each in play.of(Record)] == [{"a", "b"}]
 
 
 @pytest.mark.parametrize("state", list(MemberState))
