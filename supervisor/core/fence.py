@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 FENCE_S = 4.0  # less than what a leader waits before it gives up a node that it knows (cluster_server.LOST_S)
 TAKE_OVER_S = 5.0  # since the lead before has ended; by then, a node that follows nobody has ended its workers
 HEARD_S = 2.0  # a node says something twice in this time
-LEFT_S = 6.5  # FENCE_S, HEARD_S, and what a message takes
+LEFT_S = 7.0  # FENCE_S, HEARD_S, and what a message takes, by a relay, too
 WITNESSES_MAX = 32
 
 

@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 from holdfast_wire.framing import FrameTooLongError
 
 from supervisor.core.cluster.messages import Reported
+from supervisor.core.fence import FENCE_S
 from supervisor.core.node.messages import Ordered
 from supervisor.edges.peers import (
     cluster_codec,
@@ -49,7 +50,6 @@ from supervisor.edges.peers.introduction import Who
 from supervisor.edges.peers.relay import Relay
 from supervisor.pauses import pause
 
-FENCE_S = 4.0  # from the last heartbeat of ours that the leader has answered; less than cluster_server.LOST_S
 SPAWNER_LATER_S = 0.4  # the spawner does it where this process stands still; together less than LOST_S, too
 CONNECT_S = 5.0
 LATE_S = 0.1  # a heartbeat that late means that we stood still ourselves
@@ -113,6 +113,7 @@ class ClusterClient:
         self._loop = asyncio.get_running_loop()
         self._conversation = Conversation(on_message=self._take, on_beat=self._take_answer)
         self._known_at_s: float | None = None  # when the last of our words that the leader has answered was said
+        self._said_at_s: float | None = None  # what the leader may have heard last, while there is no connection
         self._leader_ip = ""  # of the last connection
         self._next_beat: asyncio.TimerHandle | None = None
         self._beat_due_s = 0.0
@@ -135,6 +136,11 @@ class ClusterClient:
     def known_at_s(self) -> float | None:
         """When the last word was said of which we know that the leader has heard it; None: it was never reached."""
         return self._known_at_s
+
+    @property
+    def said_at_s(self) -> float | None:
+        """When the leader may have heard something of this node for the last time; None: never."""
+        return self._said_at_s if self._conversation.line is None else self._loop.time()
 
     def report(self, reported: Reported | ElasticReported) -> None:
         """Kept until the leader has it."""
@@ -164,6 +170,7 @@ class ClusterClient:
                 self.is_refused = isinstance(error, RefusedError)
                 self._on_lost(str(error))
             finally:
+                self._said_at_s = self.said_at_s
                 self._conversation.let_go("the node ends", says_all=True)
             self._tasks.cancel_scope.cancel()
 
@@ -174,6 +181,7 @@ class ClusterClient:
             self._know(said_at_s)
             self._beat()
             why = await line.until_ended()
+            self._said_at_s = self._loop.time()
             until_s = (self._known_at_s or said_at_s) + FENCE_S
 
     async def _find(self, until_s: float, why: str) -> tuple[Line, float]:
@@ -306,6 +314,7 @@ class ClusterClient:
         self._on_fence(said_at_s + FENCE_S)
 
     async def _introduce(self, line: Line, challenge: Challenge) -> tuple[Seal, Seal]:
+        self._said_at_s = self._loop.time()
         try:
             welcome, keys = await introduction.introduce(line, self._who, challenge)
         except introduction.StrangerError as error:

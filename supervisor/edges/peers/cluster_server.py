@@ -89,8 +89,12 @@ class ClusterServer:
         term: int = TERM,
         fan_out: int = 0,
         nodes_max: int = 0,
+        may_answer: Callable[[], bool] | None = None,
     ) -> None:
-        """`fan_out`: so many of the `nodes_max` others connect to this one, and the rest by relays; 0: all do."""
+        """`fan_out`: so many of the `nodes_max` others connect to this one, and the rest by relays; 0: all do.
+
+        `may_answer`: asked before a heartbeat is answered and a node is welcomed; None: always.
+        """
         self._job_id = job_id
         self._token = token
         self._own_name = own_name
@@ -99,7 +103,9 @@ class ClusterServer:
         self._on_elastic = on_elastic
         self._tls = tls
         self._term = term
+        self._may_answer = may_answer
         self._nodes: dict[str, _Node] = {}
+        self._knocked: dict[str, float] = {}  # when nodes that were not welcomed have come last
         self._gone: dict[str, None] = {}  # incarnations that were given up, oldest first
         self._suspicion = suspicion.initial_state(0.0)
         self._handshakes = anyio.Semaphore(HANDSHAKES_MAX)
@@ -161,10 +167,14 @@ class ClusterServer:
         known = self._nodes.get(node)
         return known is not None and known.conversation.say_aside(cluster_codec.encode(aside))
 
-    @property
-    def connected(self) -> int:
-        """So many other nodes have a connection now."""
-        return sum(node.conversation.line is not None for node in self._nodes.values())
+    def heard_at_s(self, node: str) -> float | None:
+        """The last word of a node; None: it is not known."""
+        known = self._nodes.get(node)
+        moments = [self._knocked[node]] if node in self._knocked else []
+        if known is not None:
+            line = known.conversation.line
+            moments += [known.conversation.heard_at_s, *([line.heard_at_s] if line is not None else ())]
+        return max(moments, default=None)
 
     async def until_all_is_heard(self) -> None:
         """Returns once every node has all that was sent to it, or is lost."""
@@ -234,6 +244,10 @@ class ClusterServer:
             introduction.refuse(line, refusal)
             _log.warning("a node may not join job %s: %s", self._job_id, refusal)
             raise SessionError(refusal)
+        if self._may_answer is not None:
+            self._knocked[hello.node] = anyio.current_time()
+            if not self._may_answer():
+                raise SessionError("this leader does not know whether it still leads; the node tries again")
         return hello, introduction.welcome(line, hello, self._token, nonce, term=self._term)
 
     def _refusal(self, hello: Hello) -> str:
@@ -263,9 +277,14 @@ class ClusterServer:
             self._lose(hello.node, known, REPLACED)
             known = None
         if known is None:
-            conversation = Conversation(on_message=partial(self._take, hello.node), confirm_later=self._confirm_later)
+            conversation = Conversation(
+                on_message=partial(self._take, hello.node),
+                on_beat=partial(self._answer, hello.node) if self._may_answer is not None else None,
+                confirm_later=self._confirm_later,
+            )
             known = self._nodes[hello.node] = _Node(hello.incarnation, conversation)
         self._count(known, is_direct=is_direct)
+        self._knocked.pop(hello.node, None)
         known.conversation.hold(
             line,
             sends=Seal(keys.to_node),
@@ -298,6 +317,7 @@ class ClusterServer:
             on_joined=partial(self._relays.joined, hello.node),
             on_left=partial(self._relays.left, hello.node),
             on_end=lambda why: self._end_trunk(hello.node, trunk, why),
+            may_answer=self._may_answer,
         )
         self._relays.opened(hello.node, line.address("peername"), hello.relay_port)
         self._looked_at.put(trunk, anyio.current_time())
@@ -321,6 +341,11 @@ class ClusterServer:
 
         line.listen(take_hello, lambda _: None, lambda: None)
         return line
+
+    def _answer(self, node: str, heartbeat: bytes) -> None:
+        known = self._nodes.get(node)
+        if known is not None and (self._may_answer is None or self._may_answer()):
+            known.conversation.beat(heartbeat)
 
     def _take(self, node: str, payload: bytes) -> None:
         match cluster_codec.decode(payload):

@@ -30,8 +30,10 @@ class Trunk:
         on_joined: Callable[[], None],
         on_left: Callable[[], None],
         on_end: Callable[[str], None],
+        may_answer: Callable[[], bool] | None = None,
     ) -> None:
-        """`make_line`: for a node that comes, before its first word."""
+        """`make_line`: for a node that comes, before its first word. `may_answer`: see ClusterServer."""
+        self._may_answer = may_answer
         self._loop = asyncio.get_running_loop()
         self._lines: dict[int, Line] = {}
         self._make_line = make_line
@@ -88,7 +90,8 @@ class Trunk:
         for channel in struct.unpack_from(f">{len(data) // 4 - 1}I", data, TICK.size):
             if channel in lines:
                 lines[channel].heard_at_s = now_s
-        self._bundle.put(Kind.BEAT, 0, data[: TICK.size])
+        if self._may_answer is None or self._may_answer():
+            self._bundle.put(Kind.BEAT, 0, data[: TICK.size])
 
     def _pause(self) -> None:
         for line in self._lines.values():

@@ -1,17 +1,15 @@
 """How do orders and reports travel where the leader is elected, and what does a node do while there is none?
 
-Each node watches who leads. While nobody does, it tries to. Losing backend or leader stops no training: a leader whose
-time is up orders nothing until it has renewed its lead, and a node without a leader ends its workers only where another
-node may take its place: it hears neither a leader nor that there is none, and the job has spares.
+Each node watches who leads. While nobody does, it tries to. Losing backend or leader stops no training by itself: how
+long a node may train without a leader is said in core/fence.py.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-import socket
 from collections.abc import Callable, Coroutine
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 
 import anyio
 import msgspec
@@ -31,14 +29,15 @@ from supervisor.core.cluster.messages import (
     StopAsked,
 )
 from supervisor.core.facts import JobState, Verdict
+from supervisor.core.fence import FENCE_S, HEARD_S
 from supervisor.core.ledger import Ledger
-from supervisor.core.node.messages import FenceMoved, Ordered
-from supervisor.edges.peers.cluster_client import FENCE_S, SPAWNER_LATER_S, ClusterClient
+from supervisor.core.node.messages import Ordered
+from supervisor.edges.peers.cluster_client import ClusterClient
 from supervisor.edges.peers.cluster_frames import Aside
 from supervisor.edges.peers.cluster_link import PeerAddress
-from supervisor.edges.peers.cluster_server import ClusterServer
-from supervisor.edges.peers.cluster_tls import Tls
-from supervisor.edges.peers.election.order_gate import OrderGate
+from supervisor.edges.peers.election.own_fence import OwnFence
+from supervisor.edges.peers.election.reign import Reign
+from supervisor.edges.peers.election.voter import Voter
 from supervisor.edges.peers.listening import listen
 from supervisor.edges.peers.switchboard import Switchboard
 from supervisor.errors import NotNowError
@@ -49,34 +48,18 @@ from supervisor.rendezvous_backend import (
     BackendUnavailableError,
     Lead,
     Leader,
-    LeadLostError,
     RendezvousBackend,
 )
 
 JITTER_S = 0.2  # before a node tries to lead: not all at once
 AGAIN_S = 0.5
-FENCE_MOVES = 4  # in the time of the fence
-RENEWALS = 4  # in the time that a lead lasts without one
+ASK_TIMEOUT_S = 1.0
 WISHES_KEPT_S = 10.0  # a person's wish is said again to a leader that comes so soon after it
 
 _Standing = NodeExcluded | NodeCordoned  # wishes that hold under any leader
 _Wish = StopAsked | RestartAsked | _Standing
 
 _log = logging.getLogger("holdfast.cluster")
-
-
-class Voter(msgspec.Struct, frozen=True):
-    """As who a node takes part in the election."""
-
-    job_id: str
-    node: str
-    host: str  # where the other nodes reach it
-    token: bytes
-    join_timeout_s: float
-    min_nodes: int
-    max_nodes: int
-    tls: Tls | None = None
-    fan_out: int = 0
 
 
 class _Unknown:
@@ -92,13 +75,13 @@ class ElectedPeers:
         self._backend = backend
         self._post = post
         self._seen: Leader | _Unknown | None = _Unknown()
+        self._newest_term = 0
         self._changed = anyio.Event()
         self._is_opened = anyio.Event()
         self._client: ClusterClient | None = None
-        self._gate: OrderGate | None = None
-        self._server: ClusterServer | None = None
-        self._lead: Lead | None = None
-        self._safe_until_s = anyio.current_time() + FENCE_S  # by then another node may have taken this one's place
+        self._reign: Reign | None = None
+        self._fence = OwnFence(voter.job_id, voter.node, post)
+        self._left_at_s: float | None = None  # when the leader before may have heard this node for the last time
         self._waits_since_s: float | None = anyio.current_time()  # for a leader, with nothing that runs
         self._wishes: list[tuple[float, _Wish]] = []
         self._over = ""
@@ -107,17 +90,17 @@ class ElectedPeers:
 
     @property
     def leads(self) -> bool:
-        return self._gate is not None
+        return self._reign is not None
 
     def send(self, node: str, job_id: str, order: orders.Order) -> None:
-        if self._gate is None:
+        if self._reign is None:
             raise NotNowError(f"cannot give an order to node {node}: another node leads job {job_id}")
-        self._gate.send(node, order)
+        self._reign.gate.send(node, order)
 
     def record(self, job_id: str, ledger: Ledger) -> None:
-        if self._gate is None:
+        if self._reign is None:
             raise NotNowError(f"cannot record anything of job {job_id}: another node leads it")
-        self._gate.record(ledger)
+        self._reign.gate.record(ledger)
 
     def report(self, job_id: str, report: Event) -> None:
         """What a node reports while there is no leader, the next one learns from how the node stands then."""
@@ -129,6 +112,8 @@ class ElectedPeers:
             if isinstance(report, NodeStopped):
                 self._post(Ordered(job_id, orders.Conclude(Verdict(JobState.FAILED, 1, self._over))))
             return
+        if isinstance(report, NodeStands) and self._left_at_s is not None:
+            report = msgspec.structs.replace(report, left_ago_s=max(0.0, now_s - self._left_at_s))
         self._leave(report)
         if isinstance(report, NodeStands):
             for at_s, wish in self._wishes:
@@ -136,12 +121,12 @@ class ElectedPeers:
                     self._leave(wish)
 
     def _pass_on(self, node: str, aside: Aside) -> bool:
-        if self._server is not None:
-            return self._server.say_aside(node, aside)
+        if self._reign is not None:
+            return self._reign.server.say_aside(node, aside)
         return self._client is not None and self._client.say_aside(aside)
 
     def _leave(self, report: Event) -> None:
-        if self._gate is not None:
+        if self._reign is not None:
             self._post(Reported(self._voter.job_id, report))
         elif self._client is not None:
             self._client.report(Reported(self._voter.job_id, report))
@@ -149,12 +134,12 @@ class ElectedPeers:
             self._waits_since_s = anyio.current_time()
 
     async def until_all_is_heard(self) -> None:
-        if self._gate is not None and self._server is not None:
-            await self._gate.until_empty()
-            await self._server.until_all_is_heard()
-            recorded = self._gate.last_recorded
-            if self._lead is not None and recorded is not None and recorded.verdict is not None:
-                await self._lead.resign(forget=True)
+        if self._reign is not None:
+            await self._reign.gate.until_empty()
+            await self._reign.server.until_all_is_heard()
+            recorded = self._reign.gate.last_recorded
+            if recorded is not None and recorded.verdict is not None:
+                await self._reign.lead.resign(forget=True)
         elif self._client is not None:
             await self._client.until_all_is_heard()
 
@@ -165,7 +150,8 @@ class ElectedPeers:
         await self._is_opened.wait()  # Before, the engine has no job that could be led.
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._watch)
-            tasks.start_soon(self._keep_fence)
+            tasks.start_soon(self._ask_while_unheard)
+            tasks.start_soon(self._fence.run)
             while not self._over:
                 seen = self._seen
                 if isinstance(seen, Leader) and seen.node != self._voter.node:
@@ -187,16 +173,28 @@ class ElectedPeers:
                 self._refuse(str(error))
             await pause(AGAIN_S, why="nothing tells when the backend works again")
 
-    async def _keep_fence(self) -> None:
-        """If this supervisor stands still, the spawner ends the workers: another node may have their place by then."""
+    async def _ask_while_unheard(self) -> None:
+        """What is watched may come late, or never. That nobody leads at this moment makes this node safe."""
         while True:
-            self._post(FenceMoved(self._voter.job_id, anyio.current_time() + FENCE_S + SPAWNER_LATER_S))
-            await pause(FENCE_S / FENCE_MOVES, why="the spawner hears in time that this loop turns")
+            await pause(AGAIN_S, why="nothing tells that a leader does not answer")
+            asked_at_s = anyio.current_time()
+            if self._reign is not None or self._fence.until_s - asked_at_s > FENCE_S - HEARD_S:
+                continue
+            try:
+                with anyio.fail_after(ASK_TIMEOUT_S):
+                    leader = await self._backend.leader()
+            except (BackendUnavailableError, BackendRefusedError, TimeoutError):
+                continue
+            if leader is None:
+                self._fence.move(asked_at_s)
+            self._see(leader)
 
     def _see(self, leader: Leader | None) -> None:
-        if leader is None:
-            self._be_safe()
+        """What was seen of an earlier leader comes too late to mean anything."""
+        if leader is not None and leader.term < self._newest_term:
+            return
         if leader != self._seen:
+            self._newest_term = leader.term if leader is not None else self._newest_term
             self._seen = leader
             self._changed.set()
 
@@ -236,50 +234,26 @@ class ElectedPeers:
             own_name=voter.node,
             on_order=self._post,
             on_lost=lost.append,
+            on_fence=lambda until_s: self._fence.move(until_s - FENCE_S),
             on_aside=self.colleagues.take,
             tls=voter.tls.follows if voter.tls is not None else None,
             relay_tls=voter.tls.leads if voter.tls is not None else None,
         )
-        patience_s = max(0.5, min(self._safe_until_s - anyio.current_time(), FENCE_S))
         self._client = client
         try:
             self._post(Ordered(voter.job_id, orders.Introduce()))
-            await client.run(join_timeout_s=patience_s)
+            await client.run(join_timeout_s=FENCE_S)
         finally:
+            self._client = None
+            self._left_at_s = client.said_at_s or self._left_at_s
             if client.known_at_s is not None:
                 self._waits_since_s = None
-                self._safe_until_s = max(self._safe_until_s, client.known_at_s + FENCE_S)
-            self._client = None
         why = lost[0] if lost else "its connection ended"
-        if client.known_at_s is None and client.is_refused:
+        if client.is_refused and self._waits_since_s is not None:
             self._give_up(why)
             return
         _log.warning("the leader of job %s is not heard any more: %s", voter.job_id, why)
-        await self._stand_back_unless_free(leader)
         await pause(AGAIN_S, why="nothing tells when it can be reached again")
-
-    async def _stand_back_unless_free(self, leader: Leader | None) -> None:
-        """The leader that is not heard may give this node up by now, unless there is none any more."""
-        try:
-            with anyio.fail_after(AGAIN_S):
-                current = await self._backend.leader()
-        except (BackendUnavailableError, BackendRefusedError, TimeoutError):
-            if self._voter.max_nodes > self._voter.min_nodes and anyio.current_time() >= self._safe_until_s:
-                self._stand_back("neither the leader nor the backend of the rendezvous was heard in time")
-            return
-        if current is not None and current == leader:
-            self._stand_back(f"node {current.node} leads, and was not heard in time")
-        elif current is None:
-            self._be_safe()
-        self._see(current)
-
-    def _be_safe(self) -> None:
-        """Nobody leads at this moment. One who does from now on gives all nodes the time to be heard."""
-        self._safe_until_s = anyio.current_time() + FENCE_S
-
-    def _stand_back(self, why: str) -> None:
-        text = f"node {self._voter.node} ends its workers, since another may take its place: {why}"
-        self._post(Ordered(self._voter.job_id, orders.StandBack(text)))
 
     # --- as a leader -----------------------------------------------------------------------------------------------
 
@@ -297,7 +271,6 @@ class ElectedPeers:
             lead = await self._backend.try_to_lead(voter.node, str(address))
         except BackendUnavailableError as error:
             _log.warning("cannot elect a leader of job %s: %s; training goes on", voter.job_id, error)
-            await self._stand_back_unless_free(None)
         except BackendRefusedError as error:
             self._refuse(str(error))
         if lead is None:
@@ -306,78 +279,29 @@ class ElectedPeers:
             with anyio.move_on_after(AGAIN_S):
                 await self._unless_changed(self._seen, anyio.Event().wait)
             return
-        why = await self._reign(lead, listeners, asked_at_s)
-        _log.warning("this node leads job %s no more: %s", voter.job_id, why)
-
-    async def _reign(self, lead: Lead, listeners: list[socket.socket], asked_at_s: float) -> str:
-        """Returns why it has ended."""
-        voter = self._voter
-        server = ClusterServer(
-            job_id=voter.job_id,
-            token=voter.token,
-            own_name=voter.node,
-            on_report=self._post,
-            on_aside=self.colleagues.take,
-            tls=voter.tls.leads if voter.tls is not None else None,
-            term=lead.term,
-            fan_out=voter.fan_out,
-            nodes_max=voter.max_nodes - 1,
-        )
-
-        def deliver(node: str, order: orders.Order) -> None:
-            if node == voter.node:
-                self._post(Ordered(voter.job_id, order))
-            else:
-                server.send(node, order)
-
-        gate = OrderGate(deliver, valid_until_s=asked_at_s + lead.ttl_s)
-        ended: list[str] = []
+        reign = Reign(voter, lead, self._post, self._fence, self.colleagues.take, asked_at_s=asked_at_s)
+        why = "it ends"
         try:
-            async with anyio.create_task_group() as tasks:
-
-                async def until_lost(work: Callable[[], Coroutine[None, None, None]]) -> None:
-                    try:
-                        await work()
-                    except LeadLostError as error:
-                        ended.append(str(error))
-                        tasks.cancel_scope.cancel()
-
-                await tasks.start(server.run, listeners)
-                self._gate, self._server, self._lead, self._waits_since_s = gate, server, lead, None
-                self.colleagues.leads = True
-                self._post(Reported(voter.job_id, LeadershipTaken(lead.term, _read_ledger(lead.state))))
-                self._post(Ordered(voter.job_id, orders.Introduce()))
-                _log.info("this node leads job %s (term %d)", voter.job_id, lead.term)
-                tasks.start_soon(until_lost, lambda: gate.run(lambda ledger: _write(lead, ledger)))
-                tasks.start_soon(until_lost, lambda: self._keep(lead, gate, server, asked_at_s))
+            self._reign, self._waits_since_s, self._newest_term = reign, None, lead.term
+            self.colleagues.leads = True
+            self._post(Reported(voter.job_id, LeadershipTaken(lead.term, reign.found)))
+            self._post(Ordered(voter.job_id, orders.Introduce()))
+            _log.info("this node leads job %s (term %d)", voter.job_id, lead.term)
+            why = await reign.run(listeners)
         finally:
-            self._gate = self._server = self._lead = None
+            self._reign = None
+            self._left_at_s = anyio.current_time()
             self.colleagues.leads = False
-            self._safe_until_s = max(self._safe_until_s, gate.valid_until_s + FENCE_S)
-            why = ended[0] if ended else "it ends"
             self._post(Reported(voter.job_id, LeadershipLost(why)))
-            if not ended:
-                with anyio.CancelScope(shield=True):
-                    await lead.resign(forget=False)
-        return why
-
-    async def _keep(self, lead: Lead, gate: OrderGate, server: ClusterServer, renewed_at_s: float) -> None:
-        """Renews the lead. Raises LeadLostError once another node may lead that could replace those which follow."""
-        while True:
-            await pause(lead.ttl_s / RENEWALS, why="a lead is renewed in time")
-            asked_at_s = anyio.current_time()
-            with suppress(BackendUnavailableError, BackendRefusedError, TimeoutError):
-                with anyio.fail_after(lead.ttl_s / 2):
-                    await lead.renew()
-                renewed_at_s = asked_at_s
-                gate.extend(renewed_at_s + lead.ttl_s)
-            elsewhere = self._voter.max_nodes - 1 - server.connected
-            if anyio.current_time() >= renewed_at_s + lead.ttl_s and elsewhere >= self._voter.min_nodes:
-                raise LeadLostError(f"it could not renew its lead for {lead.ttl_s:g} s")
+            with anyio.CancelScope(shield=True):
+                await reign.end()
+        _log.warning("this node leads job %s no more: %s", voter.job_id, why)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def _end_in_time(self) -> None:
+        if self._waits_since_s is None and anyio.current_time() >= self._fence.until_s:
+            self._waits_since_s = anyio.current_time()  # Its workers have ended.
         if self._waits_since_s is None or self._over:
             return
         if anyio.current_time() - self._waits_since_s > self._voter.join_timeout_s:
@@ -392,16 +316,3 @@ class ElectedPeers:
 def _address(text: str) -> PeerAddress:
     host, _, port = text.rpartition(":")
     return PeerAddress(host.strip("[]"), int(port) if port.isdecimal() else 0)
-
-
-async def _write(lead: Lead, ledger: Ledger) -> None:
-    await lead.write(msgspec.json.encode(ledger), is_last=ledger.verdict is not None)
-
-
-def _read_ledger(state: bytes) -> Ledger:
-    """What can't be read says nothing: the nodes still know the cycle that they run, and the budget as of then."""
-    try:
-        return msgspec.json.decode(state, type=Ledger) if state else Ledger()
-    except msgspec.MsgspecError as error:
-        _log.warning("what the last leader has left can't be read: %s", error)
-        return Ledger()

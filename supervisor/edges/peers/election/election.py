@@ -11,7 +11,8 @@ import anyio
 from supervisor.config.job_spec import Nodes
 from supervisor.edges.peers.cluster_tls import Tls
 from supervisor.edges.peers.election.backends import open_backend
-from supervisor.edges.peers.election.elected_peers import ElectedPeers, Voter
+from supervisor.edges.peers.election.elected_peers import ElectedPeers
+from supervisor.edges.peers.election.voter import Voter
 from supervisor.errors import ConfigurationError
 from supervisor.ports import Post
 from supervisor.questions import PeersAndColleagues
@@ -29,9 +30,7 @@ async def joining(
             f"cannot meet the other nodes at {own_host}: anybody who reaches that address could join the job; write "
             "--rdzv-conf token_file=F, a secret that is the same on each, or tls_cert, tls_key and tls_ca"
         )
-    voter = Voter(
-        job_id, nodes.name, own_host, token, nodes.join_timeout_s, nodes.min_nodes, nodes.max_nodes, tls, nodes.fan_out
-    )
+    voter = Voter(job_id, nodes.name, own_host, token, nodes.join_timeout_s, tls, nodes.fan_out, nodes.max_nodes - 1)
     backend = open_backend(job_id, nodes)
     return lambda post: open_elected(voter, backend, post)
 

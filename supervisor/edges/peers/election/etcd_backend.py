@@ -28,6 +28,7 @@ from supervisor.rendezvous_backend import (
 DEFAULT_PREFIX = "/holdfast"
 ENDED_TTL_S = 900  # from the end of a job: for nodes that do not know its verdict yet
 RESIGN_S = 2.0
+WRITES_MAX = 5
 # torch has two spellings of the same, for its two etcd backends.
 OPTIONS = frozenset(
     {"protocol", "cacert", "ca_cert", "cert", "ssl_cert", "key", "ssl_cert_key", "user", "password_file",
@@ -49,12 +50,15 @@ class _Keys(msgspec.Struct, frozen=True):
 class EtcdLead:
     """See rendezvous_backend.Lead."""
 
-    def __init__(self, client: EtcdClient, keys: _Keys, *, term: int, state: bytes, lease: int, ttl_s: float) -> None:
+    def __init__(
+        self, client: EtcdClient, keys: _Keys, *, term: int, found: etcd.KeyValue, lease: int, ttl_s: float
+    ) -> None:
         self._client = client
         self._keys = keys
         self._lease = lease
+        self._revision = found.mod_revision  # of the ledger; 0: there is none
         self.term = term
-        self.state = state
+        self.state = found.value
         self.ttl_s = ttl_s
 
     async def renew(self) -> None:
@@ -62,11 +66,25 @@ class EtcdLead:
             raise LeadLostError("its lease has ended in etcd")
 
     async def write(self, state: bytes, *, is_last: bool = False) -> None:
+        """A write that was given up may still arrive. It changes nothing once a later one has."""
         lease = (await self._client.grant(ENDED_TTL_S))[0] if is_last else 0
         put = etcd.PutRequest(key=self._keys.ledger, value=state, lease=lease)
-        told = await self._client.txn(self._if_leading(etcd.RequestOp(request_put=put)))
-        if not told.succeeded:
-            raise LeadLostError("etcd knows another leader, or none")
+        reads = [etcd.RangeRequest(key=each) for each in (self._keys.leader, self._keys.ledger)]
+        for _ in range(WRITES_MAX):
+            request = etcd.TxnRequest(
+                compare=[_made_at(self._keys.leader, self.term), _changed_at(self._keys.ledger, self._revision)],
+                success=[etcd.RequestOp(request_put=put)],
+                failure=[etcd.RequestOp(request_range=each) for each in reads],
+            )
+            told = await self._client.txn(request)
+            if told.succeeded:
+                self._revision = told.header.revision
+                return
+            leader, ledger = (each.response_range.kvs for each in told.responses)
+            if not leader or leader[0].create_revision != self.term:
+                raise LeadLostError("etcd knows another leader, or none")
+            self._revision = ledger[0].mod_revision if ledger else 0
+        raise BackendUnavailableError("somebody else writes the ledger of this job all the time")
 
     async def resign(self, *, forget: bool) -> None:
         with suppress(BackendUnavailableError, BackendRefusedError), anyio.move_on_after(RESIGN_S):
@@ -111,9 +129,9 @@ class EtcdBackend:
         if not answer.succeeded:
             await self._client.revoke(lease)
             return None
-        found = answer.responses[1].response_range.kvs
-        state, term = found[0].value if found else b"", answer.header.revision
-        return EtcdLead(self._client, self._keys, term=term, state=state, lease=lease, ttl_s=ttl_s)
+        kept, term = answer.responses[1].response_range.kvs, answer.header.revision
+        found = kept[0] if kept else etcd.KeyValue()
+        return EtcdLead(self._client, self._keys, term=term, found=found, lease=lease, ttl_s=ttl_s)
 
     async def leader(self) -> Leader | None:
         return (await self._read())[0]
@@ -188,6 +206,11 @@ def _password(path: str) -> str:
 def _made_at(key: bytes, revision: int) -> etcd.Compare:
     """The key was made at that revision; 0: there is no such key."""
     return etcd.Compare(target=etcd.Compare.CREATE, key=key, create_revision=revision)
+
+
+def _changed_at(key: bytes, revision: int) -> etcd.Compare:
+    """The same of the last change of the key."""
+    return etcd.Compare(target=etcd.Compare.MOD, key=key, mod_revision=revision)
 
 
 def _leader(found: etcd.KeyValue) -> Leader | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 
 import anyio
 import msgspec
@@ -32,8 +32,12 @@ class _Letter(msgspec.Struct, frozen=True):
 class OrderGate:
     """Of one lead. Its methods are for the event loop's thread."""
 
-    def __init__(self, deliver: Callable[[str, Order], None], *, valid_until_s: float) -> None:
+    def __init__(
+        self, deliver: Callable[[str, Order], None], *, valid_until_s: float, witnesses: Iterable[str] = ()
+    ) -> None:
+        """`witnesses`: of the ledger as it was found."""
         self._deliver = deliver
+        self.witnesses = frozenset(witnesses)  # of the ledger as it is kept, and as it may be: a write may still arrive
         self.valid_until_s = valid_until_s
         self._waiting: deque[_Letter | Ledger] = deque()
         self._changed = anyio.Event()
@@ -85,9 +89,11 @@ class OrderGate:
 
     async def _written(self, ledger: Ledger, write: Callable[[Ledger], Coroutine[None, None, None]]) -> bool:
         """A newer one may have taken its place meanwhile: then that one is written next."""
+        self.witnesses |= frozenset(ledger.witnesses)
         try:
             with anyio.fail_after(WRITE_TIMEOUT_S):
                 await write(ledger)
+            self.witnesses = frozenset(ledger.witnesses)
         except (BackendUnavailableError, BackendRefusedError, TimeoutError) as error:
             _log.warning("orders wait: what was decided can't be kept: %s", error or "no answer in time")
             await pause(WRITE_AGAIN_S, why="nothing tells when the backend works again")

@@ -10,7 +10,7 @@ import anyio
 import msgspec
 import pytest
 
-from supervisor.core import orders
+from supervisor.core import fence, orders
 from supervisor.core.cluster.messages import (
     Event,
     JobOpened,
@@ -28,8 +28,9 @@ from supervisor.core.facts import JobRules
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, Ordered
 from supervisor.edges.peers import cluster_client
-from supervisor.edges.peers.election import elected_peers, election
-from supervisor.edges.peers.election.elected_peers import ElectedPeers, Voter
+from supervisor.edges.peers.election import elected_peers, election, own_fence
+from supervisor.edges.peers.election.elected_peers import ElectedPeers
+from supervisor.edges.peers.election.voter import Voter
 from supervisor.rendezvous_backend import Leader
 from tests.edges.peers.election.memory_backend import Memory, MemoryBackend
 
@@ -71,9 +72,9 @@ class Node:
 
 @asynccontextmanager
 async def node(
-    memory: Memory, name: str, *, max_nodes: int = 3, join_timeout_s: float = LIMIT_S, begins: bool = True
+    memory: Memory, name: str, *, join_timeout_s: float = LIMIT_S, begins: bool = True
 ) -> AsyncGenerator[Node]:
-    voter = Voter(JOB, name, "127.0.0.1", b"a token of the test", join_timeout_s, 2, max_nodes)
+    voter = Voter(JOB, name, "127.0.0.1", b"a token of the test", join_timeout_s)
     this = Node(name)
     async with election.open_elected(voter, MemoryBackend(memory, name), this.post) as peers:
         assert isinstance(peers, ElectedPeers)
@@ -149,15 +150,31 @@ async def test_a_cordon_holds_under_the_next_leader():
         await b.until(lambda: b.reports(LeadershipTaken) and b.reports(NodeCordoned))
 
 
-async def test_a_leader_that_can_not_renew_orders_nothing_and_goes_on_if_all_nodes_are_with_it():
+WITH_BOTH = Ledger(4, 4, 1, parts=("a", "b"), witnesses=("a", "b"))
+
+
+@pytest.fixture
+def short_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (fence, own_fence, elected_peers, cluster_client):
+        monkeypatch.setattr(module, "FENCE_S", 1.0)
+    monkeypatch.setattr(fence, "HEARD_S", 0.6)
+    monkeypatch.setattr(elected_peers, "HEARD_S", 0.6)
+    monkeypatch.setattr(cluster_client, "ALIVE_S", 0.2)
+    monkeypatch.setattr(elected_peers, "AGAIN_S", 0.1)
+
+
+@pytest.mark.usefixtures("short_fence")
+async def test_a_leader_that_can_not_renew_orders_nothing_and_training_goes_on_while_all_witnesses_are_with_it():
     memory = Memory(ttl_s=0.2)
-    async with node(memory, "a", max_nodes=2) as a:
+    async with node(memory, "a") as a:
         await a.until(lambda: a.reports(LeadershipTaken))
-        async with node(memory, "b", max_nodes=2) as b:
+        async with node(memory, "b") as b:
             await a.until(lambda: len(a.reports(NodeStands)) == 2)
-            memory.away = {"a", "b"}
-            await anyio.sleep(0.5)
             assert a.peers is not None
+            a.peers.record(JOB, WITH_BOTH)
+            await a.peers.until_all_is_heard()
+            memory.away = {"a", "b"}
+            await anyio.sleep(1.5)  # longer than the fence
             a.peers.send("b", JOB, orders.JoinAgain(5, "a reason"))
             await anyio.sleep(0.3)
             assert not b.ordered(orders.JoinAgain)
@@ -167,34 +184,84 @@ async def test_a_leader_that_can_not_renew_orders_nothing_and_goes_on_if_all_nod
             assert not a.ordered(orders.StandBack) + b.ordered(orders.StandBack)
 
 
-async def test_a_node_without_leader_and_backend_ends_its_workers_where_others_may_replace_it(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.setattr(elected_peers, "FENCE_S", 0.5)
+@pytest.mark.usefixtures("short_fence")
+async def test_a_leader_that_misses_a_witness_and_the_backend_answers_nobody_any_more():
+    """The witness may have told another leader that it is free; the nodes here end their workers in time."""
     memory = Memory(ttl_s=0.2)
-    async with node(memory, "a") as a:
+    async with node(memory, "a") as a, node(memory, "b", begins=False) as b:
         await a.until(lambda: a.reports(LeadershipTaken))
-        memory.away = {"a"}
+        assert b.peers is not None
+        b.peers.report(JOB, JobOpened("b", RULES))
+        async with node(memory, "c"):
+            await a.until(lambda: len(a.reports(NodeStands)) == 3)
+            assert a.peers is not None
+            a.peers.record(JOB, msgspec.structs.replace(WITH_BOTH, witnesses=("a", "b", "c")))
+            await a.peers.until_all_is_heard()
+            memory.away = {"a", "b", "c"}
         await a.until(lambda: a.ordered(orders.StandBack))
-        assert a.reports(LeadershipLost)
-        assert a.peers is not None
-        assert not a.peers.leads
+        await b.until(lambda: b.ordered(orders.StandBack))
+        assert not a.reports(LeadershipLost)
         memory.elect(None)
         memory.away = set()
-        await a.until(lambda: len(a.reports(LeadershipTaken)) == 2)
+        await a.until(lambda: a.reports(LeadershipLost))
+        await a.until(lambda: len(a.reports(LeadershipTaken)) + len(b.reports(LeadershipTaken)) == 2)
 
 
-async def test_a_leader_that_is_there_and_not_heard_may_replace_a_node(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(elected_peers, "FENCE_S", 0.5)
-    monkeypatch.setattr(cluster_client, "FENCE_S", 0.5)
+@pytest.mark.usefixtures("short_fence")
+async def test_a_leader_that_is_there_and_not_heard_may_replace_a_node_and_one_that_is_not_may_not():
     memory = Memory()
     memory.elect(Leader(1, "z", "127.0.0.1:1", 60.0))
-    async with node(memory, "a", max_nodes=2) as a:
+    memory.term = 1
+    async with node(memory, "a") as a:
         await a.until(lambda: a.ordered(orders.StandBack))
-        (order,) = {type(each) for each in a.ordered(orders.StandBack)}
-        assert order is orders.StandBack
         memory.elect(None)
         await a.until(lambda: a.reports(LeadershipTaken))
+
+
+@pytest.mark.usefixtures("short_fence")
+async def test_a_node_is_safe_while_the_backend_says_that_nobody_leads(monkeypatch: pytest.MonkeyPatch):
+    async def nobody_wins(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(MemoryBackend, "try_to_lead", nobody_wins)
+    async with node(Memory(), "a") as a:
+        await anyio.sleep(2.5)
+        assert not a.ordered(orders.StandBack)
+
+
+@pytest.mark.usefixtures("short_fence")
+async def test_a_change_that_nothing_tells_of_is_found_out(monkeypatch: pytest.MonkeyPatch):
+    """The watch stands, and nothing comes on it."""
+    memory = Memory()
+
+    async def once(backend: MemoryBackend) -> AsyncGenerator[Leader | None]:
+        yield await backend.leader()
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(MemoryBackend, "leaders", once)
+    async with node(memory, "b", begins=False) as b:
+        async with node(memory, "a") as a:
+            await a.until(lambda: a.reports(LeadershipTaken))
+            assert b.peers is not None
+            b.peers.report(JOB, JobOpened("b", RULES))
+            await a.until(lambda: len(a.reports(NodeStands)) == 2)
+        await b.until(lambda: b.reports(LeadershipTaken))
+
+
+@pytest.mark.usefixtures("short_fence")
+async def test_a_node_that_left_a_leader_tells_the_next_one_when():
+    memory = Memory()
+    async with node(memory, "b", begins=False) as b, node(memory, "c", begins=False) as c:
+        async with node(memory, "a") as a:
+            await a.until(lambda: a.reports(LeadershipTaken))
+            for each in (b, c):
+                assert each.peers is not None
+                each.peers.report(JOB, JobOpened(each.name, RULES))
+            await a.until(lambda: len(a.reports(NodeStands)) == 3)
+        await b.until(lambda: b.reports(LeadershipTaken) or c.reports(LeadershipTaken))
+        leader = b if b.reports(LeadershipTaken) else c
+        await leader.until(lambda: len({each.node for each in leader.reports(NodeStands)}) == 2)  # pyright: ignore
+        assert all(0 < each.left_ago_s < LIMIT_S for each in leader.reports(NodeStands))  # pyright: ignore
 
 
 async def test_a_job_without_any_leader_ends_in_time():

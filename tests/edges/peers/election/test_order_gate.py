@@ -59,6 +59,26 @@ async def test_an_order_leaves_at_once_and_one_behind_a_record_once_that_is_kept
         tasks.cancel_scope.cancel()
 
 
+async def test_a_write_that_may_still_arrive_adds_its_witnesses_and_one_that_is_kept_alone_counts(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(order_gate, "WRITE_AGAIN_S", 0.01)
+    opened = OrderGate(lambda node, each: None, valid_until_s=anyio.current_time() + 60, witnesses=["a"])
+    writing = Writing()
+    writing.may.set()
+    writing.error = BackendUnavailableError("no answer")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(opened.run, writing.write)
+        opened.record(Ledger(1, witnesses=("a", "b")))
+        await anyio.sleep(0.05)
+        assert opened.witnesses == {"a", "b"}
+        writing.error = None
+        opened.record(Ledger(1, witnesses=("b",)))
+        await opened.until_empty()
+        assert opened.witnesses == {"b"}
+        tasks.cancel_scope.cancel()
+
+
 async def test_a_leader_whose_time_is_up_orders_nothing_until_its_lead_is_renewed():
     opened, delivered = gate(valid_for_s=-1.0)
     writing = Writing()

@@ -1,0 +1,48 @@
+"""Until when may the workers of this node run, where its leader is elected, and what ends them then?
+
+As long as a leader has answered within FENCE_S, or the backend has said that nobody leads (see core/fence.py). The
+spawner knows it, too, in case this process stands still. Where nothing runs, the fence ends nothing.
+"""
+
+from __future__ import annotations
+
+import anyio
+
+from supervisor.core import orders
+from supervisor.core.fence import FENCE_S
+from supervisor.core.node.messages import FenceMoved, Ordered
+from supervisor.edges.peers.cluster_client import SPAWNER_LATER_S
+from supervisor.pauses import pause
+from supervisor.ports import Post
+
+MOVED_EVERY_S = 1.0
+
+
+class OwnFence:
+    """`run` moves the spawner's fence, and ends the workers in time."""
+
+    def __init__(self, job_id: str, node: str, post: Post) -> None:
+        self._job_id = job_id
+        self._node = node
+        self._post = post
+        self._until_s = anyio.current_time() + FENCE_S
+
+    @property
+    def until_s(self) -> float:
+        return self._until_s
+
+    def move(self, known_at_s: float) -> None:
+        """At that moment, no other node could take this one's place."""
+        self._until_s = max(self._until_s, known_at_s + FENCE_S)
+
+    async def run(self) -> None:
+        while True:
+            now_s = anyio.current_time()
+            until_s = self._until_s
+            if now_s >= until_s:
+                why = f"for {FENCE_S:g} s no leader has answered, and the backend has not said that there is none"
+                text = f"node {self._node} ends its workers, since another may take its place: {why}"
+                self._post(Ordered(self._job_id, orders.StandBack(text)))
+                until_s = now_s + FENCE_S  # Of the spawner: nothing runs any more.
+            self._post(FenceMoved(self._job_id, until_s + SPAWNER_LATER_S))
+            await pause(min(MOVED_EVERY_S, until_s - now_s), why="the spawner hears in time that this loop turns")

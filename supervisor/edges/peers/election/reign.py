@@ -1,0 +1,134 @@
+"""What does a node do while it leads a job: whom does it serve, what may it order, and when does it answer?
+
+It orders while its lead lasts, and answers as core/fence.py allows it. It never steps down by itself: that it leads no
+more, the backend has to say.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+
+from supervisor.core import fence, orders
+from supervisor.core.ledger import Ledger
+from supervisor.core.node.messages import Ordered
+from supervisor.edges.peers.cluster_frames import Aside
+from supervisor.edges.peers.cluster_server import ClusterServer
+from supervisor.edges.peers.election.order_gate import OrderGate
+from supervisor.edges.peers.election.own_fence import OwnFence
+from supervisor.edges.peers.election.voter import Voter
+from supervisor.pauses import pause
+from supervisor.ports import Post
+from supervisor.rendezvous_backend import BackendRefusedError, BackendUnavailableError, Lead, LeadLostError
+
+RENEWALS = 4  # in the time that a lead lasts without one
+RENEW_TIMEOUT = 0.4  # of that time: a member of the backend may hang, and another may answer
+RENEW_AGAIN_S = 0.05
+
+_log = logging.getLogger("holdfast.cluster")
+
+
+class Reign:
+    """One lead, from its election to its end."""
+
+    def __init__(
+        self, voter: Voter, lead: Lead, post: Post, own_fence: OwnFence, on_aside: Callable[[str, Aside], None],
+        *, asked_at_s: float,
+    ) -> None:  # fmt: skip
+        self._voter = voter
+        self._post = post
+        self._fence = own_fence
+        self._renewed_at_s = asked_at_s
+        self.lead = lead
+        self.found = _read_ledger(lead.state)
+        self.gate = OrderGate(self._deliver, valid_until_s=asked_at_s + lead.ttl_s, witnesses=self.found.witnesses)
+        self.server = ClusterServer(
+            job_id=voter.job_id,
+            token=voter.token,
+            own_name=voter.node,
+            on_report=post,
+            on_aside=on_aside,
+            tls=voter.tls.leads if voter.tls is not None else None,
+            term=lead.term,
+            fan_out=voter.fan_out,
+            nodes_max=voter.others_max,
+            may_answer=self._may_answer,
+        )
+        self._ended = ""
+
+    async def run(
+        self, listeners: list[socket.socket], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> str:
+        """Returns why it has ended."""
+        async with anyio.create_task_group() as tasks:
+
+            async def until_lost(work: Callable[[], Coroutine[None, None, None]]) -> None:
+                try:
+                    await work()
+                except LeadLostError as error:
+                    self._ended = str(error)
+                    tasks.cancel_scope.cancel()
+
+            await tasks.start(self.server.run, listeners)
+            tasks.start_soon(until_lost, lambda: self.gate.run(self._write))
+            tasks.start_soon(until_lost, self._keep)
+            task_status.started()
+        return self._ended
+
+    async def end(self) -> None:
+        """It was not lost: others need not wait for its end."""
+        if not self._ended:
+            await self.lead.resign(forget=False)
+
+    def _deliver(self, node: str, order: orders.Order) -> None:
+        if node == self._voter.node:
+            self._post(Ordered(self._voter.job_id, order))
+        else:
+            self.server.send(node, order)
+
+    async def _write(self, ledger: Ledger) -> None:
+        await self.lead.write(msgspec.json.encode(ledger), is_last=ledger.verdict is not None)
+
+    async def _keep(self) -> None:
+        """Renews the lead. Raises LeadLostError."""
+        ttl_s = self.lead.ttl_s
+        while True:
+            asked_at_s = anyio.current_time()
+            pause_s = RENEW_AGAIN_S
+            with suppress(BackendUnavailableError, BackendRefusedError, TimeoutError):
+                with anyio.fail_after(ttl_s * RENEW_TIMEOUT):
+                    await self.lead.renew()
+                self._renewed_at_s, pause_s = asked_at_s, ttl_s / RENEWALS
+                self.gate.extend(asked_at_s + ttl_s)
+            now_s = anyio.current_time()
+            self._fence.move(min(now_s, self._answers_until_s()))
+            if now_s - self._fence.until_s > self._voter.join_timeout_s:
+                raise LeadLostError("its workers have ended, and the backend does not come back")
+            await pause(pause_s, why="a lead is renewed in time")
+
+    # --- answers ---------------------------------------------------------------------------------------------------
+
+    def _may_answer(self) -> bool:
+        return anyio.current_time() < self._answers_until_s()
+
+    def _answers_until_s(self) -> float:
+        heard = (
+            anyio.current_time() if each == self._voter.node else self.server.heard_at_s(each)
+            for each in self.gate.witnesses
+        )
+        return fence.answers_until_s(self._renewed_at_s, self.lead.ttl_s, heard)
+
+
+def _read_ledger(state: bytes) -> Ledger:
+    """What can't be read says nothing: the nodes still know the cycle that they run, and the budget as of then."""
+    try:
+        return msgspec.json.decode(state, type=Ledger) if state else Ledger()
+    except msgspec.MsgspecError as error:
+        _log.warning("what the last leader has left can't be read: %s", error)
+        return Ledger()
