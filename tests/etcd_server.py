@@ -1,7 +1,8 @@
-"""A real etcd of one member on free ports, for a test: started, stopped, killed and started again by process id."""
+"""A real etcd on free ports, of one member or several, for a test: each member is started and ended by process id."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import socket
@@ -29,9 +30,11 @@ def free_ports(count: int) -> list[int]:
 class Etcd:
     """One member. `scheme` and `flags` are for TLS."""
 
-    def __init__(self, folder: Path, *, scheme: str = "http", flags: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, *, scheme: str = "http", flags: Sequence[str] = (), name: str = "m") -> None:
         self.folder = folder
-        self.port, self._peer_port = free_ports(2)
+        self.name = name
+        self.port, self.peer_port = free_ports(2)
+        self.cluster = f"{name}=http://127.0.0.1:{self.peer_port}"  # all members of it
         self._scheme = scheme
         self._flags = flags
         self._process: subprocess.Popen[bytes] | None = None
@@ -41,10 +44,10 @@ class Etcd:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        client, peer = f"{self._scheme}://{self.endpoint}", f"http://127.0.0.1:{self._peer_port}"
-        arguments = ["--name", "m", "--data-dir", str(self.folder / "data"), "--listen-client-urls", client]
+        client, peer = f"{self._scheme}://{self.endpoint}", f"http://127.0.0.1:{self.peer_port}"
+        arguments = ["--name", self.name, "--data-dir", str(self.folder / "data"), "--listen-client-urls", client]
         arguments += ["--advertise-client-urls", client, "--listen-peer-urls", peer, "--logger", "zap"]
-        arguments += ["--initial-advertise-peer-urls", peer, "--initial-cluster", f"m={peer}", *self._flags]
+        arguments += ["--initial-advertise-peer-urls", peer, "--initial-cluster", self.cluster, *self._flags]
         with (self.folder / "etcd.log").open("ab") as log:
             self._process = subprocess.Popen(["etcd", *arguments], stdout=log, stderr=log)
 
@@ -62,6 +65,11 @@ class Etcd:
     def signal(self, number: int) -> None:
         assert self._process is not None
         self._process.send_signal(number)
+
+    @property
+    def leads(self) -> bool:
+        told = json.loads(self.ctl("endpoint", "status", "-w", "json"))[0]["Status"]
+        return told["leader"] == told["header"]["member_id"]
 
     def stop(self) -> None:
         if self._process is not None:
@@ -82,3 +90,20 @@ def etcd(folder: Path, *, scheme: str = "http", flags: Sequence[str] = ()) -> Ge
         yield server
     finally:
         server.stop()
+
+
+@contextmanager
+def etcd_members(folder: Path, count: int) -> Generator[list[Etcd]]:
+    if shutil.which("etcd") is None or shutil.which("etcdctl") is None:
+        pytest.skip("needs etcd: apt-get install etcd-server etcd-client")
+    members = [Etcd(folder / f"m{number}", name=f"m{number}") for number in range(count)]
+    try:
+        for each in members:
+            each.cluster = ",".join(member.cluster for member in members) if each is members[0] else members[0].cluster
+            each.folder.mkdir(parents=True)
+            each.start()
+        members[0].ctl("endpoint", "health")
+        yield members
+    finally:
+        for each in members:
+            each.stop()

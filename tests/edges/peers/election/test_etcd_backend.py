@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import signal
 import subprocess
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import aclosing
 from pathlib import Path
+from typing import TypeVar
 
 import anyio
+import msgspec
 import pytest
 
 from supervisor.edges.peers.election import etcd_backend
@@ -21,9 +23,11 @@ from supervisor.rendezvous_backend import (
     LeadLostError,
     Place,
 )
-from tests.etcd_server import Etcd, etcd
+from tests.etcd_proxy import etcd_proxy
+from tests.etcd_server import Etcd, etcd, etcd_members
 
 LIMIT_S = 30.0
+Answer = TypeVar("Answer")
 _jobs = itertools.count()
 
 
@@ -110,13 +114,18 @@ async def test_a_revoked_lease_and_a_compacted_history_are_noticed(server: Etcd)
     await backend.close()
 
 
-async def elected_at_last(backend: EtcdBackend, node: str) -> EtcdLead:
+async def at_last(what: Callable[[], Coroutine[None, None, Answer]]) -> Answer:
+    """As all that use a backend do: again, where it does not answer now."""
     with anyio.fail_after(LIMIT_S):
         while True:
             try:
-                return await elected(backend, node)
+                return await what()
             except BackendUnavailableError:
                 await anyio.sleep(0.05)
+
+
+async def elected_at_last(backend: EtcdBackend, node: str) -> EtcdLead:
+    return await at_last(lambda: elected(backend, node))
 
 
 async def ask_until_it_fails(backend: EtcdBackend) -> None:
@@ -143,6 +152,132 @@ async def test_etcd_stalls_and_comes_back_and_is_started_again(tmp_path: Path):
         server.start()
         assert (await elected_at_last(backend, "b")).state == b"kept"
         await backend.close()
+
+
+def everywhere(members: list[Etcd]) -> dict[str, str]:
+    return {"endpoints": "|".join(each.endpoint for each in members[1:])}
+
+
+class Keeper:
+    """Renews a lead as a leader does."""
+
+    def __init__(self, lead: EtcdLead) -> None:
+        self._lead = lead
+        self._changed = anyio.Event()
+        self.renewed = 0
+        self.failed = 0
+
+    async def run(self) -> None:
+        while True:
+            try:
+                with anyio.fail_after(1.0):
+                    await self._lead.renew()
+                self.renewed += 1
+            except (BackendUnavailableError, TimeoutError):
+                self.failed += 1
+            self._changed.set()
+            self._changed = anyio.Event()
+            await anyio.sleep(0.3)
+
+    async def until_renewed(self) -> None:
+        """A renewal that was asked for from now on."""
+        before = self.renewed
+        with anyio.fail_after(LIMIT_S):
+            while self.renewed < before + 2:
+                await self._changed.wait()
+
+    async def until_it_fails(self) -> None:
+        before = self.failed
+        with anyio.fail_after(LIMIT_S):
+            while self.failed == before:
+                await self._changed.wait()
+
+
+async def test_a_member_is_lost_and_so_is_the_leader_of_etcd_and_the_lead_is_kept(tmp_path: Path):
+    with etcd_members(tmp_path, 3) as members:
+        backend = etcd_backend.open_backend(place(members[0], **everywhere(members)))
+        lead = await elected_at_last(backend, "a")
+        keeper = Keeper(lead)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(keeper.run)
+            follower = next(each for each in members if not each.leads)
+            follower.stop()
+            await keeper.until_renewed()
+            follower.start()
+            follower.ctl("endpoint", "health")
+            next(each for each in members if each.leads).stop()
+            await keeper.until_renewed()  # The next leader of etcd gives each lease its whole time again.
+            tasks.cancel_scope.cancel()
+        await at_last(lambda: lead.write(b"kept"))
+        assert (await at_last(backend.leader) or lead).term == lead.term
+        await backend.close()
+
+
+async def test_the_quorum_is_lost_and_comes_back_and_the_lead_is_kept(tmp_path: Path):
+    with etcd_members(tmp_path, 3) as members:
+        backend = etcd_backend.open_backend(place(members[0], **everywhere(members)))
+        lead = await elected_at_last(backend, "a")
+        keeper = Keeper(lead)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(keeper.run)
+            for each in members[1:]:
+                each.stop()
+            await keeper.until_it_fails()
+            await anyio.sleep(3.0)  # Longer than the lease: without a leader, etcd ends none.
+            with pytest.raises(BackendUnavailableError):
+                await backend.leader()
+            for each in members[1:]:
+                each.start()
+            await keeper.until_renewed()
+            tasks.cancel_scope.cancel()
+        assert (await at_last(backend.leader) or lead).term == lead.term
+        await backend.close()
+
+
+async def test_too_many_requests_a_compacted_history_and_lost_events(server: Etcd):
+    where = place(server)
+    async with etcd_proxy(server.endpoint) as proxy:
+        there = etcd_backend.open_backend(msgspec.structs.replace(where, port=proxy.port))
+        lead = await elected(there)
+        proxy.refuses = True
+        for refused in (lead.renew(), lead.write(b"x"), there.leader(), there.try_to_lead("b", "b:1")):
+            with pytest.raises(BackendUnavailableError, match="too many requests"):
+                await refused
+        assert proxy.refused >= 4
+        proxy.refuses = False
+        await lead.renew()
+        proxy.compacts = 3
+        async with aclosing(there.leaders()) as leaders:
+            for _ in range(4):  # What is there is read again each time.
+                await until_leader(leaders, "a")
+            assert not proxy.compacts
+            await lead.resign(forget=False)
+            await until_leader(leaders, None)
+        proxy.loses_events = True
+        async with aclosing(there.leaders()) as leaders:
+            await until_leader(leaders, None)
+            await elected(there, "b")
+            with anyio.move_on_after(1.0):
+                await until_leader(leaders, "b")
+                raise AssertionError("the proxy has lost no event")
+        assert proxy.lost
+        told = await there.leader()  # What is asked is never stale.
+        assert told is not None
+        assert told.node == "b"
+        await there.close()
+
+
+async def test_a_write_that_was_given_up_and_arrives_late_changes_nothing(server: Etcd):
+    backend = etcd_backend.open_backend(place(server))
+    lead = await elected(backend)
+    await lead.write(b"first")
+    stale = lead._revision  # pyright: ignore[reportPrivateUsage]
+    await lead.write(b"second")
+    lead._revision = stale  # pyright: ignore[reportPrivateUsage]
+    await lead.write(b"third")  # It finds that a write of its own has arrived.
+    await lead.resign(forget=False)
+    assert (await elected(backend)).state == b"third"
+    await backend.close()
 
 
 def _certificates(folder: Path) -> None:
