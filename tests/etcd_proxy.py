@@ -31,7 +31,7 @@ class EtcdProxy:
         self.refused = 0
         self.lost = 0
         self.port = 0
-        self._channel = grpc.aio.insecure_channel(target)
+        self._channel: Any = grpc.aio.insecure_channel(target)
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
         method = str(details.method)
@@ -41,7 +41,7 @@ class EtcdProxy:
         async def once(request: bytes, context: Context) -> bytes:
             await self._refuse(context)
             try:
-                call: Any = self._channel.unary_unary(method)  # pyright: ignore[reportCallIssue]
+                call: Any = self._channel.unary_unary(method)
                 return await call(request, metadata=headers, timeout=10)
             except grpc.aio.AioRpcError as error:
                 return await context.abort(error.code(), error.details() or "")
@@ -69,7 +69,7 @@ class EtcdProxy:
         return grpc.unary_unary_rpc_method_handler(once)  # pyright: ignore
 
     def _open(self, method: str, requests: AsyncIterator[bytes], headers: list[tuple[str, str]]) -> Stream:
-        opened: Any = self._channel.stream_stream(method)  # pyright: ignore[reportCallIssue]
+        opened: Any = self._channel.stream_stream(method)
         return cast("Stream", opened(requests, metadata=headers))
 
     async def _refuse(self, context: Context) -> None:

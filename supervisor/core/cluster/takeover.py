@@ -139,6 +139,10 @@ def take(state: State, phase: TakingOver, event: Event, now_s: float) -> Resolve
         case cluster_messages.JobOpened(node, rules):
             phase.stands[node] = NodeStands(node, rules, MemberState.OPENED, cycle=-1)
             phase.left_at_s[node] = now_s
+        case cluster_messages.NodeLost(node):  # As if it had not come; it may come again.
+            phase.stands.pop(node, None)
+            phase.later[:] = [each for each in phase.later if getattr(each, "node", "") != node]
+            return state, (), ()
         case cluster_messages.DeadlineReached():
             pass
         case _:

@@ -55,6 +55,10 @@ class OrderGate:
             self._waiting.pop()  # No order depends on it alone.
         self._put(ledger)
 
+    def forget(self, node: str) -> None:
+        """The node is lost. If it comes back, it knows nothing of what was ordered of it before."""
+        self._waiting = deque(each for each in self._waiting if not isinstance(each, _Letter) or each.node != node)
+
     def extend(self, valid_until_s: float) -> None:
         """The lead was renewed."""
         self.valid_until_s = valid_until_s

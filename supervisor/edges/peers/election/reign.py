@@ -52,7 +52,7 @@ class Reign:
             job_id=voter.job_id,
             token=voter.token,
             own_name=voter.node,
-            on_report=post,
+            on_report=self._take,
             on_aside=on_aside,
             tls=voter.tls.leads if voter.tls is not None else None,
             term=lead.term,
@@ -91,6 +91,11 @@ class Reign:
             self._post(Ordered(self._voter.job_id, order))
         else:
             self.server.send(node, order)
+
+    def _take(self, reported: Reported) -> None:
+        if isinstance(reported.report, NodeLost):
+            self.gate.forget(reported.report.node)
+        self._post(reported)
 
     async def _write(self, ledger: Ledger) -> None:
         await self.lead.write(msgspec.json.encode(ledger), is_last=ledger.verdict is not None)

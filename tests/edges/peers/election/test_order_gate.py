@@ -93,6 +93,22 @@ async def test_a_leader_whose_time_is_up_orders_nothing_until_its_lead_is_renewe
         tasks.cancel_scope.cancel()
 
 
+async def test_what_waits_for_a_node_that_is_lost_never_comes_to_it():
+    """Else one that comes back would begin a cycle of which the others have heard the end."""
+    opened, delivered = gate()
+    writing = Writing()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(opened.run, writing.write)
+        opened.record(Ledger(1))
+        opened.send("a", order(1))
+        opened.send("b", order(1))
+        opened.forget("a")
+        writing.may.set()
+        await opened.until_empty()
+        assert delivered == [("b", order(1))]
+        tasks.cancel_scope.cancel()
+
+
 async def test_a_backend_that_fails_is_tried_again_and_one_that_knows_another_leader_ends_it(
     monkeypatch: pytest.MonkeyPatch,
 ):

@@ -1,0 +1,234 @@
+"""What holds whatever was recorded, ordered and heard as a leader is lost, and whichever nodes come to the next one?
+
+One group runs at a time, cycles and budget only grow, a fault takes one unit at most, and the job goes on or ends.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.core.cluster import coordinator, endings, takeover
+from supervisor.core.cluster.coordinator_states import Ended, Running
+from supervisor.core.cluster.messages import (
+    Action,
+    DeadlineReached,
+    Event,
+    JobOpened,
+    MemberState,
+    NodeFailed,
+    NodeJoined,
+    NodeLost,
+    NodeStands,
+    NodeStopped,
+    Publish,
+    Record,
+    Send,
+    VerdictTaken,
+)
+from supervisor.core.facts import Assignment, JobRules, RendezvousRules, RestartRules
+from supervisor.core.ledger import Ledger
+from supervisor.core.orders import Conclude, JoinAgain, Order, StartCycle, WindDown
+
+NAMES = "abcd"
+MIN_NODES, MAX_RESTARTS = 2, 100
+RULES = JobRules(
+    "job",
+    1,
+    restart=RestartRules(max_restarts=MAX_RESTARTS, min_nodes=MIN_NODES),
+    rendezvous=RendezvousRules(len(NAMES), last_call_s=0.0),
+)
+
+
+class Node:
+    """What core/node/job.py does at once."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.state = MemberState.JOINED
+        self.assignment: Assignment | None = None
+        self.used = 0
+        self.inbox: deque[Order] = deque()
+
+    @property
+    def cycle(self) -> int:
+        return self.assignment.cycle if self.assignment is not None else -1
+
+    @property
+    def running(self) -> int | None:
+        return self.cycle if self.state is MemberState.RUNNING else None
+
+    def stands(self) -> NodeStands:
+        return NodeStands(self.name, RULES, self.state, self.cycle, self.assignment, self.used)
+
+    def take(self, order: Order) -> tuple[Event, ...]:
+        ends = self.state in (MemberState.STOPPED, MemberState.INFORMED)
+        match order:
+            case StartCycle(assignment, _, used) if assignment.cycle > self.cycle and not ends:
+                assert self.state is MemberState.JOINED, "a cycle is ordered of a node that is not ready for it"
+                self.state, self.assignment, self.used = MemberState.RUNNING, assignment, used
+                return ()
+            case JoinAgain(next_cycle) if next_cycle > self.cycle and self.state is MemberState.RUNNING:
+                self.state = MemberState.JOINED
+                return (NodeJoined(self.name, self.cycle),)
+            case WindDown() if not ends:
+                self.state = MemberState.STOPPED
+                return (NodeStopped(self.name, all_succeeded=False),)
+            case Conclude():
+                self.state = MemberState.INFORMED
+                return (VerdictTaken(self.name),)
+            case _:
+                return ()
+
+    def fail(self) -> tuple[Event, ...]:
+        self.state = MemberState.JOINED
+        return (
+            NodeFailed(self.name, self.cycle, f"a rank on node {self.name} died"),
+            NodeJoined(self.name, self.cycle),
+        )
+
+
+class Job:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.nodes = {name: Node(name) for name in NAMES}
+        self.heard = dict(self.nodes)  # by the leader
+        self.ledger = Ledger()
+        self.gate: deque[Action] = deque()  # what was decided and has not left yet
+        self.newest, self.used, self.faults = -1, 0, 0
+        self.lead()
+        for name in NAMES:
+            self.tell(JobOpened(name, RULES))
+            self.tell(NodeJoined(name, -1))
+
+    def lead(self) -> None:
+        self.gate.clear()
+        self.leader = takeover.initial_state("job", self.ledger, leader="", now_s=self.now_s)
+
+    def tell(self, event: Event) -> None:
+        self.leader, actions = coordinator.step(self.leader, event, now_s=self.now_s, jitter=0.0)
+        self.gate += [each for each in actions if not isinstance(each, Publish)]
+
+    # --- what may happen; `number` chooses among what there is
+
+    def let_out(self, number: int) -> None:
+        """See election/order_gate.py."""
+        for _ in range(min(number % 8 + 1, len(self.gate))):
+            first = self.gate.popleft()
+            if isinstance(first, Record):
+                assert first.ledger.cycle >= self.ledger.cycle
+                assert first.ledger.restarts_used >= self.ledger.restarts_used
+                self.ledger = first.ledger
+            elif isinstance(first, Send) and first.node in self.heard:
+                self.nodes[first.node].inbox.append(first.order)
+
+    def deliver(self, number: int) -> None:
+        node = self.nodes[NAMES[number % len(NAMES)]]
+        if node.inbox and node.name in self.heard:
+            order = node.inbox.popleft()
+            if isinstance(order, StartCycle):
+                self.begin(node, order)
+            for event in node.take(order):
+                self.tell(event)
+
+    def begin(self, node: Node, order: StartCycle) -> None:
+        cycle = order.assignment.cycle
+        if cycle > node.cycle and node.state is MemberState.JOINED:
+            assert cycle >= self.newest, "cycles only grow"
+            assert order.restarts_used >= self.used, "the budget only grows"
+            assert self.ledger.cycle >= cycle, "what is not recorded is not ordered"
+            self.newest, self.used = cycle, order.restarts_used
+
+    def fail(self, number: int) -> None:
+        running = [each for each in self.heard.values() if each.running is not None]
+        if running:
+            self.faults += 1
+            for event in running[number % len(running)].fail():
+                self.tell(event)
+
+    def lose(self, number: int) -> None:
+        if len(self.heard) > 1:
+            name = sorted(self.heard)[number % len(self.heard)]
+            self.faults += name in (*self.leader.parts, *self.ledger.parts)
+            self.drop(name)
+            self.tell(NodeLost(name, f"node {name} is lost"))
+
+    def drop(self, name: str) -> None:
+        """It ends its workers by its fence, before a leader takes it for lost."""
+        node = self.heard.pop(name)
+        node.inbox.clear()
+        self.gate = deque(each for each in self.gate if not isinstance(each, Send) or each.node != name)
+        if node.state is MemberState.RUNNING:
+            node.state = MemberState.JOINED
+
+    def come_back(self, number: int) -> None:
+        away = sorted(set(NAMES) - set(self.heard))
+        if away:
+            name = away[number % len(away)]
+            if number % 2:
+                self.nodes[name] = Node(name)
+            self.heard[name] = self.nodes[name]
+            self.tell(self.nodes[name].stands())
+
+    def change_leader(self, number: int) -> None:
+        """Those whose bit is set come to the next leader; what was on its way is lost."""
+        survivors = [name for bit, name in enumerate(NAMES) if number >> bit & 1 and name in self.heard]
+        self.faults += any(name in self.leader.parts for name in set(NAMES) - set(survivors))
+        for name in set(self.heard) - set(survivors):
+            self.drop(name)
+        self.lead()
+        for name in sorted(survivors, reverse=bool(number & 16)):
+            self.nodes[name].inbox.clear()
+            self.tell(self.nodes[name].stands())
+
+    def wait(self, number: int) -> None:
+        self.now_s += 1.0 + number % 8
+        self.tell(DeadlineReached())
+
+    # --- what must hold
+
+    def check(self) -> None:
+        running = {each.running for each in self.nodes.values() if each.running is not None}
+        assert len(running) <= 1, f"cycles {running} run at once"
+        assert coordinator.restarts_used(self.leader) <= self.faults, "a unit was taken, and there was no fault"
+
+    def settle(self) -> None:
+        """With all nodes back, the job runs on, or has ended."""
+        while set(NAMES) - set(self.heard):
+            self.come_back(0)
+        for _ in range(20):
+            self.wait(0)
+            while self.gate:
+                self.let_out(0)
+            for number, name in enumerate(NAMES):
+                while self.nodes[name].inbox:
+                    self.deliver(number)
+            self.check()
+        if isinstance(self.leader.phase, Ended):
+            assert endings.is_over(self.leader)
+            return
+        assert isinstance(self.leader.phase, Running), f"it stands still: {self.leader.phase}"
+        assert {self.nodes[name].running for name in self.leader.parts} == {self.leader.cycle}
+        assert len(self.leader.parts) == MIN_NODES
+
+
+HAPPENINGS = (Job.let_out, Job.deliver, Job.fail, Job.lose, Job.come_back, Job.change_leader, Job.wait)
+LIVES = st.lists(st.tuples(st.sampled_from(HAPPENINGS), st.integers(0, 31)), max_size=40)
+
+
+@settings(max_examples=400, deadline=None)
+@given(LIVES)
+def test_one_group_one_budget_and_no_standstill(life: list[tuple[Callable[[Job, int], None], int]]):
+    job = Job()
+    for happens, number in life:
+        happens(job, number)
+        job.check()
+    job.settle()
+
+
+def test_a_ledger_of_a_version_that_named_no_nodes_is_read():
+    assert msgspec.json.decode(b'{"cycle": 3, "opened": 4, "restarts_used": 1}', type=Ledger) == Ledger(3, 4, 1)
