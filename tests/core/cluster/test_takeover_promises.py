@@ -177,7 +177,8 @@ class Job:
     def change_leader(self, number: int) -> None:
         """Those whose bit is set come to the next leader; what was on its way is lost."""
         survivors = [name for bit, name in enumerate(NAMES) if number >> bit & 1 and name in self.heard]
-        self.faults += any(name in self.leader.parts for name in set(NAMES) - set(survivors))
+        parts = (*self.leader.parts, *self.ledger.parts)
+        self.faults += any(name in parts for name in set(NAMES) - set(survivors))
         for name in set(self.heard) - set(survivors):
             self.drop(name)
         self.lead()

@@ -16,6 +16,7 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from supervisor.core import fence, orders
+from supervisor.core.cluster.messages import NodeLost, Reported
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import Ordered
 from supervisor.edges.peers.cluster_frames import Aside
