@@ -1,7 +1,7 @@
 """What must a backend of the rendezvous be able to do, so that the loss of any node is an ordinary fault?
 
-The interface for backends of other people. A backend elects one leader among the nodes of a job and keeps a few hundred
-bytes for the leader that comes next. Membership, ranks and restarts are no business of a backend: the leader learns
+The interface for backends of other people. A backend elects one leader among the nodes of a job and keeps a small
+document for the leader that comes next: the names of the nodes and a few numbers. Membership, ranks and restarts are no business of a backend: the leader learns
 them from the nodes. A package offers a backend under the entry point group `holdfast.rendezvous_backends`; its name
 is what `--rdzv-backend` takes, and what it loads is a `BackendFactory`.
 """
@@ -69,6 +69,8 @@ class Lead(Protocol):
 
     async def write(self, state: bytes, *, is_last: bool) -> None:
         """Keeps the state, if this node still leads. Raises LeadLostError or BackendUnavailableError.
+
+        A write that was given up may still arrive, but never after a later one.
 
         `is_last`: it says how the job has ended, and is of no use after some minutes.
         """
