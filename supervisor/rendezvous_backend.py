@@ -1,9 +1,9 @@
 """What must a backend of the rendezvous be able to do, so that the loss of any node is an ordinary fault?
 
 The interface for backends of other people. A backend elects one leader among the nodes of a job and keeps a small
-document for the leader that comes next: the names of the nodes and a few numbers. Membership, ranks and restarts are no business of a backend: the leader learns
-them from the nodes. A package offers a backend under the entry point group `holdfast.rendezvous_backends`; its name
-is what `--rdzv-backend` takes, and what it loads is a `BackendFactory`.
+document for the leader that comes next: the names of the nodes and a few numbers. Membership, ranks and restarts are no
+business of a backend: the leader learns them from the nodes. A package offers a backend under the entry point group
+`holdfast.rendezvous_backends`; its name is what `--rdzv-backend` takes, and what it loads is a `BackendFactory`.
 """
 
 from __future__ import annotations
