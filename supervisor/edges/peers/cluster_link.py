@@ -35,16 +35,22 @@ class Conversation:
 
     __slots__ = (
         "_arrivals", "_asides", "_asides_bytes", "_confirm_later", "_is_flush_due", "_is_parting", "_line", "_loop",
+        "_may_answer",
         "_on_beat", "_on_message", "_outbox", "_owes_confirmation", "_receives", "_sends", "_settled",
         "_told_received", "_waits_since_s", "heard_at_s",
     )  # fmt: skip
 
     def __init__(
-        self, *, on_message: OnMessage, on_beat: OnMessage | None = None, confirm_later: Later | None = None
+        self,
+        *,
+        on_message: OnMessage,
+        on_beat: OnMessage | None = None,
+        confirm_later: Later | None = None,
+        may_answer: Callable[[], bool] | None = None,
     ) -> None:
         """`on_message` gets orders or reports, and asides. `on_beat` gets heartbeats; None: they are sent back.
 
-        `confirm_later` may be shared by many.
+        `confirm_later` may be shared by many. `may_answer` is asked before a heartbeat is sent back; None: always.
         """
         self._loop = asyncio.get_running_loop()
         self._outbox = Outbox()
@@ -55,7 +61,8 @@ class Conversation:
         self._sends: Seal | None = None
         self._receives: Seal | None = None
         self._on_message = on_message
-        self._on_beat = on_beat or self.beat
+        self._on_beat = on_beat or (self.beat if may_answer is None else self._answer)
+        self._may_answer = may_answer
         self._confirm_later = confirm_later or Later(CONFIRM_S)
         self._is_flush_due = False
         self._owes_confirmation = False
@@ -71,6 +78,11 @@ class Conversation:
     def line(self) -> Line | None:
         """The connection of now."""
         return self._line
+
+    @property
+    def last_heard_s(self) -> float:
+        """`heard_at_s`, or later: by a relay, which tells of heartbeats alone."""
+        return max(self.heard_at_s, self._line.heard_at_s) if self._line is not None else self.heard_at_s
 
     def hold(self, line: Line, *, sends: Seal, receives: Seal, on_end: Callable[[str], None]) -> None:
         """From now on it goes over this line; the one of before, whose end has not been noticed yet, is ended."""
@@ -144,6 +156,10 @@ class Conversation:
             self._line.send(self._sends.close(heartbeat, number=0, received=received))
             if self._settled is not None:
                 self._settle()
+
+    def _answer(self, heartbeat: bytes) -> None:
+        if self._may_answer is None or self._may_answer():
+            self.beat(heartbeat)
 
     def say_aside(self, payload: bytes) -> bool:
         """Goes out when nothing else waits, once, whether it arrives or not. False: no way, or too much waits."""

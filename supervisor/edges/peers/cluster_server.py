@@ -92,9 +92,7 @@ class ClusterServer:
         may_answer: Callable[[], bool] | None = None,
     ) -> None:
         """`fan_out`: so many of the `nodes_max` others connect to this one, and the rest by relays; 0: all do.
-
-        `may_answer`: asked before a heartbeat is answered and a node is welcomed; None: always.
-        """
+        `may_answer` is asked before anything is answered; None: always."""
         self._job_id = job_id
         self._token = token
         self._own_name = own_name
@@ -105,7 +103,7 @@ class ClusterServer:
         self._term = term
         self._may_answer = may_answer
         self._nodes: dict[str, _Node] = {}
-        self._knocked: dict[str, float] = {}  # when nodes that were not welcomed have come last
+        self._knocked: dict[str, float] = {}  # when a node has come last, whether it was welcomed or not
         self._gone: dict[str, None] = {}  # incarnations that were given up, oldest first
         self._suspicion = suspicion.initial_state(0.0)
         self._handshakes = anyio.Semaphore(HANDSHAKES_MAX)
@@ -169,12 +167,8 @@ class ClusterServer:
 
     def heard_at_s(self, node: str) -> float | None:
         """The last word of a node; None: it is not known."""
-        known = self._nodes.get(node)
-        moments = [self._knocked[node]] if node in self._knocked else []
-        if known is not None:
-            line = known.conversation.line
-            moments += [known.conversation.heard_at_s, *([line.heard_at_s] if line is not None else ())]
-        return max(moments, default=None)
+        known, knocked_at_s = self._nodes.get(node), self._knocked.get(node, 0.0)
+        return max(known.conversation.last_heard_s if known is not None else 0.0, knocked_at_s) or None
 
     async def until_all_is_heard(self) -> None:
         """Returns once every node has all that was sent to it, or is lost."""
@@ -244,10 +238,9 @@ class ClusterServer:
             introduction.refuse(line, refusal)
             _log.warning("a node may not join job %s: %s", self._job_id, refusal)
             raise SessionError(refusal)
-        if self._may_answer is not None:
-            self._knocked[hello.node] = anyio.current_time()
-            if not self._may_answer():
-                raise SessionError("this leader does not know whether it still leads; the node tries again")
+        self._knocked[hello.node] = anyio.current_time()
+        if self._may_answer is not None and not self._may_answer():
+            raise SessionError("this leader does not know whether it still leads; the node tries again")
         return hello, introduction.welcome(line, hello, self._token, nonce, term=self._term)
 
     def _refusal(self, hello: Hello) -> str:
@@ -277,14 +270,10 @@ class ClusterServer:
             self._lose(hello.node, known, REPLACED)
             known = None
         if known is None:
-            conversation = Conversation(
-                on_message=partial(self._take, hello.node),
-                on_beat=partial(self._answer, hello.node) if self._may_answer is not None else None,
-                confirm_later=self._confirm_later,
-            )
+            take, later = partial(self._take, hello.node), self._confirm_later
+            conversation = Conversation(on_message=take, confirm_later=later, may_answer=self._may_answer)
             known = self._nodes[hello.node] = _Node(hello.incarnation, conversation)
         self._count(known, is_direct=is_direct)
-        self._knocked.pop(hello.node, None)
         known.conversation.hold(
             line,
             sends=Seal(keys.to_node),
@@ -342,11 +331,6 @@ class ClusterServer:
         line.listen(take_hello, lambda _: None, lambda: None)
         return line
 
-    def _answer(self, node: str, heartbeat: bytes) -> None:
-        known = self._nodes.get(node)
-        if known is not None and (self._may_answer is None or self._may_answer()):
-            known.conversation.beat(heartbeat)
-
     def _take(self, node: str, payload: bytes) -> None:
         match cluster_codec.decode(payload):
             case Reported(job_id, report) as reported if job_id == self._job_id:
@@ -403,6 +387,7 @@ class ClusterServer:
 
     def _lose(self, name: str, node: _Node, why: str) -> None:
         del self._nodes[name]
+        self._knocked.pop(name, None)
         self._gone[node.incarnation] = None
         if len(self._gone) > GONE_MAX:
             del self._gone[next(iter(self._gone))]

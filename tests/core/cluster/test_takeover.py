@@ -218,7 +218,7 @@ def test_nobody_is_replaced_before_a_node_comes_that_the_leader_before_heard():
 
 def test_a_witness_that_left_a_dead_leader_long_ago_holds_up_nobody():
     play = new_leader(msgspec.structs.replace(IN_CYCLE_4, parts=("a", "b"), witnesses=("a", "b")), leader="b")
-    play >> stands("b", 1, left_ago_s=1.6) << ()
+    play >> stands("b", 1, left_ago_s=2.0) << ()
     assert coordinator.next_deadline_s(play.state) == fence.TAKE_OVER_S
 
 

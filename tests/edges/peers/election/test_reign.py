@@ -10,10 +10,10 @@ from supervisor.core.cluster.messages import NodeLost, Reported
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, Ordered
 from supervisor.edges.peers.cluster_link import PeerAddress
-from supervisor.edges.peers.cluster_server import listen
 from supervisor.edges.peers.election.own_fence import OwnFence
 from supervisor.edges.peers.election.reign import Reign
 from supervisor.edges.peers.election.voter import Voter
+from supervisor.edges.peers.listening import listen
 from tests.edges.peers.election.memory_backend import Memory, MemoryBackend
 
 LIMIT_S = 30.0
