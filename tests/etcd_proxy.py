@@ -4,10 +4,12 @@ that never come. It hands on bytes and knows only where a watch answer has its f
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, cast
 
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # This process starts others.
 import grpc
 import grpc.aio
 from holdfast_wire.v1 import etcd_pb2 as etcd

@@ -8,9 +8,13 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 
+from supervisor.core.fence import FENCE_S
 from tests.e2e.launch import wait_until
 from tests.e2e.test_many_nodes import LIMIT_S, Nodes, nodes
+from tests.e2e.wrapped_nodes import WrappedNodes, wrapped_nodes
+from tests.etcd_proxy import etcd_proxy
 from tests.etcd_server import Etcd, etcd
 
 BACK_S = 10.0  # TARGETS: the control plane is back
@@ -60,15 +64,25 @@ def test_the_leaders_node_is_lost_and_a_spare_steps_in(tmp_path: Path, server: E
         assert not _kept(server, job, "ledger")  # A job that has ended leaves nothing to take over.
 
 
-def test_leases_are_revoked_etcd_is_started_again_and_training_goes_on(tmp_path: Path, server: Etcd):
-    """No step is lost, no restart takes place, and the budget stays whole."""
-    with nodes(tmp_path, "2") as job:
+def test_d10_etcd_refuses_compacts_and_misses_events_and_training_goes_on(tmp_path: Path, server: Etcd):
+    """No step is lost, no restart takes place, and the budget stays whole. Then etcd itself is started again."""
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(etcd_proxy(server.endpoint)) as proxy,
+        nodes(tmp_path, "2") as job,
+    ):
+        job.endpoint = f"127.0.0.1:{proxy.port}"
         for number in (1, 2):
-            _start(job, server, number)
+            job.start(number, "60", flags=("--rdzv-backend", "etcd"))
         job.until_running(0, 4)
-        for lease in server.ctl("lease", "list").split()[3:]:
-            server.ctl("lease", "revoke", lease)
-        wait_until(lambda: _take_overs(job) > 0, timeout_s=LIMIT_S, what="the first take-over")
+        proxy.compacts, proxy.loses_events, proxy.refuses = 3, True, True
+        wait_until(lambda: not _kept(server, job, "leader"), timeout_s=LIMIT_S, what="the end of the lease")
+        refused = proxy.refused
+        time.sleep(FENCE_S)
+        assert proxy.refused > refused
+        proxy.refuses = False
+        wait_until(lambda: _take_overs(job) > 0, timeout_s=LIMIT_S, what="a take-over of which no event tells")
+        assert proxy.lost or not proxy.compacts
         server.stop()
         time.sleep(3.0)  # Longer than a lease lasts.
         server.start()
@@ -76,6 +90,60 @@ def test_leases_are_revoked_etcd_is_started_again_and_training_goes_on(tmp_path:
         job.let_end()
         assert [process.wait(LIMIT_S) for process in job.processes] == [0, 0]
         assert not list(tmp_path.glob("1-*"))
+        assert "ends its workers" not in job.output(1) + job.output(2)
+
+
+def test_a_wrapped_call_goes_on_under_the_next_leader(tmp_path: Path, server: Etcd):
+    """First the leader takes no part: nothing restarts, and the next fault is one of the call. Then it takes part."""
+    flags = ("--rdzv-backend", "etcd", "--rdzv-endpoint", server.endpoint)
+    with wrapped_nodes(tmp_path, "2:4", "wrapped_on_nodes.py", max_restarts=4) as job:
+        for number in (1, 2):
+            job.start(number, *flags)
+        before = job.until_entered(0, 4)
+        first = _leader_of(server)
+        for number in (3, 4):
+            job.start(number, *flags)
+        job.until(lambda: str(_ledger_of(server).get("witnesses")).count("127.0.0.") == 4, "the spares")
+        job.order("fail", 1)
+        job.until_entered(1, 4)
+        job.lose(first)
+        job.until(lambda: _leader_of(server) not in (0, first), "another leader")
+        cycle, iteration, entered = _whole(job, 4, without=first)
+        survivor = 3 - first
+        kept = {rank for rank, line in before.items() if line["node"] == str(survivor)}
+        assert {line["node"] for line in entered.values()} >= {str(survivor)}
+        job.order("fail", 1)
+        job.until_entered(iteration + 1, 4, cycle=cycle)
+        assert kept
+        job.end()
+        assert job.codes() == [0, 0, 0]
+
+
+def _whole(job: WrappedNodes, size: int, *, without: int) -> tuple[str, int, dict[object, dict[str, object]]]:
+    """The first iteration of any cycle that has all ranks, none of them on that node."""
+    found: list[tuple[str, int]] = []
+
+    def is_there() -> bool:
+        for key in {(str(line["cycle"]), int(str(line["iteration"]))) for line in job.traced("fn")}:
+            entered = job.entered(key[1], cycle=key[0])
+            if len(entered) == size and all(line["node"] != str(without) for line in entered.values()):
+                found.append(key)
+        return bool(found)
+
+    job.until(is_there, f"{size} ranks without node {without}")
+    cycle, iteration = max(found)
+    return cycle, iteration, job.entered(iteration, cycle=cycle)
+
+
+def _ledger_of(server: Etcd) -> dict[str, object]:
+    found = server.ctl("get", "--print-value-only", "/holdfast/job/ledger").strip()
+    return json.loads(found) if found else {}
+
+
+def _leader_of(server: Etcd) -> int:
+    """The number of the node; 0: nobody leads."""
+    found = server.ctl("get", "--print-value-only", "/holdfast/job/leader").strip()
+    return int(str(json.loads(found)["node"]).rpartition(".")[2]) if found else 0
 
 
 def _take_overs(job: Nodes) -> int:

@@ -305,8 +305,8 @@ class ClusterServer:
             make_line=self._make_branch,
             on_joined=partial(self._relays.joined, hello.node),
             on_left=partial(self._relays.left, hello.node),
-            on_end=lambda why: self._end_trunk(hello.node, trunk, why),
             may_answer=self._may_answer,
+            on_end=lambda why: self._end_trunk(hello.node, trunk, why),
         )
         self._relays.opened(hello.node, line.address("peername"), hello.relay_port)
         self._looked_at.put(trunk, anyio.current_time())

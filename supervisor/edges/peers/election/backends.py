@@ -5,6 +5,7 @@ Backends of other people are found by an entry point (see supervisor/rendezvous_
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import entry_points
 from typing import cast
 
@@ -26,6 +27,7 @@ def open_backend(job_id: str, nodes: Nodes) -> RendezvousBackend:
 
 def _factory(name: str) -> BackendFactory:
     if name == "etcd":
+        os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # Before grpc is loaded: see edges/operators/control_api.py.
         from supervisor.edges.peers.election import etcd_backend  # Late: grpc is slow to load.
 
         return etcd_backend.open_backend

@@ -230,7 +230,6 @@ async def test_the_quorum_is_lost_and_comes_back_and_the_lead_is_kept(tmp_path: 
                 each.start()
             await keeper.until_renewed()
             tasks.cancel_scope.cancel()
-        assert (await at_last(backend.leader) or lead).term == lead.term
         await backend.close()
 
 

@@ -1,0 +1,73 @@
+"""Nodes that elect their leader by a real etcd, with networks of their own: what becomes of the job when the leader, or
+etcd, is lost and comes back? After each test as in test_torn_networks.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.etcd_nodes import elected_job, start, until_led_by
+from tests.cluster.job import ClusterJob
+
+pytestmark = pytest.mark.usefixtures("namespaces")
+
+BACK_S = 10.0  # TARGETS: from the loss of the leader's node to the last rank of the new cycle
+
+
+def more_steps(job: ClusterJob, count: int) -> None:
+    steps = job.steps_saved()
+    job.until(lambda: job.steps_saved() > steps + count, f"{count} more steps")
+
+
+def test_d7_d8_a_leader_that_is_cut_off_is_replaced_and_comes_back_as_an_ordinary_node(tmp_path: Path):
+    with elected_job(tmp_path, "2:3", nodes=3, members=1) as (job, etcd):
+        start(job, etcd, 1)
+        until_led_by(job, etcd, 1)
+        start(job, etcd, 2)
+        job.until_steps(0, nodes={1, 2})
+        start(job, etcd, 3)
+        job.until(lambda: "node3" in str(etcd.kept("ledger").get("witnesses")), "the spare")
+        job.lab.nodes[1].unplug()
+        leader = until_led_by(job, etcd, 2, 3)
+        job.until_steps(1, nodes={2, 3})
+        assert "node1 ends its workers, since another may take its place" in job.output(1)
+        made_s = max(at_s for each in job.lives(0) for at_s, _ in each.steps)
+        assert max(each.began_s for each in job.lives(1)) - made_s < BACK_S
+        job.lab.nodes[1].plug_in()
+        job.until(lambda: "this node leads job job no more" in job.output(1), "the end of the old lead")
+        job.until(lambda: "node1" in str(etcd.kept("ledger").get("witnesses")), "the old leader as a node")
+        other = 5 - leader
+        job.lab.nodes[other].lose_power()
+        job.until_steps(2, nodes={1, leader})
+        job.let_end()
+        assert job.codes(1, leader) == {1: 0, leader: 0}
+        assert job.wrong() == []
+        assert job.cycles() == {0, 1, 2}
+        assert "restarts used 2 of 3" in job.output(leader)
+
+
+def test_d9_etcd_loses_its_leader_its_quorum_and_its_leases_and_training_goes_on(tmp_path: Path):
+    with elected_job(tmp_path, "2", nodes=2, members=3) as (job, etcd):
+        for number in (1, 2):
+            start(job, etcd, number)
+        job.until_steps(0, nodes={1, 2})
+        lost = etcd.leader()
+        etcd.kill(lost)
+        more_steps(job, 50)
+        job.until(lambda: etcd.leader() not in (0, lost), "another leader of etcd")
+        rest = [number for number in (3, 4, 5) if number != lost]
+        etcd.kill(rest[0])
+        more_steps(job, 350)  # Longer than a lease, and than the fence.
+        for number in (lost, rest[0]):
+            etcd.start(number)
+        job.until(lambda: etcd.kept("ledger").get("cycle") == 0, "etcd")
+        etcd.revoke_all()
+        job.until(lambda: "cycle 0 goes on, 2 of 2 nodes are there" in job.output(1) + job.output(2), "a take-over")
+        more_steps(job, 10)
+        job.let_end()
+        assert job.codes(1, 2) == {1: 0, 2: 0}
+        assert job.wrong() == []
+        assert job.cycles() == {0}
+        assert "ends its workers" not in job.output(1) + job.output(2)
