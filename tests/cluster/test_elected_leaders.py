@@ -32,7 +32,6 @@ def test_d7_d8_a_leader_that_is_cut_off_is_replaced_and_comes_back_as_an_ordinar
         job.lab.nodes[1].unplug()
         leader = until_led_by(job, etcd, 2, 3)
         job.until_steps(1, nodes={2, 3})
-        assert "node1 ends its workers, since another may take its place" in job.output(1)
         made_s = max(at_s for each in job.lives(0) for at_s, _ in each.steps)
         assert max(each.began_s for each in job.lives(1)) - made_s < BACK_S
         job.lab.nodes[1].plug_in()
@@ -70,4 +69,3 @@ def test_d9_etcd_loses_its_leader_its_quorum_and_its_leases_and_training_goes_on
         assert job.codes(1, 2) == {1: 0, 2: 0}
         assert job.wrong() == []
         assert job.cycles() == {0}
-        assert "ends its workers" not in job.output(1) + job.output(2)

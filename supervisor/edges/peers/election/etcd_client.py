@@ -6,10 +6,12 @@ deadline. What may pass raises BackendUnavailableError; what a person has to men
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio  # whose exceptions grpc.aio raises
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
+import anyio.lowlevel
 import grpc
 import grpc.aio
 import msgspec
@@ -24,6 +26,7 @@ TOKEN_WORDS = ("invalid auth token", "user name is empty")  # of etcd, whose tok
 PASSWORD_WORDS = ("authentication failed", "user name not found", "invalid user ID or password")
 
 Answer = TypeVar("Answer", bound=Message)
+Result = TypeVar("Result")
 
 
 class Login(msgspec.Struct, frozen=True):
@@ -94,8 +97,8 @@ class EtcdClient:
         await self._log_in()
         try:
             call = self._stream("Lease/LeaseKeepAlive", kind, timeout_s=CALL_TIMEOUT_S)
-            await call.write(etcd.LeaseKeepAliveRequest(ID=lease))
-            told = await call.read()
+            await _sound(call.write(etcd.LeaseKeepAliveRequest(ID=lease)))
+            told = await _sound(call.read())
             call.cancel()
         except grpc.aio.AioRpcError as error:
             raise self._judged(error) from error
@@ -110,8 +113,8 @@ class EtcdClient:
         call = self._stream("Watch/Watch", kind)
         try:
             create = etcd.WatchCreateRequest(key=key, start_revision=from_revision)
-            await call.write(etcd.WatchRequest(create_request=create))
-            while isinstance(told := await call.read(), kind):
+            await _sound(call.write(etcd.WatchRequest(create_request=create)))
+            while isinstance(told := await _sound(call.read()), kind):
                 if told.compact_revision:
                     raise CompactedError
                 if told.canceled:
@@ -140,7 +143,7 @@ class EtcdClient:
     ) -> Answer:
         call: Any = self._channel.unary_unary(f"/etcdserverpb.{method}", _bytes_of, kind.FromString)  # pyright: ignore
         try:
-            return await call(request, timeout=CALL_TIMEOUT_S, metadata=metadata)
+            return await _sound(call(request, timeout=CALL_TIMEOUT_S, metadata=metadata))
         except grpc.aio.AioRpcError as error:
             raise self._judged(error) from error
 
@@ -163,6 +166,17 @@ class EtcdClient:
         if error.code() in REFUSED or any(words in text for words in (*TOKEN_WORDS, *PASSWORD_WORDS)):
             return BackendRefusedError(f"etcd refuses: {text}")
         return BackendUnavailableError(f"etcd: {text}")
+
+
+async def _sound(call: Awaitable[Result]) -> Result:
+    """Where grpc.aio ends a call, it may raise a CancelledError of its own: anyio would end its task for no reason."""
+    try:
+        return await call
+    except asyncio.CancelledError as error:
+        await anyio.lowlevel.checkpoint_if_cancelled()  # By anyio: this is the exception that it knows.
+        raise BackendUnavailableError("etcd: the call was ended") from error
+    except asyncio.InvalidStateError as error:
+        raise BackendUnavailableError(f"etcd: {error}") from error
 
 
 def _bytes_of(message: Message) -> bytes:

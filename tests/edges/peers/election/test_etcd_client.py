@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import anyio
 import grpc
 import grpc.aio
 import pytest
@@ -64,3 +67,30 @@ async def test_an_old_token_is_given_up_and_without_a_name_it_is_a_refusal():
     assert isinstance(unnamed._judged(empty), BackendRefusedError)  # pyright: ignore[reportPrivateUsage]
     for client in (named, unnamed):
         await client.close()
+
+
+async def test_a_call_that_grpc_ends_by_a_cancellation_of_its_own_ends_no_task(monkeypatch: pytest.MonkeyPatch):
+    """It does so where a limit of ours and the end of the connection meet."""
+
+    async def end(*_: object, **__: object) -> None:
+        raise asyncio.CancelledError
+
+    async def end_late(*_: object, **__: object) -> None:
+        try:
+            await anyio.sleep_forever()
+        except asyncio.CancelledError:
+            raise asyncio.CancelledError from None
+
+    client = EtcdClient(("127.0.0.1:1",))
+    monkeypatch.setattr(client._channel, "unary_unary", lambda *_: end)  # pyright: ignore
+    with pytest.raises(BackendUnavailableError, match="the call was ended"):
+        await client.range(b"key")
+    monkeypatch.setattr(client._channel, "unary_unary", lambda *_: end_late)  # pyright: ignore
+    with pytest.raises(TimeoutError):
+        with anyio.fail_after(0.05):
+            await client.range(b"key")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(client.range, b"key")
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    await client.close()
