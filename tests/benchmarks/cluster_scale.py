@@ -21,11 +21,13 @@ from tests.edges.peers.certificates import make_authority, make_node
 
 RENDEZVOUS_S = {64: 0.03, 256: 0.08, 1024: 0.25}  # at most
 MANY, MANY_QUICK = 10_240, 512
+BY_RELAYS, BY_RELAYS_QUICK = 8_192, 512  # each has two sockets here, of a process's 20,000
+FAN_OUT, FAN_OUT_QUICK = 128, 32
 TOLD_S = {1024: 0.1, MANY: 0.5}
 
 
 def measure_nodes(bench: Bench) -> list[Row]:
-    return [*_rendezvous(bench), *_many(bench)]
+    return [*_rendezvous(bench), *_many(bench), *_by_relays(bench)]
 
 
 def _rendezvous(bench: Bench) -> list[Row]:
@@ -98,10 +100,39 @@ def _many(bench: Bench) -> list[Row]:
     return rows
 
 
-def _run(nodes: int, faults: int, idle_s: float, certificates: str = "") -> dict[str, Sequence[float]]:
+def _by_relays(bench: Bench) -> list[Row]:
+    """What is left for the leader; here, the relays' own work is done by the process of all nodes."""
+    nodes, fan_out = int(bench.length(BY_RELAYS, BY_RELAYS_QUICK)), int(bench.length(FAN_OUT, FAN_OUT_QUICK))
+    title = f"the leader of {BY_RELAYS:,} nodes, most of them by relays"
+    cpu = Row(
+        f"nodes_cpu_relays_{BY_RELAYS}", Group.COST, f"{title}, while nothing fails: CPU", Unit.CORES,
+        Target(at_most=0.02),
+    )  # fmt: skip
+    cold = Row(
+        f"nodes_cold_relays_{BY_RELAYS}", Group.COST, f"{title}: its CPU until all run, with TLS", Unit.SECONDS,
+        Target(at_most=4.0),
+    )  # fmt: skip
+    rows = [cpu, cold]
+    if nodes != BY_RELAYS:
+        cpu.notes.append(f"a quick run: with {nodes} nodes")
+
+    def once(_: Subject) -> Measured:
+        with tempfile.TemporaryDirectory() as folder:
+            make_authority(Path(folder))
+            make_node(Path(folder))
+            measured = _run(nodes, 0, bench.length(30.0, 5.0), folder, fan_out)
+        return {cpu.key: measured["idle_cores"], cold.key: measured["cold_cpu_s"]}
+
+    bench.fill(rows, bench.counts(1, 1, only=("holdfast",)), once)
+    return rows
+
+
+def _run(
+    nodes: int, faults: int, idle_s: float, certificates: str = "", fan_out: int = 0
+) -> dict[str, Sequence[float]]:
     """What the workload has measured."""
     script = WORKLOADS / "cluster_nodes.py"
-    command = [sys.executable, str(script), str(nodes), str(faults), str(idle_s), certificates]
+    command = [sys.executable, str(script), str(nodes), str(faults), str(idle_s), certificates, str(fan_out)]
     limit_s = START_LIMIT_S + idle_s + 10 * faults
     try:
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=limit_s)

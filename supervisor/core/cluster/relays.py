@@ -2,7 +2,8 @@
 
 A leader takes `fan_out` connections itself. Where the job may have more nodes, the first that come are asked to be
 relays, and newcomers are sent on to one that has room. A node that is connected is never moved; one that has lost its
-relay comes back to the leader like a newcomer. Where no relay has room, the leader takes the node itself.
+relay comes back to the leader like a newcomer. Where no relay has room, the leader takes the node itself, unless relays
+that it has asked are still to come: then newcomers wait for them.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ class Relay(msgspec.Struct):
     under_way: list[float] = msgspec.field(default_factory=list[float])  # since when, oldest first
 
 
+LATER = Relay("", 0)  # one that is to come
+
+
 class Relays(msgspec.Struct):
     """Changes in place, by its methods alone. `nodes`: so many may come, the leader's own not counted."""
 
     fan_out: int
     nodes: int
     direct: int = 0  # nodes that are connected to the leader itself
+    _entering: list[float] = msgspec.field(default_factory=list[float])  # since when others are about to be
     _open: dict[str, Relay] = msgspec.field(default_factory=dict[str, Relay])  # the next to be chosen comes first
     _asked: dict[str, float] = msgspec.field(default_factory=dict[str, float])  # and when
 
@@ -42,7 +47,8 @@ class Relays(msgspec.Struct):
         """Whether this node, connected to the leader itself, is to be a relay; it is asked now."""
         if not self.wanted or node in self._open:
             return False
-        self._asked = {each: at_s for each, at_s in self._asked.items() if now_s - at_s < ASKED_S and each != node}
+        self._asked.pop(node, None)
+        self._forget(now_s)
         if len(self._open) + len(self._asked) >= self.wanted:
             return False
         self._asked[node] = now_s
@@ -67,9 +73,16 @@ class Relays(msgspec.Struct):
         if relay is not None:
             relay.children -= 1
 
+    def entered(self) -> None:
+        """A node that the leader has let in is connected."""
+        del self._entering[:1]
+
     def choose(self, now_s: float) -> Relay | None:
-        """By which relay a newcomer goes, in turn; None: the leader takes it."""
-        if self.direct < self.fan_out:
+        """By which relay a newcomer goes, in turn; None: the leader takes it; LATER: it waits for a relay to come."""
+        while self._entering and now_s - self._entering[0] >= UNDER_WAY_S:
+            del self._entering[0]
+        if self.direct + len(self._entering) < self.fan_out:
+            self._entering.append(now_s)
             return None
         for node in list(self._open):
             relay = self._open[node] = self._open.pop(node)  # It is the last one now.
@@ -78,4 +91,9 @@ class Relays(msgspec.Struct):
             if relay.children + len(relay.under_way) < self.children_max:
                 relay.under_way.append(now_s)
                 return relay
-        return None
+        self._forget(now_s)
+        is_one_coming = bool(self._asked or self._entering) and len(self._open) < self.wanted
+        return LATER if is_one_coming else None
+
+    def _forget(self, now_s: float) -> None:
+        self._asked = {node: at_s for node, at_s in self._asked.items() if now_s - at_s < ASKED_S}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio  # anyio has no callbacks, and a timer of its own
 import logging
 import os
+import random
 import secrets
 import ssl
 import struct
@@ -44,7 +45,7 @@ from supervisor.edges.peers.cluster_line import Line, LinkLostError
 from supervisor.edges.peers.cluster_link import ALIVE_S, Conversation, PeerAddress
 from supervisor.edges.peers.cluster_session import Seal, SessionError
 from supervisor.edges.peers.cluster_tls import Pipe
-from supervisor.edges.peers.door import IS_RELAY, MAY_BE_SENT_ON, WANTS_IN, NodesDoor
+from supervisor.edges.peers.door import AGAIN, IS_RELAY, MAY_BE_SENT_ON, WANTS_IN, NodesDoor
 from supervisor.edges.peers.hop import Hop
 from supervisor.edges.peers.introduction import Who
 from supervisor.edges.peers.relay import Relay
@@ -54,6 +55,7 @@ SPAWNER_LATER_S = 0.4  # the spawner does it where this process stands still; to
 CONNECT_S = 5.0
 LATE_S = 0.1  # a heartbeat that late means that we stood still ourselves
 INTRODUCED_S = 30.0  # from the connection to the last word of the handshake
+PUT_OFF_S = 0.2
 AGAIN_S = (0.05, 0.1, 0.2, 0.5)  # pauses before the next attempt; the last one for all others
 
 _HEARTBEAT = struct.Struct(">cd")  # when it was said, by the clock of this node
@@ -240,6 +242,10 @@ class ClusterClient:
     async def _meet_by_relay(self, until_s: float, host: str, port: int) -> tuple[Line, float]:
         """The leader sends this node on. If that fails, the node says that it wants in at the leader."""
         self._may_be_sent_on = False
+        if (host, port) == AGAIN:
+            self._may_be_sent_on = self._known_at_s is None  # One that was connected may not have the time.
+            await pause(PUT_OFF_S * (1 + random.random()), why="nothing tells when there are relays")
+            raise LinkLostError("it waits for relays that are to take this node")
         outer = Line(pipe=Pipe(self._tls, leads=False) if self._tls is not None else None, door=NodesDoor(WANTS_IN))
         is_held = False
         try:

@@ -186,23 +186,28 @@ class ClusterServer:
         while True:
             await self._handshakes.acquire()
             try:
-                self._tasks.start_soon(self._serve, await asyncio.get_running_loop().sock_accept(listener))
+                accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
             except OSError as error:
                 self._handshakes.release()
                 _log.warning("cannot take a node's connection: %s; the nodes try again", error.strerror)
                 await pause(ACCEPT_AGAIN_S, why="nothing tells when there are descriptors again")
+                continue
+            door = LeadersDoor(self._choose_relay if self._relays is not None else None)
+            if door.sends_on(accepted):
+                self._handshakes.release()
+            else:
+                self._tasks.start_soon(self._serve, accepted, door)
 
-    async def _serve(self, accepted: tuple[socket.socket, object]) -> None:
+    async def _serve(self, accepted: socket.socket, door: LeadersDoor) -> None:
         """The handshake. What comes after it needs no task."""
         pipe = Pipe(self._tls, leads=True) if self._tls is not None else None
         nonce = cluster_session.fresh_nonce()
         greeting = cluster_codec.encode(Challenge(nonce))
-        door = LeadersDoor(self._choose_relay if self._relays is not None else None)
         line = Line(pipe=pipe, greeting=greeting, frame_bytes_max=INTRODUCTION_BYTES_MAX, door=door)
         why, is_held = "the leader ends", False
         try:
             with anyio.fail_after(cluster_link.HANDSHAKE_S):
-                await self._open(line, accepted[0])
+                await self._open(line, accepted)
                 hello, keys = self._greet(line, nonce, await line.receive())
             if hello.relay_port:
                 self._begin_trunk(line, hello, keys)
@@ -281,8 +286,10 @@ class ClusterServer:
             on_end=partial(self._miss, hello.node, known),
         )
         self._looked_at.put(known.conversation, anyio.current_time())
-        if is_direct and self._relays is not None and self._relays.is_needed(hello.node, anyio.current_time()):
-            self.send_frame(hello.node, ServeRelay())
+        if is_direct and self._relays is not None:
+            self._relays.entered()
+            if self._relays.is_needed(hello.node, anyio.current_time()):
+                self.send_frame(hello.node, ServeRelay())
 
     # --- relays ----------------------------------------------------------------------------------------------------
 

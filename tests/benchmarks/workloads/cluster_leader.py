@@ -1,6 +1,7 @@
 """The leader of one job, as a supervisor has it (peers, engine, coordinator), without workers of its own.
 
-Arguments: port, nodes beside this one, folder of certificates ("": without TLS). Ends with its standard input.
+Arguments: port, nodes beside this one, folder of certificates ("": without TLS), nodes that connect to it and not to a
+relay (0: all). Ends with its standard input.
 """
 
 from __future__ import annotations
@@ -79,9 +80,10 @@ class Performer:
         return
 
 
-async def main(port: int, others: int, certificates: str) -> None:
+async def main(port: int, others: int, certificates: str, fan_out: int) -> None:
     engine = Engine(clock=Clock(), node_name=NAME, jitter=random.random)
-    meeting = Meeting(JOB, NAME, PeerAddress("127.0.0.1", port), TOKEN, 60.0, tls=tls_of(certificates))
+    endpoint, tls = PeerAddress("127.0.0.1", port), tls_of(certificates)
+    meeting = Meeting(JOB, NAME, endpoint, TOKEN, 60.0, tls=tls, fan_out=fan_out, nodes_max=others)
     async with cluster_peers.open_peers(meeting, engine.post) as peers, anyio.create_task_group() as tasks:
         performer = Performer(peers, engine)
         engine.attach(performer)
@@ -96,4 +98,6 @@ async def main(port: int, others: int, certificates: str) -> None:
 if __name__ == "__main__":
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    anyio.run(main, int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], backend_options={"use_uvloop": True})
+    anyio.run(
+        main, int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), backend_options={"use_uvloop": True}
+    )

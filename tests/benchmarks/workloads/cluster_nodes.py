@@ -1,8 +1,8 @@
 """Many nodes of one job in one process, and what they see of their leader: prints one line of JSON.
 
-Arguments: nodes, faults, seconds of idling, folder of certificates. Each node has the client of a supervisor, and its
-coordinator's orders are answered at once: what is measured is the leader, the stream, and this process, which does the
-work of all nodes.
+Arguments: nodes, faults, seconds of idling, folder of certificates, nodes that connect to the leader and not to a relay
+(0: all). Each node has the client of a supervisor, and its coordinator's orders are answered at once: what is measured
+is the leader, the stream, and this process, which does the work of all nodes, relays included.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class Nodes:
             on_order=take,
             on_lost=fail,
             tls=self.tls.follows if self.tls is not None else None,
+            relay_tls=self.tls.leads if self.tls is not None else None,
         )
         client.report(Reported(JOB, JobOpened(name, self.rules)))
         client.report(Reported(JOB, NodeJoined(name, -1)))
@@ -104,14 +105,14 @@ async def run(client: ClusterClient) -> None:
     await client.run(join_timeout_s=LIMIT_S)
 
 
-async def main(count: int, faults: int, idle_s: float, certificates: str) -> None:
+async def main(count: int, faults: int, idle_s: float, certificates: str, fan_out: str) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     here = Path(__file__)
     found: dict[str, list[float]] = {}
     with subprocess.Popen(  # noqa: ASYNC220 - nothing else runs yet
-        [sys.executable, str(here.with_name("cluster_leader.py")), str(port), str(count), certificates],
+        [sys.executable, str(here.with_name("cluster_leader.py")), str(port), str(count), certificates, fan_out],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=None if os.environ.get("SHOW") else subprocess.DEVNULL,
@@ -163,5 +164,6 @@ if __name__ == "__main__":
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     anyio.run(
-        main, int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4], backend_options={"use_uvloop": True}
-    )
+        main, int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4], sys.argv[5],
+        backend_options={"use_uvloop": True},
+    )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.cluster.relays import ASKED_S, UNDER_WAY_S, Relays
+from supervisor.core.cluster.relays import ASKED_S, LATER, UNDER_WAY_S, Relay, Relays
 
 
 def test_as_many_relays_are_asked_for_as_the_job_may_need_and_one_that_does_not_come_is_replaced():
@@ -33,6 +33,7 @@ def test_newcomers_are_sent_to_relays_in_turn_while_they_have_room():
     relays.direct = 1
     assert relays.choose(0.0) is None
     relays.direct = 2
+    relays.entered()
     chosen = [relays.choose(0.0) for _ in range(5)]
     assert [each.port if each is not None else None for each in chosen] == [1, 2, 1, 2, None]
     relays.joined("a")
@@ -48,6 +49,26 @@ def test_newcomers_are_sent_to_relays_in_turn_while_they_have_room():
     assert last.port == 1
 
 
+def test_while_relays_are_to_come_newcomers_wait_and_not_for_ever():
+    relays = Relays(fan_out=2, nodes=8)
+    assert [relays.choose(0.0), relays.choose(0.0)] == [None, None]
+    assert relays.choose(0.0) is LATER  # Those two may be asked.
+    relays.direct = 1
+    relays.entered()
+    assert relays.is_needed("a", 1.0)
+    assert relays.choose(1.0) is LATER
+    relays.opened("a", "10.0.0.1", 1)
+    assert relays.choose(1.0) == Relay("10.0.0.1", 1, under_way=[1.0])
+    relays.direct = 2
+    relays.entered()
+    assert relays.is_needed("b", 2.0)
+    assert relays.choose(2.0) == Relay("10.0.0.1", 1, under_way=[1.0, 2.0])
+    assert relays.choose(2.0) is LATER
+    relays.joined("a")
+    relays.joined("a")
+    assert relays.choose(2.0 + ASKED_S) is None
+
+
 @given(st.lists(st.sampled_from(["choose", "join", "leave", "wait"]), max_size=80))
 def test_no_relay_gets_more_than_it_can_carry(script: list[str]):
     relays = Relays(fan_out=3, nodes=12, direct=3)
@@ -57,7 +78,7 @@ def test_no_relay_gets_more_than_it_can_carry(script: list[str]):
     for word in script:
         match word:
             case "choose":
-                if relays.choose(now_s) is not None:
+                if relays.choose(now_s) not in (None, LATER):
                     under_way += 1
             case "join" if under_way:
                 relays.joined("a")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,3 +44,25 @@ def test_an_answer_that_names_no_place_ends_the_attempt(garbage: bytes):
     passed = node.read(SENT_ON + garbage)
     assert passed.rest == b""
     assert passed.why
+
+
+def test_who_has_spoken_already_is_sent_on_before_anything_is_made_for_it():
+    places = [("10.0.0.7", 4711), None]
+    door = LeadersDoor(lambda: places.pop(0))
+    for said, is_sent_on in ((b"", False), (WANTS_IN + TLS, False), (MAY_BE_SENT_ON + TLS, True)):
+        near, far = socket.socketpair()
+        with near, far:
+            far.setblocking(False)
+            near.send(said)
+            assert door.sends_on(far) is is_sent_on
+            if is_sent_on:
+                node = NodesDoor(MAY_BE_SENT_ON)
+                node.read(near.recv(100))
+                assert node.sent_on == ("10.0.0.7", 4711)
+                assert near.recv(100) == b""
+    near, far = socket.socketpair()
+    with near, far:
+        far.setblocking(False)
+        near.send(MAY_BE_SENT_ON + TLS)
+        assert not door.sends_on(far)
+        assert door.read(far.recv(100)) == (TLS, MAY_BE_SENT_ON, b"", "")  # It is not asked for a place again.

@@ -67,7 +67,8 @@ class Crowd:
 
 
 @asynccontextmanager
-async def crowd(tls: Tls | None = None) -> AsyncGenerator[Crowd]:
+async def crowd(tls: Tls | None = None, *, at_once: bool = False) -> AsyncGenerator[Crowd]:
+    """`at_once`: not one after the other, while there are relays for them."""
     port, at_leader = free_port(), Heard()
     endpoint = PeerAddress("127.0.0.1", port)
     meeting = Meeting(JOB, "a", endpoint, TOKEN, LIMIT_S, tls=tls, fan_out=FAN_OUT, nodes_max=NODES)
@@ -81,11 +82,14 @@ async def crowd(tls: Tls | None = None) -> AsyncGenerator[Crowd]:
             )  # fmt: skip
             tasks.start_soon(crowd.run, name)
             crowd.clients[name].report(Reported(JOB, NodeJoined(name, -1)))
+            if at_once:
+                continue
             joined = NodeJoined(name, -1)
             await at_leader.until(lambda joined=joined: at_leader.events and at_leader.reports()[-1] == joined)
             with anyio.fail_after(LIMIT_S):
                 while len(crowd.relays()) < min(FAN_OUT, len(crowd.clients)):
                     await anyio.lowlevel.checkpoint()
+        await at_leader.until(lambda: len(at_leader.events) >= NODES)
         yield crowd
         for client in crowd.clients.values():
             client.forget()
@@ -108,6 +112,13 @@ async def test_all_that_is_said_by_relays_arrives_once_and_in_order(has_tls: boo
         heard = nodes.heard["node-11"]
         await heard.until(lambda: len(heard.events) == 203)
         assert heard.orders()[3:] == [again(number + 10) for number in range(200)]
+
+
+async def test_nodes_that_come_at_once_wait_for_the_relays():
+    async with crowd(at_once=True) as nodes:
+        assert len(nodes.direct()) == FAN_OUT
+        assert sum(nodes.relays().values()) == NODES - FAN_OUT
+        await nodes.all_hear(1, set(nodes.clients))
 
 
 async def test_heartbeats_by_a_relay_keep_both_sides_sure_of_each_other(monkeypatch: pytest.MonkeyPatch):
