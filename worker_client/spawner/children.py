@@ -79,7 +79,9 @@ class Child:
         "stderr_file",
     )
 
-    def __init__(self, cycle: int, local_rank: int, pid: int, pidfd: int, memory: OomCounter | None) -> None:
+    def __init__(
+        self, cycle: int, local_rank: int, pid: int, pidfd: int, memory: OomCounter | None, *, lingers: bool = False
+    ) -> None:
         self.cycle = cycle
         self.local_rank = local_rank
         self.pid = pid
@@ -88,7 +90,7 @@ class Child:
         self.error_file = ""  # where torch's @record writes
         self.stderr_file = ""  # which the worker writes itself
         self.killed_by_us = False
-        self.lingers = False  # Once it is killed, the end of its cycle does not wait for it.
+        self.lingers = lingers  # Once it is killed, the end of its cycle does not wait for it.
 
 
 class Start(NamedTuple):

@@ -66,7 +66,7 @@ class Spawner:
             self._cgroups,
             inherited,
             self._serve_command if method.name == "exec" else None,
-            on_started=self._adopt_store_host,
+            on_started=lambda pid, it: self._adopt(it.cycle, STORE_HOST, pid, lingers=not it.port_is_wanted_again),
             on_failed=self._send,
         )
         self._parking = Parking(
@@ -244,18 +244,14 @@ class Spawner:
         child.error_file = plan.env.get(error_file.VARIABLE, "")
         child.stderr_file = plan.stderr.file if plan.stderr.direct else ""
 
-    def _adopt(self, cycle: int, local_rank: int, pid: int, memory: OomCounter | None) -> None:
+    def _adopt(self, cycle: int, local_rank: int, pid: int, memory: OomCounter | None = None, **more: bool) -> None:
         pidfd = os.pidfd_open(pid)
-        child = Child(cycle, local_rank, pid, pidfd, memory)
+        child = Child(cycle, local_rank, pid, pidfd, memory, **more)
         self._children[pid] = child
         # Only from a worker: the others may start while the workers of the cycle before end and still leave children.
         if local_rank >= 0 and cycle not in self._cycle_ticks:
             self._cycle_ticks[cycle] = tree.start_ticks(pid) or 0
         self._events.watch(pidfd, READ, lambda: self._reap(child))
-
-    def _adopt_store_host(self, pid: int, store: Waiting) -> None:
-        self._adopt(store.cycle, STORE_HOST, pid, memory=None)
-        self._children[pid].lingers = not store.port_is_wanted_again
 
     def _on_child_signal(self) -> None:
         while True:
@@ -360,7 +356,7 @@ class Spawner:
 
     def _on_fence(self) -> None:
         """The supervisor stands still, and another node may take the place of this one: nothing may run on."""
-        self._killing.start(None, _nobody_asked)
+        self._killing.start(None, _nothing)
 
     def _on_end(self, _killed: int, _stuck_pids: tuple[int, ...]) -> None:
         self._cgroups.remove_all()
@@ -369,7 +365,7 @@ class Spawner:
 
     def _leave_when(self, done: Callable[[], bool], delay_s: float) -> None:
         deadline_s = time.monotonic() + delay_s
-        self._events.set_timer("leave", delay_s, _note_nothing)
+        self._events.set_timer("leave", delay_s, _nothing)
         while not done() and time.monotonic() < deadline_s:
             self._events.run_once()
         self._ended = True
@@ -406,9 +402,5 @@ def _note(_signal: int, _frame: object) -> None:
     """A handler of our own makes the kernel interrupt the wait; the wake-up descriptor does the rest."""
 
 
-def _note_nothing() -> None:
-    pass
-
-
-def _nobody_asked(_killed: int, _stuck_pids: tuple[int, ...]) -> None:
+def _nothing(*_: object) -> None:
     pass
