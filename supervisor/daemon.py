@@ -108,7 +108,8 @@ async def open_supervisor(
             local_peers = contextlib.nullcontext(LocalPeers(node_name=place.node_name, post=engine.post))
             peers_opened = local_peers if open_peers is None else open_peers(engine.post)
             async with contextlib.AsyncExitStack() as claimed, peers_opened as peers, _spawner_tasks() as spawner_tasks:
-                checks, gpus = NodeChecks(), NodeGpus(worker_socket=str(place.worker_socket))
+                gpus = NodeGpus(worker_socket=str(place.worker_socket))
+                checks = NodeChecks(gpus.probes())
                 claimed.callback(checks.close)
                 claimed.push_async_callback(gpus.aclose)
                 claimed.callback(tokens.remove_all)  # Once the directory is released, they are another supervisor's.

@@ -8,10 +8,29 @@ from typing import Any, cast
 
 from supervisor.errors import ConfigurationError
 
+INFINIBAND = "/sys/class/infiniband"
+_LIBRARY = "libnvidia-ml.so.1"
+_DRIVER_SIGNS = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")  # the last: Linux under Windows
+
 
 def count_cpus() -> int:
     """CPUs that this process may run on."""
     return len(os.sched_getaffinity(0))
+
+
+def has_gpu_driver(environ: Mapping[str, str]) -> bool:
+    """Whether files show that there is an NVIDIA driver. Asks the driver nothing."""
+    folders = environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)  # where the loader looks first
+    signs = (*_DRIVER_SIGNS, *(os.path.join(folder, _LIBRARY) for folder in folders if folder))
+    return any(map(os.path.exists, signs))
+
+
+def has_network_cards(folder: str = INFINIBAND) -> bool:
+    """Whether there is a card that the checks of network ports know: InfiniBand or RoCE."""
+    try:
+        return bool(os.listdir(folder))
+    except OSError:
+        return False
 
 
 def count_gpus(environ: Mapping[str, str]) -> int:

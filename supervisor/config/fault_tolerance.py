@@ -180,6 +180,43 @@ WORKING: tuple[Setting, ...] = (
         switch=True,
     ),
     _works(
+        "node-health-check-interval",
+        _PERIOD,
+        Group.HEALTH,
+        "health.devices_period_s",
+        "while the job runs, GPUs and network cards are checked that often; before each cycle in any case",
+    ),
+    _works(
+        "enable-nic-healthcheck",
+        values.BOOLEAN,
+        Group.HEALTH,
+        "health.nic_states",
+        "a network port (InfiniBand, RoCE) that was active and is not any more makes the node unhealthy",
+        switch=True,
+    ),
+    _works(
+        "enable-nic-monitor",
+        values.BOOLEAN,
+        Group.HEALTH,
+        "health.nic_counters",
+        "a port whose link goes down more than twice within ten minutes makes the node unhealthy",
+        switch=True,
+    ),
+    _works(
+        "link-state-path-template",
+        values.PATH,
+        Group.HEALTH,
+        "health.link_state_template",
+        "file with the state of a card's port, with {nic} for the card; default: those of all ports in sysfs",
+    ),
+    _works(
+        "link-down-path-template",
+        values.PATH,
+        Group.HEALTH,
+        "health.link_down_template",
+        "file that counts how often its link went down, likewise",
+    ),
+    _works(
         "gpu-memory-reclaim-timeout",
         _SECONDS,
         Group.HEALTH,
@@ -243,6 +280,7 @@ WORKING: tuple[Setting, ...] = (
 )
 
 NO_EFFECT: tuple[Setting, ...] = (
+    _inert("pci-topo-file", values.PATH, "", "all network cards of the node are checked, wherever they are connected"),
     _inert("restart-check-interval", _PERIOD, 60.0, "nothing polls for restarts"),
     _inert("skip-section-response", values.BOOLEAN, True, "heartbeats and sections never wait for an answer"),
     _inert("rdzv-impl", values.choice("barrier", "legacy"), "barrier", "there is one rendezvous"),
@@ -262,16 +300,7 @@ NO_EFFECT: tuple[Setting, ...] = (
     ),
 )
 
-_NIC_COUNTER = "/sys/class/infiniband/{nic}/ports/1/counters/link_downed"
-_NIC_STATE = "/sys/class/infiniband/{nic}/ports/1/state"
-
 NOT_YET: tuple[Setting, ...] = (
-    _later("node-health-check-interval", _PERIOD, 5.0, "node health checks are"),
-    _later("enable-nic-monitor", values.BOOLEAN, False, "NIC checks are"),
-    _later("enable-nic-healthcheck", values.BOOLEAN, False, "NIC checks are"),
-    _later("pci-topo-file", values.PATH, "", "NIC checks are"),
-    _later("link-down-path-template", values.PATH, _NIC_COUNTER, "NIC checks are", ("",)),
-    _later("link-state-path-template", values.PATH, _NIC_STATE, "NIC checks are", ("",)),
     _later("cycle-info-dir", values.PATH, "", "cycle info files are"),
     _later("per-cycle-applog-prefix", values.PATH, "", "per-cycle logs are"),
     _later("nvrx-logfile", values.PATH, "", "a launcher log in the per-cycle log is"),

@@ -6,12 +6,13 @@ import zlib
 
 import msgspec
 
-from supervisor.core import nvhcd_verdict, storage_verdict
+from supervisor.core import gpu_verdict, nic_verdict, nvhcd_verdict, storage_verdict
 from supervisor.core.node_health import CheckPlan, Health, HealthCheckPolicy
 
 NVHCD_DEADLINE_S = 135.0  # the client gives up after 131
 STORAGE_DEADLINE_S = 20.0  # each path has a deadline of its own below it
 STORAGE_PATIENCE_S = 1.0
+DEVICES_DEADLINE_S = 8.0  # the process that asks NVML is given up before
 STORAGE_PERIOD_S = 60.0  # between two cycles; all nodes of a job ask the same servers
 
 
@@ -22,6 +23,13 @@ class HealthChecks(msgspec.Struct, frozen=True):
     policy: HealthCheckPolicy = HealthCheckPolicy.DOCUMENTED
     storage_mounts: bool = False  # Lustre and NFS, as this node mounts them
     storage_paths: tuple[str, ...] = ()
+    has_gpus: bool = False  # this node has a driver to ask
+    has_network_cards: bool = False
+    nic_states: bool = True
+    nic_counters: bool = False
+    link_state_template: str = ""  # path with {nic}; "": all ports of each card, where the kernel has them
+    link_down_template: str = ""
+    devices_period_s: float = 5.0  # between two looks at GPUs and cards while the job runs
 
     def plans(self, node: str) -> tuple[CheckPlan, ...]:
         """One for each check that edges/machine/health/node_checks.py will be asked for on this node."""
@@ -37,4 +45,8 @@ class HealthChecks(msgspec.Struct, frozen=True):
                     storage_verdict.CHECK, STORAGE_DEADLINE_S, late=late, patience_s=patience_s, period_s=period_s
                 )
             )
+        if self.has_gpus:
+            plans.append(CheckPlan(gpu_verdict.CHECK, DEVICES_DEADLINE_S, period_s=self.devices_period_s))
+        if self.has_network_cards and (self.nic_states or self.nic_counters):
+            plans.append(CheckPlan(nic_verdict.CHECK, DEVICES_DEADLINE_S, period_s=self.devices_period_s))
         return tuple(plans)

@@ -181,7 +181,13 @@ def _job_spec(
     if spec.health.nvhcd_socket:
         spec = replace_at(spec, "health.nvhcd_socket", os.path.join(cwd, spec.health.nvhcd_socket))
     _check_spawn(spec, values, environ)
-    return spec
+    for path in ("health.link_state_template", "health.link_down_template"):
+        template = value_at(spec, path)
+        if template and "{nic}" not in str(template):
+            one = values.given[f"ft_{'link_state' if 'state' in path else 'link_down'}_path_template"]
+            raise one.problem("there is no {nic} in it", "write {nic} where the card's name stands")
+    spec = replace_at(spec, "health.has_gpus", devices.has_gpu_driver(environ))
+    return replace_at(spec, "health.has_network_cards", devices.has_network_cards())
 
 
 def replace_at(spec: JobSpec, path: str, value: object) -> JobSpec:

@@ -119,8 +119,8 @@ ENVIRONMENT = [
     ({"PET_MAX_RESTARTS": "x"},
      "cannot use PET_MAX_RESTARTS=x: it is not a whole number; write a whole number from 0 to 1000000"),
     ({"PET_STANDALONE": "2"}, "cannot use PET_STANDALONE=2: it is neither true nor false; write true or false"),
-    ({"PET_FT_ENABLE_NIC_MONITOR": "1"},
-     "cannot use PET_FT_ENABLE_NIC_MONITOR=1: NIC checks are not supported yet; unset PET_FT_ENABLE_NIC_MONITOR"),
+    ({"PET_FT_ENABLE_LOG_SERVER": "1"},
+     "cannot use PET_FT_ENABLE_LOG_SERVER=1: the log server is not supported yet; unset PET_FT_ENABLE_LOG_SERVER"),
     ({"NVRX_GPUS_PER_NUMA": "0"},
      "cannot use NVRX_GPUS_PER_NUMA=0: it is not a number of GPUs from 1 to 1024; "
      "write the GPUs of one NUMA node, such as 4"),
@@ -143,8 +143,6 @@ NOT_YET = [
     (["--duplicate-stdout-filters", "a"], "a filtered copy of the output is"),
     (["--logs-specs", "mine"], "a logging plug-in of torchrun is"),
     (["--virtual-local-rank"], "a virtual local rank is"),
-    (["--ft-enable-nic-monitor", "true"], "NIC checks are"),
-    (["--ft-enable-nic-healthcheck", "true"], "NIC checks are"),
     (["--ft-per-cycle-applog-prefix", "/lustre/train.log"], "per-cycle logs are"),
     (["--ft-enable-log-server", "true"], "the log server is"),
     (["--ft-cycle-info-dir", "/c"], "cycle info files are"),
@@ -165,7 +163,6 @@ def test_what_is_not_there_yet(argv: list[str], what: str) -> None:
 @pytest.mark.parametrize(
     "argv",
     [
-        ["--ft-enable-nic-healthcheck", "false"],
         ["--ft-enable-log-server", "false"],
         ["--ft-attribution-stop-action", "log"],
         ["--logs-specs", "default"],

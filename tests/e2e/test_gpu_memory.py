@@ -87,3 +87,17 @@ def test_a_stop_does_not_wait_for_memory(start: Start, tmp_path: Path, gpus: Gpu
     assert launch.wait() in (1, 143)
     assert time.monotonic() - before_s < 20
     assert_nothing_left(launch)
+
+
+def test_a_gpu_that_falls_ill_takes_its_node_out_before_the_next_cycle(
+    start: Start, tmp_path: Path, gpus: Gpus
+) -> None:
+    launch = start("--max-restarts", "3", script(tmp_path, GOES_BAD), environment=gpus.environment)
+    launch.wait_for_output("up 0", count=1)
+    gpus[0].action = 1
+    (launch.folder / "go").touch()
+    assert launch.wait() == 1
+    assert "is unhealthy: GPU 0: the driver asks for a recovery action: gpu reset" in launch.stderr_text()
+    assert launch.stdout_text().count("up") == 1
+    assert "node_checked" in launch.kinds()
+    assert_nothing_left(launch)

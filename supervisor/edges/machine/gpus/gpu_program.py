@@ -18,6 +18,7 @@ from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.gpus.driver import Driver, DriverError
 from supervisor.edges.machine.gpus.holders import Job
 from supervisor.edges.machine.gpus.memory_waits import MemoryWait
+from supervisor.edges.machine.gpus.nic_ports import read_ports
 from supervisor.edges.machine.gpus.numa_nodes import numa_place
 
 READ_BYTES = 65536
@@ -38,6 +39,7 @@ class Program:
             "fitness": self._fitness,
             "fabric": self._fabric,
             "places": self._places,
+            "ports": self._ports,
             "ready": self._ready,
         }
 
@@ -117,6 +119,10 @@ class Program:
     def _fabric(self, question: Question) -> Answer:
         del question
         return {"domains": [list(self._driver.fabric(device)) for device in self._driver.devices(None)]}
+
+    def _ports(self, question: Question) -> Answer:
+        state, counter = str(question["state_template"]), str(question["counter_template"])
+        return {"ports": read_ports(str(question["folder"]), state_template=state, counter_template=counter)}
 
     def _places(self, question: Question) -> Answer:
         """Near which CPUs each GPU is."""

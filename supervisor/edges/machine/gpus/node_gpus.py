@@ -6,19 +6,19 @@ One process answers for all jobs (gpu_process.py). It starts as the first worker
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from supervisor.config.devices import has_gpu_driver
 from supervisor.config.job_spec import JobSpec
+from supervisor.core import gpu_verdict, nic_verdict
 from supervisor.core.gpu_memory import GpuMemory, Holder, MemoryReport, MemoryRules
 from supervisor.core.gpu_places import GpuPlace
 
 if TYPE_CHECKING:
+    from supervisor.edges.machine.gpus.device_probes import GpuProbe, NicProbe
     from supervisor.edges.machine.gpus.gpu_process import GpuProcess
-
-LIBRARY = "libnvidia-ml.so.1"
-SIGNS = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")  # the last: Linux under Windows
 
 
 class NodeGpus:
@@ -38,13 +38,14 @@ class NodeGpus:
         self._worker_socket = worker_socket
         self._environment = os.environ if environment is None else environment
         self._given = environment
+        self._are_there = False
         self._process: GpuProcess | None = None
         self._dev = dev
         self._sysfs = sysfs
-        self._has_library = _is_on_library_path(self._environment)
 
     def are_there(self) -> bool:
-        return self._has_library or any(map(os.path.exists, SIGNS))
+        self._are_there = self._are_there or has_gpu_driver(self._environment)
+        return self._are_there
 
     @property
     def process(self) -> GpuProcess:
@@ -93,15 +94,23 @@ class NodeGpus:
             return (), "the workers are not bound: the kernel tells no NUMA node of their GPUs"
         return found, ""
 
+    def probes(self) -> Mapping[str, Callable[[], GpuProbe | NicProbe]]:
+        """How the probes of this node's devices are made: see node_checks.py. Nothing is loaded before one is."""
+        return {gpu_verdict.CHECK: self._gpu_probe, nic_verdict.CHECK: self._nic_probe}
+
+    def _gpu_probe(self) -> GpuProbe:
+        from supervisor.edges.machine.gpus.device_probes import GpuProbe
+
+        return GpuProbe(self)
+
+    def _nic_probe(self) -> NicProbe:
+        from supervisor.edges.machine.gpus.device_probes import NicProbe
+
+        return NicProbe(self)
+
     async def aclose(self) -> None:
         if self._process is not None:
             await self._process.aclose()
-
-
-def _is_on_library_path(environment: Mapping[str, str]) -> bool:
-    """Where the loader would look first: a driver that lies elsewhere shows one of the other signs."""
-    folders = environment.get("LD_LIBRARY_PATH", "").split(os.pathsep)
-    return any(os.path.exists(os.path.join(folder, LIBRARY)) for folder in folders if folder)
 
 
 def _report(answer: Mapping[str, Any]) -> MemoryReport:

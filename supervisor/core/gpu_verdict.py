@@ -1,0 +1,150 @@
+"""What do the driver's words about the GPUs of a job say of the node: healthy, unhealthy, or nothing?
+
+What is compared is kept in `Known`: errors that were there at the first look are not held against a GPU, and a link
+that was down then is how this node is built. What the driver does not know says nothing.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from supervisor.core.node_health import Finding, Health
+
+CHECK = "gpu"
+# Xid events after which a GPU can't be used before a reset; others come from programs, or are healed by the driver.
+# https://docs.nvidia.com/deploy/xid-errors
+FATAL_XIDS = {
+    46: "the GPU has stopped processing",
+    48: "an uncorrectable memory error",
+    54: "its power cable is not connected",
+    62: "its microcontroller has halted",
+    64: "a memory row could not be remapped",
+    79: "it has fallen off the bus",
+    95: "an uncontained memory error",
+    119: "its system processor does not answer",
+    120: "an error of its system processor",
+    140: "an unrecovered memory error",
+    143: "its initialisation has failed",
+}
+
+
+class GpuWords(msgspec.Struct, frozen=True):
+    """What the driver says of one GPU; None: it does not say. `action` "": it asks for nothing."""
+
+    name: str
+    uuid: str
+    is_lost: bool = False
+    action: str | None = None
+    ecc_errors: int | None = None
+    remap_failed: bool | None = None
+    remap_pending: bool | None = None
+    links: tuple[bool, ...] = ()
+
+
+class Look(msgspec.Struct, frozen=True):
+    gpus: tuple[GpuWords, ...]
+    lost: tuple[str, ...] = ()  # names of GPUs that can't be addressed any more
+    xids: tuple[tuple[str, int], ...] = ()  # (UUID, Xid) of all that has happened
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What earlier looks have shown, by UUID."""
+
+    names: tuple[tuple[str, str], ...] = ()  # of all GPUs that were seen
+    ecc_errors: tuple[tuple[str, int], ...] = ()  # at the first look
+    links: tuple[tuple[str, tuple[bool, ...]], ...] = ()  # whether each was ever up
+
+
+def judge(look: Look, known: Known, *, took_s: float) -> tuple[tuple[Finding, ...], Known]:
+    """One finding for each GPU, and what is known from now on."""
+    known = _learn(look, known)
+    first_errors, links = dict(known.ecc_errors), dict(known.links)
+    findings: list[Finding] = []
+    for gpu in look.gpus:
+        reasons = _reasons(gpu, first_errors.get(gpu.uuid, 0), links.get(gpu.uuid, ()))
+        xids = {xid for uuid, xid in look.xids if uuid == gpu.uuid and xid in FATAL_XIDS}
+        reasons += [f"Xid {xid}: {FATAL_XIDS[xid]}" for xid in sorted(xids)]
+        findings.append(_finding(gpu.name, reasons, took_s, note=_note(gpu, first_errors.get(gpu.uuid, 0))))
+    seen = {gpu.uuid for gpu in look.gpus}
+    gone = [name for uuid, name in known.names if uuid not in seen]
+    gone += [name for name in look.lost if name not in gone and name not in {gpu.name for gpu in look.gpus}]
+    findings += [
+        _finding(name, ["the driver has lost it; reset it, or restart the node"], took_s)
+        for name in dict.fromkeys(gone)
+    ]
+    if not findings:
+        findings.append(Finding(CHECK, Health.SKIPPED, "the driver shows no GPU of this job", took_s))
+    return tuple(findings), known
+
+
+def has_flighty(findings: tuple[Finding, ...]) -> bool:
+    """Whether a finding may be gone at the next look: a link that trains again, a GPU that is being reset."""
+    return any(
+        each.health is Health.UNHEALTHY and ("NVLink" in each.reason or "lost" in each.reason) for each in findings
+    )
+
+
+def confirmed(first: tuple[Finding, ...], second: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """The second findings; what is unhealthy in them alone waits for the next look."""
+    before = {each.subject: each for each in first}
+    return tuple(
+        each
+        if each.health is not Health.UNHEALTHY or _was_unhealthy(before.get(each.subject))
+        else msgspec.structs.replace(each, health=Health.HEALTHY, reason=f"seen once: {each.reason}")
+        for each in second
+    )
+
+
+def _was_unhealthy(finding: Finding | None) -> bool:
+    return finding is not None and finding.health is Health.UNHEALTHY
+
+
+def _learn(look: Look, known: Known) -> Known:
+    names, errors, links = dict(known.names), dict(known.ecc_errors), dict(known.links)
+    for gpu in look.gpus:
+        names[gpu.uuid] = gpu.name
+        if gpu.ecc_errors is not None:
+            # A counter that has fallen belongs to a driver that was loaded again.
+            errors[gpu.uuid] = min(errors.get(gpu.uuid, gpu.ecc_errors), gpu.ecc_errors)
+        before = links.get(gpu.uuid, ())
+        if gpu.links:
+            padded = (*before, *(False,) * (len(gpu.links) - len(before)))
+            links[gpu.uuid] = tuple(was or is_up for was, is_up in zip(padded, gpu.links, strict=False))
+    return Known(tuple(names.items()), tuple(errors.items()), tuple(links.items()))
+
+
+def _reasons(gpu: GpuWords, first_errors: int, links_once_up: tuple[bool, ...]) -> list[str]:
+    reasons: list[str] = []
+    if gpu.is_lost:
+        reasons.append("the driver has lost it; reset it, or restart the node")
+    if gpu.action:
+        reasons.append(f"the driver asks for a recovery action: {gpu.action}")
+    if gpu.remap_failed:
+        reasons.append("a memory row could not be remapped; the GPU has to be replaced")
+    if gpu.ecc_errors is not None and gpu.ecc_errors > first_errors:
+        reasons.append(f"{gpu.ecc_errors - first_errors} uncorrectable memory errors since the first look; reset it")
+    down = [number for number, was_up in enumerate(links_once_up) if was_up and not _is_up(gpu, number)]
+    if down:
+        numbers = ", ".join(map(str, down))
+        reasons.append(f"NVLink {numbers} of {len(links_once_up)} went down; check nvidia-smi nvlink -s")
+    return reasons
+
+
+def _is_up(gpu: GpuWords, link: int) -> bool:
+    return link < len(gpu.links) and gpu.links[link]
+
+
+def _note(gpu: GpuWords, first_errors: int) -> str:
+    """What is no reason against it, but good to know."""
+    notes: list[str] = []
+    if first_errors:
+        notes.append(f"{first_errors} uncorrectable memory errors were there before")
+    if gpu.remap_pending:
+        notes.append("a memory row will be remapped at the next reset")
+    return "; ".join(notes)
+
+
+def _finding(subject: str, reasons: list[str], took_s: float, *, note: str = "") -> Finding:
+    if reasons:
+        return Finding(CHECK, Health.UNHEALTHY, f"{subject}: {'; '.join(reasons)}", took_s, subject)
+    return Finding(CHECK, Health.HEALTHY, note, took_s, subject)

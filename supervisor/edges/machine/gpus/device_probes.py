@@ -1,0 +1,116 @@
+"""What do the checks of GPUs and of network cards find on this node?
+
+Both ask the process that may be lost. A finding that may be gone a moment later is looked at twice before it counts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, cast
+
+import anyio
+
+from supervisor.config.devices import INFINIBAND
+from supervisor.config.job_spec import JobSpec
+from supervisor.core import gpu_verdict, nic_verdict
+from supervisor.core.node_health import Finding, Health
+from supervisor.edges.machine.gpus.gpu_process import GpuProcess, SilentError
+from supervisor.pauses import pause
+
+CONFIRM_S = 0.25
+
+
+class Node(Protocol):
+    """What node_gpus.py knows."""
+
+    @property
+    def process(self) -> GpuProcess: ...
+
+    def are_there(self) -> bool: ...
+
+
+class GpuProbe:
+    """See node_checks.Probe."""
+
+    def __init__(self, gpus: Node) -> None:
+        self._gpus = gpus
+        self._known: dict[tuple[str, ...] | None, gpu_verdict.Known] = {}  # by what a job may see
+        self._xids: dict[tuple[str, int], None] = {}  # of all GPUs: the driver tells each event once
+
+    async def look(self, spec: JobSpec, report: object = None) -> tuple[Finding, ...]:
+        del report
+        if not self._gpus.are_there():
+            return (Finding(gpu_verdict.CHECK, Health.SKIPPED),)
+        try:
+            first = await self._look(spec)
+            if not gpu_verdict.has_flighty(first):
+                return first
+            await pause(CONFIRM_S, why="a link that trains again, or a GPU that is being reset, must not cost the node")
+            return gpu_verdict.confirmed(first, await self._look(spec))
+        except SilentError as error:
+            return (Finding(gpu_verdict.CHECK, Health.UNANSWERED, f"the GPUs can't be asked: {error}"),)
+
+    def close(self) -> None:
+        """The process is closed by who has made it."""
+
+    async def _look(self, spec: JobSpec) -> tuple[Finding, ...]:
+        begun_s = anyio.current_time()
+        visible = spec.visible_gpus
+        answer = cast("dict[str, Any]", await self._gpus.process.ask("fitness", visible=visible))
+        xids = ((str(uuid), int(xid)) for uuid, xid in answer["xids"])
+        self._xids |= {each: None for each in xids if each[1] in gpu_verdict.FATAL_XIDS}
+        lost = (name for name in answer["lost"] if visible is None or name.removeprefix("GPU ") in visible)
+        look = gpu_verdict.Look(tuple(_words(each) for each in answer["gpus"]), tuple(lost), tuple(self._xids))
+        took_s = anyio.current_time() - begun_s
+        known = self._known.get(visible, gpu_verdict.Known())
+        findings, self._known[visible] = gpu_verdict.judge(look, known, took_s=took_s)
+        return findings
+
+
+class NicProbe:
+    """See node_checks.Probe."""
+
+    def __init__(self, gpus: Node, *, folder: str = INFINIBAND) -> None:
+        self._gpus = gpus
+        self._folder = folder
+        self._known = nic_verdict.Known()
+
+    async def look(self, spec: JobSpec, report: object = None) -> tuple[Finding, ...]:
+        del report
+        try:
+            first = await self._look(spec)
+            if all(each.health is not Health.UNHEALTHY for each in first):
+                return first
+            await pause(CONFIRM_S, why="a port whose link trains again must not cost the node")
+            return gpu_verdict.confirmed(first, await self._look(spec))
+        except SilentError as error:
+            return (Finding(nic_verdict.CHECK, Health.UNANSWERED, f"the network cards can't be looked at: {error}"),)
+
+    def close(self) -> None:
+        """The process is closed by who has made it."""
+
+    async def _look(self, spec: JobSpec) -> tuple[Finding, ...]:
+        begun_s = anyio.current_time()
+        health = spec.health
+        answer = await self._gpus.process.ask(
+            "ports",
+            folder=self._folder,
+            state_template=health.link_state_template,
+            counter_template=health.link_down_template,
+        )
+        ports = cast("list[list[Any]] | None", answer["ports"])
+        if ports is None:
+            return (Finding(nic_verdict.CHECK, Health.UNANSWERED, f"{self._folder} can't be read"),)
+        findings, self._known = nic_verdict.judge(
+            tuple(nic_verdict.Port(str(name), str(state), downs) for name, state, downs in ports),
+            self._known,
+            now_s=anyio.current_time(),
+            states=health.nic_states,
+            counters=health.nic_counters,
+            took_s=anyio.current_time() - begun_s,
+        )
+        return findings
+
+
+def _words(answer: list[Any]) -> gpu_verdict.GpuWords:
+    *simple, links = answer
+    return gpu_verdict.GpuWords(*simple, links=tuple(map(bool, links)))

@@ -1,0 +1,107 @@
+"""What a driver may say of the GPUs, and whether the node is fit then."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from supervisor.core.gpu_verdict import GpuWords, Known, Look, confirmed, has_flighty, judge
+from supervisor.core.node_health import Finding, Health
+
+UP = (True, True, True)
+WELL = GpuWords("GPU 0", "GPU-a", action="", ecc_errors=0, remap_failed=False, remap_pending=False, links=UP)
+OTHER = msgspec.structs.replace(WELL, name="GPU 1", uuid="GPU-b")
+SILENT = GpuWords("GPU 0", "GPU-a")
+
+
+def findings(*looks: Look) -> list[Finding]:
+    """Those of the last look."""
+    known, found = Known(), tuple[Finding, ...]()
+    for look in looks:
+        found, known = judge(look, known, took_s=0.01)
+    return list(found)
+
+
+def changed(**words: object) -> Look:
+    return Look((msgspec.structs.replace(WELL, **words), OTHER))
+
+
+def test_healthy_gpus_have_a_finding_each() -> None:
+    found = findings(Look((WELL, OTHER)))
+    assert [(each.name, each.health, each.reason) for each in found] == [
+        ("gpu GPU 0", Health.HEALTHY, ""), ("gpu GPU 1", Health.HEALTHY, ""),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ({"action": "gpu reset"}, "GPU 0: the driver asks for a recovery action: gpu reset"),
+        ({"is_lost": True}, "GPU 0: the driver has lost it; reset it, or restart the node"),
+        ({"remap_failed": True}, "GPU 0: a memory row could not be remapped; the GPU has to be replaced"),
+        ({"ecc_errors": 2}, "GPU 0: 2 uncorrectable memory errors since the first look; reset it"),
+        ({"links": (True, False, True)}, "GPU 0: NVLink 1 of 3 went down; check nvidia-smi nvlink -s"),
+        ({"links": ()}, "GPU 0: NVLink 0, 1, 2 of 3 went down; check nvidia-smi nvlink -s"),
+        (
+            {"action": "node reboot", "ecc_errors": 1},
+            "GPU 0: the driver asks for a recovery action: node reboot; "
+            "1 uncorrectable memory errors since the first look; reset it",
+        ),
+    ],
+)
+def test_what_makes_a_gpu_unhealthy(words: dict[str, object], reason: str) -> None:
+    found = findings(Look((WELL, OTHER)), changed(**words))
+    assert [(each.health, each.reason) for each in found] == [(Health.UNHEALTHY, reason), (Health.HEALTHY, "")]
+
+
+def test_what_the_driver_does_not_say_is_held_against_nobody() -> None:
+    assert [each.health for each in findings(Look((SILENT,)))] == [Health.HEALTHY]
+    assert [each.health for each in findings(Look((WELL,)), Look((msgspec.structs.replace(SILENT, links=UP),)))] == [
+        Health.HEALTHY
+    ]
+
+
+def test_what_was_there_at_the_first_look_is_only_noted() -> None:
+    worn = changed(ecc_errors=3, remap_pending=True, links=(True, False, True))
+    [found, _] = findings(worn, worn)
+    assert found.health is Health.HEALTHY
+    assert found.reason == (
+        "3 uncorrectable memory errors were there before; a memory row will be remapped at the next reset"
+    )
+    [found, _] = findings(worn, changed(ecc_errors=4, links=(True, False, True)))
+    assert found.health is Health.UNHEALTHY
+    [found, _] = findings(worn, changed(ecc_errors=0), changed(ecc_errors=1))
+    assert found.health is Health.UNHEALTHY, "counted from a driver that was loaded again"
+
+
+def test_only_events_that_a_gpu_can_not_get_over_count() -> None:
+    look = Look((WELL, OTHER), xids=(("GPU-a", 31), ("GPU-a", 43), ("GPU-a", 94), ("GPU-b", 79), ("GPU-b", 119)))
+    assert [each.reason for each in findings(look)] == [
+        "",
+        "GPU 1: Xid 79: it has fallen off the bus; Xid 119: its system processor does not answer",
+    ]
+
+
+def test_a_gpu_that_is_not_there_any_more_is_unhealthy() -> None:
+    for later in (Look((WELL,)), Look((WELL,), lost=("GPU 1",))):
+        found = findings(Look((WELL, OTHER)), later)
+        assert [(each.subject, each.health) for each in found] == [
+            ("GPU 0", Health.HEALTHY), ("GPU 1", Health.UNHEALTHY),
+        ]  # fmt: skip
+    assert [each.subject for each in findings(Look((WELL,), lost=("GPU 1",)))] == ["GPU 0", "GPU 1"]
+
+
+def test_without_a_gpu_the_check_is_skipped() -> None:
+    assert [each.health for each in findings(Look(()))] == [Health.SKIPPED]
+
+
+def test_what_may_pass_is_looked_at_twice() -> None:
+    first = tuple(findings(Look((WELL, OTHER)), changed(links=(True, False, True))))
+    again = tuple(findings(Look((WELL, OTHER)), changed(links=UP)))
+    assert has_flighty(first)
+    assert not has_flighty(tuple(findings(changed(action="gpu reset"))))
+    assert [each.health for each in confirmed(first, again)] == [Health.HEALTHY, Health.HEALTHY]
+    assert [each.health for each in confirmed(first, first)] == [Health.UNHEALTHY, Health.HEALTHY]
+    assert [(each.health, each.reason[:9]) for each in confirmed(again, first)] == [
+        (Health.HEALTHY, "seen once"), (Health.HEALTHY, ""),
+    ]  # fmt: skip

@@ -1,0 +1,156 @@
+"""What the checks of GPUs and network cards find, with a made-up driver and a made-up sysfs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+
+from supervisor.config.health_checks import HealthChecks
+from supervisor.config.job_spec import JobSpec
+from supervisor.core.node_health import Health
+from supervisor.edges.machine.gpus import device_probes
+from supervisor.edges.machine.gpus.device_probes import GpuProbe, NicProbe
+from supervisor.edges.machine.gpus.nic_ports import read_ports
+from supervisor.edges.machine.gpus.node_gpus import NodeGpus
+from tests.edges.machine.gpus.conftest import SOCKET
+from tests.fakes.gpus import Gpus
+
+SPEC = JobSpec("job", ("t.py",))
+COUNTING = msgspec.structs.replace(SPEC, health=HealthChecks(nic_counters=True))
+
+
+async def test_a_healthy_node(node_gpus: NodeGpus) -> None:
+    found = await GpuProbe(node_gpus).look(SPEC)
+    assert [(each.name, each.health, each.reason) for each in found] == [
+        ("gpu GPU 0", Health.HEALTHY, ""), ("gpu GPU 1", Health.HEALTHY, ""),
+    ]  # fmt: skip
+
+
+async def test_what_the_driver_says_makes_its_gpu_unhealthy_and_no_other(node_gpus: NodeGpus, gpus: Gpus) -> None:
+    probe = GpuProbe(node_gpus)
+    await probe.look(SPEC)
+    gpus[1].action, gpus[1].ecc_errors, gpus[1].remap_failed = 2, 1, 1
+    gpus.report_xid(1, 79)
+    gpus.report_xid(0, 31)
+    for _ in range(2):
+        found = {each.subject: each for each in await probe.look(SPEC)}
+        assert found["GPU 0"].health is Health.HEALTHY, "Xid 31 is a program's own fault"
+        assert found["GPU 1"].health is Health.UNHEALTHY
+        for words in ("node reboot", "1 uncorrectable memory errors", "could not be remapped", "Xid 79"):
+            assert words in found["GPU 1"].reason
+    restricted = msgspec.structs.replace(SPEC, visible_gpus=("0",))
+    assert [each.health for each in await probe.look(restricted)] == [Health.HEALTHY]
+
+
+async def test_a_lost_gpu_and_a_link_that_went_down(node_gpus: NodeGpus, gpus: Gpus) -> None:
+    probe = GpuProbe(node_gpus)
+    await probe.look(SPEC)
+    gpus[0].links_up = 0b0111
+    gpus[1].is_lost = 1
+    found = {each.subject: each for each in await probe.look(SPEC)}
+    assert "NVLink 3 of 4 went down" in found["GPU 0"].reason
+    assert "the driver has lost it" in found["GPU 1"].reason
+    assert {each.health for each in found.values()} == {Health.UNHEALTHY}
+
+
+async def test_a_link_that_comes_back_at_once_costs_nothing(
+    node_gpus: NodeGpus, gpus: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def train_again(_: float, *, why: str) -> None:
+        assert why
+        gpus[0].links_up = 0b1111
+
+    monkeypatch.setattr(device_probes, "pause", train_again)
+    probe = GpuProbe(node_gpus)
+    await probe.look(SPEC)
+    gpus[0].links_up = 0
+    assert [each.health for each in await probe.look(SPEC)] == [Health.HEALTHY, Health.HEALTHY]
+
+
+async def test_a_driver_that_hangs_or_does_not_start_tells_nothing_about_the_node(
+    node_gpus: NodeGpus, gpus: Gpus
+) -> None:
+    probe = GpuProbe(node_gpus)
+    gpus.state.init_status = 9
+    [found] = await probe.look(SPEC)
+    assert (found.health, found.reason) == (
+        Health.UNANSWERED, "the GPUs can't be asked: NVML says Driver Not Loaded"
+    )  # fmt: skip
+    gpus.state.init_status = 0
+    await probe.look(SPEC)
+    node_gpus.process.answer_s = 0.3
+    gpus.hang()
+    before_s = time.monotonic()
+    [found] = await probe.look(SPEC)
+    assert (found.health, "has not answered within 0.3 s" in found.reason) == (Health.UNANSWERED, True)
+    assert time.monotonic() - before_s < 20
+
+
+async def test_a_node_without_a_driver_is_skipped(tmp_path: Path) -> None:
+    without = NodeGpus(worker_socket=SOCKET, environment={})
+    if not without.are_there():
+        assert [each.health for each in await GpuProbe(without).look(SPEC)] == [Health.SKIPPED]
+
+
+@pytest.fixture
+def cards(tmp_path: Path) -> Path:
+    folder = tmp_path / "infiniband"
+    for card, ports in (("mlx5_0", "1"), ("mlx5_1", "12")):
+        for port in ports:
+            write(folder, card, port)
+    return folder
+
+
+def write(folder: Path, card: str, port: str = "1", *, state: str = "4: ACTIVE", downs: int = 0) -> None:
+    place = folder / card / "ports" / port
+    (place / "counters").mkdir(parents=True, exist_ok=True)
+    (place / "state").write_text(f"{state}\n")
+    (place / "counters" / "link_downed").write_text(f"{downs}\n")
+
+
+async def test_a_port_that_goes_down_makes_the_node_unhealthy_and_one_that_was_down_does_not(
+    node_gpus: NodeGpus, cards: Path
+) -> None:
+    write(cards, "mlx5_1", "2", state="1: DOWN")
+    probe = NicProbe(node_gpus, folder=str(cards))
+    assert {each.health for each in await probe.look(SPEC)} == {Health.HEALTHY}
+    write(cards, "mlx5_0", state="2: INIT")
+    found = {each.subject: each for each in await probe.look(SPEC)}
+    assert found["mlx5_0 port 1"].reason == "mlx5_0 port 1 was ACTIVE and is INIT; check cable and switch port"
+    assert [each.health for each in found.values()].count(Health.UNHEALTHY) == 1
+
+
+async def test_a_port_that_flaps_is_debounced(node_gpus: NodeGpus, cards: Path) -> None:
+    probe = NicProbe(node_gpus, folder=str(cards))
+    await probe.look(COUNTING)
+    health: list[Health] = []
+    for downs in (1, 2, 3):
+        write(cards, "mlx5_0", downs=downs)
+        health.append(next(each.health for each in await probe.look(COUNTING) if each.subject == "mlx5_0 port 1"))
+        await anyio.lowlevel.checkpoint()
+    assert health == [Health.HEALTHY, Health.HEALTHY, Health.UNHEALTHY]
+
+
+async def test_templates_name_the_files(node_gpus: NodeGpus, cards: Path, tmp_path: Path) -> None:
+    (tmp_path / "mlx5_0.state").write_text("4: ACTIVE")
+    (tmp_path / "mlx5_1.state").write_text("4: ACTIVE")
+    health = HealthChecks(link_state_template=f"{tmp_path}/{{nic}}.state")
+    spec = msgspec.structs.replace(SPEC, health=health)
+    probe = NicProbe(node_gpus, folder=str(cards))
+    assert len(await probe.look(spec)) == 2
+    (tmp_path / "mlx5_1.state").write_text("1: DOWN")
+    assert [each.health for each in await probe.look(spec)] == [Health.HEALTHY, Health.UNHEALTHY]
+
+
+def test_what_can_not_be_read(cards: Path, tmp_path: Path) -> None:
+    (cards / "mlx5_0/ports/1/state").unlink()
+    (cards / "mlx5_0/ports/1/counters/link_downed").write_text("none")
+    assert read_ports(str(cards)) == [
+        ["mlx5_0 port 1", "", None], ["mlx5_1 port 1", "ACTIVE", 0], ["mlx5_1 port 2", "ACTIVE", 0],
+    ]  # fmt: skip
+    assert read_ports(str(tmp_path / "nothing")) == []
+    assert read_ports(str(tmp_path / "infiniband/mlx5_0/ports/1/counters/link_downed")) is None
