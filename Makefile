@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q install
 .DEFAULT_GOAL := help
 # The distribution was once called holdfast, a name that is another project's on the package index: ours goes, theirs stays.
 OLD_NAME := $(VENV)/lib/python*/site-packages/holdfast-*.dist-info/entry_points.txt
-.PHONY: help demo demo-cluster install wheel test packages lint ruff format type layers bench soak sim docs docs-check pictures proto clean
+.PHONY: help demo demo-cluster install wheel test packages lint ruff format type layers gpu bench soak sim docs docs-check pictures proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-12s %s\n' "$$name" "$$text"; done
@@ -63,6 +63,9 @@ layers: $(VENV)/.dev ## who may import whom
 format: $(VENV)/.dev ## rewrite the sources as `make lint` wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+gpu: ## the tests that need a GPU, with an interpreter that has torch, pytest and holdfast: make gpu PYTHON=python3
+	$(PYTHON) -m pytest -m gpu tests/gpu $(ARGS)
 
 bench: $(VENV)/.dev ## measure against torchrun and the reference product, write docs/benchmarks.md
 	$(BIN)/python -m tests.benchmarks $(ARGS)

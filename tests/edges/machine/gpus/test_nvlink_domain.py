@@ -1,79 +1,71 @@
-"""The domain of a node, as a stand-in for nvidia-ml-py says it: one domain, several, none, an error, no answer."""
+"""The domain of a node, as the driver says it: one domain, several, none, an error, no answer."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from supervisor.edges.machine.gpus import nvlink_probe
-from supervisor.edges.machine.gpus.nvlink_domain import PROBE, NoDomainError, nvlink_domain
+from supervisor.edges.machine.gpus.nvlink_domain import NoDomainError, nvlink_domain
+from tests.fakes.gpus import Gpus
 
-Write = Callable[..., None]
-
-NVML = """
-import ctypes, time
-byref = ctypes.byref
-UUIDS = {uuids!r}
-class NVMLError(Exception): pass
-class c_nvmlGpuFabricInfo_t(ctypes.Structure):
-    _fields_ = [("clusterUuid", ctypes.c_uint8 * 16)]
-c_nvmlGpuFabricInfo_v2_t = c_nvmlGpuFabricInfo_t
-def nvmlInit():
-    {init}
-def nvmlDeviceGetCount(): return len(UUIDS)
-def nvmlDeviceGetHandleByIndex(index): return index
-def nvmlDeviceGetGpuFabricInfoV(device, info):
-    {newer}
-    nvmlDeviceGetGpuFabricInfo(device, info)
-def nvmlDeviceGetGpuFabricInfo(device, info):
-    info._obj.clusterUuid[:] = bytes([UUIDS[device]] * 16)
-"""
 ONES = "01010101-0101-0101-0101-010101010101"
 
 
 @pytest.fixture
-def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Writes the stand-in, which the probe finds before the real one."""
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-
-    def write(*uuids: int, init: str = "pass", newer: str = "pass") -> None:
-        (tmp_path / "pynvml.py").write_text(NVML.format(uuids=uuids, init=init, newer=newer))
-
-    return write
+def node(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> Gpus:
+    """The GPUs of this node, for the process that asks."""
+    for name, value in gpus.environment.items():
+        monkeypatch.setenv(name, value)
+    return gpus
 
 
-@pytest.mark.parametrize(
-    ("uuids", "newer"), [((1,), "pass"), ((1, 1, 1, 1), "pass"), ((1, 0), "pass"), ((1,), "raise NVMLError('unknown')")]
-)
-async def test_the_domain_is_the_cluster_uuid(nvml: Write, uuids: tuple[int, ...], newer: str):
-    nvml(*uuids, newer=newer)
-    assert Path(nvlink_probe.__file__) == PROBE
+def set_domains(gpus: Gpus, *numbers: int, clique: int = 0) -> None:
+    gpus.state.devices = len(numbers)
+    for index, number in enumerate(numbers):
+        gpus[index].cluster[:] = [number] * 16
+        gpus[index].clique = clique
+
+
+@pytest.mark.parametrize(("numbers", "old_driver"), [((1,), 0), ((1, 1, 1, 1), 0), ((1, 0), 0), ((1,), 1)])
+async def test_the_domain_is_the_cluster_uuid(node: Gpus, numbers: tuple[int, ...], old_driver: int):
+    set_domains(node, *numbers)
+    node.state.old_driver = old_driver
     assert await nvlink_domain() == ONES
 
 
+async def test_cliques_of_one_cluster_are_domains_of_their_own(node: Gpus):
+    set_domains(node, 1, 1, clique=3)
+    assert await nvlink_domain() == f"{ONES}.3"
+    node[1].clique = 4
+    with pytest.raises(NoDomainError, match="its GPUs belong to 2 domains"):
+        await nvlink_domain()
+
+
 @pytest.mark.parametrize(
-    ("uuids", "init", "why"),
+    ("numbers", "why"),
     [
-        ((), "pass", "its GPUs have no ClusterUUID"),
-        ((0, 0), "pass", "its GPUs have no ClusterUUID"),
-        ((1, 2), "pass", "its GPUs belong to 2 domains"),
-        ((1,), "raise NVMLError('Driver Not Loaded')", "NVML says Driver Not Loaded"),
-        ((1,), "import no_such_module", "NVML says No module named 'no_such_module'"),
+        ((), "its GPUs have no ClusterUUID"),
+        ((0, 0), "its GPUs have no ClusterUUID"),
+        ((1, 2), "its GPUs belong to 2 domains"),
     ],
 )
-async def test_why_there_is_none(nvml: Write, uuids: tuple[int, ...], init: str, why: str):
-    nvml(*uuids, init=init)
+async def test_why_there_is_none(node: Gpus, numbers: tuple[int, ...], why: str):
+    set_domains(node, *numbers)
     with pytest.raises(NoDomainError) as caught:
         await nvlink_domain()
     assert str(caught.value) == why
 
 
-async def test_a_driver_that_hangs_is_not_waited_for(nvml: Write):
-    nvml(1, init="time.sleep(60)")
+async def test_a_driver_that_is_not_loaded(node: Gpus):
+    node.state.init_status = 9
+    with pytest.raises(NoDomainError, match="NVML says Driver Not Loaded"):
+        await nvlink_domain()
+
+
+async def test_a_driver_that_hangs_is_not_waited_for(node: Gpus):
+    node.hang()
     began_s = time.monotonic()
-    with pytest.raises(NoDomainError, match=r"NVML does not answer within 0\.5 s"):
+    with pytest.raises(NoDomainError, match=r"NVML has not answered within 0\.5 s"):
         await nvlink_domain(timeout_s=0.5)
     assert time.monotonic() - began_s < 20
