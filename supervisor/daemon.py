@@ -109,8 +109,7 @@ async def open_supervisor(
             peers_opened = local_peers if open_peers is None else open_peers(engine.post)
             async with contextlib.AsyncExitStack() as claimed, peers_opened as peers, _spawner_tasks() as spawner_tasks:
                 gpus = NodeGpus(worker_socket=str(place.worker_socket))
-                checks = NodeChecks(gpus.probes())
-                claimed.callback(checks.close)
+                checks = claimed.enter_context(contextlib.closing(NodeChecks(gpus.probes())))
                 claimed.push_async_callback(gpus.aclose)
                 claimed.callback(tokens.remove_all)  # Once the directory is released, they are another supervisor's.
                 spawners: Spawners = (
