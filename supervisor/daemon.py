@@ -253,10 +253,8 @@ async def run_job(
     place = Place(folder, state.path, console, private=True, log_limits=request.log_limits, warning=state.warning)
     spec, open_peers = request.spec, None
     if spec.nodes is not None:
-        from supervisor.edges.peers import cluster_peers  # Late: a job of one node never needs it.
-
         place = msgspec.structs.replace(place, node_name=spec.nodes.name)
-        spec, open_peers = await cluster_peers.joining(spec, spec.nodes)
+        open_peers = _peers_of_jobs(place)
     async with open_supervisor(
         place,
         early=(early,),
@@ -270,6 +268,13 @@ async def run_job(
             running.tasks.start_soon(open_slow_edges, running, spec.job_id)
             job = await running.desk.wait(spec.job_id)
     return running.desk.report(job)
+
+
+def _peers_of_jobs(place: Place) -> Callable[[Post], contextlib.AbstractAsyncContextManager[PeersAndColleagues]]:
+    """Jobs of several nodes meet the others, each in its own way."""
+    from supervisor.edges.peers import peers_of_jobs  # Late: a job of one node never needs it.
+
+    return lambda post: peers_of_jobs.open_peers_of_jobs(post, node_name=place.node_name)
 
 
 @contextlib.contextmanager
@@ -314,7 +319,8 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
             client_authority=settings.tls.authority,
         )
     meter = Meter()
-    async with open_supervisor(place, log_handlers=(*log_handlers, MeterHandler(meter))) as running:
+    handlers = (*log_handlers, MeterHandler(meter))
+    async with open_supervisor(place, log_handlers=handlers, open_peers=_peers_of_jobs(place)) as running:
         running.journal.start()
 
         async def start_api(path: Path, tasks: TaskGroup) -> None:

@@ -22,7 +22,7 @@ from supervisor.core.facts import Evidence, HangLimits, JobState, Progress
 from supervisor.core.gpu_memory import MemoryReport, MemoryRules
 from supervisor.core.gpu_places import GpuPlace
 from supervisor.core.ledger import Ledger
-from supervisor.core.node.messages import FenceMoved, Ordered
+from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.core.node_health import Finding
 from supervisor.core.orders import Order
 
@@ -139,6 +139,19 @@ class LogBytes(msgspec.Struct, frozen=True):
     output: bytes
 
 
+class RendezvousWish(msgspec.Struct, frozen=True):
+    """A rendezvous of torchrun's agents that a supervisor shall lead. Files are absolute paths; "": none."""
+
+    job_id: str
+    host: str
+    port: int
+    everywhere: bool = False  # at all addresses of the node
+    token_file: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+
+
 class JobDesk(Protocol):
     """What people and programs may ask of the engine. Refusals are `HoldfastError`s."""
 
@@ -194,6 +207,10 @@ class JobDesk(Protocol):
 
     async def nodes(self) -> Sequence[NodeReport]:
         """This node, and those with which it shares a job."""
+        ...
+
+    async def lead_rendezvous(self, wish: RendezvousWish) -> bool:
+        """False: the address is another node's, or somebody else leads there."""
         ...
 
     async def set_cordon(self, node: str, *, cordoned: bool, reason: str = "") -> NodeReport:
@@ -361,7 +378,7 @@ class Journal(Protocol):
     def save(self, report: JobReport) -> None: ...
 
 
-Post = Callable[[Ordered | Reported | FenceMoved], None]  # hands an event to the engine
+Post = Callable[[Ordered | Reported | FenceMoved | JobAbandoned], None]  # hands an event to the engine
 
 
 class Peers(Protocol):
@@ -370,9 +387,8 @@ class Peers(Protocol):
     This node is a peer as any other: what is sent to it comes back as an event.
     """
 
-    @property
-    def leads(self) -> bool:
-        """Whether this node runs the coordinators of the jobs."""
+    def leads(self, job_id: str) -> bool:
+        """Whether this node runs the job's coordinator."""
         ...
 
     def send(self, node: str, job_id: str, order: Order) -> None:
@@ -385,6 +401,22 @@ class Peers(Protocol):
 
     def record(self, job_id: str, ledger: Ledger) -> None:
         """What a later leader has to know. Orders that are sent after it leave once it is kept."""
+        ...
+
+
+class Meetings(Protocol):
+    """The way to the other nodes of each job of several nodes, apart from those of other jobs."""
+
+    async def open(self, spec: JobSpec) -> JobSpec:
+        """Returns the job as this node runs it. What comes from the others waits for `begin`. Raises HoldfastError."""
+        ...
+
+    def begin(self, job_id: str) -> None:
+        """The engine knows the job."""
+        ...
+
+    def close(self, job_id: str) -> None:
+        """The job has ended here: what was said still goes out. Never blocks; a job that has no meeting needs none."""
         ...
 
 

@@ -127,9 +127,8 @@ Handler = Callable[[str, str, Question], Awaitable[Answer]]  # job id, the node 
 class Colleagues(Protocol):
     """The way to the other supervisors of a job, for questions."""
 
-    @property
-    def leads(self) -> bool:
-        """Whether this node is the leader at this moment."""
+    def leads(self, job_id: str) -> bool:
+        """Whether this node is the job's leader at this moment."""
         ...
 
     async def ask(self, job_id: str, to: str, question: Question, *, timeout_s: float) -> Answer:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import TaskGroup
@@ -16,8 +17,11 @@ from supervisor.engine.loop import Engine
 from supervisor.engine.newsroom import Newsroom
 from supervisor.engine.whole_book import WholeBook
 from supervisor.engine.whole_desk import WholeDesk
-from supervisor.ports import Clock, JobHistory
+from supervisor.ports import Clock, JobHistory, RecordedEvent, RendezvousWish
 from supervisor.questions import Colleagues
+
+if TYPE_CHECKING:
+    from supervisor.edges.peers.elastic_hosts import ElasticHosts
 
 WORKERS_STARTED = "workers_started"
 SPAWNER_READY = "spawner_ready"
@@ -55,15 +59,42 @@ async def open_counter(
     if isinstance(colleagues, NoColleagues):
         return counter
     from supervisor.edges.operators.log_readers import LogReaders  # Late: a job of one node never needs it.
+    from supervisor.edges.peers.peers_of_jobs import PeersOfJobs
 
     newsroom = Newsroom(colleagues=colleagues, own_part=book.own_part, clock=clock, jitter=random.random)
     readers = LogReaders(counter)
     await tasks.start(readers.run)
-    tasks.start_soon(newsroom.run)
+    await tasks.start(newsroom.run)
     counter.read_logs = readers.answer
     colleagues.answer_with(counter.answer)
     engine.on_node_lost = book.note_lost
     chronicle.attach(book.saved)
-    chronicle.on_recorded = newsroom.note
-    chronicle.on_changed = newsroom.changed
+
+    def note(event: RecordedEvent) -> None:
+        if book.is_shared(event.job_id):
+            newsroom.note(event)
+
+    def changed(job_id: str) -> None:
+        if book.is_shared(job_id):
+            newsroom.changed(job_id)
+
+    chronicle.on_recorded = note
+    chronicle.on_changed = changed
+    if isinstance(colleagues, PeersOfJobs):
+        desk.meetings = colleagues
+        colleagues.on_closed = newsroom.forget
+        counter.lead_for_torchrun = _leading(tasks)
     return counter
+
+
+def _leading(tasks: TaskGroup) -> Callable[[RendezvousWish], Awaitable[bool]]:
+    hosts: list[ElasticHosts] = []
+
+    async def lead(wish: RendezvousWish) -> bool:
+        from supervisor.edges.peers.elastic_hosts import ElasticHosts  # Late: few nodes run torchrun with our plug-in.
+
+        if not hosts:
+            hosts.append(ElasticHosts(tasks))
+        return await hosts[0].lead(wish)
+
+    return lead

@@ -13,7 +13,7 @@ TABLES = (TABLE, BETWEEN_NODES)
 ROWS = [f"A{n}" for n in range(1, 21)] + ["B1", "B6", "B9", "B12"] + [f"C{n}" for n in range(1, 11)]
 
 
-ROWS_BETWEEN_NODES = [f"D{n}" for n in range(1, 21)] + [f"J{n}" for n in (9, *range(11, 15), *range(16, 21))]
+ROWS_BETWEEN_NODES = [f"D{n}" for n in range(1, 21)]
 
 
 def _named(*tables: Path) -> list[tuple[str, str]]:
@@ -45,7 +45,7 @@ def test_every_row_is_there():
 
 def test_a_row_without_a_test_says_that_it_is_open():
     assert [
-        row for row, line in _rows(BETWEEN_NODES).items() if row[0] in "DJ" and "::" not in line and "open:" not in line
+        row for row, line in _rows(BETWEEN_NODES).items() if "D" in row and "::" not in line and "open:" not in line
     ] == []
 
 

@@ -70,9 +70,7 @@ def _whose(request: RunRequest) -> str:
 
 
 def _run(request: RunRequest) -> int:
-    # A node's supervisor takes jobs of one node for now: each node of a larger one has a private supervisor.
-    places = () if request.spec.nodes is not None else socket_dir.candidates(request.socket_dir)
-    for place in places:
+    for place in socket_dir.candidates(request.socket_dir):
         if socket_dir.answers(place.path / socket_dir.CONTROL_SOCKET):
             from supervisor.cli.run_remote import run_on_node  # gRPC is loaded only for a node's supervisor.
 

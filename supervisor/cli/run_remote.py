@@ -51,7 +51,7 @@ def run_on_node(request: RunRequest, directory: Path) -> int:
                 "it over yet; its workers run on for at most the daemon's --supervisor-return-timeout (60 s by default)"
                 f" and are ended then; see holdfast logs {job_id}"
             )
-        tell_failure(report, lambda choice: client.logs(job_id, choice))
+        tell_failure(report, lambda choice: client.logs(job_id, choice, this_node=True))
     return report.exit_code
 
 
@@ -65,11 +65,14 @@ def _listener(request: RunRequest, stack: ExitStack) -> Callable[[RecordedEvent]
 
 
 def _follow(client: ControlClient, job_id: str, listener: Callable[[RecordedEvent], None] | None) -> JobReport | None:
-    """Says what happens to the job. Returns the last that was told of it: its verdict, if its supervisor told it."""
+    """Says what happens to the job, of one on several nodes to this node's part: each has such a command.
+
+    Returns the last that was told of it: its verdict, if its supervisor told it.
+    """
     last: JobReport | None = None
     stop_reason = before = ""
     with suppress(NoSupervisorError):
-        for told in client.watch(job_id, follow=True):
+        for told in client.watch(job_id, follow=True, this_node=True):
             if isinstance(told, JobReport):
                 last = told
                 continue
@@ -100,7 +103,7 @@ def _forward(client: ControlClient, job_id: str, numbers: set[signal.Signals]) -
 
 def _show_output(client: ControlClient, job_id: str) -> None:
     try:
-        for piece in client.logs(job_id, LogChoice(), follow=True):
+        for piece in client.logs(job_id, LogChoice(), follow=True, this_node=True):
             os.write(2 if piece.is_stderr else 1, piece.data)
     except (HoldfastError, OSError):
         return  # The job's end, or nobody reads us any more, or the disk behind stdout is full: the job goes on.

@@ -18,7 +18,6 @@ GPUS_PER_NUMA_MAX = 1024
 NOT_READ: dict[str, str] = {
     "NVRX_DISABLE_RANK_MONITORS": "limits are switched off one by one, as with --ft-rank-heartbeat-timeout none",
     "NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE": "any number of jobs may run on a node",
-    "NVRX_INFRA_RANK_FROM_NODENAME": "write --node-rank where neither SLURM_PROCID nor GROUP_RANK is set",
     "NVRX_INJECT_GPU_FAILURE": "failures are not injected",
     "NVRX_LOG_DEBUG": "there is no such log",
     "NVRX_LOG_TO_STDOUT": "messages go to stderr",

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import msgspec
 
+from supervisor.config import nodes_check
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.launch_settings import RUN_SETTINGS
 from supervisor.config.launch_values import WORKERS_MAX
@@ -58,10 +59,8 @@ def check_job_spec(spec: JobSpec) -> None:
         raise _refusal(f"local_world_size: a node has 1 to {WORKERS_MAX} workers")
     if spec.gpus_per_numa is not None and spec.gpus_per_numa < 1:
         raise _refusal("gpus_per_numa: it is below the least value 1")
-    if spec.nodes is not None:
-        raise _refusal("nodes: a node's supervisor does not take jobs of many nodes yet; start holdfast run on each")
-    if spec.restart.min_nodes != 1:
-        raise _refusal("restart.min_nodes: more than one node is not supported yet")
+    if fault := nodes_check.fault_of(spec):
+        raise _refusal(fault)
     for name in ("backoff_base_s", "backoff_max_s"):
         if not getattr(spec.restart, name) >= 0:
             raise _refusal(f"restart.{name}: it is below the least value 0")

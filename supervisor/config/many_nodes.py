@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Mapping
 from typing import cast
@@ -14,6 +13,8 @@ from supervisor.config.fault_tolerance import SEGMENT
 from supervisor.config.given import Given
 from supervisor.config.job_spec import JobSpec, Nodes
 from supervisor.config.launch_values import split_endpoint
+from supervisor.config.node_facts import NODE_NAME
+from supervisor.config.nodes_check import is_of_this_machine
 from supervisor.errors import InvalidRequestError
 
 DEFAULT_PORT = 29400  # torchrun's for --rdzv-endpoint
@@ -36,7 +37,7 @@ IDLE_OPTIONS = frozenset(
 )  # fmt: skip
 
 
-def read(given: Mapping[str, Given], cwd: str) -> Nodes | None:
+def read(given: Mapping[str, Given], cwd: str, environ: Mapping[str, str]) -> Nodes | None:
     """None: the job runs on this node alone. Raises InvalidRequestError or ConfigurationError."""
     asked = given.get(launch_settings.NNODES.name)
     low, high = cast("tuple[int, int]", asked.value) if asked is not None else (1, 1)
@@ -56,7 +57,7 @@ def read(given: Mapping[str, Given], cwd: str) -> Nodes | None:
     options, backend = _options(given), backend_of(given)
     token_file = options.get("token_file", "")
     tls = _tls(options, cwd)
-    if not token_file and not tls and not _is_of_this_machine(host):
+    if not token_file and not tls and not is_of_this_machine(host):
         raise endpoint.problem(
             "anybody who reaches that address could join the job",
             "write --rdzv-conf token_file=F, a secret that is the same on each, or tls_cert, tls_key and tls_ca",
@@ -67,7 +68,7 @@ def read(given: Mapping[str, Given], cwd: str) -> Nodes | None:
         max_nodes=high,
         host=host,
         port=(ETCD_PORT if backend == "etcd" else DEFAULT_PORT) if port is None else port,
-        name=str(name.value) if name is not None and name.value else os.uname().nodename,
+        name=str(name.value) if name is not None and name.value else environ.get(NODE_NAME) or os.uname().nodename,
         token_file=os.path.join(cwd, token_file) if token_file else "",
         join_timeout_s=_seconds(options, "join_timeout", JOIN_TIMEOUT_S, least=0.001),
         backend=backend,
@@ -168,13 +169,6 @@ def _tls(options: Mapping[str, str], cwd: str) -> dict[str, str]:
 def _options(given: Mapping[str, Given]) -> dict[str, str]:
     one = given.get(launch_settings.RENDEZVOUS_OPTIONS.name)
     return dict(cast("tuple[tuple[str, str], ...]", one.value)) if one is not None else {}
-
-
-def _is_of_this_machine(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _seconds(options: Mapping[str, str], key: str, default_s: float, *, least: float) -> float:

@@ -15,10 +15,14 @@ from supervisor.core.facts import NodeFacts
 from supervisor.errors import ConfigurationError
 
 SLURM_RANK, GROUP_RANK = "SLURM_PROCID", "GROUP_RANK"
+CROSS_RANK = "CROSS_SLURM_PROCID"  # of nodes that several Slurm jobs have brought together
+FROM_NAME, NODE_NAME = "NVRX_INFRA_RANK_FROM_NODENAME", "SLURMD_NODENAME"
+YES, NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 ARRAY_TASK = "SLURM_ARRAY_TASK_ID"
 SLURM_NODES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 REPLACEMENT_GROUP = "NVRX_REPLACEMENT_GROUP_ID"
 RANK_MAX = 2**31 - 1
+NAME_DIGITS_MAX = 18  # a rank travels as 64 bits
 
 
 def read(
@@ -37,6 +41,10 @@ def read(
 
 def _rank(given: Mapping[str, Given], environ: Mapping[str, str]) -> tuple[int | None, str]:
     """The documented order; what torchrun calls the node's rank comes last, since torchrun often ignores it."""
+    if _is_on(environ, FROM_NAME):
+        return _rank_in_name(environ), f"{FROM_NAME} and {NODE_NAME}"
+    if environ.get(CROSS_RANK):
+        return _number(environ, CROSS_RANK), CROSS_RANK
     if environ.get(SLURM_RANK):
         rank = _number(environ, SLURM_RANK)
         nodes = next((_number(environ, name) for name in SLURM_NODES if environ.get(name)), 0)
@@ -49,6 +57,26 @@ def _rank(given: Mapping[str, Given], environ: Mapping[str, str]) -> tuple[int |
     if flag is not None and isinstance(flag.value, int):
         return flag.value, launch_settings.NODE_RANK.flag
     return None, ""
+
+
+def _is_on(environ: Mapping[str, str], name: str) -> bool:
+    word = environ.get(name, "").strip().lower()
+    if word in YES or word in NO:
+        return word in YES
+    raise ConfigurationError(f"cannot use {name}={clip(word)}: it is neither true nor false; write {name}=1")
+
+
+def _rank_in_name(environ: Mapping[str, str]) -> int:
+    """All digits of the node's name: nvl72134-T01 has 7213401."""
+    name = environ.get(NODE_NAME, "")
+    digits = "".join(letter for letter in name if letter.isascii() and letter.isdigit())
+    if 0 < len(digits) <= NAME_DIGITS_MAX:
+        return int(digits)
+    why = (
+        "it is not set" if not name else f"it has more than {NAME_DIGITS_MAX} digits" if digits else "it has no digits"
+    )
+    shown = f"{NODE_NAME}={clip(name)}" if name else NODE_NAME
+    raise ConfigurationError(f"cannot take the node's rank from {shown}: {why}; unset {FROM_NAME}")
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:

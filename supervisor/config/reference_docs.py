@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from supervisor.config.daemon_settings import DAEMON_SETTINGS
 from supervisor.config.environment import GPUS_PER_NUMA, GPUS_PER_NUMA_REFERENCE, LOG_LINE_PREFIX, NOT_READ
 from supervisor.config.launch_settings import RUN_SETTINGS
+from supervisor.config.node_facts import CROSS_RANK, FROM_NAME, GROUP_RANK, SLURM_RANK
 from supervisor.config.setting import Group, Setting, Status
 from supervisor.config.values import SECONDS_MAX, show_number
 
@@ -58,6 +59,11 @@ _VARIABLES = (
     (GPUS_PER_NUMA, "number of GPUs of a NUMA node: numactl binds each worker to node local_rank // this number"),
     (GPUS_PER_NUMA_REFERENCE, f"the reference launcher's name for {GPUS_PER_NUMA}"),
     (LOG_LINE_PREFIX, "prefix of each line under --tee; ${role_name}, ${rank} and ${local_rank} are filled in"),
+    (
+        f"{FROM_NAME}, {CROSS_RANK}, {SLURM_RANK}, {GROUP_RANK}",
+        "where this node stands among those of its job; see [which node gets which rank]"
+        "(many-nodes.md#which-node-gets-which-rank)",
+    ),
     ("OMP_NUM_THREADS", "set to 1 for the workers if it is not set and there is more than one worker"),
     ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "set to 1 for the workers if it is not set"),
     ("CUDA_VISIBLE_DEVICES", "honoured when --nproc-per-node gpu or auto counts GPUs"),

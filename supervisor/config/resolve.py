@@ -15,7 +15,7 @@ from typing import cast
 
 import msgspec
 
-from supervisor.config import devices, environment, launch_settings, log_limits, many_nodes
+from supervisor.config import devices, environment, launch_settings, log_limits, many_nodes, slurm_step
 from supervisor.config.event_hooks import EventHooks, hooks_from
 from supervisor.config.fault_tolerance import CONFIG_FILE
 from supervisor.config.given import Given
@@ -86,6 +86,7 @@ def parse_run(
     config_file = _config_file(given, cwd)
     if config_file is not None:
         given = {**_file_values(config_file), **given}
+    given |= slurm_step.given_by(environ, given)
     values = _Values(given)
     warnings = [*dict.fromkeys(line.warnings), *_judge(given), *environment.variable_warnings(environ)]
     spec = _job_spec(line, values, environ, cwd, count_gpus)
@@ -150,7 +151,7 @@ def _job_spec(
     cwd: str,
     count_gpus: Callable[[Mapping[str, str]], int],
 ) -> JobSpec:
-    nodes = many_nodes.read(values.given, cwd)
+    nodes = many_nodes.read(values.given, cwd, environ)
     entry, command = _entry(line, values)
     job_id = values.text(launch_settings.JOB_ID) or (values.text(launch_settings.RUN_ID) if nodes is not None else None)
     job_id = job_id or default_job_id(entry, command[0], os.urandom(4).hex())

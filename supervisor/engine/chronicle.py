@@ -47,7 +47,7 @@ class Chronicle:
         self._report = report
 
     def publish(self, job: JobRecord, event: JobEvent) -> None:
-        recorded = job.record(event, node=self._node_name, at_ns=self._clock.unix_ns())
+        recorded = job.record(event, node=job.node_name(self._node_name), at_ns=self._clock.unix_ns())
         self._write(recorded)
         self.changed(job)
         self.on_recorded(recorded)

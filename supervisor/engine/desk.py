@@ -28,6 +28,7 @@ from supervisor.ports import (
     Clock,
     JobNodeReport,
     JobReport,
+    Meetings,
     NodeReport,
     RankReport,
     RecordedEvent,
@@ -60,28 +61,29 @@ class Desk:
         self._workers = workers
         self._clock = clock
         self._claims = claims
+        self._joining: set[str] = set()  # jobs that look for their other nodes and are none of ours yet
         self._node_name = engine.node_name
         self._log_dir = log_dir
         self._cordon_reason: str | None = None
         self._ended: dict[str, anyio.Event] = {}
         self._started_at_ns = clock.unix_ns()
+        self.meetings: Meetings | None = None  # None: all jobs have one way to other nodes, which is open already
         self.on_submitted: Callable[[str], None] = _nobody  # told the id of a job before anything of it is started
         chronicle.attach(self.report)
 
     async def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
-        if self._cordon_reason is not None:
-            raise CordonedError(
-                f"cannot start job {spec.job_id}: node {self._node_name} is cordoned ({self._cordon_reason}); "
-                f"try again once it takes jobs, or run holdfast uncordon {self._node_name}"
-            )
+        self._check_not_cordoned(spec.job_id)
         known = self._jobs.get(spec.job_id)
-        if known is not None and (known.ended_at_ns is None or known.spawner is not None):
+        is_live = known is not None and (known.ended_at_ns is None or known.spawner is not None)
+        if is_live or spec.job_id in self._joining:
             raise AlreadyExistsError(
                 f"cannot start job {spec.job_id}: this supervisor has a job of that id that has not ended; choose "
                 f"another --job-id, or holdfast stop {spec.job_id}"
             )
         check_log_dir(spec.log_dir)
         submitted_at_ns = self._claims.take(spec.job_id)
+        if self.meetings is not None and spec.nodes is not None:
+            spec = await self._meet(self.meetings, spec)
         self._forget_oldest()
         self._jobs.pop(spec.job_id, None)  # An earlier run is found in the journal; the newest comes last.
         job = JobRecord(
@@ -93,9 +95,32 @@ class Desk:
         self._jobs[spec.job_id] = job
         self._ended[spec.job_id] = anyio.Event()
         self.on_submitted(spec.job_id)
-        rules, checks = spec.rules(), spec.health.plans(self._node_name)
-        self._engine.post(node_messages.JobSubmitted(rules, checks, spec.memory_rules()))
+        rules, checks = spec.rules(), spec.health.plans(job.node_name(self._node_name))
+        self._engine.post(node_messages.JobSubmitted(rules, checks, spec.memory_rules(), job.node_name("")))
+        if self.meetings is not None:
+            self.meetings.begin(spec.job_id)
         return spec.job_id
+
+    def _check_not_cordoned(self, job_id: str) -> None:
+        if self._cordon_reason is not None:
+            raise CordonedError(
+                f"cannot start job {job_id}: node {self._node_name} is cordoned ({self._cordon_reason}); "
+                f"try again once it takes jobs, or run holdfast uncordon {self._node_name}"
+            )
+
+    async def _meet(self, meetings: Meetings, spec: JobSpec) -> JobSpec:
+        """The job as this node runs it, once the way to its other nodes is open."""
+        self._joining.add(spec.job_id)
+        try:
+            met = await meetings.open(spec)
+            self._check_not_cordoned(spec.job_id)  # It took its time.
+        except BaseException:  # Whatever it is, it is raised again; the id is free.
+            meetings.close(spec.job_id)
+            self._claims.release(spec.job_id)
+            raise
+        finally:
+            self._joining.discard(spec.job_id)
+        return met
 
     async def wait(self, job_id: str) -> JobRecord:
         """Returns once the job has ended."""
@@ -111,6 +136,8 @@ class Desk:
         try:
             self._claims.release(job_id)
         finally:
+            if self.meetings is not None:
+                self.meetings.close(job_id)
             self._chronicle.changed(job)
             self._chronicle.settle()
             self._chronicle.close(job_id)
@@ -169,8 +196,9 @@ class Desk:
 
     def _tell_cordon(self, reason: str) -> None:
         for job_id in self.live_jobs():
-            if self._jobs[job_id].spec.nodes is not None:
-                self._performer.report(job_id, NodeCordoned(self._node_name, reason))
+            job = self._jobs[job_id]
+            if job.spec.nodes is not None:
+                self._performer.report(job_id, NodeCordoned(job.node_name(self._node_name), reason))
 
     async def end_all(self, reason: str) -> None:
         """Stops every job and returns once nothing of them is left. Nothing new is taken meanwhile."""
@@ -209,7 +237,7 @@ class Desk:
             max_restarts=job.spec.restart.max_restarts,
             restarts_used=job.shown.restarts_used,
             reason=reason,
-            nodes=(JobNodeReport(self._node_name, self._state(), checks=self._checks(view)),),
+            nodes=(JobNodeReport(job.node_name(self._node_name), self._state(), checks=self._checks(view)),),
             ranks=self._rank_reports(job, view) if view is not None else job.shown.ranks,
             exit_code=job.verdict.exit_code if job.verdict is not None else None,
             ended_at_ns=job.ended_at_ns,
@@ -275,7 +303,7 @@ class Desk:
         return RankReport(
             rank=rank.rank,
             local_rank=rank.local_rank,
-            node=self._node_name,
+            node=job.node_name(self._node_name),
             state=rank.state,
             pid=rank.pid,
             heartbeat_age_s=max(0.0, now_s - heartbeat_at_s) if heartbeat_at_s is not None else None,

@@ -66,6 +66,10 @@ class JobRecord(msgspec.Struct):
     def __post_init__(self) -> None:
         self.shown_command = redacted(self.spec.command)
 
+    def node_name(self, own: str) -> str:
+        """What this node, whose supervisor calls it `own`, is called in the job."""
+        return self.spec.nodes.name if self.spec.nodes is not None else own
+
     def record(self, event: JobEvent, *, node: str, at_ns: int) -> RecordedEvent:
         """The event with its place in the job's history."""
         self.sequence += 1

@@ -51,6 +51,10 @@ class Performer(Protocol):
         """Whether this node coordinates the job, and it has not ended."""
         ...
 
+    def name_in(self, job_id: str) -> str:
+        """This node's name in the job."""
+        ...
+
     def settled(self) -> None:
         """Called when nothing is left to decide for now: what has changed may be shown and saved."""
         ...
@@ -152,10 +156,9 @@ class Engine:
         """The coordinator of a new leader begins with the ledger; that of one who leads no more is let go."""
         self.coordinators.pop(job_id, None)
         if isinstance(change, cluster_messages.LeadershipTaken):
-            now_s = self._clock.now_s()
-            self.coordinators[job_id] = takeover.initial_state(
-                job_id, change.ledger, leader=self.node_name, now_s=now_s
-            )
+            assert self._performer is not None, "attach() comes before run()"
+            leader, now_s = self._performer.name_in(job_id), self._clock.now_s()
+            self.coordinators[job_id] = takeover.initial_state(job_id, change.ledger, leader=leader, now_s=now_s)
 
     def _step_coordinator(self, job_id: str, report: cluster_messages.Event) -> None:
         assert self._performer is not None
@@ -163,10 +166,10 @@ class Engine:
         if state is None:
             if not self._performer.leads(job_id):
                 return  # A report that outlived its job.
-            state = coordinator.initial_state(job_id, leader=self.node_name)
-        if isinstance(report, cluster_messages.NodeLost):
-            self.on_node_lost(job_id, report)
+            state = coordinator.initial_state(job_id, leader=self._performer.name_in(job_id))
         try:
+            if isinstance(report, cluster_messages.NodeLost):
+                self.on_node_lost(job_id, report)
             state, actions = coordinator.step(state, report, now_s=self._clock.now_s(), jitter=self._jitter())
             self.coordinators[job_id] = state
             for action in actions:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import anyio
 import msgspec
+from anyio.abc import TaskGroup, TaskStatus
 
 from supervisor.errors import HoldfastError
 from supervisor.pauses import pause
@@ -31,12 +32,17 @@ _log = logging.getLogger("holdfast")
 
 
 class _Kept(msgspec.Struct):
+    """Of one job."""
+
     events: deque[RecordedEvent] = msgspec.field(default_factory=lambda: deque[RecordedEvent](maxlen=KEPT_EVENTS_MAX))
     told: int = 0  # the leader has all events up to this one
+    has_news: bool = False
+    is_served: bool = False  # a task tells its news
+    pace_s: float = 0.0  # as the leader wants it
 
 
 class Newsroom:
-    """`note` and `changed` never block and never raise."""
+    """`note` and `changed` never block and never raise. A leader that is slow holds up the news of its job alone."""
 
     def __init__(
         self,
@@ -51,60 +57,68 @@ class Newsroom:
         self._own_part = own_part
         self._clock = clock
         self._jitter = jitter
-        self._pace_s = 0.0  # as the leader wants it
         self._jobs: dict[str, _Kept] = {}
-        self._untold: dict[str, None] = {}
-        self._wakes = anyio.Event()
+        self._tasks: TaskGroup | None = None
 
     def note(self, event: RecordedEvent) -> None:
         if event.sequence == 1:
-            self._jobs.pop(event.job_id, None)  # The id is used again.
+            self.forget(event.job_id)  # The id is used again.
         self._jobs.setdefault(event.job_id, _Kept()).events.append(event)
         self.changed(event.job_id)
 
     def changed(self, job_id: str) -> None:
-        if not self._colleagues.leads:
-            self._untold[job_id] = None
-            self._wakes.set()
+        if self._colleagues.leads(job_id):
+            return
+        kept = self._jobs.setdefault(job_id, _Kept())
+        kept.has_news = True
+        if self._tasks is not None and not kept.is_served:
+            kept.is_served = True
+            self._tasks.start_soon(self._serve, job_id, kept)
 
-    async def run(self) -> None:
+    def forget(self, job_id: str) -> None:
+        """There is nobody any more who could be told."""
+        if (kept := self._jobs.pop(job_id, None)) is not None:
+            kept.has_news = False
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled."""
-        while True:
-            await self._wakes.wait()
-            if self._pace_s > PACE_S:
-                spread_s = self._pace_s * self._jitter()
-                await pause(spread_s, why="a change concerns many nodes at once, whose news must not come together")
-            self._wakes = anyio.Event()
-            untold, self._untold = self._untold, {}
-            pause_s = PACE_S
-            for job_id in untold:
-                try:
-                    is_told = await self._tell(job_id)
-                except Exception:  # noqa: BLE001 - the bulkhead: what the leader does not learn must not end the job
-                    _log.warning("the news of job %s cannot be told to its leader", job_id, exc_info=True)
-                    is_told = False
-                if not is_told:
-                    pause_s = AGAIN_S
-            await pause(max(pause_s, self._pace_s), why="what happens meanwhile is told together")
+        async with anyio.create_task_group() as self._tasks:
+            task_status.started()
+            await anyio.sleep_forever()
 
-    async def _tell(self, job_id: str) -> bool:
+    async def _serve(self, job_id: str, kept: _Kept) -> None:
+        """Tells the news of one job until there are none."""
+        while kept.has_news:
+            if kept.pace_s > PACE_S:
+                spread_s = kept.pace_s * self._jitter()
+                await pause(spread_s, why="a change concerns many nodes at once, whose news must not come together")
+            kept.has_news = False
+            try:
+                is_told = await self._tell(job_id, kept)
+            except Exception:  # noqa: BLE001 - the bulkhead: what the leader does not learn must not end the job
+                _log.warning("the news of job %s cannot be told to its leader", job_id, exc_info=True)
+                is_told = False
+            pause_s = PACE_S if is_told else AGAIN_S
+            await pause(max(pause_s, kept.pace_s), why="what happens meanwhile is told together")
+        kept.is_served = False
+
+    async def _tell(self, job_id: str, kept: _Kept) -> bool:
         """False: it has to be told again later."""
         part = self._own_part(job_id)
-        if part is None or self._colleagues.leads:
+        if part is None or self._colleagues.leads(job_id):
             return True
-        kept = self._jobs.setdefault(job_id, _Kept())
         gone_through = kept.events[0].sequence - 1 if kept.events else 0
         news = TellNews(part.part, part.node, _next_events(kept), gone_through, self._clock.unix_ns())
         try:
             answer = await self._colleagues.ask(job_id, LEADER, news, timeout_s=ANSWER_TIMEOUT_S)
         except HoldfastError:
-            self.changed(job_id)
+            kept.has_news = self._jobs.get(job_id) is kept
             return False
         if isinstance(answer, NewsTaken):
             kept.told = answer.through
-            self._pace_s = min(answer.pace_s, PACE_MAX_S)
+            kept.pace_s = min(answer.pace_s, PACE_MAX_S)
             if kept.events and kept.told < kept.events[-1].sequence:
-                self.changed(job_id)
+                kept.has_news = self._jobs.get(job_id) is kept
         return True
 
 

@@ -102,7 +102,11 @@ class EnginePerformer:
 
     def leads(self, job_id: str) -> bool:
         job = self._jobs.get(job_id)
-        return self._edges.peers.leads and job is not None and job.verdict is None
+        return job is not None and job.verdict is None and self._edges.peers.leads(job_id)
+
+    def name_in(self, job_id: str) -> str:
+        job, own = self._jobs.get(job_id), self._engine.node_name
+        return own if job is None else job.node_name(own)
 
     def settled(self) -> None:
         self._chronicle.settle()

@@ -61,9 +61,15 @@ class WholeBook:
             heard.roster = roster(state)
         return heard.roster
 
+    def own_name(self, job_id: str) -> str:
+        """What this node is called in the job."""
+        job, own = self._jobs.get(job_id), self._desk.node().name
+        return own if job is None else job.node_name(own)
+
     def own_part(self, job_id: str) -> Part | None:
         own = self._desk.job(job_id) if self.is_shared(job_id) else None
-        return None if own is None else Part(own, self._desk.node())
+        node = msgspec.structs.replace(self._desk.node(), name=self.own_name(job_id))
+        return None if own is None else Part(own, node)
 
     # --- the leader's ----------------------------------------------------------------------------------------------
 
@@ -78,6 +84,8 @@ class WholeBook:
             nodes[node] = msgspec.structs.replace(nodes[node], answers=False)
 
     def note_lost(self, job_id: str, lost: NodeLost) -> None:
+        if job_id not in self._jobs:
+            return  # It has ended long ago.
         nodes, now_ns = self._of(job_id).nodes, self._clock.unix_ns()
         empty = JobReport(job_id, state=self._desk.report(self._jobs[job_id]).state, submitted_at_ns=now_ns, cycle=-1)
         known = nodes.get(lost.node, Known(empty, NodeReport(lost.node, "lost"), now_ns))
@@ -152,7 +160,7 @@ class WholeBook:
         others = heard.saved
         if len(others.ranks) > SAVED_RANKS_MAX:
             return own
-        ranks = (*own.ranks, *(rank for rank in others.ranks if rank.node != self._engine.node_name))
+        ranks = (*own.ranks, *(rank for rank in others.ranks if rank.node != self.own_name(job.spec.job_id)))
         nodes = others.nodes or own.nodes
         return msgspec.structs.replace(own, nodes=nodes, ranks=tuple(sorted(ranks, key=_by_rank)))
 

@@ -19,7 +19,7 @@ from supervisor.engine import remote_logs
 from supervisor.engine.desk import STACKS_FOR_PEOPLE_S, Desk
 from supervisor.engine.whole_book import WholeBook
 from supervisor.errors import HoldfastError, InvalidRequestError, NoAnswerError, NotFoundError
-from supervisor.ports import JobHistory, JobReport, LogBytes, NodeReport, RecordedEvent
+from supervisor.ports import JobHistory, JobReport, LogBytes, NodeReport, RecordedEvent, RendezvousWish
 from supervisor.questions import (
     LEADER,
     Answer,
@@ -61,6 +61,7 @@ class WholeDesk:
         self._colleagues = colleagues
         self._history = history
         self.read_logs: LogReader = _nothing_to_read
+        self.lead_for_torchrun: Callable[[RendezvousWish], Awaitable[bool]] = _lead_nothing
         self.submit = desk.submit
         self.jobs = desk.jobs
         self.job = desk.job
@@ -98,15 +99,30 @@ class WholeDesk:
         return list(found.values())
 
     async def nodes(self) -> Sequence[NodeReport]:
-        found = {self._desk.node().name: self._desk.node()}
-        for job_id in self._desk.live_jobs():
-            if self._book.is_shared(job_id):
-                _, nodes = await self._look(job_id)
-                found = {each.name: each for each in nodes} | found
+        own = self._desk.node()
+        found: dict[str, NodeReport] = {}
+        for job_id, (_, nodes) in (await self._look_at_shared()).items():
+            for each in nodes:
+                if each.name != self._book.own_name(job_id) and (each.name not in found or each.state != "lost"):
+                    found[each.name] = each
+        found |= {own.name: own}
         return [found[name] for name in sorted(found)]
 
+    async def _look_at_shared(self) -> dict[str, tuple[JobReport, tuple[NodeReport, ...]]]:
+        """Live jobs with other nodes, all at once: none waits for the nodes of another."""
+        found: dict[str, tuple[JobReport, tuple[NodeReport, ...]]] = {}
+
+        async def look(job_id: str) -> None:
+            found[job_id] = await self._look(job_id)
+
+        async with anyio.create_task_group() as tasks:
+            for job_id in self._desk.live_jobs():
+                if self._book.is_shared(job_id):
+                    tasks.start_soon(look, job_id)
+        return found
+
     async def _look(self, job_id: str) -> tuple[JobReport, tuple[NodeReport, ...]]:
-        if self._colleagues.leads:
+        if self._colleagues.leads(job_id):
             await self._ask_nodes(job_id)
             report = self._book.merged(job_id)
             return report, self._book.nodes(job_id)
@@ -136,7 +152,7 @@ class WholeDesk:
                 if isinstance(answer, Part):
                     self._book.hear(job_id, name, answer)
 
-        own_name = self._desk.node().name
+        own_name = self._book.own_name(job_id)
         async with anyio.create_task_group() as tasks:
             for node in found.nodes:
                 if node.name != own_name and node.state != "lost":
@@ -179,7 +195,7 @@ class WholeDesk:
         return evidence.merged(tuple(parts)) if parts else Evidence(notes=("no rank runs at this moment",))
 
     async def _node_stacks(self, job_id: str, node: str, rank: int | None) -> Evidence:
-        if node == self._desk.node().name:
+        if node == self._book.own_name(job_id):
             return await self._desk.stacks(job_id, rank)
         question = ShowStacks(STACKS_FOR_PEOPLE_S, rank)
         timeout_s = STACKS_FOR_PEOPLE_S + STACKS_MARGIN_S
@@ -188,39 +204,43 @@ class WholeDesk:
         return answer.evidence
 
     async def set_cordon(self, node: str, *, cordoned: bool, reason: str = "") -> NodeReport:
-        known = {self._desk.node().name}
-        if node in ("", *known):
-            return self._set_own_cordon(cordoned, reason)
-        for job_id in self._desk.live_jobs():
-            if not self._book.is_shared(job_id):
-                continue
-            report, _ = await self._look(job_id)
-            lost = {each.name: each for each in report.nodes if each.lost_at_ns is not None}
-            if node in lost:
-                raise NotFoundError(f"cannot change node {node}: {lost[node].reason}")
-            if any(each.name == node for each in report.nodes):
-                question = SetCordon(cordoned, reason)
-                answer = await self._colleagues.ask(job_id, node, question, timeout_s=ORDER_ANSWER_S)
-                assert isinstance(answer, Done), "the codec lets nothing else through as an answer to SetCordon"
-                return answer.node
+        own = {self._book.own_name(job_id) for job_id in self._desk.live_jobs()} | {self._desk.node().name}
+        if node in ("", *own):
+            return self._set_own_cordon(node, cordoned, reason)
+        known, lost = own, ""
+        for job_id, (report, _) in (await self._look_at_shared()).items():
+            for each in report.nodes:
+                if each.name == node and each.lost_at_ns is None:
+                    question = SetCordon(cordoned, reason)
+                    answer = await self._colleagues.ask(job_id, node, question, timeout_s=ORDER_ANSWER_S)
+                    assert isinstance(answer, Done), "the codec lets nothing else through as an answer to SetCordon"
+                    return answer.node
+                lost = each.reason if each.name == node else lost
             known |= {each.name for each in report.nodes}
+        if lost:
+            raise NotFoundError(f"cannot change node {node}: {lost}")
         verb = "cordon" if cordoned else "uncordon"
         names = ", ".join(sorted(known))
         raise NotFoundError(f"cannot {verb} node {node[:80]}: it is not among the nodes known here, {names}")
 
-    def _set_own_cordon(self, cordoned: bool, reason: str) -> NodeReport:
+    def _set_own_cordon(self, name: str, cordoned: bool, reason: str) -> NodeReport:
+        """`name`: this node's in the job for which it is asked; "": its own."""
         if cordoned:
             self._desk.cordon(reason)
         else:
             self._desk.uncordon()
-        return self._desk.node()
+        own = self._desk.node()
+        return msgspec.structs.replace(own, name=name or own.name)
+
+    async def lead_rendezvous(self, wish: RendezvousWish) -> bool:
+        return await self.lead_for_torchrun(wish)
 
     # --- events and logs -------------------------------------------------------------------------------------------
 
     def events_elsewhere(
         self, job_id: str, *, after_sequence: int, follow: bool
     ) -> AsyncGenerator[RecordedEvent] | None:
-        if self._colleagues.leads or not self._book.is_shared(job_id) or self._has_ended(job_id):
+        if self._colleagues.leads(job_id) or not self._book.is_shared(job_id) or self._has_ended(job_id):
             return None
         return self._leaders_events(job_id, after_sequence, follow)
 
@@ -241,7 +261,7 @@ class WholeDesk:
     ) -> Mapping[str, AsyncGenerator[LogBytes]]:
         if not self._book.is_shared(job.job_id) or self._has_ended(job.job_id):
             return {}
-        own_name = self._desk.node().name
+        own_name = self._book.own_name(job.job_id)
         return {
             node.name: remote_logs.pieces(
                 self._colleagues, job.job_id, node.name,
@@ -273,12 +293,12 @@ class WholeDesk:
             case ShowStacks(budget_s, rank):
                 return Stacks(await self._desk.stacks(job_id, rank, min(budget_s, 2 * STACKS_FOR_PEOPLE_S)))
             case SetCordon(cordoned, reason):
-                return Done(self._set_own_cordon(cordoned, reason))
+                return Done(self._set_own_cordon(self._book.own_name(job_id), cordoned, reason))
             case ReadLogs() | CloseLogs():
                 return await self.read_logs(by, part.part, question)
 
     def _check_leads(self, job_id: str) -> None:
-        if not self._colleagues.leads:
+        if not self._colleagues.leads(job_id):
             raise NoAnswerError(f"cannot answer for job {job_id}: this node does not lead it")
 
     async def _read_events(self, job_id: str, after_sequence: int, wait_s: float) -> Events:
@@ -303,3 +323,7 @@ class WholeDesk:
 async def _nothing_to_read(by: str, part: JobReport, question: ReadLogs | CloseLogs) -> Answer:
     del part, question
     raise InvalidRequestError(f"cannot show logs to node {by}: this supervisor reads none")
+
+
+async def _lead_nothing(wish: RendezvousWish) -> bool:
+    raise InvalidRequestError(f"cannot lead the rendezvous of job {wish.job_id}: this supervisor serves one job alone")

@@ -20,6 +20,7 @@ import anyio
 
 from supervisor.core.elastic.messages import AgentClosed, RoundStoreServed, TellClosed
 from supervisor.edges.peers.own_address import own_address
+from supervisor.torchrun import node_daemon
 from supervisor.torchrun.in_touch import ForAgent, InTouch, Unreachable
 from supervisor.torchrun.options import AgentOptions
 
@@ -127,7 +128,9 @@ class Agent:
     async def _main(self) -> None:
         options = self._options
         self._loop = asyncio.get_running_loop()
-        self._touch = InTouch(options.meeting, options.rules)
+        wish = options.wish
+        is_led_here = None if wish is None else lambda: node_daemon.leads(wish)
+        self._touch = InTouch(options.meeting, options.rules, is_led_here)
         async with anyio.create_task_group() as tasks:
             self._stop = tasks.cancel_scope.cancel
             tasks.start_soon(self._find_host)

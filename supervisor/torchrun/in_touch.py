@@ -7,7 +7,7 @@ number may vary, the others may go on without this node, so its workers must sto
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import anyio
 import msgspec
@@ -45,9 +45,13 @@ Deliver = Callable[[int, ForAgent], None]
 class InTouch:
     """Its methods are for the event loop's thread; `waiting` and `closed` may be read by any."""
 
-    def __init__(self, meeting: ElasticMeeting, rules: ElasticRules) -> None:
+    def __init__(
+        self, meeting: ElasticMeeting, rules: ElasticRules, is_led_here: Callable[[], Awaitable[bool]] | None = None
+    ) -> None:
+        """`is_led_here`: whether another process of this node leads; it is asked before this one tries to."""
         self._meeting = meeting
         self._rules = rules
+        self._is_led_here = is_led_here
         self.waiting = 0
         self.closed: TellClosed | None = None
         self._meetings = 0  # with how many leaders, one after the other; words of an earlier meeting are void
@@ -103,8 +107,11 @@ class InTouch:
             why, is_for_good = reason, for_good
             lost.set()
 
+        meeting = self._meeting
+        if self._is_led_here is not None and await self._is_led_here():
+            meeting = msgspec.structs.replace(meeting, leads=False)
         try:
-            opened = open_elastic(self._meeting, on_order=self._take, on_lost=lose, look_s=self._look_s())
+            opened = open_elastic(meeting, on_order=self._take, on_lost=lose, look_s=self._look_s())
             async with opened as self._peers:
                 if self._wish is not None:
                     self._peers.report(self._wish)

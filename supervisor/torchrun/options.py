@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from supervisor.config.launch_values import split_endpoint
-from supervisor.config.many_nodes import DEFAULT_PORT
+from supervisor.config.many_nodes import DEFAULT_PORT, TLS_KEYS
 from supervisor.config.values import ValueProblem
 from supervisor.core.elastic.messages import ElasticRules
+from supervisor.edges.peers import cluster_tls
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_peers import read_token
+from supervisor.edges.peers.cluster_tls import TlsFiles
 from supervisor.edges.peers.elastic_peers import ElasticMeeting
 from supervisor.edges.peers.field_bounds import NAME_CHARACTERS_MAX
 from supervisor.edges.peers.own_address import is_meant_as_loopback
 from supervisor.errors import ConfigurationError
+from supervisor.ports import RendezvousWish
 
 # In seconds, with torch's defaults.
 _SECONDS = {"join_timeout": 600.0, "last_call_timeout": 30.0, "close_timeout": 30.0, "read_timeout": 60.0}
-_OTHERS = ("is_host", "token_file")
+_OTHERS = ("is_host", "token_file", *TLS_KEYS)
 # Other backends have these. Losses are found by the stream's own heartbeat; the store is torch's TCPStore.
 _WITHOUT_EFFECT = ("heartbeat", "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt", "store_type")
 _TORCHRUNS_OWN = ("timeout",)  # torchrun adds it to every backend's
@@ -37,6 +41,7 @@ class AgentOptions(msgspec.Struct, frozen=True):
     order: int  # where the scheduler has placed this node; -1: nowhere
     close_timeout_s: float
     read_timeout_s: float
+    wish: RendezvousWish | None  # to a supervisor of this node, where one runs; None: it can't be the one that leads
 
 
 class Given(msgspec.Struct, frozen=True):
@@ -57,10 +62,12 @@ def read(given: Given, environment: Mapping[str, str], *, host_name: str, pid: i
     endpoint, is_open = _endpoint(given)
     leads = _leads(given)
     token_file = str(given.options.get("token_file", ""))
-    if not token_file and (is_open or leads):
+    tls_files = _tls_files(given)
+    if not token_file and tls_files is None and (is_open or leads):
         raise ValueError(
             f"cannot meet at {endpoint} without a secret: anybody who reaches that address could join the job; write "
-            "--rdzv-conf token_file=F, a file that is the same on each node and readable by its owner only"
+            "--rdzv-conf token_file=F, a file that is the same on each node and readable by its owner only, or "
+            "tls_cert, tls_key and tls_ca"
         )
     if not 1 <= len(given.run_id) <= NAME_CHARACTERS_MAX:
         raise ValueError(
@@ -68,16 +75,18 @@ def read(given: Given, environment: Mapping[str, str], *, host_name: str, pid: i
         )
     try:
         token = read_token(Path(token_file)) if token_file else b""
+        tls = cluster_tls.load(tls_files) if tls_files is not None else None
     except ConfigurationError as error:
         raise ValueError(str(error)) from error
     node = f"{given.local_address or host_name}/{pid}"
     return AgentOptions(
-        meeting=ElasticMeeting(given.run_id, node, endpoint, token, leads),
+        meeting=ElasticMeeting(given.run_id, node, endpoint, token, leads, tls),
         rules=ElasticRules(given.min_nodes, given.max_nodes, seconds["join_timeout"], seconds["last_call_timeout"]),
         local_address=given.local_address,
         order=_order(environment),
         close_timeout_s=seconds["close_timeout"],
         read_timeout_s=seconds["read_timeout"],
+        wish=_wish(given.run_id, endpoint, leads, token_file, tls_files),
     )
 
 
@@ -98,6 +107,29 @@ def _seconds(key: str, value: object) -> float:
     if 0 < seconds < float("inf") or (seconds == 0 and key == "last_call_timeout"):
         return seconds
     raise ValueError(f"cannot use --rdzv-conf {key}={value}: it is no time in seconds; write {key}={_SECONDS[key]:g}")
+
+
+def _wish(
+    run_id: str, endpoint: PeerAddress, leads: bool | None, token_file: str, tls_files: TlsFiles | None
+) -> RendezvousWish | None:
+    if leads is False or not endpoint.port:
+        return None
+    files = TlsFiles("", "", "") if tls_files is None else tls_files
+    paths = (token_file, files.certificate, files.key, files.authority)
+    absolute = [os.path.abspath(path) if path else "" for path in paths]
+    return RendezvousWish(run_id, endpoint.host, endpoint.port, bool(leads), *absolute)
+
+
+def _tls_files(given: Given) -> TlsFiles | None:
+    """All three files, or none."""
+    found = [str(given.options.get(key, "")) for key in TLS_KEYS]
+    missing = [key for key, path in zip(TLS_KEYS, found, strict=True) if not path]
+    if missing and len(missing) < len(TLS_KEYS):
+        raise ValueError(
+            "cannot use TLS with a part of its files: both sides of a connection show a certificate; write --rdzv-conf "
+            f"{' and '.join(missing)}, too"
+        )
+    return None if missing else TlsFiles(*found)
 
 
 def _endpoint(given: Given) -> tuple[PeerAddress, bool]:

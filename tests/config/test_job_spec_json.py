@@ -64,7 +64,7 @@ REFUSED: list[tuple[dict[str, object], str]] = [
     ({"rank_termination_signal": 999}, "rank_termination_signal: there is no such signal"),
     ({"signals_to_handle": ["SIGKILL"]}, "signals_to_handle: SIGKILL cannot be handled and forwarded"),
     ({"restart": {"max_restarts": -1}}, "restart.max_restarts: it is below the least value 0 restarts"),
-    ({"restart": {"min_nodes": 2}}, "restart.min_nodes: more than one node is not supported yet"),
+    ({"restart": {"min_nodes": 2}}, "restart.min_nodes: a job without nodes has one node"),
     ({"restart": {"backoff_base_s": -1}}, "restart.backoff_base_s: it is below the least value 0"),
     ({"gpus_per_numa": 0}, "gpus_per_numa: it is below the least value 1"),
     ({"install_exception_hook": 1}, "install_exception_hook: it is not a finite bool"),

@@ -30,6 +30,12 @@ def spec(*argv: str, **environ: str) -> JobSpec:
         (("--node-rank", "2"), {"SLURM_PROCID": "0", "GROUP_RANK": ""}, NodeFacts(0, "SLURM_PROCID")),
         ((), {"SLURM_PROCID": "1", "SLURM_ARRAY_TASK_ID": "3", "SLURM_NNODES": "2"},
          NodeFacts(7, "SLURM_ARRAY_TASK_ID and SLURM_PROCID", replacement_group="3")),
+        ((), {"CROSS_SLURM_PROCID": "12", "SLURM_PROCID": "1", "SLURM_ARRAY_TASK_ID": "3", "SLURM_NNODES": "2"},
+         NodeFacts(12, "CROSS_SLURM_PROCID", replacement_group="3")),
+        ((), {"NVRX_INFRA_RANK_FROM_NODENAME": "1", "SLURMD_NODENAME": "nvl72134-T01", "CROSS_SLURM_PROCID": "12"},
+         NodeFacts(7213401, "NVRX_INFRA_RANK_FROM_NODENAME and SLURMD_NODENAME")),
+        ((), {"NVRX_INFRA_RANK_FROM_NODENAME": "false", "SLURMD_NODENAME": "n7", "SLURM_PROCID": "1"},
+         NodeFacts(1, "SLURM_PROCID")),
         ((), {"NVRX_REPLACEMENT_GROUP_ID": "rack7"}, NodeFacts(replacement_group="rack7")),
         (("--rdzv-conf", "nvlink_domain=pod1"), {}, NodeFacts(domain="pod1")),
         (("-m", "--node-rank", "1", "pkg.train", "train.py"), {}, NodeFacts(1, "--node-rank", program="-m pkg.train")),
@@ -67,6 +73,20 @@ def test_alone_a_node_needs_no_domain():
         ((), {"SLURM_PROCID": "-1"},
          "cannot use SLURM_PROCID=-1: it is not a whole number from 0 to 2147483647; unset SLURM_PROCID where no "
          "scheduler sets it"),
+        ((), {"CROSS_SLURM_PROCID": "first"},
+         "cannot use CROSS_SLURM_PROCID=first: it is not a whole number from 0 to 2147483647; unset CROSS_SLURM_PROCID "
+         "where no scheduler sets it"),
+        ((), {"NVRX_INFRA_RANK_FROM_NODENAME": "maybe"},
+         "cannot use NVRX_INFRA_RANK_FROM_NODENAME=maybe: it is neither true nor false; "
+         "write NVRX_INFRA_RANK_FROM_NODENAME=1"),
+        ((), {"NVRX_INFRA_RANK_FROM_NODENAME": "1"},
+         "cannot take the node's rank from SLURMD_NODENAME: it is not set; unset NVRX_INFRA_RANK_FROM_NODENAME"),
+        ((), {"NVRX_INFRA_RANK_FROM_NODENAME": "1", "SLURMD_NODENAME": "head"},
+         "cannot take the node's rank from SLURMD_NODENAME=head: it has no digits; "
+         "unset NVRX_INFRA_RANK_FROM_NODENAME"),
+        ((), {"NVRX_INFRA_RANK_FROM_NODENAME": "1", "SLURMD_NODENAME": "gpu-2024110001-2024110002"},
+         "cannot take the node's rank from SLURMD_NODENAME=gpu-2024110001-2024110002: it has more than 18 digits; "
+         "unset NVRX_INFRA_RANK_FROM_NODENAME"),
         (("--rdzv-conf", "last_call_timeout=x"), {},
          "cannot use --rdzv-conf last_call_timeout=x: it is no time in seconds; write last_call_timeout=1"),
         (("--rdzv-conf", "replacement_group_size=0"), {},

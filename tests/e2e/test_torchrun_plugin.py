@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import uuid
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -123,6 +124,36 @@ def test_a_torchrun_is_killed_and_the_other_goes_on_alone_and_then_with_a_new_on
         assert re.search(r"the workers restart: waiting to join: 127\.0\.0\.4/\d+", job.output(2))
         (tmp_path / "end").touch()
         assert [first.wait(LIMIT_S), third.wait(LIMIT_S)] == [0, 0]
+
+
+def test_the_nodes_supervisor_leads_so_that_the_first_torchrun_may_be_lost(tmp_path: Path):
+    """Both torchruns follow. That of the endpoint's node is killed, and the other goes on with another one."""
+    with torchruns(tmp_path, PLAIN, "2:3") as job, daemon(tmp_path, job.environment):
+        first = job.start(2)
+        wait_until(lambda: _listens(job.port), timeout_s=LIMIT_S, what="a leader")
+        second, third = job.start(3), job.start(4)
+        job.until("3-0", "3-1", "3-2")
+        first.kill()
+        job.until("2-0", "2-1")
+        assert re.search(r"the workers restart: node 127\.0\.0\.2/\d+ is lost: the other side has", job.output(3))
+        (tmp_path / "end").touch()
+        assert [second.wait(LIMIT_S), third.wait(LIMIT_S)] == [0, 0]
+
+
+@contextmanager
+def daemon(folder: Path, environment: dict[str, str]) -> Generator[None]:
+    """The torchruns that are started from now on find it."""
+    places = {"HOLDFAST_SOCKET_DIR": str(folder / "run"), "HOLDFAST_STATE_DIR": str(folder / "state")}
+    environment |= places
+    command = [sys.executable, "-m", "supervisor", "daemon"]
+    with (folder / "daemon.txt").open("wb") as said:
+        process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
+    try:
+        wait_until((folder / "run" / "control.sock").exists, timeout_s=LIMIT_S, what="the daemon")
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(LIMIT_S)
 
 
 def _listens(port: int) -> bool:

@@ -26,9 +26,13 @@ class FakeColleagues:
     """See questions.Colleagues. `answers`: by node; what is missing there does not answer."""
 
     def __init__(self, *, leads: bool) -> None:
-        self.leads = leads
+        self._leads = leads
         self.answers: dict[str, Callable[[Question], Answer]] = {}
         self.asked: list[tuple[str, Question]] = []
+
+    def leads(self, job_id: str) -> bool:
+        assert job_id == "j"
+        return self._leads
 
     async def ask(self, job_id: str, to: str, question: Question, *, timeout_s: float) -> Answer:
         assert job_id == "j"

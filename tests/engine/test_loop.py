@@ -45,6 +45,9 @@ class Recorder:
     def leads(self, job_id: str) -> bool:
         return False
 
+    def name_in(self, job_id: str) -> str:
+        return "n0"
+
     def settled(self) -> None:
         self.settled_times += 1
 

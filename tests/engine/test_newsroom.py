@@ -47,7 +47,7 @@ class Leader:
 async def working(colleagues: FakeColleagues) -> AsyncGenerator[Newsroom]:
     room = Newsroom(colleagues=colleagues, own_part=lambda _: part("n1", 2, 3), clock=SetClock(), jitter=lambda: 0.5)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(room.run)
+        await tasks.start(room.run)
         yield room
         tasks.cancel_scope.cancel()
 

@@ -10,6 +10,7 @@ import pytest
 from supervisor.core.elastic.messages import ElasticRules
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.torchrun.options import AgentOptions, Given, read
+from tests.edges.peers.certificates import make_authority, make_node
 
 
 def options(
@@ -71,7 +72,7 @@ def test_other_backends_keys_cause_a_warning(caplog: pytest.LogCaptureFixture):
         (
             {"join_timout": "5"},
             "cannot use --rdzv-conf join_timout: there is no such key; there are close_timeout, is_host, join_timeout, "
-            "last_call_timeout, read_timeout, token_file",
+            "last_call_timeout, read_timeout, tls_ca, tls_cert, tls_key, token_file",
         ),
         (
             {"join_timeout": "long"},
@@ -97,7 +98,13 @@ def test_other_backends_keys_cause_a_warning(caplog: pytest.LogCaptureFixture):
         (
             {"endpoint": "node0"},
             "cannot meet at node0:29400 without a secret: anybody who reaches that address could join the job; write "
-            "--rdzv-conf token_file=F, a file that is the same on each node and readable by its owner only",
+            "--rdzv-conf token_file=F, a file that is the same on each node and readable by its owner only, or "
+            "tls_cert, tls_key and tls_ca",
+        ),
+        (
+            {"tls_cert": "a.pem", "tls_ca": "ca.pem"},
+            "cannot use TLS with a part of its files: both sides of a connection show a certificate; write --rdzv-conf "
+            "tls_key, too",
         ),
         (
             {"token_file": "/no/file"},
@@ -111,6 +118,16 @@ def test_what_is_wrong_is_said_with_the_remedy(given: dict[str, str], why: str):
     with pytest.raises(ValueError, match="cannot ") as raised:
         options(**given)  # pyright: ignore[reportArgumentType]
     assert str(raised.value) == why
+
+
+def test_certificates_stand_in_the_place_of_a_secret(tmp_path: Path):
+    make_authority(tmp_path)
+    files = make_node(tmp_path)
+    found = options("node0", tls_cert=files.certificate, tls_key=files.key, tls_ca=files.authority, is_host="1")
+    assert found.meeting.tls is not None
+    assert found.meeting.token == b""
+    with pytest.raises(ValueError, match="cannot read the file /none of tls_key"):
+        options("node0", tls_cert=files.certificate, tls_key="/none", tls_ca=files.authority)
 
 
 def test_a_leader_at_all_addresses_needs_a_secret():

@@ -157,6 +157,32 @@ class JobNode(_message.Message):
     state: str
     def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., group_rank: _Optional[int] = ..., reason: _Optional[str] = ..., heard_at_ns: _Optional[int] = ..., lost_at_ns: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., log_dir: _Optional[str] = ..., checks: _Optional[_Iterable[_Union[Check, _Mapping]]] = ...) -> None: ...
 
+class LeadRendezvousRequest(_message.Message):
+    __slots__ = ["everywhere", "host", "job_id", "port", "tls_ca", "tls_cert", "tls_key", "token_file"]
+    EVERYWHERE_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    TLS_CA_FIELD_NUMBER: _ClassVar[int]
+    TLS_CERT_FIELD_NUMBER: _ClassVar[int]
+    TLS_KEY_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FILE_FIELD_NUMBER: _ClassVar[int]
+    everywhere: bool
+    host: str
+    job_id: str
+    port: int
+    tls_ca: str
+    tls_cert: str
+    tls_key: str
+    token_file: str
+    def __init__(self, job_id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., everywhere: bool = ..., token_file: _Optional[str] = ..., tls_cert: _Optional[str] = ..., tls_key: _Optional[str] = ..., tls_ca: _Optional[str] = ...) -> None: ...
+
+class LeadRendezvousResponse(_message.Message):
+    __slots__ = ["leads"]
+    LEADS_FIELD_NUMBER: _ClassVar[int]
+    leads: bool
+    def __init__(self, leads: bool = ...) -> None: ...
+
 class ListJobsRequest(_message.Message):
     __slots__ = ["include_ended", "page_size", "page_token"]
     INCLUDE_ENDED_FIELD_NUMBER: _ClassVar[int]
@@ -298,18 +324,20 @@ class StopJobResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class StreamLogsRequest(_message.Message):
-    __slots__ = ["cycle", "follow", "job_id", "rank", "tail_lines"]
+    __slots__ = ["cycle", "follow", "job_id", "rank", "tail_lines", "this_node"]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     TAIL_LINES_FIELD_NUMBER: _ClassVar[int]
+    THIS_NODE_FIELD_NUMBER: _ClassVar[int]
     cycle: int
     follow: bool
     job_id: str
     rank: int
     tail_lines: int
-    def __init__(self, job_id: _Optional[str] = ..., rank: _Optional[int] = ..., follow: bool = ..., cycle: _Optional[int] = ..., tail_lines: _Optional[int] = ...) -> None: ...
+    this_node: bool
+    def __init__(self, job_id: _Optional[str] = ..., rank: _Optional[int] = ..., follow: bool = ..., cycle: _Optional[int] = ..., tail_lines: _Optional[int] = ..., this_node: bool = ...) -> None: ...
 
 class SubmitJobRequest(_message.Message):
     __slots__ = ["environment", "spec_json"]
@@ -339,14 +367,16 @@ class UncordonNodeRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class WatchJobRequest(_message.Message):
-    __slots__ = ["after_sequence", "follow", "job_id"]
+    __slots__ = ["after_sequence", "follow", "job_id", "this_node"]
     AFTER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    THIS_NODE_FIELD_NUMBER: _ClassVar[int]
     after_sequence: int
     follow: bool
     job_id: str
-    def __init__(self, job_id: _Optional[str] = ..., after_sequence: _Optional[int] = ..., follow: bool = ...) -> None: ...
+    this_node: bool
+    def __init__(self, job_id: _Optional[str] = ..., after_sequence: _Optional[int] = ..., follow: bool = ..., this_node: bool = ...) -> None: ...
 
 class WatchJobResponse(_message.Message):
     __slots__ = ["event", "note", "snapshot"]

@@ -74,6 +74,11 @@ class SupervisorStub(object):
                 request_serializer=holdfast__wire_dot_v1_dot_control__pb2.UncordonNodeRequest.SerializeToString,
                 response_deserializer=holdfast__wire_dot_v1_dot_control__pb2.Node.FromString,
                 )
+        self.LeadRendezvous = channel.unary_unary(
+                '/holdfast.v1.Supervisor/LeadRendezvous',
+                request_serializer=holdfast__wire_dot_v1_dot_control__pb2.LeadRendezvousRequest.SerializeToString,
+                response_deserializer=holdfast__wire_dot_v1_dot_control__pb2.LeadRendezvousResponse.FromString,
+                )
 
 
 class SupervisorServicer(object):
@@ -152,6 +157,13 @@ class SupervisorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LeadRendezvous(self, request, context):
+        """Leads a rendezvous of torchrun's agents in their place, until they have ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SupervisorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -214,6 +226,11 @@ def add_SupervisorServicer_to_server(servicer, server):
                     servicer.UncordonNode,
                     request_deserializer=holdfast__wire_dot_v1_dot_control__pb2.UncordonNodeRequest.FromString,
                     response_serializer=holdfast__wire_dot_v1_dot_control__pb2.Node.SerializeToString,
+            ),
+            'LeadRendezvous': grpc.unary_unary_rpc_method_handler(
+                    servicer.LeadRendezvous,
+                    request_deserializer=holdfast__wire_dot_v1_dot_control__pb2.LeadRendezvousRequest.FromString,
+                    response_serializer=holdfast__wire_dot_v1_dot_control__pb2.LeadRendezvousResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -426,5 +443,22 @@ class Supervisor(object):
         return grpc.experimental.unary_unary(request, target, '/holdfast.v1.Supervisor/UncordonNode',
             holdfast__wire_dot_v1_dot_control__pb2.UncordonNodeRequest.SerializeToString,
             holdfast__wire_dot_v1_dot_control__pb2.Node.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def LeadRendezvous(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/holdfast.v1.Supervisor/LeadRendezvous',
+            holdfast__wire_dot_v1_dot_control__pb2.LeadRendezvousRequest.SerializeToString,
+            holdfast__wire_dot_v1_dot_control__pb2.LeadRendezvousResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

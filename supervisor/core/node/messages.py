@@ -22,6 +22,7 @@ class JobSubmitted(msgspec.Struct, frozen=True):
     rules: JobRules
     checks: tuple[CheckPlan, ...] = ()  # that this node has to pass before it joins
     memory: MemoryRules | None = None  # how GPU memory is waited for at a restart; None: it is not
+    node: str = ""  # this node's name in the job; "": its own
 
 
 class SpawnerReady(msgspec.Struct, frozen=True):

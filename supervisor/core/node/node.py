@@ -126,7 +126,7 @@ def _submit(state: State, event: JobSubmitted, now_s: float) -> tuple[State, tup
     known = state.jobs.get(rules.job_id)
     if known is not None and not isinstance(known.job.phase, job_phases.Ended):
         return state, ()
-    life, actions = job.open_job(rules, node=state.node)
+    life, actions = job.open_job(rules, node=event.node or state.node)
     machines = JobMachines(
         life,
         worker_group.initial_state(),
@@ -198,8 +198,8 @@ def _abandon(state: State, job_id: str, reason: str) -> tuple[State, tuple[Actio
     kind = "job_failed" if known is None else "defect_met"
     life = msgspec.structs.replace(machines.job, phase=job_phases.Ended(verdict), reason=reason)
     ended = JobMachines(life, worker_group.initial_state(), hang_response.initial_state())
-    failed = NodeFailed(state.node, life.cycle, reason, restart_allowed=False)
-    told = (failed, NodeStopped(state.node, all_succeeded=False), VerdictTaken(state.node))
+    failed = NodeFailed(life.node, life.cycle, reason, restart_allowed=False)
+    told = (failed, NodeStopped(life.node, all_succeeded=False), VerdictTaken(life.node))
     return _with(state, job_id, ended), (
         Publish(job_id, JobEvent(kind, reason, max(life.cycle, 0))),
         *(TellCoordinator(job_id, report) for report in told),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import grpc
+import msgspec
 from google.protobuf.message import Message
 from holdfast_wire.v1 import control_pb2 as wire
 
@@ -25,11 +26,12 @@ from supervisor.edges.operators.control_codec import (
 )
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece
 from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError
-from supervisor.ports import JobReport, NodeReport, RecordedEvent
+from supervisor.ports import JobReport, NodeReport, RecordedEvent, RendezvousWish
 
 CALL_TIMEOUT_S = 10.0
 LIST_TIMEOUT_S = 5.0  # one that hangs holds up the answers of the others
 STACKS_TIMEOUT_S = 30.0
+MEETING_TIMEOUT_S = 60.0  # name servers are asked where the job's nodes meet
 DETAILS_TRAILER = "grpc-status-details-bin"
 
 Response = TypeVar("Response", bound=Message)
@@ -65,7 +67,8 @@ class ControlClient:
 
     def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
         request = wire.SubmitJobRequest(spec_json=job_spec_to_json(spec), environment=environment)
-        return self._call("SubmitJob", request, wire.SubmitJobResponse).job_id
+        timeout_s = CALL_TIMEOUT_S if spec.nodes is None else MEETING_TIMEOUT_S
+        return self._call("SubmitJob", request, wire.SubmitJobResponse, timeout_s).job_id
 
     def job(self, job_id: str) -> JobReport:
         return job_from_wire(self._call("GetJob", wire.GetJobRequest(job_id=job_id), wire.Job))
@@ -88,13 +91,15 @@ class ControlClient:
         *,
         after_sequence: int = 0,
         follow: bool = False,
+        this_node: bool = False,
         on_note: Callable[[str], None] = _unread,
     ) -> Generator[JobReport | RecordedEvent]:
         """The job, then its events. With `follow` it has no deadline: it ends with the job.
 
-        `on_note` is told what is missing among the events.
+        `this_node`: of a job on several nodes, the supervisor's own part alone. `on_note` is told what is missing among
+        the events.
         """
-        request = wire.WatchJobRequest(job_id=job_id, after_sequence=after_sequence, follow=follow)
+        request = wire.WatchJobRequest(job_id=job_id, after_sequence=after_sequence, follow=follow, this_node=this_node)
         for response in self._stream("WatchJob", request, wire.WatchJobResponse, follow):
             if response.HasField("snapshot"):
                 yield job_from_wire(response.snapshot)
@@ -115,11 +120,22 @@ class ControlClient:
         return evidence_from_wire(self._call("GetStacks", request, wire.GetStacksResponse, STACKS_TIMEOUT_S))
 
     def logs(
-        self, job_id: str, choice: LogChoice, *, follow: bool = False, on_note: Callable[[str], None] = _unread
+        self,
+        job_id: str,
+        choice: LogChoice,
+        *,
+        follow: bool = False,
+        this_node: bool = False,
+        on_note: Callable[[str], None] = _unread,
     ) -> Generator[LogPiece]:
-        """`on_note` is told whose output is missing, and why."""
+        """`this_node`: as for `watch`. `on_note` is told whose output is missing, and why."""
         request = wire.StreamLogsRequest(
-            job_id=job_id, rank=choice.rank, cycle=choice.cycle, tail_lines=choice.tail_lines, follow=follow
+            job_id=job_id,
+            rank=choice.rank,
+            cycle=choice.cycle,
+            tail_lines=choice.tail_lines,
+            follow=follow,
+            this_node=this_node,
         )
         for chunk in self._stream("StreamLogs", request, wire.LogChunk, True):
             if chunk.note:
@@ -136,6 +152,10 @@ class ControlClient:
 
     def uncordon(self, name: str) -> NodeReport:
         return node_from_wire(self._call("UncordonNode", wire.UncordonNodeRequest(name=name), wire.Node))
+
+    def lead_rendezvous(self, wish: RendezvousWish) -> bool:
+        request = wire.LeadRendezvousRequest(**msgspec.structs.asdict(wish))
+        return self._call("LeadRendezvous", request, wire.LeadRendezvousResponse).leads
 
     def _call(
         self, method: str, request: Message, response: type[Response], timeout_s: float | None = None

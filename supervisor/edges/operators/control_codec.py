@@ -8,10 +8,20 @@ from google.rpc import error_details_pb2, status_pb2  # pyright: ignore[reportMi
 from holdfast_wire.v1 import control_pb2 as wire
 
 from supervisor import errors
+from supervisor.config.nodes_check import is_of_this_machine
 from supervisor.config.redaction import redacted
 from supervisor.core.facts import Evidence, JobState, StackGroup
 from supervisor.errors import HoldfastError
-from supervisor.ports import CheckReport, JobNodeReport, JobReport, NodeReport, RankReport, RecordedEvent, SectionReport
+from supervisor.ports import (
+    CheckReport,
+    JobNodeReport,
+    JobReport,
+    NodeReport,
+    RankReport,
+    RecordedEvent,
+    RendezvousWish,
+    SectionReport,
+)
 
 SERVICE = "holdfast.v1.Supervisor"
 ERROR_DOMAIN = "holdfast"
@@ -52,6 +62,23 @@ def job_to_wire(report: JobReport) -> wire.Job:
         command=[_text(word) for word in redacted(report.command)],
         supervisor_pid=report.supervisor_pid,
     )
+
+
+def rendezvous_from_wire(request: wire.LeadRendezvousRequest) -> RendezvousWish:
+    """Raises InvalidRequestError."""
+    paths = (request.token_file, request.tls_cert, request.tls_key, request.tls_ca)
+    if any(path and (not path.startswith("/") or "\0" in path) for path in paths):
+        raise errors.InvalidRequestError("cannot lead a rendezvous: a file has no absolute path")
+    if not 1 <= request.port <= 65535 or not request.host or not request.job_id:
+        raise errors.InvalidRequestError("cannot lead a rendezvous: job, host or port is missing")
+    if any(paths[1:]) and not all(paths[1:]):
+        raise errors.InvalidRequestError("cannot lead a rendezvous: one of tls_cert, tls_key and tls_ca is missing")
+    if not any(paths) and (request.everywhere or not is_of_this_machine(request.host)):
+        raise errors.InvalidRequestError(
+            f"cannot lead a rendezvous at {request.host[:80]}: anybody who reaches that address could join the job; "
+            "name a token file, or certificates"
+        )
+    return RendezvousWish(request.job_id, request.host, request.port, request.everywhere, *paths)
 
 
 def _job_node_to_wire(node: JobNodeReport) -> wire.JobNode:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -25,6 +25,7 @@ from supervisor.edges.operators.control_codec import (
     job_to_wire,
     node_to_wire,
     refusal_to_wire,
+    rendezvous_from_wire,
 )
 from supervisor.edges.operators.event_streams import all_events, past_events
 from supervisor.edges.operators.job_pages import merge, page_of
@@ -37,7 +38,7 @@ from supervisor.errors import (
     NotFoundError,
     NotNowError,
 )
-from supervisor.ports import JobDesk, JobHistory, JobReport
+from supervisor.ports import JobDesk, JobHistory, JobReport, LogBytes
 
 DETAILS_TRAILER = "grpc-status-details-bin"
 MESSAGE_CHARACTERS_MAX = 1_500  # of a refusal: trailers are bounded to 8 KiB
@@ -76,6 +77,7 @@ class ControlService:
             ("ListNodes", wire.ListNodesRequest, self._list_nodes),
             ("CordonNode", wire.CordonNodeRequest, self._cordon_node),
             ("UncordonNode", wire.UncordonNodeRequest, self._uncordon_node),
+            ("LeadRendezvous", wire.LeadRendezvousRequest, self._lead_rendezvous),
         ]
         streams: list[tuple[str, type[Message], Stream]] = [
             ("WatchJob", wire.WatchJobRequest, self._watch_job),
@@ -146,10 +148,13 @@ class ControlService:
     async def _uncordon_node(self, request: wire.UncordonNodeRequest) -> Message:
         return node_to_wire(await self._desk.set_cordon(request.name, cordoned=False))
 
+    async def _lead_rendezvous(self, request: wire.LeadRendezvousRequest) -> Message:
+        return wire.LeadRendezvousResponse(leads=await self._desk.lead_rendezvous(rendezvous_from_wire(request)))
+
     async def _watch_job(self, request: wire.WatchJobRequest, send: Callable[[Message], Awaitable[None]]) -> None:
-        report = await self._find(request.job_id, "watch")
+        report = await self._find(request.job_id, "watch", this_node=request.this_node)
         await send(wire.WatchJobResponse(snapshot=job_to_wire(report)))
-        if not await self._send_events_elsewhere(request, send):
+        if request.this_node or not await self._send_events_elsewhere(request, send):
             if request.follow:
                 events = all_events(
                     self._desk,
@@ -164,9 +169,10 @@ class ControlService:
                 )
             async with contextlib.aclosing(events):
                 async for event in events:
-                    await send(wire.WatchJobResponse(event=event_to_wire(event)))
+                    if not request.this_node or event.node in {node.name for node in report.nodes}:
+                        await send(wire.WatchJobResponse(event=event_to_wire(event)))
         if request.follow:  # the verdict, for those who could not ask again: the supervisor may be ending, too
-            report = await self._find(request.job_id, "watch")
+            report = await self._find(request.job_id, "watch", this_node=request.this_node)
             await send(wire.WatchJobResponse(snapshot=job_to_wire(report)))
 
     async def _send_events_elsewhere(
@@ -191,7 +197,7 @@ class ControlService:
         return True
 
     async def _stream_logs(self, request: wire.StreamLogsRequest, send: Callable[[Message], Awaitable[None]]) -> None:
-        report = await self._find(request.job_id, "show output of")
+        report = await self._find(request.job_id, "show output of", this_node=request.this_node)
         choice = log_streams.LogChoice(
             rank=request.rank if request.HasField("rank") else None,
             cycle=request.cycle if request.HasField("cycle") else None,
@@ -209,7 +215,7 @@ class ControlService:
             async with anyio.create_task_group() as tasks:
                 if not ended.is_set():
                     tasks.start_soon(self._set_at_end, report.job_id, ended)
-                await self._send_logs(report, choice, ended, send)
+                await self._send_logs(report, choice, ended, send, this_node=request.this_node)
                 tasks.cancel_scope.cancel()
         finally:
             self._followers -= 1
@@ -220,11 +226,15 @@ class ControlService:
         choice: log_streams.LogChoice,
         ended: anyio.Event,
         send: Callable[[Message], Awaitable[None]],
+        *,
+        this_node: bool,
     ) -> None:
         sources = {"": log_streams.follow(Path(report.log_dir), choice, ended)}
-        elsewhere = self._desk.logs_elsewhere(
-            report, rank=choice.rank, cycle=choice.cycle, tail_lines=choice.tail_lines, follow=not ended.is_set()
-        )
+        elsewhere: Mapping[str, AsyncGenerator[LogBytes]] = {}
+        if not this_node:
+            elsewhere = self._desk.logs_elsewhere(
+                report, rank=choice.rank, cycle=choice.cycle, tail_lines=choice.tail_lines, follow=not ended.is_set()
+            )
         sources |= {name: log_merge.as_pieces(pieces) for name, pieces in elsewhere.items()}
         missing: list[str] = []
         found = 0
@@ -248,8 +258,9 @@ class ControlService:
                     pass  # only its end counts
         ended.set()
 
-    async def _find(self, job_id: str, verb: str) -> JobReport:
-        report = await self._desk.look(job_id)
+    async def _find(self, job_id: str, verb: str, *, this_node: bool = False) -> JobReport:
+        """`this_node`: its own part of a job on several nodes, for which no other node is asked."""
+        report = self._desk.job(job_id) if this_node else await self._desk.look(job_id)
         if report is None:
             report = await to_thread.run_sync(lambda: self._history.job(job_id), limiter=self._limiter)
         if report is None:

@@ -21,7 +21,7 @@ import msgspec
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.cluster.messages import NodeLost, Reported
-from supervisor.core.node.messages import FenceMoved, Ordered
+from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.peers import cluster_peers
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_server import REPLACED
@@ -89,7 +89,7 @@ class NodeMeeting(msgspec.Struct, frozen=True):
         )
 
         def filtered(post: Post) -> Post:
-            def take(event: Ordered | Reported | FenceMoved) -> None:
+            def take(event: Ordered | Reported | FenceMoved | JobAbandoned) -> None:
                 lost = event.report if isinstance(event, Reported) else None
                 if isinstance(lost, NodeLost) and lost.reason.endswith(REPLACED):
                     on_orphaned()

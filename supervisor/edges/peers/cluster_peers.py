@@ -56,13 +56,15 @@ class Meeting(msgspec.Struct, frozen=True):
 class LeaderPeers:
     """See ports.Peers: this node runs the job's coordinator."""
 
-    leads = True
-
     def __init__(self, meeting: Meeting, server: ClusterServer, post: Post, colleagues: Switchboard) -> None:
         self._node = meeting.node
         self._server = server
         self._post = post
         self.colleagues = colleagues
+
+    def leads(self, job_id: str) -> bool:
+        del job_id
+        return True
 
     def send(self, node: str, job_id: str, order: orders.Order) -> None:
         if node == self._node:
@@ -80,8 +82,6 @@ class LeaderPeers:
 class FollowerPeers:
     """See ports.Peers: another node runs the coordinator. Once that one is lost, nothing is left but to end the job."""
 
-    leads = False
-
     def __init__(self, meeting: Meeting, client: ClusterClient, post: Post, colleagues: Switchboard) -> None:
         self._meeting = meeting
         self._client = client
@@ -89,6 +89,10 @@ class FollowerPeers:
         self.colleagues = colleagues
         self._lost = ""
         self._has_stopped = False  # as it has reported
+
+    def leads(self, job_id: str) -> bool:
+        del job_id
+        return False
 
     def send(self, node: str, job_id: str, order: orders.Order) -> None:
         raise NotNowError(f"cannot give an order to node {node}: another node leads job {job_id}")
@@ -209,11 +213,15 @@ async def in_own_domain(spec: JobSpec) -> JobSpec:
 
 async def meeting_of(job_id: str, nodes: Nodes) -> Meeting:
     """Reads token and certificates. Raises ConfigurationError where they can't be used."""
-    token = await to_thread.run_sync(read_token, Path(nodes.token_file)) if nodes.token_file else b""
+    token = (
+        await to_thread.run_sync(read_token, Path(nodes.token_file), abandon_on_cancel=True)
+        if nodes.token_file
+        else b""
+    )
     tls = None
     if nodes.tls_cert:
         files = cluster_tls.TlsFiles(nodes.tls_cert, nodes.tls_key, nodes.tls_ca)
-        tls = await to_thread.run_sync(cluster_tls.load, files)
+        tls = await to_thread.run_sync(cluster_tls.load, files, abandon_on_cancel=True)
     endpoint, others = PeerAddress(nodes.host, nodes.port), nodes.max_nodes - 1
     return Meeting(
         job_id, nodes.name, endpoint, token, nodes.join_timeout_s, tls, fan_out=nodes.fan_out, nodes_max=others

@@ -23,6 +23,7 @@ from supervisor.edges.peers.cluster_client import ClusterClient
 from supervisor.edges.peers.cluster_frames import ElasticOrdered, ElasticReported
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_server import ClusterServer
+from supervisor.edges.peers.cluster_tls import Tls
 from supervisor.edges.peers.listening import listen
 
 LOOK_S = 5.0
@@ -40,6 +41,7 @@ class ElasticMeeting(msgspec.Struct, frozen=True):
     endpoint: PeerAddress
     token: bytes
     leads: bool | None = None  # None: whichever can listen at the endpoint
+    tls: Tls | None = None
 
 
 class ElasticPeers(Protocol):
@@ -80,6 +82,7 @@ class ElasticLeader:
             own_name=meeting.node,
             on_report=self._hear,
             on_elastic=lambda reported: self._take(reported.report),
+            tls=meeting.tls.leads if meeting.tls is not None else None,
             term=secrets.randbits(62),  # Another process that leads here later knows nothing of this one.
         )
 
@@ -92,12 +95,20 @@ class ElasticLeader:
     def forget(self) -> None:
         """A leader is not lost to itself."""
 
-    async def keep_time(self) -> None:
-        """Until cancelled."""
+    async def keep_time(self, *, idle_s: float = math.inf) -> None:
+        """Until cancelled; or until nobody has been there for `idle_s`, or all have left after the end."""
+        deserted_at_s = anyio.current_time() + idle_s
         while True:
+            if self._state.known:
+                deserted_at_s = math.inf
+            elif deserted_at_s == math.inf:
+                deserted_at_s = anyio.current_time() + idle_s
+            is_over = not self._state.known and isinstance(self._state.phase, elastic_round.Closed)
+            if idle_s < math.inf and (is_over or anyio.current_time() >= deserted_at_s):
+                return
             deadline_s = elastic_round.next_deadline_s(self._state)
             self._stepped = anyio.Event()
-            with anyio.move_on_at(math.inf if deadline_s is None else deadline_s) as waited:
+            with anyio.move_on_at(deserted_at_s if deadline_s is None else min(deadline_s, deserted_at_s)) as waited:
                 await self._stepped.wait()
             if waited.cancelled_caught:
                 self._take(DeadlineReached())
@@ -179,7 +190,7 @@ async def open_elastic(
 
 
 def _client(meeting: ElasticMeeting, on_order: OnOrder, on_lost: Callable[[str, bool], None]) -> ClusterClient:
-    client = ClusterClient(
+    client: ClusterClient = ClusterClient(
         meeting.endpoint,
         job_id=meeting.job_id,
         token=meeting.token,
@@ -187,5 +198,6 @@ def _client(meeting: ElasticMeeting, on_order: OnOrder, on_lost: Callable[[str, 
         on_order=lambda ordered: _log.warning("an order for job %s is dropped: torchrun runs it", ordered.job_id),
         on_elastic=lambda ordered: on_order(ordered.order),
         on_lost=lambda why: on_lost(why, client.is_refused),
+        tls=meeting.tls.follows if meeting.tls is not None else None,
     )
     return client

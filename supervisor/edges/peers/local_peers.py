@@ -16,7 +16,9 @@ from supervisor.questions import Answer, Handler, Question
 class NoColleagues:
     """See questions.Colleagues: there are none."""
 
-    leads = True
+    def leads(self, job_id: str) -> bool:
+        del job_id
+        return True
 
     async def ask(self, job_id: str, to: str, question: Question, *, timeout_s: float) -> Answer:
         del job_id, question, timeout_s
@@ -29,12 +31,14 @@ class NoColleagues:
 class LocalPeers:
     """See ports.Peers. What is sent to this node comes back as an event, as it would from another."""
 
-    leads = True
-
     def __init__(self, *, node_name: str, post: Callable[[Ordered | Reported], None]) -> None:
         self._node_name = node_name
         self._post = post
         self.colleagues = NoColleagues()
+
+    def leads(self, job_id: str) -> bool:
+        del job_id
+        return True
 
     def send(self, node: str, job_id: str, order: Order) -> None:
         if node != self._node_name:

@@ -41,13 +41,17 @@ class Switchboard:
     def __init__(self, *, own_name: str, leads: bool, tasks: TaskGroup, pass_on: Callable[[str, Aside], bool]) -> None:
         """`pass_on` sends towards a node; a node that follows has one way only. False: that can't be done now."""
         self._own_name = own_name
-        self.leads = leads
+        self.is_leader = leads
         self._tasks = tasks
         self._pass_on = pass_on
         self._numbers = itertools.count(1)
         self._pending: dict[int, _Pending] = {}
         self._answering = 0
         self._handler: Handler | None = None
+
+    def leads(self, job_id: str) -> bool:
+        del job_id
+        return self.is_leader
 
     def answer_with(self, handler: Handler) -> None:
         self._handler = handler
@@ -78,13 +82,13 @@ class Switchboard:
     def take(self, sender: str, aside: Aside) -> None:
         """One that has come over a connection from `sender`."""
         match aside:
-            case Asked(by=by) if self.leads and by != sender:
+            case Asked(by=by) if self.is_leader and by != sender:
                 _log.warning("a question of node %s is dropped: it comes from node %s", by, sender)
             case Asked(to=to) if self._is_for_us(to):
                 self._tasks.start_soon(self._answer_frame, aside)
             case Answered(to=to) if to == self._own_name:
                 self._take_answer(aside)
-            case Asked() | Answered() if self.leads:
+            case Asked() | Answered() if self.is_leader:
                 if not self._pass_on(aside.to, aside) and isinstance(aside, Asked):
                     refused = Refused(NoAnswerError.reason, f"cannot ask node {aside.to}: it is not connected")
                     self._send_answer(aside, refused)
@@ -92,7 +96,7 @@ class Switchboard:
                 _log.debug("an aside for node %s has come to node %s", aside.to, self._own_name)
 
     def _is_for_us(self, to: str) -> bool:
-        return to == self._own_name or (self.leads and to == LEADER)
+        return to == self._own_name or (self.is_leader and to == LEADER)
 
     def _take_answer(self, answered: Answered) -> None:
         pending = self._pending.get(answered.number)

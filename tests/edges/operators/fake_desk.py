@@ -27,6 +27,7 @@ from supervisor.ports import (
     NodeReport,
     RankReport,
     RecordedEvent,
+    RendezvousWish,
     SectionReport,
 )
 
@@ -112,6 +113,10 @@ class FakeDesk:
                 yield piece
         if not output:
             raise NoAnswerError(f"cannot ask node {name}: no answer within 5 s")
+
+    async def lead_rendezvous(self, wish: RendezvousWish) -> bool:
+        self.calls.append(("lead", wish))
+        return wish.job_id == "torch"
 
     def stop(self, job_id: str, *, reason: str, signal: int) -> None:
         self.calls.append(("stop", job_id, reason, signal))

@@ -18,7 +18,7 @@ from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.edges.operators.log_streams import LogChoice
 from supervisor.errors import ExhaustedError, InvalidRequestError, NotFoundError, NotNowError
-from supervisor.ports import JobReport, RecordedEvent
+from supervisor.ports import JobReport, LogBytes, RecordedEvent, RendezvousWish
 from tests.edges.operators.fake_desk import FakeDesk, running, serving
 from tests.edges.operators.test_event_streams import unexpected
 
@@ -138,6 +138,46 @@ async def test_logs_are_followed_to_the_end_of_the_job(tmp_path: Path) -> None:
             desk.end(JOB, JobState.SUCCEEDED, "done")
         with pytest.raises(NotFoundError, match="holds nothing of rank 7"):
             await to_thread.run_sync(lambda: list(client.logs(JOB, LogChoice(rank=7))))
+
+
+async def test_a_rendezvous_is_led_where_nobody_else_can_join_it(tmp_path: Path) -> None:
+    async with asked(tmp_path) as (desk, client, _):
+        safe = RendezvousWish("torch", "10.0.0.1", 29400, everywhere=True, token_file="/home/me/token")
+        assert await to_thread.run_sync(client.lead_rendezvous, safe)
+        assert not await to_thread.run_sync(client.lead_rendezvous, replace(safe, job_id="other"))
+        assert desk.calls[0] == ("lead", safe)
+        for wish, why in (
+            (replace(safe, token_file=""), "anybody who reaches that address could join"),
+            (replace(safe, token_file="", host="127.0.0.1"), "anybody who reaches that address could join"),
+            (replace(safe, token_file="token"), "a file has no absolute path"),
+            (replace(safe, tls_cert="/c"), "one of tls_cert, tls_key and tls_ca is missing"),
+            (replace(safe, port=0), "job, host or port is missing"),
+        ):
+            with pytest.raises(InvalidRequestError, match=why):
+                await to_thread.run_sync(client.lead_rendezvous, wish)
+        assert len(desk.calls) == 2
+
+
+async def test_a_node_shows_its_own_part_alone_where_that_is_asked_for(tmp_path: Path) -> None:
+    here, there = RecordedEvent(JOB, 1, 5, "here", "a", node="n0"), RecordedEvent(JOB, 2, 5, "there", "b", node="n1")
+    async with asked(tmp_path, replace(running(), log_dir=str(tmp_path))) as (desk, client, journal):
+        desk.leader_events = [here, there]
+        desk.output_elsewhere = {"n1": [LogBytes(2, 0, False, b"elsewhere")]}
+        for event in (here, there):
+            journal.record(event)
+        assert await to_thread.run_sync(journal.flush, 10)
+
+        def watched(*, this_node: bool) -> list[str]:
+            return [each.kind for each in client.watch(JOB, this_node=this_node) if isinstance(each, RecordedEvent)]
+
+        def printed(*, this_node: bool) -> bytes:
+            return b"".join(piece.data for piece in client.logs(JOB, LogChoice(), this_node=this_node))
+
+        assert await to_thread.run_sync(lambda: watched(this_node=False)) == ["here", "there"]
+        assert await to_thread.run_sync(lambda: watched(this_node=True)) == ["here"]
+        assert await to_thread.run_sync(lambda: printed(this_node=False)) == b"elsewhere"
+        with pytest.raises(NotFoundError):
+            await to_thread.run_sync(lambda: printed(this_node=True))
 
 
 async def test_followers_of_logs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

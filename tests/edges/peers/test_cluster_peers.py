@@ -18,7 +18,7 @@ from supervisor.config.job_spec import JobSpec, Nodes
 from supervisor.core import orders
 from supervisor.core.cluster.messages import NodeDown, NodeJoined, NodeLost, NodeStopped, Reported
 from supervisor.core.facts import JobState, RendezvousRules, Verdict
-from supervisor.core.node.messages import FenceMoved, Ordered
+from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.machine.gpus import nvlink_domain
 from supervisor.edges.machine.gpus.nvlink_domain import NoDomainError
 from supervisor.edges.peers import cluster_client, cluster_link, cluster_peers, cluster_server
@@ -43,11 +43,11 @@ class Heard:
     """What came back to one node's engine."""
 
     def __init__(self) -> None:
-        self.events: list[Ordered | Reported] = []
+        self.events: list[Ordered | Reported | JobAbandoned] = []
         self.fences: list[FenceMoved] = []
         self._changed = anyio.Event()
 
-    def post(self, event: Ordered | Reported | FenceMoved) -> None:
+    def post(self, event: Ordered | Reported | FenceMoved | JobAbandoned) -> None:
         if isinstance(event, FenceMoved):
             self.fences.append(event)
         else:
@@ -85,7 +85,7 @@ async def test_the_first_leads_and_all_hear_each_other_in_order():
     port = free_port()
     async with peers("a", port) as (leader, at_leader), peers("b", port) as (b, at_b), peers("c", port) as (c, at_c):
         assert isinstance(leader, LeaderPeers)
-        assert (leader.leads, b.leads, c.leads) == (True, False, False)
+        assert tuple(each.leads(JOB) for each in (leader, b, c)) == (True, False, False)
         for number in range(100):
             leader.report(JOB, NodeDown("a", number))
             b.report(JOB, NodeDown("b", number))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 
 import anyio
 import pytest
@@ -25,7 +26,9 @@ from supervisor.core.elastic.messages import (
 )
 from supervisor.edges.peers import cluster_server
 from supervisor.edges.peers.cluster_link import PeerAddress
+from supervisor.edges.peers.cluster_tls import Tls, load
 from supervisor.edges.peers.elastic_peers import ElasticMeeting, ElasticPeers, open_elastic
+from tests.edges.peers.certificates import make_authority, make_node
 
 LIMIT_S = 30.0
 RULES = ElasticRules(2, 2, 600.0, 30.0)
@@ -65,13 +68,14 @@ class Place:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
+        self.token = b"a token"
 
     @asynccontextmanager
     async def agent(
-        self, node: str, *, leads: bool | None = None, job: str = "job", look_s: float = LIMIT_S
+        self, node: str, *, leads: bool | None = None, job: str = "job", look_s: float = LIMIT_S, tls: Tls | None = None
     ) -> AsyncGenerator[tuple[ElasticPeers, Heard]]:
         heard = Heard()
-        meeting = ElasticMeeting(job, node, PeerAddress("127.0.0.1", self.port), b"a token", leads)
+        meeting = ElasticMeeting(job, node, PeerAddress("127.0.0.1", self.port), self.token, leads, tls)
         async with open_elastic(meeting, on_order=heard.order, on_lost=heard.lose, look_s=look_s) as peers:
             yield peers, heard
 
@@ -81,16 +85,19 @@ def place() -> Place:
     return Place()
 
 
-async def begin(first: tuple[ElasticPeers, Heard], second: tuple[ElasticPeers, Heard]) -> None:
-    """Agents a and b come into the first round."""
+async def begin(first: tuple[ElasticPeers, Heard], second: tuple[ElasticPeers, Heard], number: int = 0) -> None:
+    """Agents a and b come into the first round, or another one."""
     (a, at_a), (b, at_b) = first, second
     b.report(AgentJoined("b", RULES))
     a.report(AgentJoined("a", RULES))
     await at_a.last(ServeRoundStore)
-    a.report(RoundStoreServed("a", 0, "10.0.0.1", 4000))
+    a.report(RoundStoreServed("a", number, "10.0.0.1", 4000))
     for rank, heard in enumerate((at_a, at_b)):
         await heard.last(BeginRound)
-        assert heard.orders[-1] == BeginRound(0, rank, 2, "10.0.0.1", 4000, "the job starts")
+        begun = heard.orders[-1]
+        assert isinstance(begun, BeginRound)
+        reason = begun.reason if number else "the job starts"
+        assert begun == BeginRound(number, rank, 2, "10.0.0.1", 4000, reason)
 
 
 async def test_the_first_leads_and_takes_part_like_any_other(place: Place):
@@ -156,3 +163,16 @@ async def test_a_refusal_is_for_good(place: Place):
         (loss,) = heard.losses
         assert loss[0].endswith("refuses this node: it wants job another, and this is job job")
         assert loss[1]
+
+
+async def test_agents_meet_by_certificates_and_another_authority_s_is_refused_for_good(place: Place, tmp_path: Path):
+    make_authority(tmp_path)
+    make_authority(tmp_path, "other")
+    own, foreign = load(make_node(tmp_path)), load(make_node(tmp_path, "stranger", authority="other"))
+    async with place.agent("a", tls=own) as first, place.agent("b", tls=own) as second:
+        await begin(first, second)
+        async with place.agent("c", tls=foreign) as (_, heard):
+            await heard.until(lambda: heard.losses)
+            why, is_for_good = heard.losses[0]
+            assert is_for_good
+            assert "do not trust each other" in why

@@ -88,8 +88,8 @@ class ElectedPeers:
 
     # --- ports.Peers -----------------------------------------------------------------------------------------------
 
-    @property
-    def leads(self) -> bool:
+    def leads(self, job_id: str) -> bool:
+        del job_id
         return self._reign is not None
 
     def send(self, node: str, job_id: str, order: orders.Order) -> None:
@@ -283,7 +283,7 @@ class ElectedPeers:
         why = "it ends"
         try:
             self._reign, self._waits_since_s, self._newest_term = reign, None, lead.term
-            self.colleagues.leads = True
+            self.colleagues.is_leader = True
             self._post(Reported(voter.job_id, LeadershipTaken(lead.term, reign.found)))
             self._post(Ordered(voter.job_id, orders.Introduce()))
             _log.info("this node leads job %s (term %d)", voter.job_id, lead.term)
@@ -291,7 +291,7 @@ class ElectedPeers:
         finally:
             self._reign = None
             self._left_at_s = anyio.current_time()
-            self.colleagues.leads = False
+            self.colleagues.is_leader = False
             self._post(Reported(voter.job_id, LeadershipLost(why)))
             with anyio.CancelScope(shield=True):
                 await reign.end()

@@ -26,7 +26,7 @@ from supervisor.core.cluster.messages import (
 )
 from supervisor.core.facts import JobRules
 from supervisor.core.ledger import Ledger
-from supervisor.core.node.messages import FenceMoved, Ordered
+from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.peers import cluster_client
 from supervisor.edges.peers.election import elected_peers, election, own_fence
 from supervisor.edges.peers.election.elected_peers import ElectedPeers
@@ -45,10 +45,10 @@ class Node:
     def __init__(self, name: str) -> None:
         self.name = name
         self.peers: ElectedPeers | None = None
-        self.events: list[Ordered | Reported | FenceMoved] = []
+        self.events: list[Ordered | Reported | FenceMoved | JobAbandoned] = []
         self._changed = anyio.Event()
 
-    def post(self, event: Ordered | Reported | FenceMoved) -> None:
+    def post(self, event: Ordered | Reported | FenceMoved | JobAbandoned) -> None:
         self.events.append(event)
         self._changed.set()
         assert self.peers is not None
@@ -92,7 +92,7 @@ async def test_one_leads_the_others_introduce_themselves_and_a_record_comes_befo
             await a.until(lambda: len(a.reports(NodeStands)) == 2)
             assert a.peers is not None
             assert b.peers is not None
-            assert (a.peers.leads, b.peers.leads) == (True, False)
+            assert (a.peers.leads(JOB), b.peers.leads(JOB)) == (True, False)
             a.peers.record(JOB, Ledger(4, 4, 1))
             a.peers.send("b", JOB, orders.JoinAgain(5, "a reason"))
             a.peers.send("a", JOB, orders.JoinAgain(5, "a reason"))

@@ -97,6 +97,9 @@ class Joined:
     def leads(self, job_id: str) -> bool:
         return True
 
+    def name_in(self, job_id: str) -> str:
+        return self.engine.node_name
+
     def settled(self) -> None:
         pass
 

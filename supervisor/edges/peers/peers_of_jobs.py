@@ -1,0 +1,192 @@
+"""How does each job of a supervisor get a way of its own to its other nodes, apart from those of other jobs?
+
+A job of several nodes has its own leader or follower, connections and questions, in a task of their own. Whatever they
+meet ends that job and reaches no other. Jobs of this node alone have nothing of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import cast
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from supervisor.config.job_spec import JobSpec, Nodes
+from supervisor.core.cluster.messages import Event as Report
+from supervisor.core.cluster.messages import LeadershipLost, Reported
+from supervisor.core.ledger import Ledger
+from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
+from supervisor.core.orders import Order
+from supervisor.edges.peers.local_peers import LocalPeers
+from supervisor.errors import ConfigurationError, HoldfastError, NoAnswerError
+from supervisor.ports import Post
+from supervisor.questions import Answer, Handler, PeersAndColleagues, Question
+
+Opener = Callable[[Post], AbstractAsyncContextManager[PeersAndColleagues]]
+Joining = Callable[[JobSpec, Nodes], Awaitable[tuple[JobSpec, Opener]]]
+FromPeers = Ordered | Reported | FenceMoved | JobAbandoned
+
+_log = logging.getLogger("holdfast.cluster")
+
+
+class _Meeting:
+    """One job's."""
+
+    def __init__(self, pass_on: Post) -> None:
+        self._pass_on = pass_on
+        self._held: list[FromPeers] | None = []  # until the engine knows the job
+        self.peers: PeersAndColleagues | None = None
+        self.is_over = anyio.Event()
+        self.is_closed = anyio.Event()
+
+    def post(self, event: FromPeers) -> None:
+        if self._held is None:
+            self._pass_on(event)
+        else:
+            self._held.append(event)
+
+    def begin(self) -> None:
+        held, self._held = self._held, None
+        for event in held or ():
+            self._pass_on(event)
+
+
+class PeersOfJobs:
+    """See ports.Peers, ports.Meetings and questions.Colleagues. All methods are for the event loop's thread."""
+
+    def __init__(self, *, local: LocalPeers, post: Post, tasks: TaskGroup, joining: Joining) -> None:
+        self._local = local
+        self._post = post
+        self._tasks = tasks
+        self._joining = joining
+        self._meetings: dict[str, _Meeting] = {}
+        self._handler: Handler | None = None
+        self.on_closed: Callable[[str], None] = _nobody  # told the id of a job that has no other nodes any more
+
+    # --- see ports.Meetings ----------------------------------------------------------------------------------------
+
+    async def open(self, spec: JobSpec) -> JobSpec:
+        assert spec.nodes is not None, "a job of one node meets nobody"
+        earlier = self._meetings.get(spec.job_id)
+        if earlier is not None:
+            await earlier.is_closed.wait()  # Its last words go out; that takes a bounded time.
+        nodes = spec.nodes
+        spec, opener = await self._joining(spec, nodes)
+        meeting = self._meetings[spec.job_id] = _Meeting(self._post)
+        try:
+            await self._tasks.start(self._keep, spec.job_id, meeting, opener)
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise ConfigurationError(
+                f"cannot meet the other nodes at {nodes.host}:{nodes.port}: {why}; check --rdzv-endpoint"
+            ) from error
+        return spec
+
+    def begin(self, job_id: str) -> None:
+        if (meeting := self._meetings.get(job_id)) is not None:
+            meeting.begin()
+
+    def close(self, job_id: str) -> None:
+        if (meeting := self._meetings.get(job_id)) is not None:
+            meeting.is_over.set()
+
+    def close_all(self) -> None:
+        for meeting in self._meetings.values():
+            meeting.is_over.set()
+
+    async def _keep(self, job_id: str, meeting: _Meeting, opener: Opener, *, task_status: TaskStatus[None]) -> None:
+        try:
+            async with opener(meeting.post) as peers:
+                meeting.peers = peers
+                if self._handler is not None:
+                    peers.colleagues.answer_with(self._handler)
+                task_status.started()
+                await meeting.is_over.wait()
+        except Exception as error:  # noqa: BLE001 - the bulkhead: it is this job's failure, whatever it is
+            fault = _first(error)
+            if meeting.peers is None:
+                raise fault from None  # Its submitter reads it.
+            _log.error("job %s has lost its way to the other nodes", job_id, exc_info=error)
+            text = f"the way to the other nodes was lost by a fault of the supervisor: {type(fault).__name__}: {fault}"
+            meeting.post(JobAbandoned(job_id, text))
+            meeting.peers = None
+            await meeting.is_over.wait()
+        finally:
+            meeting.peers = None
+            # A coordinator that is left would wait for nodes that nobody hears any more.
+            meeting.post(Reported(job_id, LeadershipLost("the job has ended on this node")))
+            del self._meetings[job_id]
+            meeting.is_closed.set()
+            self.on_closed(job_id)
+
+    # --- see ports.Peers -------------------------------------------------------------------------------------------
+
+    @property
+    def colleagues(self) -> PeersOfJobs:
+        return self
+
+    def leads(self, job_id: str) -> bool:
+        peers = self._of(job_id)
+        return peers is not None and peers.leads(job_id)
+
+    def send(self, node: str, job_id: str, order: Order) -> None:
+        if (peers := self._of(job_id)) is not None:
+            peers.send(node, job_id, order)
+
+    def report(self, job_id: str, report: Report) -> None:
+        if (peers := self._of(job_id)) is not None:
+            peers.report(job_id, report)
+
+    def record(self, job_id: str, ledger: Ledger) -> None:
+        if (peers := self._of(job_id)) is not None:
+            peers.record(job_id, ledger)
+
+    # --- see questions.Colleagues ----------------------------------------------------------------------------------
+
+    async def ask(self, job_id: str, to: str, question: Question, *, timeout_s: float) -> Answer:
+        peers = self._of(job_id)
+        if peers is None:
+            raise NoAnswerError(f"cannot ask the other nodes of job {job_id}: there is no way to them any more")
+        return await peers.colleagues.ask(job_id, to, question, timeout_s=timeout_s)
+
+    def answer_with(self, handler: Handler) -> None:
+        self._handler = handler
+
+    def _of(self, job_id: str) -> PeersAndColleagues | None:
+        """None: the way is closed, or was lost; what is said then has nobody who could hear it."""
+        meeting = self._meetings.get(job_id)
+        return self._local if meeting is None else meeting.peers
+
+
+@asynccontextmanager
+async def open_peers_of_jobs(
+    post: Post, *, node_name: str, joining: Joining | None = None
+) -> AsyncGenerator[PeersOfJobs]:
+    """At the end, the other nodes of each job hear what they have not heard yet, for a bounded time."""
+    async with anyio.create_task_group() as tasks:
+        local = LocalPeers(node_name=node_name, post=post)
+        peers = PeersOfJobs(local=local, post=post, tasks=tasks, joining=joining or _joining)
+        yield peers
+        peers.close_all()
+
+
+async def _joining(spec: JobSpec, nodes: Nodes) -> tuple[JobSpec, Opener]:
+    from supervisor.edges.peers import cluster_peers  # Late: most jobs have one node.
+
+    return await cluster_peers.joining(spec, nodes)
+
+
+def _first(error: BaseException) -> BaseException:
+    """What somebody can act on is raised as itself, not in a group."""
+    while isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        refusals = group.subgroup(HoldfastError) or group
+        error = refusals.exceptions[0]
+    return error
+
+
+def _nobody(job_id: str) -> None:
+    """Nobody waits for the end of a meeting."""

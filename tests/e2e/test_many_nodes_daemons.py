@@ -1,0 +1,195 @@
+"""Several `holdfast daemon` on addresses of this machine run jobs of several nodes, each job apart from the others.
+
+Each daemon has folders of its own, as nodes do. Of each job, each node has one `holdfast run`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.e2e.launch import wait_until
+from tests.e2e.test_many_nodes import SCRIPT
+
+HOLDFAST = Path(sys.executable).with_name("holdfast")
+LIMIT_S = 60.0
+
+
+class Node:
+    """A daemon, and the commands that are typed on its node."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.address = f"127.0.0.{number}"
+        self.home = folder / f"node{number}"
+        for place in (self.home, self.home / "claims"):
+            place.mkdir(mode=0o700)
+        kept = {name: os.environ[name] for name in ("HOME", "PATH", "LANG") if name in os.environ}
+        self.environment = kept | {
+            "HOLDFAST_CLAIM_DIR": str(self.home / "claims"),
+            "HOLDFAST_STATE_DIR": str(self.home / "state"),
+            "HOLDFAST_SOCKET_DIR": str(self.home / "run"),
+        }
+        self.runs: list[subprocess.Popen[bytes]] = []
+        with (self.home / "daemon").open("wb") as said:
+            self.process = subprocess.Popen([str(HOLDFAST), "daemon"], env=self.environment, stdout=said, stderr=said)
+
+    @property
+    def is_serving(self) -> bool:
+        return (self.home / "run" / "control.sock").exists() and self.process.poll() is None
+
+    def run(self, job_id: str, *arguments: str) -> subprocess.Popen[bytes]:
+        command = [str(HOLDFAST), "run", "--job-id", job_id, "--nproc-per-node", "2", *arguments]
+        with (self.home / f"{job_id}.txt").open("wb") as output:
+            process = subprocess.Popen(command, env=self.environment, stdout=output, stderr=output)
+        self.runs.append(process)
+        return process
+
+    def said(self, job_id: str) -> str:
+        return (self.home / f"{job_id}.txt").read_text()
+
+    def holdfast(self, *arguments: str) -> str:
+        return subprocess.run(
+            [str(HOLDFAST), *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=True,
+        ).stdout
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        for process in self.runs:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(LIMIT_S)
+            process.kill()
+            process.wait(LIMIT_S)
+        try:
+            self.process.wait(LIMIT_S)
+        finally:
+            self.process.kill()
+
+
+@contextmanager
+def nodes(folder: Path, count: int) -> Generator[list[Node]]:
+    (folder / "train.py").write_text(SCRIPT)
+    started: list[Node] = []
+    try:
+        started += [Node(folder, number) for number in range(1, count + 1)]
+        for node in started:
+            wait_until(lambda node=node: node.is_serving, timeout_s=LIMIT_S, what="a daemon")
+        yield started
+    finally:
+        for node in started:
+            node.end()
+
+
+class Job:
+    """One job on some of the nodes; the first of them leads it."""
+
+    def __init__(self, folder: Path, name: str, on: list[Node], nnodes: str, *arguments: str) -> None:
+        with socket.socket() as probe:
+            probe.bind((on[0].address, 0))
+            self.port = probe.getsockname()[1]
+        self.job_id, self.nodes = f"{name}-{self.port}", on
+        self.folder = folder / name
+        self.folder.mkdir()
+        self.script = [str(folder / "train.py"), str(self.folder), *arguments]
+        self.meet = ["--nnodes", nnodes, "--rdzv-endpoint", f"{on[0].address}:{self.port}", "--max-restarts", "2"]
+        self.processes = [self._start(on[0])]
+        wait_until(lambda: listens_at(on[0].address, self.port), timeout_s=LIMIT_S, what="a leader")
+        self.processes += [self._start(node) for node in on[1:]]
+
+    def _start(self, node: Node) -> subprocess.Popen[bytes]:
+        return node.run(self.job_id, *self.meet, "--local-addr", node.address, *self.script)
+
+    def until_running(self, cycle: int, world_size: int) -> None:
+        wait_until(
+            lambda: len(list(self.folder.glob(f"{cycle}-*"))) == world_size,
+            timeout_s=LIMIT_S,
+            what=f"cycle {cycle} of {self.job_id} with {world_size} ranks",
+        )
+
+    def let_end(self) -> None:
+        (self.folder / "end").touch()
+
+    def exit_codes(self) -> list[int]:
+        return [process.wait(LIMIT_S) for process in self.processes]
+
+
+def listens_at(address: str, port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((address, port)) == 0
+
+
+def test_two_daemons_run_two_jobs_together_and_each_is_one_job_from_either(tmp_path: Path):
+    with nodes(tmp_path, 2) as (a, b):
+        hurt = Job(tmp_path, "hurt", [a, b], "2", "60", "kill")
+        calm = Job(tmp_path, "calm", [b, a], "2", "60")
+        (tmp_path / "alone").mkdir()
+        alone = a.run("alone", str(tmp_path / "train.py"), str(tmp_path / "alone"), "60")
+        hurt.until_running(1, 4)
+        calm.until_running(0, 4)
+        for node in (a, b):
+            whole = json.loads(node.holdfast("status", hurt.job_id, "-o", "json"))["jobs"][0]
+            assert [(rank["rank"], rank["node"]) for rank in whole["ranks"]] == [
+                (0, "127.0.0.1"), (1, "127.0.0.1"), (2, "127.0.0.2"), (3, "127.0.0.2"),
+            ]  # fmt: skip
+            assert (whole["cycle"], whole["restarts_used"]) == (1, 1)
+            assert "rank 3" in node.holdfast("events", hurt.job_id, "--kind", "worker_failed")
+            assert "train.py" in node.holdfast("stacks", hurt.job_id, "--rank", "3")
+            assert {"127.0.0.1", "127.0.0.2"} & set(node.holdfast("nodes").split())
+        assert "was killed by SIGKILL" in b.said(hurt.job_id)
+        assert "restarting at once, restarts used 1 of 2" in a.said(hurt.job_id)
+
+        b.holdfast("restart", calm.job_id)
+        calm.until_running(1, 4)
+        a.holdfast("stop", calm.job_id, "--wait")
+        assert calm.exit_codes() == [1, 1]
+
+        hurt.let_end()
+        assert hurt.exit_codes() == [0, 0]
+        (tmp_path / "alone" / "end").touch()
+        assert alone.wait(LIMIT_S) == 0
+        assert not list(hurt.folder.glob("2-*"))
+        assert not list((tmp_path / "alone").glob("1-*"))
+
+
+def test_a_daemon_that_is_lost_is_replaced_by_a_spare_and_jobs_without_it_go_on(tmp_path: Path):
+    with nodes(tmp_path, 3) as (a, b, c):
+        shared = Job(tmp_path, "shared", [a, b, c], "2:3", "60")
+        other = Job(tmp_path, "other", [a, c], "2", "60")
+        shared.until_running(0, 4)
+        other.until_running(0, 4)
+        b.process.kill()
+        shared.until_running(1, 4)
+        assert "node 127.0.0.2 is lost: the other side has closed the connection" in a.said(shared.job_id)
+        assert shared.processes[1].wait(LIMIT_S) == 69
+        lost = json.loads(c.holdfast("status", shared.job_id, "-o", "json"))["jobs"][0]["nodes"]
+        assert {node["name"]: node["state"] for node in lost}["127.0.0.2"] == "lost"
+        shared.let_end()
+        other.let_end()
+        assert [shared.processes[0].wait(LIMIT_S), shared.processes[2].wait(LIMIT_S)] == [0, 0]
+        assert other.exit_codes() == [0, 0]
+        assert not list(other.folder.glob("1-*"))
+
+
+def test_a_refused_way_to_the_other_nodes_is_the_submitters_alone(tmp_path: Path):
+    with nodes(tmp_path, 1) as (a,):
+        missing = ("--rdzv-conf", f"token_file={tmp_path}/none")
+        meet = ("--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:1", "--local-addr", "127.0.0.1")
+        process = a.run("refused", *meet, *missing, str(tmp_path / "train.py"), str(tmp_path), "60")
+        assert process.wait(LIMIT_S) == 78
+        assert "cannot read the token file" in a.said("refused")
+        (tmp_path / "end").touch()
+        again = a.run("refused", str(tmp_path / "train.py"), str(tmp_path), "60")
+        assert again.wait(LIMIT_S) == 0, a.said("refused")

@@ -1,0 +1,216 @@
+"""Has each job of a supervisor a way of its own to its other nodes, and does a job whose way fails harm no other?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from msgspec.structs import replace
+
+from supervisor.config.job_spec import JobSpec, Nodes
+from supervisor.core import orders
+from supervisor.core.cluster.messages import Event, LeadershipLost, NodeDown, NodeJoined, Reported
+from supervisor.core.ledger import Ledger
+from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
+from supervisor.edges.peers.peers_of_jobs import FromPeers, Opener, PeersOfJobs, open_peers_of_jobs
+from supervisor.errors import ConfigurationError, NoAnswerError
+from supervisor.ports import JobReport, NodeReport, Post
+from supervisor.questions import LEADER, Answer, Handler, Part, PeersAndColleagues, Question, ShowPart
+
+LIMIT_S = 10.0
+WHY = "the way to the other nodes was lost by a fault of the supervisor: RuntimeError: a planted fault"
+NODES = Nodes(2, 2, "127.0.0.1", 1, "a-in-the-job")
+
+
+def shared(job_id: str) -> JobSpec:
+    return JobSpec(job_id, ("t.py",), nodes=NODES)
+
+
+class OneJob:
+    """See questions.PeersAndColleagues: what a test says comes, and what is said is kept."""
+
+    def __init__(self, post: Post, *, leads: bool) -> None:
+        self.post = post
+        self.said: list[object] = []
+        self.fails = anyio.Event()
+        self.handler: Handler | None = None
+        self._leads = leads
+
+    @property
+    def colleagues(self) -> OneJob:
+        return self
+
+    def leads(self, job_id: str) -> bool:
+        return self._leads
+
+    def send(self, node: str, job_id: str, order: orders.Order) -> None:
+        self.said.append((node, order))
+
+    def report(self, job_id: str, report: Event) -> None:
+        self.said.append(report)
+
+    def record(self, job_id: str, ledger: Ledger) -> None:
+        self.said.append(ledger)
+
+    async def ask(self, job_id: str, to: str, question: Question, *, timeout_s: float) -> Answer:
+        assert self.handler is not None
+        return await self.handler(job_id, to, question)
+
+    def answer_with(self, handler: Handler) -> None:
+        self.handler = handler
+
+
+class Rig:
+    """Ways to other nodes that open, fail and end as a test wants them to."""
+
+    def __init__(self) -> None:
+        self.posted: list[FromPeers] = []
+        self.jobs: dict[str, OneJob] = {}
+        self.refusals: dict[str, Exception] = {}
+        self.holds: dict[str, anyio.Event] = {}  # ways that take their time to open
+        self.parted: list[str] = []
+        self.parting = anyio.Event()
+        self.parting.set()
+
+    async def joining(self, spec: JobSpec, nodes: Nodes) -> tuple[JobSpec, Opener]:
+        if spec.job_id in self.holds:
+            await self.holds[spec.job_id].wait()
+        return replace(spec, master_addr="10.0.0.7"), lambda post: self._open(spec.job_id, post)
+
+    @asynccontextmanager
+    async def _open(self, job_id: str, post: Post) -> AsyncGenerator[PeersAndColleagues]:
+        async with anyio.create_task_group() as tasks:
+            if job_id in self.refusals:
+                raise self.refusals[job_id]
+            way = self.jobs[job_id] = OneJob(post, leads=job_id == "led")
+
+            async def fail() -> None:
+                await way.fails.wait()
+                raise RuntimeError("a planted fault")
+
+            tasks.start_soon(fail)
+            yield way
+            await self.parting.wait()
+            self.parted.append(job_id)
+            tasks.cancel_scope.cancel()
+
+    def opened(self) -> AbstractAsyncContextManager[PeersOfJobs]:
+        return open_peers_of_jobs(self.posted.append, node_name="a", joining=self.joining)
+
+    async def until_posted(self, event: FromPeers) -> None:
+        with anyio.fail_after(LIMIT_S):
+            while event not in self.posted:
+                await checkpoint()
+
+
+async def begun(peers: PeersOfJobs, *job_ids: str) -> None:
+    for job_id in job_ids:
+        await peers.open(shared(job_id))
+        peers.begin(job_id)
+
+
+async def test_each_job_has_its_own_way_and_jobs_of_one_node_have_none():
+    rig = Rig()
+    async with rig.opened() as peers:
+        assert (await peers.open(shared("led"))).master_addr == "10.0.0.7"
+        await begun(peers, "followed")
+        assert (peers.leads("led"), peers.leads("followed"), peers.leads("alone")) == (True, False, True)
+        peers.report("followed", NodeJoined("a-in-the-job", -1))
+        peers.send("b", "led", orders.JoinAgain(1, "why"))
+        peers.report("alone", NodeDown("a", 0))
+        assert rig.jobs["followed"].said == [NodeJoined("a-in-the-job", -1)]
+        assert rig.jobs["led"].said == [("b", orders.JoinAgain(1, "why"))]
+        assert rig.posted == [Reported("alone", NodeDown("a", 0))]
+    assert sorted(rig.parted) == ["followed", "led"]
+
+
+async def test_what_comes_before_the_engine_knows_the_job_waits_for_it():
+    rig = Rig()
+    async with rig.opened() as peers:
+        await peers.open(shared("led"))
+        rig.jobs["led"].post(Reported("led", NodeJoined("b", -1)))
+        rig.jobs["led"].post(FenceMoved("led", 5.0))
+        assert rig.posted == []
+        peers.begin("led")
+        rig.jobs["led"].post(Reported("led", NodeDown("b", 0)))
+        assert rig.posted == [
+            Reported("led", NodeJoined("b", -1)), FenceMoved("led", 5.0), Reported("led", NodeDown("b", 0)),
+        ]  # fmt: skip
+
+
+async def test_a_way_that_fails_ends_its_job_alone():
+    rig = Rig()
+    async with rig.opened() as peers:
+        await begun(peers, "led", "followed")
+        rig.jobs["led"].fails.set()
+        await rig.until_posted(JobAbandoned("led", WHY))
+        assert not peers.leads("led")  # No coordinator of its own begins beside those of the other nodes.
+        peers.report("led", NodeDown("a", 0))
+        peers.report("followed", NodeDown("a", 0))
+        rig.jobs["followed"].post(Ordered("followed", orders.JoinAgain(1, "why")))
+        peers.close("led")
+        await rig.until_posted(Reported("led", LeadershipLost("the job has ended on this node")))
+        assert rig.posted[1] == Ordered("followed", orders.JoinAgain(1, "why"))
+        assert rig.jobs["followed"].said == [NodeDown("a", 0)]
+
+
+async def test_a_way_that_is_slow_to_open_or_refused_keeps_no_other_job_waiting():
+    rig = Rig()
+    rig.holds["slow"] = anyio.Event()
+    rig.refusals = {"wrong": ConfigurationError("cannot use the token file"), "closed": PermissionError(13, "Denied")}
+    async with rig.opened() as peers, anyio.create_task_group() as tasks:
+        tasks.start_soon(begun, peers, "slow")
+        await anyio.wait_all_tasks_blocked()
+        with anyio.fail_after(LIMIT_S):
+            with pytest.raises(ConfigurationError, match="cannot use the token file"):
+                await peers.open(shared("wrong"))
+            with pytest.raises(ConfigurationError, match=r"at 127\.0\.0\.1:1: denied; check --rdzv-endpoint"):
+                await peers.open(shared("closed"))
+            await begun(peers, "led")
+        assert set(rig.jobs) == {"led"}
+        rig.holds["slow"].set()
+    assert sorted(rig.parted) == ["led", "slow"]
+
+
+async def test_an_id_is_used_again_once_the_last_words_of_its_job_have_gone_out():
+    rig = Rig()
+    async with rig.opened() as peers, anyio.create_task_group() as tasks:
+        closed: list[str] = []
+        peers.on_closed = closed.append
+        await begun(peers, "led")
+        first = rig.jobs["led"]
+        rig.parting = anyio.Event()
+        peers.close("led")
+        peers.close("alone")
+        tasks.start_soon(begun, peers, "led")
+        await anyio.wait_all_tasks_blocked()
+        assert rig.jobs["led"] is first
+        rig.parting.set()
+        await anyio.wait_all_tasks_blocked()
+        assert rig.jobs["led"] is not first
+        assert (rig.parted, closed) == (["led"], ["led"])
+
+
+async def test_questions_of_every_job_come_to_one_counter():
+    rig = Rig()
+    asked: list[tuple[str, str]] = []
+
+    async def answer(job_id: str, by: str, question: Question) -> Answer:
+        asked.append((job_id, by))
+        return Part(JobReport(job_id, "running", 1), NodeReport("a", "ready"))  # pyright: ignore[reportArgumentType]
+
+    async with rig.opened() as peers:
+        peers.answer_with(answer)
+        await begun(peers, "led", "followed")
+        await peers.ask("led", "b", ShowPart(), timeout_s=1.0)
+        await peers.ask("followed", LEADER, ShowPart(), timeout_s=1.0)
+        assert asked == [("led", "b"), ("followed", LEADER)]
+        with pytest.raises(NoAnswerError):
+            await peers.ask("alone", LEADER, ShowPart(), timeout_s=1.0)
+        rig.jobs["led"].fails.set()
+        await rig.until_posted(JobAbandoned("led", WHY))
+        with pytest.raises(NoAnswerError, match="cannot ask the other nodes of job led: there is no way to them"):
+            await peers.ask("led", "b", ShowPart(), timeout_s=1.0)
