@@ -8,7 +8,7 @@ import msgspec
 from supervisor.core import orders
 from supervisor.core.cluster.messages import NodeLost, Reported
 from supervisor.core.ledger import Ledger
-from supervisor.core.node.messages import FenceMoved, Ordered
+from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.election.own_fence import OwnFence
 from supervisor.edges.peers.election.reign import Reign
@@ -19,8 +19,8 @@ from tests.edges.peers.election.memory_backend import Memory, MemoryBackend
 LIMIT_S = 30.0
 
 
-async def begin(memory: Memory) -> tuple[Reign, OwnFence, list[Ordered | Reported | FenceMoved]]:
-    posted: list[Ordered | Reported | FenceMoved] = []
+async def begin(memory: Memory) -> tuple[Reign, OwnFence, list[Ordered | Reported | FenceMoved | JobAbandoned]]:
+    posted: list[Ordered | Reported | FenceMoved | JobAbandoned] = []
     lead = await MemoryBackend(memory, "a").try_to_lead("a", "127.0.0.1:1")
     assert lead is not None
     own_fence = OwnFence("job", "a", posted.append)
