@@ -74,5 +74,6 @@ class Alarm:
         self._armed_s = None
         deadline_s = self._deadline_s()
         if deadline_s is not None and deadline_s <= self._timeline.now_s:
-            self._ring()
-        self.reset()
+            self._ring()  # Its owner resets it.
+        if self._armed_s is None:
+            self.reset()

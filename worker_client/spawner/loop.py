@@ -23,6 +23,7 @@ from .child_state import IGNORED, Inherited
 from .children import BecomeWorkerError, CannotExecuteError, Child, Start
 from .events import READ, WRITE, Events
 from .exit_records import ExitRecords
+from .fence import Fence
 from .killing import Killing
 from .last_words import TAIL_BYTES, last_words
 from .learning import Learning
@@ -60,6 +61,7 @@ class Spawner:
         self._cycle_ticks: dict[int, int] = {}  # cycle -> when its first worker started
         self._cgroups = CycleCgroups(settings.job_id, wanted=settings.cgroup)
         self._killing = Killing(self._events, self._cgroups, self._children, self._cycle_ticks, self.reap_all)
+        self._fence = Fence(self._events, lambda: self._killing.start(None, _nothing))
         self._records = ExitRecords(settings.exit_record_dir, settings.job_id)
         self._stores = Stores(
             self._events,
@@ -144,13 +146,13 @@ class Spawner:
                 self._flush()
                 if not message.more:
                     self._parking.dismiss()
+                self._fence.hold_back()
             case spawner_link.Signal():
                 self._signal(message)
             case spawner_link.KillTree(cycle):
                 self._kill(cycle)
             case spawner_link.Fence(until_ns):
-                left_s = max(0.0, until_ns / 1e9 - time.monotonic())
-                self._events.set_timer("fence", left_s, self._on_fence)
+                self._fence.move(until_ns)
             case spawner_link.End():
                 self._parking.dismiss()
                 self._killing.start(None, self._on_end)
@@ -354,10 +356,6 @@ class Spawner:
         self._stores.close(cycle)
         self._killing.start(cycle, emptied)
 
-    def _on_fence(self) -> None:
-        """The supervisor stands still, and another node may take the place of this one: nothing may run on."""
-        self._killing.start(None, _nothing)
-
     def _on_end(self, _killed: int, _stuck_pids: tuple[int, ...]) -> None:
         self._cgroups.remove_all()
         self._send(spawner_link.Ended())
@@ -388,9 +386,8 @@ class Spawner:
 
     def _dropped(self, local_rank: int, dropped_bytes: int, reason: str) -> None:
         """Report at most once a second for each rank: a full disk drops every write."""
-        total = self._dropped_bytes.get(local_rank, 0) + dropped_bytes
         first = local_rank not in self._dropped_bytes
-        self._dropped_bytes[local_rank] = total
+        self._dropped_bytes[local_rank] = self._dropped_bytes.get(local_rank, 0) + dropped_bytes
 
         def report() -> None:
             self._send(spawner_link.OutputDropped(local_rank, self._dropped_bytes[local_rank], reason))

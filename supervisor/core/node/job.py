@@ -316,7 +316,9 @@ def _wind_down(state: State, event: orders.WindDown) -> Outcome:
 def _stand_back(state: State, reason: str) -> Outcome:
     match state.phase:
         case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished():
-            return moves.stop_group(state, phases.Rejoin(announced=False), reason, at_once=True)
+            state, told = moves.report(state, reason)  # A leader that did not answer may still lead, on this very node.
+            state, actions = moves.stop_group(state, phases.Rejoin(announced=False), state.reason, at_once=True)
+            return state, (told, *actions)
         case phases.Stopping(then):
             waits = phases.Rejoin(announced=False) if isinstance(then, phases.StartNext) else then
             return moves.enter(state, phases.Stopping(waits), reason), (group.KillWorkers(),)

@@ -6,7 +6,7 @@ how a job is shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 
@@ -64,10 +64,11 @@ ENDED_JOBS_MAX = 100  # ended jobs that can still be viewed
 
 
 class State(msgspec.Struct, frozen=True):
-    """Never changed in place; one copy of a small dict for each step."""
+    """Never changed in place; one copy of two small dicts for each step."""
 
     node: str
     jobs: dict[str, JobMachines] = msgspec.field(default_factory=dict[str, JobMachines])
+    due_s: dict[str, float] = msgspec.field(default_factory=dict[str, float])  # the earliest deadline of each job
 
 
 def initial_state(node: str) -> State:
@@ -97,8 +98,7 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
 
 
 def next_deadline_s(state: State) -> float | None:
-    deadlines = (deadline_s for machines in state.jobs.values() for deadline_s in _deadlines(machines))
-    return min(deadlines, default=None)
+    return min(state.due_s.values(), default=None)
 
 
 def view(state: State, job_id: str) -> JobView | None:
@@ -142,13 +142,14 @@ def _submit(state: State, event: JobSubmitted, now_s: float) -> tuple[State, tup
     ended = [job_id for job_id, each in kept.items() if isinstance(each.job.phase, job_phases.Ended)]
     for job_id in ended[: max(0, len(ended) - ENDED_JOBS_MAX)]:
         del kept[job_id]
-    return State(state.node, kept | {rules.job_id: machines}), opened
+    due_s = {job_id: each for job_id, each in state.due_s.items() if job_id in kept}
+    return _with(State(state.node, kept, due_s), rules.job_id, machines), opened
 
 
 def _pass_deadlines(state: State, now_s: float) -> tuple[State, tuple[Action, ...]]:
     actions: list[Action] = []
     for job_id, machines in state.jobs.items():
-        if any(deadline_s <= now_s for deadline_s in _deadlines(machines)):
+        if job_id in state.due_s and state.due_s[job_id] <= now_s:
             state, more = _fold(state, job_id, machines, now_s, JobFold.pass_deadlines)
             machines, late = job_gate.take(state.jobs[job_id], DeadlineReached(), now_s)
             state = _with(state, job_id, machines)
@@ -208,14 +209,15 @@ def _abandon(state: State, job_id: str, reason: str) -> tuple[State, tuple[Actio
     )
 
 
-def _deadlines(machines: JobMachines) -> Iterator[float]:
+def _due_s(machines: JobMachines) -> float | None:
+    """The earliest deadline of all machines of a job."""
     moments = [worker_group.next_deadline_s(machines.group), hang_response.next_deadline_s(machines.hangs)]
     moments.append(local_call.next_deadline_s(machines.calls))
     moments.append(spawner_watch.next_deadline_s(machines.spawner))
     moments += [fitness.next_deadline_s(machines.fitness), gpu_reclaim.next_deadline_s(machines.reclaim)]
     moments += [rank_monitor.next_deadline_s(monitor) for monitor in machines.monitors]
     moments += [call_watch.next_deadline_s(watch) for watch in machines.watches]
-    return (moment for moment in moments if moment is not None)
+    return min([moment for moment in moments if moment is not None], default=None)
 
 
 def _is_fenced(event: Event, machines: JobMachines) -> bool:
@@ -238,7 +240,12 @@ def _is_fenced(event: Event, machines: JobMachines) -> bool:
 
 
 def _with(state: State, job_id: str, machines: JobMachines) -> State:
-    return State(state.node, {**state.jobs, job_id: machines})
+    before_s, due_s = state.due_s, _due_s(machines)
+    if due_s != before_s.get(job_id):
+        before_s = {known: each for known, each in before_s.items() if known != job_id}
+        if due_s is not None:
+            before_s[job_id] = due_s
+    return State(state.node, {**state.jobs, job_id: machines}, before_s)
 
 
 def _rank_view(machines: JobMachines, worker: group_messages.Worker) -> RankView:

@@ -102,6 +102,9 @@ class GiveUp(msgspec.Struct, frozen=True):
     reason: str
 
 
+_Begins = (
+    node_messages.SpawnerReady | node_messages.StoreReady | node_messages.StoreFailed | node_messages.WorkersEmptied
+)
 Action = node_messages.KillSpawner | node_messages.Publish | GiveUp
 Outcome = tuple[State, tuple[Action, ...]]
 
@@ -135,10 +138,7 @@ def step(state: State, event: Event, *, now_s: float, cycle: int, rules: JobRule
 
 def is_moot(state: State, event: node_messages.Event) -> bool:
     """Nothing may begin with a spawner that is being killed: its loss follows, and empties its cycle."""
-    begins = (
-        node_messages.SpawnerReady | node_messages.StoreReady | node_messages.StoreFailed | node_messages.WorkersEmptied
-    )
-    return isinstance(state, Killing) and isinstance(event, begins)
+    return isinstance(state, Killing) and isinstance(event, _Begins)
 
 
 def next_deadline_s(state: State) -> float | None:

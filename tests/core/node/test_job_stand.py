@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.core import job_phases as phases
-from supervisor.core.cluster.messages import MemberState, NodeStands
+from supervisor.core.cluster.messages import MemberState, NodeFailed, NodeStands
 from supervisor.core.facts import Assignment, JobRules, JobState, Verdict
 from supervisor.core.job_phases import State
 from supervisor.core.node import job, job_stand
@@ -80,4 +80,6 @@ def test_a_node_that_stands_back_kills_what_runs_and_waits_for_a_leader(phase: p
         assert isinstance(after.phase.then, phases.Leave if leaves else phases.Rejoin)
     else:
         assert (after, actions) == (state(phase), ())
+    # A leader that did not answer for a while may still lead: it would wait for these workers without end.
+    assert any(isinstance(each, TellCoordinator) and isinstance(each.report, NodeFailed) for each in actions) == runs
     del shown

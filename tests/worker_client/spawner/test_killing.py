@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from holdfast_wire.spawner_link import Emptied, End, Ended, Fence, KillTree, PrepareStore, Ready, Signal, StoreReady
+from holdfast_wire.spawner_link import Emptied, End, Ended, KillTree, PrepareStore, Ready, Signal, StoreReady
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, is_alive, until, worker
@@ -340,15 +340,3 @@ class TestSupervisorLoss:
             assert not is_alive(first.pid)
             assert not is_alive(second.pid)
             assert any(f'"pid":{second.pid},"code":1' in line for line in record)
-
-
-def test_everything_ends_at_a_fence_that_the_supervisor_does_not_move(script: Script, tmp_path: Path) -> None:
-    with Rig(script(ESCAPES), str(tmp_path)) as rig:
-        rig.spawn(worker())
-        pids = escaped(tmp_path)
-        first_ns = time.monotonic_ns() + 200_000_000
-        rig.send(Fence(first_ns))
-        rig.send(Fence(first_ns + 400_000_000))
-        assert rig.exited().signal == signal.SIGKILL
-        assert time.monotonic_ns() >= first_ns + 400_000_000
-        until(lambda: not any(map(is_alive, pids)), what="the end of all")

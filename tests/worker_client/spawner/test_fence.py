@@ -1,0 +1,37 @@
+"""Nothing runs on beyond a fence that the supervisor does not move, and nothing begins there."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+from holdfast_wire.spawner_link import Fence, KillTree
+
+from tests.worker_client.spawner.conftest import Script
+from tests.worker_client.spawner.rig import Rig, is_alive, until, worker
+from tests.worker_client.spawner.test_killing import ESCAPES, escaped
+
+
+def test_everything_ends_at_a_fence_that_the_supervisor_does_not_move(script: Script, tmp_path: Path) -> None:
+    with Rig(script(ESCAPES), str(tmp_path)) as rig:
+        rig.spawn(worker())
+        pids = escaped(tmp_path)
+        first_ns = time.monotonic_ns() + 200_000_000
+        rig.send(Fence(first_ns))
+        rig.send(Fence(first_ns + 400_000_000))
+        assert rig.exited().signal == signal.SIGKILL
+        assert time.monotonic_ns() >= first_ns + 400_000_000
+        until(lambda: not any(map(is_alive, pids)), what="the end of all")
+
+
+def test_nothing_begins_after_a_fence_that_the_supervisor_has_not_moved(script: Script, tmp_path: Path) -> None:
+    """It goes on, and does what it had been told before: others have begun the next cycle meanwhile."""
+    with Rig(script("import time; time.sleep(60)"), str(tmp_path)) as rig:
+        rig.send(Fence(time.monotonic_ns() - 1))
+        rig.spawn(worker())
+        assert rig.exited().signal == signal.SIGKILL
+        rig.send(Fence(time.monotonic_ns() + 60_000_000_000))
+        (started,) = rig.spawn(worker(1))
+        rig.send(KillTree(0))
+        assert (rig.exited(1).signal, is_alive(started.pid)) == (signal.SIGKILL, False)
