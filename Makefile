@@ -25,7 +25,7 @@ help: ## list the targets
 demo: $(VENV)/.holdfast ## train a small model while ranks are killed, hang and hold the GIL; about a minute
 	$(BIN)/python docs/examples/demo.py $(ARGS)
 
-demo-cluster: $(VENV)/.holdfast ## the same training on three nodes of this machine; a node is lost and a spare steps in; a minute
+demo-cluster: $(VENV)/.holdfast ## the same training on three nodes of this machine; a node is lost, then, with etcd, the leader's; two minutes
 	$(BIN)/python -m docs.examples.demo_cluster $(ARGS)
 
 install: $(VENV)/.holdfast ## a virtual environment, .venv, with torch and holdfast

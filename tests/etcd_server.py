@@ -1,8 +1,7 @@
-"""A real etcd on free ports, of one member or several, for a test: each member is started and ended by process id."""
+"""A real etcd of one member on free ports, for a test: started, stopped, killed and started again by process id."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import socket
@@ -66,11 +65,6 @@ class Etcd:
         assert self._process is not None
         self._process.send_signal(number)
 
-    @property
-    def leads(self) -> bool:
-        told = json.loads(self.ctl("endpoint", "status", "-w", "json"))[0]["Status"]
-        return told["leader"] == told["header"]["member_id"]
-
     def stop(self) -> None:
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
@@ -90,20 +84,3 @@ def etcd(folder: Path, *, scheme: str = "http", flags: Sequence[str] = ()) -> Ge
         yield server
     finally:
         server.stop()
-
-
-@contextmanager
-def etcd_members(folder: Path, count: int) -> Generator[list[Etcd]]:
-    if shutil.which("etcd") is None or shutil.which("etcdctl") is None:
-        pytest.skip("needs etcd: apt-get install etcd-server etcd-client")
-    members = [Etcd(folder / f"m{number}", name=f"m{number}") for number in range(count)]
-    try:
-        for each in members:
-            each.cluster = ",".join(member.cluster for member in members) if each is members[0] else members[0].cluster
-            each.folder.mkdir(parents=True)
-            each.start()
-        members[0].ctl("endpoint", "health")
-        yield members
-    finally:
-        for each in members:
-            each.stop()

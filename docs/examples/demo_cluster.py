@@ -1,8 +1,9 @@
 """Trains train_lm.py on three nodes of this machine while a rank is killed and a whole node loses its power.
 
 The nodes are namespaces with networks, host names and processes of their own, or, where those are not allowed, plain
-processes on loopback addresses. Two of them train, the third is a hot spare. Exits with 0 only if the job restarted for
-each fault, the spare took the place of the lost node, and the loss went on from the checkpoint.
+processes on loopback addresses. Two of them train, the third is a hot spare. In the second act (demo_elected.py) the
+nodes elect their leader by etcd, and the leader's node is lost. Exits with 0 only if the job restarted for each fault,
+the spare took the place of the lost node, and the loss went on from the checkpoint.
 
 Run it from the checkout: `make demo-cluster`.
 """
@@ -52,6 +53,9 @@ class Cluster:
     output: Path
     steps: int
     began_s: float
+    job_id: str = JOB_ID
+    rendezvous: tuple[str, ...] = ()  # how the nodes meet; (): at the first one
+    told_by: tuple[int, ...] = (LEADER,)  # whose journals have the whole job
     runs: dict[int, Started | subprocess.Popen[bytes]] = field(
         default_factory=dict[int, "Started | subprocess.Popen[bytes]"]
     )
@@ -61,6 +65,15 @@ class Cluster:
         """What the demo does, as it does it."""
         self.said.append((time.time(), number, text))
         print(f"{time.time() - self.began_s:7.2f} s  {self.name(number):12} {text}", flush=True)
+
+    def say_steps(self, after: int) -> list[Point]:
+        """Every twentieth of those that came after so many; returns all."""
+        points = read_curve(self.output) if (self.output / "curve.jsonl").exists() else []
+        for point in points[after:]:
+            if point.resumed or point.step % 20 == 0:
+                again = "goes on from the checkpoint at " if point.resumed else ""
+                self.say(0, f"{again}step {point.step}, loss {point.loss:.3f}")
+        return points
 
     def name(self, number: int) -> str:
         return self.nodes[number].name if number else ""
@@ -78,16 +91,16 @@ class Cluster:
         }
 
     def flags(self) -> list[str]:
-        meeting = ["--rdzv-id", JOB_ID, "--rdzv-endpoint", f"{self.nodes[LEADER].address}:{PORT}"]
-        meeting += ["--rdzv-conf", f"token_file={self.output / 'token'}"]
+        meet = self.rendezvous or ("--rdzv-endpoint", f"{self.nodes[LEADER].address}:{PORT}")
+        meeting = ["--rdzv-id", self.job_id, *meet, "--rdzv-conf", f"token_file={self.output / 'token'}"]
         return [
             "--nnodes", f"{TRAINING}:{NODES}", *meeting, "--nproc-per-node", str(RANKS), "--max-restarts", "5",
             "--preload", "torch,torch._dynamo",
         ]  # fmt: skip
 
-    def start(self, number: int) -> None:
+    def start(self, number: int, *more: str) -> None:
         script = [str(ROOT / "docs/examples/train_lm.py"), "--steps", str(self.steps), "--output", str(self.output)]
-        script += ["--kill-at", str(int(KILL_AT * self.steps))]
+        script += more
         named = ["--local-addr", self.name(number)] if isinstance(self.nodes[number], LoopbackNode) else []
         with (self.output / f"node{number}.txt").open("wb") as output:
             self.runs[number] = self.nodes[number].start(
@@ -96,59 +109,63 @@ class Cluster:
             )  # fmt: skip
 
     def events(self) -> list[dict[str, Any]]:
-        """Of the whole job, as its leader has them, oldest first; `on`: the number of the node that each is about."""
-        told = subprocess.run(
-            [holdfast(), "events", JOB_ID, "-o", "jsonl"],
-            env=self.environment(LEADER), capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        """Of the whole job, oldest first; `on`: the number of the node that each is about."""
         numbers = {name: number for number, node in self.nodes.items() for name in (node.name, node.address)}
-        found = [json.loads(line) for line in told.stdout.splitlines()]
-        return sorted(
-            (
-                {**line, "on": numbers.get(line["node"], LEADER), "at": datetime.fromisoformat(line["at"]).timestamp()}
-                for line in found
-            ),
-            key=lambda event: event["at"],
-        )
+        found: dict[str, dict[str, Any]] = {}
+        for number in self.told_by:
+            told = subprocess.run(
+                [holdfast(), "events", self.job_id, "-o", "jsonl"],
+                env=self.environment(number), capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            for line in map(json.loads, told.stdout.splitlines()):
+                at_s = datetime.fromisoformat(line["at"]).timestamp()
+                key = f"{line['at']} {line['node']} {line['rank']} {line['kind']}"
+                found[key] = {**line, "on": numbers.get(line["node"], number), "at": at_s}
+        return sorted(found.values(), key=lambda event: event["at"])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("demo-output"))
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--act", type=int, choices=(1, 2), help="this one alone; default: both")
     given = parser.parse_args()
     output: Path = given.output.absolute()
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
-    (output / "token").touch(mode=0o600)
-    (output / "token").write_text(secrets.token_hex(32))
+    write_token(output)
     began_s = time.time()
+    faults = 0
     try:
-        with three_nodes() as nodes:
-            cluster = Cluster(nodes, output, given.steps, began_s)
-            run_job(cluster)
-            events = cluster.events()
-        (output / "events.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
-        show_timeline(cluster, events)
-        points = read_curve(output)
-        check(cluster, points)
-        show_curve(points)
+        if given.act != 2:
+            with some_nodes(NODES) as nodes:
+                cluster = Cluster(nodes, output, given.steps, began_s)
+                run_job(cluster)
+                show(cluster, "a rank was killed", "a node was lost")
+            faults += 2
+        if given.act != 1:
+            faults += demo_elected.play(output / "elected", given.steps)
     except DemoError as error:
         print(f"\nthe demo failed: {error}; see {output}", file=sys.stderr)
         return 1
-    print(f"\nSuccess after {time.time() - began_s:.0f} s, 2 faults survived. Everything is in {output}")
+    print(f"\nSuccess after {time.time() - began_s:.0f} s, {faults} faults survived. Everything is in {output}")
     return 0
 
 
+def write_token(output: Path) -> None:
+    (output / "token").touch(mode=0o600)
+    (output / "token").write_text(secrets.token_hex(32))
+
+
 @contextmanager
-def three_nodes() -> Generator[Mapping[int, Node | LoopbackNode]]:
+def some_nodes(count: int) -> Generator[Mapping[int, Node | LoopbackNode]]:
     if why := lab.missing():
         print(f"The nodes are processes on loopback addresses; to give each a network of its own {why}.\n")
-        with loopback_nodes(NODES) as nodes:
+        with loopback_nodes(count) as nodes:
             yield nodes
     else:
         print("The nodes are namespaces: each has a network, a host name and processes of its own.\n")
-        with lab.lab_of(NODES) as made:
+        with lab.lab_of(count) as made:
             yield made.nodes
 
 
@@ -158,22 +175,19 @@ def run_job(cluster: Cluster) -> None:
     give_up_at_s = time.monotonic() + LIMIT_S
     shown = 0
     struck = set[str]()
-    cluster.start(LEADER)
+    kill = ("--kill-at", str(int(KILL_AT * cluster.steps)))
+    cluster.start(LEADER, *kill)
     cluster.say(LEADER, "starts; it listens at the endpoint, so it leads the job")
     await_leader(cluster)
-    cluster.start(VICTIM)
+    cluster.start(VICTIM, *kill)
     cluster.say(VICTIM, "starts")
     while any(run.poll() is None for number, run in cluster.runs.items() if number != VICTIM or "power" not in struck):
         if time.monotonic() > give_up_at_s:
             raise DemoError(f"the job has not ended within {LIMIT_S:g} s")
-        points = read_curve(cluster.output) if (cluster.output / "curve.jsonl").exists() else []
-        for point in points[shown:]:
-            if point.resumed or point.step % 20 == 0:
-                again = "goes on from the checkpoint at " if point.resumed else ""
-                cluster.say(0, f"{again}step {point.step}, loss {point.loss:.3f}")
+        points = cluster.say_steps(shown)
         shown = len(points)
         if points and SPARE not in cluster.runs:
-            cluster.start(SPARE)
+            cluster.start(SPARE, *kill)
             cluster.say(SPARE, "starts; the job has its nodes, so it is a hot spare")
         if "kill" not in struck and (cluster.output / "struck-kill").exists():
             struck.add("kill")
@@ -201,6 +215,16 @@ def await_leader(cluster: Cluster) -> None:
         time.sleep(LOOK_EVERY_S)
 
 
+def show(cluster: Cluster, *faults: str) -> None:
+    """The timeline, the loss before and after each fault, and its curve."""
+    events = cluster.events()
+    (cluster.output / "events.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    show_timeline(cluster, events)
+    points = read_curve(cluster.output)
+    check(cluster, points, faults)
+    show_curve(points)
+
+
 def show_timeline(cluster: Cluster, events: list[dict[str, Any]]) -> None:
     """What the nodes noted, and what the demo did (*)."""
     lines = [
@@ -216,13 +240,13 @@ def show_timeline(cluster: Cluster, events: list[dict[str, Any]]) -> None:
         print(f"{at - cluster.began_s:7.2f} s  {begin}{cluster.name(number):9} {kind:18} {reason}{end}")
 
 
-def check(cluster: Cluster, points: list[Point]) -> None:
-    """Twice the job went on from its checkpoint with the loss that it had there, and it came to its last step."""
+def check(cluster: Cluster, points: list[Point], faults: tuple[str, ...]) -> None:
+    """After each fault the job went on from its checkpoint with the loss that it had there, to its last step."""
     resumed = [point for point in points if point.resumed]
-    if len(resumed) != 2:
-        raise DemoError(f"the job went on from a checkpoint {len(resumed)} times, not twice")
+    if len(resumed) != len(faults):
+        raise DemoError(f"the job went on from a checkpoint {len(resumed)} times, and there were {len(faults)} faults")
     print("\nThe loss before each fault, and after it, at the same step:")
-    for point, what in zip(resumed, ("a rank was killed", "a node was lost"), strict=True):
+    for point, what in zip(resumed, faults, strict=True):
         before = [each for each in points if each.step == point.step and each.at < point.at]
         if not before:
             raise DemoError(f"the job went on at step {point.step}, which it had not reached before")
@@ -238,4 +262,6 @@ def check(cluster: Cluster, points: list[Point]) -> None:
 
 
 if __name__ == "__main__":
+    from docs.examples import demo_elected  # It needs what is here.
+
     sys.exit(main())

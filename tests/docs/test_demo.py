@@ -31,7 +31,17 @@ def test_the_demo_survives_its_faults_and_says_how(tmp_path: Path):
 @pytest.mark.timeout(180)
 def test_the_demo_of_a_cluster_replaces_a_lost_node_by_its_spare(tmp_path: Path):
     output = tmp_path / "demo"
-    command = [sys.executable, "-m", "docs.examples.demo_cluster", "--output", str(output), "--steps", "40"]
+    command = [
+        sys.executable,
+        "-m",
+        "docs.examples.demo_cluster",
+        "--act",
+        "1",
+        "--output",
+        str(output),
+        "--steps",
+        "40",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Success" in done.stdout

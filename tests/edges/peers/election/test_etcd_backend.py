@@ -24,7 +24,7 @@ from supervisor.rendezvous_backend import (
     Place,
 )
 from tests.etcd_proxy import etcd_proxy
-from tests.etcd_server import Etcd, etcd, etcd_members
+from tests.etcd_server import Etcd, etcd
 
 LIMIT_S = 30.0
 Answer = TypeVar("Answer")
@@ -151,85 +151,6 @@ async def test_etcd_stalls_and_comes_back_and_is_started_again(tmp_path: Path):
             await lead.renew()
         server.start()
         assert (await elected_at_last(backend, "b")).state == b"kept"
-        await backend.close()
-
-
-def everywhere(members: list[Etcd]) -> dict[str, str]:
-    return {"endpoints": "|".join(each.endpoint for each in members[1:])}
-
-
-class Keeper:
-    """Renews a lead as a leader does."""
-
-    def __init__(self, lead: EtcdLead) -> None:
-        self._lead = lead
-        self._changed = anyio.Event()
-        self.renewed = 0
-        self.failed = 0
-
-    async def run(self) -> None:
-        while True:
-            try:
-                with anyio.fail_after(1.0):
-                    await self._lead.renew()
-                self.renewed += 1
-            except (BackendUnavailableError, TimeoutError):
-                self.failed += 1
-            self._changed.set()
-            self._changed = anyio.Event()
-            await anyio.sleep(0.3)
-
-    async def until_renewed(self) -> None:
-        """A renewal that was asked for from now on."""
-        before = self.renewed
-        with anyio.fail_after(LIMIT_S):
-            while self.renewed < before + 2:
-                await self._changed.wait()
-
-    async def until_it_fails(self) -> None:
-        before = self.failed
-        with anyio.fail_after(LIMIT_S):
-            while self.failed == before:
-                await self._changed.wait()
-
-
-async def test_a_member_is_lost_and_so_is_the_leader_of_etcd_and_the_lead_is_kept(tmp_path: Path):
-    with etcd_members(tmp_path, 3) as members:
-        backend = etcd_backend.open_backend(place(members[0], **everywhere(members)))
-        lead = await elected_at_last(backend, "a")
-        keeper = Keeper(lead)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(keeper.run)
-            follower = next(each for each in members if not each.leads)
-            follower.stop()
-            await keeper.until_renewed()
-            follower.start()
-            follower.ctl("endpoint", "health")
-            next(each for each in members if each.leads).stop()
-            await keeper.until_renewed()  # The next leader of etcd gives each lease its whole time again.
-            tasks.cancel_scope.cancel()
-        await at_last(lambda: lead.write(b"kept"))
-        assert (await at_last(backend.leader) or lead).term == lead.term
-        await backend.close()
-
-
-async def test_the_quorum_is_lost_and_comes_back_and_the_lead_is_kept(tmp_path: Path):
-    with etcd_members(tmp_path, 3) as members:
-        backend = etcd_backend.open_backend(place(members[0], **everywhere(members)))
-        lead = await elected_at_last(backend, "a")
-        keeper = Keeper(lead)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(keeper.run)
-            for each in members[1:]:
-                each.stop()
-            await keeper.until_it_fails()
-            await anyio.sleep(3.0)  # Longer than the lease: without a leader, etcd ends none.
-            with pytest.raises(BackendUnavailableError):
-                await backend.leader()
-            for each in members[1:]:
-                each.start()
-            await keeper.until_renewed()
-            tasks.cancel_scope.cancel()
         await backend.close()
 
 
