@@ -18,6 +18,7 @@ class StartCycle(msgspec.Struct, frozen=True):
     assignment: Assignment
     reason: str
     restarts_used: int = 0  # of the job's budget
+    is_running: bool = False  # the others run the cycle already, and have gone on without this part of it
 
 
 class JoinAgain(msgspec.Struct, frozen=True):

@@ -1031,14 +1031,16 @@ class StacksWanted(_message.Message):
     def __init__(self, node: _Optional[str] = ..., cycle: _Optional[int] = ..., accused: _Optional[_Iterable[int]] = ..., budget_s: _Optional[float] = ..., noticed: _Optional[str] = ...) -> None: ...
 
 class StartCycle(_message.Message):
-    __slots__ = ["assignment", "reason", "restarts_used"]
+    __slots__ = ["assignment", "is_running", "reason", "restarts_used"]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    IS_RUNNING_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     RESTARTS_USED_FIELD_NUMBER: _ClassVar[int]
     assignment: Assignment
+    is_running: bool
     reason: str
     restarts_used: int
-    def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., reason: _Optional[str] = ..., restarts_used: _Optional[int] = ...) -> None: ...
+    def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., reason: _Optional[str] = ..., restarts_used: _Optional[int] = ..., is_running: bool = ...) -> None: ...
 
 class Started(_message.Message):
     __slots__ = []

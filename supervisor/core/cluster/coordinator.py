@@ -370,8 +370,8 @@ def _step_calls(state: State, event: wrapped_call.Event, now_s: float, jitter: f
         not isinstance(state.phase, Running) or event.cycle != state.cycle
     ):
         return state, ()
-    # Where a node is excluded, nothing is started any more.
-    units_left = 0 if state.members.excluded else restart_policy.units_left(state.policy)
+    # While an excluded node takes part, nothing is started any more: the next cycle begins without it.
+    units_left = 0 if state.members.leaving else restart_policy.units_left(state.policy)
     _, decided = wrapped_call.step(state.calls, event, now_s=now_s, units_left=units_left)
     actions: list[Action] = []
     for decision in decided:

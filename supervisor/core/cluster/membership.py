@@ -53,13 +53,13 @@ class Members(msgspec.Struct):
 
     segment: int | None = None
     group_size: int | None = None
-    excluded: int = 0  # how many
     ready: int = 0
     candidates: int = 0  # ready nodes whose replacement group is complete
     segments: int = 0  # complete ones among the candidates, where `segment` is set
     witnesses: tuple[str, ...] = ()  # some that are heard: the first ones, as long as they are there (see fence.py)
     _by_name: dict[str, Member] = msgspec.field(default_factory=dict[str, Member])
     _counts: dict[MemberState, int] = msgspec.field(default_factory=lambda: dict.fromkeys(MemberState, 0))
+    _excluded: dict[MemberState, int] = msgspec.field(default_factory=lambda: dict.fromkeys(MemberState, 0))
     _by_rank: dict[int, str] = msgspec.field(default_factory=dict[int, str])
     _groups: dict[str, dict[str, str]] = msgspec.field(default_factory=dict[str, dict[str, str]])  # node → domain
     _domains: dict[str, int] = msgspec.field(default_factory=dict[str, int])  # candidates in it
@@ -112,6 +112,21 @@ class Members(msgspec.Struct):
         return self.count(*BUSY)
 
     @property
+    def excluded(self) -> int:
+        """How many take part in no later cycle; also those that have left."""
+        return sum(self._excluded.values())
+
+    @property
+    def leaving(self) -> int:
+        """How many of the excluded ones still have workers of the last cycle."""
+        return sum(self._excluded[state] for state in BUSY)
+
+    @property
+    def turned_away(self) -> int:
+        """How many were refused without ever having been excluded: they count as if they had never come."""
+        return self._counts[MemberState.REFUSED] - self._excluded[MemberState.REFUSED]
+
+    @property
     def placeable(self) -> int:
         """So many nodes could take part in a cycle now."""
         return self.candidates if self.segment is None else self.segments * self.segment
@@ -135,7 +150,7 @@ class Members(msgspec.Struct):
 
     def _tally(self, node: str, member: Member, by: int) -> None:
         self._counts[member.state] += by
-        self.excluded += by if member.excluded else 0
+        self._excluded[member.state] += by if member.excluded else 0
         if member.is_returning:
             self._returning[member.cycle] = self._returning.get(member.cycle, 0) + by
         rank = member.facts.infrastructure_rank

@@ -132,7 +132,7 @@ def fill(state: State, decision: Replace) -> Outcome:
             world_size=len(state.parts) * size,
             first_rank=place * size,
         )
-        actions.append(Send(spare, orders.StartCycle(part, decision.reason, state.policy.used)))
+        actions.append(Send(spare, orders.StartCycle(part, decision.reason, state.policy.used, is_running=True)))
         if place != 0 and state.store is not None:
             actions.append(Send(spare, state.store))
     return state, tuple(actions)

@@ -119,8 +119,7 @@ def excluded_verdict(state: State) -> Verdict | None:
     members = state.members
     if not members.excluded:
         return None
-    refused = sum(each.state is MemberState.REFUSED and not each.excluded for each in members.values())
-    left = max(len(members) - refused, state.rules.rendezvous.max_nodes) - members.excluded
+    left = max(len(members) - members.turned_away, state.rules.rendezvous.max_nodes) - members.excluded
     if left >= state.policy.rules.min_nodes:
         return None
     why = "; ".join(each.excluded for each in members.values() if each.excluded)

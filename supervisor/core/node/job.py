@@ -100,7 +100,7 @@ def _decide(state: State, event: Event, now_s: float) -> Outcome:  # noqa: C901 
         case group.RankExited():
             return state, ()
         case orders.JoinAgain():
-            return _join_again(state, event)
+            return _join_again(state, event, now_s)
         case orders.WindDown():
             return _wind_down(state, event)
         case orders.Conclude(verdict):
@@ -144,7 +144,8 @@ def _spawner_ready(state: State, event: node_messages.SpawnerReady) -> Outcome:
 def _start_cycle(state: State, event: orders.StartCycle, now_s: float) -> Outcome:
     if event.assignment.cycle <= state.cycle:
         return state, ()
-    state = msgspec.structs.replace(state, restarts_used=event.restarts_used)
+    lost_at_s = None if event.is_running else state.lost_at_s  # The job has gone on meanwhile.
+    state = msgspec.structs.replace(state, restarts_used=event.restarts_used, lost_at_s=lost_at_s)
     match state.phase:
         case phases.Rendezvous():
             return moves.begin(state, event.assignment, event.reason, now_s)
@@ -273,9 +274,11 @@ def _workers_succeeded(state: State, lost: tuple[int, ...]) -> Outcome:
 # --- what the coordinator wants --------------------------------------------------------------------------------------
 
 
-def _join_again(state: State, event: orders.JoinAgain) -> Outcome:
+def _join_again(state: State, event: orders.JoinAgain, now_s: float) -> Outcome:
     if event.next_cycle <= state.cycle:
         return state, ()
+    if event.next_cycle > state.cycle + 1:  # The cycle that is lost ran without this node.
+        state = msgspec.structs.replace(state, lost_at_s=now_s)
     match state.phase:
         case phases.Pending():
             return msgspec.structs.replace(state, reason=event.reason), ()

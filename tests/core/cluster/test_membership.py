@@ -14,13 +14,16 @@ from supervisor.core.cluster.membership import BUSY, GONE, Member, Members, Memb
 from supervisor.core.cluster.messages import (
     Event,
     JobOpened,
+    NodeExcluded,
     NodeFailed,
     NodeJoined,
     NodeStopped,
     NodeSucceeded,
+    StacksTaken,
+    StacksWanted,
     VerdictTaken,
 )
-from supervisor.core.facts import JobRules, NodeFacts, RendezvousRules, RestartRules
+from supervisor.core.facts import Evidence, JobRules, NodeFacts, RendezvousRules, RestartRules
 
 FEW, MANY = 1_280, 20_480
 LINEAR_MAX = 2.5  # times as much for each event among 16 times as many nodes; copying them all would cost 10
@@ -46,6 +49,10 @@ def check(members: Members, rules: RendezvousRules) -> None:
     ready = [each.facts for each in known.values() if each.state is MemberState.JOINED and not each.excluded]
     assert members.ready == len(ready)
     assert members.excluded == sum(bool(each.excluded) for each in known.values())
+    gone = [each for each in known.values() if each.excluded]
+    assert members.leaving == sum(each.state in BUSY for each in gone)
+    refused = [each for each in known.values() if each.state is MemberState.REFUSED]
+    assert members.turned_away == sum(not each.excluded for each in refused)
     assert members.busy == sum(each.state in BUSY for each in known.values())
     assert members.are_all(*GONE) == all(each.state in GONE for each in known.values())
     for cycle in (-1, 0, 1, 2):
@@ -82,7 +89,10 @@ def test_the_counters_are_true_after_any_change() -> None:
 
 
 def life(nodes: int) -> list[Event]:
-    """Every node comes, fails, comes again, succeeds, stops and knows the end."""
+    """Every node comes, fails, comes again, has its stacks taken, succeeds, stops and knows the end.
+
+    One that came as a spare was excluded before, and has left.
+    """
     rendezvous = RendezvousRules(max_nodes=nodes, segment=4)
     names = [f"node{number:05}" for number in range(nodes)]
     rules = JobRules("job", 8, restart=RestartRules(max_restarts=3, min_nodes=nodes), rendezvous=rendezvous)
@@ -91,8 +101,10 @@ def life(nodes: int) -> list[Event]:
         for number, name in enumerate(names)
     ]
     events += [NodeJoined(name, -1) for name in names]
+    events += [JobOpened("unfit", rules), NodeExcluded("unfit", "node unfit is unhealthy")]
     events += [NodeFailed(name, 0, "rank 1 died") for name in names]
     events += [NodeJoined(name, 0) for name in names]
+    events += [StacksWanted(names[0], 1, (1,), 1.0), *(StacksTaken(name, 1, Evidence()) for name in names)]
     events += [NodeSucceeded(name, 1) for name in names]
     events += [NodeStopped(name, all_succeeded=True) for name in names]
     events += [VerdictTaken(name) for name in names]

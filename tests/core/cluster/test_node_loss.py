@@ -29,6 +29,7 @@ from supervisor.core.cluster.coordinator_states import State
 from supervisor.core.cluster.membership import Member, MemberState
 from supervisor.core.cluster.messages import (
     JobOpened,
+    NodeExcluded,
     NodeFailed,
     NodeJoined,
     NodeLost,
@@ -40,7 +41,7 @@ from supervisor.core.cluster.messages import (
 )
 from supervisor.core.facts import Assignment, JobRules, NodeFacts, RendezvousRules, RestartPolicyName
 from supervisor.core.orders import Conclude, JoinAgain, ReplaceRanks, SettleCall, StartCycle, TellMembers, UseStore
-from tests.core.cluster.test_coordinator_calls import entered, report, running, told
+from tests.core.cluster.test_coordinator_calls import KILLED, entered, report, running, told
 from tests.core.playbook import Playbook
 
 Play = Playbook[coordinator.State]
@@ -80,6 +81,23 @@ def enter(rank: int, size: int) -> Word:
     return CallEnter(1, rank, size, CallSettings())
 
 
+def test_an_excluded_node_that_has_gone_costs_the_others_no_replacement() -> None:
+    play = spare(call("a", "b"), "c") >> NodeExcluded("b", "rank 2 asked to exclude node b")
+    play >> report("a", (1, KILLED))
+    assert not orders(play, ReplaceRanks), "the next cycle begins without node b"
+    play = spare(call("a", "b"), "c") >> NodeExcluded("b", "rank 2 asked to exclude node b") >> LOST
+    assert [node for node, _ in orders(play, StartCycle)] == ["c"]
+    play = spare(call("a", "b", max_restarts=2), "c") >> NodeExcluded("b", "rank 2 asked to exclude node b")
+    play >> NodeFailed("b", 0, "rank 2 failed") >> NodeJoined("b", 0) >> NodeJoined("a", 0)
+    assert play.state.parts == ("a", "c")
+    play >> report("a", *((each, enter(each, 4)) for each in (0, 1)), cycle=1)
+    play >> report("c", *((each, enter(each, 4)) for each in (2, 3)), cycle=1)
+    play >> report("c", (3, KILLED), cycle=1)
+    ((node, order),) = orders(play, ReplaceRanks)
+    assert isinstance(order, ReplaceRanks)
+    assert (node, order.members) == ("c", (3,))
+
+
 def test_without_a_spare_the_survivors_go_on_with_fewer_ranks_and_no_unit_is_taken() -> None:
     play = call("a", "b", "c") >> LOST
     assert {(node, order) for node, order in orders(play, TellMembers)} == {
@@ -99,7 +117,9 @@ def test_without_a_spare_the_survivors_go_on_with_fewer_ranks_and_no_unit_is_tak
 
 def test_a_spare_takes_the_part_of_the_lost_node_in_the_same_cycle_for_one_unit() -> None:
     play = spare(call("a", "b"), "c") >> LOST
-    assert orders(play, StartCycle) == [("c", StartCycle(Assignment(0, 1, 2, 4, 2), play.of(Send)[0].order.reason, 1))]
+    assert orders(play, StartCycle) == [
+        ("c", StartCycle(Assignment(0, 1, 2, 4, 2), play.of(Send)[0].order.reason, 1, is_running=True))
+    ]
     assert orders(play, UseStore) == [("c", UseStore(0, "10.0.0.1", 29500))]
     assert not orders(play, ReplaceRanks)
     assert play.state.parts == ("a", "c")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from supervisor.core import orders
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster import messages as cluster
@@ -108,3 +110,18 @@ def test_the_end_of_a_store_that_nobody_uses_is_no_fault() -> None:
     job.send(messages.StoreFailed(JOB, 1, "the store host was killed"))
     assert job.said("store_failed") == []
     assert job.view().state is JobState.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("is_running", "said"), [(False, ["running again after 0.50 s, cycle 3, restarts 2 of 3"]), (True, [])]
+)
+def test_a_spare_that_steps_in_counts_from_the_loss_that_it_makes_good(*, is_running: bool, said: list[str]) -> None:
+    """Not from the end of the cycle in which it took part itself; the others that have gone on were never down."""
+    job = running(rules(1)).pass_to(10.0).exit(0, 0, code=1)
+    job.coordinator = coordinator.initial_state(JOB)  # Says nothing by itself: cycles 1 and 2 run on other nodes.
+    job.send(WorkersEmptied(JOB, 0)).pass_to(1000.0)
+    if not is_running:
+        job.send(messages.Ordered(JOB, orders.JoinAgain(3, "rank 1 failed on another node")))
+    job.pass_to(1000.5)
+    job.send(messages.Ordered(JOB, orders.StartCycle(Assignment(3), "go", 2, is_running=is_running)))
+    assert job.run_cycle(3).said("running_again") == said
