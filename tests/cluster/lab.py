@@ -19,6 +19,7 @@ from typing import IO
 NETWORK = "10.77.0"  # of the lab alone: nothing outside can reach it
 SWITCH = 254  # the last number of the address of the switch
 NOBODY = "02:00:00:00:de:ad"  # a hardware address that nothing in the lab has
+SMALL_BYTES = 600  # what IPv4 carries anywhere, and little more
 READY_S = 20.0
 NODES_MAX = 64
 HOSTS = "".join(f"{NETWORK}.{number} node{number}\\n" for number in range(1, NODES_MAX + 1))
@@ -195,6 +196,12 @@ class Lab:
             self.switch.ip(f"link del port{number}")
         self.nodes[number] = Node(number, self.switch)
         return self.nodes[number]
+
+    def lose_large(self, number: int) -> None:
+        """Packets of more than SMALL_BYTES from and to the node are lost, and nobody tells who has sent them."""
+        for each in self.nodes.values():
+            each.ip("link set eth0 gso_max_segs 1")  # Else the kernel hands many on as one, and looks at no size.
+        self.switch.ip(f"link set port{number} mtu {SMALL_BYTES}")
 
     def _has_port(self, number: int) -> bool:
         try:

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("namespaces")
 
 SEED = 8
 FLAP_S = 1.2  # shorter than the fence, and than TCP's pauses between attempts allow for
+MANY_SECTIONS = ",".join(f"section-{number}:3600" for number in range(60))
 DNS_TIMEOUT_S = 5.0  # the resolver's, for one attempt
 
 
@@ -87,6 +88,21 @@ def test_d5_d6_slow_links_and_short_losses_cost_nothing(tmp_path: Path):
             assert job.codes(1, 2, 3) == {1: 0, 2: 0, 3: 0}
         assert job.wrong() == []
         assert job.cycles() == {0}
+
+
+def test_d16_a_node_to_which_no_large_packet_gets_takes_part_all_the_same(tmp_path: Path):
+    """The rules of the job, with which it joins, are too large for one small packet."""
+    with cluster_job(tmp_path, 2, "2", "--ft-rank-section-timeouts", MANY_SECTIONS) as job:
+        job.lab.lose_large(2)
+        job.start_leader()
+        job.start(2)
+        job.until_steps(0, nodes={1, 2})
+        job.order(1, "kill")
+        job.until_steps(1, nodes={1, 2})
+        job.let_end()
+        assert job.codes(1, 2) == {1: 0, 2: 0}
+        assert job.wrong() == []
+        assert job.cycles() == {0, 1}
 
 
 def test_d3_a_leader_that_is_cut_off_ends_the_job_with_one_verdict(tmp_path: Path):

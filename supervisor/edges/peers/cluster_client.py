@@ -24,6 +24,7 @@ from supervisor.core.fence import FENCE_S
 from supervisor.core.node.messages import Ordered
 from supervisor.edges.peers import (
     cluster_codec,
+    cluster_connect,
     cluster_frames,
     cluster_link,
     cluster_versions,
@@ -126,6 +127,7 @@ class ClusterClient:
         self._on_elastic = on_elastic
         self.was_welcomed = False
         self.is_refused = False  # for good: to look for the leader again would not help
+        self._is_careful = False  # a connection went silent: large packets may be lost on the way
         self._term: int | None = None  # of the leader that this conversation is with
         self._tls = tls
         self._session: ssl.SSLSession | None = None  # of the last connection
@@ -184,6 +186,7 @@ class ClusterClient:
             self._beat()
             why = await line.until_ended()
             self._said_at_s = self._loop.time()
+            self._note_silence(line)
             until_s = (self._known_at_s or said_at_s) + FENCE_S
 
     async def _find(self, until_s: float, why: str) -> tuple[Line, float]:
@@ -233,11 +236,17 @@ class ClusterClient:
             return line, said_at_s
         finally:
             if not is_held:
+                self._note_silence(line)
                 line.end("the node has no more to say", says_all=True)
+
+    def _note_silence(self, line: Line) -> None:
+        if not self._is_careful and self._loop.time() - line.heard_at_s > ALIVE_S:
+            self._is_careful = True
+            _log.info("the leader at %s went silent; from now on small packets are sent there", self._address)
 
     async def _connect(self, line: Line, host: str, port: int, limit_s: float) -> None:
         with anyio.fail_after(limit_s):
-            await self._loop.create_connection(lambda: line, host, port)
+            await cluster_connect.connect(lambda: line, host, port, is_careful=self._is_careful)
 
     async def _meet_by_relay(self, until_s: float, host: str, port: int) -> tuple[Line, float]:
         """The leader sends this node on. If that fails, the node says that it wants in at the leader."""
@@ -265,6 +274,7 @@ class ClusterClient:
             raise LinkLostError(f"the relay at {host} refuses this node: {error}") from error
         finally:
             if not is_held:
+                self._note_silence(outer)
                 outer.end("the node has no more to say", says_all=True)
 
     async def _first_word(self, line: Line, door: NodesDoor) -> Challenge | None:

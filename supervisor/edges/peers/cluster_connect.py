@@ -1,0 +1,50 @@
+"""How is the leader reached, also where large packets are lost on the way?
+
+Somewhere between two nodes, packets beyond a size may be dropped, and nobody tells the sender: a tunnel, a switch that
+is set up otherwise. TCP sends such a packet again and again, and all that was said later waits behind it. Where a
+connection went silent, the next ones have small segments in both directions, which arrive.
+"""
+
+from __future__ import annotations
+
+import asyncio  # anyio can't set options before it connects
+import socket
+from collections.abc import Callable
+
+from supervisor.edges.peers.cluster_line import Line
+
+SEGMENT_BYTES_SMALL = 512  # IPv4 carries packets of 576 bytes anywhere
+
+
+async def connect(line: Callable[[], Line], host: str, port: int, *, is_careful: bool) -> None:
+    """`is_careful`: with small segments. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    if not is_careful:
+        await loop.create_connection(line, host, port)
+        return
+    sock = await _connected(loop, host, port)
+    try:
+        await loop.create_connection(line, sock=sock)
+    except BaseException:  # Whatever it is, it is raised again; nobody else would close the socket.
+        sock.close()
+        raise
+
+
+async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
+    """The first address of the host that answers."""
+    error = OSError(f"{host} has no address")
+    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES_SMALL)  # The other side learns of it.
+            await loop.sock_connect(sock, address)
+        except OSError as refused:
+            sock.close()
+            error = refused
+        except BaseException:  # cancelled: raised again
+            sock.close()
+            raise
+        else:
+            return sock
+    raise error
