@@ -56,3 +56,27 @@ def test_after_the_death_of_the_leading_private_supervisor_all_of_them_begin_aga
         job.until(lambda: job.entered(1) == {0, 1, 2, 3}, "all ranks in iteration 1")
         job.end()
         assert job.codes() == [0, 0, 0, 0]
+
+
+def test_under_srun_the_nodes_meet_in_the_scripts_own_store_and_a_reserve_node_takes_the_place_of_another(
+    tmp_path: Path,
+):
+    """There is no MASTER_ADDR, and no LOCAL_WORLD_SIZE. In the tree of ranks, each node is a layer's branch."""
+    with alone(tmp_path, WORLD_SIZE, STORE_FILE=str(tmp_path / "store"), PER_NODE=str(PER_NODE)) as job:
+        nodes = WORLD_SIZE // PER_NODE
+        for rank in range(WORLD_SIZE):
+            job.start(
+                SCRIPT, RANK=str(rank), WORLD_SIZE=str(WORLD_SIZE), SLURM_JOB_ID=job.cookie, SLURM_STEP_ID="0",
+                SLURM_NNODES=str(nodes), SLURM_NODEID=str(rank // PER_NODE), SLURM_LOCALID=str(rank % PER_NODE),
+            )  # fmt: skip
+        job.until(lambda: job.entered(0) == {0, 1}, "the first iteration")
+        assert len(job.supervisors()) == nodes
+        job.order("die", 1)
+        job.until(lambda: job.entered(1) == {2, 3}, "the other node in iteration 1")
+        assert {line["rank"]: line["as_rank"] for line in job.traced("fn") if line["iteration"] == 1} == {
+            2: "1",
+            3: "0",
+        }
+        job.end()
+        assert job.codes() == [1, -9, 0, 0]
+        assert "fewer than 2 healthy ranks are left in its branch of layer 1" in job.explained()

@@ -36,6 +36,7 @@ USEFUL_GAP_S = 0.25  # between two steps that belong to the same stretch of trai
 STUCK_S = 60.0
 HANG_S = 3.0
 END_S = 60.0
+SETTLED_S = 8.0  # longer than a node that is cut off takes to end, and than its leader takes to notice
 
 Undo = Callable[[], None]
 
@@ -95,6 +96,8 @@ class Chaos:
                 self.wrong.append(f"no step was made for {STUCK_S:g} s")
             time.sleep(0.02)
         self._undo(float("inf"))
+        if not self.wrong:
+            self._settle()
         if self.wrong:
             for number in self.job.runs:
                 self.say(f"node {number}:\n{self.job.output(number)[-3000:]}")
@@ -130,6 +133,18 @@ class Chaos:
         else:
             self.job.start(number)
 
+    def _settle(self) -> None:
+        """What the last fault has done is over: runs that ended are started again, and all have been there for long."""
+        deadline_s, there_since_s = time.monotonic() + END_S, time.monotonic()
+        while time.monotonic() - there_since_s < SETTLED_S and not self.wrong:
+            self._operate(time.monotonic())
+            if any(run.poll() is not None for run in self.job.runs.values()):
+                there_since_s = time.monotonic()
+            if time.monotonic() > deadline_s:
+                gone = sorted(number for number, run in self.job.runs.items() if run.poll() is not None)
+                self.wrong.append(f"the runs of nodes {gone} end again and again, though no fault is left")
+            time.sleep(0.02)
+
     def _end(self) -> None:
         """All runs end well, whatever they did before."""
         waiting = set(self.job.runs)
@@ -137,7 +152,7 @@ class Chaos:
         deadline_s = time.monotonic() + END_S
         while time.monotonic() < deadline_s and any(self.job.runs[number].poll() is None for number in waiting):
             time.sleep(0.05)
-        codes = {number: self.job.runs[number].poll() for number in waiting if number not in self.again_at_s}
+        codes = {number: self.job.runs[number].poll() for number in waiting}
         if any(code != 0 for code in codes.values()):
             self.wrong.append(f"not every node ended well: {codes}")
             for number, code in codes.items():

@@ -25,6 +25,7 @@ from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.peers import cluster_peers
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_server import REPLACED
+from supervisor.edges.peers.own_address import address_towards_others
 from supervisor.errors import ConfigurationError
 from supervisor.ports import Post
 from supervisor.questions import PeersAndColleagues
@@ -123,7 +124,9 @@ def _begin(host: str, node_rank: int) -> Leader:
     address = _listens_at(host)
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         probe.bind((address, 0))
-        return Leader(host or socket.gethostname(), probe.getsockname()[1], secrets.token_hex(32))
+        return Leader(
+            host or address_towards_others() or socket.gethostname(), probe.getsockname()[1], secrets.token_hex(32)
+        )
 
 
 def _listens_at(host: str) -> str:

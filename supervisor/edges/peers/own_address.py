@@ -26,6 +26,14 @@ async def own_address(endpoint: PeerAddress) -> str:
         return source  # There is no route: no other node could be reached either.
 
 
+def address_towards_others() -> str:
+    """From which this host connects to any other; "" without a route."""
+    try:
+        return _source(socket.AF_INET, _SOMEWHERE[socket.AF_INET])
+    except OSError:
+        return ""
+
+
 def is_meant_as_loopback(host: str) -> bool:
     """Whether whoever wrote it cannot mean another machine."""
     return host == "localhost" or is_loopback(host)

@@ -1,4 +1,8 @@
-"""A function under the Wrapper that does what files in the folder ORDERS say, one by one, until there is one `end`."""
+"""A function under the Wrapper that does what files in the folder ORDERS say, one by one, until there is one `end`.
+
+STORE_FILE: ranks meet in a store of this script's own, in that file. PER_NODE: so many ranks of one node are active,
+and those of the other nodes are in reserve, as whole nodes.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,12 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from worker_client import inprocess
 from worker_client.inprocess import CallWrapper
+from worker_client.inprocess.rank_assignment import Layer, LayerFlag, Tree
+from worker_client.inprocess.store import FileStore
 
 RANK = int(os.environ["RANK"])
 ORDERS = Path(os.environ["ORDERS"])
@@ -37,7 +43,24 @@ def is_ordered(what: str) -> bool:
     return True
 
 
+class StoreOfOurs(FileStore):
+    """One that a script brings along."""
+
+
+def settings() -> dict[str, Any]:
+    more: dict[str, Any] = {}
+    if path := os.environ.get("STORE_FILE"):
+        more |= {"store_factory": StoreOfOurs, "store_kwargs": {"path": path}}
+    if most := int(os.environ.get("PER_NODE", "0")):
+        node = os.environ["SLURM_NODEID"]
+        root = Layer(max_ranks=most, flag=LayerFlag.RESERVE)
+        of_node = Layer(min_ranks=most, max_ranks=most, key_or_fn=node, flag=LayerFlag.RESERVE)
+        more["rank_assignment"] = Tree([root, of_node])
+    return more
+
+
 @inprocess.Wrapper(
+    **settings(),
     soft_timeout=timedelta(seconds=4),
     hard_timeout=timedelta(seconds=8),
     termination_grace_time=timedelta(seconds=0.5),

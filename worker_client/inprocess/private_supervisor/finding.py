@@ -17,9 +17,11 @@ from worker_client.endpoint import Endpoint, from_environment
 from worker_client.inprocess.exception import InternalError
 from worker_client.inprocess.private_supervisor.job_folder import (
     find,
+    has_attempt,
     job_folder,
-    job_key,
+    launch_key,
     lives,
+    note_attempt,
     wait_for_its_end,
 )
 from worker_client.inprocess.private_supervisor.node_meeting import NodeMeeting
@@ -50,14 +52,19 @@ def find_or_start(
     given = from_environment(environment)
     if isinstance(given, Endpoint):
         return given
+    if open_store is None or not has_other_nodes(environment) or _has_met(environment):
+        return _find_or_start(job_folder(environment), environment, start_timeout_s)
+    meeting = NodeMeeting(environment, launch_key(environment), open_store)
+    note_attempt(environment, meeting.attempt)
     folder = job_folder(environment)
-    if open_store is None or folder in _met or not has_other_nodes(environment):
-        return _find_or_start(folder, environment, start_timeout_s)
-    meeting = NodeMeeting(environment, job_key(environment), open_store)
     found = _find_or_start(folder, environment, NODES_TIMEOUT_S, meeting)
     meeting.conclude()
     _met.add(folder)
     return found
+
+
+def _has_met(environment: Mapping[str, str]) -> bool:
+    return has_attempt(environment) and job_folder(environment) in _met
 
 
 def _find_or_start(

@@ -27,10 +27,10 @@ ENDPOINT_BYTES_MAX = 16 * 1024
 # Not TMPDIR: a socket's path is short, and all ranks must name the same one. The first that is ours and takes files.
 BASES = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
 RUN_ID_VARIABLES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
-JOB_VARIABLES = (
-    *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", *RUN_ID_VARIABLES),
-    *("SLURM_STEP_ID", "TORCHELASTIC_RESTART_COUNT"),
-)
+JOB_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", *RUN_ID_VARIABLES, "SLURM_STEP_ID")
+ATTEMPT_VARIABLE = "TORCHELASTIC_RESTART_COUNT"  # of this node alone: each agent counts its own ranks' failures
+
+_attempts: dict[str, str] = {}  # of jobs on several nodes in which this process takes part; by launch_key()
 
 
 def job_folder(environment: Mapping[str, str]) -> Path:
@@ -40,10 +40,47 @@ def job_folder(environment: Mapping[str, str]) -> Path:
 
 
 def job_key(environment: Mapping[str, str]) -> str:
-    """What the ranks of this job have in common with each other, on all nodes, and with no other rank."""
+    """What the ranks of this job have in common with each other, on all nodes, and with no other rank.
+
+    Raises InternalError where nothing tells them from others.
+    """
+    launched = launch_key(environment)
+    return _digest([launched, _attempts[launched]]) if launched in _attempts else launched
+
+
+def launch_key(environment: Mapping[str, str]) -> str:
+    """What the launcher has told all ranks of the job; on several nodes, the same each time that it starts them."""
     told = [f"{name}={environment.get(name, '')}" for name in JOB_VARIABLES]
+    if job_nodes.has_other_nodes(environment):
+        return _digest(told)
+    told.append(f"{ATTEMPT_VARIABLE}={environment.get(ATTEMPT_VARIABLE, '')}")
     if not environment.get("MASTER_PORT"):
-        told.append(f"pid={os.getpid()}")  # Without an address there is one rank, which is this process.
+        if job_nodes.world_size(environment) > 1 and not run_id(environment):
+            raise InternalError(
+                "cannot tell which ranks belong to this job: neither MASTER_PORT nor TORCHELASTIC_RUN_ID is set; "
+                "set one of them, the same on all ranks"
+            )
+        told.append("" if run_id(environment) else f"pid={os.getpid()}")  # One rank, which is this process.
+    return _digest(told)
+
+
+def note_attempt(environment: Mapping[str, str], attempt: str) -> None:
+    """On several nodes, the ranks agree (node_meeting.py) on what tells this start of them from those before."""
+    _attempts[launch_key(environment)] = attempt
+
+
+def has_attempt(environment: Mapping[str, str]) -> bool:
+    return launch_key(environment) in _attempts
+
+
+def run_id(environment: Mapping[str, str]) -> str:
+    """ "" where the launcher has given the job none."""
+    return next(
+        (environment[name] for name in RUN_ID_VARIABLES if environment.get(name, "none") not in ("", "none")), ""
+    )
+
+
+def _digest(told: list[str]) -> str:
     return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
 
 

@@ -3,17 +3,26 @@
 The supervisor on the node of rank 0 leads. Its endpoint and a fresh secret of the job are a key of the store, under the
 name of the job, so the secret is as safe as the store. All ranks open the store, as they would for the function, and
 rank 0 keeps it open until the last of them has met the others. Then it is closed: its port is the script's again.
+
+A store may outlive the ranks, as that of torchrun's agent and a file do, with what earlier starts of the job have left
+in it; and no variable tells all nodes which start this is. So rank 0 makes up a name for it and answers each rank that
+asks: an answer to a question of one's own is never an old one.
 """
 
 from __future__ import annotations
 
+import secrets
+import threading
 from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import Any
 
 from worker_client import job_nodes
 from worker_client.inprocess.exception import InternalError
 
 PREFIX = "holdfast/meeting/"
+PAUSE_S = 0.01  # between two looks for ranks that ask
+COME_TIMEOUT_S = 600.0  # of all ranks, from the first one on
 
 Store = Any  # one of torch's
 
@@ -21,20 +30,43 @@ Store = Any  # one of torch's
 class NodeMeeting:
     """One rank's part in it."""
 
-    def __init__(self, environment: Mapping[str, str], job_key: str, open_store: Callable[[], Store]) -> None:
-        """Blocks until the store is open. Raises InternalError."""
+    def __init__(self, environment: Mapping[str, str], launch_key: str, open_store: Callable[[], Store]) -> None:
+        """Blocks until the ranks of all nodes have come. Raises InternalError."""
         local = job_nodes.local_world_size(environment)
         self._world_size = job_nodes.world_size(environment)
         self._rank = int(environment.get("RANK", "0"))
-        self._key = f"{PREFIX}{job_key}/"
+        self._key = f"{PREFIX}{launch_key}/"
         if self._world_size % local:
             raise self._failed(
                 f"{self._world_size} ranks can't be on nodes with {local} ranks each; start as many on each"
             )
         self._store: Store = self._tried(open_store)
+        self.attempt = self._tried(self._answer_all if self._rank == 0 else self._ask)
+        self._key += f"{self.attempt}/"
         self.leader = ""  # where it serves, and the secret, as text
         if self._rank // local != 0:
             self.leader = self._tried(lambda: bytes(self._store.get(f"{self._key}leader")).decode())
+
+    def _ask(self) -> str:
+        number = self._store.add(f"{self._key}asked", 1)
+        attempt = bytes(self._store.get(f"{self._key}answer/{number}")).decode()
+        self._store.add(f"{self._key}{attempt}/came", 1)
+        return attempt
+
+    def _answer_all(self) -> str:
+        store, key, attempt = self._store, self._key, secrets.token_hex(8)
+        deadline_s = monotonic() + COME_TIMEOUT_S
+        answered = store.add(f"{key}answered", 0)
+        while (came := store.add(f"{key}{attempt}/came", 0)) < self._world_size - 1:
+            asked = store.add(f"{key}asked", 0)
+            for number in range(answered + 1, asked + 1):
+                store.set(f"{key}answer/{number}", attempt)
+            store.add(f"{key}answered", asked - answered)
+            answered = asked
+            if monotonic() >= deadline_s:
+                raise RuntimeError(f"{came + 1} of {self._world_size} ranks came within {COME_TIMEOUT_S:g} s")
+            _pause()
+        return attempt
 
     def publish(self, leader: str) -> None:
         """For the ranks of the other nodes. Raises InternalError."""
@@ -64,3 +96,8 @@ class NodeMeeting:
             f"cannot bring the private supervisors of this job's nodes together: {why}; check that all ranks reach "
             "MASTER_ADDR and MASTER_PORT, or give a store_factory that opens a store for all of them"
         )
+
+
+def _pause() -> None:
+    """Waits for nothing but time: a store tells nobody which of many keys is new."""
+    threading.Event().wait(PAUSE_S)

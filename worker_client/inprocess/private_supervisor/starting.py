@@ -21,7 +21,7 @@ from holdfast_wire.private_folder import JOB_ID_VARIABLE, MEETING, READY, TAKEN,
 from worker_client import job_nodes
 from worker_client.endpoint import SOCKET_VARIABLES, Endpoint
 from worker_client.inprocess.exception import InternalError
-from worker_client.inprocess.private_supervisor.job_folder import RUN_ID_VARIABLES, find, job_key
+from worker_client.inprocess.private_supervisor.job_folder import find, job_key, run_id
 from worker_client.inprocess.private_supervisor.lock_wait import is_readable
 from worker_client.inprocess.private_supervisor.node_meeting import NodeMeeting
 from worker_client.inprocess.private_supervisor.starters_turn import CancelledWaitError
@@ -145,8 +145,7 @@ def _about_nodes(environment: Mapping[str, str], told: int) -> list[str]:
 
 
 def _job_id(environment: Mapping[str, str]) -> str:
-    run_id = next((environment[name] for name in RUN_ID_VARIABLES if environment.get(name, "none") != "none"), "")
-    return f"inprocess-{run_id or job_key(environment)}"
+    return f"inprocess-{run_id(environment) or job_key(environment)}"
 
 
 def _word(reader: int, deadline_s: float, cancel: int) -> str:

@@ -1,0 +1,52 @@
+"""Do the ranks of one job, and no others, name the same folder?"""
+
+from __future__ import annotations
+
+import pytest
+
+from worker_client.inprocess.exception import InternalError
+from worker_client.inprocess.private_supervisor import job_folder
+from worker_client.inprocess.private_supervisor.job_folder import job_key, launch_key, note_attempt, run_id
+
+AT = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
+
+
+def of(rank: int, world_size: int = 4, local: int = 4, **more: str) -> dict[str, str]:
+    return {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(local), **more}
+
+
+@pytest.fixture(autouse=True)
+def attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_folder, "_attempts", dict[str, str]())
+
+
+def test_the_ranks_of_a_job_have_one_key_and_those_of_another_job_another() -> None:
+    assert job_key(of(0, **AT)) == job_key(of(3, **AT))
+    others = [
+        of(0, **{**AT, "MASTER_PORT": "29501"}), of(0, 8, 8, **AT), of(0, **AT, SLURM_JOB_ID="7"),
+        of(0, **AT, TORCHELASTIC_RESTART_COUNT="1"),
+    ]  # fmt: skip
+    assert len({job_key(each) for each in others} | {job_key(of(0, **AT))}) == 5
+
+
+def test_one_rank_without_an_address_is_a_job_of_its_own_and_several_must_say_which() -> None:
+    assert job_key({}) == job_key({"RANK": "0"})
+    assert job_key(of(0, TORCHELASTIC_RUN_ID="night")) == job_key(of(1, TORCHELASTIC_RUN_ID="night"))
+    with pytest.raises(InternalError, match="neither MASTER_PORT nor TORCHELASTIC_RUN_ID is set; set one of them"):
+        job_key(of(0))
+
+
+def test_on_several_nodes_the_ranks_agree_on_what_tells_one_start_from_the_next() -> None:
+    """Each agent of torchrun counts the failures of its own ranks: their counts differ within one start."""
+    first, second = of(0, 4, 2, **AT, TORCHELASTIC_RESTART_COUNT="0"), of(2, 4, 2, **AT, TORCHELASTIC_RESTART_COUNT="1")
+    assert launch_key(first) == launch_key(second) == job_key(first)
+    note_attempt(first, "a")
+    once = job_key(first)
+    note_attempt(first, "b")
+    assert len({launch_key(first), once, job_key(second)}) == 3
+    assert launch_key(of(0, 4, 2)), "what the ranks have in common is their store"
+
+
+def test_the_names_that_launchers_give_to_a_job() -> None:
+    assert run_id({"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "7"}) == "7"
+    assert run_id({"TORCHELASTIC_RUN_ID": ""}) == ""
