@@ -15,6 +15,7 @@ import types
 import typing
 from collections import deque
 from collections.abc import Iterator
+from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -141,22 +142,22 @@ def samples(kind: Any) -> list[Any]:
 def arrows(subject: Subject) -> dict[tuple[str, str], set[str]]:
     """(from, to) → events, over all states that can be reached within STATES_MAX of them."""
     found: dict[tuple[str, str], set[str]] = {}
-    queue, known = deque([subject.start]), {subject.start}
+    queue, known = deque([subject.start]), {repr(subject.start)}  # some states change in place, and have no hash
     while queue:
         state = queue.popleft()
         for event, after in steps(subject, state):
             pair = (subject.state_name(state), subject.state_name(after))
             if pair[0] != pair[1]:
                 found.setdefault(pair, set()).add(type(event).__name__)
-            if after not in known and len(known) < STATES_MAX:
-                known.add(after)
+            if repr(after) not in known and len(known) < STATES_MAX:
+                known.add(repr(after))
                 queue.append(after)
     return found
 
 
 def steps(subject: Subject, state: Any) -> Iterator[tuple[Any, Any]]:
     for event, now_s, extra in itertools.product(subject.events, MOMENTS_S, subject.extras):
-        after, _ = subject.module.step(state, event, now_s=now_s, **extra)
+        after, _ = subject.module.step(deepcopy(state), event, now_s=now_s, **extra)
         yield event, after
 
 
