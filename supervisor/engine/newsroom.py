@@ -23,6 +23,7 @@ KEPT_EVENTS_MAX = 4096  # of a job, also those that were told: a new leader may 
 AT_ONCE_MAX = 250
 AT_ONCE_CHARACTERS = 100_000  # of the events that are told together; beyond it the rest has to wait
 DETAILS_CHARACTERS_MAX = 50_000  # of one event; longer ones stay in this node's journal
+TOGETHER_S = 0.05  # from the first event that is news: a restart is over, or well under way
 PACE_S = 0.2  # between two messages of one node, where the leader wants no longer pause
 PACE_MAX_S = 60.0
 ANSWER_TIMEOUT_S = 3.0
@@ -89,6 +90,7 @@ class Newsroom:
     async def _serve(self, job_id: str, kept: _Kept) -> None:
         """Tells the news of one job until there are none."""
         while kept.has_news:
+            await pause(TOGETHER_S, why="what follows from it in a moment is told together, and takes no time from it")
             if kept.pace_s > PACE_S:
                 spread_s = kept.pace_s * self._jitter()
                 await pause(spread_s, why="a change concerns many nodes at once, whose news must not come together")

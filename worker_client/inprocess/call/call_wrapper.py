@@ -233,9 +233,9 @@ class CallWrapper:
         self.atomic_lock.give_up()
         self._monitor_thread.note_reached(iteration)
         if cause is not None:
+            is_first = self._coordination.fail(Interruption.EXCEPTION.name, in_a_line(cause))  # The others wait for it.
             told = story(cause)
             forget(cause)
-            is_first = self._coordination.fail(Interruption.EXCEPTION.name, in_a_line(cause))
             log.error("rank %d: iteration %d has failed:\n%s", self.state.rank, iteration, told)
             if not is_first:
                 cause = None  # The restart, ordered before, has made the function raise this.
