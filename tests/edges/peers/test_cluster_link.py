@@ -189,16 +189,12 @@ async def test_a_node_comes_back_by_address_and_looks_up_the_name_but_once(monke
     port = free_port()
     hosts: list[str] = []
 
-    class Loop:
+    async def connect(line: Callable[[], Line], host: str, port: int, *, is_careful: bool) -> None:
         """Knows one name, which no name server does."""
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(asyncio.get_running_loop(), name)
-
-        async def create_connection(self, make_line: Callable[[], Line], host: str, port: int) -> object:
-            hosts.append(host)
-            host = "127.0.0.1" if host == "leader.test" else host
-            return await asyncio.get_running_loop().create_connection(make_line, host, port)
+        del is_careful
+        hosts.append(host)
+        host = "127.0.0.1" if host == "leader.test" else host
+        await asyncio.get_running_loop().create_connection(line, host, port)
 
     monkeypatch.setattr(cluster_peers, "PARTING_S", 0.1)
     wired = gated_wire(port)
@@ -208,7 +204,7 @@ async def test_a_node_comes_back_by_address_and_looks_up_the_name_but_once(monke
             PeerAddress("leader.test", wire), job_id=JOB, token=TOKEN, own_name="b", on_order=heard.post,
             on_lost=lambda why: heard.events.append(Reported(JOB, NodeLost("leader", why))),
         )  # fmt: skip
-        monkeypatch.setattr(client, "_loop", Loop())
+        monkeypatch.setattr(cluster_connect, "connect", connect)
         tasks.start_soon(lambda: client.run(join_timeout_s=LIMIT_S))
         client.report(Reported(JOB, NodeJoined("b", -1)))
         await at_leader.until(lambda: at_leader.events)
