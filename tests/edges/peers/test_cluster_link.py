@@ -15,6 +15,7 @@ from supervisor.core import orders
 from supervisor.core.cluster.messages import NodeDown, NodeJoined, NodeLost, Reported
 from supervisor.edges.peers import (
     cluster_client,
+    cluster_connect,
     cluster_codec,
     cluster_link,
     cluster_peers,
