@@ -15,8 +15,8 @@ from supervisor.core import orders
 from supervisor.core.cluster.messages import NodeDown, NodeJoined, NodeLost, Reported
 from supervisor.edges.peers import (
     cluster_client,
-    cluster_connect,
     cluster_codec,
+    cluster_connect,
     cluster_link,
     cluster_peers,
     cluster_server,
