@@ -31,7 +31,7 @@ def test_what_flags_say_travels_whole():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"token_file": "/home/me/token", "host": "10.0.0.1"},
+        {"token_file": "/srv/me/token", "host": "10.0.0.1"},
         {"tls_cert": "/c", "tls_key": "/k", "tls_ca": "/a", "host": "head"},
         {"host": "::1"},
         {"backend": "etcd", "backend_options": (("cacert", "/ca.pem"),), "leader_ttl_s": 5.0},

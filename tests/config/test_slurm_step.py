@@ -13,7 +13,7 @@ STEP = {
     "SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "2",
     "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_PROCID": "1", "SLURMD_NODENAME": "n2",
 }  # fmt: skip
-TOKEN = ("--rdzv-conf", "token_file=/home/me/token")
+TOKEN = ("--rdzv-conf", "token_file=/srv/me/token")
 
 
 def run(*flags: str, **environ: str) -> RunRequest:

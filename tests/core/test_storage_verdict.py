@@ -29,7 +29,7 @@ GONE = Failed(errno.ESTALE, "Stale file handle")
 MOUNTINFO = r"""
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 40 22 0:50 / /lustre rw shared:20 - lustre 10.0.0.1@o2ib:/fs1 rw,flock
-41 22 0:51 /home /home/all\040users rw - nfs4 server:/home rw,vers=4.2,hard
+41 22 0:51 /home /srv/all\040users rw - nfs4 server:/home rw,vers=4.2,hard
 42 22 0:52 / /old\134place rw master:3 - nfs server:/old rw
 43 22 0:53 / /hidden rw - nfs server:/hidden rw
 44 22 0:54 / /hidden rw - tmpfs tmpfs rw
@@ -78,7 +78,7 @@ def test_a_node_without_lustre_has_no_word_of_lustre() -> None:
 def test_network_file_systems_are_found_where_they_can_be_seen() -> None:
     found = mounts(MOUNTINFO)
     assert [(each.path, each.filesystem) for each in found] == [
-        ("/home/all users", "nfs4"),
+        ("/srv/all users", "nfs4"),
         ("/old\\place", "nfs"),
         ("/lustre", "lustre"),
     ]

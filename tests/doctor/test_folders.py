@@ -63,13 +63,13 @@ def test_a_file_system_is_named_by_its_closest_mount(tmp_path: Path):
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/mountinfo").write_text(
         "1 1 8:1 / / rw - ext4 /dev/sda rw\n"
-        "2 1 0:9 / /home rw,relatime shared:1 - nfs4 server:/home rw\n"
-        "3 1 0:8 / /home/a\\040b rw - lustre x rw\n"
+        "2 1 0:9 / /srv rw,relatime shared:1 - nfs4 server:/srv rw\n"
+        "3 1 0:8 / /srv/a\\040b rw - lustre x rw\n"
     )
     machine = Machine(tmp_path)
     assert folders.file_system(machine, Path("/var")) == "ext4"
-    assert folders.file_system(machine, Path("/home/me")) == "nfs4"
-    assert folders.file_system(machine, Path("/home/a b/c")) == "lustre"
+    assert folders.file_system(machine, Path("/srv/me")) == "nfs4"
+    assert folders.file_system(machine, Path("/srv/a b/c")) == "lustre"
 
 
 def test_state_on_a_network_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

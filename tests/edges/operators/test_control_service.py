@@ -142,7 +142,7 @@ async def test_logs_are_followed_to_the_end_of_the_job(tmp_path: Path) -> None:
 
 async def test_a_rendezvous_is_led_where_nobody_else_can_join_it(tmp_path: Path) -> None:
     async with asked(tmp_path) as (desk, client, _):
-        safe = RendezvousWish("torch", "10.0.0.1", 29400, everywhere=True, token_file="/home/me/token")
+        safe = RendezvousWish("torch", "10.0.0.1", 29400, everywhere=True, token_file="/srv/me/token")
         assert await to_thread.run_sync(client.lead_rendezvous, safe)
         assert not await to_thread.run_sync(client.lead_rendezvous, replace(safe, job_id="other"))
         assert desk.calls[0] == ("lead", safe)
