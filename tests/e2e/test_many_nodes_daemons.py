@@ -151,6 +151,10 @@ def test_two_daemons_run_two_jobs_together_and_each_is_one_job_from_either(tmp_p
         assert "was killed by SIGKILL" in b.said(hurt.job_id)
         assert "restarting at once, restarts used 1 of 2" in a.said(hurt.job_id)
 
+        refused = a.run("refused", *calm.meet, "--rdzv-conf", f"token_file={tmp_path}/none", *calm.script)
+        assert refused.wait(LIMIT_S) == 78
+        assert "cannot read the token file" in a.said("refused")
+
         b.holdfast("restart", calm.job_id)
         calm.until_running(1, 4)
         a.holdfast("stop", calm.job_id, "--wait")
@@ -181,15 +185,3 @@ def test_a_daemon_that_is_lost_is_replaced_by_a_spare_and_jobs_without_it_go_on(
         assert [shared.processes[0].wait(LIMIT_S), shared.processes[2].wait(LIMIT_S)] == [0, 0]
         assert other.exit_codes() == [0, 0]
         assert not list(other.folder.glob("1-*"))
-
-
-def test_a_refused_way_to_the_other_nodes_is_the_submitters_alone(tmp_path: Path):
-    with nodes(tmp_path, 1) as (a,):
-        missing = ("--rdzv-conf", f"token_file={tmp_path}/none")
-        meet = ("--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:1", "--local-addr", "127.0.0.1")
-        process = a.run("refused", *meet, *missing, str(tmp_path / "train.py"), str(tmp_path), "60")
-        assert process.wait(LIMIT_S) == 78
-        assert "cannot read the token file" in a.said("refused")
-        (tmp_path / "end").touch()
-        again = a.run("refused", str(tmp_path / "train.py"), str(tmp_path), "60")
-        assert again.wait(LIMIT_S) == 0, a.said("refused")
