@@ -40,7 +40,6 @@ class JobOptions:
     arguments: tuple[str, ...] = ()  # of the workload
     nodes: int = 1  # each with as many of the ranks
     spares: int = 0  # nodes that stand by; holdfast only
-    plugin: bool = False  # torchrun only: the nodes meet by holdfast's rendezvous
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +89,7 @@ class Subject:
         meeting = ["--rdzv-endpoint", "{endpoint}"]
         if self.family is Family.HOLDFAST:
             return ["--nnodes", f"{nodes}:{most}", *meeting, "--rdzv-conf", "token_file={token}"]
-        backend = ["holdfast", "--rdzv-conf", "token_file={token}"] if options.plugin else ["c10d"]
-        return ["--nnodes", nodes, "--node-rank", "{node}", "--rdzv-id", "bench", *meeting, "--rdzv-backend", *backend]
+        return ["--nnodes", nodes, "--node-rank", "{node}", "--rdzv-backend", "c10d", "--rdzv-id", "bench", *meeting]
 
     def _monitoring_flags(self, options: JobOptions) -> list[str]:
         flags: list[str] = []
