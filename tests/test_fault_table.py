@@ -11,6 +11,7 @@ TABLE = ROOT / "docs" / "architecture" / "faults.md"
 BETWEEN_NODES = ROOT / "docs" / "architecture" / "cluster-faults.md"
 TABLES = (TABLE, BETWEEN_NODES)
 ROWS = [f"A{n}" for n in range(1, 21)] + ["B1", "B6", "B9", "B12"] + [f"C{n}" for n in range(1, 11)]
+ROWS += [f"E{n}" for n in range(1, 12)]
 
 
 ROWS_BETWEEN_NODES = [f"D{n}" for n in range(1, 21)]
