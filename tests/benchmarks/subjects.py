@@ -38,6 +38,7 @@ class JobOptions:
         False  # ranks restart in their processes; the reference runs without its launcher, which would stop it
     )
     arguments: tuple[str, ...] = ()  # of the workload
+    flags: tuple[str, ...] = ()  # as the launcher itself spells them
     nodes: int = 1  # each with as many of the ranks
     spares: int = 0  # nodes that stand by; holdfast only
 
@@ -74,7 +75,7 @@ class Subject:
         if self.family is not Family.TORCHRUN:
             flags += self._monitoring_flags(options)
         start = ["run", "--job-id", job_id(workload)] if self.family is Family.HOLDFAST else []
-        command = [str(self.program), *start, *flags, *self.tuning, script, *options.arguments]
+        command = [str(self.program), *start, *flags, *options.flags, *self.tuning, script, *options.arguments]
         return [*self._on_nodes(options), *command]
 
     @staticmethod
