@@ -187,6 +187,8 @@ class ClusterClient:
             why = await line.until_ended()
             self._said_at_s = self._loop.time()
             self._note_silence(line)
+            if self._said_at_s - line.heard_at_s >= cluster_link.SILENCE_S:
+                self._may_be_sent_on = False  # Maybe to the relay that says nothing: the leader may not know it yet.
             until_s = (self._known_at_s or said_at_s) + FENCE_S
 
     async def _find(self, until_s: float, why: str) -> tuple[Line, float]:

@@ -158,6 +158,17 @@ async def test_d11_the_nodes_of_a_lost_relay_come_back_and_nobody_else_is_given_
         assert nodes.lost == []
 
 
+async def test_d11_a_node_whose_relay_says_nothing_goes_to_the_leader_itself():
+    async with crowd() as nodes:
+        for name, silent_s in (("node-10", 0.0), ("node-11", 2 * cluster_link.SILENCE_S)):
+            line = nodes.clients[name]._conversation.line  # pyright: ignore[reportPrivateUsage]
+            assert line is not None
+            line.heard_at_s -= silent_s
+            line.end("the test ends it")
+            await nodes.all_hear(1 if silent_s else 2, {name})
+        assert nodes.direct() == {"node-0", "node-1", "node-2", "node-11"}
+
+
 async def test_a_relay_that_cannot_be_reached_costs_its_nodes_one_attempt(monkeypatch: pytest.MonkeyPatch):
     """As where another address of the node is meant, or a firewall stands between."""
     choose = cluster_server.ClusterServer._choose_relay  # pyright: ignore[reportPrivateUsage]
