@@ -29,6 +29,7 @@ from supervisor.edges.peers import (
     cluster_session,
     cluster_versions,
     introduction,
+    listening,
 )
 from supervisor.edges.peers.cluster_frames import (
     Answered,
@@ -207,7 +208,7 @@ class ClusterServer:
         why, is_held = "the leader ends", False
         try:
             with anyio.fail_after(cluster_link.HANDSHAKE_S):
-                await self._open(line, accepted)
+                await listening.hold_accepted(line, accepted)
                 hello, keys = self._greet(line, nonce, await line.receive())
             if hello.relay_port:
                 self._begin_trunk(line, hello, keys)
@@ -224,13 +225,6 @@ class ClusterServer:
             self._handshakes.release()
             if not is_held:
                 line.end(why, says_all=True)
-
-    async def _open(self, line: Line, sock: socket.socket) -> None:
-        try:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: line, sock)
-        except BaseException:  # Whatever it is, it is raised again; nobody else would close the socket.
-            sock.close()
-            raise
 
     def _greet(self, line: Line, nonce: bytes, first: bytes) -> tuple[Hello, Keys]:
         try:
@@ -252,12 +246,8 @@ class ClusterServer:
         """Why this one may not join; "" if it may."""
         if hello.job_id != self._job_id:
             return f"it wants job {hello.job_id}, and this is job {self._job_id}"
-        if cluster_versions.common(hello.protocol_version, hello.oldest_version) is None:
-            theirs = cluster_versions.spoken(hello.protocol_version, hello.oldest_version)
-            ours = cluster_versions.spoken(cluster_versions.NEWEST, cluster_versions.OLDEST)
-            return (
-                f"it speaks {theirs} of the protocol, the leader {ours}; install versions of Holdfast that are closer"
-            )
+        if too_far := cluster_versions.refusal(hello.protocol_version, hello.oldest_version):
+            return too_far
         if hello.incarnation in self._gone:
             return "it was silent for too long and has been given up; start it again"
         known = self._nodes.get(hello.node)

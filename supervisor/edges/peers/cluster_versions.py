@@ -17,6 +17,14 @@ def common(newest: int, oldest: int) -> int | None:
     return version if version >= max(oldest or newest, OLDEST) else None
 
 
+def refusal(newest: int, oldest: int) -> str:
+    """Why the other side can't be understood; "" if it can."""
+    if common(newest, oldest) is not None:
+        return ""
+    theirs, ours = spoken(newest, oldest), spoken(NEWEST, OLDEST)
+    return f"it speaks {theirs} of the protocol, the leader {ours}; install versions of Holdfast that are closer"
+
+
 def is_spoken(version: int) -> bool:
     """Whether this side speaks what the other has chosen; 0 is the first."""
     return OLDEST <= (version or FIRST) <= NEWEST

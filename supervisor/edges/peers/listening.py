@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio  # anyio has no callbacks
 import errno
 import socket
 
@@ -38,6 +39,15 @@ async def listen(address: PeerAddress, *, everywhere: bool = False) -> list[sock
             return None
         raise
     return listeners or None
+
+
+async def hold_accepted(line: asyncio.Protocol, sock: socket.socket) -> None:
+    """The connection is the line's from now on, or is closed. Raises OSError."""
+    try:
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: line, sock)
+    except BaseException:  # Whatever it is, it is raised again; nobody else would close the socket.
+        sock.close()
+        raise
 
 
 def listen_beside(host: str) -> tuple[socket.socket, int]:

@@ -15,7 +15,7 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
-from supervisor.edges.peers import cluster_codec, cluster_link, cluster_session, introduction
+from supervisor.edges.peers import cluster_codec, cluster_link, cluster_session, introduction, listening
 from supervisor.edges.peers.bundle import Bundle, Kind
 from supervisor.edges.peers.cluster_frames import Challenge, ClusterProtocolError
 from supervisor.edges.peers.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
@@ -132,11 +132,7 @@ class Relay:
         why, is_held = "the relay ends", False
         try:
             with anyio.fail_after(cluster_link.HANDSHAKE_S):
-                try:
-                    await asyncio.get_running_loop().connect_accepted_socket(lambda: line, accepted)
-                except BaseException:  # Whatever it is, it is raised again; nobody else would close the socket.
-                    accepted.close()
-                    raise
+                await listening.hold_accepted(line, accepted)
                 hello = introduction.read(await line.receive(), self._who.token, nonce)
                 if hello.job_id != self._who.job_id:
                     raise SessionError(f"it wants job {hello.job_id}")
