@@ -75,10 +75,6 @@ def reason_of(error: OSError) -> str:
     return (by_kernel or told.strerror or str(told)).lower()
 
 
-def _nobody_is_told(until_s: float) -> None:
-    del until_s
-
-
 class RefusedError(Exception):
     """Raised where the leader does not take this node; to try again would not help."""
 
@@ -99,7 +95,7 @@ class ClusterClient:
         own_name: str,
         on_order: Callable[[Ordered], None],
         on_lost: Callable[[str], None],
-        on_fence: Callable[[float], None] = _nobody_is_told,
+        on_fence: Callable[[float], None] = lambda _: None,
         on_aside: Callable[[str, Aside], None] = cluster_frames.nobody_hears,
         on_elastic: Callable[[ElasticOrdered], None] | None = None,
         tls: ssl.SSLContext | None = None,
@@ -187,8 +183,8 @@ class ClusterClient:
             why = await line.until_ended()
             self._said_at_s = self._loop.time()
             self._note_silence(line)
-            if self._said_at_s - line.heard_at_s >= cluster_link.SILENCE_S:
-                self._may_be_sent_on = False  # Maybe to the relay that says nothing: the leader may not know it yet.
+            # After a silence not: the leader may not know yet that it was the relay's.
+            self._may_be_sent_on = self._said_at_s - line.heard_at_s < cluster_link.SILENCE_S
             until_s = (self._known_at_s or said_at_s) + FENCE_S
 
     async def _find(self, until_s: float, why: str) -> tuple[Line, float]:
