@@ -7,6 +7,7 @@ it does not need, and shown with the command that plays it again.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import time
@@ -17,6 +18,7 @@ from tests.sim.faults import draw_many, draw_schedule
 from tests.sim.playing import Played, play, play_many, report
 from tests.sim.setup import draw_setup, large_setup
 
+GARBAGE = 200_000  # objects, between two looks for cycles of them: each look visits the states of all nodes
 CHUNK = 50  # seeds that one process plays at a time
 
 
@@ -72,6 +74,8 @@ def _many(first: int, seeds: int, nodes: int | None, processes: int, stop_after:
 
 def _large(seed: int, nodes: int, faults: int) -> int:
     setup = large_setup(seed, nodes=nodes, faults=faults)
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
     began_s = time.process_time()
     world = play(setup, draw_many(setup, faults))
     state = world.leader.coordinator

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import signal as signals
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from supervisor.core.cluster import coordinator
 from supervisor.core.facts import JobEvent, JobState, RestartPolicyName, Verdict
 from supervisor.core.node import messages
+from supervisor.core.orders import Order, StartCycle
 from tests.sim.faults import WISHES, Fault, Kind
 from tests.sim.setup import HEARTBEAT_S, LIMIT_S
 
@@ -15,8 +18,13 @@ if TYPE_CHECKING:
     from tests.sim.processes import Rank
     from tests.sim.world import World
 
+_OF_LEADER = frozenset({
+    Kind.SUPERVISOR_PAUSE, Kind.NODE_PAUSE, Kind.CUT, Kind.CUT_UP, Kind.CUT_DOWN, Kind.PEERS_CUT, Kind.BACKEND_LOST,
+    Kind.BACKEND_CUT, Kind.NODE_CRASH,
+})  # fmt: skip
+ELSEWHERE = "the job may still run on the nodes that it had"  # of nodes that can't know how it goes on there
 UNDER_WAY_S = 3.0  # what is planned sooner than that may be an answer
-SLACK_S = 0.5  # for the kill of what a node that was paused still has
+SLACK_S = 0.5  # for a kill, beyond the time that a spawner takes for it
 
 
 class Checker:
@@ -30,28 +38,49 @@ class Checker:
     def rank_end(self, rank: Rank) -> None: ...
     def signal(self, host: Host, action: messages.SignalWorkers | messages.KillTree) -> None: ...
     def event(self, host: Host, event: JobEvent) -> None: ...
+    def order(self, leader: Host, term: int, name: str, order: Order) -> None: ...
     def decision(self, state: coordinator.State, event: JobEvent) -> None: ...
     def verdict(self, host: Host, verdict: Verdict) -> None: ...
+    def fault(self, fault: Fault, *, is_harmful: bool) -> None: ...
     def end(self) -> None: ...
 
     def complain(self, text: str) -> None:
         self.world.complain(type(self).__name__, text)
 
 
+class Listeners:
+    """Which checkers look at what: an event costs nothing to those that do not."""
+
+    def __init__(self, checkers: Sequence[Checker]) -> None:
+        def of(name: str) -> list[Any]:
+            return [getattr(each, name) for each in checkers if getattr(type(each), name) is not getattr(Checker, name)]
+
+        self.spawn, self.rank, self.rank_end, self.signal = of("spawn"), of("rank"), of("rank_end"), of("signal")
+        self.event, self.order, self.decision = of("event"), of("order"), of("decision")
+        self.verdict, self.fault = of("verdict"), of("fault")
+
+
 class Exclusivity(Checker):
     """Two groups of one job never train at once.
 
-    Excepted is a node whose supervisor stands still for longer than others wait for it: it can't end its workers, and
-    does so as it goes on. A rank that is stuck in the kernel does not train.
+    A supervisor that stands still is no excuse: its spawner ends the workers. Excepted is a node whose spawner does not
+    answer, or that stands still as a whole. A rank that is stuck in the kernel does not train.
     """
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._living: dict[int, dict[Rank, None]] = {}
+        self._killed_at_s: dict[Host, float] = {}  # when its spawner was told so last
+
+    def signal(self, host: Host, action: messages.SignalWorkers | messages.KillTree) -> None:
+        if isinstance(action, messages.KillTree) or action.signal == signals.SIGKILL:
+            self._killed_at_s[host] = self.world.timeline.now_s
 
     def rank(self, rank: Rank) -> None:
         for cycle, ranks in self._living.items():
-            beside = next((each for each in ranks if cycle != rank.cycle and self._trains(each)), None)
+            if cycle == rank.cycle:
+                continue
+            beside = next((each for each in ranks if self._trains(each)), None)
             if beside is not None:
                 self.complain(
                     f"rank {rank.rank} of cycle {rank.cycle} starts on {rank.host.name} beside rank {beside.rank} of "
@@ -67,7 +96,8 @@ class Exclusivity(Checker):
 
     def _trains(self, rank: Rank) -> bool:
         processes = rank.host.processes
-        until_s = max(rank.host.paused_until_s, processes.silent_until_s, processes.frozen_until_s)
+        killed_at_s = self._killed_at_s.get(rank.host, 0.0)
+        until_s = max(processes.silent_until_s, processes.frozen_until_s, killed_at_s)
         slack_s = SLACK_S + 3 * self.world.setup.answer_max_s
         return not rank.is_stuck and self.world.timeline.now_s > until_s + slack_s
 
@@ -76,6 +106,28 @@ class Exclusivity(Checker):
             for rank in ranks:
                 if not rank.is_stuck and rank.host.verdict is not None:
                     self.complain(f"rank {rank.rank} of cycle {rank.cycle} is left behind on {rank.host.name}")
+
+
+class OneLeader(Checker):
+    """No order leaves twice for one term, or once a later leader has given one; cycles only grow, whoever leads."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._term = 0
+        self._leaders: dict[int, Host] = {}
+        self._cycle = -1
+
+    def order(self, leader: Host, term: int, name: str, order: Order) -> None:
+        if self._leaders.setdefault(term, leader) is not leader:
+            self.complain(f"{leader.name} and {self._leaders[term].name} both lead in term {term}")
+        if term < self._term:
+            self.complain(f"{leader.name} gives {name} an order in term {term}, after the one of term {self._term}")
+        self._term = max(self._term, term)
+
+    def rank(self, rank: Rank) -> None:
+        if rank.cycle < self._cycle:
+            self.complain(f"{rank.host.name} starts workers of cycle {rank.cycle} after those of cycle {self._cycle}")
+        self._cycle = max(self._cycle, rank.cycle)
 
 
 class ConsecutiveRanks(Checker):
@@ -117,37 +169,54 @@ class ConsecutiveRanks(Checker):
 
 
 class Budget(Checker):
-    """One fault takes one unit; what was taken stays taken; nothing else takes any."""
+    """One fault takes one unit; what was taken stays taken, whoever leads; nothing else takes any."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._used = 0
+        self._ordered = 0
+        self._units = 0  # that the faults until now may take
+
+    def fault(self, fault: Fault, *, is_harmful: bool) -> None:
+        self._units += self._units_at_most(fault) if is_harmful else 0
+
+    def order(self, leader: Host, term: int, name: str, order: Order) -> None:
+        if not isinstance(order, StartCycle):
+            return
+        if order.restarts_used < self._ordered:
+            self.complain(f"{leader.name} gives units back: {order.restarts_used} are used, and were {self._ordered}")
+        self._ordered = order.restarts_used
 
     def decision(self, state: coordinator.State, event: JobEvent) -> None:
         used, most = coordinator.restarts_used(state), self.world.setup.rules.restart.max_restarts
         if used == self._used:
             return
-        if used < self._used:
+        if self.world.backend is None and used < self._used:  # One whose time is up may decide what it can't order.
             self.complain(f"the budget was reset from {self._used} to {used}")
-        if used > self._used + 1:
+        if self.world.backend is None and used > self._used + 1:
             self.complain(f"{used - self._used} units were taken at once")
-        faults = sum(self._units_at_most(fault) for fault in self.world.struck)
-        if used > faults:
-            self.complain(f"{used} units are used after {faults} faults: {event.reason}")
+        if used > self._units:
+            self.complain(f"{used} units are used after {self._units} faults: {event.reason}")
         if used > most:
             self.complain(f"{used} units are used of {most}")
         self._used = used
 
     def _units_at_most(self, fault: Fault) -> int:
-        """A leader that stands still loses each of its nodes, at a moment of its own."""
-        is_of_leader = fault.kind in (Kind.SUPERVISOR_PAUSE, Kind.NODE_PAUSE) and fault.node == self.world.leader.name
-        return int(fault.is_harmful) * (max(1, len(self.world.setup.names) - 1) if is_of_leader else 1)
+        """A leader that stands still loses each of its nodes, at a moment of its own; so does one that is elected."""
+        is_of_leader = fault.kind in _OF_LEADER and (
+            fault.node == self.world.leader.name or self.world.backend is not None
+        )
+        return max(1, len(self.world.setup.names) - 1) if is_of_leader else 1
 
     def end(self) -> None:
         """A cycle begins for a fault or a wish, and for nothing else."""
         state = self.world.leader.coordinator
         wishes = sum(fault.kind is Kind.RESTART for fault in self.world.struck)
-        if state is not None and state.cycle > coordinator.restarts_used(state) + wishes:
+        if self.world.backend is not None:
+            # A wish is said again to the next leader. A node whose crash no leader has noticed takes no unit.
+            wishes = 3 * wishes + sum(fault.kind is Kind.NODE_CRASH for fault in self.world.struck)
+            wishes += self.world.backend.term  # A cycle that a leader could not order of all nodes costs nothing.
+        if state is not None and state.cycle > max(coordinator.restarts_used(state), self._used) + wishes:
             self.complain(f"cycle {state.cycle} was reached with {self._used} units and {wishes} wishes")
 
 
@@ -174,6 +243,7 @@ class Agreement(Checker):
             host: each
             for host, each in self._heard.items()
             if not host.lost_leader and not (host.name in leaving and each.state is JobState.FAILED)
+            if not each.reason.startswith(ELSEWHERE)
         }
         known = {(each.state, each.exit_code, each.reason) for each in by_leader.values()}
         if len(known) > 1:
@@ -190,7 +260,14 @@ class Outcome(Checker):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._last: dict[Host, str] = {}
+        self._wishes: set[Kind] = set()
+        self._is_harmed = False
         self._ended_badly: dict[int, str] = {}
+
+    def fault(self, fault: Fault, *, is_harmful: bool) -> None:
+        if fault.kind in WISHES:
+            self._wishes.add(fault.kind)
+        self._is_harmed = self._is_harmed or is_harmful
 
     def event(self, host: Host, event: JobEvent) -> None:
         if event.kind != "spawner_killed":  # It may not end by itself.
@@ -211,17 +288,15 @@ class Outcome(Checker):
     def verdict(self, host: Host, verdict: Verdict) -> None:
         if self._last.get(host) != f"job_{verdict.state}":
             self.complain(f"the last word of {host.name} is {self._last.get(host)}, and it ends as {verdict.state}")
-        wishes = {fault.kind for fault in self.world.struck if fault.kind in WISHES}
         match verdict.state:
             case JobState.SUCCEEDED:
                 if verdict.exit_code:
                     self.complain(f"a job that has succeeded has exit code {verdict.exit_code}")
             case JobState.STOPPED:
-                if not wishes & {Kind.STOP, Kind.STOP_BY_SIGNAL} or verdict.exit_code not in (1, 128 + 2):
+                if not self._wishes & {Kind.STOP, Kind.STOP_BY_SIGNAL} or verdict.exit_code not in (1, 128 + 2):
                     self.complain(f"nobody has asked for the end {verdict}")
             case _:
-                excluded = Kind.EXCLUDE in wishes
-                if not excluded and not any(fault.is_harmful for fault in self.world.struck):
+                if Kind.EXCLUDE not in self._wishes and not self._is_harmed:
                     self.complain(f"nothing went wrong, and the job fails: {verdict}")
 
 
@@ -248,8 +323,13 @@ class NoEarlyHang(Checker):
 class NoHealthyWorkerEnded(Checker):
     """No rank gets a signal where nothing went wrong, however slow supervisors and network are."""
 
+    _is_excused = False
+
+    def fault(self, fault: Fault, *, is_harmful: bool) -> None:
+        self._is_excused = self._is_excused or is_harmful or fault.kind in WISHES
+
     def signal(self, host: Host, action: messages.SignalWorkers | messages.KillTree) -> None:
-        if any(fault.is_harmful or fault.kind in WISHES for fault in self.world.struck):
+        if self._is_excused:
             return
         ranks = [each for each in host.processes.ranks if each.alive and each.cycle == action.cycle]
         if ranks:
@@ -270,6 +350,8 @@ class Liveness(Checker):
         self._living -= 1
 
     def look(self) -> None:
+        if self.world.backend is not None:
+            return  # A node that seeks a leader asks again and again, until it gives up.
         next_s = self.world.timeline.next_s
         if self._living or next_s is None or next_s < self.world.timeline.now_s + UNDER_WAY_S:
             return
@@ -282,7 +364,8 @@ class BoundedState(Checker):
 
     def end(self) -> None:
         state = self.world.leader.coordinator
-        if state is not None and len(state.members) > len(self.world.setup.names):
+        most = len(self.world.setup.names) * (1 if self.world.backend is None else 2)  # with parts that nobody knows
+        if state is not None and len(state.members) > most:
             self.complain(f"{len(state.members)} members of {len(self.world.setup.names)} nodes")
         for host in self.world.hosts.values():
             if len(host.processes.ranks) > 3 * self.world.setup.rules.local_world_size:
@@ -291,7 +374,7 @@ class BoundedState(Checker):
 
 def all_of(world: World) -> list[Checker]:
     kinds = (
-        Exclusivity, ConsecutiveRanks, Budget, Agreement, Outcome, NoEarlyHang, NoHealthyWorkerEnded, Liveness,
-        BoundedState,
+        Exclusivity, OneLeader, ConsecutiveRanks, Budget, Agreement, Outcome, NoEarlyHang, NoHealthyWorkerEnded,
+        Liveness, BoundedState,
     )  # fmt: skip
     return [kind(world) for kind in kinds]

@@ -14,7 +14,7 @@ from tests.sim.setup import LIMIT_S, Setup
 
 FOREVER_S = 1e9
 HARMLESS_S = 2.4  # a pause or a cut this long costs nobody anything
-HARMLESS_DELAY_S = 0.5
+BACKEND_HARMLESS_S = 30.0
 
 
 class Kind(enum.StrEnum):
@@ -35,10 +35,14 @@ class Kind(enum.StrEnum):
     NODE_CRASH = enum.auto()  # lasts_s: then a new process on it submits the job again
     NODE_PAUSE = enum.auto()  # all that runs on it stands still; clocks go on
     SUPERVISOR_PAUSE = enum.auto()
-    CUT = enum.auto()  # between the node and the leader
-    CUT_UP = enum.auto()  # nothing comes from the node to the leader
-    CUT_DOWN = enum.auto()  # nothing comes from the leader to the node
+    CUT = enum.auto()  # of the node from all others
+    CUT_UP = enum.auto()  # nothing comes from the node
+    CUT_DOWN = enum.auto()  # nothing comes to the node
+    PEERS_CUT = enum.auto()  # from all other nodes; the backend of the election is reached
     SLOW_LINK = enum.auto()
+    BACKEND_CUT = enum.auto()  # the node does not reach the backend of the election
+    BACKEND_LOST = enum.auto()  # it has no quorum
+    LEASES_REVOKED = enum.auto()  # all at once
     STOP = enum.auto()
     STOP_BY_SIGNAL = enum.auto()
     RESTART = enum.auto()
@@ -48,8 +52,11 @@ class Kind(enum.StrEnum):
 
 WISHES = frozenset({Kind.STOP, Kind.STOP_BY_SIGNAL, Kind.RESTART, Kind.EXCLUDE, Kind.SHUTDOWN})
 _SPOILS_NOTHING = frozenset({Kind.TERM_IGNORED, Kind.EVIDENCE_ABSENT, Kind.ITERATION_UNREADABLE})
-_PASSES = frozenset({Kind.CUT, Kind.CUT_UP, Kind.CUT_DOWN, Kind.SUPERVISOR_PAUSE, Kind.NODE_PAUSE})
-_OF_NETWORK = frozenset({Kind.CUT, Kind.CUT_UP, Kind.CUT_DOWN, Kind.SLOW_LINK})
+_OF_NETWORK = frozenset({Kind.CUT, Kind.CUT_UP, Kind.CUT_DOWN, Kind.PEERS_CUT, Kind.SLOW_LINK})
+_OF_ELECTION = frozenset({Kind.PEERS_CUT, Kind.BACKEND_CUT, Kind.BACKEND_LOST, Kind.LEASES_REVOKED})
+_PASSES = frozenset(
+    {Kind.CUT, Kind.CUT_UP, Kind.CUT_DOWN, Kind.PEERS_CUT, Kind.BACKEND_CUT, Kind.SUPERVISOR_PAUSE, Kind.NODE_PAUSE}
+)
 
 # How often each kind is drawn.
 _WEIGHTS: dict[Kind, float] = dict.fromkeys(Kind, 1.0) | {
@@ -83,9 +90,20 @@ class Fault:
         """Whether it may cost a cycle, a node or the job."""
         if self.kind in WISHES or self.kind in _SPOILS_NOTHING:
             return False
-        if self.kind is Kind.SLOW_LINK:
+        if self.kind in (Kind.SLOW_LINK, Kind.LEASES_REVOKED):
             return False
+        if self.kind is Kind.BACKEND_LOST:
+            return self.lasts_s > BACKEND_HARMLESS_S
         return not (self.kind in _PASSES and self.lasts_s <= HARMLESS_S)
+
+    @property
+    def passes(self) -> bool:
+        """Whether it interrupts something that goes on by itself."""
+        return self.kind in _PASSES
+
+    @property
+    def is_of_election(self) -> bool:
+        return self.kind in _OF_ELECTION
 
     @property
     def is_over_s(self) -> float:
@@ -101,7 +119,10 @@ def draw_schedule(setup: Setup) -> tuple[Fault, ...]:
     """In the order of their moments."""
     draw = random.Random(f"schedule {setup.seed}")
     count = draw.choice([0, 1, 1, 2, 2, 3, 4, 6, 10])
-    return scheduled(setup, draw, count, _WEIGHTS)
+    weights = (
+        _WEIGHTS if setup.is_elected else {kind: each for kind, each in _WEIGHTS.items() if kind not in _OF_ELECTION}
+    )
+    return scheduled(setup, draw, count, weights)
 
 
 def scheduled(setup: Setup, draw: random.Random, count: int, weights: dict[Kind, float]) -> tuple[Fault, ...]:
@@ -128,7 +149,8 @@ def draw_many(setup: Setup, count: int) -> tuple[Fault, ...]:
 
 def _fault(kind: Kind, setup: Setup, draw: random.Random) -> Fault:
     nodes = setup.names
-    node = draw.choice(nodes[1:] if kind in _OF_NETWORK and len(nodes) > 1 else nodes)
+    is_apart = kind in _OF_NETWORK and len(nodes) > 1 and not setup.is_elected  # The leader is where the network is.
+    node = draw.choice(nodes[1:] if is_apart else nodes)
     local_rank = draw.randrange(setup.rules.local_world_size)
     at_s = draw.choice([draw.uniform(0, 3), *[draw.uniform(0, setup.horizon_s)] * 3])
     return Fault(at_s, kind, node, local_rank, _lasts_s(kind, draw))
@@ -147,8 +169,10 @@ def _lasts_s(kind: Kind, draw: random.Random) -> float:
             return draw.choice([FOREVER_S, draw.uniform(0.5, 4), draw.uniform(5, 60)])
         case Kind.NODE_PAUSE | Kind.SUPERVISOR_PAUSE:
             return draw.choice([draw.uniform(0.1, HARMLESS_S), draw.uniform(0.1, HARMLESS_S), draw.uniform(2, 20)])
-        case Kind.CUT | Kind.CUT_UP | Kind.CUT_DOWN:
+        case Kind.CUT | Kind.CUT_UP | Kind.CUT_DOWN | Kind.PEERS_CUT:
             return draw.choice([draw.uniform(0.1, HARMLESS_S), draw.uniform(2, 8), draw.uniform(2, 60), FOREVER_S])
+        case Kind.BACKEND_CUT | Kind.BACKEND_LOST:
+            return draw.choice([draw.uniform(0.1, 4), draw.uniform(1, BACKEND_HARMLESS_S), draw.uniform(10, 100)])
         case Kind.SLOW_LINK | Kind.ITERATION_UNREADABLE:
             return draw.uniform(1, 60)
         case _:

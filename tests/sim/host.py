@@ -1,7 +1,8 @@
 """One supervisor process of a simulated job: the production machines of its node, its clock, its timer and its link.
 
-The first one leads: it runs the job's coordinator, too. A process may stand still for a while, as under SIGSTOP; what
-comes meanwhile waits, and is taken before deadlines are looked at (engine/loop.py).
+One of them leads: it runs the job's coordinator, too. Where no leader is elected (voting.py), that is the first one. A
+process may stand still for a while, as under SIGSTOP; what comes meanwhile waits, and is taken before deadlines are
+looked at (engine/loop.py).
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from supervisor.core import orders
-from supervisor.core.cluster import coordinator, endings
+from supervisor.core.cluster import coordinator, endings, takeover
 from supervisor.core.cluster import messages as cluster
 from supervisor.core.facts import JobState, Verdict
+from supervisor.core.ledger import Ledger
 from supervisor.core.node import messages, node
+from supervisor.edges.peers.cluster_client import FENCE_S, SPAWNER_LATER_S
 from supervisor.simulation.timeline import Alarm
+from tests.sim.network import Link, Reach
 from tests.sim.processes import Processes
 from tests.sim.setup import JOB
 
 if TYPE_CHECKING:
-    from tests.sim.network import Link
+    from tests.sim.voting import Voter
     from tests.sim.world import World
 
 EARLY_TIMERS = 0.05  # of events, after which the timer goes off although nothing is due
@@ -41,7 +45,10 @@ class Host:
         self.verdict: Verdict | None = None
         self.lost_leader = ""  # why, once it has given up
         self.iteration_unreadable_until_s = 0.0
-        self.link: Link | None = None  # to the leader
+        self.reach = Reach()
+        self.links: dict[Link, None] = {}  # those that this process is an end of
+        self.link: Link | None = None  # to the leader, where it is not elected
+        self.voter: Voter | None = None  # where it is
         self.paused_until_s = 0.0
         self._offset_s, self._rate = clock
         self._clock_s = 0.0
@@ -72,7 +79,14 @@ class Host:
     def local_s(self, at_s: float) -> float:
         return self._offset_s + at_s * self._rate
 
-    def _now_s(self) -> float:
+    def after_s(self, delay_s: float) -> float:
+        """The moment that this long from now its clock says."""
+        return self.world.timeline.now_s + delay_s / self._rate
+
+    def moment_s(self, local_s: float) -> float:
+        return (local_s - self._offset_s) / self._rate
+
+    def now_s(self) -> float:
         self._clock_s = max(self._clock_s, self.local_s(self.world.timeline.now_s))
         return self._clock_s
 
@@ -81,14 +95,14 @@ class Host:
         if self.coordinator is not None:
             of_job_s = coordinator.next_deadline_s(self.coordinator)
             if deadline_s is None or (of_job_s is not None and of_job_s < deadline_s):
-                deadline_s = of_job_s
+                return of_job_s
         return deadline_s
 
     def _deadline_s(self) -> float | None:
         if self.is_dead:
             return None
         deadline_s = self._local_deadline_s()
-        return None if deadline_s is None else max((deadline_s - self._offset_s) / self._rate, self.paused_until_s)
+        return None if deadline_s is None else max(self.moment_s(deadline_s), self.paused_until_s)
 
     def _ring(self) -> None:
         deadline_s = self._local_deadline_s()
@@ -96,7 +110,7 @@ class Host:
         self._clock_s = max(self._clock_s, deadline_s)  # Whatever was lost in rounding from one clock to the other.
         self._inbox.append(lambda: self._step(messages.DeadlineReached()))
         if self.coordinator is not None:
-            self._inbox.append(lambda: self._coordinate(cluster.DeadlineReached()))
+            self._inbox.append(lambda: self.coordinate(cluster.DeadlineReached()))
         self._drain()
 
     def pause(self, until_s: float) -> None:
@@ -107,7 +121,7 @@ class Host:
 
     def _go_on(self) -> None:
         if self.is_running:
-            for link in self.world.links_of(self):
+            for link in list(self.links):
                 link.look()
             self._drain()
 
@@ -116,14 +130,15 @@ class Host:
         if self.is_dead:
             return
         self._inbox.append(what)
-        if not self.is_paused and not self._is_busy:
+        if not self._is_busy and self.world.timeline.now_s >= self.paused_until_s:
             self._drain()
 
     def _drain(self) -> None:
         """What an event leads to at once comes after all of its actions, as in engine/loop.py."""
         self._is_busy = True
-        while self._inbox and self.is_running:
-            self._inbox.popleft()()
+        inbox, now_s = self._inbox, self.world.timeline.now_s
+        while inbox and now_s >= self.paused_until_s:  # One that dies has an empty inbox.
+            inbox.popleft()()
         self._is_busy = False
         self._alarm.reset()
 
@@ -139,7 +154,7 @@ class Host:
     def _step(self, event: messages.Event) -> None:
         if self.is_dead:
             return
-        self.state, actions = node.step(self.state, event, now_s=self._now_s())
+        self.state, actions = node.step(self.state, event, now_s=self.now_s())
         for action in actions:
             self._perform(action)
         if self.world.setup.checks_early_timers and self.world.chance(EARLY_TIMERS):
@@ -147,8 +162,8 @@ class Host:
 
     def _ring_early(self) -> None:
         deadline_s = node.next_deadline_s(self.state)
-        if deadline_s is None or deadline_s > self._now_s():
-            after, actions = node.step(self.state, messages.DeadlineReached(), now_s=self._now_s())
+        if deadline_s is None or deadline_s > self.now_s():
+            after, actions = node.step(self.state, messages.DeadlineReached(), now_s=self.now_s())
             if actions or after != self.state:
                 self.world.complain("early timer", f"an early deadline changed something on {self.name}")
 
@@ -161,7 +176,9 @@ class Host:
             case messages.FinishJob(verdict=verdict):
                 self.verdict = verdict
                 self.world.note_verdict(self, verdict)
-            case messages.ForkAhead() | messages.MoveFence():
+                if self.voter is not None:
+                    self.voter.end_if_all_is_over()
+            case messages.ForkAhead() | messages.ReconnectRanks():
                 pass
             case messages.RespawnWorkers() | messages.TellRanks():
                 raise AssertionError("no rank of this simulation has a Wrapper")
@@ -185,13 +202,32 @@ class Host:
 
     def _leave(self, report: cluster.Event) -> None:
         self._has_stopped = self._has_stopped or isinstance(report, cluster.NodeStopped)
-        if self.lost_leader:
+        if self.voter is not None:
+            self.voter.report(report)
+        elif self.lost_leader:
             self._end_without_leader()
         elif self.link is None:
-            self.world.timeline.after(0.0, lambda: self.receive(lambda: self._coordinate(report)))
+            self.world.timeline.after(0.0, lambda: self.receive(lambda: self.coordinate(report)))
         else:
             leader = self.link.leader
-            self.link.send(self.link.up, lambda: leader.hear(report))
+            self.link.send(self.link.up, lambda: leader.coordinate(report))
+
+    def follow(self, leader: Host) -> Link:
+        """For good: see cluster_peers.FollowerPeers."""
+        self.link = Link(
+            self.world,
+            leader,
+            self,
+            on_leader_lost=self.lose_leader,
+            on_node_lost=lambda: leader.lose_node(self),
+            on_known=self.move_fence,
+        )
+        return self.link
+
+    def move_fence(self, known_s: float) -> None:
+        """What the node said at `known_s` was heard: until when may the workers run if it says nothing more?"""
+        until_s = self.local_s(known_s) + FENCE_S + SPAWNER_LATER_S
+        self.take(messages.FenceMoved(JOB, until_s))
 
     def lose_leader(self, why: str) -> None:
         """See cluster_peers.FollowerPeers."""
@@ -207,35 +243,45 @@ class Host:
 
     # --- what the leader does
 
-    def lead(self) -> None:
-        self.coordinator = coordinator.initial_state(JOB)
+    def lead(self, ledger: Ledger | None = None) -> None:
+        """`ledger` None: nobody has led before, or will after."""
+        if ledger is None:
+            self.coordinator = coordinator.initial_state(JOB)
+        else:
+            self.coordinator = takeover.initial_state(JOB, ledger, leader=self.name, now_s=self.now_s())
+
+    def lead_no_more(self) -> None:
+        self.coordinator = None
 
     @property
     def is_led_to_its_end(self) -> bool:
         return self.coordinator is None or endings.is_over(self.coordinator)
 
-    def hear(self, report: cluster.Event) -> None:
-        self._coordinate(report)
-
     def lose_node(self, lost: Host) -> None:
         self.world.note_loss(lost)
-        self.receive(lambda: self._coordinate(cluster.NodeLost(lost.name, f"node {lost.name} is lost")))
+        self.receive(lambda: self.coordinate(cluster.NodeLost(lost.name, f"node {lost.name} is lost")))
 
-    def _coordinate(self, report: cluster.Event) -> None:
+    def coordinate(self, report: cluster.Event) -> None:
         if self.coordinator is None or self.is_dead:
             return
         jitter = self.world.random.random()
-        self.coordinator, actions = coordinator.step(self.coordinator, report, now_s=self._now_s(), jitter=jitter)
+        self.coordinator, actions = coordinator.step(self.coordinator, report, now_s=self.now_s(), jitter=jitter)
         for action in actions:
             match action:
                 case cluster.Send(name, order):
                     self._send(name, messages.Ordered(JOB, order))
                 case cluster.Publish(event=event):
                     self.world.note_decision(self.coordinator, event)
-                case cluster.Record():
-                    pass  # No other leader comes after this one.
+                case cluster.Record(ledger):
+                    assert self.voter is not None
+                    self.voter.record(ledger)
+        if self.voter is not None:
+            self.voter.end_if_all_is_over()
 
     def _send(self, name: str, ordered: messages.Ordered) -> None:
+        if self.voter is not None:
+            self.voter.send(name, ordered)
+            return
         if name == self.name:
             self.world.timeline.after(0.0, lambda: self.take(ordered))
             return

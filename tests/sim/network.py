@@ -7,7 +7,10 @@ with the link, because else each would find that all is well.
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from supervisor.edges.peers.cluster_client import FENCE_S
@@ -17,9 +20,25 @@ from supervisor.simulation.timeline import What
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
+    from tests.sim.reign import Reign
     from tests.sim.world import World
 
 TICK_S = 0.25
+ALL_IS_WELL = math.inf
+
+
+def _nobody_is_told(known_s: float) -> None:
+    del known_s
+
+
+@dataclass(slots=True)
+class Reach:
+    """From when on a node reaches others again."""
+
+    sends_from_s: float = 0.0
+    hears_from_s: float = 0.0
+    nodes_from_s: float = 0.0  # whoever else is reached, the other nodes are not
+    backend_from_s: float = 0.0  # the same of the backend that elects the leader
 
 
 class Way:
@@ -29,7 +48,6 @@ class Way:
         self._world = world
         self.sender = sender
         self.receiver = receiver
-        self.blocked_until_s = 0.0
         self._slow_until_s = 0.0
         self._slow_s = 0.0
         self._last_s = 0.0
@@ -37,7 +55,14 @@ class Way:
 
     @property
     def is_open(self) -> bool:
-        return self._world.timeline.now_s >= self.blocked_until_s
+        now_s = self._world.timeline.now_s
+        sender, receiver = self.sender.reach, self.receiver.reach
+        return (
+            now_s >= sender.sends_from_s
+            and now_s >= receiver.hears_from_s
+            and now_s >= sender.nodes_from_s
+            and now_s >= receiver.nodes_from_s
+        )
 
     def slow_down(self, by_s: float, until_s: float) -> None:
         self._slow_s, self._slow_until_s = by_s, until_s
@@ -68,18 +93,39 @@ class Way:
 class Link:
     """Between two processes, for as long as neither has given up the other."""
 
-    def __init__(self, world: World, leader: Host, node: Host) -> None:
+    def __init__(
+        self,
+        world: World,
+        leader: Host,
+        node: Host,
+        *,
+        on_leader_lost: Callable[[str], None],
+        on_node_lost: What,
+        on_known: Callable[[float], None] = _nobody_is_told,
+        reign: Reign | None = None,
+        is_connected: bool = True,
+    ) -> None:
+        """`on_known` is told when the node said what the leader has answered last; ALL_IS_WELL: it goes on and on.
+
+        `reign` None: the leader leads for as long as it lives.
+        """
         self._world = world
         self.leader = leader
         self.node = node
         self.up = Way(world, node, leader)
         self.down = Way(world, leader, node)
+        self._on_leader_lost = on_leader_lost
+        self._on_node_lost = on_node_lost
+        self._on_known = on_known
+        self._reign = reign
+        self.said_s: float | None = None  # when the leader may have heard the node last; None: never, or just now
         self._leader_gave_up = False
         self._node_gave_up = False
         self._is_disturbed = False
-        self._is_connected = True
+        self.is_connected = self.was_connected = is_connected
         self._leader_heard_s = 0.0
-        self._confirmed_s = 0.0  # when the node sent what the leader has confirmed last
+        self.confirmed_s = 0.0  # when the node sent what the leader has confirmed last
+        leader.links[self] = node.links[self] = None
 
     @property
     def is_over(self) -> bool:
@@ -87,35 +133,82 @@ class Link:
         return self._leader_gave_up or self._node_gave_up
 
     @property
+    def is_given_up(self) -> bool:
+        """By the leader."""
+        return self._leader_gave_up
+
+    @property
+    def is_open(self) -> bool:
+        return self.up.is_open and self.down.is_open
+
+    @property
     def waiting(self) -> int:
         return self.up.waiting + self.down.waiting
 
+    @property
+    def heard_s(self) -> float:
+        """The last word of the node."""
+        return self._leader_heard_s if self._is_disturbed else self._world.timeline.now_s
+
+    def _is_served(self) -> bool:
+        return self._reign is None or self._reign.is_served
+
+    def _is_answered(self) -> bool:
+        return self._reign is None or self._reign.may_answer()
+
     def send(self, way: Way, what: What) -> None:
         if not self.is_over:
-            self._world.timeline.at(way.put(what), lambda: self._pump(way))
+            self._world.timeline.at(way.put(lambda: self._take(what)), lambda: self._pump(way))
 
-    def cut(self, until_s: float, *, up: bool, down: bool) -> None:
-        for way, is_cut in ((self.up, up), (self.down, down)):
-            if is_cut:
-                way.blocked_until_s = max(way.blocked_until_s, until_s)
-        self.disturb()
+    def _take(self, what: What) -> None:
+        """What was said by one who has been given up meanwhile is of no use, though it had come before."""
+        if not self.is_over:
+            what()
+
+    def connect(self) -> None:
+        """The leader has taken the node in."""
+        self.is_connected = self.was_connected = True
+        self._leader_heard_s = self.confirmed_s = now_s = self._world.timeline.now_s
+        if self._reign is None or self._reign.is_well:
+            self._on_known(ALL_IS_WELL)
+        else:
+            self._on_known(now_s)
+            self._is_disturbed = True
+            self._world.timeline.after(TICK_S, self._tick)
+        for way in (self.up, self.down):
+            self._pump_soon(way)
 
     def replace(self) -> bool:
         """Another process of the node's name says hello. False: it is refused, as the old one seems to be connected."""
-        if self._is_connected:
+        if self.is_connected:
             return False
-        if not self._leader_gave_up:
-            self._leader_gave_up = True
-            self.leader.lose_node(self.node)
+        self._lose_node()
         return True
+
+    def hang_up(self) -> None:
+        """The node wants no more of this leader. It says so, if that arrives."""
+        if self._node_gave_up:
+            return
+        self._node_gave_up = True
+
+        def notice() -> None:
+            self.is_connected = self.is_connected and not self.up.is_open
+
+        if self.is_connected:
+            self.disturb()
+            self._world.timeline.after(self._world.random.uniform(0.0, 0.1), notice)
+        elif not self._is_disturbed:
+            self._forget()  # It was never connected.
 
     def disturb(self) -> None:
         """Something is wrong with it, or with one of its ends: from now on, heartbeats are played."""
-        if self._is_disturbed or (self._leader_gave_up and self._node_gave_up):
+        if self._is_disturbed or not (self.is_connected or self._node_gave_up):
             return
         now_s, draw = self._world.timeline.now_s, self._world.random
         self._is_disturbed = True
-        self._leader_heard_s = self._confirmed_s = now_s - draw.uniform(0.0, ALIVE_S)
+        self._leader_heard_s = self.confirmed_s = now_s - draw.uniform(0.0, ALIVE_S)
+        if not self._node_gave_up:
+            self._on_known(self.confirmed_s)
         self._world.timeline.after(draw.uniform(0.0, TICK_S), self._tick)
 
     def look(self) -> None:
@@ -129,40 +222,56 @@ class Link:
             self._world.timeline.after(TICK_S, self._tick)
 
     def _beat(self) -> None:
-        leads = self.leader.is_running and not self._leader_gave_up
+        leads = self.leader.is_running and not self._leader_gave_up and self._is_served()
         follows = self.node.is_running and not self._node_gave_up
-        is_open = self.up.is_open and self.down.is_open
+        is_open = self.is_open
         if leads or follows:
             self._say_alive(is_open, both=leads and follows)
-        if follows and ((self._leader_gave_up and is_open) or self.node.elapsed_s(self._confirmed_s) >= FENCE_S):
+        if follows and ((self._leader_gave_up and is_open) or self.node.elapsed_s(self.confirmed_s) >= FENCE_S):
             self._node_gave_up = True
-            self.node.lose_leader(f"the leader is lost: nothing was heard for {FENCE_S:g} s")
-        if leads and not self._is_connected and self.leader.elapsed_s(self._leader_heard_s) >= LOST_S:
-            self._leader_gave_up = True
-            self.leader.lose_node(self.node)
+            self._on_leader_lost(f"the leader is lost: nothing was heard for {FENCE_S:g} s")
+        if leads and not self.is_connected and self.leader.elapsed_s(self._leader_heard_s) >= LOST_S:
+            self._lose_node()
         if self.is_over:
             self.up.end()
             self.down.end()
-        leader_is_done = self._leader_gave_up or self.leader.is_dead
-        if (leader_is_done and (self._node_gave_up or self.node.is_dead)) or (
-            leads and follows and is_open and self._is_connected
-        ):
+        leader_is_done = self._leader_gave_up or self.leader.is_dead or not self._is_served()
+        if leader_is_done and (self._node_gave_up or self.node.is_dead):
+            self._forget()
+        elif leads and follows and is_open and self.is_connected and (self._reign is None or self._reign.is_well):
             self._is_disturbed = False
+            self._on_known(ALL_IS_WELL)
         for way in (self.up, self.down):
             if way.waiting:
-                self._world.timeline.after(self._world.random.uniform(0.0, 0.1), lambda way=way: self._pump(way))
+                self._pump_soon(way)
+
+    def _lose_node(self) -> None:
+        if not self._leader_gave_up:
+            self._leader_gave_up = True
+            if self._is_served():
+                self._on_node_lost()
+
+    def _forget(self) -> None:
+        self._is_disturbed = False
+        self.leader.links.pop(self, None)
+        self.node.links.pop(self, None)
 
     def _say_alive(self, is_open: bool, *, both: bool) -> None:
         now_s = self._world.timeline.now_s
-        if both and is_open:
-            self._is_connected = True
-        if both and self._is_connected and self.up.is_open:
+        if both and is_open and self._is_answered():
+            self.is_connected = True
+        if both and self.is_connected and self.up.is_open:
             self._leader_heard_s = now_s
-        if both and self._is_connected and self.down.is_open:
-            self._confirmed_s = self._leader_heard_s  # Every word of the leader says what it has heard.
-        if now_s - min(self._leader_heard_s, self._confirmed_s) >= SILENCE_S:
-            self._is_connected = False
+        is_answered = both and self.is_connected and self.down.is_open and self._is_answered()
+        if is_answered and self.confirmed_s != self._leader_heard_s:
+            self.confirmed_s = self._leader_heard_s  # Every word of the leader says what it has heard.
+            self._on_known(self.confirmed_s)
+        if self.is_connected and now_s - min(self._leader_heard_s, self.confirmed_s) >= SILENCE_S:
+            self.is_connected, self.said_s = False, now_s
+
+    def _pump_soon(self, way: Way) -> None:
+        self._world.timeline.after(self._world.random.uniform(0.0, 0.1), lambda: self._pump(way))
 
     def _pump(self, way: Way) -> None:
-        if not self.is_over and self._is_connected and way.is_open:
+        if not self.is_over and self.is_connected and way.is_open and self._is_served():
             way.hand_over()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal as signals
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from tests.sim.host import Host
 
 START_MAX_S = 0.2
+LOOKED_S = 0.001  # the spawner takes what it was told before it looks at its timers
 
 
 @dataclass(eq=False, slots=True)
@@ -73,8 +75,10 @@ class Processes:
         self.spawner = 0  # the number of the living one; 0: none
         self.started = 0
         self.silent_until_s = 0.0
+        self._busy_until_s = 0.0
         self.frozen_until_s = 0.0  # the whole machine stands still
         self.serves_store = False
+        self._fence_s = math.inf  # then the living spawner ends all that it has started
         self.spoilt = Spoilt()
 
     def perform(self, action: messages.Action) -> None:
@@ -91,6 +95,8 @@ class Processes:
             case messages.KillTree(cycle=cycle):
                 self._world.note_signal(self._host, action)
                 self.by_spawner(lambda: self._kill_tree(cycle))
+            case messages.MoveFence(until_s=until_s):
+                self.by_spawner(lambda: self._move_fence(until_s), 0.0)
             case messages.EndSpawner():
                 number = self.spawner
                 self.by_spawner(lambda: self.lose_spawner("it ended as it was told", number))
@@ -111,10 +117,13 @@ class Processes:
 
     # --- the spawner
 
-    def by_spawner(self, what: Callable[[], None]) -> None:
+    def by_spawner(self, what: Callable[[], None], delay_s: float | None = None) -> None:
         """What the spawner that lives now does, once it does anything."""
         spawner = self.spawner
-        delay_s = self._world.random.uniform(0.0, self._world.setup.answer_max_s)
+        now_s = self._world.timeline.now_s
+        if delay_s is None:
+            delay_s = self._world.random.uniform(0.0, self._world.setup.answer_max_s)
+        self._busy_until_s = at_s = max(self._busy_until_s, now_s + delay_s)  # It does one thing after the other.
 
         def do() -> None:
             if not spawner or spawner != self.spawner:
@@ -123,9 +132,9 @@ class Processes:
             if until_s <= self._world.timeline.now_s:
                 what()
             elif until_s < FOREVER_S:
-                self._world.timeline.at(until_s + delay_s, do)
+                self._world.timeline.at(until_s, do)
 
-        self._world.timeline.after(delay_s, do)
+        self._world.timeline.at(at_s, do)
 
     def _start_spawner(self, number: int) -> None:
         self.started = number
@@ -139,7 +148,8 @@ class Processes:
             if fails:
                 self._host.take(messages.SpawnerLost(JOB, number, "it exited with code 1"))
                 return
-            self.spawner, self.silent_until_s = number, 0.0
+            self.spawner, self.silent_until_s, self._fence_s = number, 0.0, math.inf
+            self._busy_until_s = 0.0
             self._host.take(messages.SpawnerReady(JOB, number))
 
         self._world.timeline.after(takes_s, come_up)
@@ -156,6 +166,17 @@ class Processes:
         if number == self.started and self.spawner in (0, number):
             self.end_all()
             self._host.take(messages.SpawnerLost(JOB, number, reason))
+
+    def _move_fence(self, until_s: float) -> None:
+        self._fence_s = at_s = self._host.moment_s(until_s) if until_s < FOREVER_S else math.inf
+        if at_s < math.inf:
+            self._world.timeline.at(at_s, lambda: self.by_spawner(lambda: self._stand_at_fence(at_s), LOOKED_S))
+
+    def _stand_at_fence(self, at_s: float) -> None:
+        """The supervisor has not moved it on in time: it stands still, and another node may take this one's place."""
+        if self._fence_s == at_s:
+            for rank in [each for each in self.ranks if each.alive and not each.is_stuck]:
+                self.exit(rank, signal=int(signals.SIGKILL))
 
     def _serve_store(self, cycle: int) -> None:
         if self.spoilt.store_fails:
@@ -181,6 +202,9 @@ class Processes:
 
     def _fork(self, cycle: int, local_rank: int, number: int) -> None:
         world, host = self._world, self._host
+        if world.timeline.now_s >= self._fence_s:
+            self._end_at_once(cycle, local_rank, number)
+            return
         rank = Rank(host, cycle, local_rank, number, world.next_pid(), world.timeline.now_s)
         rank.ignores_term = self.spoilt.term_ignored
         self.ranks.append(rank)
@@ -189,6 +213,14 @@ class Processes:
         world.timeline.after(world.random.uniform(0.0, START_MAX_S), lambda: self._hello(rank))
         life_s = world.random.uniform(*world.setup.life_s)
         world.timeline.after(life_s, lambda: self.finish(rank))
+
+    def _end_at_once(self, cycle: int, local_rank: int, number: int) -> None:
+        """The fence is passed: what begins is killed before it has done anything."""
+        pid = self._world.next_pid()
+        now_s = self._host.local_s(self._world.timeline.now_s)
+        ended = WorkerExit(local_rank, number, pid, None, int(signals.SIGKILL), now_s)
+        self._host.take(messages.WorkerSpawned(JOB, cycle, local_rank, pid))
+        self._host.take(messages.WorkerExited(JOB, cycle, ended))
 
     def _hello(self, rank: Rank) -> None:
         if rank.alive and not rank.is_stuck:

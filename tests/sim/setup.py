@@ -10,19 +10,21 @@ from supervisor.core.facts import HangLimits, JobRules, RendezvousRules, Restart
 JOB = "job"
 LIMIT_S = 5.0  # between heartbeats
 HEARTBEAT_S = 1.0
+ELECTED_SHARE = 0.4  # of the jobs on several nodes
 DRIFT_MAX = 0.01  # a hundred times that of a bad quartz
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
     seed: int
-    names: tuple[str, ...]  # the first one leads
+    names: tuple[str, ...]
     rules: JobRules
     horizon_s: float = 60.0  # faults begin before
     life_s: tuple[float, float] = (15.0, 20.0)  # of a rank that nothing happens to
     delay_max_s: float = 0.3  # of a message
     answer_max_s: float = 0.02  # of a spawner
     iteration_s: float | None = None  # reading the checkpoint's iteration takes that long; None: no file is configured
+    is_elected: bool = False  # else the first node leads
     checks_early_timers: bool = True
     clocks: tuple[tuple[float, float], ...] = field(default=())  # offset, rate
 
@@ -34,9 +36,11 @@ def node_names(count: int) -> tuple[str, ...]:
 def draw_setup(seed: int, *, nodes: int | None = None) -> Setup:
     """`nodes` None: mostly a few, now and then fifty."""
     draw = random.Random(f"setup {seed}")
-    count = nodes or (50 if draw.random() < 0.01 else draw.choice([1, 1, 2, 2, 3, 3, 3, 4, 5]))
+    drawn = 50 if draw.random() < 0.01 else draw.choice([1, 1, 2, 2, 3, 3, 3, 4, 5])
+    count = nodes or drawn
     names = node_names(count)
     min_nodes = max(1, count - draw.choice([0, 0, 1, 1, 2]))
+    is_elected = draw.random() < ELECTED_SHARE and count > 1
     rules = JobRules(
         JOB,
         local_world_size=draw.choice([1, 2, 2, 4]) if count < 10 else 1,
@@ -48,8 +52,8 @@ def draw_setup(seed: int, *, nodes: int | None = None) -> Setup:
             max_no_progress_cycles=draw.choice([0, 0, 3]),
         ),
         rendezvous=RendezvousRules(
-            max_nodes=draw.choice([count, count, min_nodes]),
-            join_timeout_s=draw.choice([60.0, 900.0]),
+            max_nodes=count if is_elected else draw.choice([count, count, min_nodes]),
+            join_timeout_s=draw.choice([60.0, 60.0 if is_elected else 900.0]),
             keep_ranks=draw.random() < 0.3,
             elastic=draw.random() < 0.2,
         ),
@@ -66,6 +70,7 @@ def draw_setup(seed: int, *, nodes: int | None = None) -> Setup:
         delay_max_s=draw.choice([0.0, 0.05, 0.3]),
         answer_max_s=draw.choice([0.02, 0.02, 0.2, 2.0]),
         iteration_s=draw.choice([None, 0.0, 0.5]),
+        is_elected=is_elected,
         clocks=tuple((draw.uniform(0, 1e6), 1 + draw.uniform(-DRIFT_MAX, DRIFT_MAX)) for _ in names),
     )
 

@@ -108,7 +108,7 @@ def _strike_spawner(world: World, host: Host, fault: Fault) -> bool:
         case Kind.SPAWNER_DIES:
             processes.lose_spawner("it was killed by SIGKILL", processes.spawner)
         case Kind.SPAWNER_SILENT | Kind.SPAWNER_UNKILLABLE:
-            processes.silent_until_s = world.timeline.now_s + fault.lasts_s
+            processes.silent_until_s = max(processes.silent_until_s, world.timeline.now_s + fault.lasts_s)
             processes.spoilt.kill_fails = fault.kind is Kind.SPAWNER_UNKILLABLE
         case Kind.STORE_DIES:
             cycle = host.state.jobs[JOB].job.cycle
@@ -133,33 +133,62 @@ def _strike_node(world: World, host: Host, fault: Fault) -> bool:
             _freeze(world, host, until_s)
         case Kind.ITERATION_UNREADABLE:
             host.iteration_unreadable_until_s = until_s
-        case Kind.CUT | Kind.CUT_UP | Kind.CUT_DOWN | Kind.SLOW_LINK:
+        case Kind.CUT | Kind.CUT_UP | Kind.CUT_DOWN | Kind.PEERS_CUT | Kind.SLOW_LINK:
             return _disturb(host, fault, until_s)
+        case Kind.BACKEND_CUT | Kind.BACKEND_LOST | Kind.LEASES_REVOKED:
+            return _strike_backend(world, host, fault, until_s)
         case _:
             raise AssertionError(fault)
     return True
 
 
 def _disturb(host: Host, fault: Fault, until_s: float) -> bool:
-    if host.link is None:
+    if host.voter is None and (host.link is None or fault.kind is Kind.PEERS_CUT):
         return False
+    reach = host.reach
     match fault.kind:
         case Kind.CUT:
-            host.link.cut(until_s, up=True, down=True)
+            reach.sends_from_s, reach.hears_from_s = max(reach.sends_from_s, until_s), max(reach.hears_from_s, until_s)
         case Kind.CUT_UP:
-            host.link.cut(until_s, up=True, down=False)
+            reach.sends_from_s = max(reach.sends_from_s, until_s)
         case Kind.CUT_DOWN:
-            host.link.cut(until_s, up=False, down=True)
+            reach.hears_from_s = max(reach.hears_from_s, until_s)
+        case Kind.PEERS_CUT:
+            reach.nodes_from_s = max(reach.nodes_from_s, until_s)
         case _:
-            host.link.up.slow_down(0.5, until_s)
-            host.link.down.slow_down(0.5, until_s)
+            for link in host.links:
+                link.up.slow_down(0.5, until_s)
+                link.down.slow_down(0.5, until_s)
+            return True
+    _doubt(host)
     return True
 
 
-def pause(world: World, host: Host, until_s: float) -> None:
-    host.pause(until_s)
-    for link in world.links_of(host):
+def _strike_backend(world: World, host: Host, fault: Fault, until_s: float) -> bool:
+    if world.backend is None:
+        return False
+    match fault.kind:
+        case Kind.BACKEND_CUT:
+            host.reach.backend_from_s = max(host.reach.backend_from_s, until_s)
+            _doubt(host)
+        case Kind.BACKEND_LOST:
+            world.backend.lose(until_s)
+        case _:
+            return world.backend.revoke()
+    return True
+
+
+def _doubt(host: Host) -> None:
+    """From now on, what it says and hears is played."""
+    for link in list(host.links):
         link.disturb()
+    if host.voter is not None and host.voter.reign is not None:
+        host.voter.reign.disturb()
+
+
+def pause(world: World, host: Host, until_s: float) -> None:
+    _doubt(host)
+    host.pause(until_s)
 
 
 def crash(world: World, host: Host, *, comes_back_after_s: float) -> None:
@@ -167,15 +196,17 @@ def crash(world: World, host: Host, *, comes_back_after_s: float) -> None:
     host.die()
     host.processes.end_all()
     world.bury(host)
-    for link in world.links_of(host):
-        link.disturb()
-    if comes_back_after_s < FOREVER_S and host is not world.leader:
+    _doubt(host)
+    if comes_back_after_s < FOREVER_S and (host is not world.leader or host.voter is not None):
         world.timeline.after(comes_back_after_s, lambda: _come_back(world, host))
 
 
 def _come_back(world: World, host: Host) -> None:
     """The leader takes it as another node, and the old one for lost."""
-    if world.leader.is_running and host.link is not None and host.link.replace():
+    if host.voter is not None:
+        if not any(each.verdict is not None for each in world.hosts.values()):
+            world.replace(host.name)  # It is another job that begins once this one has ended.
+    elif world.leader.is_running and host.link is not None and host.link.replace():
         world.replace(host.name)
 
 

@@ -10,10 +10,17 @@ import pytest
 from supervisor.core import orders
 from supervisor.core.cluster import coordinator, endings, membership, restart_policy, rounds
 from supervisor.core.cluster import messages as cluster
+from supervisor.core.ledger import Ledger
 from supervisor.core.node import messages, node
 from supervisor.core.silence import Silence
-from tests.sim import network
-from tests.sim.playing import play_seed
+from tests.sim import host, network
+from tests.sim.backend import Backend
+from tests.sim.faults import Fault, Kind
+from tests.sim.playing import play, play_seed
+from tests.sim.processes import Processes
+from tests.sim.reign import Reign
+from tests.sim.setup import draw_setup
+from tests.sim.voting import OwnFence
 
 SEEDS = 200
 _Patch = pytest.MonkeyPatch
@@ -27,6 +34,10 @@ def _soon(silence: Silence) -> float:
     return silence.since_s + 1.0
 
 
+def _nothing(_: Processes, at_s: float) -> None:
+    del at_s
+
+
 def nobody_is_busy(patch: _Patch) -> None:
     """The next cycle begins beside what still runs."""
     patch.setattr(membership.Members, "busy", property(_none))
@@ -34,7 +45,29 @@ def nobody_is_busy(patch: _Patch) -> None:
 
 def late_fence(patch: _Patch) -> None:
     """A node that is cut off ends its workers after the leader has replaced it."""
-    patch.setattr(network, "FENCE_S", 9.0)
+    for module in (network, host):
+        patch.setattr(module, "FENCE_S", 9.0)
+
+
+def no_second_fence(patch: _Patch) -> None:
+    """A spawner does not end the workers of a supervisor that stands still."""
+    patch.setattr(Processes, "_stand_at_fence", _nothing)
+
+
+def the_same_term(patch: _Patch) -> None:
+    """Each leader is elected for the first term."""
+    elect = Backend.elect
+
+    def again(backend: Backend, reign: Reign) -> tuple[int, Ledger] | None:
+        backend.term = 0
+        return elect(backend, reign)
+
+    patch.setattr(Backend, "elect", again)
+
+
+def no_own_fence(patch: _Patch) -> None:
+    """A node that hears neither a leader nor the backend trains on."""
+    patch.setattr(OwnFence, "left_s", 1.0)
 
 
 def ranks_from_one(patch: _Patch) -> None:
@@ -134,4 +167,25 @@ def test_a_planted_defect_is_found(plant: Callable[[_Patch], None], checker: str
     for seed in range(SEEDS):
         if any(each.startswith(f"{checker}:") for each in play_seed(seed, nodes=4).complaints):
             return
+    pytest.fail(f"{SEEDS} seeds do not show {checker}")
+
+
+@pytest.mark.parametrize(
+    ("plant", "checker", "kind"),
+    [
+        (no_second_fence, "Exclusivity", Kind.SUPERVISOR_PAUSE),
+        (the_same_term, "OneLeader", Kind.SUPERVISOR_PAUSE),
+        (no_own_fence, "Exclusivity", Kind.CUT),
+    ],
+)
+def test_a_planted_defect_is_found_where_leaders_are_elected(
+    plant: Callable[[_Patch], None], checker: str, kind: Kind, monkeypatch: pytest.MonkeyPatch
+):
+    plant(monkeypatch)
+    for seed in range(SEEDS):
+        setup = draw_setup(seed, nodes=4)
+        for name in setup.names if setup.is_elected else ():
+            world = play(setup, (Fault(8.0, kind, name, lasts_s=14.0),))
+            if any(each.startswith(f"{checker}:") for each in world.complaints):
+                return
     pytest.fail(f"{SEEDS} seeds do not show {checker}")

@@ -12,16 +12,22 @@ from collections.abc import Sequence
 from supervisor.core.cluster import coordinator
 from supervisor.core.facts import JobEvent, Verdict
 from supervisor.core.node import messages
+from supervisor.core.orders import Order
 from supervisor.simulation.timeline import Timeline
 from tests.sim import checkers
-from tests.sim.faults import Fault
+from tests.sim.backend import Backend
+from tests.sim.faults import HARMLESS_S, Fault
 from tests.sim.host import Host
 from tests.sim.network import Link
 from tests.sim.processes import Rank
 from tests.sim.setup import Setup
 from tests.sim.striking import strike
+from tests.sim.voting import Voter
 
 BEYOND_S = 5000.0  # after the last fault, by when every run has ended
+PROMPT_S = 0.1
+HARMLESS_TO_LEADER_S = 1.0
+TOUCHES_S = 3.0  # between two interruptions that count as one
 STORY_MAX = 400  # events kept for the report of a failure
 
 
@@ -38,12 +44,22 @@ class World:
         self.struck: list[Fault] = []
         self.links: dict[str, Link] = {}
         self.hosts = {name: Host(self, name, self.clock(index)) for index, name in enumerate(setup.names)}
-        self.leader = self.hosts[setup.names[0]]
-        self.leader.lead()
+        self.backend = Backend(self) if setup.is_elected else None
+        self._leader = self.hosts[setup.names[0]]  # or the last one that there was
+        if self.backend is None:
+            self._leader.lead()
         self.lost: set[Host] = set()  # given up by the leader
         self.checkers = checkers.all_of(self)
+        self._told = checkers.Listeners(self.checkers)
         self._pids = 100
+        self._passing: list[Fault] = []
         self._undecided = set(self.hosts.values())
+
+    @property
+    def leader(self) -> Host:
+        if self.backend is not None and self.backend.leader is not None:
+            self._leader = self.backend.leader.reign.host
+        return self._leader
 
     def clock(self, index: int) -> tuple[float, float]:
         return self.setup.clocks[index] if self.setup.clocks else (0.0, 1.0)
@@ -76,8 +92,10 @@ class World:
         return self
 
     def submit(self, host: Host, delay_s: float) -> None:
-        if host is not self.leader:
-            host.link = self.links[host.name] = Link(self, self.leader, host)
+        if self.backend is not None:
+            host.voter = Voter(host, self.backend)
+        elif host is not self._leader:
+            self.links[host.name] = host.follow(self._leader)
         self.timeline.after(delay_s, lambda: host.take(messages.JobSubmitted(self.setup.rules)))
 
     def replace(self, name: str) -> None:
@@ -87,16 +105,20 @@ class World:
         self._undecided.add(host)
         self.submit(host, 0.0)
 
+    def part_from_all_but(self, told: set[Host]) -> None:
+        """The job is forgotten. What a node does that has not met its last leader is another job, and not played."""
+        for host in [each for each in self._undecided if each not in told]:
+            host.die()
+            host.processes.end_all()
+            self.bury(host)
+
     def bury(self, host: Host) -> None:
         self._undecided.discard(host)
 
-    def links_of(self, host: Host) -> list[Link]:
-        if host is self.leader:
-            return list(self.links.values())
-        return [host.link] if host.link is not None else []
-
     def _is_over(self) -> bool:
-        return not self._undecided and (self.leader.is_dead or self.leader.is_led_to_its_end)
+        if self.backend is not None:
+            return not self._undecided
+        return not self._undecided and (self._leader.is_dead or self._leader.is_led_to_its_end)
 
     # --- what the checkers look at
 
@@ -105,13 +127,13 @@ class World:
 
     def note_event(self, host: Host, event: JobEvent) -> None:
         self._tell(host.name, event)
-        for checker in self.checkers:
-            checker.event(host, event)
+        for each in self._told.event:
+            each(host, event)
 
     def note_decision(self, state: coordinator.State, event: JobEvent) -> None:
         self._tell("coordinator", event)
-        for checker in self.checkers:
-            checker.decision(state, event)
+        for each in self._told.decision:
+            each(state, event)
 
     def _tell(self, who: str, event: JobEvent) -> None:
         if len(self.story) < STORY_MAX:
@@ -119,27 +141,53 @@ class World:
 
     def note_verdict(self, host: Host, verdict: Verdict) -> None:
         self._undecided.discard(host)
-        for checker in self.checkers:
-            checker.verdict(host, verdict)
+        for each in self._told.verdict:
+            each(host, verdict)
+
+    def note_order(self, leader: Host, term: int, name: str, order: Order) -> None:
+        for each in self._told.order:
+            each(leader, term, name, order)
 
     def note_loss(self, host: Host) -> None:
         self.lost.add(host)
 
     def note_spawn(self, host: Host, action: messages.SpawnWorkers) -> None:
-        for checker in self.checkers:
-            checker.spawn(host, action)
+        for each in self._told.spawn:
+            each(host, action)
 
     def note_rank(self, rank: Rank) -> None:
-        for checker in self.checkers:
-            checker.rank(rank)
+        for each in self._told.rank:
+            each(rank)
 
     def note_rank_end(self, rank: Rank) -> None:
-        for checker in self.checkers:
-            checker.rank_end(rank)
+        for each in self._told.rank_end:
+            each(rank)
 
     def note_signal(self, host: Host, action: messages.SignalWorkers | messages.KillTree) -> None:
-        for checker in self.checkers:
-            checker.signal(host, action)
+        for each in self._told.signal:
+            each(host, action)
 
     def note_fault(self, fault: Fault) -> None:
+        is_harmful = fault.is_harmful or self._lasts_too_long(fault) or self._adds_up(fault)
         self.struck.append(fault)
+        for each in self._told.fault:
+            each(fault, is_harmful=is_harmful)
+
+    def _lasts_too_long(self, fault: Fault) -> bool:
+        """A slow spawner leaves less time, and so does the election of another leader."""
+        if not fault.passes:
+            return False
+        most_s = HARMLESS_S - (self.setup.answer_max_s if self.setup.answer_max_s > PROMPT_S else 0.0)
+        if self.backend is not None and fault.node == self.leader.name:
+            most_s = min(most_s, HARMLESS_TO_LEADER_S)
+        return fault.lasts_s > most_s
+
+    def _adds_up(self, fault: Fault) -> bool:
+        """Whether what passes soon follows something of that kind so closely that both together last for too long."""
+        if not fault.passes and not fault.is_of_election:
+            return False
+        self._passing = [each for each in self._passing if each.is_over_s + TOUCHES_S > fault.at_s]
+        concerned = {fault.node, self.leader.name}
+        is_added = any(self.backend is not None or each.node in concerned for each in self._passing)
+        self._passing.append(fault)
+        return is_added

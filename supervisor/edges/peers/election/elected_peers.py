@@ -84,6 +84,7 @@ class ElectedPeers:
         self._left_at_s: float | None = None  # when the leader before may have heard this node for the last time
         self._waits_since_s: float | None = anyio.current_time()  # for a leader, with nothing that runs
         self._wishes: list[tuple[float, _Wish]] = []
+        self._has_stopped = False  # as it has reported
         self._over = ""
 
     # --- ports.Peers -----------------------------------------------------------------------------------------------
@@ -108,9 +109,10 @@ class ElectedPeers:
         now_s = anyio.current_time()
         if isinstance(report, _Wish):
             self._wishes.append((now_s, report))
+        self._has_stopped = self._has_stopped or isinstance(report, NodeStopped)
         if self._over:
             if isinstance(report, NodeStopped):
-                self._post(Ordered(job_id, orders.Conclude(Verdict(JobState.FAILED, 1, self._over))))
+                self._conclude()
             return
         if isinstance(report, NodeStands) and self._left_at_s is not None:
             report = msgspec.structs.replace(report, left_ago_s=max(0.0, now_s - self._left_at_s))
@@ -310,7 +312,14 @@ class ElectedPeers:
     def _give_up(self, why: str) -> None:
         self._over = why
         self._changed.set()
-        self._post(Ordered(self._voter.job_id, orders.WindDown(why, at_once=True)))
+        if self._has_stopped:  # For a leader that was lost before it said how the job ends: nobody else says so.
+            self._conclude()
+        else:
+            self._post(Ordered(self._voter.job_id, orders.WindDown(why, at_once=True)))
+
+    def _conclude(self) -> None:
+        failed = orders.Conclude(Verdict(JobState.FAILED, 1, self._over))
+        self._post(Ordered(self._voter.job_id, failed))
 
 
 def _address(text: str) -> PeerAddress:

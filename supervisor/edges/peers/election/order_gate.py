@@ -40,6 +40,7 @@ class OrderGate:
         self.witnesses = frozenset(witnesses)  # of the ledger as it is kept, and as it may be: a write may still arrive
         self.valid_until_s = valid_until_s
         self._waiting: deque[_Letter | Ledger] = deque()
+        self._waits_since_s = 0.0  # if something does
         self._changed = anyio.Event()
         self._empty = anyio.Event()
         self.last_recorded: Ledger | None = None
@@ -58,6 +59,11 @@ class OrderGate:
     def forget(self, node: str) -> None:
         """The node is lost. If it comes back, it knows nothing of what was ordered of it before."""
         self._waiting = deque(each for each in self._waiting if not isinstance(each, _Letter) or each.node != node)
+
+    @property
+    def waits_for_s(self) -> float:
+        """How long nothing has left that was to leave."""
+        return anyio.current_time() - self._waits_since_s if self._waiting else 0.0
 
     def extend(self, valid_until_s: float) -> None:
         """The lead was renewed."""
@@ -89,6 +95,7 @@ class OrderGate:
             await self._changed.wait()
             return
         self._waiting.popleft()
+        self._waits_since_s = anyio.current_time()
         self._deliver(first.node, first.order)
 
     async def _written(self, ledger: Ledger, write: Callable[[Ledger], Coroutine[None, None, None]]) -> bool:
@@ -108,5 +115,7 @@ class OrderGate:
         return anyio.current_time() < self.valid_until_s
 
     def _put(self, item: _Letter | Ledger) -> None:
+        if not self._waiting:
+            self._waits_since_s = anyio.current_time()
         self._waiting.append(item)
         self._changed.set()

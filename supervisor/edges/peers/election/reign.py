@@ -116,6 +116,8 @@ class Reign:
             self._fence.move(min(now_s, self._answers_until_s()))
             if now_s - self._fence.until_s > self._voter.join_timeout_s:
                 raise LeadLostError("its workers have ended, and the backend does not come back")
+            if self.gate.waits_for_s > self._voter.join_timeout_s:
+                raise LeadLostError("what it has decided can't be ordered, and the backend does not come back")
             await pause(pause_s, why="a lead is renewed in time")
 
     # --- answers ---------------------------------------------------------------------------------------------------

@@ -274,6 +274,17 @@ async def test_a_job_without_any_leader_ends_in_time():
         assert "no leader of job job was found for 0.5 s" in order.verdict.reason
 
 
+async def test_a_node_that_had_stopped_before_its_leader_was_lost_ends_in_time_too():
+    """Found by the simulator: it had nothing more to report, and waited for its verdict indefinitely."""
+    memory = Memory()
+    memory.away = {"a"}
+    async with node(memory, "a", join_timeout_s=0.5) as a:
+        assert a.peers is not None
+        a.peers.report(JOB, NodeStopped("a", all_succeeded=False))
+        a.peers.report = lambda job_id, report: None  # pyright: ignore - as its engine does, which has nothing to say
+        await a.until(lambda: a.ordered(orders.Conclude))
+
+
 async def test_a_ledger_that_can_not_be_read_says_nothing():
     memory = Memory()
     memory.state = b"{"

@@ -138,3 +138,12 @@ async def test_a_backend_that_fails_is_tried_again_and_one_that_knows_another_le
         opened.send("a", order(2))
     assert told == ["another one leads"]
     assert delivered == [("a", order(1))]
+
+
+async def test_how_long_nothing_has_left_that_was_to_leave_is_known():
+    opened, delivered = gate(valid_for_s=-1.0)
+    assert opened.waits_for_s == 0.0
+    opened.send("a", order(1))
+    await anyio.sleep(0.05)
+    opened.send("a", order(2))
+    assert (delivered, opened.waits_for_s >= 0.05) == ([], True)

@@ -1,0 +1,197 @@
+"""Who leads a simulated job whose leader is elected, and what does the next leader begin with?
+
+As etcd does it (decision 0021): one key with a lease says who leads, one record is written only by the leader of the
+newest term. A call may fail before or after it was done. Changes are told late, to each node in order. While there is
+no quorum nothing is answered and no lease ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from supervisor.core.ledger import Ledger
+
+if TYPE_CHECKING:
+    from tests.sim.host import Host
+    from tests.sim.reign import Reign
+    from tests.sim.voting import Voter
+    from tests.sim.world import World
+
+LEASE_S = 2.0
+EXPIRY_LATE_MAX_S = 0.5  # leases that have ended are looked for that often
+ANSWER_MAX_S = 0.05
+CALL_TIMEOUT_S = 2.0  # etcd_client.CALL_TIMEOUT_S
+WATCH_MAX_S = 0.1
+WATCH_AGAIN_S = 0.5
+
+Answer = TypeVar("Answer")
+
+
+class Unavailable:
+    """The answer that does not come."""
+
+
+UNAVAILABLE = Unavailable()
+
+
+@dataclass(frozen=True)
+class Leader:
+    """Who leads, and where it listens. Compared by its term."""
+
+    term: int
+    node: str = field(compare=False)
+    reign: Reign = field(compare=False)
+
+
+class Backend:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.leader: Leader | None = None
+        self.ledger = Ledger()
+        self.lost_until_s = 0.0  # without a quorum
+        self.term = 0
+        self._lease_until_s = 0.0
+        self._watched_by: dict[Voter, float] = {}  # when the last change is told to it
+        self._broken: set[Voter] = set()  # watches that are tried again
+
+    def answers(self, host: Host) -> bool:
+        now_s, reach = self._world.timeline.now_s, host.reach
+        until_s = max(self.lost_until_s, reach.backend_from_s, reach.sends_from_s, reach.hears_from_s)
+        return now_s >= until_s
+
+    def ask(
+        self,
+        host: Host,
+        do: Callable[[], Answer],
+        then: Callable[[Answer | Unavailable], None],
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> None:
+        """`then` is called with the answer. One that does not come may have been done all the same."""
+        world, timeline = self._world, self._world.timeline
+        until_s = timeline.now_s + (timeout_s if world.chance(0.5) else world.random.uniform(0.0, timeout_s))
+
+        def fail() -> None:
+            timeline.at(until_s, lambda: host.receive(lambda: then(UNAVAILABLE)))
+
+        def arrive() -> None:
+            if not self.answers(host):
+                fail()
+                return
+            answer = do()
+            timeline.after(world.random.uniform(0.0, ANSWER_MAX_S), lambda: leave(answer))
+
+        def leave(answer: Answer) -> None:
+            if self.answers(host):
+                host.receive(lambda: then(answer))
+            else:
+                fail()
+
+        timeline.after(world.random.uniform(0.0, ANSWER_MAX_S), arrive)
+
+    # --- what is asked
+
+    def elect(self, reign: Reign) -> tuple[int, Ledger] | None:
+        """None: another leads. The lease lasts until it is played (`hold`)."""
+        if self.leader is not None:
+            return None
+        self.term += 1
+        self.leader = Leader(self.term, reign.host.name, reign)
+        self.hold(self.term, LEASE_S)
+        self._tell_all()
+        return self.term, self.ledger
+
+    def renew(self, term: int) -> bool:
+        if self.leader is None or self.leader.term != term:
+            return False
+        self.hold(term, LEASE_S)
+        return True
+
+    def write(self, term: int, ledger: Ledger) -> bool:
+        if self.leader is None or self.leader.term != term:
+            return False
+        self.ledger = ledger
+        return True
+
+    def resign(self, term: int, *, forget: bool) -> None:
+        if self.leader is not None and self.leader.term == term:
+            self.ledger = Ledger() if forget else self.ledger
+            self._depose()
+
+    # --- leases
+
+    def hold(self, term: int, lasts_s: float | None) -> None:
+        """For so long from now; None: renewals are not played, since nothing is wrong."""
+        if self.leader is None or self.leader.term != term:
+            return
+        timeline = self._world.timeline
+        self._lease_until_s = until_s = timeline.now_s + lasts_s if lasts_s is not None else float("inf")
+        if lasts_s is not None:
+            late_s = self._world.random.uniform(0.0, EXPIRY_LATE_MAX_S)
+            timeline.at(until_s + late_s, lambda: self._expire(term, until_s))
+
+    def _expire(self, term: int, until_s: float) -> None:
+        timeline = self._world.timeline
+        if self.leader is None or self.leader.term != term or self._lease_until_s != until_s:
+            return
+        if timeline.now_s < self.lost_until_s:
+            # A quorum that comes back gives its leases all their time again, or finds that they have ended.
+            later_s = LEASE_S if self._world.chance(0.5) else 0.0
+            timeline.at(self.lost_until_s + later_s, lambda: self._expire(term, until_s))
+        else:
+            self._depose()
+
+    def revoke(self) -> bool:
+        """All leases at once, as etcd does it now and then."""
+        if self.leader is None or self._world.timeline.now_s < self.lost_until_s:
+            return False
+        self.leader.reign.disturb()
+        self._depose()
+        return True
+
+    def lose(self, until_s: float) -> None:
+        self.lost_until_s = max(self.lost_until_s, until_s)
+        if self.leader is not None:
+            self.leader.reign.disturb()
+
+    def _depose(self) -> None:
+        self.leader = None
+        self._tell_all()
+
+    # --- who hears of it
+
+    def watch(self, voter: Voter) -> None:
+        self._watched_by[voter] = 0.0
+        self._tell(voter, self.leader)
+
+    def forget(self, voter: Voter) -> None:
+        self._watched_by.pop(voter, None)
+
+    def _tell_all(self) -> None:
+        for voter in list(self._watched_by):
+            self._tell(voter, self.leader)
+
+    def _tell(self, voter: Voter, leader: Leader | None) -> None:
+        timeline = self._world.timeline
+        at_s = timeline.now_s + self._world.random.uniform(0.0, WATCH_MAX_S)
+        self._watched_by[voter] = at_s = max(at_s, self._watched_by[voter])
+
+        def come() -> None:
+            if voter not in self._watched_by or voter.host.is_dead or voter in self._broken:
+                return
+            if self.answers(voter.host):
+                voter.host.receive(lambda: voter.see(leader))
+            else:
+                self._broken.add(voter)
+                timeline.after(WATCH_AGAIN_S, again)
+
+        def again() -> None:
+            """Who leads is read, and watched from then on."""
+            nonlocal leader
+            self._broken.discard(voter)
+            leader = self.leader
+            come()
+
+        timeline.at(at_s, come)

@@ -1,0 +1,402 @@
+"""How does a node of a simulated job take part in the election of its leader, and what does it do while there is none?
+
+The same decisions as in edges/peers/election (elected_peers.py, own_fence.py), whose tasks are chains of events here.
+Who waits for something counts its turns: what was planned in an earlier one does not happen any more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from supervisor.core import orders
+from supervisor.core.cluster import messages as cluster
+from supervisor.core.facts import JobState, Verdict
+from supervisor.core.fence import FENCE_S, HEARD_S
+from supervisor.core.ledger import Ledger
+from supervisor.core.node import messages
+from supervisor.edges.peers.cluster_peers import PARTING_S
+from supervisor.edges.peers.election.elected_peers import AGAIN_S, ASK_TIMEOUT_S, JITTER_S, WISHES_KEPT_S
+from supervisor.edges.peers.election.own_fence import MOVED_EVERY_S
+from tests.sim.backend import Backend, Leader, Unavailable
+from tests.sim.network import ALL_IS_WELL, Link
+from tests.sim.reign import Reign
+from tests.sim.setup import JOB
+
+if TYPE_CHECKING:
+    from tests.sim.host import Host
+
+CONNECT_MAX_S = 0.3  # between two attempts
+PARTING_LOOK_S = 0.25
+_Standing = cluster.NodeExcluded | cluster.NodeCordoned  # wishes that hold under any leader
+_Wish = cluster.StopAsked | cluster.RestartAsked | _Standing
+
+
+class OwnFence:
+    """Until when may the workers of a node run? Played only while something is wrong, from `begin` on."""
+
+    def __init__(self, host: Host, ask: Callable[[], None]) -> None:
+        self._host = host
+        self._timeline = host.world.timeline
+        self._ask = ask
+        self.until_s = host.after_s(FENCE_S)
+        self._rounds = 0
+
+    @property
+    def is_passed_for_s(self) -> float:
+        return self._host.elapsed_s(self.until_s) if self.until_s < math.inf else 0.0
+
+    @property
+    def left_s(self) -> float:
+        return -self._host.elapsed_s(self.until_s) if self.until_s < math.inf else math.inf
+
+    def begin(self) -> None:
+        self._rounds += 1
+        self._run(self._rounds)
+        self._look(self._rounds)
+
+    def move(self, known_s: float) -> None:
+        """At that moment, no other node could take this one's place."""
+        if self.until_s < math.inf:
+            self.until_s = max(self.until_s, self._at_s(known_s))
+
+    def doubt(self, known_s: float) -> None:
+        """It went on until now."""
+        if self.until_s == math.inf:
+            self.until_s = self._at_s(known_s)
+            told_s = known_s - self._host.world.random.uniform(0.0, MOVED_EVERY_S)  # The spawner knows less.
+            self._host.move_fence(told_s)
+            self._rounds += 1
+            self._later(self._host.world.random.uniform(0.0, MOVED_EVERY_S), self._run)
+            self._look(self._rounds)
+
+    def rest(self) -> None:
+        """All is well: it goes on and on."""
+        self._rounds += 1
+        self.until_s = math.inf
+        self._host.move_fence(ALL_IS_WELL)
+
+    def _at_s(self, known_s: float) -> float:
+        return known_s + self._host.after_s(FENCE_S) - self._timeline.now_s
+
+    def _later(self, delay_s: float, do: Callable[[int], None]) -> None:
+        rounds = self._rounds
+        self._timeline.at(self._host.after_s(delay_s), lambda: self._host.receive(lambda: do(rounds)))
+
+    def _run(self, rounds: int) -> None:
+        if rounds != self._rounds:
+            return
+        left_s = self.left_s
+        if left_s <= 0.0:
+            why = f"for {FENCE_S:g} s no leader has answered, and the backend has not said that there is none"
+            text = f"node {self._host.name} ends its workers, since another may take its place: {why}"
+            self._host.take(messages.Ordered(JOB, orders.StandBack(text)))
+            left_s = FENCE_S
+        self._host.move_fence(self._host.after_s(left_s - FENCE_S))
+        self._later(min(MOVED_EVERY_S, left_s) * self._haste, self._run)
+
+    def _look(self, rounds: int) -> None:
+        """What is watched may come late, or never."""
+        if rounds == self._rounds:
+            if self.left_s <= FENCE_S - HEARD_S:
+                self._ask()
+            self._later(AGAIN_S * self._haste, self._look)
+
+    @property
+    def _haste(self) -> float:
+        """Of a node on which nothing runs any more: it need not be played at each moment."""
+        return 4.0 if self.left_s < -FENCE_S else 1.0
+
+
+class Voter:
+    """Of one process. `report` begins it."""
+
+    def __init__(self, host: Host, backend: Backend) -> None:
+        self.host = host
+        self.backend = backend
+        self.reign: Reign | None = None
+        self.fence = OwnFence(host, self._ask_while_unheard)
+        self._timeline = host.world.timeline
+        self._rules = host.world.setup.rules
+        self._client: tuple[Link, Reign] | None = None  # to whom it is
+        self._seen: Leader | None = None
+        self._newest_term = 0
+        self._turn = 0
+        self._is_free = False  # to see another leader at once
+        self._left_s: float | None = None  # when the leader before may have heard this node for the last time
+        self._waits_since_s: float | None = self._timeline.now_s
+        self._wishes: list[tuple[float, _Wish]] = []
+        self._over = ""
+        self._is_opened = False
+        self._has_stopped = False  # as it has reported
+        self._parts_until_s: float | None = None
+
+    # --- reports and orders
+
+    def report(self, report: cluster.Event) -> None:
+        if not self._is_opened:
+            self._is_opened = True
+            self.backend.watch(self)
+            self.fence.begin()
+            self._next()
+        now_s = self._timeline.now_s
+        self._has_stopped = self._has_stopped or isinstance(report, cluster.NodeStopped)
+        if isinstance(report, _Wish):
+            self._wishes.append((now_s, report))
+        if self._over:
+            if isinstance(report, cluster.NodeStopped):
+                self._conclude()
+            return
+        if isinstance(report, cluster.NodeStands) and self._left_s is not None:
+            report = msgspec.structs.replace(report, left_ago_s=max(0.0, self.host.elapsed_s(self._left_s)))
+        self._leave(report)
+        if isinstance(report, cluster.NodeStands):
+            for at_s, wish in self._wishes:
+                if isinstance(wish, _Standing) or now_s - at_s < WISHES_KEPT_S:
+                    self._leave(wish)
+
+    def _leave(self, report: cluster.Event) -> None:
+        if self.reign is not None:
+            reign = self.reign
+            self._timeline.after(0.0, lambda: self.host.receive(lambda: _coordinate(reign, report)))
+        elif self._client is not None:
+            client, reign = self._client
+            client.send(client.up, lambda: _coordinate(reign, report))
+        elif self._waits_since_s is None and not isinstance(report, _Wish):
+            self._waits_since_s = self._timeline.now_s
+
+    def record(self, ledger: Ledger) -> None:
+        assert self.reign is not None
+        self.reign.record(ledger)
+
+    def send(self, name: str, ordered: messages.Ordered) -> None:
+        assert self.reign is not None
+        self.reign.send(name, ordered)
+
+    # --- who leads
+
+    def see(self, leader: Leader | None) -> None:
+        if leader is not None and leader.term < self._newest_term:
+            return
+        if leader == self._seen:
+            return
+        self._newest_term = leader.term if leader is not None else self._newest_term
+        self._seen = leader
+        if self._is_free:
+            self._drop_client()
+            self._next()
+
+    def _ask_while_unheard(self) -> None:
+        asked_at_s = self._timeline.now_s
+
+        def told(leader: Leader | Unavailable | None) -> None:
+            if isinstance(leader, Unavailable) or self._over or self._parts_until_s is not None:
+                return
+            if leader is None:
+                self.fence.move(asked_at_s)
+            self.see(leader)
+
+        if self.reign is None and not self._over:
+            self.backend.ask(self.host, lambda: self.backend.leader, told, timeout_s=ASK_TIMEOUT_S)
+
+    def _next(self) -> None:
+        self._turn += 1
+        self._is_free = False
+        self._end_in_time()
+        if self._over or self._parts_until_s is not None:
+            return
+        if self._seen is not None and self._seen.node != self.host.name:
+            self._follow(self._seen)
+        else:
+            self._try_to_lead()
+
+    def _end_in_time(self) -> None:
+        if self._waits_since_s is None and self.fence.left_s <= 0.0:
+            self._waits_since_s = self._timeline.now_s
+        if self._waits_since_s is not None and not self._over:
+            timeout_s = self._rules.rendezvous.join_timeout_s
+            if self.host.elapsed_s(self._waits_since_s) > timeout_s:
+                self._give_up(f"no leader of job {JOB} was found for {timeout_s:g} s")
+
+    def _later(self, delay_s: float, do: Callable[[], None]) -> None:
+        turn = self._turn
+
+        def unless_late() -> None:
+            if turn == self._turn:
+                do()
+
+        self._timeline.at(self.host.after_s(delay_s), lambda: self.host.receive(unless_late))
+
+    def _soon(self, most_s: float) -> float:
+        return self.host.world.random.uniform(0.0, most_s)
+
+    # --- as a follower
+
+    def _follow(self, leader: Leader) -> None:
+        self._is_free = True
+        reign = leader.reign
+
+        def lost(why: str) -> None:
+            del why
+            self.host.receive(lambda: self._lose(client))
+
+        client = Link(
+            self.host.world,
+            reign.host,
+            self.host,
+            on_leader_lost=lost,
+            on_node_lost=lambda: reign.lose_node(self.host),
+            on_known=self._know,
+            reign=reign,
+            is_connected=False,
+        )
+        self._client = client, reign
+        self.host.take(messages.Ordered(JOB, orders.Introduce()))
+        self._connect(client, reign, self.host.after_s(FENCE_S))
+
+    def _know(self, known_s: float) -> None:
+        if known_s == ALL_IS_WELL:
+            self.fence.rest()
+        else:
+            self.fence.doubt(known_s)
+            self.fence.move(known_s)
+
+    def _connect(self, client: Link, reign: Reign, until_s: float) -> None:
+        if self._timeline.now_s >= until_s:
+            self._lose(client)
+            return
+        if client.is_open and reign.host.is_running and reign.is_served:
+            client.said_s = self._timeline.now_s
+            match reign.take_in(self.host.name, client):
+                case True:
+                    client.connect()
+                    return
+                case False:
+                    self._drop_client()
+                    if self._waits_since_s is not None:
+                        self._give_up(
+                            f"node {reign.host.name} refuses this node: another one is called {self.host.name}"
+                        )
+                    else:
+                        self._later(AGAIN_S, self._next)
+                    return
+                case _:
+                    pass
+        haste = 8.0 if self.fence.left_s < -FENCE_S else 1.0
+        self._later(self._soon(CONNECT_MAX_S * haste), lambda: self._connect(client, reign, until_s))
+
+    def _lose(self, client: Link) -> None:
+        if self._client is not None and client is self._client[0]:
+            self._drop_client()
+            self._turn += 1
+            self._later(AGAIN_S, self._next)
+
+    def _drop_client(self) -> None:
+        if self._client is None:
+            return
+        client, self._client = self._client[0], None
+        said_s = self._timeline.now_s if client.is_connected else client.said_s
+        self._left_s = said_s if said_s is not None else self._left_s
+        if client.was_connected:
+            self._waits_since_s = None
+        client.hang_up()
+
+    # --- as a leader
+
+    def _try_to_lead(self) -> None:
+        self._later(self._soon(JITTER_S), self._ask_who_leads)
+
+    def _ask_who_leads(self) -> None:
+        asked_at_s, turn = self._timeline.now_s, self._turn
+        reign = Reign(self)
+
+        def told(current: Leader | Unavailable | None) -> None:
+            if turn != self._turn:
+                return
+            if current is not None:
+                self._wait_for_change()
+            else:
+                self.backend.ask(self.host, lambda: self.backend.elect(reign), elected)
+
+        def elected(won: tuple[int, Ledger] | Unavailable | None) -> None:
+            if turn != self._turn:
+                return
+            if won is None or isinstance(won, Unavailable):
+                self._wait_for_change()
+            else:
+                self._reign(reign, *won, asked_at_s=asked_at_s)
+
+        self.backend.ask(self.host, lambda: self.backend.leader, told)
+
+    def _wait_for_change(self) -> None:
+        self._is_free = True
+        self._later(AGAIN_S, self._next)
+
+    def _reign(self, reign: Reign, term: int, ledger: Ledger, *, asked_at_s: float) -> None:
+        self.reign, self._waits_since_s, self._newest_term = reign, None, term
+        self.host.lead(ledger)
+        self.host.take(messages.Ordered(JOB, orders.Introduce()))
+        reign.begin(term, ledger, asked_at_s=asked_at_s)
+
+    def lose_lead(self, reign: Reign, why: str) -> None:
+        if self.reign is not reign:
+            return
+        self.reign = None
+        self._left_s = self._timeline.now_s
+        self.host.lead_no_more()
+        if self._parts_until_s is None:
+            self._next()
+
+    # --- the end
+
+    def _give_up(self, why: str) -> None:
+        self._over = why
+        self.host.lost_leader = why
+        self._turn += 1
+        self.backend.forget(self)
+        if self._has_stopped:
+            self._conclude()
+        else:
+            self.host.take(messages.Ordered(JOB, orders.WindDown(why, at_once=True)))
+
+    def _conclude(self) -> None:
+        failed = orders.Conclude(Verdict(JobState.FAILED, 1, self._over))
+        self.host.take(messages.Ordered(JOB, failed))
+
+    def end_if_all_is_over(self) -> None:
+        """The process ends once the job has, and what it has said was heard."""
+        if self.host.verdict is None or self._parts_until_s is not None:
+            return
+        if self.reign is None or self.host.is_led_to_its_end:
+            self._parts_until_s = self.host.after_s(PARTING_S)
+            self.backend.forget(self)
+            self.fence.rest()
+            self._part()
+
+    def _part(self) -> None:
+        reign, client = self.reign, self._client[0] if self._client is not None else None
+        if reign is not None:
+            is_heard = reign.is_all_heard
+        else:
+            is_heard = client is None or client.is_over or not client.up.waiting
+        if not is_heard and self._timeline.now_s < (self._parts_until_s or 0.0):
+            self._timeline.after(PARTING_LOOK_S, lambda: self.host.receive(self._part))
+            return
+        self._turn += 1
+        self._drop_client()
+        if reign is not None:
+            is_told = is_heard and reign.recorded is not None and reign.recorded.verdict is not None
+            told = {link.node for link in reign.nodes.values() if link.is_connected}
+            reign.end("the job has ended")
+            if self.backend.answers(self.host):
+                self.backend.resign(reign.term, forget=is_told)
+                if is_told:
+                    self.host.world.part_from_all_but(told)
+
+
+def _coordinate(reign: Reign, report: cluster.Event) -> None:
+    if not reign.is_over:
+        reign.host.coordinate(report)
