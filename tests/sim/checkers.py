@@ -109,7 +109,7 @@ class Exclusivity(Checker):
 
 
 class OneLeader(Checker):
-    """No order leaves twice for one term, or once a later leader has given one; cycles only grow, whoever leads."""
+    """No order leaves twice for one term, or once a later leader has given one; cycles only grow, under any leader."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -169,7 +169,7 @@ class ConsecutiveRanks(Checker):
 
 
 class Budget(Checker):
-    """One fault takes one unit; what was taken stays taken, whoever leads; nothing else takes any."""
+    """One fault takes one unit; what was taken stays taken, under any leader; nothing else takes any."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)

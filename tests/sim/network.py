@@ -37,7 +37,7 @@ class Reach:
 
     sends_from_s: float = 0.0
     hears_from_s: float = 0.0
-    nodes_from_s: float = 0.0  # whoever else is reached, the other nodes are not
+    nodes_from_s: float = 0.0  # the same of the other nodes alone
     backend_from_s: float = 0.0  # the same of the backend that elects the leader
 
 
