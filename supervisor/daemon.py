@@ -13,6 +13,7 @@ import signal as signals
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
@@ -50,11 +51,15 @@ from supervisor.engine.output_plan import Console
 from supervisor.engine.perform import Edges, EnginePerformer
 from supervisor.engine.whole_desk import WholeDesk
 from supervisor.engine.worker_plan import WorkerPlanner
-from supervisor.errors import HoldfastError
+from supervisor.errors import HoldfastError, one_refusal
 from supervisor.place import Place
 from supervisor.ports import JobReport, Post, Spawners
 from supervisor.questions import PeersAndColleagues
 
+if TYPE_CHECKING:
+    from supervisor.returning import Returning
+
+RETURN_FOLDER = "spawners"  # in the socket directory: where a supervisor that comes back finds them
 SPAWNERS_END_TIMEOUT_S = 10.0  # the longest that ended spawners are waited for at the close
 
 _log = logging.getLogger("holdfast")
@@ -69,6 +74,7 @@ class Running(msgspec.Struct, frozen=True):
     journal: Journal
     retention: LogRetention
     tasks: TaskGroup
+    returning: Returning | None = None  # from a supervisor that is gone; None: private, there is none
 
 
 @contextlib.asynccontextmanager
@@ -103,7 +109,7 @@ async def open_supervisor(
     jobs: dict[str, JobRecord] = {}
     claims = claims or JobClaims()
     try:
-        async with _one_refusal(), anyio.create_task_group() as tasks:
+        async with one_refusal(), anyio.create_task_group() as tasks:
             await tasks.start(workers.run)
             local_peers = contextlib.nullcontext(LocalPeers(node_name=place.node_name, post=engine.post))
             peers_opened = local_peers if open_peers is None else open_peers(engine.post)
@@ -112,18 +118,9 @@ async def open_supervisor(
                 checks = claimed.enter_context(contextlib.closing(NodeChecks(gpus.probes())))
                 claimed.push_async_callback(gpus.aclose)
                 claimed.callback(tokens.remove_all)  # Once the directory is released, they are another supervisor's.
-                spawners: Spawners = (
-                    make_spawners(workers, tokens)
-                    if make_spawners is not None
-                    else SpawnerKeeper(
-                        private=place.private,
-                        output_dir=None if place.private else place.log_dir,
-                        supervisor_return_timeout_s=place.supervisor_return_timeout_s,
-                        open_files=limit.before_and_now,
-                        claims=claims,
-                        early=list(early),
-                    )
-                )
+                spawners: Spawners = _keeper(place, limit, claims, early)
+                if make_spawners is not None:
+                    spawners = make_spawners(workers, tokens)
                 desk, performer = _wire(
                     place, clock, engine, workers, spawners, peers, tokens, checks, chronicle, jobs, claims,
                     spawner_tasks, gpus,
@@ -134,7 +131,15 @@ async def open_supervisor(
                     tasks, desk=desk, engine=engine, chronicle=chronicle, jobs=jobs, clock=clock,
                     colleagues=peers.colleagues, history=journal,
                 )  # fmt: skip
-                yield Running(place, desk, counter, journal, retention, tasks)
+                returning = None
+                if isinstance(spawners, SpawnerKeeper) and spawners.return_folder is not None:
+                    from supervisor.returning import Returning  # Late: a private supervisor does not come back.
+
+                    returning = Returning(
+                        spawners.return_folder, clock, engine, desk, performer, chronicle, journal, workers, tokens,
+                        claims, spawners,
+                    )  # fmt: skip
+                yield Running(place, desk, counter, journal, retention, tasks, returning)
             tasks.cancel_scope.cancel()
     finally:
         claims.close()
@@ -144,18 +149,16 @@ async def open_supervisor(
         log.close()
 
 
-@contextlib.asynccontextmanager
-async def _one_refusal() -> AsyncGenerator[None]:
-    """What somebody can act on comes out of the task tree as itself, not in a group."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        refusals = group.subgroup(HoldfastError)
-        while isinstance(refusals, BaseExceptionGroup):
-            refusals = refusals.exceptions[0]
-        if refusals is None:
-            raise
-        raise refusals from None
+def _keeper(place: Place, limit: RaisedLimit, claims: JobClaims, early: Sequence[SpawnerProcess]) -> SpawnerKeeper:
+    return SpawnerKeeper(
+        private=place.private,
+        output_dir=None if place.private else place.log_dir,
+        supervisor_return_timeout_s=place.supervisor_return_timeout_s,
+        open_files=limit.before_and_now,
+        claims=claims,
+        early=list(early),
+        return_folder=None if place.private else place.socket_dir / RETURN_FOLDER,
+    )
 
 
 @contextlib.asynccontextmanager
@@ -198,7 +201,9 @@ def _wire(
     def start_soon(work: Callable[[], Coroutine[object, object, None]]) -> None:
         tasks.start_soon(work)
 
-    performer = EnginePerformer(edges=edges, jobs=jobs, chronicle=chronicle, engine=engine, start_soon=start_soon)
+    performer = EnginePerformer(
+        edges=edges, jobs=jobs, chronicle=chronicle, engine=engine, start_soon=start_soon, keeps=not place.private
+    )
     engine.attach(performer)
     desk = Desk(
         engine=engine,
@@ -322,6 +327,8 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
     handlers = (*log_handlers, MeterHandler(meter))
     async with open_supervisor(place, log_handlers=handlers, open_peers=_peers_of_jobs(place)) as running:
         running.journal.start()
+        if running.returning is not None:
+            await running.returning.run(running.tasks)
 
         async def start_api(path: Path, tasks: TaskGroup) -> None:
             await tasks.start(
@@ -343,10 +350,11 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
         )  # fmt: skip
 
         def on_signal(number: int) -> None:
-            del number
+            if number == signals.SIGUSR1:
+                _make_room(running, notifier)
             stopped.set()
 
-        await running.tasks.start(signal_edge.receive, ("SIGTERM", "SIGINT"), on_signal)
+        await running.tasks.start(signal_edge.receive, ("SIGTERM", "SIGINT", "SIGUSR1"), on_signal)
         running.tasks.start_soon(notifier.keep_watchdog)
         running.tasks.start_soon(_sweep)
         notifier.ready(f"serving {folder}")
@@ -356,6 +364,13 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
         await running.desk.end_all("the node's supervisor was stopped")
     notifier.close()
     return 0
+
+
+def _make_room(running: Running, notifier: sd_notify.Notifier) -> None:
+    from supervisor.returning import make_room  # Late: a private supervisor has no successor.
+
+    notifier.stopping("leaving the jobs to the next supervisor")
+    make_room(running.journal)
 
 
 async def open_slow_edges(running: Running, job_id: str) -> None:

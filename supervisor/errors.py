@@ -6,6 +6,9 @@ line answer it differently (gRPC code, exit code).
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
 
 class HoldfastError(Exception):
     """A refusal that somebody can act on. `reason` is a constant in UPPER_SNAKE_CASE for programs."""
@@ -89,3 +92,17 @@ class ConfigurationError(HoldfastError):
 
     reason = "BAD_CONFIGURATION"
     exit_code = 78
+
+
+@asynccontextmanager
+async def one_refusal() -> AsyncGenerator[None]:
+    """What somebody can act on comes out of the task tree as itself, not in a group."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        refusals = group.subgroup(HoldfastError)
+        while isinstance(refusals, BaseExceptionGroup):
+            refusals = refusals.exceptions[0]
+        if refusals is None:
+            raise
+        raise refusals from None

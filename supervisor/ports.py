@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
-from holdfast_wire.spawner_link import FromSpawner, ToSpawner
+from holdfast_wire.spawner_link import FromSpawner
+from holdfast_wire.spawner_link import Order as SpawnerOrder
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.calls.words import ToRank
@@ -267,6 +268,10 @@ class Workers(Protocol):
 
     def read_progress(self, job_id: str, cycle: int, local_rank: int) -> Progress | None: ...
 
+    def recall(self, job_id: str, cycle: int, local_rank: int, progress: Progress) -> None:
+        """What counts as the rank's progress until its client comes: another supervisor has known it."""
+        ...
+
     def tell_ranks(self, job_id: str, cycle: int, local_ranks: Sequence[int], order: ToRank) -> None:
         """To the Wrappers of these ranks. Never blocks; who is not connected learns it when it comes back."""
         ...
@@ -284,8 +289,12 @@ class Spawner(Protocol):
     @property
     def pid(self) -> int: ...
 
-    def send(self, message: ToSpawner) -> None:
+    def send(self, message: SpawnerOrder) -> None:
         """Never blocks and never raises: a spawner that can't be told is killed, and `keep` returns why."""
+        ...
+
+    def keep(self, texts: Mapping[str, str], orders: Sequence[SpawnerOrder]) -> None:
+        """Sends the orders, together with what the spawner keeps for a supervisor that comes back: both or nothing."""
         ...
 
     def kill(self, reason: str) -> None:
@@ -376,6 +385,10 @@ class Journal(Protocol):
     def record(self, event: RecordedEvent) -> None: ...
 
     def save(self, report: JobReport) -> None: ...
+
+    def uncommitted(self, job_id: str) -> Sequence[RecordedEvent]:
+        """What was recorded of the job and is not on the disk yet, in order."""
+        ...
 
 
 Post = Callable[[Ordered | Reported | FenceMoved | JobAbandoned], None]  # hands an event to the engine

@@ -104,6 +104,21 @@ class End(NamedTuple):
     """Kill what is left, answer Ended and exit 0."""
 
 
+Order = PrepareStore | ForkAhead | Spawn | Signal | KillTree | Fence | End
+
+
+class Keep(NamedTuple):
+    """Keep these texts for a supervisor that comes back, and carry out the orders that follow from them. Not answered.
+
+    One frame, so that no order is known here without the state that led to it, and the reverse. A text that is not
+    named stays. `taken`: so many reports of this spawner, Ready being the first, are part of that state.
+    """
+
+    texts: dict[str, str]
+    taken: int
+    orders: tuple[Order, ...] = ()
+
+
 # --- from the spawner ----------------------------------------------------------------------------------------------
 
 
@@ -209,19 +224,40 @@ class Ended(NamedTuple):
     pass
 
 
-ToSpawner = PrepareStore | ForkAhead | Spawn | Signal | KillTree | Fence | End
-FromSpawner = (
+class Kept(NamedTuple):
+    """To a supervisor that has come back, after WelcomeBack: one text that the last one left here."""
+
+    name: str
+    text: str
+
+
+class WelcomeBack(NamedTuple):
+    """The first word to a supervisor that has come back; the descriptors of the job's claim come with it.
+
+    `texts` Kept follow, then the reports after the first `taken`.
+    """
+
+    pid: int
+    job_id: str
+    ready: Ready  # as it was said to the first supervisor
+    texts: int
+    taken: int
+
+
+Report = (
     Ready | StoreReady | StoreFailed | Spawned | SpawnFailed | Exited | StoreExited | Emptied | OutputDropped | Learned
     | Ended
 )  # fmt: skip
+ToSpawner = Order | Keep
+FromSpawner = Report | Kept | WelcomeBack
 Message = ToSpawner | FromSpawner
 
 _TYPES: dict[str, type[Message]] = {
     kind.__name__: kind
     for kind in (
-        PrepareStore, ForkAhead, Spawn, Signal, KillTree, Fence, End,
+        PrepareStore, ForkAhead, Spawn, Signal, KillTree, Fence, End, Keep,
         Ready, StoreReady, StoreFailed, Spawned, SpawnFailed, Exited, StoreExited, Emptied, OutputDropped, Learned,
-        Ended,
+        Ended, Kept, WelcomeBack,
     )
 }  # fmt: skip
 
@@ -234,7 +270,7 @@ class SpawnerProtocolError(ValueError):
 
 def encode(message: Message) -> bytes:
     """The frame's payload for `message`."""
-    return json.dumps({"type": type(message).__name__} | _plain(message), separators=(",", ":")).encode()
+    return json.dumps(_typed(message), separators=(",", ":")).encode()
 
 
 def payloads(message: Message, *, bytes_max: int) -> list[bytes]:
@@ -254,14 +290,25 @@ def payloads(message: Message, *, bytes_max: int) -> list[bytes]:
 def decode(payload: bytes) -> Message:
     """The message in `payload`. Raises SpawnerProtocolError. Unknown fields are ignored, unknown types refused."""
     try:
-        body = json.loads(payload)
-        return _build(_TYPES[body["type"]], body)
+        return _of_type(json.loads(payload))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SpawnerProtocolError(f"cannot read a message of the spawner link: {error!r}") from error
 
 
+def _typed(message: Message) -> dict[str, object]:
+    return {"type": type(message).__name__} | _plain(message)
+
+
+def _of_type(body: dict[str, object]) -> Message:
+    return _build(_TYPES[cast("str", body["type"])], body)
+
+
 def _plain(message: Message) -> dict[str, object]:
     body: dict[str, object] = message._asdict()
+    if isinstance(message, Keep):
+        body["orders"] = [_typed(order) for order in message.orders]
+    if isinstance(message, WelcomeBack):
+        body["ready"] = _plain(message.ready)
     if isinstance(message, Spawn):
         shared = _shared_env(message.workers)
         body["shared_env"] = shared
@@ -286,6 +333,10 @@ def _shared_env(workers: tuple[WorkerPlan, ...]) -> dict[str, str]:
 
 def _build(kind: type[Message], body: dict[str, object]) -> Message:
     values = _known(kind, body)
+    if kind is Keep:
+        values["orders"] = tuple(_of_type(order) for order in cast("tuple[dict[str, object], ...]", values["orders"]))
+    if kind is WelcomeBack:
+        values["ready"] = _build(Ready, cast("dict[str, object]", values["ready"]))
     if kind is Spawn:
         workers = cast("tuple[dict[str, object], ...]", values["workers"])
         shared = cast("dict[str, str]", body.get("shared_env", {}))

@@ -36,6 +36,11 @@ class SpawnerSettings(NamedTuple):
     may_restart: bool = True  # False: there will be no further cycle for which something could be loaded ahead
     learned: tuple[str, ...] = ()  # what earlier workers of this job imported: carry out these steps in the background
     learned_folders: tuple[str, ...] = ()
+    # Not private: a bound socket at which a supervisor that comes back finds the spawner (-1: none can), a file that
+    # holds what is kept for it, too, and the descriptors of the job's claim, which are handed to it.
+    return_fd: int = -1
+    keep_path: str = ""
+    claim_fds: tuple[int, ...] = ()
     learn_after_s: float = 5.0  # after the last import of a worker, all that they imported is learned
     # Filled in by spawner_command and by the spawner itself:
     import_folders: tuple[str, ...] = ()  # the folders that hold worker_client/ and holdfast_wire/

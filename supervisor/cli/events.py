@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 
 from supervisor.cli import output
+from supervisor.cli.steady_client import SteadyClient
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments, check_rank
 from supervisor.edges.operators.event_document import event_document
 from supervisor.errors import NoSupervisorError
@@ -107,7 +108,12 @@ def events_of(found: FoundJob, supervisors: Supervisors, *, follow: bool) -> Ite
     is_shared = len(found.report.nodes) > 1
     if found.supervisor is not None:
         try:
-            for each in found.supervisor.client.watch(job_id, follow=follow and found.is_live, on_note=output.say):
+            client = found.supervisor.client
+            if follow and found.is_live and not found.supervisor.is_private:
+                watched = SteadyClient(client, job_id, say=output.say).watch(on_note=output.say)
+            else:
+                watched = client.watch(job_id, follow=follow and found.is_live, on_note=output.say)
+            for each in watched:
                 if isinstance(each, RecordedEvent):
                     yield each
                     last = each.sequence

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from supervisor.cli import output
+from supervisor.cli.steady_client import SteadyClient
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments, check_rank
 from supervisor.edges.operators import log_streams
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece
@@ -67,6 +68,9 @@ class _Counted:
 
 
 def _pieces(found: FoundJob, choice: LogChoice, *, follow: bool) -> Iterator[LogPiece]:
+    if found.supervisor is not None and follow and found.is_live and not found.supervisor.is_private:
+        steady = SteadyClient(found.supervisor.client, found.report.job_id, say=output.say)
+        return steady.logs(choice, on_note=output.say)
     if found.supervisor is not None:
         return found.supervisor.client.logs(found.report.job_id, choice, follow=follow, on_note=output.say)
     return log_streams.read(Path(found.report.log_dir), found.report.job_id, choice)

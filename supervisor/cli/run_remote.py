@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from supervisor.cli.last_words import tell_failure
+from supervisor.cli.steady_client import SteadyClient
 from supervisor.config.resolve import RunRequest
 from supervisor.core.event_weights import Weight, addition, weight
 from supervisor.edges.machine.folders.socket_dir import CONTROL_SOCKET
@@ -40,16 +41,17 @@ def run_on_node(request: RunRequest, directory: Path) -> int:
         client = stack.enter_context(ControlClient(directory / CONTROL_SOCKET))
         job_id = client.submit(spec, request.environment)
         tell(f"job {job_id} runs under the node's supervisor in {directory}")
-        threading.Thread(target=_forward, args=(client, job_id, forwarded), daemon=True).start()
-        output = threading.Thread(target=_show_output, args=(client, job_id), daemon=True)
+        steady = SteadyClient(client, job_id, say=tell)
+        threading.Thread(target=_forward, args=(steady, forwarded), daemon=True).start()
+        output = threading.Thread(target=_show_output, args=(SteadyClient(client, job_id, say=_unsaid),), daemon=True)
         output.start()
-        report = _follow(client, job_id, listener)
+        report = _follow(steady, listener)
         output.join(LAST_OUTPUT_TIMEOUT_S)
         if report is None or report.exit_code is None:
             raise NoSupervisorError(
-                f"cannot tell how job {job_id} ends: its supervisor in {directory} has gone, and no other one can take "
-                "it over yet; its workers run on for at most the daemon's --supervisor-return-timeout (60 s by default)"
-                f" and are ended then; see holdfast logs {job_id}"
+                f"cannot tell how job {job_id} has ended: its supervisor in {directory} has gone, and none came back "
+                f"within the daemon's --supervisor-return-timeout, after which its workers are ended; see holdfast "
+                f"logs {job_id}, and holdfast events {job_id}"
             )
         tell_failure(report, lambda choice: client.logs(job_id, choice, this_node=True))
     return report.exit_code
@@ -64,7 +66,7 @@ def _listener(request: RunRequest, stack: ExitStack) -> Callable[[RecordedEvent]
     return stack.enter_context(notifying(request.event_hooks)).tell
 
 
-def _follow(client: ControlClient, job_id: str, listener: Callable[[RecordedEvent], None] | None) -> JobReport | None:
+def _follow(client: SteadyClient, listener: Callable[[RecordedEvent], None] | None) -> JobReport | None:
     """Says what happens to the job, of one on several nodes to this node's part: each has such a command.
 
     Returns the last that was told of it: its verdict, if its supervisor told it.
@@ -72,7 +74,7 @@ def _follow(client: ControlClient, job_id: str, listener: Callable[[RecordedEven
     last: JobReport | None = None
     stop_reason = before = ""
     with suppress(NoSupervisorError):
-        for told in client.watch(job_id, follow=True, this_node=True):
+        for told in client.watch(on_note=_unsaid, this_node=True):
             if isinstance(told, JobReport):
                 last = told
                 continue
@@ -92,18 +94,22 @@ def tell(message: str) -> None:
     standard_streams.say(f"holdfast: {message}")
 
 
-def _forward(client: ControlClient, job_id: str, numbers: set[signal.Signals]) -> None:
+def _unsaid(note: str) -> None:
+    """It is said elsewhere, or of no use here."""
+
+
+def _forward(client: SteadyClient, numbers: set[signal.Signals]) -> None:
     while True:
         number = signal.sigwait(numbers)
         try:
-            client.stop(job_id, reason=f"holdfast run got {signal.Signals(number).name}", signal=int(number))
+            client.stop(reason=f"holdfast run got {signal.Signals(number).name}", signal=int(number))
         except HoldfastError as error:
             tell(str(error))
 
 
-def _show_output(client: ControlClient, job_id: str) -> None:
+def _show_output(client: SteadyClient) -> None:
     try:
-        for piece in client.logs(job_id, LogChoice(), follow=True, this_node=True):
+        for piece in client.logs(LogChoice(), on_note=_unsaid, this_node=True):
             os.write(2 if piece.is_stderr else 1, piece.data)
     except (HoldfastError, OSError):
         return  # The job's end, or nobody reads us any more, or the disk behind stdout is full: the job goes on.

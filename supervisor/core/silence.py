@@ -35,5 +35,30 @@ def read_moment_s(progress: Progress, now_s: float) -> float:
     return now_s if progress.read_at_s is None else min(progress.read_at_s, now_s)
 
 
+COMES_BACK_S = 10.0  # a client that can be heard has connected to a supervisor that came back by then
+FIRST_BEAT_S = 60.0  # a rank that had not begun to send heartbeats when it was read may have done so since
+
+
+def counted_from(progress: Progress, now_s: float) -> Progress:
+    """The progress of a rank of which nothing is known since it was read, under a supervisor that came at `now_s`.
+
+    Each silence counts from the moment on by which the rank's client is back, if the rank runs.
+    """
+    first_beat_at_s, now_s = now_s + FIRST_BEAT_S, now_s + COMES_BACK_S
+    watch = progress.call_watch
+    if watch is not None:
+        ping_at_s = now_s if watch.ping_at_s is not None else None
+        watch = msgspec.structs.replace(watch, since_s=now_s, progressed_at_s=now_s, ping_at_s=ping_at_s)
+    return msgspec.structs.replace(
+        progress,
+        initialised_at_s=now_s,
+        out_of_section_since_s=now_s,
+        heartbeat_at_s=now_s if progress.heartbeat_at_s is not None else first_beat_at_s,
+        open_sections=tuple((name, now_s) for name, _ in progress.open_sections),
+        read_at_s=None,
+        call_watch=watch,
+    )
+
+
 def _seconds(duration_s: float) -> str:
     return f"{duration_s:.1f} s" if duration_s >= 1 else f"{duration_s:.3g} s"

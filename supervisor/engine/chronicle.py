@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -16,6 +16,7 @@ from supervisor.core.facts import JobEvent
 from supervisor.engine.job_book import JobRecord
 from supervisor.ports import Clock, JobReport, Journal, RecordedEvent
 
+KEPT_EVENTS_MAX = 200  # that are kept for the next supervisor while the disk does not take them
 WATCHER_EVENTS_MAX = 4096  # a watcher that is further behind loses events and sees the gap by `sequence`
 
 _LEVELS = {  # of the log: what is below INFO goes to the files only
@@ -47,6 +48,8 @@ class Chronicle:
         self._report = report
 
     def publish(self, job: JobRecord, event: JobEvent) -> None:
+        if job.recorded_before and job.was_recorded(event):
+            return
         recorded = job.record(event, node=job.node_name(self._node_name), at_ns=self._clock.unix_ns())
         self._write(recorded)
         self.changed(job)
@@ -73,6 +76,15 @@ class Chronicle:
         taken = msgspec.structs.replace(event, sequence=job.sequence, details=(*event.details, arrived))
         self._write(taken)
         self._show(taken)
+
+    def record_again(self, events: Sequence[RecordedEvent]) -> None:
+        """Those that the last supervisor may not have brought to the disk; one that is there stays as it is."""
+        for event in events:
+            self._write(event)
+
+    def uncommitted(self, job_id: str) -> Sequence[RecordedEvent]:
+        """The newest of those that would be lost with this process."""
+        return self._journal.uncommitted(job_id)[-KEPT_EVENTS_MAX:]
 
     def _write(self, recorded: RecordedEvent) -> None:
         try:

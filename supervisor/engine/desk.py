@@ -122,6 +122,14 @@ class Desk:
             self._joining.discard(spec.job_id)
         return met
 
+    def take_back(self, job: JobRecord) -> None:
+        """A job of the supervisor before this one goes on here."""
+        job_id = job.spec.job_id
+        self._jobs[job_id] = job
+        self._ended[job_id] = anyio.Event()
+        self.on_submitted(job_id)
+        self._chronicle.changed(job)
+
     async def wait(self, job_id: str) -> JobRecord:
         """Returns once the job has ended."""
         job = self._jobs[job_id]
@@ -167,7 +175,7 @@ class Desk:
                 f"cannot take stacks of rank {rank}: job {job_id} has ranks {job.first_rank} to "
                 f"{job.first_rank + job.spec.local_world_size - 1}"
             )
-        return await self._performer.collect_stacks(job, cycle=job.cycle, budget_s=budget_s, rank=rank)
+        return await self._performer.stacks.collect(job, cycle=job.cycle, budget_s=budget_s, rank=rank)
 
     def subscribe(self, job_id: str) -> AbstractAsyncContextManager[AsyncIterator[RecordedEvent]]:
         job = self._jobs.get(job_id)
@@ -280,7 +288,9 @@ class Desk:
         report = self.report(job)
         ranks = tuple(
             msgspec.structs.replace(each, state="stopped")
-            if each.state in ("running", "hung") and each.pid is not None and self._performer.is_stopped(each.pid)
+            if each.state in ("running", "hung")
+            and each.pid is not None
+            and self._performer.stacks.is_stopped(each.pid)
             else each
             for each in report.ranks
         )

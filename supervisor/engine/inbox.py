@@ -94,6 +94,11 @@ class Inbox(Generic[Item]):
             self._arrived = anyio.Event()
         return taken
 
+    def waiting(self, lane: str) -> list[Item]:
+        """What waits in this lane, in order; it stays there."""
+        found = self._lanes.get(lane)
+        return [event for event, _ in found.events] if found is not None else []
+
     async def wait(self) -> None:
         """Returns once there is something to take. Where something waits already, everybody else runs once."""
         if self._waiting:

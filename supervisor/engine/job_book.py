@@ -29,6 +29,7 @@ class CycleRecord(msgspec.Struct, frozen=True):
     store_host: str
     store_port: int
     respawns: int = 0
+    token: bytes = b""  # the secret of the cycle; never shown
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -62,6 +63,8 @@ class JobRecord(msgspec.Struct):
     verdict: Verdict | None = None
     ended_at_ns: int | None = None
     stop_reason: str = ""  # of the first request to stop
+    # What the last supervisor may have recorded after what it kept of the job: it is not recorded twice.
+    recorded_before: list[RecordedEvent] = msgspec.field(default_factory=list[RecordedEvent])
 
     def __post_init__(self) -> None:
         self.shown_command = redacted(self.spec.command)
@@ -94,6 +97,16 @@ class JobRecord(msgspec.Struct):
         self.spawner = None
         self.spawner_number = number
         self.spawner_doom = ""
+
+    def was_recorded(self, event: JobEvent) -> bool:
+        """Whether the last supervisor has recorded what is recorded now, since the same led to it again."""
+        for known in self.recorded_before:
+            if (known.kind, known.reason, known.cycle, known.rank) == (
+                event.kind, event.reason, event.cycle, event.rank
+            ):  # fmt: skip
+                self.recorded_before.remove(known)
+                return True
+        return False
 
     @property
     def cycle(self) -> int:

@@ -18,6 +18,7 @@ from supervisor.core.defects import defect_sentence
 from supervisor.core.ledger import Ledger
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node import node
+from supervisor.core.node.job_machines import JobMachines
 from supervisor.engine.inbox import Inbox
 from supervisor.pauses import pause
 from supervisor.ports import Clock
@@ -71,6 +72,7 @@ class Engine:
         self._deadline_s: float | None = None  # of all machines, as it stood before the events that are being taken
         self.node_state = node.initial_state(node_name)
         self.coordinators: dict[str, coordinator.State] = {}
+        self._stepped: set[str] = set()  # jobs whose coordinator has moved in this turn
         self._performer: Performer | None = None
         self.on_node_lost: Callable[[str, cluster_messages.NodeLost], None] = _nobody  # of a job that is led from here
 
@@ -85,6 +87,21 @@ class Engine:
     async def post_in_turn(self, event: EngineEvent) -> None:
         """The same for sources that may send any number: waits until the event's job has room for it."""
         await self._inbox.put_in_turn(event)
+
+    def waiting(self, job_id: str) -> list[EngineEvent]:
+        """The events of a job that the machines have not heard yet."""
+        return self._inbox.waiting(job_id)
+
+    def take_stepped(self) -> set[str]:
+        """The jobs whose coordinator has moved since the last call."""
+        stepped, self._stepped = self._stepped, set()
+        return stepped
+
+    def take_back(self, job_id: str, machines: JobMachines, led: coordinator.State | None) -> None:
+        """Goes on with a job where another supervisor has stopped."""
+        self.node_state = node.with_job(self.node_state, job_id, machines)
+        if led is not None:
+            self.coordinators[job_id] = led
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled."""
@@ -172,6 +189,7 @@ class Engine:
                 self.on_node_lost(job_id, report)
             state, actions = coordinator.step(state, report, now_s=self._clock.now_s(), jitter=self._jitter())
             self.coordinators[job_id] = state
+            self._stepped.add(job_id)
             for action in actions:
                 match action:
                     case cluster_messages.Send():

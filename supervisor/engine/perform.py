@@ -7,31 +7,38 @@ task of its own, becomes events of that job (core/node/failed_actions.py) and re
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
 from holdfast_wire import spawner_link as link
 
 from supervisor.core.cluster import messages as cluster_messages
-from supervisor.core.facts import Evidence, JobEvent
+from supervisor.core.cluster.messages import Event as Report
+from supervisor.core.facts import JobEvent
 from supervisor.core.gpu_memory import MemoryReport
 from supervisor.core.gpu_places import places_sentence
 from supervisor.core.ledger import Ledger
 from supervisor.core.node import failed_actions, node
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node_health import Finding
-from supervisor.core.process_facts import RankFacts
 from supervisor.engine.chronicle import Chronicle
 from supervisor.engine.failure_text import failure_sentence, failure_text
 from supervisor.engine.job_book import CycleRecord, JobRecord
 from supervisor.engine.loop import Engine
 from supervisor.engine.report_queue import ReportQueue
+from supervisor.engine.spawner_orders import SpawnerAction, order_of
 from supervisor.engine.spawner_reports import SpawnerReports
+from supervisor.engine.stack_taking import StackTaking
 from supervisor.engine.worker_plan import WorkerPlanner
 from supervisor.errors import NotNowError
 from supervisor.ports import Clock, Gpus, JobFiles, NodeChecks, Peers, Spawner, Spawners, StackSource, Tokens, Workers
+
+if TYPE_CHECKING:
+    from supervisor.engine.turn_keeper import TurnKeeper
 
 # Runs a coroutine function in the daemon's task group.
 StartSoon = Callable[[Callable[[], Coroutine[object, object, None]]], None]
@@ -65,13 +72,23 @@ class EnginePerformer:
         chronicle: Chronicle,
         engine: Engine,
         start_soon: StartSoon,
+        keeps: bool = False,
     ) -> None:
+        """`keeps`: a supervisor that comes back takes the jobs over."""
         self._edges = edges
         self._jobs = jobs
         self._chronicle = chronicle
         self._engine = engine
         self._start_soon = start_soon
+        self.stacks = StackTaking(workers=edges.workers, stacks=edges.stacks)
         self._reports: dict[str, ReportQueue] = {}
+        self._keeper: TurnKeeper | None = None
+        if keeps:
+            from supervisor.engine.turn_keeper import TurnKeeper  # Late: a private supervisor does not come back.
+
+            self._keeper = TurnKeeper(
+                engine=engine, jobs=jobs, chronicle=chronicle, clock=edges.clock, reports=self._reports
+            )
         self.on_finished: Callable[[str], None] = _nobody  # told the id of a job of which nothing is left
 
     # --- see loop.Performer ----------------------------------------------------------------------------------------
@@ -109,7 +126,17 @@ class EnginePerformer:
         return own if job is None else job.node_name(own)
 
     def settled(self) -> None:
+        if self._keeper is not None:
+            self._keeper.settle()
         self._chronicle.settle()
+
+    def take_back(self, job: JobRecord, unfinished: Iterable[node_messages.Action], reports: Iterable[Report]) -> None:
+        """Goes on with a job of another supervisor: its spawner, and what that one had in its hands."""
+        self.perform(node_messages.StartSpawner(job.spec.job_id, job.spawner_number))
+        for action in unfinished:
+            self.perform(action)
+        for report in reports:
+            self.perform(node_messages.TellCoordinator(job.spec.job_id, report))
 
     # --- the bulkhead ----------------------------------------------------------------------------------------------
 
@@ -125,12 +152,17 @@ class EnginePerformer:
     def _attempt(self, job: JobRecord, action: node_messages.Action, work: Callable[[], Awaitable[None]]) -> None:
         """In a task of its own, behind the same bulkhead."""
 
+        number = self._keeper.begin(action) if self._keeper is not None else 0
+
         async def attempt() -> None:
             try:
                 await work()
             except Exception as error:  # noqa: BLE001 - as in `perform`
                 for event in self._failed(job, action, error):
                     self._engine.post(event)
+            finally:
+                if self._keeper is not None:
+                    self._keeper.end(action.job_id, number)
 
         self._start_soon(attempt)
 
@@ -152,7 +184,7 @@ class EnginePerformer:
             case node_messages.RespawnWorkers(local_ranks=local_ranks):
                 self._respawn(job, local_ranks)
             case node_messages.TellRanks():
-                self._edges.workers.tell_ranks(action.job_id, action.cycle, action.local_ranks, action.order)
+                self._tell_ranks(action)
             case node_messages.ReconnectRanks():
                 self._edges.workers.reconnect(action.job_id, action.cycle)
             case node_messages.ReadProgress():
@@ -176,35 +208,31 @@ class EnginePerformer:
     def _tell_spawner(
         self,
         job: JobRecord,
-        action: node_messages.PrepareStore
-        | node_messages.ForkAhead
-        | node_messages.SignalWorkers
-        | node_messages.KillTree
-        | node_messages.MoveFence
-        | node_messages.EndSpawner
-        | node_messages.KillSpawner,
+        action: SpawnerAction | node_messages.KillSpawner,
     ) -> None:
         """A lost spawner has been or will be reported; what it can't hear any more needs no answer."""
-        spawner, spec = job.spawner, job.spec
+        spawner = job.spawner
         if spawner is None:
             if isinstance(action, node_messages.KillSpawner):
                 job.spawner_doom = action.reason  # It may be on its way.
             return
-        match action:
-            case node_messages.PrepareStore(cycle=cycle):
-                spawner.send(link.PrepareStore(cycle, spec.master_addr, spec.master_port, serve=spec.agent_store))
-            case node_messages.ForkAhead(cycle=cycle, workers=workers):
-                spawner.send(link.ForkAhead(cycle, workers))
-            case node_messages.SignalWorkers(_, cycle, signal, local_ranks, tree, resume, sessions):
-                spawner.send(link.Signal(cycle, signal, local_ranks, tree, resume, sessions))
-            case node_messages.KillTree(cycle=cycle):
-                spawner.send(link.KillTree(cycle))
-            case node_messages.MoveFence(until_s=until_s):
-                spawner.send(link.Fence(int(until_s * 1e9)))
-            case node_messages.EndSpawner():
-                spawner.send(link.End())
-            case node_messages.KillSpawner(reason=reason):
-                spawner.kill(f"{reason}; {_whereabouts(spawner)}")
+        if isinstance(action, node_messages.KillSpawner):
+            spawner.kill(f"{action.reason}; {_whereabouts(spawner)}")
+        else:
+            self._order(job, spawner, order_of(action, job.spec))
+
+    def _tell_ranks(self, action: node_messages.TellRanks) -> None:
+        tell = partial(self._edges.workers.tell_ranks, action.job_id, action.cycle, action.local_ranks, action.order)
+        if self._keeper is not None:
+            self._keeper.say(tell)
+        else:
+            tell()
+
+    def _order(self, job: JobRecord, spawner: Spawner, message: link.Order) -> None:
+        if self._keeper is not None and self._keeper.keeps(job):
+            self._keeper.order(job.spec.job_id, message)
+        else:
+            spawner.send(message)
 
     def _reports_of(self, job: JobRecord) -> ReportQueue:
         job_id, path = job.spec.job_id, job.spec.checkpoint_iteration_file
@@ -226,7 +254,8 @@ class EnginePerformer:
         self._close_cycle(job)
         token, token_path = self._edges.tokens.issue(job_id, assignment.cycle)
         at_ns = self._edges.clock.unix_ns()
-        job.begin_cycle(CycleRecord(assignment, at_ns, str(token_path), action.store_host, action.store_port))
+        store = action.store_host, action.store_port
+        job.begin_cycle(CycleRecord(assignment, at_ns, str(token_path), *store, token=token))
         view = node.view(self._engine.node_state, job_id)
         self._edges.workers.open_cycle(
             job_id,
@@ -260,7 +289,7 @@ class EnginePerformer:
             local_ranks=local_ranks,
             respawn=running.respawns,
         )
-        job.spawner.send(link.Spawn(running.assignment.cycle, plans))
+        self._order(job, job.spawner, link.Spawn(running.assignment.cycle, plans))
 
     def _close_cycle(self, job: JobRecord) -> None:
         """Nobody speaks for its ranks any more."""
@@ -281,6 +310,8 @@ class EnginePerformer:
         def on_started(spawner: Spawner) -> None:
             if is_newest():
                 job.spawner = spawner
+                if self._keeper is not None:
+                    self._keeper.keep(job)
             if job.spawner_doom or not is_newest():
                 spawner.kill(job.spawner_doom or "another spawner has taken its place")
 
@@ -322,6 +353,8 @@ class EnginePerformer:
         job.verdict = action.verdict
         for looking in job.looks:
             looking.cancel()
+        if self._keeper is not None:
+            self._keeper.forget(job.spec.job_id)
         self._reports.pop(job.spec.job_id, None)
         try:
             self._close_cycle(job)
@@ -366,42 +399,8 @@ class EnginePerformer:
                 job.looks.discard(looking)
 
     async def _collect(self, job: JobRecord, action: node_messages.CollectEvidence) -> None:
-        evidence = await self.collect_stacks(job, cycle=action.cycle, budget_s=action.budget_s, accused=action.accused)
-        facts = tuple(self._with_sections(job, action.cycle, each) for each in evidence.facts)
-        evidence = msgspec.structs.replace(evidence, facts=facts)
+        evidence = await self.stacks.evidence(job, action)
         self._engine.post(node_messages.EvidenceCollected(action.job_id, action.cycle, evidence))
-
-    def _with_sections(self, job: JobRecord, cycle: int, facts: RankFacts) -> RankFacts:
-        progress = self._edges.workers.read_progress(job.spec.job_id, cycle, facts.rank - job.first_rank)
-        sections = tuple(name for name, _ in progress.open_sections) if progress is not None else ()
-        return msgspec.structs.replace(facts, sections=sections)
-
-    def is_stopped(self, pid: int) -> bool:
-        return self._edges.stacks.is_stopped(pid)
-
-    async def collect_stacks(
-        self,
-        job: JobRecord,
-        *,
-        cycle: int,
-        budget_s: float,
-        rank: int | None = None,
-        accused: tuple[int, ...] = (),
-    ) -> Evidence:
-        """Stacks of the ranks that run now, the accused ones first, within the budget."""
-        first_rank = job.first_rank
-        pids = {
-            first_rank + local_rank: pid
-            for local_rank, pid in sorted(job.pids.items())
-            if job.runs(cycle) and rank in (None, first_rank + local_rank)
-        }
-
-        async def ask(of_rank: int, timeout_s: float) -> str | None:
-            return await self._edges.workers.ask_stacks(
-                job.spec.job_id, cycle, of_rank - first_rank, timeout_s=timeout_s
-            )
-
-        return await self._edges.stacks.collect(pids, ask=ask, budget_s=budget_s, accused=accused)
 
 
 def _whereabouts(spawner: Spawner) -> str:

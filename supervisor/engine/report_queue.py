@@ -29,6 +29,11 @@ class ReportQueue:
         self._leave = leave
         self._waiting: deque[Report] = deque()
 
+    @property
+    def waiting(self) -> tuple[Report, ...]:
+        """Those that have not left."""
+        return tuple(self._waiting)
+
     def put(self, report: Report) -> bool:
         """Lets the report leave, now if it may. True: `drain` has to be run for it and those behind it."""
         if self._read_iteration is None or (not self._waiting and not isinstance(report, JobOpened | NodeFailed)):

@@ -161,7 +161,7 @@ def is_alive(pid: object) -> bool:
 def test_b1_workers_outlive_a_killed_supervisor_for_the_time_it_has_to_return(
     start: Start, start_daemon: StartDaemon
 ) -> None:
-    """Nobody returns yet (that is another issue), so the spawner ends them then, and nothing is left."""
+    """Nobody comes back, so the spawner ends them then, and nothing is left."""
     daemon = start_daemon()
     wait_until(lambda: daemon.is_serving, timeout_s=30, what="the daemon")
     launch = start(
@@ -180,7 +180,7 @@ def test_b1_workers_outlive_a_killed_supervisor_for_the_time_it_has_to_return(
     wait_until(lambda: not any(map(is_alive, workers)), timeout_s=RETURN_TIMEOUT_S + 15, what="the end of the workers")
     assert time.monotonic() - killed_at_s >= RETURN_TIMEOUT_S - 0.2
     assert launch.wait() == 69, launch.stderr_text()
-    assert "its workers run on for at most the daemon's --supervisor-return-timeout" in launch.stderr_text()
+    assert "none came back within the daemon's --supervisor-return-timeout" in launch.stderr_text()
     assert_nothing_left(launch, within_s=10)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import anyio
@@ -149,7 +149,12 @@ class DisobedientSpawner:
 
     # --- see ports.Spawner
 
-    def send(self, message: link.ToSpawner) -> None:
+    def keep(self, texts: Mapping[str, str], orders: Sequence[link.Order]) -> None:
+        del texts  # No other supervisor comes.
+        for order in orders:
+            self.send(order)
+
+    def send(self, message: link.Order) -> None:
         if type(message) in self._ignored:
             self._population.blame(self._job_id)
             return

@@ -73,7 +73,7 @@ def break_port(monkeypatch: pytest.MonkeyPatch, world: World, port: str, error: 
         case "spawner":
             works = ObedientSpawner.send
 
-            def send(spawner: ObedientSpawner, message: link.ToSpawner) -> None:
+            def send(spawner: ObedientSpawner, message: link.Order) -> None:
                 if spawner is not world.spawners.started[0]:
                     raise error
                 works(spawner, message)

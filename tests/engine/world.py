@@ -57,6 +57,9 @@ class FakeJournal:
     def save(self, report: JobReport) -> None:
         self.reports.append(report)
 
+    def uncommitted(self, job_id: str) -> list[RecordedEvent]:
+        return [event for event in self.events if event.job_id == job_id]
+
     def kinds(self) -> list[str]:
         return [event.kind for event in self.events]
 
@@ -159,6 +162,9 @@ class FakeWorkers:
     def read_progress(self, job_id: str, cycle: int, local_rank: int) -> Progress | None:
         return self.read(job_id, cycle, local_rank)
 
+    def recall(self, job_id: str, cycle: int, local_rank: int, progress: Progress) -> None:
+        self.progress[local_rank] = progress
+
     def tell_ranks(self, job_id: str, cycle: int, local_ranks: Sequence[int], order: ToRank) -> None:
         self.told.append((tuple(local_ranks), order))
 
@@ -196,15 +202,21 @@ class ObedientSpawner:
 
     def __init__(self, on_message: Callable[[link.FromSpawner], None]) -> None:
         self.tell = on_message
-        self.heard: list[link.ToSpawner] = []
+        self.heard: list[link.Order] = []
         self.silent: set[type] = set()
         self.unkillable = False
+        self.kept: dict[str, str] = {}
         self.living: set[tuple[int, int]] = set()
         self.errors: dict[int, tuple[str, float | None]] = {}  # what @record wrote
         self.ended = anyio.Event()
         self.why = "the spawner ended as it was told"
 
-    def send(self, message: link.ToSpawner) -> None:
+    def keep(self, texts: Mapping[str, str], orders: Sequence[link.Order]) -> None:
+        self.kept |= texts
+        for order in orders:
+            self.send(order)
+
+    def send(self, message: link.Order) -> None:
         self.heard.append(message)
         if type(message) in self.silent:
             return
@@ -278,8 +290,9 @@ class World:
         clock: SetClock | None = None,
         spawners: Spawners | None = None,
         stacks: StackSource | None = None,
+        keeps: bool = False,
     ) -> None:
-        """In place of the obedient fakes, others may be given."""
+        """In place of the obedient fakes, others may be given. `keeps`: for a supervisor that comes back."""
         self.clock = clock or SetClock()
         self.journal = FakeJournal()
         self.claims = FakeClaims(self.clock)
@@ -315,6 +328,7 @@ class World:
             chronicle=self.chronicle,
             engine=self.engine,
             start_soon=start_soon,
+            keeps=keeps,
         )
         self.engine.attach(self.performer)
         self.desk = Desk(

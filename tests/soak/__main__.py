@@ -1,4 +1,4 @@
-"""`python -m tests.soak restarts|chaos|others|cluster`: does it endure? Exit code 1 if an invariant broke."""
+"""`python -m tests.soak restarts|chaos|others|cluster|supervisor-kills`: does it endure? Exit code 1: it did not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import signal
 import sys
 
-from tests.soak import chaos, cluster, others, restarts
+from tests.soak import chaos, cluster, others, restarts, supervisor_kills
 
 
 def _parsed() -> argparse.Namespace:
@@ -33,6 +33,12 @@ def _parsed() -> argparse.Namespace:
     torn.add_argument("--nodes", type=int, default=8)
     torn.add_argument("--seed", type=int, help="of an earlier run, to repeat its faults")
     torn.set_defaults(main=cluster.main)
+    killed = soaks.add_parser("supervisor-kills", help="jobs whose supervisor is killed at random moments")
+    killed.add_argument("--kills", type=int, default=1000)
+    killed.add_argument("--cycles", type=int, default=6, help="of each job; all but the last fail")
+    killed.add_argument("--seconds", type=float, default=3600.0, help="it ends after so long, done or not")
+    killed.add_argument("--seed", type=int, help="of an earlier run, to repeat its choices")
+    killed.set_defaults(main=supervisor_kills.main)
     return parser.parse_args()
 
 

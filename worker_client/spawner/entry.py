@@ -13,7 +13,7 @@ from typing import NoReturn
 from holdfast_wire import spawner_settings
 from holdfast_wire.spawner_settings import SpawnerSettings
 
-from . import child_state, fitness, identity, loading, preload, runnable
+from . import child_state, comeback, fitness, identity, loading, preload, runnable
 from .background import Background
 from .children import BecomeWorkerError
 from .learning import Learning
@@ -54,7 +54,7 @@ def run_as_script(hook_folder: str) -> None:
     # Each worker looks for it in every folder of sys.path: what those hold is read once, here.
     importlib.machinery.PathFinder.find_spec("sitecustomize")
     sets_threads = "OMP_NUM_THREADS" not in choice.variables
-    inherited = child_state.remember(title, frozenset({link_fd}), sets_threads=sets_threads)
+    inherited = child_state.remember(title, _own_fds(settings, link_fd), sets_threads=sets_threads)
     loaded = tuple(name for name in choice.modules if name in sys.modules)
     may_learn = settings.may_restart and settings.preload == "auto"
     learning = Learning(choice.steps, choice.learns, wanted=may_learn)
@@ -70,7 +70,7 @@ def run_plain() -> NoReturn:
     """Be a spawner that executes its workers. Does not return."""
     settings, link_fd = _take_settings("")
     _refuse_what_cannot_run(settings, link_fd, None)
-    inherited = child_state.remember(identity.Title(), frozenset({link_fd}))
+    inherited = child_state.remember(identity.Title(), _own_fds(settings, link_fd))
     reason = (
         "workers are executed: the command is not a Python script"
         if settings.entry == "command"
@@ -91,7 +91,7 @@ def _refuse_what_cannot_run(settings: SpawnerSettings, link_fd: int, choice: pre
     refusal = runnable.refusal(settings, source=source, sees_modules=choice is not None)
     if refusal is None:
         return
-    inherited = child_state.remember(identity.Title(), frozenset({link_fd}))
+    inherited = child_state.remember(identity.Title(), _own_fds(settings, link_fd))
     Spawner(settings, Method("exec", refusal.reason, (), refusal), inherited, link_fd, Learning(wanted=False)).run()
 
 
@@ -106,7 +106,12 @@ def _take_settings(hook_folder: str) -> tuple[SpawnerSettings, int]:
             os.environ["PYTHONPATH"] = settings.python_path
     if settings.open_files:
         _restore_open_files(*settings.open_files)
+    comeback.listen(settings.return_fd)
     return settings, link_fd
+
+
+def _own_fds(settings: SpawnerSettings, link_fd: int) -> frozenset[int]:
+    return frozenset({link_fd, settings.return_fd})
 
 
 def _restore_open_files(before: int, raised: int) -> None:
@@ -164,7 +169,8 @@ def _remedy(settings: SpawnerSettings, failure: loading.Failure) -> str:
 
 def _start_over(settings: SpawnerSettings, link_fd: int, hook_folder: str, origin: loading.Origin) -> NoReturn:
     """As the same process, with the environment of its first start."""
-    os.set_inheritable(link_fd, True)
+    for fd in _own_fds(settings, link_fd) - {-1}:
+        os.set_inheritable(fd, True)
     path = settings.python_path
     origin.restore()
     env = origin.environment | {

@@ -17,6 +17,7 @@ class Link:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.lost = False
+        self._is_deaf = False  # the other end takes nothing more; what it has sent may wait to be read
         self._unsent = bytearray()
         self._decoder = framing.Decoder(frame_bytes_max=framing.SPAWNER_FRAME_BYTES_MAX)
         os.set_blocking(fd, False)
@@ -24,7 +25,7 @@ class Link:
 
     @property
     def has_unsent(self) -> bool:
-        return bool(self._unsent) and not self.lost
+        return bool(self._unsent)
 
     def receive(self) -> list[spawner_link.Message]:
         """What has arrived. Sets `lost` at the end of the stream. Raises SpawnerProtocolError, FrameTooLongError."""
@@ -36,6 +37,7 @@ class Link:
             data = b""
         if not data:
             self.lost = True
+            self._unsent.clear()
             return []
         return [spawner_link.decode(payload) for payload in self._decoder.feed(data)]
 
@@ -46,7 +48,7 @@ class Link:
 
     def queue(self, message: spawner_link.Message) -> None:
         """Queue `message` for the next `send` or `flush`."""
-        if self.lost:
+        if self.lost or self._is_deaf:
             return
         if isinstance(message, spawner_link.OutputDropped) and len(self._unsent) > UNSENT_BYTES_SOFT_MAX:
             return
@@ -54,12 +56,13 @@ class Link:
 
     def flush(self) -> None:
         """Send what the socket takes now."""
-        while self._unsent and not self.lost:
+        while self._unsent:
             try:
                 sent = os.write(self.fd, self._unsent)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:  # EPIPE, ECONNRESET
-                self.lost = True
+                self._is_deaf = True
+                self._unsent.clear()
                 return
             del self._unsent[:sent]

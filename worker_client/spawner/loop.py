@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NoReturn
 
 from holdfast_wire import spawner_link, spawner_settings
@@ -16,16 +16,16 @@ from holdfast_wire.framing import FrameTooLongError
 from holdfast_wire.spawner_link import SpawnerProtocolError, WorkerPlan
 from holdfast_wire.spawner_settings import SpawnerSettings
 
-from . import children, error_file, exits, identity, store_host, tree
+from . import children, error_file, exit_reports, exits, identity, signalling, store_host, tree
 from .binding import Binding
 from .cgroup import CycleCgroups, OomCounter, oom_counter
 from .child_state import IGNORED, Inherited
 from .children import BecomeWorkerError, CannotExecuteError, Child, Start
+from .comeback import Comeback
 from .events import READ, WRITE, Events
 from .exit_records import ExitRecords
 from .fence import Fence
 from .killing import Killing
-from .last_words import TAIL_BYTES, last_words
 from .learning import Learning
 from .link import Link
 from .method import Method
@@ -55,6 +55,7 @@ class Spawner:
         self._prepare_process()
         self._events = Events()
         self._link = Link(link_fd)
+        self._comeback = Comeback(settings)
         self._output = Output(self._events, self._dropped)
         self._dropped_bytes: dict[int, int] = {}
         self._children: dict[int, Child] = {}  # pid -> not reaped yet
@@ -83,6 +84,8 @@ class Spawner:
         """Serve until the job is over, then end the process. Raises BecomeWorkerError in a forked worker."""
         self._events.watch(self._link.fd, READ, self._on_link)
         self._events.watch(self._wake_fd, READ, self._on_child_signal)
+        if self._comeback.is_possible:
+            self._events.watch(self._comeback.fd, READ, self._on_return)
         self._send(self._method.ready(self._cgroups.folder))
         try:
             while not self._ended:
@@ -148,7 +151,7 @@ class Spawner:
                     self._parking.dismiss()
                 self._fence.hold_back()
             case spawner_link.Signal():
-                self._signal(message)
+                signalling.carry_out(message, self._children)
             case spawner_link.KillTree(cycle):
                 self._kill(cycle)
             case spawner_link.Fence(until_ns):
@@ -156,12 +159,23 @@ class Spawner:
             case spawner_link.End():
                 self._parking.dismiss()
                 self._killing.start(None, self._on_end)
+            case spawner_link.Keep():
+                self._comeback.keep(message)
+                for order in message.orders:
+                    self._perform(order)
+                self._comeback.save()
             case _:
                 pass  # A message of the other direction; nothing to do.
 
-    def _send(self, message: spawner_link.Message) -> None:
-        self._link.send(message)
-        self._watch_link()
+    def _send(self, message: spawner_link.Report) -> None:
+        self._queue(message)
+        self._flush()
+
+    def _queue(self, message: spawner_link.Report) -> None:
+        self._comeback.note(message)
+        self._link.queue(message)
+        if self._link.lost:
+            self._comeback.save()
 
     def _flush(self) -> None:
         self._link.flush()
@@ -201,7 +215,7 @@ class Spawner:
         else:
             self._has_started = True
             # Not sent at once: the supervisor would take the processor that the next fork waits for.
-            self._link.queue(spawner_link.Spawned(cycle, plan.local_rank, pid, time.monotonic_ns(), method))
+            self._queue(spawner_link.Spawned(cycle, plan.local_rank, pid, time.monotonic_ns(), method))
         finally:
             for fd in streams.values():
                 os.close(fd)
@@ -291,58 +305,13 @@ class Spawner:
         elif child.local_rank == PARKED:
             self._parking.forget(child.pid)
         else:
-            tail = self._output.drain(child.cycle, child.local_rank)
-            told = error_file.read(child.error_file if ending.code != 0 else "") or ("", None)
-            if not told[0] and ending.code != 0:
-                tail = tail or error_file.read_end(child.stderr_file, TAIL_BYTES)
-                told = (last_words(tail, code=ending.code, signal_number=ending.signal), None)
-            exited = spawner_link.Exited(
-                cycle=child.cycle,
-                local_rank=child.local_rank,
-                pid=child.pid,
-                code=ending.code,
-                signal=ending.signal,
-                core_dumped=ending.core_dumped,
-                out_of_memory=exits.ran_out_of_memory(ending, killed_by_us=child.killed_by_us, counter=child.memory),
-                at_ns=at_ns,
-                error=told[0],
-                error_at_unix_s=told[1],
-            )
-            self._records.write(exited) if self._link.lost else self._send(exited)
+            exited = exit_reports.exited(child, ending, at_ns, self._output.drain(child.cycle, child.local_rank))
+            if self._link.lost:
+                self._records.write(exited)
+            self._send(exited)
         if self._ending_alone and not self._children:
             self._events.set_timer("lost", 0.0, self._kill_alone)
         self._killing.go_on()
-
-    def _signal(self, message: spawner_link.Signal) -> None:
-        chosen: list[int] = []
-        for child in self._children.values():
-            wanted = not message.local_ranks or child.local_rank in message.local_ranks
-            if child.cycle == message.cycle and child.local_rank >= 0 and wanted:
-                child.killed_by_us |= message.signal == signal.SIGKILL
-                chosen.append(child.pid)
-        numbers = (signal.SIGCONT, message.signal) if message.resume else (message.signal,)
-        # A number that is a living child's again is no dead one's any more.
-        leaders = [pid for pid in message.sessions if pid not in self._children]
-        self._signal_children(chosen, numbers, whole_sessions=message.tree, leaders=leaders)
-
-    def _signal_children(
-        self, pids: Sequence[int], numbers: Sequence[int], *, whole_sessions: bool, leaders: Sequence[int] = ()
-    ) -> None:
-        """Children first: they are not reaped, so a number can't mean another process. The rest are read just before.
-
-        Who is of a child's session is looked for below this process, not below the child: it may have died of it, or
-        before (`leaders`). A session keeps its number for itself as long as anybody is left in it.
-        """
-        for number in numbers:
-            for pid in pids:
-                tree.send(pid, number)
-        led = (*pids, *leaders)
-        if not whole_sessions or not led:
-            return
-        for pid in tree.descendants([tree.own_pid()], tree.children_reader())[1:]:
-            if pid not in pids and tree.session_of(pid) in led:
-                for number in numbers:
-                    tree.send(pid, number)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
@@ -359,6 +328,7 @@ class Spawner:
     def _on_end(self, _killed: int, _stuck_pids: tuple[int, ...]) -> None:
         self._cgroups.remove_all()
         self._send(spawner_link.Ended())
+        self._comeback.save()
         self._leave_when(lambda: not self._output.has_waiting() and not self._link.has_unsent, END_DRAIN_S)
 
     def _leave_when(self, done: Callable[[], bool], delay_s: float) -> None:
@@ -369,15 +339,32 @@ class Spawner:
         self._ended = True
 
     def _on_lost(self) -> None:
-        """The supervisor is gone. A returning one could be re-adopted here; until that exists nobody returns."""
+        """The supervisor is gone, perhaps to come back."""
         self._events.forget(self._link.fd)
+        self._comeback.save()
         wait_s = 0.0 if self._settings.private else self._settings.supervisor_return_timeout_s
         self._events.set_timer("lost", wait_s, self._end_alone)
+
+    def _on_return(self) -> None:
+        """A supervisor comes, in the place of one that must be gone."""
+        if not self._link.lost:
+            self._on_link()  # Its end may wait to be read.
+        returned = self._comeback.accept(is_awaited=self._link.lost)
+        if returned is None:
+            return
+        self._events.cancel_timer("lost")
+        self._ending_alone = False
+        self._events.forget(self._link.fd)
+        os.close(self._link.fd)
+        self._link = Link(returned.fd)
+        for message in returned.messages:
+            self._link.queue(message)
+        self._flush()
 
     def _end_alone(self) -> None:
         self._ending_alone = True
         self._parking.dismiss()
-        self._signal_children(list(self._children), (signal.SIGCONT, signal.SIGTERM), whole_sessions=True)
+        signalling.send(list(self._children), (signal.SIGCONT, signal.SIGTERM), whole_sessions=True)
         self._events.set_timer("lost", LOST_TERM_S if self._children else 0.0, self._kill_alone)
 
     def _kill_alone(self) -> None:

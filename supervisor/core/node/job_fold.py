@@ -20,15 +20,7 @@ from supervisor.core.calls import timeout_clash
 from supervisor.core.calls.words import CallEnter, CallRefused, Interruption, Stage
 from supervisor.core.cluster.messages import CallReport, StacksTaken, StacksWanted
 from supervisor.core.facts import HangLimits, JobEvent
-from supervisor.core.node import (
-    call_watch,
-    hang_response,
-    job,
-    local_call,
-    rank_monitor,
-    spawner_watch,
-    worker_group,
-)
+from supervisor.core.node import call_watch, hang_response, job, local_call, rank_monitor, spawner_watch, worker_group
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node.hang_facts import with_node_facts
 from supervisor.core.node.job_machines import JobMachines
@@ -96,10 +88,20 @@ class JobFold:
                 evidence = with_node_facts(evidence, worker_group.workers_of(self._group), self._monitors)
                 taken = StacksTaken(self._job.node, cycle, evidence)
                 self.actions.append(node_messages.TellCoordinator(self._job.rules.job_id, taken))
+            case node_messages.SupervisorReturned():
+                self._resume()
             case node_messages.JobSubmitted() | node_messages.JobAbandoned() | node_messages.DeadlineReached():
                 raise AssertionError("folded by step()")
             case _:
                 assert_never(event)
+
+    def _resume(self) -> None:
+        """What passed while nobody was there to see it is held against nobody."""
+        self._to_spawner(spawner_watch.SupervisorReturned())
+        for local_rank in range(len(self._monitors)):
+            self._to_monitor(local_rank, rank_monitor.PageLost())
+            self._to_watch(local_rank, call_watch.ClientLeft())
+            self._to_calls(local_call.ClientLeft(local_rank))
 
     def _take_of_client(
         self,
@@ -309,10 +311,8 @@ class JobFold:
     def _end_session(self, local_rank: int, pid: int) -> None:
         """The cycle goes on without the rank: what it has started would be nobody's until the end of the job."""
         job_id, cycle = self._job.rules.job_id, self._job.cycle
-        kill = node_messages.SignalWorkers(
-            job_id, cycle, int(signals.SIGKILL), (local_rank,), tree=True, sessions=(pid,)
-        )
-        self.actions.append(kill)
+        kill = int(signals.SIGKILL)
+        self.actions.append(node_messages.SignalWorkers(job_id, cycle, kill, (local_rank,), tree=True, sessions=(pid,)))
 
     def _respawn(self, members: tuple[int, ...]) -> None:
         first_rank = self._rank(0)

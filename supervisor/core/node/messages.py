@@ -208,6 +208,12 @@ class FenceMoved(msgspec.Struct, frozen=True):
     until_s: float
 
 
+class SupervisorReturned(msgspec.Struct, frozen=True):
+    """This supervisor goes on with the job of one that is gone: no client is connected yet, and no page can be read."""
+
+    job_id: str
+
+
 class JobAbandoned(msgspec.Struct, frozen=True):
     """A defect of ours was met while something of this job was decided: it ends, and no other job is touched."""
 
@@ -224,7 +230,7 @@ WorkerReport = WorkerSpawned | SpawnFailed | WorkerExited | WorkersEmptied
 ClientReport = ClientJoined | ClientLeft | ProgressRead | RankSaid
 JobNews = (
     JobSubmitted | SpawnerBroken | WorkerEndSeen | LimitsCalculated | ControlRequested | EvidenceCollected
-    | StopRequested | RestartRequested | Ordered | FenceMoved | JobAbandoned | DeadlineReached
+    | StopRequested | RestartRequested | Ordered | FenceMoved | SupervisorReturned | JobAbandoned | DeadlineReached
 )  # fmt: skip
 News = SpawnerReport | WorkerReport | ClientReport | JobNews
 Event = News | NodeChecked | GpuMemorySeen

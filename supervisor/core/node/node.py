@@ -101,6 +101,11 @@ def next_deadline_s(state: State) -> float | None:
     return min(state.due_s.values(), default=None)
 
 
+def with_job(state: State, job_id: str, machines: JobMachines) -> State:
+    """The job goes on where its machines stood under another supervisor."""
+    return _with(state, job_id, machines)
+
+
 def view(state: State, job_id: str) -> JobView | None:
     """The job as status shows it; None if it is not known here (any more)."""
     machines = state.jobs.get(job_id)

@@ -67,6 +67,10 @@ class ClientLeft(msgspec.Struct, frozen=True):
     pass
 
 
+class PageLost(msgspec.Struct, frozen=True):
+    """The supervisor is another one now, and the client has not come back to it yet: its limits hold all the same."""
+
+
 class ProgressRead(msgspec.Struct, frozen=True):
     progress: Progress
 
@@ -83,7 +87,7 @@ class DeadlineReached(msgspec.Struct, frozen=True):
     pass
 
 
-Event = ClientJoined | ClientLeft | ProgressRead | LimitsChanged | WorkerEnded | DeadlineReached
+Event = ClientJoined | ClientLeft | PageLost | ProgressRead | LimitsChanged | WorkerEnded | DeadlineReached
 
 # --- actions -------------------------------------------------------------------------------------------------------
 
@@ -116,6 +120,8 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
             return _join(state, limits, progress, now_s)
         case ClientLeft():
             return _leave(state), ()
+        case PageLost():
+            return _lose_page(state, now_s), ()
         case LimitsChanged(limits):
             return _change_limits(state, limits), ()
         case ProgressRead(progress):
@@ -154,6 +160,16 @@ def _leave(state: State) -> State:
         case Silent() | Watching() | Reading():
             return Silent()
         case Hung() | Gone():
+            return state
+        case _:
+            assert_never(state)
+
+
+def _lose_page(state: State, now_s: float) -> State:
+    match state:
+        case Watching(limits, progress) | Reading(limits, progress):
+            return Watching(limits, progress, now_s)
+        case Silent() | Hung() | Gone():
             return state
         case _:
             assert_never(state)

@@ -24,6 +24,7 @@ REPORT_S = 10.0  # from a worker's end that was seen to the spawner's report of 
 EMPTY_S = 15.0  # the spawner itself gives up what it can't kill after 10 s
 END_S = 8.0
 _PUT_OFF_S = {"report": REPORT_S, "empty": EMPTY_S}
+READ_S = 5.0  # for what it has answered while no supervisor was there
 KILL_S = 20.0  # from SIGKILL to the news that nothing is left
 
 # --- states --------------------------------------------------------------------------------------------------------
@@ -82,7 +83,11 @@ class SpawnerBroken(msgspec.Struct, frozen=True):
     reason: str
 
 
-Event = Asked | Answered | SpawnerBroken | node_messages.DeadlineReached
+class SupervisorReturned(msgspec.Struct, frozen=True):
+    """What it answered to the last supervisor may still have to be read."""
+
+
+Event = Asked | Answered | SpawnerBroken | SupervisorReturned | node_messages.DeadlineReached
 _Charged = (
     node_messages.PrepareStore | node_messages.SpawnWorkers | node_messages.RespawnWorkers
     | node_messages.WorkerEndSeen | node_messages.KillTree | node_messages.EndSpawner
@@ -161,6 +166,9 @@ def _serve(state: Serving, event: Event, now_s: float, cycle: int, rules: JobRul
             return _kill(state, "the job has ended", now_s, rules.job_id, cycle, is_fault=False)
         case SpawnerBroken(reason):
             return _kill(state, reason, now_s, rules.job_id, cycle, is_fault=True)
+        case SupervisorReturned():
+            late = (msgspec.structs.replace(each, until_s=max(each.until_s, now_s + READ_S)) for each in state.debts)
+            return msgspec.structs.replace(state, debts=tuple(late)), ()
         case node_messages.DeadlineReached():
             due = next((debt for debt in state.debts if now_s >= debt.until_s), None)
             if due is None:

@@ -32,6 +32,8 @@ CALL_TIMEOUT_S = 10.0
 LIST_TIMEOUT_S = 5.0  # one that hangs holds up the answers of the others
 STACKS_TIMEOUT_S = 30.0
 MEETING_TIMEOUT_S = 60.0  # name servers are asked where the job's nodes meet
+RECONNECT_MIN_MS = 50  # between attempts to reach a supervisor that is away
+RECONNECT_MAX_MS = 250
 DETAILS_TRAILER = "grpc-status-details-bin"
 
 Response = TypeVar("Response", bound=Message)
@@ -53,6 +55,9 @@ class ControlClient:
                 ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
                 ("grpc.enable_http_proxy", 0),
                 ("grpc.default_authority", "localhost"),
+                ("grpc.initial_reconnect_backoff_ms", RECONNECT_MIN_MS),
+                ("grpc.min_reconnect_backoff_ms", RECONNECT_MIN_MS),
+                ("grpc.max_reconnect_backoff_ms", RECONNECT_MAX_MS),
             ),
         )
 
@@ -64,6 +69,14 @@ class ControlClient:
 
     def close(self) -> None:
         self._channel.close()
+
+    def wait_until_ready(self, timeout_s: float) -> bool:
+        """Whether a supervisor answers within the time."""
+        try:
+            cast("Any", grpc).channel_ready_future(self._channel).result(timeout_s)
+        except grpc.FutureTimeoutError:
+            return False
+        return True
 
     def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
         request = wire.SubmitJobRequest(spec_json=job_spec_to_json(spec), environment=environment)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from supervisor.core.facts import HangLimits, Progress
 from supervisor.core.node import rank_monitor as monitor
 from supervisor.core.node.rank_monitor import ClientJoined, ClientLeft, DeadlineReached, DeclareHang, ReadPage
+from supervisor.core.silence import COMES_BACK_S, counted_from
 from tests.core import dumb
 from tests.core.playbook import Playbook
 
@@ -300,3 +301,32 @@ def test_the_verdict_comes_exactly_when_the_first_limit_is_met(script: dumb.Scri
     truth = dumb.first_hang_s(seen, limits, until_s=200.0)
     found = verdict(limits, seen, until_s=200.0)
     assert (found and found[0]) == truth
+
+
+# --- a supervisor that came back ------------------------------------------------------------------------------------
+
+
+def test_a_rank_whose_page_was_lost_with_the_supervisor_is_judged_from_when_its_client_should_be_back() -> None:
+    """It holds the interpreter's lock, say: its client can't connect again."""
+    limits, read = HangLimits(heartbeat_s=5.0), Progress(0.0, 0.0, heartbeat_at_s=90.0)
+    state: monitor.State = monitor.Watching(limits, read, 90.0)
+    known = counted_from(read, 100.0)
+    state, _ = monitor.step(state, monitor.PageLost(), now_s=100.0)
+    hung: tuple[monitor.Action, ...] = ()
+    now_s = 100.0
+    while not hung:
+        deadline_s = monitor.next_deadline_s(state)
+        assert deadline_s is not None
+        now_s = max(now_s, deadline_s)
+        state, asked = monitor.step(state, monitor.DeadlineReached(), now_s=now_s)
+        assert asked == (monitor.ReadPage(),)
+        state, hung = monitor.step(state, monitor.ProgressRead(known), now_s=now_s)
+    assert now_s == 100.0 + COMES_BACK_S + 5.0
+
+
+def test_a_rank_that_was_being_read_when_the_supervisor_was_lost_is_watched_again() -> None:
+    limits, read = HangLimits(heartbeat_s=5.0), Progress(0.0, 0.0, heartbeat_at_s=90.0)
+    state, _ = monitor.step(monitor.Reading(limits, read), monitor.PageLost(), now_s=100.0)
+    assert state == monitor.Watching(limits, read, 100.0)
+    for other in (monitor.Silent(), monitor.Gone()):
+        assert monitor.step(other, monitor.PageLost(), now_s=100.0) == (other, ())

@@ -6,6 +6,7 @@ end a job at its next restart.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -39,6 +40,13 @@ class TokenFiles:
         except OSError:
             self._in_memory[path] = _memory_file(token)
         return token, self.path(job_id, cycle)
+
+    def take_back(self, job_id: str, cycle: int, token: bytes) -> None:
+        """A supervisor before this one has issued it; its file may be gone. Never raises."""
+        path = self.path(job_id, cycle)
+        with contextlib.suppress(OSError):
+            if not path.exists():
+                self._write(path, token)
 
     def withdraw(self, job_id: str, cycle: int) -> None:
         """The cycle is over. Idempotent, never raises; the job's directory goes with its last token."""

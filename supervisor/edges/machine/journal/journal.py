@@ -54,6 +54,7 @@ class Journal:
         self._events: deque[tuple[int, RecordedEvent]] = deque()
         self._reports: dict[tuple[str, int], JobReport] = {}
         self._memory: OrderedDict[str, _Remembered] = OrderedDict()
+        self._being_written: list[tuple[int, RecordedEvent]] = []
         self._dropped_events = 0
         self._closing = False
         self._committing = False
@@ -86,6 +87,14 @@ class Journal:
             remembered.report = report
             self._reports[report.job_id, report.submitted_at_ns] = report
             self._wake.notify_all()
+
+    def uncommitted(self, job_id: str) -> list[RecordedEvent]:
+        """What was recorded of the job and is not on the disk yet, in order."""
+        with self._wake:
+            remembered = self._memory.get(job_id)
+            if remembered is not None and remembered.report is None:
+                return list(remembered.events)
+            return [event for _, event in (*self._being_written, *self._events) if event.job_id == job_id]
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all is committed. False: not within the time, or the disk fails."""
@@ -169,6 +178,7 @@ class Journal:
                 error = file.write(batch)
                 with self._wake:
                     self._committing = False
+                    self._being_written = []
                     if file.began_anew:
                         self._put_back(self._all_of_memory())
                         file.began_anew = False
@@ -188,6 +198,7 @@ class Journal:
             self._reports.clear()
             events = [self._events.popleft() for _ in range(min(BATCH_EVENTS_MAX, len(self._events)))]
             self._committing = True
+            self._being_written = events
             return Batch(reports, events)
 
     def _put_back(self, batch: Batch) -> None:

@@ -82,6 +82,19 @@ class JobClaims:
         self._held[job_id] = (-1, since_ns, None)
         return since_ns
 
+    def take_back(self, job_id: str, since_ns: int, descriptors: Sequence[int]) -> None:
+        """The claim of a job that another supervisor has started: `descriptors` of it are ours from now on."""
+        if not descriptors:
+            self._held[job_id] = (-1, since_ns, None)
+            return
+        for other in descriptors[1:]:
+            os.close(other)
+        path = Path(_target(f"/proc/self/fd/{descriptors[0]}"))
+        _write_holder(descriptors[0], since_ns)
+        with contextlib.suppress(OSError):
+            self._mark(path.parent)
+        self._held[job_id] = (descriptors[0], since_ns, path)
+
     def descriptors(self, job_id: str) -> tuple[int, ...]:
         """What a process of the job must inherit to hold the claim, too."""
         descriptor = self._held.get(job_id, (-1, 0, None))[0]
@@ -187,7 +200,7 @@ def how_they_end(job_id: str, folders: Sequence[Path] | None = None) -> str:
     """
     stuck = [pid for pid in _holders(job_id, claim_folders() if folders is None else folders) if _is_stuck(pid)]
     if not stuck:
-        return "they end within its --supervisor-return-timeout"
+        return "they end within its --supervisor-return-timeout, unless a supervisor takes them over before"
     pids = " ".join(map(str, stuck[:STUCK_NAMED_MAX]))
     return f"process {stuck[0]} of it {whereabouts(stuck[0])}, so end it with kill -KILL {pids}"
 

@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal as signals
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import anyio
@@ -107,7 +107,12 @@ class _Ranks:
     def pid(self) -> int:
         return os.getpid()
 
-    def send(self, message: link.ToSpawner) -> None:
+    def keep(self, texts: Mapping[str, str], orders: Sequence[link.Order]) -> None:
+        """A successor meets the ranks; nothing is kept for it."""
+        for order in orders:
+            self.send(order)
+
+    def send(self, message: link.Order) -> None:
         match message:
             case link.PrepareStore(cycle, host, port):
                 self._tell(link.StoreReady(cycle, host, port))  # The script's own store is left alone.

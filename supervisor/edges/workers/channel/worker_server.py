@@ -74,6 +74,7 @@ class WorkerServer:
         self._clock = clock
         self._cycles = WorkerCycles()
         self._clients: dict[tuple[str, int, int], RankClient] = {}
+        self._recalled: dict[tuple[str, int, int], Progress] = {}
         self._strangers: dict[anyio.CancelScope, None] = {}  # in order of arrival
         self._connections: set[WorkerConnection] = set()
         self._held = 0
@@ -113,6 +114,7 @@ class WorkerServer:
     def close_cycle(self, job_id: str, cycle: int) -> None:
         """Idempotent. Its clients are dropped without ClientLeft: the cycle is over."""
         self._cycles.close(job_id, cycle)
+        self._recalled = {key: progress for key, progress in self._recalled.items() if key[:2] != (job_id, cycle)}
         for key in [key for key in self._clients if key[:2] == (job_id, cycle)]:
             self._drop(self._clients[key])
 
@@ -124,7 +126,13 @@ class WorkerServer:
     def read_progress(self, job_id: str, cycle: int, local_rank: int) -> Progress | None:
         """The rank's page as it is now, or its last frame. None if no client is connected."""
         client = self._clients.get((job_id, cycle, local_rank))
-        return client.progress() if client is not None and client.joined else None
+        if client is None:
+            return self._recalled.get((job_id, cycle, local_rank))
+        return client.progress() if client.joined else None
+
+    def recall(self, job_id: str, cycle: int, local_rank: int, progress: Progress) -> None:
+        """What counts as the rank's progress until its client comes: another supervisor has known it."""
+        self._recalled[job_id, cycle, local_rank] = progress
 
     def tell_ranks(self, job_id: str, cycle: int, local_ranks: Sequence[int], order: ToRank) -> None:
         """Never blocks. Who is not connected learns it when it comes back; who does not read has to come back."""
@@ -310,6 +318,7 @@ class WorkerServer:
 
     def _register(self, client: RankClient) -> None:
         """A dead rank's children may hold its socket: the newest valid hello speaks for the rank."""
+        self._recalled.pop(client.key, None)
         older = self._clients.get(client.key)
         if older is not None:
             self._drop(older)

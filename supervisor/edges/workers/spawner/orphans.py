@@ -2,13 +2,14 @@
 
 We are a child subreaper and so is every spawner: while a spawner lives, its job's orphans are its children; once it is
 dead they are ours. So what is killed here is below us, is not ours by birth, and belongs to no spawner that lives.
+A spawner that a supervisor before this one has started is not below us: its orphans are known by session and mark.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import anyio
@@ -23,11 +24,16 @@ ROUNDS_MAX = 64  # a process may fork between the look and the kill: look again,
 class Orphans:
     """The processes of one job whose spawner is dead or dying. Calls read all of /proc: not for the event loop."""
 
-    def __init__(self, job_id: str, spawner_pid: int) -> None:
+    def __init__(self, job_id: str, spawner_pid: int, *, below_us: bool = True, since_ticks: int = 0) -> None:
+        """`below_us`: False if a supervisor before this one has started the spawner, so that orphans are another's.
+
+        `since_ticks`: when it was started, if it is not there any more.
+        """
+        self._below_us = below_us
         self._job_id = job_id
         self._spawner_pid = spawner_pid
         spawner = process_table.look_up(spawner_pid)
-        self._since_ticks = spawner.started_ticks if spawner else 0
+        self._since_ticks = since_ticks or (spawner.started_ticks if spawner else 0)
         self._sessions = {spawner_pid: 0}  # led by it and by workers -> the worker's cycle
         self._killed: set[tuple[int, int]] = set()  # (pid, start): a zombie shows neither environment nor whose it was
 
@@ -66,21 +72,24 @@ class Orphans:
             children.setdefault(entry.parent_pid, []).append(entry)
         own = os.getpid()
         own_session = os.getsid(0)
-        waiting = [
-            child
-            for child in children.get(own, [])
-            if child.pid not in others and self._is_left_by_us(child, own_session)
-        ]
+        spared = {own, *others}
+        candidates = children.get(own, [])
+        if not self._below_us:
+            candidates = list(table.values())
+            spared |= _below(others, children)
+        waiting = [child for child in candidates if child.pid not in spared and self._is_left_by_us(child, own_session)]
         found: list[ProcessEntry] = []
         while waiting:
             entry = waiting.pop()
+            if entry in found:
+                continue
             if entry.pid != self._spawner_pid or entry.state not in "ZX":
                 found.append(entry)  # A dead spawner is the link's to reap, which wants to know how it ended.
             waiting += children.get(entry.pid, [])
         return found
 
     def _is_left_by_us(self, child: ProcessEntry, own_session: int) -> bool:
-        """`child` is a child of this supervisor."""
+        """`child` is a child of this supervisor, or of anybody if the spawner was another's."""
         if child.session == own_session or child.started_ticks < self._since_ticks:
             return False  # Our own helpers stay in our session; nothing of the job is older than its spawner.
         if child.session in self._sessions or (child.pid, child.started_ticks) in self._killed:
@@ -96,6 +105,17 @@ class Orphans:
                 os.waitid(os.P_PID, entry.pid, os.WEXITED | os.WNOHANG)
             except ChildProcessError:
                 continue  # Not our child: its own parent is dying too, then it will be.
+
+
+def _below(pids: frozenset[int], children: Mapping[int, Sequence[ProcessEntry]]) -> set[int]:
+    """All that descend from these."""
+    found: set[int] = set()
+    waiting = [*pids]
+    while waiting:
+        fresh = {child.pid for child in children.get(waiting.pop(), ())} - found
+        found |= fresh
+        waiting += fresh
+    return found
 
 
 def kill_cgroup(folder: str) -> None:

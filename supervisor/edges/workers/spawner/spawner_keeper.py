@@ -12,6 +12,7 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.config.run_folder import run_folder
 from supervisor.edges.machine.own_process.side_threads import SideThreads, StuckError
 from supervisor.edges.machine.processes.job_claims import JobClaims
+from supervisor.edges.workers.spawner.return_places import FoundSpawner
 from supervisor.edges.workers.spawner.spawner_link import SpawnerLink
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess, start_process
 from supervisor.edges.workers.spawner.spawner_succession import Hearing, SpawnerSuccession
@@ -34,6 +35,9 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
     early: list[SpawnerProcess] = msgspec.field(
         default_factory=list[SpawnerProcess]
     )  # started already, for the first `keep`
+    return_folder: Path | None = None  # where the next supervisor looks for spawners; None: private, there is none
+    # Started by the supervisor before this one, by job: the next `keep` of the job takes them over.
+    found: dict[str, list[FoundSpawner]] = msgspec.field(default_factory=dict[str, list[FoundSpawner]])
     start_timeout_s: float = START_TIMEOUT_S
     threads: dict[str, SideThreads] = msgspec.field(default_factory=dict[str, SideThreads])  # by job
 
@@ -48,11 +52,7 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
     ) -> str:
         """Returns why it ended, once its processes are gone or given up. Never raises for what the spawner did."""
 
-        async def start(learned: Learned | None, hearing: Hearing) -> SpawnerLink:
-            if self.early and learned is None:
-                started = self.early.pop()
-            else:
-                started = await self._start(spec, environment, learned)
+        def link(started: SpawnerProcess | FoundSpawner, hearing: Hearing) -> SpawnerLink:
             return SpawnerLink(
                 started,
                 spec.job_id,
@@ -61,7 +61,15 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
                 on_end_seen=on_end_seen,
             )
 
+        async def start(learned: Learned | None, hearing: Hearing) -> SpawnerLink:
+            if self.early and learned is None:
+                return link(self.early.pop(), hearing)
+            return link(await self._start(spec, environment, learned), hearing)
+
         succession = SpawnerSuccession(start, on_message)
+        found = self.found.pop(spec.job_id, None)
+        if found:
+            succession.take_back(found, link)
         try:
             return await succession.run(on_started) or "the spawner ended as it was told"
         except HoldfastError as error:
@@ -83,6 +91,7 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
                 output_dir=output_dir,
                 learned=learned,
                 claim=self.claims.descriptors(spec.job_id),
+                return_folder=self.return_folder if spec.nodes is None else None,
                 on_step=steps.append,
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import anyio
@@ -15,7 +15,9 @@ from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX, Decoder, FrameTooLong
 
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.machine.processes.whereabouts import whereabouts
+from supervisor.edges.workers.spawner.keeping import Keeping
 from supervisor.edges.workers.spawner.orphans import Orphans, kill_cgroup, wait_for_end
+from supervisor.edges.workers.spawner.return_places import FoundSpawner
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess
 from supervisor.edges.workers.spawner.worker_ends import OnEndSeen, WorkerEnds
 from supervisor.ports import nobody_asks
@@ -38,19 +40,22 @@ class SpawnerLink:
 
     def __init__(
         self,
-        started: SpawnerProcess,
+        started: SpawnerProcess | FoundSpawner,
         job_id: str,
         *,
         on_message: Callable[[wire.FromSpawner], None],
         on_lost: Callable[[str], None],
         on_end_seen: OnEndSeen = nobody_asks,
     ) -> None:
-        """Takes over what `start_process` made; `run` must follow."""
-        self._process = started.process
+        """Takes over what `start_process` made, or what a supervisor before this one has left; `run` must follow."""
+        self.pid = started.pid
+        self._process = started.process if isinstance(started, SpawnerProcess) else None
+        self._place = started.place
         self._pidfd = started.pidfd
         self._socket = started.socket
         self._on_message = on_message
         self._on_lost = on_lost
+        self._keeping = Keeping()
         self._decoder = Decoder(frame_bytes_max=SPAWNER_FRAME_BYTES_MAX)
         self._unsent = bytearray()
         self._unsent_came = anyio.Event()
@@ -63,13 +68,21 @@ class SpawnerLink:
         self._exited = False
         self._cgroup = ""
         self._threads = SideThreads(stuck_max=STUCK_SWEEPS_MAX)
-        self._orphans = Orphans(job_id, self.pid)
+        self._orphans = Orphans(job_id, self.pid, below_us=self._process is not None)
         self._worker_ends = WorkerEnds(on_end_seen)
         self._living.add(self.pid)
+        self._first: list[wire.Message] = []  # came before there was a reader
+        if isinstance(started, FoundSpawner):
+            self._take_over(started)
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+    def _take_over(self, found: FoundSpawner) -> None:
+        self._decoder, self._first = found.decoder, found.reports
+        self._cgroup = found.welcome.ready.cgroup
+        self._keeping = Keeping.of(found.texts, taken=found.welcome.taken)
+        for cycle, local_rank, pid in self._keeping.workers():
+            self._orphans.note_session(pid, cycle)
+            self._worker_ends.note(cycle, local_rank, pid)
+        found.drop_claims()
 
     def send(self, message: wire.ToSpawner) -> None:
         """Never blocks, never raises: a spawner that can't be told is killed. Nothing happens once it is lost."""
@@ -90,6 +103,25 @@ class SpawnerLink:
         self._flush()
         if self._unsent:
             self._unsent_came.set()
+
+    def keep(self, texts: Mapping[str, str], orders: tuple[wire.Order, ...]) -> None:
+        """`send` for orders that leave together with what the spawner keeps for the next supervisor."""
+        self._keeping.turn(texts)
+        self._keep(orders)
+
+    def keep_between(self, texts: Mapping[str, str], orders: tuple[wire.Order, ...]) -> None:
+        """The same for a change that no report has led to."""
+        self._keeping.change(texts)
+        self._keep(orders)
+
+    def _keep(self, orders: tuple[wire.Order, ...]) -> None:
+        if self._unsent and not orders:
+            return  # It takes nothing at the moment; the newest is what counts then.
+        message, plain = self._keeping.message(orders)
+        if message is not None:
+            self.send(message)
+        for order in plain:
+            self.send(order)
 
     def kill(self, reason: str) -> None:
         """SIGKILL to the spawner at once; `run` kills its tree and returns within GONE_TIMEOUT_S, gone or not."""
@@ -115,6 +147,7 @@ class SpawnerLink:
                 tasks.start_soon(self._kill_when_asked)
                 tasks.start_soon(self._worker_ends.run)
                 task_status.started()
+                self._take_first()
                 with self._waiting:
                     await anyio.wait_readable(self._pidfd)
                 tasks.cancel_scope.cancel()
@@ -124,6 +157,8 @@ class SpawnerLink:
             self._worker_ends.close()
             self._socket.close()
             os.close(self._pidfd)
+            if self._place is not None:
+                self._place.remove()
         if not self._ended:
             self._on_lost(reason)
 
@@ -165,6 +200,8 @@ class SpawnerLink:
             while self._unsent:
                 sent = self._socket.send(self._unsent)
                 del self._unsent[:sent]
+                if not self._unsent and (late := self._keeping.message(())[0]) is not None:
+                    self._unsent += encode(wire.encode(late), frame_bytes_max=SPAWNER_FRAME_BYTES_MAX)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -195,6 +232,14 @@ class SpawnerLink:
             return False
         return True
 
+    def _take_first(self) -> None:
+        first, self._first = self._first, []
+        try:
+            for message in first:
+                self._take(message)
+        except wire.SpawnerProtocolError as error:
+            self._give_up(str(error))
+
     def _receive_rest(self) -> None:
         """What it said before it exited. Not until the end of the stream: a child of it may hold the other end."""
         while not self._fault and self._receive():
@@ -216,11 +261,12 @@ class SpawnerLink:
                 self._give_up("it said that it had ended")
             case (
                 wire.PrepareStore() | wire.ForkAhead() | wire.Spawn() | wire.Signal() | wire.KillTree() | wire.Fence()
-                | wire.End()
+                | wire.End() | wire.Keep() | wire.Kept() | wire.WelcomeBack()
             ):  # fmt: skip
                 raise wire.SpawnerProtocolError(f"cannot take {type(message).__name__} from a spawner")
             case _:
                 pass
+        self._keeping.note(message)
         self._on_message(message)
 
     def _give_up(self, fault: str) -> None:
@@ -251,6 +297,8 @@ class SpawnerLink:
 
     async def _reap(self) -> str:
         """How it ended; what it is doing where it is still there."""
+        if self._process is None:
+            return self._end_of_found()
         status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG)  # noqa: ASYNC222 - WNOHANG
         if status is None:
             status = await self._reap_later()
@@ -267,6 +315,15 @@ class SpawnerLink:
         if self._killed and code == -signal.SIGKILL:
             return f"the spawner (pid {self.pid}) was killed: {why}"
         return f"the spawner (pid {self.pid}) {how}" + (f" after {why}" if why else "")
+
+    def _end_of_found(self) -> str:
+        """Another process is its parent, and learns how it ended."""
+        why = self._killed or self._fault
+        if self._waiting.cancelled_caught:
+            return f"the spawner (pid {self.pid}) was killed and is not gone: it {self.whereabouts()}; {why}"
+        self._exited = True
+        self._living.discard(self.pid)
+        return f"the spawner (pid {self.pid}) has ended" + (f" after {why}" if why else "")
 
     async def _reap_later(self) -> os.waitid_result | None:
         """It is stuck, or a debugger sees its end first: reaped whenever that is over, by a thread that waits for it.

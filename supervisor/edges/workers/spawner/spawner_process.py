@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from holdfast_wire.spawner_link import Learned
@@ -18,6 +19,9 @@ from holdfast_wire.spawner_settings import SpawnerCommand, SpawnerSettings, spaw
 from supervisor.config.job_spec import JobSpec
 from supervisor.edges.machine.processes import process_table
 from supervisor.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from supervisor.edges.workers.spawner.return_places import ReturnPlace
 
 JOB_VARIABLE = "HOLDFAST_JOB_ID"
 
@@ -47,6 +51,11 @@ class SpawnerProcess(msgspec.Struct, frozen=True):
     process: subprocess.Popen[bytes]
     socket: socket.socket
     pidfd: int
+    place: ReturnPlace | None = None  # where a supervisor that comes back finds it; None: none does
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
 
     def discard(self) -> None:
         """Nobody wants it any more: it is killed."""
@@ -54,6 +63,8 @@ class SpawnerProcess(msgspec.Struct, frozen=True):
         self.process.kill()
         os.close(self.pidfd)
         self.process.wait()
+        if self.place is not None:
+            self.place.remove()
 
 
 def start_process(
@@ -68,6 +79,7 @@ def start_process(
     learned: Learned | None = None,
     make_command: MakeCommand | None = None,
     claim: tuple[int, ...] = (),
+    return_folder: Path | None = None,
     on_step: OnStep = _ignored,
 ) -> SpawnerProcess:
     """Blocks for the one or two milliseconds of an exec, longer where a file system does not answer.
@@ -77,7 +89,7 @@ def start_process(
     `output_dir`: where the spawner's own stdout and stderr go; None: the supervisor's own. Not private: stdin is empty.
     `learned`: what an earlier spawner's workers taught it; such a spawner loads in the background.
     `open_files`: open_files.RaisedLimit.before_and_now. `claim`: JobClaims.descriptors, which the spawner and all that
-    it starts inherit and so hold.
+    it starts inherit and so hold. `return_folder`: where a supervisor that comes back looks for it; None: none does.
     """
     settings = SpawnerSettings(
         job_id=spec.job_id,
@@ -95,7 +107,7 @@ def start_process(
         open_files=open_files,
     )
     try:
-        return _start(settings, spec, env, output_dir, make_command or _make_command, claim, on_step)
+        return _start(settings, spec, env, output_dir, make_command or _make_command, claim, return_folder, on_step)
     except (OSError, ValueError, ImportError, subprocess.SubprocessError) as error:
         raise InvalidRequestError(
             f"cannot start the spawner of job {spec.job_id}: {_in_words(error)}; {_remedy(error)}"
@@ -109,30 +121,41 @@ def _start(
     output_dir: Path | None,
     make_command: MakeCommand,
     claim: tuple[int, ...],
+    return_folder: Path | None,
     on_step: OnStep,
 ) -> SpawnerProcess:
-    with ExitStack() as undo:
+    with ExitStack() as undo, ExitStack() as held:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         undo.callback(ours.close)
-        with theirs:
-            ours.setblocking(False)
-            # The marker tells this job's processes from another's, should all be orphaned (orphans.py).
-            marked = dict(env) | {JOB_VARIABLE: spec.job_id}
-            command = make_command(settings, marked, theirs.fileno())
-            with ExitStack() as held:
-                # Copies: the job may have given up its claim before a folder that does not answer lets us go on.
-                passed = (theirs.fileno(), *(_copy(each, held) for each in claim))
-                process = _execute(
-                    command, spec, passed, private=settings.private, output_dir=output_dir, on_step=on_step
-                )
+        held.enter_context(theirs)
+        ours.setblocking(False)
+        # The marker tells this job's processes from another's, should all be orphaned (orphans.py).
+        marked = dict(env) | {JOB_VARIABLE: spec.job_id}
+        # Copies: the job may have given up its claim before a folder that does not answer lets us go on.
+        passed = tuple(_copy(each, held) for each in claim)
+        place = None
+        if return_folder is not None:
+            from supervisor.edges.workers.spawner import return_places  # Late: no private supervisor needs it.
+
+            on_step(f"opening a socket in {return_folder}")
+            place, listener = return_places.open_place(return_folder)
+            undo.callback(place.remove)
+            held.enter_context(listener)
+            settings = settings._replace(return_fd=listener.fileno(), keep_path=str(place.keep_path), claim_fds=passed)
+            passed = (*passed, listener.fileno())
+        command = make_command(settings, marked, theirs.fileno())
+        passed = (theirs.fileno(), *passed)
+        process = _execute(command, spec, passed, private=settings.private, output_dir=output_dir, on_step=on_step)
         undo.callback(process.wait)
         undo.callback(process.kill)
         pidfd = os.pidfd_open(process.pid)
         undo.callback(os.close, pidfd)
         # After the start, which need not wait for it: a spawner makes no process before it hears from us.
         process_table.become_subreaper()
+        if place is not None:
+            place.note(spec.job_id, process.pid)
         undo.pop_all()
-        return SpawnerProcess(process, ours, pidfd)
+        return SpawnerProcess(process, ours, pidfd, place)
 
 
 def _make_command(settings: SpawnerSettings, env: Mapping[str, str], link_fd: int) -> SpawnerCommand:

@@ -7,13 +7,16 @@ cycle that comes while a successor still loads waits for that one load: without 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup
 from holdfast_wire import spawner_link as wire
 
+from supervisor.edges.workers.spawner.return_places import SUCCESSION, FoundSpawner, Succession, succession
 from supervisor.edges.workers.spawner.spawner_link import SpawnerLink
 from supervisor.errors import HoldfastError
 from supervisor.ports import Spawner
@@ -30,6 +33,8 @@ class Hearing(NamedTuple):
 
 # Starts a spawner that loads what was learned; None: the first one. Raises HoldfastError.
 StartSpawner = Callable[[wire.Learned | None, Hearing], Awaitable[SpawnerLink]]
+# The link to a spawner that a supervisor before this one has started.
+TakeOver = Callable[[FoundSpawner, Hearing], SpawnerLink]
 # A new cycle waits for a load that long at most: less than the core gives a spawner to serve a store.
 LOAD_TIMEOUT_S = 20.0
 EMPTIED_TIMEOUT_S = 5.0  # what a lost spawner left is killed; what can't be killed by then is given up
@@ -59,16 +64,32 @@ class SpawnerSuccession:
         self._successors: list[_Successor] = []  # oldest first; a later one has learned more
         self._owners: dict[int, SpawnerLink] = {}  # cycle of which something is left -> who was told of it
         self._newest_cycle = -1
-        self._held: list[wire.ToSpawner] = []  # orders for the newest cycle, which waits for a successor
+        self._held: list[wire.Order] = []  # orders for the newest cycle, which waits for a successor
         self._load_ended = anyio.Event()
         self._is_bare = False  # whether the workers of the current spawner load everything themselves
         self._living: list[SpawnerLink] = []
+        self._collected: dict[SpawnerLink, list[wire.Order]] | None = None  # orders that leave with what is kept
+        self._turns = 0  # in which something was kept
+        self._hearings: dict[SpawnerLink, list[str]] = {}  # of those that were taken over
 
     @property
     def pid(self) -> int:
         return self._current.pid
 
-    def send(self, message: wire.ToSpawner) -> None:
+    def keep(self, texts: Mapping[str, str], orders: Sequence[wire.Order]) -> None:
+        """See ports.Spawner."""
+        collected = self._collected = {link: list[wire.Order]() for link in self._living}
+        try:
+            for order in orders:
+                self.send(order)
+        finally:
+            self._collected = None
+        self._turns += 1
+        whole = {**texts, SUCCESSION: self._as_text()}
+        for link in list(self._living):
+            link.keep(whole, tuple(collected.get(link, ())))
+
+    def send(self, message: wire.Order) -> None:
         """Never blocks, never raises."""
         match message:
             case wire.PrepareStore() | wire.ForkAhead() | wire.Spawn():
@@ -76,17 +97,23 @@ class SpawnerSuccession:
             case wire.Signal() | wire.KillTree():
                 if self._held and message.cycle == self._newest_cycle:
                     self._release()  # It is given up already.
-                self._owners.get(message.cycle, self._current).send(message)
+                self._say(self._owners.get(message.cycle, self._current), message)
             case wire.Fence():
                 for link in list(self._living):
-                    link.send(message)
+                    self._say(link, message)
             case wire.End():
                 self._ending = True
                 self._held.clear()
                 for successor in list(self._successors):
                     self._dismiss(successor)  # It may load for seconds yet, and has no workers.
                 for link in list(self._living):
-                    link.send(message)
+                    self._say(link, message)
+
+    def _say(self, link: SpawnerLink, message: wire.Order) -> None:
+        if self._collected is not None and link in self._collected:
+            self._collected[link].append(message)
+        else:
+            link.send(message)
 
     def kill(self, reason: str) -> None:
         for link in list(self._living):
@@ -100,14 +127,55 @@ class SpawnerSuccession:
 
         "" where none was. Raises HoldfastError where the first can't be started.
         """
-        reasons: list[str] = []
-        self._current = await self._start(None, Hearing(self._heard, reasons.append))
-        self._living = [self._current]
+        if not self._living:
+            reasons: list[str] = []
+            self._current = await self._start(None, Hearing(self._heard, reasons.append))
+            self._living = [self._current]
+            self._hearings[self._current] = reasons
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
-            tasks.start_soon(self._serve, self._current, reasons)
+            for link in self._living:
+                tasks.start_soon(self._serve, link, self._hearings.pop(link))
             on_started(self)
+            self._release()  # What loaded for them has ended with the last supervisor.
         return "; ".join(self._lost)
+
+    # --- from one supervisor to the next ---------------------------------------------------------------------------
+
+    def take_back(self, found: Sequence[FoundSpawner], link_to: TakeOver) -> None:
+        """`run` goes on with these, as the texts of the first of them say, instead of starting one."""
+        stood = succession(found[0].texts)
+        assert stood is not None, "who calls has looked at it"
+        links: dict[int, SpawnerLink] = {}
+        for each in found:
+            reasons: list[str] = []
+            successor = _Successor()
+            if each.pid == stood.current or each.pid in stood.owners.values():
+                links[each.pid] = link_to(each, Hearing(self._heard, reasons.append))
+            else:
+                successor.ready = each.welcome.ready
+                heard = partial(self._heard_successor, successor)
+                links[each.pid] = successor.link = link_to(each, Hearing(heard, reasons.append))
+                self._successors.append(successor)
+            self._hearings[links[each.pid]] = reasons
+        self._living = list(links.values())
+        self._current = links[stood.current]
+        self._owners = {cycle: links[pid] for cycle, pid in stood.owners.items()}
+        self._newest_cycle, self._is_bare, self._turns = stood.newest_cycle, stood.is_bare, stood.turns
+        self._ending = stood.is_ending
+        self._held = [_as_order(wire.decode(text.encode())) for text in stood.held]
+
+    def _as_text(self) -> str:
+        stood = Succession(
+            current=self._current.pid,
+            owners={cycle: link.pid for cycle, link in self._owners.items()},
+            newest_cycle=self._newest_cycle,
+            is_bare=self._is_bare,
+            is_ending=self._ending,
+            held=tuple(wire.encode(message).decode() for message in self._held),
+            turns=self._turns,
+        )
+        return msgspec.json.encode(stood).decode()
 
     # --- who hears what --------------------------------------------------------------------------------------------
 
@@ -122,11 +190,11 @@ class SpawnerSuccession:
                 self._tasks.start_soon(self._wait_for_load, message.cycle, self._load_ended)
             else:
                 self._begin_cycle()
-                self._current.send(message)
+                self._say(self._current, message)
         elif self._held and message.cycle == self._newest_cycle:
             self._held.append(message)
         else:
-            self._owners.get(message.cycle, self._current).send(message)
+            self._say(self._owners.get(message.cycle, self._current), message)
 
     def _begin_cycle(self) -> None:
         """The best that is ready gets the newest cycle."""
@@ -152,14 +220,19 @@ class SpawnerSuccession:
     def _release(self) -> None:
         """Gives the orders that were held to the spawner that is ready now."""
         held, self._held = self._held, []
-        if held:
-            self._begin_cycle()
+        if not held:
+            return
+        self._begin_cycle()
+        if self._collected is not None or not self._turns:
             for message in held:
-                self._current.send(message)
+                self._say(self._current, message)
+            return
+        for link in list(self._living):  # That they are held no more is kept with them.
+            link.keep_between({SUCCESSION: self._as_text()}, tuple(held) if link is self._current else ())
 
     def _end_if_done(self, link: SpawnerLink) -> None:
         if link is not self._current and link not in self._owners.values():
-            link.send(wire.End())
+            self._say(link, wire.End())
 
     def _heard(self, message: wire.FromSpawner) -> None:
         """From the first spawner, and from each that has taken over."""
@@ -258,3 +331,8 @@ class SpawnerSuccession:
         if stuck_pids and relied:
             named = ", ".join(map(str, stuck_pids))
             self._lost.append(f"processes {named} of it can't be killed (state D) and were given up")
+
+
+def _as_order(message: wire.Message) -> wire.Order:
+    assert isinstance(message, wire.PrepareStore | wire.ForkAhead | wire.Spawn)
+    return message

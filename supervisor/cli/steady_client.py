@@ -1,0 +1,103 @@
+"""How does a command go on if the supervisor that it asks is away for a moment?
+
+A node's supervisor that was killed comes back to its jobs. What follows a job waits for it as long as anything of the
+job is left, and goes on where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+
+from supervisor.edges.machine.processes.job_claims import is_live
+from supervisor.edges.operators.control_client import ControlClient
+from supervisor.edges.operators.log_streams import LogChoice, LogPiece
+from supervisor.errors import HoldfastError, NoSupervisorError, NotFoundError
+from supervisor.ports import JobReport, RecordedEvent
+
+LOOK_AGAIN_S = 1.0  # whether anything of the job is left
+RETURNS_WITHIN_S = 10.0  # it is started again; if nothing of the job is left, it knows how the job has ended
+
+Say = Callable[[str], None]
+
+
+class SteadyClient:
+    """Asks the supervisor of one job. Its generators may run in threads of their own."""
+
+    def __init__(
+        self, client: ControlClient, job_id: str, *, say: Say, is_left: Callable[[str], bool] = is_live
+    ) -> None:
+        """`say` is told that the supervisor is away, once each time."""
+        self._client = client
+        self._job_id = job_id
+        self._say = say
+        self._is_left = is_left
+        self._away_told = False
+
+    def watch(
+        self, *, after_sequence: int = 0, on_note: Say, this_node: bool = False
+    ) -> Generator[JobReport | RecordedEvent]:
+        """The job, then its events, until its last. Raises NoSupervisorError once nothing of the job is left."""
+        last = after_sequence
+        while True:
+            try:
+                told_by = self._client.watch(
+                    self._job_id, after_sequence=last, follow=True, on_note=on_note, this_node=this_node
+                )
+                for told in told_by:
+                    if isinstance(told, RecordedEvent):
+                        last = told.sequence
+                    yield told
+                return
+            except NoSupervisorError as error:
+                self._wait(error)
+
+    def logs(self, choice: LogChoice, *, on_note: Say, this_node: bool = False) -> Generator[LogPiece]:
+        """What the ranks print, each byte once. A choice of the last lines alone can't be gone on with."""
+        shown: dict[tuple[int, int, bool], int] = {}
+        while True:
+            skipped = dict(shown)
+            try:
+                told_by = self._client.logs(self._job_id, choice, follow=True, on_note=on_note, this_node=this_node)
+                for piece in told_by:
+                    key = (piece.cycle, piece.rank, piece.is_stderr)
+                    known = min(skipped.get(key, 0), len(piece.data))
+                    if known:
+                        skipped[key] -= known
+                    shown[key] = shown.get(key, 0) + len(piece.data) - known
+                    if known < len(piece.data):
+                        yield LogPiece(piece.rank, piece.cycle, piece.is_stderr, piece.data[known:])
+                return
+            except NoSupervisorError as error:
+                if choice.tail_lines:
+                    raise
+                self._wait(error)
+
+    def stop(self, *, reason: str, signal: int) -> None:
+        """Raises HoldfastError."""
+        while True:
+            try:
+                self._client.stop(self._job_id, reason=reason, signal=signal)
+                return
+            except NoSupervisorError as error:
+                self._wait(error)
+
+    def _wait(self, error: NoSupervisorError) -> None:
+        """Returns once a supervisor answers that knows the job. Raises `error` once nothing of the job is left."""
+        if not self._client.wait_until_ready(LOOK_AGAIN_S):
+            if not self._away_told:
+                self._away_told = True
+                self._say(f"the supervisor has gone; job {self._job_id} runs on, and this command waits for the next")
+            while not self._client.wait_until_ready(LOOK_AGAIN_S):
+                if not self._is_left(self._job_id):
+                    if not self._client.wait_until_ready(RETURNS_WITHIN_S):
+                        raise error
+                    break
+        self._away_told = False
+        try:
+            self._client.job(self._job_id)
+        except NotFoundError:
+            raise error from None
+        except NoSupervisorError:
+            return  # It has gone again: the next question finds that out.
+        except HoldfastError:
+            return

@@ -1,0 +1,68 @@
+"""What has a spawner left that ended while no supervisor was there, and is it gone?"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import anyio
+import msgspec
+from anyio import to_thread
+from holdfast_wire import spawner_link as wire
+
+from supervisor.edges.machine.processes import process_table
+from supervisor.edges.workers.spawner.keeping import Keeping
+from supervisor.edges.workers.spawner.orphans import Orphans, kill_cgroup, wait_for_end
+from supervisor.edges.workers.spawner.return_places import Lodger, ReturnPlace, turns
+
+KEPT_BYTES_MAX = 64 << 20
+EMPTIED_TIMEOUT_S = 5.0  # what can't be killed by then is given up
+
+
+class Leftover(msgspec.Struct, frozen=True):
+    """What it kept, but for secrets, and its reports that are no part of that."""
+
+    texts: dict[str, str]
+    taken: int
+    reports: tuple[wire.FromSpawner, ...]
+    cgroup: str
+
+    @property
+    def turns(self) -> int:
+        return turns(self.texts)
+
+
+def read(place: ReturnPlace) -> Leftover | None:
+    """None: it kept nothing, or that is not to be read. Blocks."""
+    try:
+        with place.keep_path.open("rb") as file:
+            body = json.loads(file.read(KEPT_BYTES_MAX))
+        texts = {str(name): str(text) for name, text in body["texts"].items()}
+        said = (wire.decode(report.encode()) for report in body["reports"])
+        reports = tuple(each for each in said if isinstance(each, wire.FromSpawner))
+        return Leftover(texts, int(body["taken"]), reports, str(body["cgroup"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+async def end(lodger: Lodger, leftover: Leftover | None) -> tuple[int, ...]:
+    """Kills what the spawner has started and what that has started; the pids that can't be killed in time."""
+    if lodger.boot != process_table.boot_id():
+        return ()
+    cgroup, workers = "", ()
+    if leftover is not None:
+        cgroup, workers = leftover.cgroup, tuple(Keeping.of(leftover.texts, taken=0).workers())
+    orphans = Orphans(lodger.job_id, lodger.pid, below_us=False, since_ticks=lodger.started_ticks)
+    for cycle, _, pid in workers:
+        orphans.note_session(pid, cycle)
+
+    def sweep() -> tuple[int, ...]:
+        kill_cgroup(cgroup)
+        return orphans.sweep(others=frozenset())
+
+    left: tuple[int, ...] = ()
+    with anyio.move_on_after(EMPTIED_TIMEOUT_S):
+        while left := await to_thread.run_sync(sweep):
+            if not await wait_for_end(left):
+                break
+    return left and await to_thread.run_sync(partial(orphans.sweep, others=frozenset()))

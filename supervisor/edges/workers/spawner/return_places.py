@@ -1,0 +1,310 @@
+"""Where does a supervisor that comes back find the spawners of the last one, and are they still those?
+
+Each spawner of a node's supervisor has a place in the socket directory: a socket at which it listens, a record of the
+process, and a file with what it keeps. The record is believed only for a process of the same boot, pid namespace, pid
+and start time, at which the kernel says that it listens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import socket
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+
+import anyio
+import msgspec
+from holdfast_wire import spawner_link as wire
+from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX, Decoder, FrameTooLongError
+
+from supervisor.edges.machine.folders import closed_dir
+from supervisor.edges.machine.processes import process_table
+from supervisor.edges.machine.processes.peer_credentials import Peer
+from supervisor.pauses import pause
+
+SUCCESSION = "succession"  # the text that says which spawner of a job has what
+LISTENS_WITHIN_S = 10.0  # a spawner that was just started has its interpreter to start first
+ASK_AGAIN_S = 0.02
+RECEIVE_BYTES = 256 * 1024
+DESCRIPTORS_MAX = 8
+NAME_BYTES = 6
+RECORD_BYTES_MAX = 64 * 1024
+
+
+class Succession(msgspec.Struct, frozen=True):
+    """Which spawner of a job has what."""
+
+    current: int  # the pid of the one that gets the next cycle
+    owners: dict[int, int]  # cycle of which something is left -> pid
+    newest_cycle: int
+    is_bare: bool
+    is_ending: bool
+    held: tuple[str, ...]  # orders that wait for a successor
+    turns: int  # in which something was kept
+
+
+class IncompleteError(Exception):
+    """Raised where not all spawners are there that a job relies on."""
+
+
+class Lodger(msgspec.Struct, frozen=True):
+    """The spawner that a record names."""
+
+    job_id: str
+    boot: str
+    pid_namespace: int
+    pid: int
+    started_ticks: int
+
+    @property
+    def is_alive(self) -> bool:
+        if self.boot != process_table.boot_id():
+            return False
+        if self.pid_namespace != process_table.namespace(os.getpid(), "pid"):
+            return False
+        found = process_table.look_up(self.pid)
+        return found is not None and found.started_ticks == self.started_ticks and found.state not in "ZX"
+
+
+class ReturnPlace(msgspec.Struct, frozen=True):
+    """The files of one spawner."""
+
+    folder: Path
+    name: str
+
+    @property
+    def record_path(self) -> Path:
+        return self.folder / f"{self.name}.json"
+
+    @property
+    def keep_path(self) -> Path:
+        return self.folder / f"{self.name}.kept"
+
+    def note(self, job_id: str, pid: int) -> None:
+        """The spawner was started. Raises OSError."""
+        process = process_table.look_up(pid)
+        namespace = process_table.namespace(os.getpid(), "pid")
+        ticks = process.started_ticks if process is not None else 0
+        lodger = Lodger(job_id, process_table.boot_id(), namespace or 0, pid, ticks)
+        fresh = self.record_path.with_suffix(".new")
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(lodger))
+        fresh.rename(self.record_path)
+
+    def lodger(self) -> Lodger | None:
+        """Who has the place; None: its supervisor ended before that was known, or it is not to be read."""
+        try:
+            with self.record_path.open("rb") as file:
+                return msgspec.json.decode(file.read(RECORD_BYTES_MAX), type=Lodger)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def remove(self) -> None:
+        """Idempotent; never raises."""
+        for suffix in ("sock", "json", "kept", "new", "kept.new"):
+            with contextlib.suppress(OSError):
+                (self.folder / f"{self.name}.{suffix}").unlink()
+
+
+class FoundSpawner(msgspec.Struct):
+    """A spawner that a supervisor before this one has started, and the link to it."""
+
+    place: ReturnPlace
+    socket: socket.socket
+    pidfd: int
+    welcome: wire.WelcomeBack
+    texts: dict[str, str]
+    claims: tuple[int, ...]
+    decoder: Decoder
+    reports: list[wire.Message]  # that came with the texts
+
+    @property
+    def pid(self) -> int:
+        return self.welcome.pid
+
+    def kill(self) -> None:
+        """And nobody speaks to it any more."""
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        self.close()
+
+    def close(self) -> None:
+        """Nobody wants it. It waits for another supervisor."""
+        self.socket.close()
+        os.close(self.pidfd)
+        self.drop_claims()
+
+    def drop_claims(self) -> None:
+        while self.claims:
+            os.close(self.claims[0])
+            self.claims = self.claims[1:]
+
+
+def succession(texts: Mapping[str, str]) -> Succession | None:
+    """None: nothing is kept, or it is not to be read."""
+    try:
+        return msgspec.json.decode(texts[SUCCESSION], type=Succession)
+    except (KeyError, msgspec.DecodeError):
+        return None
+
+
+def turns(texts: Mapping[str, str]) -> int:
+    """How new they are; -1: there are none."""
+    found = succession(texts)
+    return found.turns if found is not None else -1
+
+
+def turns_of(found: FoundSpawner) -> int:
+    return turns(found.texts)
+
+
+def check_whole(found: Sequence[FoundSpawner]) -> None:
+    """Raises IncompleteError if one is missing that has workers, or gets the next ones. The newest texts come first."""
+    if not found:
+        raise IncompleteError("its spawner has ended while no supervisor was there")
+    stood = succession(found[0].texts)
+    if stood is None:
+        return
+    missing = {stood.current, *stood.owners.values()} - {each.pid for each in found}
+    if missing:
+        named = ", ".join(map(str, sorted(missing)))
+        raise IncompleteError(f"its spawner (pid {named}) has ended while no supervisor was there")
+
+
+def open_place(folder: Path) -> tuple[ReturnPlace, socket.socket]:
+    """A new place, and its socket at which nobody listens yet. Raises OSError."""
+    closed_dir.make(folder)
+    fault = closed_dir.fault_of(folder)
+    if fault:
+        raise OSError(errno.EPERM, fault, str(folder))
+    place = ReturnPlace(folder, os.urandom(NAME_BYTES).hex())
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        with _short(folder) as short:
+            listener.bind(f"{short}/{place.name}.sock")
+    except BaseException:  # whatever stopped it, the descriptor must not leak; raised again
+        listener.close()
+        raise
+    return place, listener
+
+
+def places(folder: Path) -> list[ReturnPlace]:
+    """All that there are, of living spawners and of dead ones."""
+    try:
+        names = {name.partition(".")[0] for name in os.listdir(folder)}
+    except OSError:
+        return []
+    if closed_dir.fault_of(folder):
+        return []
+    return [ReturnPlace(folder, name) for name in sorted(names)]
+
+
+async def reach(place: ReturnPlace, lodger: Lodger) -> FoundSpawner | None:
+    """The link to a living spawner, and all that was left there; None once it is clear that it is not to be had.
+
+    Waits as long as the spawner loads what it has to load first.
+    """
+    try:
+        pidfd = os.pidfd_open(lodger.pid)
+    except OSError:
+        return None
+    link: socket.socket | None = None
+    claims: list[int] = []
+    with contextlib.ExitStack() as undo:
+        undo.callback(os.close, pidfd)
+        link = await _connect(place, lodger) if lodger.is_alive else None
+        if link is None:
+            return None
+        undo.callback(link.close)
+        undo.callback(lambda: [os.close(each) for each in claims])
+        found = await _greet(place, lodger, link, pidfd, claims)
+        if found is not None:
+            undo.pop_all()
+        return found
+
+
+async def _connect(place: ReturnPlace, lodger: Lodger) -> socket.socket | None:
+    deadline_s = anyio.current_time() + LISTENS_WITHIN_S
+    while True:
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            with _short(place.folder) as short:
+                link.connect(f"{short}/{place.name}.sock")
+            return link
+        except OSError as error:
+            link.close()
+            waits = error.errno in (errno.ECONNREFUSED, errno.EAGAIN) and lodger.is_alive
+            if not waits or anyio.current_time() > deadline_s:
+                return None
+        await pause(ASK_AGAIN_S, why="nothing tells when a process begins to listen at a socket")
+
+
+async def _greet(
+    place: ReturnPlace, lodger: Lodger, link: socket.socket, pidfd: int, claims: list[int]
+) -> FoundSpawner | None:
+    """None: it has ended, or is not the one."""
+    decoder = Decoder(frame_bytes_max=SPAWNER_FRAME_BYTES_MAX)
+    welcome: wire.WelcomeBack | None = None
+    texts: dict[str, str] = {}
+    reports: list[wire.Message] = []
+    while welcome is None or len(texts) < welcome.texts:
+        if not await _receivable(link, pidfd):
+            return None
+        try:
+            data, descriptors, _, _ = socket.recv_fds(link, RECEIVE_BYTES, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC)
+            claims += descriptors
+            messages = [wire.decode(payload) for payload in decoder.feed(data)] if data else None
+        except BlockingIOError:
+            continue
+        except (OSError, wire.SpawnerProtocolError, FrameTooLongError):
+            return None
+        if messages is None:
+            return None
+        for message in messages:
+            match message:
+                case wire.WelcomeBack() if welcome is None:
+                    welcome = message
+                    if not _is_meant(welcome, lodger, link):
+                        return None
+                case wire.Kept(name, text):
+                    texts[name] = text
+                case _:
+                    reports.append(message)
+    return FoundSpawner(place, link, pidfd, welcome, texts, tuple(claims), decoder, reports)
+
+
+def _is_meant(welcome: wire.WelcomeBack, lodger: Lodger, link: socket.socket) -> bool:
+    """What it says of itself, what the record says, and which process the kernel says that listens."""
+    peer = Peer.of(link)
+    return (welcome.pid, welcome.job_id) == (lodger.pid, lodger.job_id) and peer.pid == lodger.pid and peer.is_this_user
+
+
+async def _receivable(link: socket.socket, pidfd: int) -> bool:
+    """Waits until something can be read, or the spawner has ended: False then."""
+    ended = False
+    async with anyio.create_task_group() as tasks:
+
+        async def wait_for_end() -> None:
+            nonlocal ended
+            await anyio.wait_readable(pidfd)
+            ended = True
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(wait_for_end)
+        await anyio.wait_readable(link)
+        tasks.cancel_scope.cancel()
+    return not ended
+
+
+@contextlib.contextmanager
+def _short(folder: Path) -> Generator[str]:
+    """A path of the folder that leaves room for a socket's name, however long its own is."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)

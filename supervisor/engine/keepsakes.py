@@ -1,0 +1,135 @@
+"""What does the spawner of a job keep, so that a supervisor that comes back goes on where the last one stopped?
+
+All of it as it stands at the end of a turn of the engine, before anything that was decided in the turn has left. What
+the last supervisor had in its hands (events that waited, questions without an answer) is part of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+
+import msgspec
+
+from supervisor.config.job_spec import JobSpec
+from supervisor.core.cluster import coordinator
+from supervisor.core.cluster.messages import Event as Report
+from supervisor.core.gpu_places import GpuPlace
+from supervisor.core.node.job_machines import JobMachines
+from supervisor.core.node.messages import Action
+from supervisor.engine import record_text
+from supervisor.engine.job_book import CycleRecord, JobRecord, Shown
+from supervisor.engine.loop import EngineEvent
+from supervisor.engine.record_text import UnreadableError
+from supervisor.ports import RecordedEvent
+
+VERSION = "1"
+VERSION_TEXT, SPEC, ENVIRONMENT, STATE, EVENTS = "version", "spec", "environment", "state", "events"
+
+
+class Keepsake(msgspec.Struct, frozen=True):
+    """A job at the end of a turn. Times are of CLOCK_MONOTONIC, which goes on for the next supervisor."""
+
+    machines: JobMachines
+    coordinator: coordinator.State | None
+    waiting: tuple[EngineEvent, ...]  # events of which the machines have not heard
+    unfinished: tuple[Action, ...]  # actions of which the outcome is not known
+    reports: tuple[Report, ...]  # to the coordinator, that wait for a file
+    submitted_at_ns: int
+    log_dir: str
+    spawner_number: int
+    spawner_reason: str
+    slower_told: bool
+    running: CycleRecord | None
+    pids: dict[int, int]
+    shown: Shown
+    sequence: int
+    stop_reason: str
+    kept_at_s: float
+    gpu_places: tuple[GpuPlace, ...] = ()
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """What was read from the texts."""
+
+    record: JobRecord
+    keepsake: Keepsake
+    events: tuple[RecordedEvent, ...]  # that may not be on the disk
+
+
+class KeepsakeTexts:
+    """The texts of all jobs. What does not change is written once."""
+
+    def __init__(self) -> None:
+        self._fixed: dict[str, tuple[int, dict[str, str]]] = {}  # job id -> submission, texts
+
+    def of(self, job: JobRecord, keepsake: Keepsake, events: Sequence[RecordedEvent]) -> Mapping[str, str]:
+        """Raises TypeError for a record that can't be written."""
+        submitted_at_ns, fixed = self._fixed.get(job.spec.job_id, (0, {}))
+        if submitted_at_ns != job.submitted_at_ns:
+            environment = json.dumps(dict(job.environment), separators=(",", ":"))
+            fixed = {VERSION_TEXT: VERSION, SPEC: record_text.write(job.spec), ENVIRONMENT: environment}
+            self._fixed[job.spec.job_id] = job.submitted_at_ns, fixed
+        return {**fixed, STATE: record_text.write(keepsake), EVENTS: record_text.write(tuple(events))}
+
+    def forget(self, job_id: str) -> None:
+        self._fixed.pop(job_id, None)
+
+
+def keepsake(
+    job: JobRecord,
+    machines: JobMachines,
+    led: coordinator.State | None,
+    *,
+    waiting: Iterable[EngineEvent],
+    unfinished: Iterable[Action],
+    reports: Iterable[Report],
+    now_s: float,
+) -> Keepsake:
+    return Keepsake(
+        machines=machines,
+        coordinator=led,
+        waiting=tuple(waiting),
+        unfinished=tuple(unfinished),
+        reports=tuple(reports),
+        submitted_at_ns=job.submitted_at_ns,
+        log_dir=job.log_dir,
+        spawner_number=job.spawner_number,
+        spawner_reason=job.spawner_reason,
+        slower_told=job.slower_told,
+        running=job.running,
+        pids=job.pids,
+        shown=job.shown,
+        sequence=job.sequence,
+        stop_reason=job.stop_reason,
+        kept_at_s=now_s,
+        gpu_places=job.gpu_places,
+    )
+
+
+def restored(texts: Mapping[str, str]) -> Restored:
+    """Raises UnreadableError where another version wrote it, or nothing was written."""
+    missing = [name for name in (SPEC, STATE) if not texts.get(name)]
+    if missing:
+        raise UnreadableError(f"cannot read the {' and the '.join(missing)} of the job: nothing was kept")
+    spec, kept = record_text.read(texts[SPEC]), record_text.read(texts[STATE])
+    events = record_text.read(texts.get(EVENTS) or "[]")
+    if not isinstance(spec, JobSpec) or not isinstance(kept, Keepsake):
+        raise UnreadableError("cannot read the state of the job: it is something else")
+    record = JobRecord(
+        spec=spec,
+        environment=json.loads(texts.get(ENVIRONMENT) or "{}"),
+        submitted_at_ns=kept.submitted_at_ns,
+        log_dir=kept.log_dir,
+        spawner_number=kept.spawner_number,
+        spawner_reason=kept.spawner_reason,
+        slower_told=kept.slower_told,
+        running=kept.running,
+        pids=dict(kept.pids),
+        shown=kept.shown,
+        sequence=kept.sequence,
+        stop_reason=kept.stop_reason,
+        gpu_places=kept.gpu_places,
+    )
+    return Restored(record, kept, cast("tuple[RecordedEvent, ...]", events))

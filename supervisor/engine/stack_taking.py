@@ -1,0 +1,54 @@
+"""Where does each rank of a job stand now, and what else is known of it?"""
+
+from __future__ import annotations
+
+import msgspec
+
+from supervisor.core.facts import Evidence
+from supervisor.core.node import messages as node_messages
+from supervisor.core.process_facts import RankFacts
+from supervisor.engine.job_book import JobRecord
+from supervisor.ports import StackSource, Workers
+
+
+class StackTaking:
+    """Of the ranks on this node."""
+
+    def __init__(self, *, workers: Workers, stacks: StackSource) -> None:
+        self._workers = workers
+        self._stacks = stacks
+
+    def is_stopped(self, pid: int) -> bool:
+        return self._stacks.is_stopped(pid)
+
+    async def evidence(self, job: JobRecord, action: node_messages.CollectEvidence) -> Evidence:
+        evidence = await self.collect(job, cycle=action.cycle, budget_s=action.budget_s, accused=action.accused)
+        facts = tuple(self._with_sections(job, action.cycle, each) for each in evidence.facts)
+        return msgspec.structs.replace(evidence, facts=facts)
+
+    async def collect(
+        self,
+        job: JobRecord,
+        *,
+        cycle: int,
+        budget_s: float,
+        rank: int | None = None,
+        accused: tuple[int, ...] = (),
+    ) -> Evidence:
+        """Stacks of the ranks that run now, the accused ones first, within the budget."""
+        first_rank = job.first_rank
+        pids = {
+            first_rank + local_rank: pid
+            for local_rank, pid in sorted(job.pids.items())
+            if job.runs(cycle) and rank in (None, first_rank + local_rank)
+        }
+
+        async def ask(of_rank: int, timeout_s: float) -> str | None:
+            return await self._workers.ask_stacks(job.spec.job_id, cycle, of_rank - first_rank, timeout_s=timeout_s)
+
+        return await self._stacks.collect(pids, ask=ask, budget_s=budget_s, accused=accused)
+
+    def _with_sections(self, job: JobRecord, cycle: int, facts: RankFacts) -> RankFacts:
+        progress = self._workers.read_progress(job.spec.job_id, cycle, facts.rank - job.first_rank)
+        sections = tuple(name for name, _ in progress.open_sections) if progress is not None else ()
+        return msgspec.structs.replace(facts, sections=sections)

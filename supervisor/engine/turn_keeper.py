@@ -1,0 +1,113 @@
+"""What leaves at the end of a turn of the engine, together with what is kept for a supervisor that comes back?
+
+Whatever a turn decides leaves in one message with the state that led to it. So the next supervisor knows of every order
+that was carried out, and takes none twice. Words to ranks follow: no rank knows more than what is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from holdfast_wire import spawner_link as link
+
+from supervisor.core.node import messages as node_messages
+from supervisor.core.node.job_machines import JobMachines
+from supervisor.engine.chronicle import Chronicle
+from supervisor.engine.job_book import JobRecord
+from supervisor.engine.keepsakes import KeepsakeTexts, keepsake
+from supervisor.engine.loop import Engine
+from supervisor.engine.report_queue import ReportQueue
+from supervisor.ports import Clock
+
+_log = logging.getLogger("holdfast")
+
+
+class TurnKeeper:
+    """All methods are for the event loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        jobs: Mapping[str, JobRecord],
+        chronicle: Chronicle,
+        clock: Clock,
+        reports: Mapping[str, ReportQueue],
+    ) -> None:
+        self._engine = engine
+        self._jobs = jobs
+        self._chronicle = chronicle
+        self._clock = clock
+        self._reports = reports
+        self._texts = KeepsakeTexts()
+        self._orders: dict[str, list[link.Order]] = {}
+        self._words: list[Callable[[], None]] = []
+        self._kept: dict[str, JobMachines] = {}
+        self._unfinished: dict[str, dict[int, node_messages.Action]] = {}
+        self._numbers = 0
+
+    def order(self, job_id: str, message: link.Order) -> None:
+        """To the job's spawner, at the end of the turn."""
+        self._orders.setdefault(job_id, []).append(message)
+
+    def say(self, word: Callable[[], None]) -> None:
+        """To ranks, after the spawners have their orders."""
+        self._words.append(word)
+
+    def begin(self, action: node_messages.Action) -> int:
+        """The action is under way: the next supervisor begins it again. Returns the number for `end`."""
+        self._numbers += 1
+        # Spawners are found, and reports to the coordinator wait in their queue.
+        if not isinstance(action, node_messages.StartSpawner | node_messages.TellCoordinator):
+            self._unfinished.setdefault(action.job_id, {})[self._numbers] = action
+        return self._numbers
+
+    def end(self, job_id: str, number: int) -> None:
+        self._unfinished.get(job_id, {}).pop(number, None)
+
+    def settle(self) -> None:
+        """The turn is over."""
+        orders, self._orders = self._orders, {}
+        stepped = self._engine.take_stepped()
+        for job_id, job in self._jobs.items():
+            machines = self._engine.node_state.jobs.get(job_id)
+            if job_id in orders or job_id in stepped or machines is not self._kept.get(job_id):
+                self.keep(job, tuple(orders.get(job_id, ())))
+        words, self._words = self._words, []
+        for word in words:
+            word()
+
+    def keep(self, job: JobRecord, orders: tuple[link.Order, ...] = ()) -> None:
+        """As the job stands now. Nothing happens while it has no spawner."""
+        job_id = job.spec.job_id
+        machines = self._engine.node_state.jobs.get(job_id)
+        if job.spawner is None or machines is None or job.verdict is not None or job.spec.nodes is not None:
+            return
+        self._kept[job_id] = machines
+        queue = self._reports.get(job_id)
+        kept = keepsake(
+            job,
+            machines,
+            self._engine.coordinators.get(job_id),
+            waiting=self._engine.waiting(job_id),
+            unfinished=self._unfinished.get(job_id, {}).values(),
+            reports=queue.waiting if queue is not None else (),
+            now_s=self._clock.now_s(),
+        )
+        try:
+            texts = self._texts.of(job, kept, self._chronicle.uncommitted(job_id))
+        except (TypeError, ValueError) as error:
+            _log.error("job %s can't be kept for the next supervisor: %s", job_id, error, exc_info=error)
+            texts = {"state": ""}
+        job.spawner.keep(texts, orders)
+
+    def keeps(self, job: JobRecord) -> bool:
+        """Whether orders for the job go this way."""
+        return job.spec.nodes is None
+
+    def forget(self, job_id: str) -> None:
+        """The job has ended."""
+        self._texts.forget(job_id)
+        for each in (self._orders, self._kept, self._unfinished):
+            each.pop(job_id, None)

@@ -1,0 +1,244 @@
+"""How does a supervisor that comes back take over the jobs of the one before it?
+
+That one was killed, crashed, or made room for another version. Its spawners live on with the workers; each keeps what
+is needed here. A job that can't be taken over is ended, never left beside a second one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import anyio
+import msgspec
+from anyio import to_thread
+from anyio.abc import TaskGroup
+from holdfast_wire import spawner_link as wire
+from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX, encode
+
+from supervisor.core import job_phases
+from supervisor.core.facts import JobEvent
+from supervisor.core.node import messages as node_messages
+from supervisor.core.node import rank_monitor, spawner_watch
+from supervisor.core.silence import counted_from
+from supervisor.edges.machine.folders.token_files import TokenFiles
+from supervisor.edges.machine.journal.journal import Journal
+from supervisor.edges.machine.processes import job_claims
+from supervisor.edges.machine.processes.job_claims import JobClaims
+from supervisor.edges.workers.channel.worker_server import WorkerServer
+from supervisor.edges.workers.spawner import leftovers, return_places
+from supervisor.edges.workers.spawner.leftovers import Leftover
+from supervisor.edges.workers.spawner.return_places import FoundSpawner, Lodger, ReturnPlace
+from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
+from supervisor.engine import keepsakes
+from supervisor.engine.chronicle import Chronicle
+from supervisor.engine.desk import Desk
+from supervisor.engine.job_book import JobRecord
+from supervisor.engine.keepsakes import Keepsake, Restored
+from supervisor.engine.loop import Engine
+from supervisor.engine.perform import EnginePerformer
+from supervisor.engine.record_text import UnreadableError
+from supervisor.engine.spawner_reports import SpawnerReports
+from supervisor.ports import Clock, RecordedEvent
+
+RETURN_S = 1.5  # people may ask after that, even if a spawner still loads what it has to load first
+JOURNAL_FLUSH_S = 1.0  # for what the next supervisor finds in the journal, rather than with the spawners
+EVENTS_MAX = 1_000  # of one job, that were recorded after what is kept
+
+_log = logging.getLogger("holdfast")
+
+
+def make_room(journal: Journal) -> NoReturn:
+    """Ends this process for the next supervisor: nothing of the jobs may be closed or removed here."""
+    _log.info("supervisor %s leaves its jobs to the next one", os.getpid())
+    journal.flush(JOURNAL_FLUSH_S)
+    os._exit(0)
+
+
+class Returning(msgspec.Struct, frozen=True):
+    """Everything that a job needs in order to go on."""
+
+    folder: Path
+    clock: Clock
+    engine: Engine
+    desk: Desk
+    performer: EnginePerformer
+    chronicle: Chronicle
+    journal: Journal
+    workers: WorkerServer
+    tokens: TokenFiles
+    claims: JobClaims
+    spawners: SpawnerKeeper
+
+    async def run(self, tasks: TaskGroup) -> None:
+        """Takes back what is there. Returns once that is done, or after RETURN_S; the rest is done in `tasks`."""
+        lodgers = await to_thread.run_sync(self._lodgers)
+        waiting = len(lodgers)
+        done = anyio.Event()
+
+        async def take_back(job_id: str, places: Sequence[tuple[ReturnPlace, Lodger]]) -> None:
+            nonlocal waiting
+            try:
+                await self._take_back(job_id, places)
+            except Exception as error:  # noqa: BLE001 - the bulkhead: one job that can't be taken over must not end the others
+                _log.error("cannot take over job %s: %s", job_id, error, exc_info=error)
+            waiting -= 1
+            if not waiting:
+                done.set()
+
+        for job_id, places in lodgers.items():
+            tasks.start_soon(take_back, job_id, places)
+        if lodgers:
+            with anyio.move_on_after(RETURN_S):
+                await done.wait()
+
+    def _lodgers(self) -> dict[str, list[tuple[ReturnPlace, Lodger]]]:
+        """By job, the dead ones too."""
+        found: dict[str, list[tuple[ReturnPlace, Lodger]]] = {}
+        for place in return_places.places(self.folder):
+            lodger = place.lodger()
+            if lodger is not None:
+                found.setdefault(lodger.job_id, []).append((place, lodger))
+            else:
+                place.remove()
+        return found
+
+    async def _take_back(self, job_id: str, places: Sequence[tuple[ReturnPlace, Lodger]]) -> None:
+        found: list[FoundSpawner] = []
+
+        async def reach(place: ReturnPlace, lodger: Lodger) -> None:
+            reached = await return_places.reach(place, lodger)
+            if reached is not None:
+                found.append(reached)
+
+        async with anyio.create_task_group() as tasks:
+            for place, lodger in places:
+                tasks.start_soon(reach, place, lodger)
+        found.sort(key=return_places.turns_of, reverse=True)
+        try:
+            return_places.check_whole(found)
+            restored = keepsakes.restored(found[0].texts)
+        except return_places.IncompleteError as error:
+            await self._end_lost(job_id, places, found, str(error))
+            return
+        except UnreadableError as error:
+            _log.error("job %s is ended, it can't be taken over: %s", job_id, error)
+            for each in found:
+                _end(each)
+            return
+        for place, _ in places:
+            if all(each.place is not place for each in found):
+                place.remove()  # Of one that the job does not need.
+        self._go_on(restored, found, await self._recorded_after(restored))
+
+    async def _recorded_after(self, restored: Restored) -> list[RecordedEvent]:
+        job_id, last = restored.record.spec.job_id, restored.keepsake.sequence
+        return await to_thread.run_sync(partial(self.journal.events, job_id, after_sequence=last, limit=EVENTS_MAX))
+
+    def _put_back(self, restored: Restored, past: Sequence[RecordedEvent], claim: Sequence[int]) -> None:
+        """The job is known here as it was there."""
+        record, kept = restored.record, restored.keepsake
+        job_id = record.spec.job_id
+        record.sequence = max([record.sequence, *(event.sequence for event in past)])
+        record.recorded_before = list(past)
+        self.claims.take_back(job_id, record.submitted_at_ns, claim)
+        self.desk.take_back(record)
+        self.chronicle.record_again(restored.events)
+        self.engine.take_back(job_id, kept.machines, kept.coordinator)
+
+    def _go_on(self, restored: Restored, found: list[FoundSpawner], past: Sequence[RecordedEvent]) -> None:
+        record, kept = restored.record, restored.keepsake
+        job_id = record.spec.job_id
+        self._put_back(restored, past, found[0].claims)
+        found[0].claims = ()
+        self._open_cycle(record, kept)
+        self.spawners.found[job_id] = found
+        self.performer.take_back(record, kept.unfinished, kept.reports)
+        if isinstance(kept.machines.spawner, spawner_watch.Killing):
+            record.spawner_doom = kept.machines.spawner.reason
+        for event in kept.waiting:
+            self.engine.post(event)
+        self.engine.post(node_messages.SupervisorReturned(job_id))
+        workers = f"{len(record.pids)} worker{'' if len(record.pids) == 1 else 's'}"
+        text = f"this supervisor (pid {os.getpid()}) goes on with {workers} of the one before it"
+        self.chronicle.publish(record, JobEvent("supervisor_returned", text, record.cycle))
+
+    def _open_cycle(self, record: JobRecord, kept: Keepsake) -> None:
+        running, job_id = record.running, record.spec.job_id
+        if running is None:
+            return
+        cycle = running.assignment.cycle
+        self.tokens.take_back(job_id, cycle, running.token)
+        self.workers.open_cycle(
+            job_id,
+            cycle,
+            token=running.token,
+            spec=record.spec,
+            limits=kept.machines.job.limits or record.spec.hang_limits,
+            first_rank=running.assignment.first_rank,
+        )
+        for local_rank, pid in record.pids.items():
+            self.workers.expect(job_id, cycle, local_rank, pid)
+        for local_rank, monitor in enumerate(kept.machines.monitors):
+            if isinstance(monitor, rank_monitor.Watching | rank_monitor.Reading | rank_monitor.Hung):
+                progress = counted_from(monitor.progress, self.clock.now_s())
+                self.workers.recall(job_id, cycle, local_rank, progress)
+
+    # --- a spawner that ended meanwhile ----------------------------------------------------------------------------
+
+    async def _end_lost(
+        self, job_id: str, places: Sequence[tuple[ReturnPlace, Lodger]], found: Sequence[FoundSpawner], reason: str
+    ) -> None:
+        """Nothing of the job may run on without its spawner; how it ended is told as far as that is known."""
+        for each in found:
+            each.kill()
+        left = [(lodger, await to_thread.run_sync(leftovers.read, place)) for place, lodger in places]
+        known = [leftover for _, leftover in left if leftover is not None]
+        newest = max(known, key=lambda each: each.turns, default=None)
+        restored = None
+        try:
+            restored = keepsakes.restored(newest.texts if newest is not None else {})
+        except UnreadableError as error:
+            _log.error("job %s has ended, and nobody knows how: %s; %s", job_id, reason, error)
+        if not _is_taken(job_id, restored):
+            for lodger, leftover in left:
+                stuck = await leftovers.end(lodger, leftover)
+                if stuck:
+                    _log.error("processes %s of job %s can't be killed and were given up", stuck, job_id)
+        for place, _ in places:
+            place.remove()
+        if restored is not None and newest is not None and not _is_taken(job_id, restored):
+            self._conclude(restored, newest, reason, await self._recorded_after(restored))
+
+    def _conclude(self, restored: Restored, left: Leftover, reason: str, past: Sequence[RecordedEvent]) -> None:
+        record, job_id = restored.record, restored.record.spec.job_id
+        self._put_back(restored, past, ())
+        for event in restored.keepsake.waiting:
+            self.engine.post(event)
+        reports = SpawnerReports(record, record.spawner_number, workers=self.workers, chronicle=self.chronicle)
+        for message in left.reports:
+            for event in reports.read(message):
+                self.engine.post(event)
+        if isinstance(restored.keepsake.machines.job.phase, job_phases.Closing):
+            self.engine.post(node_messages.SpawnerLost(job_id, record.spawner_number, reason))
+        else:
+            why = f"{reason}; its workers were ended, and its environment is kept nowhere: start the job again"
+            self.engine.post(node_messages.JobAbandoned(job_id, why))
+
+
+def _is_taken(job_id: str, restored: Restored | None) -> bool:
+    """Whether a later run has the job's id: its processes have the same mark."""
+    holder = job_claims.holder(job_id)
+    return holder is not None and (restored is None or holder.since_ns != restored.record.submitted_at_ns)
+
+
+def _end(found: FoundSpawner) -> None:
+    """It ends what it has started, and itself."""
+    with contextlib.suppress(OSError):
+        found.socket.send(encode(wire.encode(wire.End()), frame_bytes_max=SPAWNER_FRAME_BYTES_MAX))
+    found.close()

@@ -1,0 +1,66 @@
+"""A node's supervisor in a place of its own, that can be killed and started again."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.e2e.launch import wait_until
+
+END_S = 30.0
+
+
+class NodeDaemon:
+    """`holdfast daemon`. A context manager: at its end the jobs are ended and the supervisor is stopped."""
+
+    def __init__(self, place: Path, *arguments: str) -> None:
+        place.mkdir()
+        self.socket_dir = place / "run"
+        self.state_dir = place / "state"
+        self.errors = place / "errors"
+        self._arguments = arguments
+        self.process: subprocess.Popen[bytes] | None = None
+        self.ready_s = 0.0  # how long the last start took until people could ask
+        self.start()
+
+    def start(self) -> None:
+        """Returns once people can ask."""
+        began_s = time.monotonic()
+        self.launch()
+        wait_until(self.is_serving, timeout_s=END_S, what="the supervisor")
+        self.ready_s = time.monotonic() - began_s
+
+    def launch(self) -> None:
+        command = [
+            sys.executable, "-m", "supervisor", "daemon", "--socket-dir", str(self.socket_dir),
+            "--state-dir", str(self.state_dir), *self._arguments,
+        ]  # fmt: skip
+        with self.errors.open("ab") as errors:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
+
+    def is_serving(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.errors.read_text()
+        return f"supervisor {self.process.pid} serves" in self.errors.read_text()
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self) -> NodeDaemon:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.process is not None
+        if self.process.poll() is not None:
+            return
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise

@@ -1,0 +1,114 @@
+"""Rows B1, B2, B4 and B5: a supervisor that was killed comes back and goes on with its jobs; nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.daemons import NodeDaemon
+from tests.e2e.hangs import MONITORED, told
+from tests.e2e.launch import SCRIPTS, Launch, assert_nothing_left
+from tests.soak import supervisor_kills
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Start
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Generator[NodeDaemon]:
+    with NodeDaemon(tmp_path / "daemon") as running:
+        yield running
+
+
+def run_under(start: Start, daemon: NodeDaemon, *arguments: str) -> Launch:
+    return start("--nproc-per-node", "2", *arguments, environment={"HOLDFAST_SOCKET_DIR": str(daemon.socket_dir)})
+
+
+def numbers(launch: Launch) -> list[int]:
+    return [int(str(event["sequence"])) for event in launch.events()]
+
+
+def test_b1_an_exit_while_the_supervisor_is_away_is_handled_when_it_comes_back(
+    start: Start, daemon: NodeDaemon
+) -> None:
+    launch = run_under(
+        start, daemon, "--max-restarts", "1",
+        MONITORED, "0:0/init,beat-for=600", "0:1/init,beat,await-file,exit=3", "1:*/init,beat-for=0.5,exit=0",
+    )  # fmt: skip
+    launch.wait_for_trace("initialised", count=2)
+    (survivor,) = {line["pid"] for line in launch.traced("initialised") if line["rank"] == 0}
+    daemon.kill()
+    (launch.folder / "go").touch()
+    daemon.start()
+    assert launch.wait() == 0, launch.stderr_text()
+    assert numbers(launch) == [*range(1, len(launch.events()) + 1)]
+    (failed,) = told(launch, "worker_failed")
+    assert "failed with exit code 3" in str(failed["reason"])
+    (ended,) = [event for event in told(launch, "worker_exited") if (event["cycle"], event["rank"]) == (0, 0)]
+    assert f"pid {survivor}" in str(ended["reason"])  # It ran on, and was ended as the fault was handled.
+    assert len(told(launch, "restart_decided")) == 1
+    assert_nothing_left(launch, within_s=10)
+
+
+def test_b1_a_hang_that_began_before_the_supervisor_was_killed_is_found(start: Start, daemon: NodeDaemon) -> None:
+    launch = run_under(
+        start, daemon, "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "1.5",
+        MONITORED, "0:1/init,beat,hang=sleep", "1:*/init,beat,exit=0",
+    )  # fmt: skip
+    launch.wait_for_trace("beat", count=1)
+    daemon.kill()
+    daemon.start()
+    assert launch.wait() == 0, launch.stderr_text()
+    (hang,) = told(launch, "hang_detected")
+    assert hang["rank"] == 1
+
+
+def test_b1_a_wrapped_call_goes_on(start: Start, daemon: NodeDaemon) -> None:
+    """The exception comes while no supervisor is there to tell the other rank of it."""
+    launch = run_under(start, daemon, str(SCRIPTS / "wrapped.py"), "exception")
+    launch.wait_for_trace("fn", count=2)
+    daemon.kill()
+    daemon.start()
+    assert launch.wait() == 0, launch.stderr_text()
+    assert sorted((line["iteration"], line["rank"]) for line in launch.traced("fn")) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert not told(launch, "restart_decided")
+
+
+def test_b4_a_supervisor_that_is_replaced_leaves_its_jobs_to_the_next_one(start: Start, daemon: NodeDaemon) -> None:
+    launch = run_under(start, daemon, MONITORED, "0:*/init,beat,await-file,exit=0")
+    launch.wait_for_trace("beat", count=2)
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGUSR1)
+    assert daemon.process.wait(30) == 0
+    daemon.start()
+    (launch.folder / "go").touch()
+    assert launch.wait() == 0, launch.stderr_text()
+    assert len(launch.traced("started")) == 2
+
+
+def test_b5_a_job_whose_spawner_died_too_ends_with_a_verdict_and_nothing_is_left(
+    start: Start, daemon: NodeDaemon
+) -> None:
+    launch = run_under(start, daemon, "--max-restarts", "3", MONITORED, "0:*/init,beat-for=600")
+    launch.wait_for_trace("initialised", count=2)
+    daemon.kill()
+    (spawner,) = {int(Path(f"/proc/{line['pid']}/stat").read_text().split()[3]) for line in launch.traced("started")}
+    os.kill(spawner, signal.SIGKILL)
+    daemon.start()
+    assert launch.wait() == 1, launch.stderr_text()
+    assert "its spawner has ended while no supervisor was there" in launch.stderr_text()
+    assert_nothing_left(launch, within_s=10)
+
+
+def test_b2_supervisors_that_are_killed_at_random_moments_lose_nothing() -> None:
+    kills = supervisor_kills.run(random.Random(20), seconds=60, kills_max=5, cycles=3)
+    assert not kills.wrong
+    assert kills.kills >= 5

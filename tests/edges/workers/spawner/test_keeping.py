@@ -1,0 +1,51 @@
+"""What is sent to a spawner to keep: what has changed, with the number of reports that are part of it."""
+
+from __future__ import annotations
+
+import json
+
+from holdfast_wire import spawner_link as wire
+from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX
+
+from supervisor.edges.workers.spawner.keeping import STATE, WORKERS, Keeping
+
+SPAWNED = wire.Spawned(0, 1, 77, 0, "fork")
+EXITED = wire.Exited(0, 1, 77, 0, None, False, False, 0)
+KILL = wire.KillTree(0)
+
+
+def test_only_what_has_changed_is_sent_with_the_orders_in_one_message() -> None:
+    keeping = Keeping()
+    keeping.turn({"a": "1", "b": "1"})
+    assert keeping.message((KILL,)) == (wire.Keep({"a": "1", "b": "1", WORKERS: "[]"}, 0, (KILL,)), ())
+    assert keeping.message(()) == (None, ())
+    keeping.turn({"a": "1", "b": "2"})
+    assert keeping.message(()) == (wire.Keep({"b": "2"}, 0), ())
+
+
+def test_a_report_counts_from_the_turn_on_that_follows_it() -> None:
+    keeping = Keeping()
+    keeping.turn({"a": "1"})
+    keeping.note(SPAWNED)
+    keeping.change({"b": "1"})
+    message, _ = keeping.message(())
+    assert message is not None
+    assert (message.taken, message.texts[WORKERS]) == (0, "[]")
+    keeping.turn({"a": "2"})
+    message, _ = keeping.message(())
+    assert message is not None
+    assert (message.taken, json.loads(message.texts[WORKERS])) == (1, [[0, 1, 77]])
+
+
+def test_the_next_supervisor_goes_on_with_it() -> None:
+    keeping = Keeping.of({"a": "1", WORKERS: "[[0,1,77]]"}, taken=5)
+    assert [*keeping.workers()] == [(0, 1, 77)]
+    keeping.note(EXITED)
+    keeping.turn({"a": "1"})
+    assert keeping.message(()) == (wire.Keep({WORKERS: "[]"}, 6), ())
+
+
+def test_what_no_frame_holds_is_not_kept_and_the_orders_leave_all_the_same() -> None:
+    keeping = Keeping()
+    keeping.turn({"a": "1", STATE: "x" * SPAWNER_FRAME_BYTES_MAX})
+    assert keeping.message((KILL,)) == (wire.Keep({STATE: ""}, 0), (KILL,))

@@ -1,0 +1,76 @@
+"""What a spawner has left that ended while no supervisor was there: is it read, and ended?"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import msgspec
+import pytest
+from holdfast_wire import spawner_link as wire
+
+from supervisor.edges.machine.processes import process_table
+from supervisor.edges.workers.spawner import leftovers
+from supervisor.edges.workers.spawner.leftovers import Leftover
+from supervisor.edges.workers.spawner.return_places import Lodger, ReturnPlace
+from supervisor.edges.workers.spawner.spawner_process import JOB_VARIABLE
+
+JOB = f"leftovers-{os.getpid()}"
+EMPTIED = wire.Emptied(0, 0, ())
+
+
+def lodger() -> Lodger:
+    own = process_table.look_up(os.getpid())
+    assert own is not None
+    namespace = process_table.namespace(os.getpid(), "pid") or 0
+    return Lodger(JOB, process_table.boot_id(), namespace, 1, own.started_ticks)
+
+
+def test_it_is_read_and_what_is_torn_is_nothing(tmp_path: Path) -> None:
+    place = ReturnPlace(tmp_path, "n")
+    assert leftovers.read(place) is None
+    body = {"texts": {"a": "1"}, "taken": 3, "reports": [wire.encode(EMPTIED).decode()], "cgroup": "/c"}
+    place.keep_path.write_text(json.dumps(body))
+    assert leftovers.read(place) == Leftover({"a": "1"}, 3, (EMPTIED,), "/c")
+    for torn in (json.dumps(body)[:-5], "[]", '{"texts": 1}'):
+        place.keep_path.write_text(torn)
+        assert leftovers.read(place) is None
+
+
+@pytest.fixture
+def sleeping() -> Generator[Callable[[str], int]]:
+    """Starts a process of that job in a session of its own; its pid."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(job_id: str) -> int:
+        command = [sys.executable, "-c", "import time; time.sleep(60)"]
+        environment = dict(os.environ) | {JOB_VARIABLE: job_id}
+        started.append(subprocess.Popen(command, env=environment, start_new_session=True))
+        return started[-1].pid
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def is_alive(pid: int) -> bool:
+    found = process_table.look_up(pid)
+    return found is not None and found.state not in "ZX"
+
+
+async def test_what_the_job_has_left_is_ended_and_nothing_else(sleeping: Callable[[str], int]) -> None:
+    marked, worker, other = sleeping(JOB), sleeping("renamed itself"), sleeping("another")
+    texts = {"workers": json.dumps([[0, 0, worker]])}
+    assert await leftovers.end(lodger(), Leftover(texts, 0, (), "")) == ()
+    assert [is_alive(pid) for pid in (marked, worker, other)] == [False, False, True]
+
+
+async def test_pids_of_another_boot_mean_nothing(sleeping: Callable[[str], int]) -> None:
+    alive = sleeping(JOB)
+    assert await leftovers.end(msgspec.structs.replace(lodger(), boot="another"), None) == ()
+    assert is_alive(alive)

@@ -1,0 +1,138 @@
+"""Is a spawner found by the next supervisor, and is anything else taken for it?"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import msgspec
+import pytest
+from holdfast_wire import framing
+from holdfast_wire import spawner_link as wire
+
+from supervisor.edges.workers.spawner import return_places
+from supervisor.edges.workers.spawner.return_places import IncompleteError, Lodger, ReturnPlace, Succession
+
+READY = wire.Ready(os.getpid(), 1, "3.11", "fork", "", (), "")
+
+
+def taken_place(folder: Path) -> tuple[ReturnPlace, socket.socket, Lodger]:
+    """One of this very process."""
+    place, listener = return_places.open_place(folder)
+    place.note("j", os.getpid())
+    lodger = place.lodger()
+    assert lodger is not None
+    return place, listener, lodger
+
+
+def answering(listener: socket.socket, *messages: wire.Message) -> threading.Thread:
+    """Listens and says this to the first that comes."""
+    listener.setblocking(True)
+    listener.listen()
+
+    def answer() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            for message in messages:
+                connection.sendall(framing.encode(wire.encode(message), frame_bytes_max=1 << 20))
+            connection.recv(1)
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    return thread
+
+
+async def test_a_living_spawner_is_found_with_what_it_keeps_and_what_it_has_reported(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100)  # longer than the path of a socket may be
+    deep.mkdir()
+    place, listener, lodger = taken_place(deep / "spawners")
+    emptied = wire.Emptied(3, 0, ())
+    with listener:
+        answering(
+            listener, wire.WelcomeBack(os.getpid(), "j", READY, 2, 7), wire.Kept("a", "1"), wire.Kept("b", "2"), emptied
+        )
+        found = await return_places.reach(place, lodger)
+        assert found is not None
+        assert (found.texts, found.welcome.taken) == ({"a": "1", "b": "2"}, 7)
+        assert found.reports in ([emptied], [])  # else it is still to be read
+        found.close()
+    assert [each.name for each in return_places.places(deep / "spawners")] == [place.name]
+    place.remove()
+    assert return_places.places(deep / "spawners") == []
+
+
+@pytest.mark.parametrize(
+    "welcome",
+    [wire.WelcomeBack(1, "j", READY, 0, 0), wire.WelcomeBack(os.getpid(), "another", READY, 0, 0), wire.Ended()],
+    ids=["another process", "another job", "no welcome"],
+)
+async def test_what_says_something_else_is_not_the_spawner(tmp_path: Path, welcome: wire.Message) -> None:
+    place, listener, lodger = taken_place(tmp_path / "spawners")
+    with listener:
+        answering(listener, welcome, wire.WelcomeBack(1, "j", READY, 0, 0))
+        assert await return_places.reach(place, lodger) is None
+
+
+@pytest.fixture
+def listens_in_another_process() -> Generator[Callable[[socket.socket, bytes], None]]:
+    """That process says these bytes to the first that comes."""
+    program = (
+        "import socket, sys; listener = socket.socket(fileno=int(sys.argv[1])); listener.listen(); "
+        "connection, _ = listener.accept(); connection.sendall(bytes.fromhex(sys.argv[2])); connection.recv(1)"
+    )
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(listener: socket.socket, said: bytes) -> None:
+        listener.setblocking(True)
+        command = [sys.executable, "-c", program, str(listener.fileno()), said.hex()]
+        started.append(subprocess.Popen(command, pass_fds=[listener.fileno()]))
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+async def test_a_socket_at_which_another_process_listens_is_not_believed(
+    tmp_path: Path, listens_in_another_process: Callable[[socket.socket, bytes], None]
+) -> None:
+    place, listener, lodger = taken_place(tmp_path / "spawners")
+    said = framing.encode(wire.encode(wire.WelcomeBack(os.getpid(), "j", READY, 0, 0)), frame_bytes_max=1 << 20)
+    with listener:
+        listens_in_another_process(listener, said)
+        assert await return_places.reach(place, lodger) is None
+
+
+async def test_a_process_of_another_time_or_boot_is_not_alive(tmp_path: Path) -> None:
+    place, listener, lodger = taken_place(tmp_path / "spawners")
+    listener.close()
+    assert lodger.is_alive
+    for other in (
+        msgspec.structs.replace(lodger, started_ticks=lodger.started_ticks + 1),
+        msgspec.structs.replace(lodger, boot="another"),
+        msgspec.structs.replace(lodger, pid_namespace=1),
+    ):
+        assert not other.is_alive
+        assert await return_places.reach(place, other) is None
+
+
+def test_a_folder_that_is_open_to_others_is_not_used(tmp_path: Path) -> None:
+    folder = tmp_path / "spawners"
+    taken_place(folder)[1].close()
+    folder.chmod(0o755)
+    assert return_places.places(folder) == []
+    with pytest.raises(OSError, match="others may enter it"):
+        return_places.open_place(folder)
+
+
+def test_a_job_is_whole_if_all_spawners_are_there_that_it_relies_on() -> None:
+    with pytest.raises(IncompleteError):
+        return_places.check_whole([])
+    assert return_places.turns({}) == -1
+    stood = Succession(1, {3: 2}, 3, False, False, (), 4)
+    assert return_places.turns({"succession": msgspec.json.encode(stood).decode()}) == 4

@@ -1,0 +1,30 @@
+"""Does each action for the spawner become the order that says the same?"""
+
+from __future__ import annotations
+
+import pytest
+from holdfast_wire import spawner_link as link
+
+from supervisor.config import JobSpec
+from supervisor.core.node import messages as node_messages
+from supervisor.engine.spawner_orders import SpawnerAction, order_of
+
+SPEC = JobSpec("j", ("t.py",), master_addr="10.0.0.1", master_port=5)
+
+
+@pytest.mark.parametrize(
+    ("action", "order"),
+    [
+        (node_messages.PrepareStore("j", 3), link.PrepareStore(3, "10.0.0.1", 5, serve=SPEC.agent_store)),
+        (node_messages.ForkAhead("j", 3, 8), link.ForkAhead(3, 8)),
+        (
+            node_messages.SignalWorkers("j", 3, 15, (1,), tree=False, resume=True, sessions=(7,)),
+            link.Signal(3, 15, (1,), False, True, (7,)),
+        ),
+        (node_messages.KillTree("j", 3), link.KillTree(3)),
+        (node_messages.MoveFence("j", 1.5), link.Fence(1_500_000_000)),
+        (node_messages.EndSpawner("j"), link.End()),
+    ],
+)
+def test_it_says_the_same(action: SpawnerAction, order: link.Order) -> None:
+    assert order_of(action, SPEC) == order

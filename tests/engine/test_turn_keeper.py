@@ -1,0 +1,78 @@
+"""What leaves at the end of a turn: orders with what is kept, then words to ranks; elsewhere, all at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import msgspec
+from holdfast_wire import spawner_link as link
+
+from supervisor.config import JobSpec
+from supervisor.core.calls.words import CallRefused
+from supervisor.core.node import messages as node_messages
+from supervisor.engine import keepsakes
+from tests.engine.world import ObedientSpawner, World
+
+
+async def test_orders_and_words_leave_once_the_turn_is_over(tmp_path: Path) -> None:
+    async with anyio.create_task_group() as tasks:
+        world = World(tasks, tmp_path, keeps=True)
+        spawner = await world.submit(JobSpec("j", ("t.py",)))
+        spawner.heard.clear()
+        world.performer.perform(node_messages.KillTree("j", 0))
+        world.performer.perform(node_messages.TellRanks("j", 0, (0,), CallRefused(1, "no")))
+        assert not spawner.heard
+        assert not world.workers.told
+        world.performer.settled()
+        assert [type(each) for each in spawner.heard] == [link.KillTree]
+        assert world.workers.told == [((0,), CallRefused(1, "no"))]
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_is_kept_is_the_job_as_it_stands(tmp_path: Path) -> None:
+    async with anyio.create_task_group() as tasks:
+        world = World(tasks, tmp_path, keeps=True)
+        spawner = await world.submit(JobSpec("j", ("t.py",)))
+        restored = keepsakes.restored(spawner.kept)
+        assert restored.keepsake.machines == world.engine.node_state.jobs["j"]
+        assert restored.keepsake.coordinator == world.engine.coordinators["j"]
+        assert restored.record.environment == {"A": "secret"}
+        assert restored.record.pids == world.jobs["j"].pids
+        assert [event.kind for event in restored.events] == world.journal.kinds()
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_is_under_way_is_begun_again_by_the_next_supervisor(tmp_path: Path) -> None:
+    async with anyio.create_task_group() as tasks:
+        world = World(tasks, tmp_path, keeps=True)
+        spawner = await world.submit(JobSpec("j", ("t.py",)))
+        collect = node_messages.CollectEvidence("j", 0, 1.0)
+        world.performer.perform(collect)
+        world.engine.post(node_messages.DeadlineReached())
+        world.performer.perform(node_messages.KillTree("j", 0))
+        world.performer.settled()
+        assert keepsakes.restored(spawner.kept).keepsake.unfinished == (collect,)
+        await world.settle()
+        world.performer.perform(node_messages.KillTree("j", 0))
+        world.performer.settled()
+        assert keepsakes.restored(spawner.kept).keepsake.unfinished == ()
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_supervisor_that_does_not_come_back_keeps_nothing(tmp_path: Path) -> None:
+    async with World.opened(tmp_path) as world:
+        spawner = await world.submit(JobSpec("j", ("t.py",)))
+        assert not spawner.kept
+
+
+async def test_a_record_that_can_t_be_written_leaves_nothing_that_is_old(tmp_path: Path) -> None:
+    async with anyio.create_task_group() as tasks:
+        world = World(tasks, tmp_path, keeps=True)
+        spawner: ObedientSpawner = await world.submit(JobSpec("j", ("t.py",)))
+        machines = world.engine.node_state.jobs["j"]
+        life = msgspec.structs.replace(machines.job, reason=object())  # pyright: ignore[reportArgumentType]
+        world.engine.take_back("j", msgspec.structs.replace(machines, job=life), None)
+        world.performer.settled()
+        assert spawner.kept["state"] == ""
+        tasks.cancel_scope.cancel()

@@ -1,0 +1,121 @@
+"""What is kept here for a supervisor that comes back, and how does it come in?
+
+The texts are the supervisor's own; nothing here reads them. Reports are kept until the supervisor has said that they
+are part of what it left here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from collections import deque
+from contextlib import suppress
+from typing import NamedTuple
+
+from holdfast_wire import framing, spawner_link
+from holdfast_wire.spawner_link import Keep, Kept, Ready, Report, WelcomeBack
+from holdfast_wire.spawner_settings import SpawnerSettings
+
+BACKLOG = 16
+SECRET = "environment"  # the text that no file holds
+_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
+
+
+class Returned(NamedTuple):
+    """The link to a supervisor that has come back, and what it is told first."""
+
+    fd: int
+    messages: tuple[spawner_link.Message, ...]
+
+
+def listen(return_fd: int) -> None:
+    """From now on a supervisor may connect; the kernel tells it that this process listens."""
+    if return_fd < 0:
+        return
+    os.set_inheritable(return_fd, False)
+    listener = socket.socket(fileno=return_fd)
+    try:
+        listener.listen(BACKLOG)
+    finally:
+        listener.detach()
+
+
+class Comeback:
+    """Everything is a no-op where no supervisor can come back."""
+
+    def __init__(self, settings: SpawnerSettings) -> None:
+        self.fd = settings.return_fd
+        self._job_id = settings.job_id
+        self._path = settings.keep_path
+        self._claim_fds = settings.claim_fds
+        self._texts: dict[str, str] = {}
+        self._reports: deque[Report] = deque()
+        self._taken = 0
+        self._ready: Ready | None = None
+
+    @property
+    def is_possible(self) -> bool:
+        return self.fd >= 0
+
+    def note(self, report: Report) -> None:
+        """It is said to the supervisor that is there, if one is, and perhaps to the next one."""
+        if not self.is_possible:
+            return
+        if isinstance(report, Ready):
+            self._ready = report
+        self._reports.append(report)
+
+    def keep(self, message: Keep) -> None:
+        self._texts |= message.texts
+        while self._reports and self._taken < message.taken:
+            self._reports.popleft()
+            self._taken += 1
+
+    def accept(self, *, is_awaited: bool) -> Returned | None:
+        """The supervisor that has come back; None if there is one, or it may not. Then it is refused."""
+        listener = socket.socket(fileno=self.fd)
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return None
+        finally:
+            listener.detach()
+        if not is_awaited or self._ready is None or not _may_come_in(connection):
+            connection.close()
+            return None
+        welcome = WelcomeBack(os.getpid(), self._job_id, self._ready, len(self._texts), self._taken)
+        frame = framing.encode(spawner_link.encode(welcome), frame_bytes_max=framing.SPAWNER_FRAME_BYTES_MAX)
+        try:
+            socket.send_fds(connection, [frame], self._claim_fds)
+        except OSError:
+            connection.close()
+            return None
+        texts = (Kept(name, text) for name, text in self._texts.items())
+        return Returned(connection.detach(), (*texts, *self._reports))
+
+    def save(self) -> None:
+        """For a supervisor that finds neither the last one nor this process. Costs the file only where it fails."""
+        if not self._path:
+            return
+        texts = {name: text for name, text in self._texts.items() if name != SECRET}
+        reports = [spawner_link.encode(report).decode() for report in self._reports]
+        cgroup = self._ready.cgroup if self._ready is not None else ""
+        kept = {"texts": texts, "taken": self._taken, "reports": reports, "cgroup": cgroup}
+        body = json.dumps(kept, separators=(",", ":"))
+        fresh = f"{self._path}.new"
+        with suppress(OSError):
+            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                with open(fd, "wb", closefd=False) as file:
+                    file.write(body.encode())
+            finally:
+                os.close(fd)
+            os.rename(fresh, self._path)
+
+
+def _may_come_in(connection: socket.socket) -> bool:
+    """Root, or the user of this process."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return _CREDENTIALS.unpack(credentials)[1] in (0, os.geteuid())

@@ -1,0 +1,30 @@
+"""What is told of a worker that has ended?"""
+
+from __future__ import annotations
+
+from holdfast_wire import spawner_link
+
+from . import error_file, exits
+from .children import Child
+from .exits import Ending
+from .last_words import TAIL_BYTES, last_words
+
+
+def exited(child: Child, ending: Ending, at_ns: int, tail: bytes) -> spawner_link.Exited:
+    """`tail`: the last that it wrote to stderr, as far as that came through here."""
+    told = error_file.read(child.error_file if ending.code != 0 else "") or ("", None)
+    if not told[0] and ending.code != 0:
+        tail = tail or error_file.read_end(child.stderr_file, TAIL_BYTES)
+        told = (last_words(tail, code=ending.code, signal_number=ending.signal), None)
+    return spawner_link.Exited(
+        cycle=child.cycle,
+        local_rank=child.local_rank,
+        pid=child.pid,
+        code=ending.code,
+        signal=ending.signal,
+        core_dumped=ending.core_dumped,
+        out_of_memory=exits.ran_out_of_memory(ending, killed_by_us=child.killed_by_us, counter=child.memory),
+        at_ns=at_ns,
+        error=told[0],
+        error_at_unix_s=told[1],
+    )
