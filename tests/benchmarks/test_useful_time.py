@@ -9,6 +9,7 @@ from tests.benchmarks import report
 from tests.benchmarks.conditions import Conditions
 from tests.benchmarks.pictures import Lane, lanes_picture
 from tests.benchmarks.rows import Group, Row, Target, Unit, judge, show
+from tests.benchmarks.runs import Run
 from tests.benchmarks.useful_time import EXCEPTION, FAULT_EVERY_S, FAULT_JITTER_S, KILL, SILENCE, Step, Steps, plan
 
 S = 1_000_000_000
@@ -51,7 +52,7 @@ def test_the_page_tells_shares_and_shows_the_picture(tmp_path: Path):
     row = Row("useful_time_kills", Group.SPEED, "useful time: share", Unit.SHARE, Target(at_least=0.97))
     row.samples, row.picture = {"torchrun_tuned": [0.42], "holdfast": [0.974]}, "<svg/>"
     conditions = Conditions("2026-01-02 03:04 UTC", "abc", "A processor", 2, 4.0, "6.1", "3.11.7", {"torch": "2.13.0"})
-    page, _ = report.write(tmp_path, [row], LABELS, conditions)
+    page, _ = report.write(tmp_path, [Run(conditions, [row])], LABELS)
     assert "| 42.0 % (n 1) | 97.4 % (n 1) | - | ≥ 97.0 %: met |" in page.read_text()
     assert "(benchmarks-useful-time-kills.svg)" in page.read_text()
     assert (tmp_path / "benchmarks-useful-time-kills.svg").read_text() == "<svg/>"
