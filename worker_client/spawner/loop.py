@@ -260,9 +260,11 @@ class Spawner:
         child.error_file = plan.env.get(error_file.VARIABLE, "")
         child.stderr_file = plan.stderr.file if plan.stderr.direct else ""
 
-    def _adopt(self, cycle: int, local_rank: int, pid: int, memory: OomCounter | None = None, **more: bool) -> None:
+    def _adopt(
+        self, cycle: int, local_rank: int, pid: int, memory: OomCounter | None = None, *, lingers: bool = False
+    ) -> None:
         pidfd = os.pidfd_open(pid)
-        child = Child(cycle, local_rank, pid, pidfd, memory, **more)
+        child = Child(cycle, local_rank, pid, pidfd, memory, lingers=lingers)
         self._children[pid] = child
         # Only from a worker: the others may start while the workers of the cycle before end and still leave children.
         if local_rank >= 0 and cycle not in self._cycle_ticks:

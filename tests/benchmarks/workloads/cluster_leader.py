@@ -76,6 +76,9 @@ class Performer:
     def leads(self, job_id: str) -> bool:
         return True
 
+    def name_in(self, job_id: str) -> str:
+        return NAME
+
     def settled(self) -> None:
         return
 

@@ -44,9 +44,23 @@ class _Page(Collector):
             float(self._node.state == "ready"),
         )
         yield GaugeMetricFamily("holdfast_loop_lag_seconds", "How late the supervisor's loop is.", self._lag_s)
+        yield from self._checks()
         yield from self._counted()
         yield self._recoveries()
         yield from self._live([job for job in self._jobs if job.state not in _ENDED][:JOBS_MAX])
+
+    def _checks(self) -> Iterator[Metric]:
+        names = ["check", "subject"]
+        verdict = GaugeMetricFamily(
+            "holdfast_node_check",
+            "What a check of this node has found last: 1 for its verdict.",
+            labels=[*names, "verdict"],
+        )
+        took = GaugeMetricFamily("holdfast_node_check_seconds", "How long that check took.", labels=names)
+        for each in self._node.checks:
+            verdict.add_metric([each.check, each.subject, each.verdict], 1.0)
+            took.add_metric([each.check, each.subject], each.took_s)
+        yield from (verdict, took)
 
     def _counted(self) -> Iterator[Metric]:
         events = CounterMetricFamily("holdfast_events", "What happened to jobs, by kind of event.", labels=["kind"])

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from supervisor.core.facts import JobState
 from supervisor.edges.operators.metrics import page as pages
 from supervisor.edges.operators.metrics.meter import Meter
-from supervisor.ports import JobReport, NodeReport, RecordedEvent
+from supervisor.ports import CheckReport, JobReport, NodeReport, RecordedEvent
 from tests.edges.operators.fake_desk import running
 
 NODE = NodeReport("n0", "ready", version="1.2.3")
@@ -44,6 +44,14 @@ def test_the_supervisor_itself():
     assert found["holdfast_node_ready",] == 0
     assert found["holdfast_loop_lag_seconds",] == 0.25
     assert found["holdfast_supervisor_process_resident_memory_bytes",] > 1 << 20
+
+
+def test_what_checks_of_the_node_have_found():
+    checks = (CheckReport("storage", "unhealthy", "it is gone", 0.5, "/data"), CheckReport("gpu", "healthy", "", 0.25))
+    found = read(node=replace(NODE, checks=checks))
+    assert found["holdfast_node_check", "storage", "/data", "unhealthy"] == 1
+    assert found["holdfast_node_check", "gpu", "", "healthy"] == 1
+    assert found["holdfast_node_check_seconds", "storage", "/data"] == 0.5
 
 
 def test_what_the_meter_counted():

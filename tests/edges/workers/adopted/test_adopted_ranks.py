@@ -53,7 +53,7 @@ class World:
     def _started(self, spawner: Spawner) -> None:
         self.spawner = spawner
 
-    def send(self, message: link.ToSpawner) -> None:
+    def send(self, message: link.Order) -> None:
         assert self.spawner is not None
         self.spawner.send(message)
 
