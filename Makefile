@@ -83,7 +83,7 @@ docs: $(VENV)/.dev ## regenerate what docs/ has from the code
 	@set -e; for script in docs/make_*.py; do echo "$$script"; $(BIN)/python "$$script"; done
 
 pictures: $(VENV)/.dev ## draw docs/pictures from real terminals of this machine (as root); look at them
-	$(BIN)/python docs/draw_pictures.py
+	$(BIN)/python -m docs.draw_pictures
 
 docs-check: $(VENV)/.dev ## fail if `make docs` would change something
 	$(BIN)/python -m pytest tests/test_tidy.py -k docs

@@ -6,6 +6,7 @@ What the pictures show is this machine's own, so no test compares them: who draw
 from __future__ import annotations
 
 import io
+import json
 import os
 import pty
 import re
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +23,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
+
+from tests.fakes.gpus import Gpus, build
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -45,6 +49,21 @@ ulimit -n 1024
 PATH="$WORK/bin:$PATH" NCCL_SOCKET_IFNAME=ib0 HOLDFAST_STATE_DIR=/mnt/holdfast \
     "$HOLDFAST" doctor -- --ft-initial-rank-heartbeat-timeout 5
 """
+
+
+# A job as people have it: a heartbeat a step, and a section around each.
+SCRIPT = """
+import itertools, time
+from worker_client import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+for step in itertools.count():
+    client.start_section("step")
+    time.sleep(0.2)
+    client.end_section("step")
+    client.send_heartbeat()
+"""
+WAIT_S = 60.0
 
 
 def shown(command: Sequence[str], environ: dict[str, str]) -> str:
@@ -72,6 +91,46 @@ def draw(name: str, typed: str, text: str) -> None:
     (PICTURES / f"{name}.svg").write_text(own.replace("Fira Code", "DejaVu Sans Mono"))
 
 
+def checks_of(environ: dict[str, str]) -> list[str]:
+    """The verdicts of the checks of the job's node; [] before they are known."""
+    asked = subprocess.run(
+        [HOLDFAST, "status", "-o", "json"], env=environ, check=False, capture_output=True, text=True, timeout=WAIT_S
+    )
+    jobs = json.loads(asked.stdout)["jobs"] if asked.returncode == 0 else []
+    beats = [rank["heartbeat_age_s"] is not None for job in jobs for rank in job["ranks"]]
+    found = [check["verdict"] for job in jobs for node in job["nodes"] for check in node["checks"]]
+    return found if beats and all(beats) else []
+
+
+def wait_for(verdicts: set[str], environ: dict[str, str]) -> None:
+    until_s = time.monotonic() + WAIT_S
+    while set(checks_of(environ)) != verdicts:
+        if time.monotonic() > until_s:
+            sys.exit(f"cannot draw status: no check is {', '.join(verdicts)} within {WAIT_S:g} s")
+        time.sleep(0.2)
+
+
+def draw_status(folder: Path, environ: dict[str, str]) -> None:
+    """Of a job whose node is well, and of the same when a GPU of it (made up, as the tests do) has fallen ill."""
+    (folder / "train.py").write_text(SCRIPT)
+    gpus = Gpus(folder, build(folder), count=2)
+    environ = environ | gpus.environment
+    command = [
+        HOLDFAST, "run", "--job-id", "train", "--nproc-per-node", "2", "--max-restarts", "3",
+        "--ft-storage-health-check-path", "/tmp,/var/lib", "train.py",
+    ]  # fmt: skip
+    with subprocess.Popen(command, env=environ, cwd=folder, stderr=subprocess.DEVNULL) as job:
+        try:
+            wait_for({"healthy"}, environ)
+            draw("status-healthy", "holdfast status train", shown([str(HOLDFAST), "status", "train"], environ))
+            gpus[1].action = 1
+            wait_for({"healthy", "unhealthy"}, environ)
+            draw("status-sick", "holdfast status train", shown([str(HOLDFAST), "status", "train"], environ))
+        finally:
+            job.terminate()
+            job.wait(WAIT_S)
+
+
 def main() -> None:
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="pictures-") as folder:
@@ -84,6 +143,7 @@ def main() -> None:
         if unshare is None:
             sys.exit("cannot draw a sick node: unshare is not installed; apt-get install util-linux")
         typed = "holdfast doctor -- --ft-initial-rank-heartbeat-timeout 5"
+        draw_status(Path(folder), environ)
         draw("doctor-sick", typed, shown([unshare, "--mount", "sh", "-c", SICK], environ))
 
 
