@@ -76,8 +76,8 @@ class Lead(Protocol):
         """
         ...
 
-    async def resign(self, *, forget: bool) -> None:
-        """Gives up the lead at once. `forget`: the job has ended, and its state with it. Never raises."""
+    async def resign(self) -> None:
+        """Gives up the lead at once; the state stays. Never raises."""
         ...
 
 

@@ -16,6 +16,7 @@ class Ledger(msgspec.Struct, frozen=True):
     opened: int = 0  # the newest round that was opened: later than `cycle`, its fault has been counted already
     restarts_used: int = 0  # of the job's budget
     verdict: Verdict | None = None  # how the job ends, once that is decided
+    is_told: bool = False  # that verdict, to all nodes that were there
     stop_signal: int | None = None  # a stop is under way; the verdict depends on how the ranks end
     stop_reason: str = ""
     parts: tuple[str, ...] = ()  # the nodes of that cycle, by group rank

@@ -139,9 +139,7 @@ class ElectedPeers:
         if self._reign is not None:
             await self._reign.gate.until_empty()
             await self._reign.server.until_all_is_heard()
-            recorded = self._reign.gate.last_recorded
-            if recorded is not None and recorded.verdict is not None:
-                await self._reign.lead.resign(forget=True)
+            await self._reign.conclude()
         elif self._client is not None:
             await self._client.until_all_is_heard()
 
@@ -281,7 +279,10 @@ class ElectedPeers:
             with anyio.move_on_after(AGAIN_S):
                 await self._unless_changed(self._seen, anyio.Event().wait)
             return
-        reign = Reign(voter, lead, self._post, self._fence, self.colleagues.take, asked_at_s=asked_at_s)
+        reign = Reign(
+            voter, lead, self._post, self._fence, self.colleagues.take,
+            asked_at_s=asked_at_s, is_newcomer=self._left_at_s is None,
+        )  # fmt: skip
         why = "it ends"
         try:
             self._reign, self._waits_since_s, self._newest_term = reign, None, lead.term

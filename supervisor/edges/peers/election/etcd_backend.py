@@ -86,15 +86,9 @@ class EtcdLead:
             self._revision = ledger[0].mod_revision if ledger else 0
         raise BackendUnavailableError("somebody else writes the ledger of this job all the time")
 
-    async def resign(self, *, forget: bool) -> None:
+    async def resign(self) -> None:
         with suppress(BackendUnavailableError, BackendRefusedError), anyio.move_on_after(RESIGN_S):
-            if forget:
-                delete = etcd.DeleteRangeRequest(key=self._keys.ledger)
-                await self._client.txn(self._if_leading(etcd.RequestOp(request_delete_range=delete)))
             await self._client.revoke(self._lease)
-
-    def _if_leading(self, what: etcd.RequestOp) -> etcd.TxnRequest:
-        return etcd.TxnRequest(compare=[_made_at(self._keys.leader, self.term)], success=[what])
 
 
 class EtcdBackend:

@@ -40,14 +40,16 @@ class Reign:
 
     def __init__(
         self, voter: Voter, lead: Lead, post: Post, own_fence: OwnFence, on_aside: Callable[[str, Aside], None],
-        *, asked_at_s: float,
+        *, asked_at_s: float, is_newcomer: bool = False,
     ) -> None:  # fmt: skip
+        """`is_newcomer`: this process has met no leader yet, so an end that was told was another run's."""
         self._voter = voter
         self._post = post
         self._fence = own_fence
         self._renewed_at_s = asked_at_s
         self.lead = lead
-        self.found = _read_ledger(lead.state)
+        found = _read_ledger(lead.state)
+        self.found = Ledger() if found.is_told and is_newcomer else found
         self.gate = OrderGate(self._deliver, valid_until_s=asked_at_s + lead.ttl_s, witnesses=self.found.witnesses)
         self.server = ClusterServer(
             job_id=voter.job_id,
@@ -85,7 +87,19 @@ class Reign:
     async def end(self) -> None:
         """It was not lost: others need not wait for its end."""
         if not self._ended:
-            await self.lead.resign(forget=False)
+            await self.lead.resign()
+
+    async def conclude(self) -> None:
+        """All nodes that are there know the verdict. One that is not finds it in the ledger, and begins nothing."""
+        ended = self.gate.last_recorded
+        if ended is None or ended.verdict is None:
+            return
+        with (
+            suppress(LeadLostError, BackendUnavailableError, BackendRefusedError),
+            anyio.move_on_after(self.lead.ttl_s),
+        ):
+            await self._write(msgspec.structs.replace(ended, is_told=True))
+        await self.lead.resign()
 
     def _deliver(self, node: str, order: orders.Order) -> None:
         if node == self._voter.node:

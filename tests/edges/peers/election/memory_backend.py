@@ -47,9 +47,8 @@ class MemoryLead:
         self._memory.state = state
         self._memory.written.append(state)
 
-    async def resign(self, *, forget: bool) -> None:
+    async def resign(self) -> None:
         if self._memory.leader is not None and self._memory.leader.term == self.term:
-            self._memory.state = b"" if forget else self._memory.state
             self._memory.elect(None)
 
     def _check(self) -> None:

@@ -24,7 +24,7 @@ from supervisor.core.cluster.messages import (
     Reported,
     StopAsked,
 )
-from supervisor.core.facts import JobRules
+from supervisor.core.facts import JobRules, JobState, Verdict
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.peers import cluster_client
@@ -293,3 +293,39 @@ async def test_a_ledger_that_can_not_be_read_says_nothing():
         (taken,) = a.reports(LeadershipTaken)
         assert isinstance(taken, LeadershipTaken)
         assert taken.ledger == Ledger()
+
+
+ENDED = Ledger(4, 4, 1, verdict=Verdict(JobState.SUCCEEDED, 0, "all ranks exited with code 0"))
+
+
+async def test_a_job_that_has_ended_is_not_begun_again_by_a_node_that_missed_its_end_but_by_a_new_process():
+    memory = Memory()
+    async with node(memory, "b", begins=False) as b:
+        async with node(memory, "a") as a:
+            await a.until(lambda: a.reports(LeadershipTaken))
+            assert a.peers is not None
+            assert b.peers is not None
+            b.peers.report(JOB, JobOpened("b", RULES))
+            await a.until(lambda: len(a.reports(NodeStands)) == 2)
+            a.peers.record(JOB, ENDED)
+            await a.peers.until_all_is_heard()
+        assert msgspec.json.decode(memory.state, type=Ledger) == msgspec.structs.replace(ENDED, is_told=True)
+        await b.until(lambda: b.reports(LeadershipTaken))
+        (taken,) = b.reports(LeadershipTaken)
+        assert isinstance(taken, LeadershipTaken)
+        assert taken.ledger.verdict == ENDED.verdict, "it has met a leader, and ends as that one has decided"
+    async with node(memory, "c") as c:
+        await c.until(lambda: c.reports(LeadershipTaken))
+        (taken,) = c.reports(LeadershipTaken)
+        assert isinstance(taken, LeadershipTaken)
+        assert taken.ledger == Ledger(), "the id is used again"
+
+
+async def test_an_end_that_was_not_told_holds_for_a_new_process_too():
+    memory = Memory()
+    memory.state = msgspec.json.encode(ENDED)
+    async with node(memory, "c") as c:
+        await c.until(lambda: c.reports(LeadershipTaken))
+        (taken,) = c.reports(LeadershipTaken)
+        assert isinstance(taken, LeadershipTaken)
+        assert taken.ledger == ENDED
