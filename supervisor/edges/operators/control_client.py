@@ -56,7 +56,7 @@ class ControlClient:
                 ("grpc.enable_http_proxy", 0),
                 ("grpc.default_authority", "localhost"),
                 ("grpc.initial_reconnect_backoff_ms", RECONNECT_MIN_MS),
-                ("grpc.min_reconnect_backoff_ms", RECONNECT_MIN_MS),
+                # Not grpc.min_reconnect_backoff_ms: it bounds an attempt, and a busy supervisor would count as none.
                 ("grpc.max_reconnect_backoff_ms", RECONNECT_MAX_MS),
             ),
         )
