@@ -41,9 +41,11 @@ def run_on_node(request: RunRequest, directory: Path) -> int:
         client = stack.enter_context(ControlClient(directory / CONTROL_SOCKET))
         job_id = client.submit(spec, request.environment)
         tell(f"job {job_id} runs under the node's supervisor in {directory}")
-        steady = SteadyClient(client, job_id, say=tell)
+        is_taken_over = spec.nodes is None
+        steady = SteadyClient(client, job_id, say=tell, is_taken_over=is_taken_over)
         threading.Thread(target=_forward, args=(steady, forwarded), daemon=True).start()
-        output = threading.Thread(target=_show_output, args=(SteadyClient(client, job_id, say=_unsaid),), daemon=True)
+        shown = SteadyClient(client, job_id, say=_unsaid, is_taken_over=is_taken_over)
+        output = threading.Thread(target=_show_output, args=(shown,), daemon=True)
         output.start()
         report = _follow(steady, listener)
         output.join(LAST_OUTPUT_TIMEOUT_S)

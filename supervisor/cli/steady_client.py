@@ -24,13 +24,23 @@ class SteadyClient:
     """Asks the supervisor of one job. Its generators may run in threads of their own."""
 
     def __init__(
-        self, client: ControlClient, job_id: str, *, say: Say, is_left: Callable[[str], bool] = is_live
+        self,
+        client: ControlClient,
+        job_id: str,
+        *,
+        say: Say,
+        is_left: Callable[[str], bool] = is_live,
+        is_taken_over: bool = True,
     ) -> None:
-        """`say` is told that the supervisor is away, once each time."""
+        """`say` is told that the supervisor is away, once each time.
+
+        `is_taken_over`: by a supervisor that comes back. Jobs of several nodes are not yet, so nobody waits for it.
+        """
         self._client = client
         self._job_id = job_id
         self._say = say
         self._is_left = is_left
+        self._is_taken_over = is_taken_over
         self._away_told = False
 
     def watch(
@@ -83,6 +93,8 @@ class SteadyClient:
 
     def _wait(self, error: NoSupervisorError) -> None:
         """Returns once a supervisor answers that knows the job. Raises `error` once nothing of the job is left."""
+        if not self._is_taken_over:
+            raise error
         if not self._client.wait_until_ready(LOOK_AGAIN_S):
             if not self._away_told:
                 self._away_told = True
