@@ -15,6 +15,7 @@ from supervisor.core import job_phases
 from supervisor.core.cluster import coordinator
 from supervisor.core.facts import JobState, RestartRules
 from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node
 from supervisor.errors import HoldfastError
 from tests.engine.disobedience import DisobedientSpawners, Population, Schedule
 from tests.engine.world import SetClock, World
@@ -100,7 +101,7 @@ class Run:
             phase = machines.job.phase
             led = self.world.engine.coordinators.get(job_id)
             moments = (
-                state.due_s.get(job_id),
+                node.job_due_s(state, job_id),
                 coordinator.next_deadline_s(led) if led is not None else None,
             )
             is_training = isinstance(phase, job_phases.Running) and self.population.unseen(job_id)

@@ -63,12 +63,21 @@ from supervisor.core.node.messages import (
 ENDED_JOBS_MAX = 100  # ended jobs that can still be viewed
 
 
+class Deadlines(dict[str, float | None]):
+    """The earliest one of each job whose machines were asked since they changed. Says nothing that they do not."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Deadlines)
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+
 class State(msgspec.Struct, frozen=True):
-    """Never changed in place; one copy of two small dicts for each step."""
+    """Never changed in place, but for what `next_deadline_s` remembers; one copy of two small dicts for each step."""
 
     node: str
     jobs: dict[str, JobMachines] = msgspec.field(default_factory=dict[str, JobMachines])
-    due_s: dict[str, float] = msgspec.field(default_factory=dict[str, float])  # the earliest deadline of each job
+    asked: Deadlines = msgspec.field(default_factory=Deadlines)
 
 
 def initial_state(node: str) -> State:
@@ -98,7 +107,17 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
 
 
 def next_deadline_s(state: State) -> float | None:
-    return min(state.due_s.values(), default=None)
+    moments = (job_due_s(state, job_id) for job_id in state.jobs)
+    return min((due_s for due_s in moments if due_s is not None), default=None)
+
+
+def job_due_s(state: State, job_id: str) -> float | None:
+    """The earliest deadline of a job. Its machines are asked once after they changed: thousands of events may come
+    between two questions.
+    """
+    if job_id not in state.asked:
+        state.asked[job_id] = _due_s(state.jobs[job_id])
+    return state.asked[job_id]
 
 
 def with_job(state: State, job_id: str, machines: JobMachines) -> State:
@@ -147,14 +166,15 @@ def _submit(state: State, event: JobSubmitted, now_s: float) -> tuple[State, tup
     ended = [job_id for job_id, each in kept.items() if isinstance(each.job.phase, job_phases.Ended)]
     for job_id in ended[: max(0, len(ended) - ENDED_JOBS_MAX)]:
         del kept[job_id]
-    due_s = {job_id: each for job_id, each in state.due_s.items() if job_id in kept}
-    return _with(State(state.node, kept, due_s), rules.job_id, machines), opened
+    asked = Deadlines({job_id: each for job_id, each in state.asked.items() if job_id in kept})
+    return _with(State(state.node, kept, asked), rules.job_id, machines), opened
 
 
 def _pass_deadlines(state: State, now_s: float) -> tuple[State, tuple[Action, ...]]:
     actions: list[Action] = []
     for job_id, machines in state.jobs.items():
-        if job_id in state.due_s and state.due_s[job_id] <= now_s:
+        due_s = job_due_s(state, job_id)
+        if due_s is not None and due_s <= now_s:
             state, more = _fold(state, job_id, machines, now_s, JobFold.pass_deadlines)
             machines, late = job_gate.take(state.jobs[job_id], DeadlineReached(), now_s)
             state = _with(state, job_id, machines)
@@ -245,12 +265,9 @@ def _is_fenced(event: Event, machines: JobMachines) -> bool:
 
 
 def _with(state: State, job_id: str, machines: JobMachines) -> State:
-    before_s, due_s = state.due_s, _due_s(machines)
-    if due_s != before_s.get(job_id):
-        before_s = {known: each for known, each in before_s.items() if known != job_id}
-        if due_s is not None:
-            before_s[job_id] = due_s
-    return State(state.node, {**state.jobs, job_id: machines}, before_s)
+    asked = Deadlines(state.asked)
+    asked.pop(job_id, None)
+    return State(state.node, {**state.jobs, job_id: machines}, asked)
 
 
 def _rank_view(machines: JobMachines, worker: group_messages.Worker) -> RankView:
