@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
@@ -96,9 +97,9 @@ def checks_of(environ: dict[str, str]) -> list[str]:
     asked = subprocess.run(
         [HOLDFAST, "status", "-o", "json"], env=environ, check=False, capture_output=True, text=True, timeout=WAIT_S
     )
-    jobs = json.loads(asked.stdout)["jobs"] if asked.returncode == 0 else []
+    jobs: list[dict[str, Any]] = json.loads(asked.stdout)["jobs"] if asked.returncode == 0 else []
     beats = [rank["heartbeat_age_s"] is not None for job in jobs for rank in job["ranks"]]
-    found = [check["verdict"] for job in jobs for node in job["nodes"] for check in node["checks"]]
+    found = [str(check["verdict"]) for job in jobs for node in job["nodes"] for check in node["checks"]]
     return found if beats and all(beats) else []
 
 
