@@ -6,7 +6,6 @@ for LOST_S, it is lost for good, and a process that comes later under its name i
 
 from __future__ import annotations
 
-import asyncio  # anyio has no callbacks, and thousands of tasks cost ten times as much
 import logging
 import socket
 import ssl
@@ -48,6 +47,7 @@ from supervisor.edges.peers.cluster_link import Conversation
 from supervisor.edges.peers.cluster_session import Keys, Seal, SessionError
 from supervisor.edges.peers.cluster_tls import Pipe
 from supervisor.edges.peers.door import LeadersDoor, Place
+from supervisor.edges.peers.listening import take_next
 from supervisor.edges.peers.trunk import Trunk
 from supervisor.edges.peers.turns import Later, Turns
 from supervisor.edges.peers.wheel import Wheel
@@ -56,7 +56,6 @@ from supervisor.pauses import pause
 LOST_S = 5.0  # from the last word of a node; by then it has ended its own workers (cluster_client.FENCE_S)
 GONE_MAX = 100_000  # incarnations that are remembered
 HANDSHAKES_MAX = 64  # at once; the others wait at the listening socket
-ACCEPT_AGAIN_S = 0.2
 LOOK_S = 0.5  # between two looks for connections that are silent
 LATE_S = 0.1  # a look that late means that we stood still ourselves, and have not heard yet what was said
 REPLACED = "another process has come in its place"
@@ -185,14 +184,7 @@ class ClusterServer:
     async def _accept(self, listener: socket.socket) -> None:
         assert self._tasks is not None
         while True:
-            await self._handshakes.acquire()
-            try:
-                accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
-            except OSError as error:
-                self._handshakes.release()
-                _log.warning("cannot take a node's connection: %s; the nodes try again", error.strerror)
-                await pause(ACCEPT_AGAIN_S, why="nothing tells when there are descriptors again")
-                continue
+            accepted = await take_next(listener, self._handshakes)
             door = LeadersDoor(self._choose_relay if self._relays is not None else None)
             if door.sends_on(accepted):
                 self._handshakes.release()

@@ -1,17 +1,22 @@
-"""At which sockets is a leader found at its address?"""
+"""At which sockets is a leader found at its address, and how are connections taken there?"""
 
 from __future__ import annotations
 
 import asyncio  # anyio has no callbacks
 import errno
+import logging
 import socket
 
 import anyio
 
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.own_address import is_loopback, is_meant_as_loopback
+from supervisor.pauses import pause
 
 BACKLOG = 4096
+ACCEPT_AGAIN_S = 0.2
+
+_log = logging.getLogger("holdfast.cluster")
 
 
 async def listen(address: PeerAddress, *, everywhere: bool = False) -> list[socket.socket] | None:
@@ -56,6 +61,20 @@ def listen_beside(host: str) -> tuple[socket.socket, int]:
     listener = socket.create_server((host, 0), family=family, backlog=BACKLOG)
     listener.setblocking(False)
     return listener, int(listener.getsockname()[1])
+
+
+async def take_next(listener: socket.socket, places: anyio.Semaphore) -> socket.socket:
+    """The next connection, with one of `places` taken for it. Waits where there are no descriptors."""
+    while True:
+        await places.acquire()
+        try:
+            accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
+        except OSError as error:
+            places.release()
+            _log.warning("cannot take a node's connection: %s; the node tries again", error.strerror)
+            await pause(ACCEPT_AGAIN_S, why="nothing tells when there are descriptors again")
+        else:
+            return accepted
 
 
 Where = tuple[str, int] | tuple[str, int, int, int]

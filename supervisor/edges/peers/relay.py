@@ -6,7 +6,6 @@ the leader has been told that the node was heard. If the relay ends, or loses th
 
 from __future__ import annotations
 
-import asyncio  # anyio has no callbacks
 import logging
 import socket
 import ssl
@@ -24,13 +23,13 @@ from supervisor.edges.peers.cluster_session import Keys, Seal, SessionError
 from supervisor.edges.peers.cluster_tls import Pipe
 from supervisor.edges.peers.door import LeadersDoor
 from supervisor.edges.peers.introduction import Who
+from supervisor.edges.peers.listening import take_next
 from supervisor.edges.peers.trunk import TICK
 from supervisor.pauses import pause
 
 TICK_S = 0.5  # between two words to the leader about who was heard
 UNSENT_BYTES_MAX = 4 * 1024 * 1024  # that wait for a node that does not read; more, and its connection ends
 HANDSHAKES_MAX = 64
-ACCEPT_AGAIN_S = 0.2
 
 _log = logging.getLogger("holdfast.cluster")
 
@@ -114,15 +113,7 @@ class Relay:
     async def _accept(self, listener: socket.socket) -> None:
         assert self._tasks is not None
         while True:
-            await self._handshakes.acquire()
-            try:
-                accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
-            except OSError as error:
-                self._handshakes.release()
-                _log.warning("cannot take a node's connection: %s; the node tries again", error.strerror)
-                await pause(ACCEPT_AGAIN_S, why="nothing tells when there are descriptors again")
-            else:
-                self._tasks.start_soon(self._serve, accepted)
+            self._tasks.start_soon(self._serve, await take_next(listener, self._handshakes))
 
     async def _serve(self, accepted: socket.socket) -> None:
         pipe = Pipe(self._tls, leads=True) if self._tls is not None else None

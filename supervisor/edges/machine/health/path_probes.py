@@ -165,7 +165,7 @@ def _start() -> tuple[subprocess.Popen[bytes], socket.socket]:
             process = subprocess.Popen(
                 command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0
             )
-    except BaseException:
+    except BaseException:  # whatever it was, the descriptor is not left open; raised again
         ours.close()
         raise
     return process, ours
