@@ -270,6 +270,7 @@ def test_interrupt_and_broken_pipe_are_quiet(home: Home) -> None:
         assert follower.wait(20) == 141
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("is_private", [False, True])
 @pytest.mark.parametrize("command", [["events", JOB], ["logs", JOB, "--rank", "0"]], ids=["events", "logs"])
 def test_a_follower_ends_with_a_killed_supervisor(home: Home, command: list[str], is_private: bool) -> None:

@@ -21,6 +21,7 @@ def more_steps(job: ClusterJob, count: int) -> None:
     job.until(lambda: job.steps_saved() > steps + count, f"{count} more steps")
 
 
+@pytest.mark.soak
 def test_d7_d8_a_leader_that_is_cut_off_is_replaced_and_comes_back_as_an_ordinary_node(tmp_path: Path):
     with elected_job(tmp_path, "2:3", nodes=3, members=1) as (job, etcd):
         start(job, etcd, 1)
@@ -47,6 +48,7 @@ def test_d7_d8_a_leader_that_is_cut_off_is_replaced_and_comes_back_as_an_ordinar
         assert "restarts used 2 of 3" in job.output(leader)
 
 
+@pytest.mark.soak
 def test_d9_etcd_loses_its_leader_its_quorum_and_its_leases_and_training_goes_on(tmp_path: Path):
     with elected_job(tmp_path, "2", nodes=2, members=3) as (job, etcd):
         for number in (1, 2):

@@ -72,6 +72,7 @@ class Agents:
         return len(self.trace.read_text().splitlines())
 
 
+@pytest.mark.soak
 def test_an_exception_restarts_the_ranks_of_all_agents_and_so_does_the_next_start_after_a_death(tmp_path: Path):
     """An agent counts the failures of its own ranks alone: after the death, no variable is the same on both nodes."""
     with lab_of(NODES) as lab:

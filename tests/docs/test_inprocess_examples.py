@@ -61,6 +61,7 @@ def test_basic_goes_on_at_the_checkpoint_in_the_same_processes(tmp_path: Path):
         assert launch.kinds().count("worker_started") == WORLD_SIZE
 
 
+@pytest.mark.soak
 def test_basic_under_torchrun(tmp_path: Path):
     script = (BASIC, "--fail-at-step", "30", "--checkpoint", str(tmp_path / "checkpoint.pt"))
     ended = torchrun(tmp_path, "--standalone", "--nproc-per-node", "2", *script)

@@ -49,8 +49,9 @@ ALL = {
         Script("vision", ("-m", "vision.train", "12", "1", "-b", "4", "--workers=2", "--pause_s", "0.03"), 12),
         Script("spawning.py", ("--no-agent-store", "spawning.py", "2"), 24, ranks=1, is_slow=True),
         Script("accelerated.py", ("accelerated.py", "--with-tracking", "--checkpointing_steps", "3"), 12,
-               flags=HEARTBEATS, needs="accelerate"),
-        Script("sections.py", ("sections.py", "--num_steps", "20"), 20, flags=("--ft-rank-section-timeouts", SECTIONS)),
+               flags=HEARTBEATS, needs="accelerate", is_slow=True),
+        Script("sections.py", ("sections.py", "--num_steps", "20"), 20,
+               flags=("--ft-rank-section-timeouts", SECTIONS), is_slow=True),
     )
 }  # fmt: skip
 

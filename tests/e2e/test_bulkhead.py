@@ -205,6 +205,7 @@ def test_a_fifo_in_place_of_a_log_at_a_restart(node: Node) -> None:
         hit.must_end_well()
 
 
+@pytest.mark.soak
 def test_a_log_folder_that_never_answers_delays_no_verdict_of_another_job(node: Node) -> None:
     """Nor does its own job stay: past the deadlines its spawner is given up, and the job ends with where it waits."""
     with node.unhurt():

@@ -65,6 +65,7 @@ def test_the_leaders_node_is_lost_and_a_spare_steps_in(tmp_path: Path, server: E
         assert _kept(server, job, "ledger")["is_told"] is True
 
 
+@pytest.mark.soak
 def test_d10_etcd_refuses_compacts_and_misses_events_and_training_goes_on(tmp_path: Path, server: Etcd):
     """No step is lost, no restart takes place, and the budget stays whole. Then etcd itself is started again."""
     with (
@@ -94,6 +95,7 @@ def test_d10_etcd_refuses_compacts_and_misses_events_and_training_goes_on(tmp_pa
         assert "ends its workers" not in job.output(1) + job.output(2)
 
 
+@pytest.mark.soak
 def test_a_wrapped_call_goes_on_under_the_next_leader(tmp_path: Path, server: Etcd):
     """First the leader takes no part: nothing restarts, and the next fault is one of the call. Then it takes part."""
     flags = ("--rdzv-backend", "etcd", "--rdzv-endpoint", server.endpoint)

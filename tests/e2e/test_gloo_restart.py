@@ -52,6 +52,7 @@ def is_socket(file: Path) -> bool:
     return False
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(60 * JOBS)
 def test_a_rank_that_exits_with_7_costs_one_restart_every_time(start: "Start") -> None:
     for number in range(JOBS):

@@ -80,6 +80,7 @@ def test_a5_a6_a7_a_hang_is_found_explained_and_ended(start: Start, how: str, tr
     assert_nothing_left(launch)
 
 
+@pytest.mark.soak
 def test_twenty_hangs_are_each_found_on_time_and_never_early(
     start: Start,
     tmp_path: Path,
@@ -106,6 +107,7 @@ def test_twenty_hangs_are_each_found_on_time_and_never_early(
     assert late_s[-1] < BUSY_S
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(not has_v1("freezer"), reason="needs a writable cgroup v1 freezer")
 def test_a12_a_rank_that_can_not_be_killed_does_not_hold_up_the_job(start: Start) -> None:
     with v1_cgroup("freezer", f"holdfast-test-{os.getpid()}") as freezer:

@@ -10,6 +10,8 @@ import signal
 import socket
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.alone import SCRIPT, Alone, alone
 
 WORLD_SIZE, PER_NODE = 4, 2
@@ -42,6 +44,7 @@ def test_private_supervisors_of_two_nodes_find_each_other_through_the_scripts_st
         job.until_nothing_is_left()
 
 
+@pytest.mark.soak
 def test_after_the_death_of_the_leading_private_supervisor_all_of_them_begin_again(tmp_path: Path):
     """Training goes on meanwhile."""
     with alone(tmp_path, WORLD_SIZE) as job:

@@ -83,6 +83,7 @@ def test_under_torchrun_too(tmp_path: Path, echo: dict[str, str]):
     assert len({line["pid"] for line in lines}) == WORLD_SIZE
 
 
+@pytest.mark.soak
 def test_many_releases_leave_no_descriptor_open(tmp_path: Path, echo: dict[str, str]):
     times, early = 50, range(3, 8)
     options = ("--nproc-per-node", str(WORLD_SIZE), SCRIPT, "init", "exception", str(times))

@@ -16,6 +16,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.launch import wait_until
 from tests.e2e.test_many_nodes import SCRIPT
 
@@ -168,6 +170,7 @@ def test_two_daemons_run_two_jobs_together_and_each_is_one_job_from_either(tmp_p
         assert not list((tmp_path / "alone").glob("1-*"))
 
 
+@pytest.mark.soak
 def test_a_daemon_that_is_lost_is_replaced_by_a_spare_and_jobs_without_it_go_on(tmp_path: Path):
     with nodes(tmp_path, 3) as (a, b, c):
         shared = Job(tmp_path, "shared", [a, b, c], "2:3", "60")

@@ -42,6 +42,7 @@ def test_after_the_supervisors_death_the_refusal_names_what_ends_it(start: Start
     assert launch.holdfast("run", "--job-id", launch.job_id, "--no-python", "true").returncode == 0
 
 
+@pytest.mark.soak
 def test_a_stop_and_a_second_ctrl_c_end_it_within_its_deadline(start: Start, tmp_path: Path) -> None:
     """The two wait side by side: the spawner has 15 s to say that nothing is left."""
     stopped, _ = with_stopped_spawner(start, tmp_path, "--workers-stop-timeout", "0.5")

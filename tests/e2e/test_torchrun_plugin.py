@@ -14,6 +14,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.launch import COOKIE, processes_with, wait_until
 from tests.e2e.torchrun import TORCHRUN
 from tests.torchrun.installed import entry_point
@@ -108,6 +110,7 @@ def test_a_worker_is_killed_and_all_meet_again_at_a_fresh_store(tmp_path: Path):
     assert len(restarts) == 1, "the node whose worker was not killed is told why"
 
 
+@pytest.mark.soak
 def test_a_torchrun_is_killed_and_the_other_goes_on_alone_and_then_with_a_new_one(tmp_path: Path):
     with torchruns(tmp_path, PLAIN, "1:2") as job:
         first = job.start(2)
@@ -126,6 +129,7 @@ def test_a_torchrun_is_killed_and_the_other_goes_on_alone_and_then_with_a_new_on
         assert [first.wait(LIMIT_S), third.wait(LIMIT_S)] == [0, 0]
 
 
+@pytest.mark.soak
 def test_the_nodes_supervisor_leads_so_that_the_first_torchrun_may_be_lost(tmp_path: Path):
     """Both torchruns follow. That of the endpoint's node is killed, and the other goes on with another one."""
     with torchruns(tmp_path, PLAIN, "2:3") as job, daemon(tmp_path, job.environment):

@@ -62,6 +62,7 @@ def harmed_and_unharmed(
     return got, expected, learned
 
 
+@pytest.mark.soak
 def test_lightning(start: "Start", tmp_path: Path) -> None:
     kill_at = DICE.randint(5, 12)  # of 16, with a checkpoint at each fourth
     got, expected, learned = harmed_and_unharmed(
@@ -75,6 +76,7 @@ def test_lightning(start: "Start", tmp_path: Path) -> None:
     assert learned
 
 
+@pytest.mark.soak
 def test_transformers(start: "Start", tmp_path: Path) -> None:
     kill_at, stop_at = DICE.choice((5, 6, 7)), DICE.choice((9, 10, 11))  # of 12; saved are 4 and 8, at times a bit late
     got, expected, learned = harmed_and_unharmed(

@@ -25,6 +25,7 @@ def seen_environment(folder: Path, rank: int) -> dict[str, str]:
     return {name: value for name, value in seen.items() if name not in EACH_ITS_OWN}
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_ddp_training_with_loaders_and_children_is_the_same(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
