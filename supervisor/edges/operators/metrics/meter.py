@@ -13,10 +13,12 @@ from supervisor.ports import RecordedEvent
 
 BUCKETS_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 STOP, START, WHOLE, INSIDE = "stop", "start", "whole", "inside_process"
-UNKNOWN = "unknown"
+ELSEWHERE = "another_node"  # the cause, where nothing on this node has led to the restart
 JOBS_MAX = 1024  # whose open recoveries are remembered
+STALE_NS = 120 * 10**9  # a fault that has led to nothing for so long is not the cause of what comes then
 _ENDS = frozenset({"job_succeeded", "job_failed", "job_stopped"})
 _CAUSES = frozenset({"restart_requested", "hang_detected", "node_lost"})  # beside all that are faults
+_SETTLED = frozenset({"hang_ended", "fault_tolerated", "restart_refused"})  # a fault after which the workers run on
 
 
 class Histogram(msgspec.Struct):
@@ -31,10 +33,12 @@ class Histogram(msgspec.Struct):
 
 
 class _Recovery(msgspec.Struct):
-    """Of one job, from the fault on. Moments are Unix nanoseconds; 0: not yet."""
+    """Of one job's workers on this node, from the fault on. Moments are Unix nanoseconds; 0: not yet."""
 
     cause: str = ""
     began_ns: int = 0
+    is_acted_on: bool = False  # workers are being stopped, or a restart was decided
+    is_counted: bool = False
     stopped_ns: int = 0
     interrupted_ns: int = 0
 
@@ -61,30 +65,40 @@ class Meter:
 
     def _follow(self, found: _Recovery, event: RecordedEvent) -> None:
         match event.kind:
-            case "restart_decided" | "restart_requested":
-                if event.kind == "restart_requested":
-                    found.cause = event.kind
-                self.restarts[found.cause or UNKNOWN] += 1
-                found.began_ns = found.began_ns or event.at_ns
-            case "workers_stopped" if found.began_ns:
+            case "restart_decided":
+                self.restarts[found.cause or ELSEWHERE] += 1
+                found.began_ns, found.is_acted_on, found.is_counted = found.began_ns or event.at_ns, True, True
+            case "workers_stopping":
+                found.began_ns, found.is_acted_on = found.began_ns or event.at_ns, True
+            case "workers_stopped":
                 found.stopped_ns = event.at_ns
-                self._add(STOP, found.began_ns, event.at_ns)
             case "running_again" if found.began_ns:
-                if found.stopped_ns:
-                    self._add(START, found.stopped_ns, event.at_ns)
-                self.lost_s += self._add(WHOLE, found.began_ns, event.at_ns)
-                found.cause, found.began_ns, found.stopped_ns = "", 0, 0
+                self._recovered(found, event.at_ns)
+                self._open[event.job_id] = _Recovery()
             case "iteration_interrupted":
                 found.interrupted_ns = event.at_ns
-            case "iteration_restarted" if found.interrupted_ns:
-                self.restarts[INSIDE] += 1
-                self.lost_s += self._add(INSIDE, found.interrupted_ns, event.at_ns)
-                found.interrupted_ns = 0
+            case "iteration_restarted":
+                if found.interrupted_ns:
+                    self.restarts[INSIDE] += 1
+                    self.lost_s += self._add(INSIDE, found.interrupted_ns, event.at_ns)
+                self._open[event.job_id] = _Recovery()
+            case kind if kind in _SETTLED:
+                self._open[event.job_id] = _Recovery()
             case kind if kind in _CAUSES or weight(kind) is Weight.FAULT:
-                if not found.cause:
+                is_stale = not found.is_acted_on and event.at_ns - found.began_ns > STALE_NS
+                if not found.cause or is_stale:
                     found.cause, found.began_ns = kind, event.at_ns
             case _:
                 pass
+
+    def _recovered(self, found: _Recovery, at_ns: int) -> None:
+        """All workers of this node run again. The node that leads the job has counted the restart already."""
+        if not found.is_counted:
+            self.restarts[found.cause or ELSEWHERE] += 1
+        if found.stopped_ns:
+            self._add(STOP, found.began_ns, found.stopped_ns)
+            self._add(START, found.stopped_ns, at_ns)
+        self.lost_s += self._add(WHOLE, found.began_ns, at_ns)
 
     def _add(self, phase: str, from_ns: int, to_ns: int) -> float:
         took_s = max(0, to_ns - from_ns) / 1e9

@@ -101,6 +101,7 @@ class _Page(Collector):
             if state not in _ENDED:
                 by_state.add_metric([state.value], states[state.value])
         yield by_state
+        runs = GaugeMetricFamily("holdfast_job_running", "Whether all workers of the job run.", labels=["job_id"])
         cycle = GaugeMetricFamily("holdfast_job_cycle", "Number of the job's cycle.", labels=["job_id"])
         used = GaugeMetricFamily("holdfast_job_restarts_used", "Restarts used of the budget.", labels=["job_id"])
         budget = GaugeMetricFamily("holdfast_job_restarts_allowed", "The budget of restarts.", labels=["job_id"])
@@ -110,6 +111,7 @@ class _Page(Collector):
             "holdfast_rank_heartbeat_limit_seconds", "How long a rank's silence may last now.", labels=names
         )
         for job in jobs:
+            runs.add_metric([job.job_id], float(job.state is JobState.RUNNING))
             cycle.add_metric([job.job_id], job.cycle)
             used.add_metric([job.job_id], job.restarts_used)
             budget.add_metric([job.job_id], job.max_restarts)
@@ -119,4 +121,4 @@ class _Page(Collector):
                     age.add_metric(labels, rank.heartbeat_age_s)
                 if rank.heartbeat_limit_s is not None:
                     limit.add_metric(labels, rank.heartbeat_limit_s)
-        yield from (cycle, used, budget, age, limit)
+        yield from (runs, cycle, used, budget, age, limit)

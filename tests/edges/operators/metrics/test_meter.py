@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import logging
 
+import pytest
+
 from supervisor.edges.operators.metrics import meter as meters
-from supervisor.edges.operators.metrics.meter import INSIDE, START, STOP, UNKNOWN, WHOLE, Histogram, Meter, MeterHandler
+from supervisor.edges.operators.metrics.meter import (
+    ELSEWHERE,
+    INSIDE,
+    START,
+    STOP,
+    WHOLE,
+    Histogram,
+    Meter,
+    MeterHandler,
+)
 from supervisor.ports import RecordedEvent
 
 S = 10**9
@@ -46,7 +57,10 @@ def test_a_restart_of_all_workers():
 def test_the_second_restart_has_a_cause_of_its_own():
     again = [event(kind, at_s) for at_s, kind in ((1, "worker_failed"), (1, "restart_decided"), (2, "running_again"))]
     hang = [event(kind, at_s) for at_s, kind in ((5, "hang_detected"), (5, "restart_decided"), (6, "running_again"))]
-    meter = told(*again, *hang, event("restart_requested", 8), event("running_again", 9))
+    asked = [
+        event(kind, at_s) for at_s, kind in ((8, "restart_requested"), (8, "restart_decided"), (9, "running_again"))
+    ]
+    meter = told(*again, *hang, *asked)
     assert meter.restarts == {"worker_failed": 1, "hang_detected": 1, "restart_requested": 1}
     assert meter.lost_s == 3.0
 
@@ -78,8 +92,45 @@ def test_a_job_that_ends_leaves_nothing_open():
     assert meter.restarts == {}
 
 
-def test_a_restart_that_nothing_has_led_to():
-    assert told(event("restart_decided", 1)).restarts == {UNKNOWN: 1}
+def test_a_fault_of_another_node_counts_once_there_and_apart_here():
+    """The leader hears of it by its own decision, a third node by the order to stop its workers."""
+    leader = told(event("restart_decided", 1), event("workers_stopping", 1), event("running_again", 2))
+    faulty = told(event("worker_failed", 1), event("workers_stopping", 1), event("running_again", 2))
+    third = told(event("workers_stopping", 1.5), event("workers_stopped", 1.75), event("running_again", 2))
+    assert (leader.restarts, leader.lost_s) == ({ELSEWHERE: 1}, 1.0)
+    assert (faulty.restarts, faulty.lost_s) == ({"worker_failed": 1}, 1.0)
+    assert third.restarts == {ELSEWHERE: 1}
+    assert sums(third) == {STOP: 0.25, START: 0.25, WHOLE: 0.5}
+
+
+@pytest.mark.parametrize("settled", ["hang_ended", "fault_tolerated", "restart_refused", "iteration_restarted"])
+def test_a_fault_after_which_the_workers_ran_on_is_no_cause_of_a_later_restart(settled: str):
+    meter = told(
+        event("hang_detected", 1),
+        event(settled, 2),
+        event("worker_failed", 1000),
+        event("restart_decided", 1000),
+        event("running_again", 1001),
+    )
+    assert meter.restarts == {"worker_failed": 1}
+    assert meter.lost_s == 1.0
+
+
+def test_a_fault_that_has_led_to_nothing_is_forgotten():
+    meter = told(
+        event("defect_met", 1),
+        event("worker_failed", 1000),
+        event("workers_stopping", 1000),
+        event("worker_failed", 1300),
+        event("restart_decided", 1300),
+        event("running_again", 1301),
+    )
+    assert meter.restarts == {"worker_failed": 1}
+    assert meter.lost_s == 301.0, "one that is being acted on is not forgotten, however long that takes"
+
+
+def test_the_end_of_a_job_is_no_recovery():
+    assert sums(told(event("workers_stopping", 1), event("workers_stopped", 2), event("job_stopped", 3))) == {}
 
 
 def test_memory_is_bounded():

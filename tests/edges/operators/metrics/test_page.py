@@ -30,6 +30,7 @@ def test_a_job_and_its_ranks():
     found = read(running("a", ranks=2), replace(running("b"), state=JobState.SUCCEEDED))
     assert found["holdfast_jobs", "running"] == 1
     assert found["holdfast_jobs", "restarting"] == 0
+    assert found["holdfast_job_running", "a"] == 1
     assert found["holdfast_job_cycle", "a"] == 2
     assert found["holdfast_job_restarts_used", "a"] == 1
     assert found["holdfast_job_restarts_allowed", "a"] == 3
