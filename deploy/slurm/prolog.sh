@@ -1,0 +1,55 @@
+#!/bin/bash
+# Slurm's Prolog: starts a supervisor for the job on this node, as the job's user, if the job asks for one. The epilog
+# ends it.
+#
+# In slurm.conf: Prolog=/etc/slurm/holdfast/prolog.sh and PrologFlags=Alloc, so that each node has one before the job's
+# first step. Slurm drains a node whose prolog fails, so this one ends with 0 unless the settings say otherwise.
+#
+# Root opens nothing in the job's folder: it belongs to the user, who may put links there.
+
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin # Slurm gives a prolog none
+umask 022
+here=${0%/*}
+. "$here/settings" || exit 0
+folder=$PLACE/$SLURM_JOB_ID
+
+fail() {
+    logger -t holdfast-prolog -- "job $SLURM_JOB_ID: $1" 2> /dev/null
+    echo "holdfast prolog, job $SLURM_JOB_ID: $1" >&2
+    [ "$REQUIRED" = yes ] && exit 1
+    exit 0
+}
+
+# Runs as the job's user. A supervisor that was killed is replaced, and the next one goes on with the job's ranks.
+serve() {
+    exec > "$folder/log" 2>&1
+    cd /
+    echo 0 > /proc/self/oom_score_adj # slurmd is protected from the kernel's memory killer; a job must not be
+    until "$HOLDFAST" daemon --socket-dir "$folder"; do
+        case $? in 2 | 78) break ;; esac # wrong usage, wrong configuration
+        sleep 1
+    done
+}
+
+if [ "$1" = serve ]; then
+    serve
+    exit
+fi
+
+[[ $JOBS = all || " ${SLURM_JOB_COMMENT-} " = *" holdfast "* ]] || exit 0
+[ -x "$HOLDFAST" ] || fail "cannot start a supervisor: no $HOLDFAST; install Holdfast there, or set HOLDFAST in $here/settings"
+entry=$(getent passwd "$SLURM_JOB_UID") || fail "cannot start a supervisor: this node knows no user $SLURM_JOB_UID"
+IFS=: read -r user _ uid gid _ home _ <<< "$entry"
+mkdir -p -m 711 "$PLACE" && rm -rf "$folder" && mkdir -m 700 "$folder" && chown "$uid:$gid" "$folder" ||
+    fail "cannot start a supervisor: cannot make $folder"
+as_user=(setpriv --reuid "$uid" --regid "$gid" --init-groups env -i PATH="$PATH" HOME="$home" USER="$user"
+    LOGNAME="$user" LANG=C.UTF-8 SLURM_JOB_ID="$SLURM_JOB_ID" HOLDFAST_SUPERVISOR_OF="$SLURM_JOB_ID")
+
+# In a session of its own: Slurm ends what is left of the prolog's. The epilog finds it by the job's number.
+setsid --fork "${as_user[@]}" "$0" serve < /dev/null > /dev/null 2>&1
+
+for ((tries = READY_S * 20; tries > 0; tries--)); do
+    [ -S "$folder/control.sock" ] && exit 0
+    sleep 0.05
+done
+fail "no supervisor within $READY_S s: $("${as_user[@]}" tail -n 1 "$folder/log")"

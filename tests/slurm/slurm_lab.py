@@ -1,0 +1,231 @@
+"""A real Slurm on this machine: a controller and three nodes, each with a network, a /tmp and processes of its own.
+
+What a site has is there under the usual names: Holdfast in /opt/holdfast, its scripts for Slurm in /etc/slurm, a
+shared home of an ordinary user. All of it lies in namespaces of the lab, and ends with them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.cluster import lab
+from tests.cluster.lab import Lab, LabError, Namespaces, Started
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scontrol", "munged")
+PACKAGES = "slurmctld slurmd slurm-client munge"
+NODES = 3
+USER, USER_ID = "trainer", 4321
+HOLDFAST = Path(sys.executable).with_name("holdfast")
+SITE = Path("/mnt/site")  # the lab's folder as its machines see it, for all of them and for ordinary users
+HOME = SITE / "home"
+SCRIPTS = "/etc/slurm/holdfast"
+LIMIT_S = 60.0
+SAID_LETTERS = 1500
+CREDENTIAL_S = 5  # also how long Slurm lets a job wait that it starts again
+
+SLURM_CONF = f"""
+ClusterName=lab
+SlurmctldHost=switch({lab.NETWORK}.{lab.SWITCH})
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=socket={SITE}/munge/socket,cred_expire={CREDENTIAL_S}
+SlurmctldPidFile=/run/slurmctld.pid
+SlurmdPidFile=/run/slurmd.pid
+SlurmdSpoolDir=/run/slurmd
+StateSaveLocation=/run/slurmctld
+SlurmctldLogFile={SITE}/log/slurmctld
+SlurmdLogFile={SITE}/log/slurmd.%n
+SlurmctldTimeout=30
+SlurmdTimeout=10
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SwitchType=switch/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,bf_interval=1
+ReturnToService=2
+CompleteWait=0
+KillWait=5
+UnkillableStepTimeout=20
+JobRequeue=1
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PropagateResourceLimits=NONE
+PrologFlags=Alloc
+Prolog={SCRIPTS}/prolog.sh
+TaskProlog={SCRIPTS}/task_prolog.sh
+Epilog={SCRIPTS}/epilog.py
+NodeName=node[1-{NODES}] CPUs=2 RealMemory=1000 State=UNKNOWN
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=20
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=9 PreemptMode=OFF
+"""
+
+# The machine's own files stay as they are: what is written to, or must not be seen, is fresh and private. The checkout
+# and its Python are at their own places, and an ordinary user sees them even below folders that are closed to others.
+PREPARE = f"""
+set -eu
+folder=$1; shift
+keep() {{ if [ -d "$1" ]; then mkdir -p "$2"; else mkdir -p "${{2%/*}}" && : > "$2"; fi; mount --bind "$1" "$2"; }}
+mkdir -p {SITE} /mnt/kept
+mount --bind "$folder" {SITE}
+covers=$1; shift
+for path; do keep "$path" "/mnt/kept$path"; done
+for place in /tmp /var/tmp /dev/shm; do mount -t tmpfs -o mode=1777 tmpfs $place; done
+for place in /run /var/lib /var/spool /opt $covers; do mount -t tmpfs -o mode=755 tmpfs $place; done
+for path; do [ -e "$path" ] || keep "/mnt/kept$path" "$path"; done
+mkdir -p /run/slurmctld /run/slurmd /opt/holdfast/bin
+ln -s "$(command -v {HOLDFAST})" /opt/holdfast/bin/
+for file in etc/passwd etc/group etc/slurm; do mount --bind {SITE}/$file /$file; done
+"""
+# What an ordinary user needs of the checkout and of its Python.
+NEEDED = (
+    *(ROOT / name for name in ("supervisor", "worker_client", "proto", "deploy/slurm", "tests/slurm/scripts")),
+    *(ROOT / name for name in ("holdfast_command.py", "holdfast_torchrun.py")),
+    Path(sys.prefix),
+    Path(sys.base_prefix),
+)
+
+
+def closed_ancestors(path: Path) -> list[Path]:
+    """The outermost folder on the way to `path` that is closed to ordinary users, if there is one."""
+    return [place for place in reversed(path.parents) if not place.stat().st_mode & stat.S_IXOTH][:1]
+
+
+def missing() -> str:
+    """Why no Slurm can be had here, "" if it can."""
+    lacking = [program for program in PROGRAMS if not shutil.which(program, path="/usr/sbin:/usr/bin:/sbin:/bin")]
+    if lacking:
+        return f"needs {', '.join(lacking)} (Debian: {PACKAGES})"
+    return lab.missing()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command printed, and how it ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+class SlurmLab:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        self.variables = {"PATH": "/opt/holdfast/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+        self._furnish()
+        self.lab = Lab(NODES)
+
+    def start(self) -> None:
+        """Returns once all nodes wait for jobs."""
+        self._prepare(self.lab.switch)
+        for node in self.lab.nodes.values():
+            self._prepare(node)
+        munge = SITE / "munge"
+        self._daemon(
+            self.lab.switch, "munged", "--foreground", "--force", "--socket", f"{munge}/socket", "--key-file",
+            f"{munge}/key", "--pid-file", f"{munge}/pid", "--log-file", f"{munge}/log", "--seed-file", f"{munge}/seed",
+        )  # fmt: skip
+        self.until(lambda: (self.folder / "munge/socket").exists(), "munged")
+        self._daemon(self.lab.switch, "slurmctld", "-D", "-c")
+        for number in self.lab.nodes:
+            self.start_node(number)
+        self.until_idle()
+
+    def until_idle(self) -> None:
+        idle = {f"node{number}": "idle" for number in self.lab.nodes}
+        self.until(lambda: self.states() == idle, "idle nodes")
+
+    def start_node(self, number: int) -> Started:
+        return self._daemon(self.lab.nodes[number], "slurmd", "-D")
+
+    def boot_again(self, number: int) -> None:
+        self._prepare(self.lab.boot_again(number))
+        self.start_node(number)
+
+    def _furnish(self) -> None:
+        """The files that all machines of the site see."""
+        self.folder.chmod(0o755)
+        for name in ("home", "etc", "etc/slurm", "log", "munge"):
+            (self.folder / name).mkdir()
+        os.chown(self.home, USER_ID, USER_ID)
+        (self.folder / "munge/key").touch(mode=0o600)
+        (self.folder / "munge/key").write_bytes(os.urandom(128))
+        for name, line in (
+            ("passwd", f"{USER}:x:{USER_ID}:{USER_ID}::{HOME}:/bin/bash\n"),
+            ("group", f"{USER}:x:{USER_ID}:\n"),
+        ):
+            (self.folder / "etc" / name).write_text(Path("/etc", name).read_text() + line)
+        shutil.copytree(ROOT / "deploy/slurm", self.folder / "etc/slurm/holdfast")
+        (self.folder / "etc/slurm/slurm.conf").write_text(SLURM_CONF)
+        (self.folder / "etc/slurm/cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
+
+    def _prepare(self, machine: Namespaces) -> None:
+        covers = " ".join(sorted({str(place) for path in NEEDED for place in closed_ancestors(path)}))
+        needed = [str(path) for path in NEEDED]
+        command = machine.command("sh", "-c", PREPARE, "sh", str(self.folder), covers, *needed)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise LabError(f"cannot furnish {machine.name}: {done.stderr}")
+
+    def _daemon(self, machine: Namespaces, *command: str) -> Started:
+        with (self.folder / "log" / f"{command[0]}.{machine.name}.out").open("ab") as output:
+            return machine.start(*command, environment=self.variables, output=output)
+
+    def ask(self, *command: str, check: bool = True, user: bool = False, folder: Path = HOME) -> Answer:
+        """Runs a command on the machine where people log in: as root, or as the ordinary user."""
+        if user:
+            command = ("setpriv", f"--reuid={USER_ID}", f"--regid={USER_ID}", "--clear-groups", *command)
+        done = subprocess.run(
+            self.lab.switch.command("env", "-C", str(folder), *command), env={**self.variables, "HOME": str(HOME)},
+            capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+        if check and done.returncode:
+            raise AssertionError(f"{command}: {done.returncode}\n{done.stdout}{done.stderr}")
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    def states(self) -> dict[str, str]:
+        told = self.ask("sinfo", "-h", "-N", "-p", "main", "-o", "%N %T", check=False).stdout
+        return dict(line.split() for line in told.splitlines())
+
+    def until(self, condition: object, what: str, limit_s: float = LIMIT_S) -> None:
+        assert callable(condition)
+        deadline_s = time.monotonic() + limit_s
+        while not condition():
+            if time.monotonic() > deadline_s:
+                raise AssertionError(f"not within {limit_s:g} s: {what}\n{self.said()}")
+            time.sleep(0.05)
+
+    def said(self) -> str:
+        """The last words of Slurm's daemons."""
+        logs = sorted((self.folder / "log").iterdir())
+        return "\n".join(f"{path.name}:\n{path.read_text(errors='replace')[-SAID_LETTERS:]}" for path in logs)
+
+    def close(self) -> None:
+        self.lab.close()
+
+
+@contextmanager
+def slurm_lab(folder: Path) -> Generator[SlurmLab]:
+    running = SlurmLab(folder)
+    try:
+        running.start()
+        yield running
+    finally:
+        running.close()
