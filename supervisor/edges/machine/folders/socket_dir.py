@@ -8,13 +8,13 @@ the tokens. control.sock stays outside.
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from supervisor.edges.machine.folders import closed_dir, user_dirs
+from supervisor.edges.machine.processes import socket_probe
 from supervisor.errors import ConfigurationError, NoSupervisorError
 
 SOCKET_DIR_VARIABLE = "HOLDFAST_SOCKET_DIR"
@@ -66,13 +66,11 @@ def service_dir_for_daemon(explicit: str | None = None, environment: Mapping[str
 
 def answers(path: Path) -> bool:
     """Whether somebody accepts connections at this socket. Blocks for PROBE_TIMEOUT_S at most."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(PROBE_TIMEOUT_S)
-        try:
-            probe.connect(str(path))
-        except OSError:
-            return False
-        return True
+    try:
+        socket_probe.connect(path, timeout_s=PROBE_TIMEOUT_S)
+    except OSError:
+        return False
+    return True
 
 
 def nobody_answers(path: Path) -> NoSupervisorError:

@@ -6,11 +6,9 @@ program, never text of a shell; they, the output and the number of programs at o
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -25,6 +23,7 @@ from anyio.abc import Process
 from nvhcd import nvhcd_pb2 as wire
 
 from supervisor.config.healthd_file import HealthdSettings
+from supervisor.edges.machine.processes import socket_probe
 from supervisor.errors import ConfigurationError, InUseError
 
 SOCKET_MODE = 0o666
@@ -33,6 +32,7 @@ ARGUMENTS_MAX, ARGUMENT_BYTES_MAX = 32, 4096
 OUTPUT_BYTES_MAX = 512 * 1024  # of each stream; what comes after it is dropped
 LAST_OUTPUT_S = 0.5  # for what is left in the pipes; a process that has left the session may hold them open
 STOP_GRACE_S = 1.0
+PROBE_S = 1.0  # for another service to accept a connection
 
 _log = logging.getLogger("holdfast.healthd")
 _grpc = cast("Any", grpc)
@@ -152,9 +152,7 @@ async def serving(settings: HealthdSettings) -> AsyncGenerator[None]:
 def _make_room(path: Path) -> None:
     """A socket that nobody serves any more is removed."""
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.setblocking(False)
-            probe.connect(str(path))
+        socket_probe.connect(path, timeout_s=PROBE_S)
     except FileNotFoundError:
         if not path.parent.is_dir():
             raise ConfigurationError(f"cannot serve {path}: there is no folder {path.parent}; make it") from None
@@ -162,7 +160,8 @@ def _make_room(path: Path) -> None:
     except ConnectionRefusedError:
         path.unlink(missing_ok=True)
         return
+    except BlockingIOError:
+        pass  # It listens, and has more callers than it takes.
     except OSError as error:
-        if error.errno != errno.EAGAIN:
-            raise ConfigurationError(f"cannot serve {path}: {error.strerror}; check socket_path") from error
+        raise ConfigurationError(f"cannot serve {path}: {error.strerror or error}; check socket_path") from error
     raise InUseError(f"cannot serve {path}: another service listens there; stop it, or choose another socket_path")

@@ -7,8 +7,6 @@ later is asked from then on. What comes back is judged in core/nvhcd_verdict.py.
 from __future__ import annotations
 
 import os
-import socket
-import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +17,7 @@ from supervisor.core.node_health import Finding
 from supervisor.core.nvhcd_verdict import Answer, NoReply, Reply, Unusable, judge
 from supervisor.edges.machine.own_process.own_descriptors import separately
 from supervisor.edges.machine.own_process.side_threads import SideThreads
-from supervisor.edges.machine.processes.peer_credentials import Peer
+from supervisor.edges.machine.processes import socket_probe
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -75,12 +73,7 @@ class NvhcdClient:
 def _probe(path: str) -> str:
     """Why nobody trustworthy listens there; "" if somebody does. May block for PROBE_S."""
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            seconds = int(PROBE_S)
-            bound = struct.pack("ll", seconds, int((PROBE_S - seconds) * 1e6))
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, bound)  # a socket without blocking would not wait
-            probe.connect(path)
-            peer = Peer.of(probe)
+        peer = socket_probe.connect(path, timeout_s=PROBE_S)
     except FileNotFoundError:
         return f"there is no socket {path}"
     except ConnectionRefusedError:
