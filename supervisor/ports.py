@@ -56,7 +56,7 @@ class RankReport(msgspec.Struct, frozen=True):
 
 
 class CheckReport(msgspec.Struct, frozen=True):
-    """What a check of a node has found last. `verdict`: healthy, unhealthy, unanswered or skipped."""
+    """What a check of a node has found last. `verdict`: healthy, suspect, unhealthy, unanswered or skipped."""
 
     check: str
     verdict: str

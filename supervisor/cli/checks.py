@@ -10,7 +10,7 @@ from supervisor.ports import CheckReport, JobNodeReport
 
 HEADS = ("CHECK", "NODE", "VERDICT", "TOOK", "LOOKED AT", "REASON")
 ROWS_MAX = 16  # beyond it, healthy ones are not shown
-ORDER = ("unhealthy", "unanswered", "skipped", "healthy")
+ORDER = ("unhealthy", "suspect", "unanswered", "skipped", "healthy")
 
 
 def name(check: CheckReport) -> str:

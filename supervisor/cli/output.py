@@ -24,7 +24,7 @@ GAP = "  "
 AGE_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 COLOURS = {
     "running": "32", "succeeded": "32", "ready": "32", "failed": "31", "hung": "31", "cordoned": "33",
-    "healthy": "32", "unhealthy": "31", "unanswered": "33", "skipped": "36",
+    "healthy": "32", "unhealthy": "31", "suspect": "33", "unanswered": "33", "skipped": "36",
     "active": "32", "spare": "36", "lost": "31", "excluded": "31", "down": "33",
     "ok": "32", "note": "36", "warning": "33", "problem": "31",
     "pending": "33", "rendezvous": "33", "starting": "33", "restarting": "33", "stopping": "33", "stopped": "33",

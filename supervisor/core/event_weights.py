@@ -27,7 +27,7 @@ _FAULTS = frozenset(
     {
         "worker_failed", "hang_explained", "spawn_failed", "spawner_lost", "store_failed", "workers_stuck",
         "iteration_interrupted", "replacement_late", "replacement_lost", "call_refused", "call_lost",
-        "hard_timeout_reached", "defect_met", "node_unhealthy", "gpu_memory_not_freed",
+        "hard_timeout_reached", "defect_met", "node_unhealthy", "gpu_memory_not_freed", "node_suspect",
     }
 )  # fmt: skip
 

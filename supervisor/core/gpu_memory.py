@@ -6,6 +6,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from supervisor.core.node_health import Finding, Health
+
+CHECK = "gpu_memory"
 MIB = 1024 * 1024
 HOLDERS_SHOWN_MAX = 8
 
@@ -66,6 +69,28 @@ def held_sentence(report: MemoryReport, tolerance_bytes: int) -> str:
     return "; ".join(f"{each.gpu} has {_mib(each.last_bytes)} in use, {_by(each.gpu, report.holders)}" for each in busy)
 
 
+def findings(report: MemoryReport, rules: MemoryRules) -> tuple[Finding, ...]:
+    """The wait as a check of the node: one finding for each GPU."""
+    if report.unknown:
+        return (Finding(CHECK, Health.UNANSWERED, f"GPU memory can't be asked for: {report.unknown}", report.took_s),)
+    return tuple(_finding(each, report, rules) for each in report.gpus)
+
+
+def is_suspect(found: Iterable[Finding]) -> bool:
+    return any(each.health is Health.SUSPECT for each in found)
+
+
+def suspicion_sentence(node: str, found: Iterable[Finding], rules: MemoryRules) -> str:
+    held = [each.subject for each in found if each.health is Health.SUSPECT]
+    if not held:
+        return f"node {node} is not suspect any more: the memory of its GPUs is free"
+    return (
+        f"node {node} is suspect: memory of {', '.join(held)} was still in use after {rules.timeout_s:g} s; "
+        "it stays in the job; end what holds the memory, or keep the node out of later cycles with "
+        f"holdfast cordon {node}"
+    )
+
+
 def ended_sentence(report: MemoryReport) -> str:
     pids = ", ".join(map(str, report.ended))
     plural = len(report.ended) != 1
@@ -73,6 +98,15 @@ def ended_sentence(report: MemoryReport) -> str:
         f"process{'es' if plural else ''} {pids}, left over from this job, still held GPU memory and "
         f"{'were' if plural else 'was'} killed"
     )
+
+
+def _finding(memory: GpuMemory, report: MemoryReport, rules: MemoryRules) -> Finding:
+    if memory.last_bytes is None:
+        return Finding(CHECK, Health.SKIPPED, "its memory can't be read", report.took_s, memory.gpu)
+    if memory.last_bytes <= rules.tolerance_bytes:
+        return Finding(CHECK, Health.HEALTHY, "", report.took_s, memory.gpu)
+    reason = f"{_mib(memory.last_bytes)} in use after {rules.timeout_s:g} s, {_by(memory.gpu, report.holders)}"
+    return Finding(CHECK, Health.SUSPECT, reason, report.took_s, memory.gpu)
 
 
 def _by(gpu: str, holders: Iterable[Holder]) -> str:

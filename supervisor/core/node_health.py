@@ -15,6 +15,7 @@ import msgspec
 
 class Health(enum.StrEnum):
     HEALTHY = "healthy"
+    SUSPECT = "suspect"  # something is wrong that may harm the next cycle, or not: that evicts nobody
     UNHEALTHY = "unhealthy"
     UNANSWERED = "unanswered"  # the check could not tell, or not in time: that evicts nobody
     SKIPPED = "skipped"  # there is nothing to check here: no such device, no such service

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +30,12 @@ print("up", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
 while not pathlib.Path("go").exists():
     time.sleep(0.01)
 sys.exit(3)
+"""
+LOSES_ITS_SPAWNER = """
+import os, sys, time
+print("up", os.environ["TORCHELASTIC_RESTART_COUNT"], os.getppid(), flush=True)
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    time.sleep(60)
 """
 
 
@@ -68,10 +76,29 @@ def test_after_its_time_the_restart_goes_on(start: Start, tmp_path: Path, gpus: 
     )
     assert launch.wait() == 0, launch.stderr_text()
     assert "GPU memory is not free after 0.2 s, and the restart goes on: GPU 0 has 600 MiB" in launch.stderr_text()
+    assert "is suspect: memory of GPU 0 was still in use after 0.2 s; it stays in the job" in launch.stderr_text()
     off = start("--max-restarts", "1", "--ft-gpu-memory-reclaim-timeout", "0", script(tmp_path),
                 environment=gpus.environment)  # fmt: skip
     assert off.wait() == 0, off.stderr_text()
     assert not any(str(kind).startswith("gpu_memory") for kind in off.kinds())
+
+
+def test_workers_of_a_new_spawner_wait_for_the_memory_of_the_last_ones(
+    start: Start, tmp_path: Path, gpus: Gpus
+) -> None:
+    gpus[0].used = 40 * 1024 * MIB
+    launch = start("--max-restarts", "1", script(tmp_path, LOSES_ITS_SPAWNER), environment=gpus.environment)
+    launch.wait_for_output("up 0", count=1)
+    os.kill(int(launch.stdout_text().split()[2]), signal.SIGKILL)
+    waits = "s more for GPU memory: GPU 0 has 40960 MiB in use"
+    wait_until(lambda: waits in launch.stderr_text(), timeout_s=30, what=waits)
+    assert "up 1" not in launch.stdout_text()
+    gpus[0].used = 0
+    assert launch.wait() == 0, launch.stderr_text()
+    assert "up 1" in launch.stdout_text()
+    kinds = launch.kinds()
+    assert kinds.index("spawner_lost") < kinds.index("gpu_memory_held") < kinds.index("gpu_memory_free")
+    assert_nothing_left(launch)
 
 
 def test_a_stop_does_not_wait_for_memory(start: Start, tmp_path: Path, gpus: Gpus) -> None:

@@ -91,3 +91,15 @@ def test_with_too_few_nodes_left_the_job_ends_everywhere_with_the_reason(tmp_pat
             assert "node 127.0.0.2 is unhealthy" in job.output(number)
             assert "1 nodes are left where 2 are needed" in job.output(number)
         assert not list(tmp_path.glob("1-*"))
+
+
+def test_an_unfit_node_that_leads_stays_to_lead_and_ends_with_exit_code_1(tmp_path: Path) -> None:
+    with nodes(tmp_path, "2:3") as job:
+        for number in (2, 3):
+            (tmp_path / f"node{number}-data").mkdir()
+        for number in (1, 2, 3):
+            begin(job, number, "nothing")
+        job.until_running(0, 4)
+        job.let_end()
+        assert [process.wait(LIMIT_S) for process in job.processes] == [1, 0, 0]
+        assert "node 127.0.0.1 only led the job, and ends with exit code 1" in job.output(1)

@@ -223,7 +223,8 @@ class Budget(Checker):
 class Agreement(Checker):
     """All nodes end with the same verdict, once.
 
-    Excepted are nodes that the leader has lost, or that have lost it, and nodes that were excluded: they leave alone.
+    Excepted are nodes that the leader has lost, or that have lost it, and nodes that were excluded: they leave alone,
+    or, if they lead, end with an exit code of their own.
     """
 
     def __init__(self, world: World) -> None:
@@ -242,7 +243,7 @@ class Agreement(Checker):
         by_leader = {
             host: each
             for host, each in self._heard.items()
-            if not host.lost_leader and not (host.name in leaving and each.state is JobState.FAILED)
+            if not host.lost_leader and not (host.name in leaving and _is_its_own(each))
             if not each.reason.startswith(ELSEWHERE)
         }
         known = {(each.state, each.exit_code, each.reason) for each in by_leader.values()}
@@ -252,6 +253,11 @@ class Agreement(Checker):
             is_told = (each.state, each.exit_code, each.reason) in known  # before the leader was lost
             if host.lost_leader and not is_told and (each.state, each.exit_code) != (JobState.FAILED, 1):
                 self.complain(f"{host.name} has lost its leader and ends as {each}")
+
+
+def _is_its_own(verdict: Verdict) -> bool:
+    """What only a node that was excluded may end with."""
+    return verdict.state is JobState.FAILED or (verdict.state is JobState.SUCCEEDED and verdict.exit_code != 0)
 
 
 class Outcome(Checker):
@@ -290,7 +296,7 @@ class Outcome(Checker):
             self.complain(f"the last word of {host.name} is {self._last.get(host)}, and it ends as {verdict.state}")
         match verdict.state:
             case JobState.SUCCEEDED:
-                if verdict.exit_code:
+                if verdict.exit_code and Kind.EXCLUDE not in self._wishes:
                     self.complain(f"a job that has succeeded has exit code {verdict.exit_code}")
             case JobState.STOPPED:
                 if not self._wishes & {Kind.STOP, Kind.STOP_BY_SIGNAL} or verdict.exit_code not in (1, 128 + 2):

@@ -31,6 +31,7 @@ from supervisor.core.stop_verdict import stopped_verdict
 
 SAME_SIGNAL_S = 0.1  # signals this close are one request: timeout(1) and systemd send two at once
 WIND_DOWN_S = 60.0  # beyond the grace of the workers, for a node that does not say that it has stopped
+EXCLUDED_EXIT_CODE = 1  # of a node that was kept out of a job that succeeded without it
 VERDICT_S = 60.0  # for a node to say that it knows the verdict
 
 
@@ -103,7 +104,7 @@ def step_ended(state: State, phase: Ended, event: Event, now_s: float) -> Outcom
             | cluster_messages.NodeStopped(node) | cluster_messages.NodeStands(node)
         ):  # fmt: skip
             known = state.members.get(node) or Member(MemberState.STOPPED)
-            return with_member(state, node, known), (Send(node, orders.Conclude(phase.verdict)),)
+            return with_member(state, node, known), (_conclusion(state, node, phase.verdict),)
         case cluster_messages.DeadlineReached() if now_s >= phase.until_s:
             for node in state.members:
                 state.members.put(node, Member(MemberState.INFORMED))
@@ -168,7 +169,18 @@ def _conclude(state: State, phase: WindingDown, now_s: float) -> Outcome:
         case _:
             assert_never(phase.outcome)
     state = msgspec.structs.replace(state, phase=Ended(verdict, now_s + VERDICT_S))
-    return state, (*found, *_to_all(state, orders.Conclude(verdict)))
+    heard = (node for node, each in state.members.items() if each.state not in UNHEARD)
+    return state, (*found, *(_conclusion(state, node, verdict) for node in heard))
+
+
+def _conclusion(state: State, node: str, verdict: Verdict) -> Action:
+    """The same for all, but for a node that was kept out and only led: it is unfit, and exits so."""
+    known = state.members.get(node)
+    if verdict.exit_code or known is None or not known.excluded or node in state.parts:
+        return Send(node, orders.Conclude(verdict))
+    reason = f"{verdict.reason}; node {node} only led the job, and ends with exit code {EXCLUDED_EXIT_CODE}"
+    own = Verdict(verdict.state, EXCLUDED_EXIT_CODE, f"{reason}: {known.excluded}")
+    return Send(node, orders.Conclude(own))
 
 
 def _cause(state: State) -> str:

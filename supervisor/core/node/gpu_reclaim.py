@@ -1,8 +1,9 @@
 """Is the memory of the job's GPUs free, so that its workers may be started again?
 
-Begins when nothing of a cycle is left and another one is to follow, never at the end of a job. Until its answer, the
-node does not take part in the next round. When the time is over, the restart goes on as it is: that may succeed, and
-waiting longer would surely fail. A GPU that can't be asked is not waited for.
+Begins when nothing of a cycle is left and another one is to follow, or when a spawner is started in the place of one
+that was lost, never at the end of a job. Until its answer, the node does not take part in the next round. When the time
+is over, the restart goes on as it is: that may succeed, and waiting longer would surely fail. The node is suspect then,
+until the memory of its GPUs is found free. A GPU that can't be asked is not waited for.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from supervisor.core.node.messages import (
     DeadlineReached,
     GpuMemorySeen,
     Publish,
+    SpawnerReady,
     WorkersEmptied,
 )
+from supervisor.core.node_health import CheckView
 
 FIRST_S = 1.0  # then people are told what is waited for
 ANSWER_S = 15.0  # for the answer itself, beyond the time to wait: the edge has deadlines of its own, below this
@@ -28,10 +31,15 @@ ANSWER_S = 15.0  # for the answer itself, beyond the time to wait: the edge has 
 # --- states --------------------------------------------------------------------------------------------------------
 
 
+Held = WorkersEmptied | SpawnerReady  # what says that this node may go on
+
+
 class Waiting(msgspec.Struct, frozen=True):
-    emptied: WorkersEmptied  # held back until the memory is free
+    job_id: str
+    cycle: int
     until_s: float
     answer_by_s: float
+    held: Held | None = None  # back until the memory is free; None: the spawner is not ready yet
     is_told: bool = False  # people know that it is waited for
 
 
@@ -41,6 +49,7 @@ class State(msgspec.Struct, frozen=True):
     rules: MemoryRules | None = None
     waits: Waiting | None = None
     unknown_told: str = ""  # why memory could not be read, as people were told
+    seen: tuple[CheckView, ...] = ()  # what the last wait has found of each GPU
 
 
 # --- events, beside GpuMemorySeen and DeadlineReached --------------------------------------------------------------
@@ -52,19 +61,32 @@ class CycleEmptied(msgspec.Struct, frozen=True):
     emptied: WorkersEmptied
 
 
+class SpawnerReplaced(msgspec.Struct, frozen=True):
+    """The spawner was lost with all that it had started, and another one is being started."""
+
+    job_id: str
+    cycle: int  # the last one
+
+
+class SpawnerCame(msgspec.Struct, frozen=True):
+    """That other one is ready."""
+
+    ready: SpawnerReady
+
+
 class WaitDropped(msgspec.Struct, frozen=True):
     """No other cycle follows after all."""
 
 
-Event = CycleEmptied | WaitDropped | GpuMemorySeen | DeadlineReached
+Event = CycleEmptied | SpawnerReplaced | SpawnerCame | WaitDropped | GpuMemorySeen | DeadlineReached
 
 # --- actions -------------------------------------------------------------------------------------------------------
 
 
 class LetGo(msgspec.Struct, frozen=True):
-    """The job may learn that nothing of its cycle is left."""
+    """The job may learn what was held back."""
 
-    emptied: WorkersEmptied
+    held: Held
 
 
 Action = AwaitGpuMemory | Publish | LetGo
@@ -77,25 +99,33 @@ def initial_state(rules: MemoryRules | None = None) -> State:
     return State(rules)
 
 
-def step(state: State, event: Event, *, now_s: float) -> Outcome:
+def step(state: State, event: Event, *, now_s: float, node: str) -> Outcome:
     match event:
         case CycleEmptied(emptied):
             if state.rules is None or state.waits is not None:
                 return state, (LetGo(emptied),)
-            first_s = min(FIRST_S, state.rules.timeout_s)
-            waits = Waiting(emptied, now_s + state.rules.timeout_s, now_s + first_s + ANSWER_S)
-            return msgspec.structs.replace(state, waits=waits), (_await(emptied, first_s, state.rules),)
+            return _begin(state, state.rules, emptied.job_id, emptied.cycle, now_s, emptied)
+        case SpawnerReplaced(job_id, cycle):
+            if state.rules is None:
+                return state, ()
+            if state.waits is not None:  # What was held back came of the spawner that is lost.
+                return msgspec.structs.replace(state, waits=msgspec.structs.replace(state.waits, held=None)), ()
+            return _begin(state, state.rules, job_id, cycle, now_s, None)
+        case SpawnerCame(ready):
+            if state.waits is None:
+                return state, (LetGo(ready),)
+            return msgspec.structs.replace(state, waits=msgspec.structs.replace(state.waits, held=ready)), ()
         case WaitDropped():
             return _let_go(state)
         case GpuMemorySeen(cycle=cycle, report=report):
-            if state.waits is None or state.rules is None or cycle != state.waits.emptied.cycle:
+            if state.waits is None or state.rules is None or cycle != state.waits.cycle:
                 return state, ()  # Nobody waits for it any more.
-            return _take(state, state.waits, state.rules, report, now_s)
+            return _take(state, state.waits, state.rules, report, now_s, node)
         case DeadlineReached():
             if state.waits is None or state.rules is None or now_s < state.waits.answer_by_s:
                 return state, ()
             report = MemoryReport(is_free=False, unknown=f"there is no answer within {ANSWER_S:g} s")
-            return _take(state, state.waits, state.rules, report, now_s)
+            return _take(state, state.waits, state.rules, report, now_s, node)
         case _:
             assert_never(event)
 
@@ -104,12 +134,21 @@ def next_deadline_s(state: State) -> float | None:
     return state.waits.answer_by_s if state.waits is not None else None
 
 
-def _take(state: State, waits: Waiting, rules: MemoryRules, report: MemoryReport, now_s: float) -> Outcome:
-    job_id, cycle = waits.emptied.job_id, waits.emptied.cycle
+def is_suspect(state: State) -> bool:
+    return gpu_memory.is_suspect(each.finding for each in state.seen)
+
+
+def _begin(state: State, rules: MemoryRules, job_id: str, cycle: int, now_s: float, held: Held | None) -> Outcome:
+    first_s = min(FIRST_S, rules.timeout_s)
+    waits = Waiting(job_id, cycle, now_s + rules.timeout_s, now_s + first_s + ANSWER_S, held)
+    return msgspec.structs.replace(state, waits=waits), (_await(waits, first_s, rules),)
+
+
+def _take(state: State, waits: Waiting, rules: MemoryRules, report: MemoryReport, now_s: float, node: str) -> Outcome:
     said: list[Action] = []
 
     def say(kind: str, reason: str) -> None:
-        said.append(Publish(job_id, JobEvent(kind, reason, cycle, details=gpu_memory.details(report))))
+        said.append(Publish(waits.job_id, JobEvent(kind, reason, waits.cycle, details=gpu_memory.details(report))))
 
     if report.ended:
         say("gpu_holder_killed", gpu_memory.ended_sentence(report))
@@ -126,13 +165,19 @@ def _take(state: State, waits: Waiting, rules: MemoryRules, report: MemoryReport
             held = gpu_memory.held_sentence(report, rules.tolerance_bytes)
             say("gpu_memory_held", f"waiting at most {left_s:.0f} s more for GPU memory: {held}")
         waits = msgspec.structs.replace(waits, is_told=True, answer_by_s=waits.until_s + ANSWER_S)
-        return msgspec.structs.replace(state, waits=waits), (*said, _await(waits.emptied, left_s, rules))
+        return msgspec.structs.replace(state, waits=waits), (*said, _await(waits, left_s, rules))
     else:
         held = gpu_memory.held_sentence(report, rules.tolerance_bytes)
         say(
             "gpu_memory_not_freed",
             f"GPU memory is not free after {rules.timeout_s:g} s, and the restart goes on: {held}; end what holds it",
         )
+    found = gpu_memory.findings(report, rules)
+    if not report.unknown and gpu_memory.is_suspect(found) != is_suspect(state):
+        kind = "node_cleared" if is_suspect(state) else "node_suspect"
+        say(kind, gpu_memory.suspicion_sentence(node, found, rules))
+    if not (report.unknown and is_suspect(state)):  # What can't be asked clears nobody.
+        state = msgspec.structs.replace(state, seen=tuple(CheckView(each, now_s) for each in found))
     state, let_go = _let_go(state)
     return state, (*said, *let_go)
 
@@ -140,8 +185,9 @@ def _take(state: State, waits: Waiting, rules: MemoryRules, report: MemoryReport
 def _let_go(state: State) -> Outcome:
     if state.waits is None:
         return state, ()
-    return msgspec.structs.replace(state, waits=None), (LetGo(state.waits.emptied),)
+    held = state.waits.held
+    return msgspec.structs.replace(state, waits=None), (LetGo(held),) if held is not None else ()
 
 
-def _await(emptied: WorkersEmptied, wait_s: float, rules: MemoryRules) -> AwaitGpuMemory:
-    return AwaitGpuMemory(emptied.job_id, emptied.cycle, msgspec.structs.replace(rules, timeout_s=wait_s))
+def _await(waits: Waiting, wait_s: float, rules: MemoryRules) -> AwaitGpuMemory:
+    return AwaitGpuMemory(waits.job_id, waits.cycle, msgspec.structs.replace(rules, timeout_s=wait_s))

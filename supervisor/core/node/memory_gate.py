@@ -1,45 +1,67 @@
-"""Which news does a job not hear before the memory of its GPUs is free? That nothing of its cycle is left.
+"""Which news does a job not hear before the memory of its GPUs is free?
+
+That nothing of its cycle is left, or that the spawner is ready which stands in for one that was lost.
 
 Stands before the other machines of the job. What the spawner owes is paid with the news itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from supervisor.core import job_phases
 from supervisor.core.node import gpu_reclaim, spawner_watch
 from supervisor.core.node.job_machines import JobMachines
-from supervisor.core.node.messages import Action, WorkersEmptied
+from supervisor.core.node.messages import Action, Event, SpawnerReady, StartSpawner, WorkersEmptied
 
 # What the job hears now: None, nothing.
-Outcome = tuple[JobMachines, tuple[Action, ...], WorkersEmptied | None]
+Outcome = tuple[JobMachines, tuple[Action, ...], gpu_reclaim.Held | None]
 
 
-def holds(machines: JobMachines) -> bool:
-    """Whether the end of a cycle is to wait here: only where another one follows."""
-    return machines.reclaim.rules is not None and job_phases.is_to_go_on(machines.job)
+def held_back(machines: JobMachines, event: Event) -> gpu_reclaim.Event | None:
+    """The event as it waits here; None: it goes through. The end of a cycle waits only where another one follows."""
+    match event:
+        case WorkersEmptied() if machines.reclaim.rules is not None and job_phases.is_to_go_on(machines.job):
+            return gpu_reclaim.CycleEmptied(event)
+        case SpawnerReady() if machines.reclaim.waits is not None:
+            return gpu_reclaim.SpawnerCame(event)
+        case _:
+            return None
+
+
+def begun(machines: JobMachines, actions: Sequence[Action]) -> gpu_reclaim.Event | None:
+    """Workers whose spawner was killed may leave memory behind as any others."""
+    life = machines.job
+    if machines.reclaim.rules is None or life.cycle < 0 or not any(isinstance(each, StartSpawner) for each in actions):
+        return None
+    return gpu_reclaim.SpawnerReplaced(life.rules.job_id, life.cycle)
 
 
 def is_in_vain(machines: JobMachines) -> bool:
     """Whether it waits although no other cycle follows any more."""
-    return machines.reclaim.waits is not None and not job_phases.is_to_go_on(machines.job)
+    if machines.reclaim.waits is None:
+        return False
+    is_without_spawner = isinstance(machines.job.phase, job_phases.Down | job_phases.Pending)
+    return not is_without_spawner and not job_phases.is_to_go_on(machines.job)
 
 
 def step(machines: JobMachines, event: gpu_reclaim.Event, now_s: float) -> Outcome:
     actions: list[Action] = []
-    if isinstance(event, gpu_reclaim.CycleEmptied):
+    if isinstance(event, gpu_reclaim.CycleEmptied | gpu_reclaim.SpawnerCame):
+        paid = event.emptied if isinstance(event, gpu_reclaim.CycleEmptied) else event.ready
         watch, owed = spawner_watch.step(
-            machines.spawner, event.emptied, now_s=now_s, cycle=machines.job.cycle, rules=machines.job.rules
+            machines.spawner, paid, now_s=now_s, cycle=machines.job.cycle, rules=machines.job.rules
         )
         actions += [each for each in owed if not isinstance(each, spawner_watch.GiveUp)]
         machines = msgspec.structs.replace(machines, spawner=watch)
-    state, more = gpu_reclaim.step(machines.reclaim, event, now_s=now_s)
+    state, more = gpu_reclaim.step(machines.reclaim, event, now_s=now_s, node=machines.job.node)
     machines = msgspec.structs.replace(machines, reclaim=state)
-    emptied: WorkersEmptied | None = None
+    held: gpu_reclaim.Held | None = None
     for action in more:
         if isinstance(action, gpu_reclaim.LetGo):
-            emptied = action.emptied
+            held = action.held
         else:
             actions.append(action)
-    return machines, tuple(actions), emptied
+    return machines, tuple(actions), held

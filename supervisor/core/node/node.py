@@ -101,8 +101,8 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
                 return _with(state, event.job_id, machines), told
             if isinstance(event, GpuMemorySeen):
                 return _at_memory_gate(state, event.job_id, event, now_s)
-            if isinstance(event, WorkersEmptied) and memory_gate.holds(machines):
-                return _at_memory_gate(state, event.job_id, gpu_reclaim.CycleEmptied(event), now_s)
+            if (held := memory_gate.held_back(machines, event)) is not None:
+                return _at_memory_gate(state, event.job_id, held, now_s)
             return _fold(state, event.job_id, machines, now_s, lambda fold: fold.take(event))
 
 
@@ -141,7 +141,7 @@ def view(state: State, job_id: str) -> JobView | None:
         ranks=tuple(_rank_view(machines, worker) for worker in worker_group.workers_of(machines.group)),
         limits=life.limits or life.rules.hang_limits,
         verdict=job_phases.verdict_of(life),
-        checks=fitness.checks_of(machines.fitness),
+        checks=(*fitness.checks_of(machines.fitness), *machines.reclaim.seen),
     )
 
 
@@ -194,20 +194,21 @@ def _fold(
         return _abandon(state, job_id, defect_sentence(error))
     after, actions = job_gate.open_gate(machines, fold.machines(), fold.actions, now_s)
     state = _with(state, job_id, after)
-    if not memory_gate.is_in_vain(after):
+    waits = gpu_reclaim.WaitDropped() if memory_gate.is_in_vain(after) else memory_gate.begun(after, actions)
+    if waits is None:
         return state, actions
-    state, more = _at_memory_gate(state, job_id, gpu_reclaim.WaitDropped(), now_s)
+    state, more = _at_memory_gate(state, job_id, waits, now_s)
     return state, (*actions, *more)
 
 
 def _at_memory_gate(
     state: State, job_id: str, event: gpu_reclaim.Event, now_s: float
 ) -> tuple[State, tuple[Action, ...]]:
-    machines, actions, emptied = memory_gate.step(state.jobs[job_id], event, now_s)
+    machines, actions, held = memory_gate.step(state.jobs[job_id], event, now_s)
     state = _with(state, job_id, machines)
-    if emptied is None:
+    if held is None or _is_fenced(held, machines):
         return state, actions
-    state, more = _fold(state, job_id, machines, now_s, lambda fold: fold.take(emptied))
+    state, more = _fold(state, job_id, machines, now_s, lambda fold: fold.take(held))
     return state, (*actions, *more)
 
 

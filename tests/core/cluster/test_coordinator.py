@@ -341,6 +341,27 @@ def test_an_unfit_leader_stays_to_lead_and_takes_no_part() -> None:
         play >> NodeJoined(node, -1)
     play.at(5.0) >> DeadlineReached()
     assert play.state.parts == ("b", "c")
+    for node in ("b", "c"):
+        play >> NodeSucceeded(node, 0)
+    for node in ("a", "b", "c"):
+        play >> NodeStopped(node, all_succeeded=node != "a")
+    ends = {each.node: each.order.verdict for each in play.of(Send) if isinstance(each.order, Conclude)}
+    assert {node: (each.state, each.exit_code) for node, each in ends.items()} == {
+        "a": (JobState.SUCCEEDED, 1), "b": (JobState.SUCCEEDED, 0), "c": (JobState.SUCCEEDED, 0),
+    }  # fmt: skip
+    assert ends["a"].reason.endswith("node a only led the job, and ends with exit code 1: node a is unhealthy"), ends[
+        "a"
+    ].reason
+
+
+def test_a_leader_that_was_excluded_too_late_to_be_left_out_ends_as_the_job_does() -> None:
+    play = running("a", "b")
+    play >> NodeExcluded("a", "rank 1 asked to exclude node a") << ()
+    for node in ("a", "b"):
+        play >> NodeSucceeded(node, 0)
+    for node in ("a", "b"):
+        play >> NodeStopped(node, all_succeeded=True)
+    assert concluded(play).exit_code == 0
 
 
 @pytest.mark.parametrize("nodes", [("a",), ("a", "b", "c")])

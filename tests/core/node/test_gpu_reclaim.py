@@ -6,8 +6,24 @@ import msgspec
 
 from supervisor.core.gpu_memory import MIB, GpuMemory, Holder, MemoryReport, MemoryRules
 from supervisor.core.node import gpu_reclaim
-from supervisor.core.node.gpu_reclaim import ANSWER_S, FIRST_S, CycleEmptied, LetGo, WaitDropped
-from supervisor.core.node.messages import AwaitGpuMemory, DeadlineReached, GpuMemorySeen, Publish, WorkersEmptied
+from supervisor.core.node.gpu_reclaim import (
+    ANSWER_S,
+    FIRST_S,
+    CycleEmptied,
+    LetGo,
+    SpawnerCame,
+    SpawnerReplaced,
+    WaitDropped,
+)
+from supervisor.core.node.messages import (
+    AwaitGpuMemory,
+    DeadlineReached,
+    GpuMemorySeen,
+    Publish,
+    SpawnerReady,
+    WorkersEmptied,
+)
+from supervisor.core.node_health import CheckView, Finding, Health
 
 JOB = "job"
 RULES = MemoryRules(50.0, 512 * MIB, 2.0)
@@ -15,6 +31,10 @@ EMPTIED = WorkersEmptied(JOB, 0)
 FREE = MemoryReport(True, (GpuMemory("GPU 0", 9000 * MIB, 0, 9000 * MIB),), looks=2, took_s=0.02)
 HELD = MemoryReport(
     False, (GpuMemory("GPU 0", 9000 * MIB, 9000 * MIB, 9000 * MIB),), (Holder(12, "GPU 0", None, "python", "ada"),)
+)
+SUSPECT = (
+    "node a is suspect: memory of GPU 0 was still in use after 50 s; it stays in the job; "
+    "end what holds the memory, or keep the node out of later cycles with holdfast cordon a"
 )
 HOLDER = "GPU 0 has 9000 MiB in use, held by pid 12 (python, user ada)"
 
@@ -28,7 +48,7 @@ class Node:
         """What came out of the last one; what was said stands in `said`."""
         actions: tuple[gpu_reclaim.Action, ...] = ()
         for event in events:
-            self.state, actions = gpu_reclaim.step(self.state, event, now_s=at)
+            self.state, actions = gpu_reclaim.step(self.state, event, now_s=at, node="a")
             self.said += [(each.event.kind, each.event.reason) for each in actions if isinstance(each, Publish)]
         return [each for each in actions if not isinstance(each, Publish)]
 
@@ -70,7 +90,46 @@ def test_a_long_wait_is_told_once_and_after_its_time_the_restart_goes_on() -> No
             "gpu_memory_not_freed",
             f"GPU memory is not free after 50 s, and the restart goes on: {HOLDER}; end what holds it",
         ),
+        ("node_suspect", SUSPECT),
     ]
+
+
+def test_a_node_is_suspect_until_its_memory_is_found_free() -> None:
+    node = Node()
+    for cycle in (0, 1):
+        node.send(CycleEmptied(WorkersEmptied(JOB, cycle)), seen(HELD, cycle))
+        node.send(seen(HELD, cycle), at=50.0)
+        [check] = node.state.seen
+        assert check.finding == Finding(
+            "gpu_memory", Health.SUSPECT, "9000 MiB in use after 50 s, held by pid 12 (python, user ada)", 0.0, "GPU 0"
+        )
+    silent = MemoryReport(False, unknown="NVML has not answered within 5 s")
+    node.send(CycleEmptied(WorkersEmptied(JOB, 2)), seen(silent, 2))
+    assert gpu_reclaim.is_suspect(node.state), "what can't be asked clears nobody"
+    node.send(CycleEmptied(WorkersEmptied(JOB, 3)), seen(FREE, 3), at=60.0)
+    assert node.state.seen == (CheckView(Finding("gpu_memory", Health.HEALTHY, "", 0.02, "GPU 0"), 60.0),)
+    assert [text for kind, text in node.said if kind == "node_suspect"] == [SUSPECT], "told once"
+    assert [text for kind, text in node.said if kind == "node_cleared"] == [
+        "node a is not suspect any more: the memory of its GPUs is free"
+    ]
+
+
+def test_a_spawner_in_the_place_of_a_lost_one_waits_for_memory_too() -> None:
+    node = Node()
+    ready = SpawnerReady(JOB, 2)
+    assert node.send(SpawnerReplaced(JOB, 0)) == [asked(FIRST_S)]
+    assert node.send(SpawnerCame(ready)) == []
+    assert node.send(seen(FREE)) == [LetGo(ready)]
+    assert node.send(SpawnerReplaced(JOB, 0), seen(FREE)) == [], "free before the spawner is ready"
+    assert node.send(SpawnerCame(ready)) == [LetGo(ready)]
+    assert Node(None).send(SpawnerReplaced(JOB, 0)) == []
+
+
+def test_what_a_lost_spawner_has_said_is_dropped_and_the_wait_goes_on() -> None:
+    node = Node()
+    assert node.send(CycleEmptied(EMPTIED)) == [asked(FIRST_S)]
+    assert node.send(SpawnerReplaced(JOB, 0)) == [], "memory is being looked at already"
+    assert node.send(seen(FREE)) == []
 
 
 def test_a_short_time_is_waited_for_in_one_piece() -> None:

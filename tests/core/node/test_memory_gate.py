@@ -8,7 +8,8 @@ from supervisor.core.facts import JobState
 from supervisor.core.gpu_memory import GpuMemory, MemoryReport, MemoryRules
 from supervisor.core.node import messages, node, spawner_watch
 from supervisor.core.node.gpu_reclaim import FIRST_S
-from supervisor.core.node.messages import AwaitGpuMemory, GpuMemorySeen, SpawnWorkers, WorkersEmptied
+from supervisor.core.node.messages import AwaitGpuMemory, GpuMemorySeen, SpawnWorkers, StartSpawner, WorkersEmptied
+from supervisor.core.node_health import Health
 from tests.core.one_node import JOB, NOW, OneNode, rules
 
 RULES = MemoryRules(50.0, 0, 2.0)
@@ -68,14 +69,67 @@ def test_a_stop_ends_the_wait() -> None:
     assert job.send(GpuMemorySeen(JOB, 0, FREE)).of(SpawnWorkers) == []
 
 
-def test_a_spawner_that_is_lost_meanwhile_ends_the_wait() -> None:
+def test_workers_of_a_new_spawner_wait_for_the_memory_of_the_last_ones() -> None:
+    job = running()
+    job.send(messages.SpawnerLost(JOB, NOW, "it was killed"))
+    assert job.of(AwaitGpuMemory) == [AwaitGpuMemory(JOB, 0, msgspec.structs.replace(RULES, timeout_s=FIRST_S))]
+    assert len(job.of(StartSpawner)) == 1, "it loads while the memory is waited for"
+    job.send(messages.SpawnerReady(JOB, NOW))
+    assert job.view().cycle == 0
+    job.send(GpuMemorySeen(JOB, 0, FREE))
+    assert job.view().cycle == 1
+    job.run_cycle(1)
+    assert job.view().state is JobState.RUNNING
+
+
+def test_a_spawner_that_is_lost_meanwhile_does_not_end_the_wait() -> None:
     job = waiting()
     job.send(messages.SpawnerLost(JOB, NOW, "it was killed"))
     assert job.view().state is JobState.RESTARTING
-    job.send(messages.SpawnerReady(JOB, NOW)).run_cycle(1)
+    assert job.of(AwaitGpuMemory) == [], "it is being looked at"
+    job.send(messages.SpawnerReady(JOB, NOW))
+    assert job.view().cycle == 0
+    job.send(GpuMemorySeen(JOB, 0, FREE)).run_cycle(1)
     assert job.view().state is JobState.RUNNING
     assert job.send(GpuMemorySeen(JOB, 0, FREE)).actions == []
     assert job.view().state is JobState.RUNNING
+
+
+def test_a_second_loss_while_memory_is_waited_for_leaves_nothing_of_the_first() -> None:
+    job = running()
+    job.send(messages.SpawnerLost(JOB, NOW, "it was killed"), messages.SpawnerReady(JOB, NOW))
+    job.send(messages.SpawnerLost(JOB, NOW, "killed again"))
+    job.send(GpuMemorySeen(JOB, 0, FREE))
+    assert job.view().cycle == 0, "the one that was ready is gone"
+    job.send(messages.SpawnerReady(JOB, NOW))
+    assert job.view().cycle == 1
+
+
+def test_a_spawner_that_is_ready_owes_nothing_while_memory_is_waited_for() -> None:
+    job = running()
+    job.send(messages.SpawnerLost(JOB, NOW, "it was killed"), messages.SpawnerReady(JOB, NOW))
+    watch = job.state.jobs[JOB].spawner
+    assert isinstance(watch, spawner_watch.Serving)
+    assert watch.debts == ()
+
+
+def test_a_stop_ends_the_wait_for_a_new_spawner() -> None:
+    job = running()
+    job.send(messages.SpawnerLost(JOB, NOW, "it was killed"), messages.SpawnerReady(JOB, NOW))
+    job.send(messages.StopRequested(JOB, "enough", 0))
+    verdict = job.verdict()
+    assert verdict is not None
+    assert verdict.state is JobState.STOPPED
+    assert job.send(GpuMemorySeen(JOB, 0, FREE)).of(SpawnWorkers) == []
+
+
+def test_memory_that_is_not_freed_makes_the_node_suspect_in_status() -> None:
+    job = waiting()
+    busy = MemoryReport(False, (GpuMemory("GPU 0", 1, 1, 1),))
+    job.send(GpuMemorySeen(JOB, 0, busy), at=job.now_s + 50)
+    assert job.view().cycle == 1, "it stays in the job"
+    assert [each.finding.health for each in job.view().checks] == [Health.SUSPECT]
+    assert len(job.said("node_suspect")) == 1
 
 
 def test_the_end_of_a_job_waits_for_no_memory() -> None:
