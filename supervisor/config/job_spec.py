@@ -72,7 +72,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     preload: str = "auto"  # auto, torch, none, or modules with commas between them
     visible_gpus: tuple[str, ...] | None = None  # CUDA_VISIBLE_DEVICES; None: not set
     gpus_per_numa: int | None = None  # NVRX_GPUS_PER_NUMA: bind with numactl
-    numa_binding: str = "none"  # "node": each worker to the NUMA node of its GPU, without numactl
+    numa_binding: str = "none"  # a NumaBinding: how each worker is bound near its GPU, without numactl
     numa_bind_strict: bool = True
 
     agent_store: bool = True  # False: rank 0 hosts the TCPStore

@@ -5,11 +5,13 @@ from __future__ import annotations
 from supervisor.config import values
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.setting import Group, Setting
+from supervisor.core.cpu_choice import NumaBinding
 
 NUMA_BINDING = Setting(
     "--numa-binding",
-    values.choice("none", "node", "socket", "exclusive", "core-complex"),
-    "node: bind each worker to the CPUs and the memory of its GPU's NUMA node",
+    values.choice(*NumaBinding),
+    "bind each worker to CPUs and memory near its GPU: its NUMA node, its socket, cores of the NUMA node that no other "
+    "worker has (exclusive), or those that share a cache (core-complex)",
     Group.WORKERS,
     path="numa_binding",
 )

@@ -259,9 +259,6 @@ def _check_spawn(spec: JobSpec, values: _Values, environ: Mapping[str, str]) -> 
             f"cannot bind workers to NUMA nodes: numactl is not in PATH; install numactl, or unset "
             f"{environment.GPUS_PER_NUMA} and {environment.GPUS_PER_NUMA_REFERENCE}"
         )
-    if spec.numa_binding not in ("none", "node"):
-        one = values.given["numa_binding"]
-        raise one.problem(f"binding to {spec.numa_binding} is not supported yet", "write --numa-binding node")
     if spec.numa_binding != "none" and spec.gpus_per_numa is not None:
         one = values.given["numa_binding"]
         raise one.problem(f"{environment.GPUS_PER_NUMA} binds the workers already", "unset it, or remove this flag")

@@ -6,25 +6,39 @@ import msgspec
 
 
 class GpuPlace(msgspec.Struct, frozen=True):
-    """`numa_node` -1: the kernel does not tell it. `cpus` of that node."""
+    """`numa_node` -1: the kernel does not tell it. `cpus`: those that its worker is bound to."""
 
     gpu: str
     numa_node: int = -1
     cpus: tuple[int, ...] = ()
+    spans_nodes: bool = False  # the CPUs are of several nodes, so memory of one alone would be wrong
 
 
-def places_sentence(places: tuple[GpuPlace, ...], local_world_size: int) -> str:
+_WHERE = {
+    "socket": "the socket of NUMA node {node} ({cpus})",
+    "exclusive": "cores of their own on NUMA node {node} ({cpus} each)",
+    "core-complex": "a core complex of NUMA node {node} ({cpus} each)",
+}
+
+
+def places_sentence(places: tuple[GpuPlace, ...], local_world_size: int, mode: str = "node") -> str:
     """ "local ranks 0 and 1 are bound to NUMA node 0 (32 CPUs), …": the GPU of a local rank has its number."""
     by_node: dict[int, list[int]] = {}
     for local_rank in range(local_world_size):
         node = places[local_rank].numa_node if local_rank < len(places) else -1
         by_node.setdefault(node, []).append(local_rank)
-    cpus = {place.numa_node: len(place.cpus) for place in places}
-    parts = [
-        f"{_ranks(ranks)} bound to NUMA node {node} ({cpus[node]} CPUs)" if node >= 0 else f"{_ranks(ranks)} not bound"
+    return ", ".join(
+        f"{_ranks(ranks)} bound to {_where(mode, node, [len(places[each].cpus) for each in ranks])}"
+        if node >= 0
+        else f"{_ranks(ranks)} not bound"
         for node, ranks in by_node.items()
-    ]
-    return ", ".join(parts)
+    )
+
+
+def _where(mode: str, node: int, counts: list[int]) -> str:
+    fewest, most = min(counts), max(counts)
+    cpus = f"{fewest} CPUs" if fewest == most else f"{fewest} to {most} CPUs"
+    return _WHERE.get(mode, "NUMA node {node} ({cpus})").format(node=node, cpus=cpus)
 
 
 def _ranks(local_ranks: list[int]) -> str:

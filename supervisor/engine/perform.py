@@ -345,7 +345,7 @@ class EnginePerformer:
     async def _find_places(self, job: JobRecord) -> None:
         """Where the job's GPUs are, to which its workers are bound. Without an answer they run unbound."""
         job.gpu_places, why_not = await self._edges.gpus.places(job.spec)
-        sentence = why_not or places_sentence(job.gpu_places, job.spec.local_world_size)
+        sentence = why_not or places_sentence(job.gpu_places, job.spec.local_world_size, job.spec.numa_binding)
         kind = "workers_not_bound" if why_not else "workers_bound"
         self._chronicle.publish(job, JobEvent(kind, sentence, cycle=job.cycle))
 

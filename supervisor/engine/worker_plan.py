@@ -72,7 +72,8 @@ def _bound(job: JobRecord, local_rank: int) -> dict[str, Any]:
     place = job.gpu_places[local_rank] if local_rank < len(job.gpu_places) else None
     if place is None or place.numa_node < 0:
         return {}
-    return {"cpus": place.cpus, "memory_node": place.numa_node}
+    strict = job.spec.numa_bind_strict and not place.spans_nodes
+    return {"cpus": place.cpus, "memory_node": place.numa_node, "memory_strict": strict}
 
 
 def _error_file_name(respawn: int) -> str:

@@ -169,18 +169,28 @@ def _conclude(state: State, phase: WindingDown, now_s: float) -> Outcome:
         case _:
             assert_never(phase.outcome)
     state = msgspec.structs.replace(state, phase=Ended(verdict, now_s + VERDICT_S))
+    told = tuple(
+        said(state, "leader_left_out", text) for node in state.members if (text := _left_out(state, node, verdict))
+    )
     heard = (node for node, each in state.members.items() if each.state not in UNHEARD)
-    return state, (*found, *(_conclusion(state, node, verdict) for node in heard))
+    return state, (*found, *told, *(_conclusion(state, node, verdict) for node in heard))
 
 
 def _conclusion(state: State, node: str, verdict: Verdict) -> Action:
     """The same for all, but for a node that was kept out and only led: it is unfit, and exits so."""
+    left_out = _left_out(state, node, verdict)
+    if not left_out:
+        return Send(node, orders.Conclude(verdict))
+    own = Verdict(verdict.state, EXCLUDED_EXIT_CODE, f"{verdict.reason}; {left_out}")
+    return Send(node, orders.Conclude(own))
+
+
+def _left_out(state: State, node: str, verdict: Verdict) -> str:
+    """Why it ends otherwise than a job that has succeeded; "" if it does not."""
     known = state.members.get(node)
     if verdict.exit_code or known is None or not known.excluded or node in state.parts:
-        return Send(node, orders.Conclude(verdict))
-    reason = f"{verdict.reason}; node {node} only led the job, and ends with exit code {EXCLUDED_EXIT_CODE}"
-    own = Verdict(verdict.state, EXCLUDED_EXIT_CODE, f"{reason}: {known.excluded}")
-    return Send(node, orders.Conclude(own))
+        return ""
+    return f"node {node} only led the job, and ends with exit code {EXCLUDED_EXIT_CODE}: {known.excluded}"
 
 
 def _cause(state: State) -> str:

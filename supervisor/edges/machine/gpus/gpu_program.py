@@ -19,7 +19,7 @@ from supervisor.edges.machine.gpus.driver import Driver, DriverError
 from supervisor.edges.machine.gpus.holders import Job
 from supervisor.edges.machine.gpus.memory_waits import MemoryWait
 from supervisor.edges.machine.gpus.nic_ports import read_ports
-from supervisor.edges.machine.gpus.numa_nodes import numa_place
+from supervisor.edges.machine.gpus.numa_nodes import node_cpus, node_numbers, numa_node, structure
 
 READ_BYTES = 65536
 
@@ -125,11 +125,15 @@ class Program:
         return {"ports": read_ports(str(question["folder"]), state_template=state, counter_template=counter)}
 
     def _places(self, question: Question) -> Answer:
-        """Near which CPUs each GPU is."""
+        """Near which NUMA node each GPU is, and how the nodes are built."""
         sysfs = str(question["sysfs"])
         devices = self._driver.devices(question["visible"])
-        addresses = ((device.name, self._driver.pci_address(device)) for device in devices)
-        return {"gpus": [[name, *numa_place(sysfs, address)] for name, address in addresses]}
+        gpus = [(device.name, numa_node(sysfs, self._driver.pci_address(device))) for device in devices]
+        nodes: list[object] = []
+        for number in node_numbers(sysfs) if any(node >= 0 for _, node in gpus) else ():
+            cpus = node_cpus(sysfs, number)
+            nodes.append([number, cpus, *(structure(sysfs, cpus) if question["in_detail"] else ())])
+        return {"gpus": gpus, "nodes": nodes}
 
 
 def main() -> None:

@@ -6,13 +6,14 @@ One process answers for all jobs (gpu_process.py). It starts as the first worker
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from supervisor.config.devices import has_gpu_driver
 from supervisor.config.job_spec import JobSpec
 from supervisor.core import gpu_verdict, nic_verdict
+from supervisor.core.cpu_choice import NoRoomError, NumaBinding, NumaNode, places
 from supervisor.core.gpu_memory import GpuMemory, Holder, MemoryReport, MemoryRules
 from supervisor.core.gpu_places import GpuPlace
 
@@ -31,9 +32,10 @@ class NodeGpus:
         environment: Mapping[str, str] | None = None,
         dev: str = "/dev",
         sysfs: str = "/sys",
+        cpus: frozenset[int] | None = None,
     ) -> None:
         """`worker_socket`: by it, workers of this supervisor are known. `environment`: where a driver is looked for,
-        and that of the process; None: this process's own.
+        and that of the process; None: this process's own. `cpus` that workers may have; None: those of this process.
         """
         self._worker_socket = worker_socket
         self._environment = os.environ if environment is None else environment
@@ -42,6 +44,7 @@ class NodeGpus:
         self._process: GpuProcess | None = None
         self._dev = dev
         self._sysfs = sysfs
+        self._cpus = cpus
 
     def are_there(self) -> bool:
         self._are_there = self._are_there or has_gpu_driver(self._environment)
@@ -86,10 +89,12 @@ class NodeGpus:
         from supervisor.edges.machine.gpus.gpu_process import SilentError
 
         try:
-            answer = await self.process.ask("places", visible=spec.visible_gpus, sysfs=self._sysfs)
-        except SilentError as error:
+            answer = await self.process.ask(
+                "places", visible=spec.visible_gpus, sysfs=self._sysfs, in_detail=spec.numa_binding != NumaBinding.NODE
+            )
+            found = _places(spec, cast("dict[str, Any]", answer), self._cpus or os.sched_getaffinity(0))
+        except (SilentError, NoRoomError) as error:
             return (), f"the workers are not bound: {error}"
-        found = tuple(GpuPlace(name, node, tuple(cpus)) for name, node, cpus in cast("dict[str, Any]", answer)["gpus"])
         if all(each.numa_node < 0 for each in found):
             return (), "the workers are not bound: the kernel tells no NUMA node of their GPUs"
         return found, ""
@@ -111,6 +116,23 @@ class NodeGpus:
     async def aclose(self) -> None:
         if self._process is not None:
             await self._process.aclose()
+
+
+def _places(spec: JobSpec, answer: Mapping[str, Any], allowed: Collection[int]) -> tuple[GpuPlace, ...]:
+    """Raises NoRoomError."""
+    nodes = {each[0]: _node(*each) for each in answer["nodes"]}
+    gpus = [(str(name), int(node)) for name, node in answer["gpus"]]
+    return places(NumaBinding(spec.numa_binding), gpus, nodes, allowed=allowed)
+
+
+def _node(
+    number: int,
+    cpus: list[int],
+    socket: int = -1,
+    cores: Sequence[list[int]] = (),
+    complexes: Sequence[list[int]] = (),
+) -> NumaNode:
+    return NumaNode(number, tuple(cpus), socket, tuple(map(tuple, cores)), tuple(map(tuple, complexes)))
 
 
 def _report(answer: Mapping[str, Any]) -> MemoryReport:
