@@ -60,6 +60,11 @@ def visible_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
     return None if text is None else tuple(each.strip() for each in text.split(","))
 
 
+def counts_gpus_by_speed(environ: Mapping[str, str]) -> bool:
+    """Whether CUDA gives number 0 to the fastest GPU. Otherwise it counts as the driver does, along the PCI bus."""
+    return environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+
+
 def gpus_per_numa(environ: Mapping[str, str]) -> int | None:
     """GPUs of a NUMA node, to bind workers by; None: no binding. Raises ConfigurationError."""
     ours, theirs = environ.get(GPUS_PER_NUMA, ""), environ.get(GPUS_PER_NUMA_REFERENCE, "")

@@ -71,6 +71,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     spawn_method: SpawnMethod = SpawnMethod.AUTO
     preload: str = "auto"  # auto, torch, none, or modules with commas between them
     visible_gpus: tuple[str, ...] | None = None  # CUDA_VISIBLE_DEVICES; None: not set
+    gpus_by_speed: bool = False  # CUDA counts them otherwise than the driver, if they differ
     gpus_per_numa: int | None = None  # NVRX_GPUS_PER_NUMA: bind with numactl
     numa_binding: str = "none"  # a NumaBinding: how each worker is bound near its GPU, without numactl
     numa_bind_strict: bool = True

@@ -55,8 +55,21 @@ def look(machine: Machine) -> list[Finding]:
         return area.findings
     told = json.loads(answer.stdout)
     area.ok("nvml", f"driver {told['driver']}, {len(told['devices'])} GPUs")
+    _models(area, machine, told["devices"])
     _memory(area, told["devices"])
     return area.findings
+
+
+def _models(area: Area, machine: Machine, devices: list[dict[str, int | str]]) -> None:
+    models = sorted({str(device["name"]) for device in devices})
+    if len(models) > 1 and machine.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        area.note(
+            "order",
+            f"GPUs of several models ({', '.join(models)}), and CUDA_DEVICE_ORDER is not PCI_BUS_ID",
+            why="CUDA counts them by speed, the driver and the checks of a node along the PCI bus: a number in "
+            "CUDA_VISIBLE_DEVICES may mean two GPUs, and workers can't be bound to the right CPUs",
+            remedy="export CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID (nvidia-smi -L)",
+        )
 
 
 def _memory(area: Area, devices: list[dict[str, int | str]]) -> None:

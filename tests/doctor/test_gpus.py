@@ -39,3 +39,14 @@ def test_memory_that_is_held_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert the(found, "nvml").found == "driver 570.1, 2 GPUs"
     assert the(found, "gpu 0").found == "H100, 4.0 of 80 GiB in use"
     assert graded(found) == {"nvml": Grade.OK, "gpu 0": Grade.NOTE, "gpu 1": Grade.OK}
+
+
+def test_gpus_that_cuda_counts_in_another_order_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    devices = ", ".join(f'{{"name": "{name}", "used_bytes": 1, "total_bytes": 2}}' for name in ("H100", "L4"))
+    program(tmp_path, "python", f'echo \'{{"driver": "570.1", "devices": [{devices}]}}\'')
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin/python"))
+    machine = machine_of(tmp_path, {"/dev/nvidia0": "", "/dev/nvidia1": ""})
+    machine.environ.pop("CUDA_DEVICE_ORDER", None)
+    assert the(gpus.look(machine), "order").grade is Grade.NOTE
+    machine.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    assert "order" not in graded(gpus.look(machine))

@@ -17,7 +17,7 @@ typedef struct {
     char uuid[64], bus_id[32];
     uint64_t total, used, ecc_errors;
     uint32_t minor, is_lost, memory_status, action_status, action, ecc_status, remap_failed, remap_pending;
-    uint32_t links, links_up, clique, processes, migs, unused;
+    uint32_t links, links_up, clique, processes, migs, model;
     uint8_t cluster[16];
     Process process[PROCESSES];
     Mig mig[MIGS];
@@ -93,6 +93,9 @@ int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *slice, void **device) {
 }
 int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
     return copy(mig_at(device) ? mig_at(device)->uuid : at(device)->uuid, uuid, length);
+}
+int nvmlDeviceGetName(void *device, char *name, unsigned length) {
+    return copy(at(device)->model ? "Slow GPU" : "Fast GPU", name, length);
 }
 int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) { *minor = at(device)->minor; return SUCCESS; }
 

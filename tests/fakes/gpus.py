@@ -33,7 +33,7 @@ class Gpu(ctypes.Structure):
             (name, ctypes.c_uint32)
             for name in (
                 "minor", "is_lost", "memory_status", "action_status", "action", "ecc_status", "remap_failed",
-                "remap_pending", "links", "links_up", "clique", "processes", "migs", "unused",
+                "remap_pending", "links", "links_up", "clique", "processes", "migs", "model",
             )
         ),
         ("cluster", ctypes.c_uint8 * 16),

@@ -81,6 +81,23 @@ class Driver:
             chosen.append(found)
         return chosen
 
+    def certain_devices(self, visible: Sequence[str] | None) -> list[Device]:
+        """As `devices`, where CUDA counts by speed. Raises DriverError if a number may mean another GPU to it."""
+        chosen = self.devices(visible)
+        by_number = visible is None or any(each.strip()[:1].isdigit() for each in visible)
+        if by_number and len(models := self._models()) > 1:
+            raise DriverError(
+                f"this node has GPUs of several models ({', '.join(models)}), and CUDA counts them by speed; "
+                "set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+            )
+        return chosen
+
+    def _models(self) -> list[str]:
+        """Those that can't be read are left out."""
+        all_of_them = (self._by_index(index) for index in range(self._nvml.nvmlDeviceGetCount()))
+        names = (self._try(lambda each=each: self._nvml.nvmlDeviceGetName(each.handle)) for each in all_of_them if each)
+        return sorted({name.decode() if isinstance(name, bytes) else str(name) for name in names if name})
+
     def _named(self, entry: str, count: int) -> Device | None:
         if entry.startswith("MIG-"):
             slice_ = self._try(lambda: self._nvml.nvmlDeviceGetHandleByUUID(entry.encode()))

@@ -127,7 +127,8 @@ class Program:
     def _places(self, question: Question) -> Answer:
         """Near which NUMA node each GPU is, and how the nodes are built."""
         sysfs = str(question["sysfs"])
-        devices = self._driver.devices(question["visible"])
+        find = self._driver.certain_devices if question["by_speed"] else self._driver.devices
+        devices = find(question["visible"])
         gpus = [(device.name, numa_node(sysfs, self._driver.pci_address(device))) for device in devices]
         nodes: list[object] = []
         for number in node_numbers(sysfs) if any(node >= 0 for _, node in gpus) else ():

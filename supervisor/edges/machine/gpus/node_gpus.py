@@ -90,7 +90,11 @@ class NodeGpus:
 
         try:
             answer = await self.process.ask(
-                "places", visible=spec.visible_gpus, sysfs=self._sysfs, in_detail=spec.numa_binding != NumaBinding.NODE
+                "places",
+                visible=spec.visible_gpus,
+                by_speed=spec.gpus_by_speed,
+                sysfs=self._sysfs,
+                in_detail=spec.numa_binding != NumaBinding.NODE,
             )
             found = _places(spec, cast("dict[str, Any]", answer), self._cpus or os.sched_getaffinity(0))
         except (SilentError, NoRoomError) as error:

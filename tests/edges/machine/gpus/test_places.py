@@ -43,12 +43,13 @@ def sysfs(tmp_path: Path) -> Path:
 
 
 async def places(
-    gpus: Gpus, sysfs: Path, *visible: str, mode: str = "node", allowed: frozenset[int] = ALL
+    gpus: Gpus, sysfs: Path, *visible: str, mode: str = "node", allowed: frozenset[int] = ALL, by_speed: bool = False
 ) -> tuple[tuple[GpuPlace, ...], str]:
     node_gpus = NodeGpus(worker_socket=SOCKET, environment=gpus.environ(), sysfs=str(sysfs), cpus=allowed)
     node_gpus.process.answer_s = 20.0
+    spec = JobSpec("job", ("t.py",), visible_gpus=visible or None, numa_binding=mode, gpus_by_speed=by_speed)
     try:
-        return await node_gpus.places(JobSpec("job", ("t.py",), visible_gpus=visible or None, numa_binding=mode))
+        return await node_gpus.places(spec)
     finally:
         await node_gpus.aclose()
 
@@ -85,6 +86,20 @@ async def test_torchruns_other_modes_are_read_from_the_cpus_themselves(gpus: Gpu
     assert why_not == (
         "the workers are not bound: of NUMA node 0, 0 cores may be used, fewer than there are GPUs near it (1)"
     )
+
+
+async def test_nothing_is_bound_to_a_gpu_that_may_be_another_one(gpus: Gpus, sysfs: Path) -> None:
+    same, _ = await places(gpus, sysfs, by_speed=True)
+    assert [each.gpu for each in same] == ["GPU 0", "GPU 1"], "of one model, CUDA counts them as the driver does"
+    gpus[1].model = 1
+    assert await places(gpus, sysfs, by_speed=True) == (
+        (),
+        "the workers are not bound: this node has GPUs of several models (Fast GPU, Slow GPU), and CUDA counts them by "
+        "speed; set CUDA_DEVICE_ORDER=PCI_BUS_ID",
+    )
+    assert len((await places(gpus, sysfs))[0]) == 2, "PCI_BUS_ID"
+    named, _ = await places(gpus, sysfs, gpus[1].uuid.decode(), by_speed=True)
+    assert [each.gpu for each in named] == ["GPU 1"], "a UUID means one GPU"
 
 
 def test_lists_of_cpus_and_what_can_not_be_read(sysfs: Path) -> None:
