@@ -5,6 +5,7 @@ Commands are modules that are imported when they are typed: `holdfast run` loads
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -18,6 +19,7 @@ USAGE_ERROR = 2
 FAULT = 1  # of ours, or of the machine under us
 CONFIGURATION_ERROR = 78
 INTERRUPTED = 130  # 128 + SIGINT
+COMPLETION_ASKED = "_ARGCOMPLETE"  # set by what `holdfast completion` prints
 BROKEN_PIPE = 141  # 128 + SIGPIPE: who read our output has gone
 
 
@@ -70,6 +72,10 @@ def _not_installed(error: ModuleNotFoundError, arguments: Sequence[str]) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    if COMPLETION_ASKED in os.environ:
+        from supervisor.cli.completion import answer
+
+        answer(os.environ.get("COMP_LINE", ""))  # Does not return.
     if not arguments or arguments[0] in ("-h", "--help", "--help-all", "help"):
         (sys.stdout if arguments else sys.stderr).write(usage(everything=arguments[:1] == ["--help-all"]))
         return 0 if arguments else USAGE_ERROR

@@ -17,6 +17,13 @@ class Command(msgspec.Struct, frozen=True):
     takes_raw_arguments: bool = False
 
 
+class Theme(msgspec.Struct, frozen=True):
+    """Commands that belong together in the help."""
+
+    title: str
+    names: tuple[str, ...]
+
+
 _ALL = (
     Command("run", "supervisor.cli.run", "start and supervise a job; takes torchrun's flags", True),
     Command("daemon", "supervisor.cli.daemon", "run the node's supervisor in the foreground", True),
@@ -32,11 +39,25 @@ _ALL = (
     Command("uncordon", "supervisor.cli.uncordon", "let a node take jobs again"),
     Command("doctor", "supervisor.cli.doctor", "check this node, and a job's timeouts, before a job runs"),
     Command("healthd", "supervisor.cli.healthd", "serve node health checks, as nvhcd does"),
+    Command("completion", "supervisor.cli.completion", "complete commands, flags and job ids in your shell"),
     Command("simulate", "supervisor.cli.simulate", "what-if: a job on your cluster, over weeks, in seconds"),
 )
 # Started by programs, not typed by people: the in-process Wrapper starts this one where no supervisor runs.
 ADOPT = Command("adopt", "supervisor.cli.adopt", "supervise ranks that others have started", True)
 COMMANDS = {command.name: command for command in _ALL}
+THEMES = (
+    Theme("Run a job", ("run", "daemon", "doctor", "simulate")),
+    Theme("Look at jobs", ("status", "jobs", "events", "logs", "stacks")),
+    Theme("Act on a job", ("stop", "restart")),
+    Theme("Nodes", ("nodes", "cordon", "uncordon", "healthd")),
+    Theme("Your shell", ("completion",)),
+)
+EXAMPLES = """\
+examples:
+  holdfast run --nproc-per-node 4 --max-restarts 3 train.py
+  holdfast status
+  holdfast events JOB --tail 20
+"""
 LATER = {
     "report": "picture of a job's life",
     "top": "live view",
@@ -51,10 +72,12 @@ def usage(*, everything: bool = False) -> str:
         "Keeps distributed PyTorch training running while its parts fail.",
         "",
     ]
-    lines += [f"  {name:<10} {command.summary}" for name, command in COMMANDS.items()]
+    for theme in THEMES:
+        lines += [f"{theme.title}:", *(f"  {name:<11} {COMMANDS[name].summary}" for name in theme.names), ""]
+    lines += EXAMPLES.splitlines()
     if everything:
         lines += ["", "Not supported yet:"]
-        lines += [f"  {name:<10} {summary}" for name, summary in LATER.items()]
+        lines += [f"  {name:<11} {summary}" for name, summary in LATER.items()]
     lines += [
         "",
         "holdfast COMMAND --help explains a command, holdfast --version shows the version.",

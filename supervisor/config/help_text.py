@@ -13,6 +13,12 @@ WIDTH_MAX = 100
 _JOINED = "\N{NO-BREAK SPACE}"  # within a default
 _COLUMN = 26  # where meanings begin; a longer flag has a line of its own
 
+EXAMPLES = """\
+examples:
+  holdfast run --nproc-per-node 4 train.py --epochs 10
+  holdfast run --nproc-per-node auto --max-restarts 3 -m package.train
+  holdfast run --nnodes 2:3 --rdzv-endpoint node1:29400 --rdzv-id j1 train.py
+"""
 USAGE = """\
 usage: holdfast run [options] script.py [args...]
        holdfast run [options] -m module [args...]
@@ -23,6 +29,7 @@ Runs a training job on this node and keeps it running. All arguments after the s
 Flags may be written with - or _. Each flag has a variable PET_<NAME> for its default, such as PET_MAX_RESTARTS.
 Durations are plain numbers of seconds.
 """
+FIRST = ("--nproc-per-node", "--nnodes", "--max-restarts")  # what most people need
 _HIDDEN = (Group.INERT, Group.LATER)
 _MORE = """
 --help-all also lists the flags that have no effect here and those that are not supported yet.
@@ -33,9 +40,11 @@ docs/configuration.md explains every flag, key, variable and unit.
 def run_help(*, everything: bool = False, width: int | None = None) -> str:
     """One entry for each flag, in groups. `everything`: those without an effect, too. `width` None: the terminal's."""
     width = width or _width()
-    parts = [_paragraphs(USAGE, width)]
+    parts = [_paragraphs(USAGE, width), "\n", EXAMPLES]
+    first = sorted((each for each in RUN_SETTINGS if each.flag in FIRST), key=lambda each: FIRST.index(each.flag))
+    parts.append("\nMost used:\n" + "".join(_entry(setting, width) for setting in first))
     for group in Group:
-        members = [setting for setting in RUN_SETTINGS if setting.group is group]
+        members = [setting for setting in RUN_SETTINGS if setting.group is group and setting not in first]
         if not members or (group in _HIDDEN and not everything):
             continue
         works = [setting for setting in members if setting.status is Status.WORKS]
