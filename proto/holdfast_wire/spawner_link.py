@@ -42,6 +42,9 @@ class WorkerPlan(NamedTuple):
     cpus: tuple[int, ...] = ()  # to which the worker is bound, as far as the spawner may use them; empty: to none
     memory_node: int = -1  # from which it gets its memory; -1: from any
     memory_strict: bool = True
+    # The file of the cycle, to which both streams go as lines with this prefix, in the place of what the plans say.
+    cycle_log: str = ""
+    cycle_log_prefix: str = ""
 
 
 class PrepareStore(NamedTuple):
@@ -201,11 +204,25 @@ class Emptied(NamedTuple):
 
 
 class OutputDropped(NamedTuple):
-    """Log bytes that could not be kept (disk full, cap); never blocks a worker. Totals since the start."""
+    """Log bytes that could not be kept (disk full, cap); never blocks a worker. Totals since the start.
+
+    Local rank -1: of the file of a cycle, of any rank.
+    """
 
     local_rank: int
     dropped_bytes: int
     reason: str
+
+
+class CycleLogClosed(NamedTuple):
+    """The file of a cycle is complete, as far as this node writes to it. Losses are of this spawner."""
+
+    cycle: int
+    path: str
+    written_bytes: int
+    lost_lines: int
+    lost_bytes: int
+    reason: str  # of the last loss
 
 
 class Learned(NamedTuple):
@@ -245,8 +262,8 @@ class WelcomeBack(NamedTuple):
 
 
 Report = (
-    Ready | StoreReady | StoreFailed | Spawned | SpawnFailed | Exited | StoreExited | Emptied | OutputDropped | Learned
-    | Ended
+    Ready | StoreReady | StoreFailed | Spawned | SpawnFailed | Exited | StoreExited | Emptied | OutputDropped
+    | CycleLogClosed | Learned | Ended
 )  # fmt: skip
 ToSpawner = Order | Keep
 FromSpawner = Report | Kept | WelcomeBack
@@ -256,8 +273,8 @@ _TYPES: dict[str, type[Message]] = {
     kind.__name__: kind
     for kind in (
         PrepareStore, ForkAhead, Spawn, Signal, KillTree, Fence, End, Keep,
-        Ready, StoreReady, StoreFailed, Spawned, SpawnFailed, Exited, StoreExited, Emptied, OutputDropped, Learned,
-        Ended, Kept, WelcomeBack,
+        Ready, StoreReady, StoreFailed, Spawned, SpawnFailed, Exited, StoreExited, Emptied, OutputDropped,
+        CycleLogClosed, Learned, Ended, Kept, WelcomeBack,
     )
 }  # fmt: skip
 

@@ -6,7 +6,7 @@ the values that ask for nothing in `harmless`; one that has nothing to act on in
 
 from __future__ import annotations
 
-from supervisor.config import health_endpoint, storage_paths, values
+from supervisor.config import health_endpoint, job_logs, storage_paths, values
 from supervisor.config.setting import Group, Setting, Status
 
 ITERATIONS_MAX = 1_000_000_000
@@ -87,10 +87,19 @@ SEGMENT = _works(
     "nodes of one NVLink domain that get consecutive ranks; MIN of --nnodes must be a multiple of it",
 )
 
+CYCLE_LOG = _works(
+    "per-cycle-applog-prefix",
+    job_logs.LOG_PATH,
+    Group.OUTPUT,
+    "logs.cycle_prefix",
+    "what all ranks print goes to one file a cycle: _cycle<N> is added to this name",
+)
+
 WORKING: tuple[Setting, ...] = (
     CONFIG_FILE,
     RESTART_POLICY,
     SEGMENT,
+    CYCLE_LOG,
     _works(
         "no-restart-exit-code",
         values.integer(1, 255),
@@ -302,7 +311,6 @@ NO_EFFECT: tuple[Setting, ...] = (
 
 NOT_YET: tuple[Setting, ...] = (
     _later("cycle-info-dir", values.PATH, "", "cycle info files are"),
-    _later("per-cycle-applog-prefix", values.PATH, "", "per-cycle logs are"),
     _later("nvrx-logfile", values.PATH, "", "a launcher log in the per-cycle log is"),
     _later("enable-log-server", values.BOOLEAN, False, "the log server is"),
     _later("log-server-port", values.integer(1, 65535), 50051, "the log server is"),

@@ -7,6 +7,7 @@ import enum
 import msgspec
 
 from supervisor.config.health_checks import HealthChecks
+from supervisor.config.job_logs import JobLogs
 from supervisor.core.facts import HangLimits, JobRules, NodeFacts, RendezvousRules, RestartRules
 from supervisor.core.gpu_memory import MIB, MemoryRules
 
@@ -85,6 +86,8 @@ class JobSpec(msgspec.Struct, frozen=True):
     redirects: tuple[tuple[int | None, Redirect], ...] = ()  # (local rank or None for all, what)
     tee: tuple[tuple[int | None, Redirect], ...] = ()
     local_ranks_filter: tuple[int, ...] = ()  # ranks whose output reaches the console; empty: all
+
+    logs: JobLogs = msgspec.field(default_factory=JobLogs)
 
     hang_limits: HangLimits = msgspec.field(default_factory=HangLimits)
     restart: RestartRules = msgspec.field(default_factory=RestartRules)

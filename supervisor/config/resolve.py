@@ -17,7 +17,7 @@ import msgspec
 
 from supervisor.config import devices, environment, launch_settings, log_limits, many_nodes, slurm_step
 from supervisor.config.event_hooks import EventHooks, hooks_from
-from supervisor.config.fault_tolerance import CONFIG_FILE
+from supervisor.config.fault_tolerance import CONFIG_FILE, CYCLE_LOG
 from supervisor.config.given import Given
 from supervisor.config.job_spec import Entry, JobSpec, SpawnMethod
 from supervisor.config.launch_settings import RUN_SETTINGS
@@ -285,6 +285,10 @@ _MEANT = {
 def _rank_warnings(values: _Values, spec: JobSpec) -> list[str]:
     """Things that torchrun lets pass and that can hardly be meant."""
     warnings: list[str] = []
+    for rules, name in ((spec.redirects, "redirects"), (spec.tee, "tee")):
+        other = values.given.get(name)
+        if rules and other is not None and spec.logs.cycle_prefix:
+            warnings.append(f"{other.shown} has no effect beside {CYCLE_LOG.flag}: all output goes to the cycle's file")
     named = {rank for rank, _ in spec.redirects + spec.tee if rank is not None} | set(spec.local_ranks_filter)
     beyond = sorted(rank for rank in named if rank >= spec.local_world_size)
     if beyond:

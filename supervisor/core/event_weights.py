@@ -21,6 +21,7 @@ _ROUTINE = frozenset(
         "workers_stopping", "workers_stopped", "job_succeeded", "hang_detected", "limits_calculated", "preload_learned",
         "call_entered", "call_committed", "replacement_waits", "rank_lost_in_call", "rank_left_call", "rank_discarded",
         "stacks_collected", "node_checked", "gpu_memory_free", "workers_bound",
+        "cycle_log_closed",
     }
 )  # fmt: skip
 _FAULTS = frozenset(

@@ -15,6 +15,22 @@ from supervisor.ports import Workers
 NS_PER_S = 1_000_000_000
 
 
+def cycle_log_closed(message: link.CycleLogClosed) -> JobEvent:
+    """The moment from which this node writes no more to the file of the cycle."""
+    lost = f"; {message.lost_lines} lines of it are lost: {message.reason}" if message.lost_bytes else ""
+    return JobEvent(
+        "cycle_log_closed",
+        f"the output of cycle {message.cycle} is complete in {message.path}{lost}",
+        cycle=message.cycle,
+        details=(
+            ("path", message.path),
+            ("written_bytes", str(message.written_bytes)),
+            ("lost_lines", str(message.lost_lines)),
+            ("lost_bytes", str(message.lost_bytes)),
+        ),
+    )
+
+
 class SpawnerReports:
     """Reads the messages of one job's spawner; keeps the record's pids."""
 
@@ -62,11 +78,12 @@ class SpawnerReports:
             case link.Emptied():
                 yield node_messages.WorkersEmptied(job_id, message.cycle, message.stuck_pids)
             case link.OutputDropped():
-                reason = (
-                    f"{message.dropped_bytes} bytes of output of local rank {message.local_rank} were not kept: "
-                    f"{message.reason}"
-                )
+                rank = message.local_rank
+                of = f"output of local rank {rank}" if rank >= 0 else "the log of the cycle"
+                reason = f"{message.dropped_bytes} bytes of {of} were not kept: {message.reason}"
                 self._chronicle.publish(job, JobEvent("output_dropped", reason, cycle=job.cycle))
+            case link.CycleLogClosed():
+                self._chronicle.publish(job, cycle_log_closed(message))
             case link.Learned():
                 self._chronicle.publish(job, JobEvent("preload_learned", message.reason, cycle=job.cycle))
                 self._tell_slower(message.lost)

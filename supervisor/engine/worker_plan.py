@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 from holdfast_wire.spawner_link import StreamPlan, WorkerPlan
 
+from supervisor.config.job_logs import cycle_log_path, rank_prefix
+from supervisor.config.job_spec import JobSpec
 from supervisor.config.numa import numactl_prefix
 from supervisor.core.facts import Assignment
 from supervisor.core.node.worker_environment import worker_environment
@@ -62,9 +64,19 @@ class WorkerPlanner(msgspec.Struct, frozen=True):
                     stderr=_kept(stderr, respawn),
                     exec_prefix=numactl_prefix(spec, local_rank),
                     memory_strict=spec.numa_bind_strict,
+                    **_cycle_log(spec, assignment, rank),
                 )._replace(**_bound(job, local_rank))
             )
         return tuple(plans)
+
+
+def _cycle_log(spec: JobSpec, assignment: Assignment, rank: int) -> dict[str, Any]:
+    if not spec.logs.cycle_prefix:
+        return {}
+    return {
+        "cycle_log": cycle_log_path(spec.logs.cycle_prefix, assignment.cycle),
+        "cycle_log_prefix": rank_prefix(rank, assignment.world_size),
+    }
 
 
 def _bound(job: JobRecord, local_rank: int) -> dict[str, Any]:

@@ -103,6 +103,11 @@ USAGE: list[tuple[list[str], str]] = [
      "cannot use --ft-no-restart-exit-code 0: it is below the least value 1; write 1 or more"),
     (["--ft-install-exception-hook", "ture", "t.py"],
      "cannot use --ft-install-exception-hook ture: it is neither true nor false; write true or false"),
+    (["--ft-per-cycle-applog-prefix", "train.log", "t"],
+     "cannot use --ft-per-cycle-applog-prefix train.log: it is not an absolute path; "
+     "write a path such as /lustre/job123/train.log"),
+    (["--ft-per-cycle-applog-prefix", "/lustre/", "t"],
+     "cannot use --ft-per-cycle-applog-prefix /lustre/: it names a folder; add the name of a file, such as train.log"),
     (["--ft-restart-policy", "none-failed", "t"],
      "cannot use --ft-restart-policy none-failed: it is none of any-failed, min-healthy; write any-failed or min-healthy"),
 ]  # fmt: skip
@@ -143,7 +148,6 @@ NOT_YET = [
     (["--duplicate-stdout-filters", "a"], "a filtered copy of the output is"),
     (["--logs-specs", "mine"], "a logging plug-in of torchrun is"),
     (["--virtual-local-rank"], "a virtual local rank is"),
-    (["--ft-per-cycle-applog-prefix", "/lustre/train.log"], "per-cycle logs are"),
     (["--ft-enable-log-server", "true"], "the log server is"),
     (["--ft-cycle-info-dir", "/c"], "cycle info files are"),
     (["--ft-attribution-endpoint", "localhost"], "attribution is"),

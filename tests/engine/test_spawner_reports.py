@@ -84,10 +84,26 @@ def test_a_cycle_that_was_emptied_names_what_is_stuck() -> None:
 def test_what_is_only_for_people_moves_no_machine(tmp_path: Path) -> None:
     desk = Desk()
     assert desk.read(link.OutputDropped(1, 4096, "the pipe was full")) == []
+    assert desk.read(link.OutputDropped(-1, 7, "cannot write /l/t_cycle0.log: full")) == []
     assert desk.read(link.Learned(("torch",), (), "it saves 2 s")) == []
     assert desk.read(link.Ended()) == []
-    assert desk.journal.kinds() == ["output_dropped", "preload_learned"]
+    assert desk.journal.kinds() == ["output_dropped", "output_dropped", "preload_learned"]
     assert "4096 bytes of output of local rank 1" in desk.journal.events[0].reason
+    assert "7 bytes of the log of the cycle were not kept: cannot write" in desk.journal.events[1].reason
+
+
+def test_the_complete_log_of_a_cycle_is_an_event_with_its_path_and_what_it_lacks() -> None:
+    desk = Desk()
+    assert desk.read(link.CycleLogClosed(2, "/l/t_cycle2.log", 4096, 0, 0, "")) == []
+    assert desk.read(link.CycleLogClosed(3, "/l/t_cycle3.log", 10, 5, 99, "the disk is full")) == []
+    whole, torn = desk.journal.events
+    assert (whole.kind, whole.cycle, whole.reason) == (
+        "cycle_log_closed", 2, "the output of cycle 2 is complete in /l/t_cycle2.log",
+    )  # fmt: skip
+    assert torn.reason.endswith("/l/t_cycle3.log; 5 lines of it are lost: the disk is full")
+    assert dict(torn.details) == {
+        "path": "/l/t_cycle3.log", "written_bytes": "10", "lost_lines": "5", "lost_bytes": "99",
+    }  # fmt: skip
 
 
 def test_what_is_slower_than_it_could_be_is_told_once_a_job() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from holdfast_wire.spawner_link import WorkerPlan
 
 from supervisor.config import JobSpec, Redirect
+from supervisor.config.job_logs import JobLogs
 from supervisor.core.facts import Assignment
 from supervisor.engine.job_book import JobRecord
 from supervisor.engine.output_plan import Console
@@ -53,3 +54,13 @@ def test_one_that_stands_in_neither_reads_nor_empties_what_the_lost_one_has_writ
     assert first[1].env["TORCHELASTIC_ERROR_FILE"].endswith("/rank_3/error.json")
     assert second.stdout.file == f"{first[1].stdout.file}.respawn2"
     assert second.stderr.file == first[1].stderr.file  # The spawner appends to that one itself.
+
+
+def test_all_ranks_print_into_the_file_of_the_cycle_with_their_number_before_each_line(tmp_path: Path) -> None:
+    assert plan(record(tmp_path))[0].cycle_log == ""
+    logs = JobLogs("/lustre/train.log")
+    job = JobRecord(JobSpec("j", ("t.py",), local_world_size=2, logs=logs), {}, 5, str(tmp_path))
+    assert [(each.cycle_log, each.cycle_log_prefix) for each in plan(job)] == [
+        ("/lustre/train_cycle3.log", "2: "),
+        ("/lustre/train_cycle3.log", "3: "),
+    ]

@@ -66,6 +66,10 @@ class Killing:
         self._events.set_timer(f"kill {id(kill)}", wait_s, lambda: self._give_up(kill))
         self.go_on()
 
+    def spare(self, pid: int) -> None:
+        """A child that belongs to no cycle and ends by itself."""
+        self._given_up.add(pid)
+
     def go_on(self) -> None:
         """Something died: look what is left of the cycles that are being killed."""
         if self._busy or not self._kills:

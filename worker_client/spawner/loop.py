@@ -22,6 +22,7 @@ from .cgroup import CycleCgroups, OomCounter, oom_counter
 from .child_state import IGNORED, Inherited
 from .children import BecomeWorkerError, CannotExecuteError, Child, Start
 from .comeback import Comeback
+from .cycle_logs import CycleLogs
 from .events import READ, WRITE, Events
 from .exit_records import ExitRecords
 from .fence import Fence
@@ -62,6 +63,7 @@ class Spawner:
         self._cycle_ticks: dict[int, int] = {}  # cycle -> when its first worker started
         self._cgroups = CycleCgroups(settings.job_id, wanted=settings.cgroup)
         self._killing = Killing(self._events, self._cgroups, self._children, self._cycle_ticks, self.reap_all)
+        self._cycle_logs = CycleLogs(self._events, inherited, self._killing, self._send)
         self._fence = Fence(self._events, lambda: self._killing.start(None, _nothing))
         self._records = ExitRecords(settings.exit_record_dir, settings.job_id)
         self._stores = Stores(
@@ -243,6 +245,9 @@ class Spawner:
         except OSError:
             if needed:
                 raise
+        if plan.cycle_log:
+            streams.update(self._cycle_logs.streams(cycle, plan))
+            return
         for number, stream in ((1, plan.stdout), (2, plan.stderr)):
             streams[number] = self._output.open(cycle, plan.local_rank, number, stream, file_needed=needed)
 
@@ -307,7 +312,9 @@ class Spawner:
         elif child.local_rank == PARKED:
             self._parking.forget(child.pid)
         else:
-            exited = exit_reports.exited(child, ending, at_ns, self._output.drain(child.cycle, child.local_rank))
+            tail = self._output.drain(child.cycle, child.local_rank)
+            tail = tail or self._cycle_logs.drain(child.cycle, child.local_rank)
+            exited = exit_reports.exited(child, ending, at_ns, tail)
             if self._link.lost:
                 self._records.write(exited)
             self._send(exited)
@@ -322,6 +329,7 @@ class Spawner:
             self._cgroups.remove(cycle)
             self._cycle_ticks.pop(cycle, None)
             self._send(spawner_link.Emptied(cycle, killed, stuck_pids))
+            self._cycle_logs.over(cycle)
 
         self._parking.dismiss(cycle)
         self._stores.close(cycle)
@@ -329,6 +337,9 @@ class Spawner:
 
     def _on_end(self, _killed: int, _stuck_pids: tuple[int, ...]) -> None:
         self._cgroups.remove_all()
+        self._cycle_logs.end(self._say_ended)
+
+    def _say_ended(self) -> None:
         self._send(spawner_link.Ended())
         self._comeback.save()
         self._leave_when(lambda: not self._output.has_waiting() and not self._link.has_unsent, END_DRAIN_S)

@@ -1,0 +1,63 @@
+"""Where do the logs of a whole job go: one file for each cycle, the supervisor's words, records of cycles?"""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from supervisor.config.values import Kind, Shape, ValueProblem
+
+PATH_BYTES_MAX = 4095
+NAME_BYTES_MAX = 255
+ADDED_BYTES_MAX = 40  # _cycle<N>, .log and the like
+DEFAULT_SUFFIX = ".log"
+
+
+class JobLogs(msgspec.Struct, frozen=True):
+    """What is kept beside the logs of each rank. Paths are absolute; "": not wanted."""
+
+    cycle_prefix: str = ""  # cycle_log_path makes the path of each cycle of it
+    supervisor_log: str = ""
+    cycle_info_dir: str = ""
+
+
+def cycle_log_path(prefix: str, cycle: int) -> str:
+    """The file of one cycle: /logs/train.log gives /logs/train_cycle3.log, and so does /logs/train."""
+    stem, suffix = os.path.splitext(prefix)
+    return f"{stem}_cycle{cycle}{suffix or DEFAULT_SUFFIX}"
+
+
+def rank_prefix(rank: int, world_size: int) -> str:
+    """What stands before each line of a rank: the numbers are aligned."""
+    return f"{rank:>{len(str(world_size - 1))}}: "
+
+
+def parse_log_path(text: str) -> str:
+    """An absolute path of a file, to whose name something may be added; "" is none. Raises ValueProblem."""
+    if not text:
+        return ""
+    if not text.startswith("/"):
+        raise ValueProblem("it is not an absolute path", "write a path such as /lustre/job123/train.log")
+    try:
+        size, name = len(os.fsencode(text)), len(os.fsencode(os.path.basename(text)))
+    except UnicodeEncodeError:
+        raise ValueProblem("it is not valid UTF-8", "choose another path") from None
+    if "\0" in text or size > PATH_BYTES_MAX - ADDED_BYTES_MAX or name > NAME_BYTES_MAX - ADDED_BYTES_MAX:
+        raise ValueProblem("it is too long or has a NUL byte in it", "choose another path")
+    if not name:
+        raise ValueProblem("it names a folder", "add the name of a file, such as train.log")
+    return text
+
+
+def parse_folder(text: str) -> str:
+    """An absolute path of a folder; "" is none. Raises ValueProblem."""
+    if text and not text.startswith("/"):
+        raise ValueProblem("it is not an absolute path", "write a path such as /lustre/job123/cycles")
+    if "\0" in text or len(text.encode("utf-8", "surrogateescape")) > PATH_BYTES_MAX - NAME_BYTES_MAX:
+        raise ValueProblem("it is too long or has a NUL byte in it", "choose another path")
+    return text
+
+
+LOG_PATH = Kind("PATH", "", Shape.TEXT, parse_log_path, str)
+FOLDER = Kind("PATH", "", Shape.TEXT, parse_folder, str)

@@ -1,0 +1,50 @@
+"""Where the logs of a whole job go."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.config.job_logs import cycle_log_path, parse_folder, parse_log_path, rank_prefix
+from supervisor.config.values import ValueProblem
+from tests.config.runs import request
+
+
+@pytest.mark.parametrize(
+    ("prefix", "path"),
+    [
+        ("/lustre/job/train.log", "/lustre/job/train_cycle3.log"),
+        ("/lustre/job/train", "/lustre/job/train_cycle3.log"),
+        ("/lustre/v1.2/train", "/lustre/v1.2/train_cycle3.log"),
+        ("/lustre/train.out.txt", "/lustre/train.out_cycle3.txt"),
+    ],
+)
+def test_the_cycle_stands_before_the_extension(prefix: str, path: str) -> None:
+    assert cycle_log_path(prefix, 3) == path
+
+
+def test_the_numbers_of_ranks_are_aligned() -> None:
+    assert [rank_prefix(rank, 128) for rank in (0, 64, 127)] == ["  0: ", " 64: ", "127: "]
+    assert rank_prefix(0, 1) == "0: "
+    assert rank_prefix(9, 10) == "9: "
+
+
+@pytest.mark.parametrize(
+    "text", ["train.log", "./train.log", "/lustre/", "/a\0b", "/" + "x" * 250, "/x" * 2100, "/\ud800"]
+)
+def test_what_can_be_no_log(text: str) -> None:
+    with pytest.raises(ValueProblem):
+        parse_log_path(text)
+
+
+def test_nothing_is_not_wanted() -> None:
+    assert parse_log_path("") == ""
+    assert parse_folder("") == ""
+    assert parse_folder("/lustre/cycles/") == "/lustre/cycles/"
+    with pytest.raises(ValueProblem):
+        parse_folder("cycles")
+
+
+def test_what_the_file_of_a_cycle_takes_the_place_of_is_told() -> None:
+    run = request("--ft-per-cycle-applog-prefix", "/l/train.log", "--redirects", "3", "--tee", "0:1", "t.py")
+    told = "has no effect beside --ft-per-cycle-applog-prefix: all output goes to the cycle's file"
+    assert run.warnings == (f"--redirects 3 {told}", f"--tee 0:1 {told}")

@@ -1,0 +1,197 @@
+"""How do lines reach the files of their cycles while a disk is slow, full or silent?
+
+One thread writes; the caller only puts lines into a bounded backlog. What does not fit, or what the disk refuses, is
+lost in whole lines, is counted, and is told in the file itself at that place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from worker_client.spawner.sinks import open_log
+
+BACKLOG_BYTES_MAX = 64 * 1024 * 1024
+PART_BYTES = 512  # that a few lines take in memory beside their own bytes
+WRITE_BYTES = 4 * 1024 * 1024  # at once
+WRITE_PARTS_MAX = 1000  # IOV_MAX is 1024
+RETRY_S = 1.0  # between two attempts to open a file that can't be opened
+SLOW = "the disk took them too slowly"
+
+_REMEDIES = {errno.ENOSPC: "; free space on that disk", errno.EDQUOT: "; free space on that disk"}
+
+Parts = tuple[bytes, ...]
+
+
+class Loss(NamedTuple):
+    """What was not written of one file, since its beginning."""
+
+    lines: int = 0
+    dropped_bytes: int = 0
+    reason: str = ""
+
+
+class CycleFile:
+    """The file of one cycle. `written_bytes` and `loss` are of this process."""
+
+    def __init__(self, cycle: int, path: str) -> None:
+        self.cycle = cycle
+        self.path = path
+        self.written_bytes = 0
+        self.loss = Loss()
+        self.gap = Loss()  # what did not fit before the next line that does: its place is there
+        self.refused = Loss()  # by the disk, since the last line that it took
+        self.fd = -1
+        self.is_torn = False  # the last line in it is not whole
+        self.trouble = ""  # why it could not be opened or written last
+        self.retry_at_s = 0.0
+
+
+class Backlog:
+    """What waits for the disk."""
+
+    def __init__(self, on_loss: Callable[[CycleFile], None], on_closed: Callable[[CycleFile], None]) -> None:
+        """Both are called by whoever notices: the caller of `put`, or the thread that writes."""
+        self._on_loss = on_loss
+        self._on_closed = on_closed
+        self._waiting: deque[tuple[CycleFile, Parts, int]] = deque()
+        self._bytes = 0
+        self._is_full = False
+        self._changed = threading.Condition()
+
+    def start(self) -> None:
+        threading.Thread(target=self._write_all, name="cycle log", daemon=True).start()
+
+    def put(self, file: CycleFile, parts: Parts) -> None:
+        """Whole lines. Never waits for a disk."""
+        size = sum(map(len, parts)) + PART_BYTES
+        with self._changed:
+            if self._bytes + size > BACKLOG_BYTES_MAX or (self._is_full and self._bytes > BACKLOG_BYTES_MAX // 2):
+                self._is_full = True
+                file.gap = self._lose(file, file.gap, parts, SLOW)
+                return
+            self._is_full = False
+            if file.gap.lines:
+                parts, file.gap = (_note(file.gap), *parts), Loss()
+            self._waiting.append((file, parts, size))
+            self._bytes += size
+            self._changed.notify()
+
+    def close(self, file: CycleFile) -> None:
+        """Nothing more comes for this file; `on_closed` is called once all that waits is written."""
+        with self._changed:
+            if file.gap.lines:
+                self._waiting.append((file, (_note(file.gap),), 0))
+            self._waiting.append((file, (), 0))
+            self._changed.notify()
+
+    def _write_all(self) -> None:
+        while True:
+            file, parts, size = self._take()
+            if parts:
+                self._write(file, parts)
+                with self._changed:
+                    self._bytes -= size
+            else:
+                self._finish(file)
+
+    def _take(self) -> tuple[CycleFile, list[bytes], int]:
+        """The next parts of one file; none: it is to be closed."""
+        with self._changed:
+            while not self._waiting:
+                self._changed.wait()
+            file = self._waiting[0][0]
+            parts: list[bytes] = []
+            size = 0
+            while self._waiting and self._waiting[0][0] is file:
+                _, more, more_bytes = self._waiting[0]
+                if parts and (not more or size + more_bytes > WRITE_BYTES or len(parts) + len(more) > WRITE_PARTS_MAX):
+                    break
+                self._waiting.popleft()
+                parts += more
+                size += more_bytes
+                if not more:
+                    break
+            return file, parts, size
+
+    def _write(self, file: CycleFile, parts: list[bytes]) -> None:
+        before = b"\n" * file.is_torn + _note(file.refused)
+        everything = [before, *parts] if before else parts
+        size, done = sum(map(len, everything)), 0
+        try:
+            if file.fd < 0:
+                self._open(file)
+            while done < size:
+                done += os.writev(file.fd, _from(everything, done) if done else everything)
+        except OSError as error:
+            if done:
+                file.is_torn = not _ends_line(everything, done)
+            file.written_bytes += done
+            left = _from(parts, max(0, done - len(before)))
+            file.trouble = f"{error.strerror}{_REMEDIES.get(error.errno or 0, '')}"
+            with self._changed:
+                file.refused = self._lose(file, file.refused, tuple(map(bytes, left)), file.trouble)
+            return
+        file.refused, file.is_torn = Loss(), False
+        file.written_bytes += size
+
+    def _open(self, file: CycleFile) -> None:
+        now_s = time.monotonic()
+        if now_s < file.retry_at_s:
+            raise OSError(0, file.trouble)
+        try:
+            file.fd = open_log(file.path, os.O_APPEND)
+        except OSError:
+            file.retry_at_s = now_s + RETRY_S
+            raise
+
+    def _finish(self, file: CycleFile) -> None:
+        if file.refused.lines:
+            self._write(file, [])
+        if file.fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(file.fd)
+            file.fd = -1
+        self._on_closed(file)
+
+    def _lose(self, file: CycleFile, known: Loss, parts: tuple[bytes, ...], reason: str) -> Loss:
+        """`known` with these lines, which are counted in the file's loss, too."""
+        lines, size = sum(part.count(b"\n") for part in parts), sum(map(len, parts))
+        file.loss = Loss(file.loss.lines + lines, file.loss.dropped_bytes + size, reason)
+        self._on_loss(file)
+        return Loss(known.lines + lines, known.dropped_bytes + size, reason)
+
+
+def _note(loss: Loss) -> bytes:
+    """What the file itself says of a loss."""
+    if not loss.lines:
+        return b""
+    return f"[holdfast: {loss.lines} lines ({loss.dropped_bytes} bytes) were lost here: {loss.reason}]\n".encode()
+
+
+def _from(parts: list[bytes], done: int) -> list[bytes | memoryview]:
+    """What is left of the parts after so many bytes."""
+    left: list[bytes | memoryview] = []
+    for part in parts:
+        if done >= len(part):
+            done -= len(part)
+        elif done:
+            left.append(memoryview(part)[done:])
+            done = 0
+        else:
+            left.append(part)
+    return left
+
+
+def _ends_line(parts: list[bytes], done: int) -> bool:
+    for part in parts:
+        if done <= len(part):
+            return part[done - 1 : done] == b"\n"
+        done -= len(part)
+    return True

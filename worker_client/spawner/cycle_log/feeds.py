@@ -1,0 +1,357 @@
+"""How does what workers print reach the process that writes it, if that process may stand still or die?
+
+The kernel moves large pieces from a worker's pipe to that process's (`splice`); only the last bytes are copied, because
+they may be the worker's last words. A worker is held back for a moment at most (HOLD_S): then what it prints is read,
+counted and thrown away, until the process takes bytes again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import termios
+from collections.abc import Callable
+
+from worker_client.spawner.events import READ, WRITE, Events
+from worker_client.spawner.last_words import TAIL_BYTES
+
+PIPE_BYTES = 1024 * 1024
+MESSAGE_BYTES_MAX = 32 * 1024
+FLOOD_BYTES = 64 * 1024  # what comes in one piece of at least this size is taken in large pieces ...
+FLOOD_REST_S = 0.004  # ... so often
+HOLD_S = 0.2
+DRAIN_BYTES_MAX = 2 * PIPE_BYTES
+STOOD_STILL = "the process that writes the log stood still"
+DIED = "the process that writes the log has died"
+
+Closed = Callable[[int, str, int, int, int, str], None]  # cycle, path, written bytes, lost lines, lost bytes, reason
+Lost = Callable[[int, int, int, str], None]  # cycle, local rank (-1: of any), lost bytes, reason
+
+
+class Feed:
+    """One worker's pipe, and the pipe to the process that writes."""
+
+    __slots__ = (
+        "cycle", "fd", "has_ended", "is_held", "is_resting", "is_stuck", "local_rank", "lost_bytes", "path", "pending",
+        "prefix", "sink", "tail",
+    )  # fmt: skip
+
+    def __init__(self, fd: int, cycle: int, local_rank: int, path: str, prefix: str) -> None:
+        self.fd = fd  # -1: closed
+        self.cycle = cycle
+        self.local_rank = local_rank
+        self.path = path
+        self.prefix = prefix
+        self.sink = -1
+        self.tail = b""
+        self.pending = b""  # was read and is not in the sink yet
+        self.has_ended = False
+        self.is_held = False  # not read until the sink takes bytes
+        self.is_resting = False
+        self.is_stuck = False  # was held for too long: what comes is thrown away
+        self.lost_bytes = 0  # since then
+
+
+class Feeds:
+    """All workers whose output goes to the files of their cycles."""
+
+    def __init__(self, events: Events, start: Callable[[int], int], on_closed: Closed, on_lost: Lost) -> None:
+        """`start` makes the process that serves the other end of a socket: its pid."""
+        self._events = events
+        self._start = start
+        self._on_closed = on_closed
+        self._on_lost = on_lost
+        self._link: socket.socket | None = None
+        self._feeds: dict[int, Feed] = {}  # by the worker's pipe
+        self._tails: dict[tuple[int, int], bytes] = {}  # of pipes that have ended before their worker was reaped
+        self._ending: list[Feed] = []  # whose pipe has ended, but not all of it is passed on
+        self._open_cycles: dict[int, str] = {}  # their files are not closed
+        self._over: set[int] = set()
+        self._on_all_closed: Callable[[], None] | None = None
+        self.pid = 0  # of the process that writes
+
+    def open(self, cycle: int, local_rank: int, path: str, prefix: str) -> int:
+        """The descriptor to which the worker prints both streams; the caller closes it. Raises OSError."""
+        if self._link is None:
+            self._start_process()
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        _enlarge(writer)
+        feed = Feed(reader, cycle, local_rank, path, prefix)
+        try:
+            self._connect(feed)
+        except OSError:
+            os.close(reader)
+            os.close(writer)
+            raise
+        self._open_cycles[cycle] = path
+        self._feeds[reader] = feed
+        self._events.watch(reader, READ, lambda: self._on_readable(feed))
+        return writer
+
+    def drain(self, cycle: int, local_rank: int) -> bytes:
+        """Pass on what a worker that has ended left in its pipe. Returns the last that it printed."""
+        tail = self._tails.pop((cycle, local_rank), b"")
+        for feed in [each for each in self._feeds.values() if (each.cycle, each.local_rank) == (cycle, local_rank)]:
+            self._read_rest(feed)
+            tail = feed.tail or tail
+            feed.tail = b""  # What children of the worker print is not its last word.
+        self._tails.pop((cycle, local_rank), None)
+        return tail
+
+    def over(self, cycle: int) -> None:
+        """Nothing of the cycle is left: its file is closed once all is written."""
+        if cycle not in self._open_cycles or cycle in self._over:
+            return
+        self._over.add(cycle)
+        for feed in [each for each in self._feeds.values() if each.cycle == cycle]:
+            self._read_rest(feed)
+            if feed.fd >= 0:
+                self._end(feed)
+        self._tell_over(cycle)
+
+    def close_all(self, then: Callable[[], None], timeout_s: float) -> None:
+        """The job is over: `then` once all files are closed, or at the latest after `timeout_s`."""
+        for cycle in list(self._open_cycles):
+            self.over(cycle)
+        self._on_all_closed = then
+        self._events.set_timer("cycle logs", timeout_s if self._open_cycles else 0.0, self._give_up)
+
+    # --- the process that writes -----------------------------------------------------------------------------------
+
+    def _start_process(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                self.pid = self._start(theirs.fileno())
+        except BaseException:
+            ours.close()
+            raise
+        ours.setblocking(False)
+        self._link = ours
+        self._events.watch(ours.fileno(), READ, self._on_link)
+
+    def _connect(self, feed: Feed) -> None:
+        """Raises OSError."""
+        if self._link is None:
+            raise BrokenPipeError
+        reader, feed.sink = os.pipe()
+        try:
+            os.set_blocking(feed.sink, False)
+            _enlarge(feed.sink)
+            word = json.dumps(["open", feed.cycle, feed.path, feed.prefix]).encode()
+            socket.send_fds(self._link, [word], [reader])
+        except OSError:
+            os.close(feed.sink)
+            feed.sink = -1
+            raise
+        finally:
+            os.close(reader)
+
+    def _on_link(self) -> None:
+        try:
+            data = self._link.recv(MESSAGE_BYTES_MAX) if self._link is not None else b""
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._replace_process()
+            return
+        match json.loads(data):
+            case ["loss", cycle, path, _, _, lost_bytes, reason]:
+                self._on_lost(cycle, -1, lost_bytes, f"cannot write {path}: {reason}")
+            case ["closed", cycle, path, written, lines, lost_bytes, reason]:
+                self._forget_cycle(cycle, path, written, lines, lost_bytes, reason)
+            case _:
+                pass
+
+    def _forget_cycle(self, cycle: int, path: str, written: int, lines: int, lost_bytes: int, reason: str) -> None:
+        self._open_cycles.pop(cycle, None)
+        self._over.discard(cycle)
+        self._on_closed(cycle, path, written, lines, lost_bytes, reason)
+        if self._on_all_closed is not None and not self._open_cycles:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        then, self._on_all_closed = self._on_all_closed, None
+        self._events.cancel_timer("cycle logs")
+        if then is not None:
+            then()
+
+    def _replace_process(self) -> None:
+        """It has died. Another one goes on with the same files; what the dead one held is lost."""
+        if self._link is not None:
+            self._events.forget(self._link.fileno())
+            self._link.close()
+            self._link = None
+        for cycle in self._open_cycles:
+            self._on_lost(cycle, -1, 0, DIED)
+        with contextlib.suppress(OSError):  # A limit is reached: tried again with the next worker.
+            self._start_process()
+        for feed in [*self._feeds.values(), *self._ending]:
+            self._close_sink(feed)
+            with contextlib.suppress(OSError):
+                self._connect(feed)
+            self._go_on(feed)
+        for cycle in list(self._over):
+            self._tell_over(cycle)
+
+    def _tell_over(self, cycle: int) -> None:
+        with contextlib.suppress(OSError):
+            if self._link is not None:
+                path = self._open_cycles[cycle]
+                self._link.send(json.dumps(["over", cycle, path]).encode())
+
+    # --- one worker's output ---------------------------------------------------------------------------------------
+
+    def _on_readable(self, feed: Feed) -> None:
+        taken = self._turn(feed)
+        if taken >= FLOOD_BYTES and feed.fd >= 0 and not feed.is_held:
+            self._events.forget(feed.fd)  # Much comes: it is taken in fewer and larger pieces.
+            feed.is_resting = True
+            self._events.set_timer(f"rest {feed.fd}", FLOOD_REST_S, lambda: self._wake(feed))
+
+    def _wake(self, feed: Feed) -> None:
+        if feed.is_resting and feed.fd >= 0:
+            feed.is_resting = False
+            self._events.watch(feed.fd, READ, lambda: self._on_readable(feed))
+
+    def _turn(self, feed: Feed) -> int:
+        """Pass on once; the bytes taken."""
+        waiting = _waiting_bytes(feed.fd)
+        moved = 0
+        if waiting >= FLOOD_BYTES and not feed.is_stuck:
+            try:
+                moved = os.splice(feed.fd, feed.sink, waiting - TAIL_BYTES, flags=os.SPLICE_F_NONBLOCK)
+            except BlockingIOError:
+                self._hold(feed)
+                return 0
+            except OSError:
+                return self._on_broken_sink(feed)
+            if moved < waiting - TAIL_BYTES:
+                self._hold(feed)
+                return moved
+        return moved + self._copy(feed)
+
+    def _copy(self, feed: Feed) -> int:
+        try:
+            data = os.read(feed.fd, FLOOD_BYTES)
+        except BlockingIOError:
+            return 0
+        if not data:
+            self._end(feed)
+            return 0
+        feed.tail = (feed.tail + data)[-TAIL_BYTES:]
+        if feed.is_stuck:
+            feed.lost_bytes += len(data)
+            self._on_lost(feed.cycle, feed.local_rank, len(data), STOOD_STILL)
+        else:
+            self._push(feed, data)
+        return len(data)
+
+    def _push(self, feed: Feed, data: bytes) -> None:
+        """Into the sink; what it does not take now waits."""
+        if feed.pending:
+            feed.pending += data
+            return
+        try:
+            sent = os.write(feed.sink, data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            sent = 0
+            self._on_broken_sink(feed)
+        if sent < len(data):
+            feed.pending = data[sent:]
+            self._hold(feed)
+
+    def _on_broken_sink(self, feed: Feed) -> int:
+        """Nobody reads it any more: the end of the link says so, too, and is about to come."""
+        self._hold(feed)
+        return 0
+
+    def _hold(self, feed: Feed) -> None:
+        """Leave the worker's pipe unread until the sink takes something, for a moment."""
+        if not feed.is_held:
+            feed.is_held = True
+            if feed.fd >= 0:
+                self._events.forget(feed.fd)
+            self._events.set_timer(f"hold {id(feed)}", HOLD_S, lambda: self._give_up_hold(feed))
+        if feed.sink >= 0:
+            self._events.watch(feed.sink, WRITE, lambda: self._go_on(feed))
+
+    def _give_up_hold(self, feed: Feed) -> None:
+        """The process takes nothing: what the worker prints is lost from here on."""
+        if not feed.is_held:
+            return
+        feed.is_stuck = True
+        if feed.fd >= 0:
+            self._events.watch(feed.fd, READ, lambda: self._on_readable(feed))
+
+    def _go_on(self, feed: Feed) -> None:
+        """The sink takes something again."""
+        if feed.sink < 0:
+            return
+        if feed.pending:
+            data, feed.pending = feed.pending, b""
+            self._push(feed, data)
+            if feed.pending:
+                return
+        if feed.lost_bytes:
+            note = f"\n[holdfast: {feed.lost_bytes} bytes were lost here: {STOOD_STILL}]\n"
+            feed.lost_bytes = 0
+            self._push(feed, note.encode())
+            if feed.pending:
+                return
+        feed.is_held = feed.is_stuck = False
+        self._events.cancel_timer(f"hold {id(feed)}")
+        self._events.forget(feed.sink)
+        if feed.has_ended:
+            self._ending.remove(feed)
+            self._close_sink(feed)
+        elif not feed.is_resting:
+            self._events.watch(feed.fd, READ, lambda: self._on_readable(feed))
+
+    def _read_rest(self, feed: Feed) -> None:
+        """All that is in the pipe now, whether the sink takes it or not: its worker has ended."""
+        taken = 0
+        while feed.fd >= 0 and taken < DRAIN_BYTES_MAX:
+            got = self._copy(feed)
+            taken += got
+            if not got:
+                break
+
+    def _end(self, feed: Feed) -> None:
+        """The worker's pipe is closed; what waits for the sink still goes there."""
+        self._events.forget(feed.fd)
+        self._events.cancel_timer(f"rest {feed.fd}")
+        del self._feeds[feed.fd]
+        os.close(feed.fd)
+        feed.fd = -1
+        feed.has_ended = True
+        if feed.tail:
+            self._tails[feed.cycle, feed.local_rank] = feed.tail
+        if feed.pending or feed.lost_bytes:
+            self._ending.append(feed)
+        else:
+            self._events.cancel_timer(f"hold {id(feed)}")
+            self._close_sink(feed)
+
+    def _close_sink(self, feed: Feed) -> None:
+        if feed.sink >= 0:
+            self._events.forget(feed.sink)
+            os.close(feed.sink)
+            feed.sink = -1
+
+
+def _waiting_bytes(pipe: int) -> int:
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, b"\0\0\0\0"), "little")
+
+
+def _enlarge(pipe: int) -> None:
+    with contextlib.suppress(OSError):  # Above /proc/sys/fs/pipe-max-size or the user's quota 64 KiB work, too.
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)

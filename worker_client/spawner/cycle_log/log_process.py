@@ -1,0 +1,155 @@
+"""The process that writes the files of a job's cycles: the one process that a disk may hang up.
+
+It gets one pipe for each worker, and words about them, over a socket from the spawner (feeds.py). It outlives the
+spawner until all that was printed is written, for a bounded time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import time
+from typing import NoReturn
+
+from worker_client.spawner.events import READ, Events
+
+from .backlog import Backlog, CycleFile
+from .rank_lines import RankLines
+
+READ_BYTES = 256 * 1024
+MESSAGE_BYTES_MAX = 32 * 1024
+LINGER_S = 10.0  # after the spawner's end, for what is not written yet
+SWITCH_S = 0.0005  # between the thread that reads and the one that writes
+
+
+class LogProcess:
+    """`link`: the spawner's socket. `run` returns once everything is written, or can't be in time."""
+
+    def __init__(self, link: int) -> None:
+        self._link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, link)
+        self._events = Events()
+        self._backlog = Backlog(self._tell_loss, self._on_closed)
+        self._files: dict[int, CycleFile] = {}
+        self._streams: dict[int, int] = {}  # cycle -> pipes that have not ended
+        self._over: set[int] = set()  # cycles to which no pipe is added any more
+        self._told_at_s: dict[int, float] = {}
+        self._is_alone = False
+        self._ended = False
+        self._unwritten = 0
+
+    def run(self) -> None:
+        reader, self._wake = os.pipe()
+        self._events.watch(reader, READ, lambda: self._on_wake(reader))
+        self._events.watch(self._link.fileno(), READ, self._on_link)
+        self._backlog.start()
+        while not self._ended:
+            self._events.run_once()
+
+    # --- the spawner's words ---------------------------------------------------------------------------------------
+
+    def _on_link(self) -> None:
+        try:
+            data, fds, _, _ = socket.recv_fds(self._link, MESSAGE_BYTES_MAX, 1)
+        except OSError:
+            data, fds = b"", []
+        if not data:
+            self._go_on_alone()
+            return
+        match json.loads(data):
+            case ["open", cycle, path, prefix]:
+                self._open(cycle, path, prefix, fds[0])
+            case ["over", cycle, path]:
+                self._over.add(cycle)
+                self._file(cycle, path)
+                self._close_if_over(cycle)
+            case _:
+                pass
+
+    def _open(self, cycle: int, path: str, prefix: str, fd: int) -> None:
+        file = self._file(cycle, path)
+        self._streams[cycle] += 1
+        lines = RankLines(prefix.encode())
+        os.set_blocking(fd, False)
+        self._events.watch(fd, READ, lambda: self._on_output(fd, file, lines))
+
+    def _file(self, cycle: int, path: str) -> CycleFile:
+        if cycle not in self._files:
+            self._files[cycle] = CycleFile(cycle, path)
+            self._streams[cycle] = 0
+            self._unwritten += 1
+        return self._files[cycle]
+
+    def _go_on_alone(self) -> None:
+        self._is_alone = True
+        self._events.forget(self._link.fileno())
+        self._over.update(self._files)
+        for cycle in list(self._files):
+            self._close_if_over(cycle)
+        self._events.set_timer("linger", LINGER_S, self._end)
+        self._end_if_done()
+
+    # --- the workers' output ---------------------------------------------------------------------------------------
+
+    def _on_output(self, fd: int, file: CycleFile, lines: RankLines) -> None:
+        try:
+            data = os.read(fd, READ_BYTES)
+        except BlockingIOError:
+            return
+        parts = lines.feed(data) if data else lines.finish()
+        if parts:
+            self._backlog.put(file, parts)
+        if not data:
+            self._events.forget(fd)
+            os.close(fd)
+            self._streams[file.cycle] -= 1
+            self._close_if_over(file.cycle)
+
+    def _close_if_over(self, cycle: int) -> None:
+        file = self._files.get(cycle)
+        if file is not None and cycle in self._over and not self._streams[cycle]:
+            del self._files[cycle], self._streams[cycle]
+            self._backlog.close(file)
+
+    # --- told by the thread that writes, or by this one --------------------------------------------------------------
+
+    def _tell_loss(self, file: CycleFile) -> None:
+        """At once, then at most once a second: a full disk refuses every write."""
+        now_s = time.monotonic()
+        if now_s - self._told_at_s.get(file.cycle, -1.0) >= 1.0:
+            self._told_at_s[file.cycle] = now_s
+            self._tell("loss", file)
+
+    def _on_closed(self, file: CycleFile) -> None:
+        self._tell("closed", file)
+        os.write(self._wake, b".")
+
+    def _tell(self, word: str, file: CycleFile) -> None:
+        loss = file.loss
+        message = [word, file.cycle, file.path, file.written_bytes, loss.lines, loss.dropped_bytes, loss.reason]
+        with contextlib.suppress(OSError):  # Nobody listens any more, or not now.
+            self._link.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
+
+    def _on_wake(self, reader: int) -> None:
+        self._unwritten -= len(os.read(reader, 4096))
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if self._is_alone and not self._unwritten:
+            self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+
+
+def serve(link: int) -> NoReturn:
+    """Be this process until the end of the job, then end it."""
+    sys.setswitchinterval(SWITCH_S)
+    for number in (0, 1, 2):  # Nobody must wait for their end.
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, number)
+        os.close(null)
+    LogProcess(link).run()
+    os._exit(0)

@@ -1,0 +1,79 @@
+"""How do the bytes of one worker become whole lines of text, each with its rank before it?
+
+Pure. What is written is valid UTF-8 without NUL, so that any tool can read the file: a NUL becomes <NUL>, what is not
+UTF-8 becomes U+FFFD, and a character that is cut by the end of a read is put together again.
+"""
+
+from __future__ import annotations
+
+LINE_BYTES_MAX = 64 * 1024  # a longer line is passed on in pieces
+NUL = b"<NUL>"
+
+_CONTINUES = 0xC0, 0x80  # a byte inside a UTF-8 character: byte & 0xC0 == 0x80
+
+
+class RankLines:
+    """The lines of one stream. Large pieces are handled as a whole: no step is taken for each line."""
+
+    def __init__(self, prefix: bytes) -> None:
+        self._prefix = prefix
+        self._between = b"\n" + prefix
+        self._partial = b""  # the unfinished last line, without its prefix
+        self._after_return = False  # the last byte was a CR, taken for a line's end already
+
+    def feed(self, data: bytes) -> tuple[bytes, ...]:
+        """What can be written now, in order: whole lines or nothing."""
+        data = self._with_newlines(data)
+        end = data.rfind(b"\n")
+        if end < 0:
+            self._partial += data
+            return self._cut() if len(self._partial) > LINE_BYTES_MAX else ()
+        lines = b"".join((self._partial, memoryview(data)[:end])) if self._partial else data[:end]
+        self._partial = data[end + 1 :]
+        written = self._text(lines)
+        return (*written, *self._cut()) if len(self._partial) > LINE_BYTES_MAX else written
+
+    def finish(self) -> tuple[bytes, ...]:
+        """The stream has ended: its last line, if that has no end."""
+        rest, self._partial = self._partial, b""
+        return self._text(rest) if rest else ()
+
+    def _cut(self) -> tuple[bytes, ...]:
+        """The unfinished line is too long: as many whole pieces of it as there are, none cut inside a character."""
+        pieces: list[bytes] = []
+        line, at = self._partial, 0
+        while len(line) - at > LINE_BYTES_MAX:
+            end = at + LINE_BYTES_MAX
+            while end > at + LINE_BYTES_MAX - 3 and line[end] & _CONTINUES[0] == _CONTINUES[1]:
+                end -= 1
+            pieces += self._text(line[at:end])
+            at = end
+        self._partial = line[at:]
+        return tuple(pieces)
+
+    def _text(self, lines: bytes) -> tuple[bytes, ...]:
+        if b"\0" in lines:
+            lines = lines.replace(b"\0", NUL)
+        if not lines.isascii():
+            lines = _valid(lines)
+        return self._prefix, lines.replace(b"\n", self._between), b"\n"
+
+    def _with_newlines(self, data: bytes) -> bytes:
+        """`data` with each CR and CR LF as LF, though the LF may come in the next piece.
+
+        A progress bar is seen while it moves, as torchrun shows it.
+        """
+        if self._after_return and data.startswith(b"\n"):
+            data = data[1:]
+        self._after_return = data.endswith(b"\r") or (self._after_return and not data)
+        if b"\r" not in data:
+            return data
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def _valid(text: bytes) -> bytes:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return text.decode("utf-8", "replace").encode()
+    return text

@@ -1,0 +1,90 @@
+"""Which workers print into the file of their cycle, and when is that file complete?
+
+Nothing is loaded and no process is started before a worker is planned that way. The work is done in cycle_log/.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from holdfast_wire.spawner_link import CycleLogClosed, OutputDropped, Report, WorkerPlan
+
+from . import children, identity
+from .child_state import Inherited
+from .children import Start
+from .events import Events
+from .killing import Killing
+
+if TYPE_CHECKING:
+    from .cycle_log.feeds import Feeds
+
+END_WAIT_S = 4.0  # for a slow disk, when the job is over
+TELL_S = 1.0  # between two reports of a loss
+ALL_RANKS = -1
+
+
+class CycleLogs:
+    """The spawner's part in them."""
+
+    def __init__(self, events: Events, inherited: Inherited, killing: Killing, send: Callable[[Report], None]) -> None:
+        self._events = events
+        self._inherited = inherited
+        self._killing = killing
+        self._send = send
+        self._feeds: Feeds | None = None
+        self._lost_bytes: dict[int, int] = {}
+
+    def streams(self, cycle: int, plan: WorkerPlan) -> dict[int, int]:
+        """The descriptors of a worker's stdout and stderr, which are one pipe. Raises OSError."""
+        if self._feeds is None:
+            from .cycle_log.feeds import Feeds
+
+            self._feeds = Feeds(self._events, self._start, self._on_closed, self._on_lost)
+        fd = self._feeds.open(cycle, plan.local_rank, plan.cycle_log, plan.cycle_log_prefix)
+        return {1: fd, 2: os.dup(fd)}
+
+    def drain(self, cycle: int, local_rank: int) -> bytes:
+        """Pass on what a worker that has ended left in its pipe. Returns the last that it printed."""
+        return self._feeds.drain(cycle, local_rank) if self._feeds is not None else b""
+
+    def over(self, cycle: int) -> None:
+        """Nothing of the cycle is left: its file is closed once all is written. Nobody waits for that."""
+        if self._feeds is not None:
+            self._feeds.over(cycle)
+
+    def end(self, then: Callable[[], None]) -> None:
+        """The job is over: calls `then` once all files are complete, or can't be in time."""
+        if self._feeds is not None:
+            self._feeds.close_all(then, END_WAIT_S)
+        else:
+            then()
+
+    def _start(self, link_fd: int) -> int:
+        start = Start({}, {}, keep=frozenset({link_fd}))
+        pid = children.fork_and_call(self._inherited, start, lambda: _write(link_fd), leave=self._events.close)
+        self._killing.spare(pid)
+        return pid
+
+    def _on_closed(self, cycle: int, path: str, written: int, lines: int, lost_bytes: int, reason: str) -> None:
+        self._send(CycleLogClosed(cycle, path, written, lines, lost_bytes, reason))
+
+    def _on_lost(self, cycle: int, local_rank: int, lost_bytes: int, reason: str) -> None:
+        """`lost_bytes`: so far where the rank is ALL_RANKS, else those of this moment."""
+        known = self._lost_bytes.get(local_rank)
+        self._lost_bytes[local_rank] = lost_bytes + (known or 0 if local_rank != ALL_RANKS else 0)
+
+        def report() -> None:
+            self._send(OutputDropped(local_rank, self._lost_bytes[local_rank], reason))
+
+        self._events.set_timer(f"log of {local_rank} lost", 0.0 if known is None else TELL_S, report)
+
+
+def _write(link_fd: int) -> None:
+    """In the new process, which has the spawner's memory and does nothing that needs it."""
+    identity.die_with_parent(0)  # What is not written yet outlives a spawner that is killed.
+    identity.set_comm(b"hf-log")
+    from .cycle_log import log_process
+
+    log_process.serve(link_fd)
