@@ -60,9 +60,9 @@ def visible_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
     return None if text is None else tuple(each.strip() for each in text.split(","))
 
 
-def counts_gpus_by_speed(environ: Mapping[str, str]) -> bool:
-    """Whether CUDA gives number 0 to the fastest GPU. Otherwise it counts as the driver does, along the PCI bus."""
-    return environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+def counts_gpus_by_bus(environ: Mapping[str, str]) -> bool:
+    """Whether CUDA counts GPUs as the driver does, along the PCI bus. Otherwise the fastest one has number 0."""
+    return environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
 
 
 def gpus_per_numa(environ: Mapping[str, str]) -> int | None:

@@ -165,7 +165,7 @@ def _job_spec(
         agent_store=not values.of(launch_settings.NO_AGENT_STORE),
         log_line_prefix_template=environ.get(environment.LOG_LINE_PREFIX, ""),
         visible_gpus=environment.visible_gpus(environ),
-        gpus_by_speed=environment.counts_gpus_by_speed(environ),
+        gpus_by_bus=environment.counts_gpus_by_bus(environ),
         gpus_per_numa=environment.gpus_per_numa(environ),
     )
     for setting in RUN_SETTINGS:

@@ -92,7 +92,7 @@ class NodeGpus:
             answer = await self.process.ask(
                 "places",
                 visible=spec.visible_gpus,
-                by_speed=spec.gpus_by_speed,
+                by_speed=not spec.gpus_by_bus,
                 sysfs=self._sysfs,
                 in_detail=spec.numa_binding != NumaBinding.NODE,
             )

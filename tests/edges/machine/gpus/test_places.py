@@ -47,7 +47,7 @@ async def places(
 ) -> tuple[tuple[GpuPlace, ...], str]:
     node_gpus = NodeGpus(worker_socket=SOCKET, environment=gpus.environ(), sysfs=str(sysfs), cpus=allowed)
     node_gpus.process.answer_s = 20.0
-    spec = JobSpec("job", ("t.py",), visible_gpus=visible or None, numa_binding=mode, gpus_by_speed=by_speed)
+    spec = JobSpec("job", ("t.py",), visible_gpus=visible or None, numa_binding=mode, gpus_by_bus=not by_speed)
     try:
         return await node_gpus.places(spec)
     finally:
