@@ -66,7 +66,8 @@ _VARIABLES = (
     ),
     ("OMP_NUM_THREADS", "set to 1 for the workers if it is not set and there is more than one worker"),
     ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "set to 1 for the workers if it is not set"),
-    ("CUDA_VISIBLE_DEVICES", "honoured when --nproc-per-node gpu or auto counts GPUs"),
+    ("CUDA_VISIBLE_DEVICES", "the [job's GPUs](gpu.md), which are counted, checked and waited for"),
+    ("CUDA_DEVICE_ORDER", "PCI_BUS_ID is needed for --numa-binding where GPUs differ and numbers name them"),
 )
 
 
