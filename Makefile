@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q install
 .DEFAULT_GOAL := help
 # The distribution was once called holdfast, a name that is another project's on the package index: ours goes, theirs stays.
 OLD_NAME := $(VENV)/lib/python*/site-packages/holdfast-*.dist-info/entry_points.txt
-.PHONY: help demo demo-cluster install wheel test packages lint ruff format type layers gpu bench soak sim docs docs-check pictures proto clean
+.PHONY: help demo demo-cluster install wheel dist test packages lint ruff format type layers gpu bench soak sim docs docs-check pictures proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-12s %s\n' "$$name" "$$text"; done
@@ -34,6 +34,11 @@ install: $(VENV)/.holdfast ## a virtual environment, .venv, with torch and holdf
 wheel: $(VENV)/.venv ## build dist/holdfast_torch-….whl, to install elsewhere
 	$(BIN)/python -m pip --disable-pip-version-check -q wheel --no-deps --wheel-dir dist .
 	@ls dist/holdfast_torch-*.whl
+
+dist: $(VENV)/.venv ## build wheel, sdist, SBOM and the package for this Debian into dist/; the same commit gives the same bytes
+	$(PIP) --group dist
+	deploy/build-dist $(BIN)/python dist all
+	@ls dist
 
 test: $(VENV)/.dev $(VENV)/.e2e packages ## install what the tests need and run them all
 ifneq ($(findstring tests/,$(ARGS)),)
@@ -76,6 +81,7 @@ soak: $(VENV)/.e2e packages ## the tests that take long, 2,000 restarts, chaos, 
 	$(BIN)/python -m tests.soak chaos --seconds $(CHAOS_S) $(ARGS)
 	$(BIN)/python -m tests.soak others --seconds $(CHAOS_S) $(ARGS)
 	$(BIN)/python -m tests.soak cluster --seconds $(CHAOS_S) $(ARGS)
+	$(BIN)/python -m tests.soak packages
 
 sim: $(VENV)/.dev ## simulate jobs on many nodes under random faults, 10,000 seeds; more: make sim ARGS='--seeds 100000'
 	$(BIN)/python -m tests.sim $(ARGS)

@@ -1,4 +1,4 @@
-"""`python -m tests.soak restarts|chaos|others|cluster|supervisor-kills`: does it endure? Exit code 1: it did not."""
+"""`python -m tests.soak restarts|chaos|others|cluster|supervisor-kills|packages`: does it endure? Exit code 1: no."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import signal
 import sys
 
-from tests.soak import chaos, cluster, others, restarts, supervisor_kills
+from tests.soak import chaos, cluster, others, packages, restarts, supervisor_kills
 
 
 def _parsed() -> argparse.Namespace:
@@ -39,6 +39,9 @@ def _parsed() -> argparse.Namespace:
     killed.add_argument("--seconds", type=float, default=3600.0, help="it ends after so long, done or not")
     killed.add_argument("--seed", type=int, help="of an earlier run, to repeat its choices")
     killed.set_defaults(main=supervisor_kills.main)
+    packed = soaks.add_parser("packages", help="wheel and Debian package on every Python and Debian that can be had")
+    packed.add_argument("--roots", default="~/.cache/holdfast-tests/roots", help="where bare Debians are kept")
+    packed.set_defaults(main=packages.main)
     return parser.parse_args()
 
 

@@ -1,0 +1,96 @@
+"""Does a rank in a container (users, pids and mounts of its own) reach the supervisor outside?"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.daemons import NodeDaemon
+
+ROOT = Path(__file__).parents[2]
+
+# What enroot and docker do with `-v DIR/worker:DIR/worker`: of the supervisor's folder, the worker's part is there.
+CONTAINER = """
+set -eu
+kept=$(mktemp -d)
+mount --bind "$PLACE/worker" "$kept"
+mount -t tmpfs tmpfs "$PLACE"
+mkdir "$PLACE/worker"
+mount --bind "$kept" "$PLACE/worker"
+exec "$@"
+"""
+
+# In its first cycle it falls silent after its heartbeats.
+SCRIPT = """
+import json, os, signal
+from worker_client import RankMonitorClient
+
+client = RankMonitorClient()
+client.init_workload_monitoring()
+client.send_heartbeat()
+place = os.environ["PLACE"]
+print(json.dumps({"pid": os.getpid(), "uid": os.geteuid(), "seen": sorted(os.listdir(place))}), flush=True)
+if os.environ["HOLDFAST_CYCLE"] == "0":
+    signal.pause()
+client.shutdown_workload_monitoring()
+"""
+
+MOUNTED = ["sh", "-c", CONTAINER, "sh"]
+
+
+def _needs(*flags: str) -> str:
+    """Why such namespaces can't be had here, "" if they can."""
+    if not shutil.which("unshare"):
+        return "needs unshare (Debian: util-linux)"
+    tried = subprocess.run(["unshare", *flags, "true"], capture_output=True, text=True, timeout=10, check=False)
+    return f"needs namespaces: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "inside", "uid"),
+    [
+        pytest.param(["-Urmpf", "--mount-proc"], MOUNTED, 0, id="root inside, the worker's folder mounted"),
+        pytest.param(["-Umpf", "--mount-proc"], [], None, id="a user without a name"),
+        pytest.param(["-Umpf", "--mount-proc", "--map-user=12345"], [], 12345, id="another user inside"),
+    ],
+)
+def test_a_rank_in_a_container_is_served(tmp_path: Path, flags: list[str], inside: list[str], uid: int | None):
+    if why_not := _needs(*flags):
+        pytest.skip(why_not)
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    with NodeDaemon(tmp_path / "node") as daemon:
+        place = str(daemon.socket_dir)
+        holdfast = [sys.executable, "-m", "supervisor"]
+        ran = subprocess.run(
+            [
+                *holdfast, "run", "--socket-dir", place, "--job-id", "contained", "--nproc-per-node", "2",
+                "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "1", "--no-python",
+                "env", f"PLACE={place}", "unshare", *flags, *inside, sys.executable, str(script),
+            ],
+            capture_output=True, text=True, timeout=90, check=False, stdin=subprocess.DEVNULL, cwd=ROOT,
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stderr
+        told = subprocess.run(
+            [*holdfast, "events", "contained", "--socket-dir", place, "-o", "jsonl"],
+            capture_output=True, text=True, timeout=30, check=True,
+        )  # fmt: skip
+    ranks = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert len(ranks) == 4, "two ranks in two cycles"
+    for each in ranks:
+        assert each["pid"] < 100, "it has pids of its own"
+        assert uid is None or each["uid"] == uid
+        assert each["seen"] == ["worker"] if inside else "control.sock" in each["seen"]
+    events = [json.loads(line) for line in told.stdout.splitlines()]
+    (silent,) = [event["reason"] for event in events if event["kind"] == "hang_detected"]
+    assert "no heartbeat" in silent, silent
+    assert "no first heartbeat" not in silent, "heartbeats from inside the container have arrived"
+    assert [event["kind"] for event in events if event["kind"] in ("restart_decided", "job_succeeded")] == [
+        "restart_decided",
+        "job_succeeded",
+    ]

@@ -1,0 +1,168 @@
+"""Do the packages work on every Python that can be had, and on a bare Debian? Builds them twice and compares the bytes.
+
+Pythons are those in PATH, and with root and debootstrap those of Debian releases, each in a root of its own. What can't
+be tried here is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.deploy.sources import copied
+
+MINORS = range(11, 20)
+RELEASES = ("bookworm", "trixie", "forky")
+MIRROR = "http://deb.debian.org/debian"
+EPOCH = "1700000000"
+STEP_S = 900.0
+
+SCRIPT = """
+import os, sys
+if os.environ["HOLDFAST_CYCLE"] == "0" and os.environ["RANK"] == "1":
+    sys.exit(1)
+print("rank", os.environ["RANK"], "ends well", flush=True)
+"""
+RUN = ["run", "--nproc-per-node", "2", "--max-restarts", "1"]
+
+# A root over another one, which stays as it is; the network is not needed in it. $1: the root, the rest: the command.
+INSIDE = """
+set -eu
+root=$1 seen=$2; shift 2
+place=$(mktemp -d)
+mount -t tmpfs tmpfs "$place"
+mkdir "$place/upper" "$place/work" "$place/whole"
+mount -t overlay overlay -o "lowerdir=$root,upperdir=$place/upper,workdir=$place/work" "$place/whole"
+mount -t proc proc "$place/whole/proc"
+mount --rbind /dev "$place/whole/dev"
+mkdir "$place/whole/seen"
+mount --bind "$seen" "$place/whole/seen"
+exec chroot "$place/whole" "$@"
+"""
+DEBIAN = """
+set -eu
+dpkg -i /seen/*.deb
+holdfast --version
+holdfast run --python /opt/holdfast/bin/python3 --nproc-per-node 2 --max-restarts 1 /seen/script.py
+for unit in holdfast holdfast-healthd; do test -f /lib/systemd/system/$unit.service; done
+dpkg -i /seen/*.deb
+dpkg -r holdfast
+for left in /opt/holdfast /usr/bin/holdfast /lib/systemd/system/holdfast.service; do test ! -e $left; done
+"""
+WHEELS = """
+set -eu
+python3 -m venv /place
+/place/bin/pip install -q --no-index --find-links /seen/wheels 'holdfast-torch[supervisor]'
+/place/bin/holdfast run --nproc-per-node 2 --max-restarts 1 /seen/script.py
+"""
+
+
+def main(arguments: argparse.Namespace) -> list[str]:
+    """What was wrong."""
+    wrong: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="holdfast-packages-") as name:
+        folder = Path(name)
+        (folder / "script.py").write_text(SCRIPT)
+        roots = Path(arguments.roots).expanduser()
+        sources = copied(folder / "a/sources", changed_at_s=1_600_000_001)
+        elsewhere = copied(folder / "b/sources", changed_at_s=1_500_000_000, sources=sources)
+        first = _built(sources, folder / "a/dist", PYTHONHASHSEED="1")
+        again = _built(elsewhere, folder / "b/dist", PYTHONHASHSEED="2", TZ="Asia/Tokyo")
+        for path in sorted(first.iterdir()):
+            same = path.read_bytes() == (again / path.name).read_bytes()
+            print(f"{path.name}: {path.stat().st_size} bytes, {'the same twice' if same else 'NOT the same twice'}")
+            wrong += [] if same else [f"{path.name} is not reproducible"]
+        for tried, error in itertools.chain(_on_pythons(folder, first), _in_roots(folder, first, roots)):
+            print(f"{tried}: {error or 'well'}", flush=True)
+            wrong += [f"{tried}: {error}"] if error else []
+    return wrong
+
+
+def _built(sources: Path, to: Path, **environment: str) -> Path:
+    command = [str(sources / "deploy/build-dist"), sys.executable, str(to), "all"]
+    subprocess.run(command, env={**os.environ, "SOURCE_DATE_EPOCH": EPOCH, **environment}, check=True, timeout=STEP_S)
+    return to
+
+
+def _on_pythons(folder: Path, dist: Path) -> Iterator[tuple[str, str]]:
+    """What was tried, and what went wrong with it, "" if nothing did."""
+    wheel = next(dist.glob("*.whl"))
+    for minor in MINORS:
+        python = shutil.which(f"python3.{minor}")
+        if python is None or _error([python, "-c", "import venv"]):
+            continue
+        place = folder / f"on-{minor}"
+        steps = (
+            [python, "-m", "venv", "--without-pip", str(place)],
+            [*_pip(place), f"{wheel}[supervisor]"],
+            [str(place / "bin/holdfast"), *RUN, str(folder / "script.py")],
+        )
+        yield f"wheel on Python 3.{minor}", next((error for step in steps if (error := _error(step))), "")
+
+
+def _pip(place: Path) -> list[str]:
+    return [sys.executable, "-m", "pip", "--python", str(place / "bin/python"), "install", "-q"]
+
+
+def _in_roots(folder: Path, dist: Path, roots: Path) -> Iterator[tuple[str, str]]:
+    if os.geteuid() != 0 or not shutil.which("debootstrap"):
+        print("not tried: bare Debian (needs root and debootstrap)")
+        return
+    for release in RELEASES:
+        root = roots / release
+        if not (root / "usr/bin/python3").exists() and (error := _bootstrapped(release, root)):
+            print(f"not tried: Debian {release}: {error}")
+            continue
+        minor = (root / "usr/bin/python3").readlink().name.removeprefix("python3.")
+        seen = folder / f"seen-{release}"
+        seen.mkdir()
+        shutil.copy(folder / "script.py", seen)
+        yield f"wheel on Debian {release}, Python 3.{minor}", _wheels_inside(root, seen, dist, minor)
+        if minor == _debian_minor():
+            shutil.copy(next(dist.glob("*.deb")), seen)
+            yield f"package on Debian {release}", _inside(root, seen, DEBIAN)
+
+
+def _bootstrapped(release: str, root: Path) -> str:
+    """Makes a root of the release that stays for the next time."""
+    root.parent.mkdir(parents=True, exist_ok=True)
+    making = root.with_name(f"{release}.making")
+    shutil.rmtree(making, ignore_errors=True)
+    include = "--include=python3,python3-venv"
+    script = Path("/usr/share/debootstrap/scripts", release)
+    more = [] if script.exists() else [str(script.with_name("sid"))]
+    error = _error(["debootstrap", "--variant=minbase", include, release, str(making), MIRROR, *more])
+    if not error:
+        making.rename(root)
+    return error
+
+
+def _wheels_inside(root: Path, seen: Path, dist: Path, minor: str) -> str:
+    wheel = next(dist.glob("*.whl"))
+    fetch = [sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:", "--python-version", f"3.{minor}"]
+    return _error([*fetch, "-d", str(seen / "wheels"), f"{wheel}[supervisor]"]) or _inside(root, seen, WHEELS)
+
+
+def _inside(root: Path, seen: Path, script: str) -> str:
+    namespaces = ["unshare", "-m", "-p", "-f", "-n", "--mount-proc"]
+    return _error([*namespaces, "sh", "-c", INSIDE, "sh", str(root), str(seen), "sh", "-c", script])
+
+
+def _debian_minor() -> str:
+    """The Python that the package built here is for."""
+    return Path("/usr/bin/python3").readlink().name.removeprefix("python3.")
+
+
+def _error(command: Sequence[str]) -> str:
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        timeout=STEP_S, check=False, errors="replace",
+    )  # fmt: skip
+    return f"exit code {done.returncode}: {done.stdout[-1500:]}" if done.returncode else ""
