@@ -156,9 +156,19 @@ def arrows(subject: Subject) -> dict[tuple[str, str], set[str]]:
 
 
 def steps(subject: Subject, state: Any) -> Iterator[tuple[Any, Any]]:
+    changes_in_place = not _is_hashable(state)
     for event, now_s, extra in itertools.product(subject.events, MOMENTS_S, subject.extras):
-        after, _ = subject.module.step(deepcopy(state), event, now_s=now_s, **extra)
+        given = deepcopy(state) if changes_in_place else state
+        after, _ = subject.module.step(given, event, now_s=now_s, **extra)
         yield event, after
+
+
+def _is_hashable(state: Any) -> bool:
+    try:
+        hash(state)
+    except TypeError:
+        return False
+    return True
 
 
 def section(subject: Subject) -> str:
