@@ -19,7 +19,8 @@ from types import TracebackType
 from typing import Self
 
 from tests.benchmarks import processes
-from tests.benchmarks.subjects import JobOptions, Subject, job_id
+from tests.benchmarks.subjects import PLUGIN, JobOptions, Subject, job_id
+from tests.torchrun.installed import entry_point
 
 STOP_GRACE_S = 8.0
 OUTPUT_LINES_TOLD = 6
@@ -84,6 +85,9 @@ class Run:
         folder = self.folder
         for name in ("events", "go"):
             os.mkfifo(folder / name)
+        (folder / "faults").touch()
+        if self.subject.rendezvous == PLUGIN:
+            entry_point(folder)
         # Open for both, so that writers never wait and the pipe never ends.
         self._pipe = os.open(folder / "events", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._go = os.open(folder / "go", os.O_RDWR | os.O_CLOEXEC)
@@ -145,9 +149,9 @@ class Run:
 
         def complete() -> list[Event]:
             for cycle in sorted({event.cycle for event in self.events} - {0}):
-                found = [event for event in self.events if event.name == name and event.cycle == cycle]
-                if len(found) >= self.options.world_size:
-                    return found
+                newest = {each.rank: each for each in self.events if each.name == name and each.cycle == cycle}
+                if len(newest) >= self.options.world_size:
+                    return list(newest.values())
             return []
 
         return self.await_found(complete, f'"{name}" from all ranks of a later cycle', limit_s=limit_s)
@@ -233,6 +237,8 @@ class Run:
             "XDG_RUNTIME_DIR": folder,
             "XDG_STATE_HOME": folder,
             "HOLDFAST_STATE_DIR": folder,
+            **({"BENCH_FAULTS": f"{folder}/faults"} if self.options.nodes > 1 else {}),
+            **({"PYTHONPATH": f"{folder}/installed"} if self.subject.rendezvous == PLUGIN else {}),
             **self.subject.variables(self.options),
             **self.variables,
         }

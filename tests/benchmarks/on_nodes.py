@@ -64,6 +64,8 @@ class Launchers:
         self.waiting.clear()
 
     def lose_power(self) -> None:
+        with open(os.environ["BENCH_FAULTS"], "ab") as faults:  # see workloads/recording.py
+            faults.write(b"f")
         record("power_lost")
         self.lab.nodes[self.victim].lose_power()
         del self.runs[self.victim]

@@ -32,7 +32,8 @@ def measure_restart(bench: Bench) -> list[Row]:
             took_s = restart_s(run, ready="ready", recovered="first_line")
             return {start.key: seconds(run.launched_ns, max(event.at_ns for event in first)), restart.key: took_s}
 
-    bench.fill([start, restart], {**bench.counts(5), "holdfast": bench.runs(15)}, once)
+    peers = bench.counts(5, only=("torchrun", "torchrun_tuned", "reference", "reference_tuned"))
+    bench.fill([start, restart], {**peers, "holdfast": bench.runs(15)}, once)
     return [start, restart]
 
 

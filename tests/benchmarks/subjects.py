@@ -12,6 +12,11 @@ WORKLOADS = Path(__file__).parent / "workloads"
 ON_NODES = Path(__file__).parent / "on_nodes.py"
 
 
+PLUGIN = "holdfast"  # as torchrun knows our rendezvous
+# Losses are looked for as often as ours are: a keep-alive a second, three missed.
+TUNED_C10D = "keep_alive_interval=1,keep_alive_max_attempt=3"
+
+
 def job_id(workload: str) -> str:
     """By which our own events are asked for afterwards. Another bench may run beside this, and jobs side by side."""
     return f"bench-{os.getpid()}-{workload}"
@@ -40,7 +45,7 @@ class JobOptions:
     arguments: tuple[str, ...] = ()  # of the workload
     flags: tuple[str, ...] = ()  # as the launcher itself spells them
     nodes: int = 1  # each with as many of the ranks
-    spares: int = 0  # nodes that stand by; holdfast only
+    spares: int = 0  # nodes that stand by
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ class Subject:
     tuning: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict[str, str])
     client: str = ""  # what workloads use to send heartbeats
+    rendezvous: str = "c10d"  # torchrun's, on several nodes
 
     def command(self, workload: str, options: JobOptions) -> list[str]:
         """The whole command line for `workload`."""
@@ -90,7 +96,12 @@ class Subject:
         meeting = ["--rdzv-endpoint", "{endpoint}"]
         if self.family is Family.HOLDFAST:
             return ["--nnodes", f"{nodes}:{most}", *meeting, "--rdzv-conf", "token_file={token}"]
-        return ["--nnodes", nodes, "--node-rank", "{node}", "--rdzv-backend", "c10d", "--rdzv-id", "bench", *meeting]
+        backend = ["--rdzv-backend", self.rendezvous, "--rdzv-id", "bench", *meeting]
+        if self.rendezvous == PLUGIN:
+            backend += ["--rdzv-conf", "token_file={token}"]
+        elif options.spares and self.tuning:
+            backend += ["--rdzv-conf", TUNED_C10D]
+        return ["--nnodes", nodes, "--node-rank", "{node}", *backend]
 
     def _monitoring_flags(self, options: JobOptions) -> list[str]:
         flags: list[str] = []
@@ -110,14 +121,21 @@ class Subject:
 
 
 def torchrun() -> list[Subject]:
-    """As documented for one node, and with what its users can tune; a store for each attempt lets restarts pass."""
+    """As documented for one node, with what its users can tune, and with our rendezvous.
+
+    A store for each attempt lets restarts pass; ours has one for each round.
+    """
     program = Path(sys.executable).parent / "torchrun"
     tuned = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     interval = ("--monitor-interval", "0.01")
     return [
         Subject("torchrun", "torchrun", Family.TORCHRUN, program, client="file timers"),
         Subject("torchrun_tuned", "torchrun tuned", Family.TORCHRUN, program, interval, tuned, "file timers"),
-    ]
+        Subject(
+            "torchrun_plugin", "torchrun with holdfast's rendezvous", Family.TORCHRUN, program, interval,
+            client="file timers", rendezvous=PLUGIN,
+        ),
+    ]  # fmt: skip
 
 
 def reference(program: Path) -> list[Subject]:

@@ -47,9 +47,9 @@ from supervisor.edges.peers.cluster_link import ALIVE_S, Conversation, PeerAddre
 from supervisor.edges.peers.cluster_session import Seal, SessionError
 from supervisor.edges.peers.cluster_tls import Pipe
 from supervisor.edges.peers.door import AGAIN, IS_RELAY, MAY_BE_SENT_ON, WANTS_IN, NodesDoor
-from supervisor.edges.peers.hop import Hop
 from supervisor.edges.peers.introduction import Who
-from supervisor.edges.peers.relay import Relay
+from supervisor.edges.peers.relays.hop import Hop
+from supervisor.edges.peers.relays.relay import Relay
 from supervisor.pauses import pause
 
 SPAWNER_LATER_S = 0.4  # the spawner does it where this process stands still; together less than LOST_S, too

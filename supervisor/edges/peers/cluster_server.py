@@ -48,7 +48,7 @@ from supervisor.edges.peers.cluster_session import Keys, Seal, SessionError
 from supervisor.edges.peers.cluster_tls import Pipe
 from supervisor.edges.peers.door import LeadersDoor, Place
 from supervisor.edges.peers.listening import take_next
-from supervisor.edges.peers.trunk import Trunk
+from supervisor.edges.peers.relays.trunk import Trunk
 from supervisor.edges.peers.turns import Later, Turns
 from supervisor.edges.peers.wheel import Wheel
 from supervisor.pauses import pause

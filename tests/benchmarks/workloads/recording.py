@@ -10,7 +10,10 @@ STARTED_NS = time.monotonic_ns()
 import os  # noqa: E402  (loaded in every interpreter anyway; the stamp comes first)
 
 RANK = int(os.environ["RANK"])
-CYCLE = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+# How many faults the job has had. Agents of torchrun count the failures of their own node's ranks alone, so on several
+# nodes a file that all of them see has one byte for each fault.
+_FAULTS = os.environ.get("BENCH_FAULTS")
+CYCLE = os.stat(_FAULTS).st_size if _FAULTS else int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 
 _PIPE = os.open(os.environ["BENCH_EVENTS"], os.O_WRONLY)
 
@@ -20,6 +23,13 @@ def record(name: str, at_ns: int = 0, **fields: object) -> None:
     at_ns = at_ns or time.monotonic_ns()
     extra = "".join(f" {key}={value}" for key, value in fields.items())
     os.write(_PIPE, f"{name} {RANK} {CYCLE} {os.getpid()} {at_ns}{extra}\n".encode())
+
+
+def note_fault() -> None:
+    """All ranks that start from now on are in the next cycle."""
+    if _FAULTS:
+        with open(_FAULTS, "ab") as faults:
+            faults.write(b"f")
 
 
 def await_go() -> None:

@@ -9,7 +9,7 @@ import sys
 
 import torch
 import torch.distributed as dist
-from recording import CYCLE, RANK, await_go, record
+from recording import CYCLE, RANK, await_go, note_fault, record
 
 dist.init_process_group("gloo")
 dist.barrier()  # pyright: ignore[reportUnknownMemberType]
@@ -17,6 +17,7 @@ record("barrier")
 if CYCLE == 0:
     if int(os.environ.get("BENCH_FAULT_RANK", "1")) == RANK:
         await_go()
+        note_fault()
         record("fault")
         if "--exit" in sys.argv:
             os._exit(7)

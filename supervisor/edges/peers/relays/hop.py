@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio  # anyio has no callbacks
 from collections.abc import Callable
 
-from supervisor.edges.peers.bundle import Branch, Bundle, Kind
 from supervisor.edges.peers.cluster_line import Line
 from supervisor.edges.peers.cluster_session import Keys, Seal
+from supervisor.edges.peers.relays.bundle import Branch, Bundle, Kind
 
 
 class Hop:

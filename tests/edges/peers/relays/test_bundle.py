@@ -10,11 +10,11 @@ import anyio.lowlevel
 import pytest
 from holdfast_wire import framing
 
-from supervisor.edges.peers.bundle import PART_BYTES_MAX, Branch, Bundle, Kind
 from supervisor.edges.peers.cluster_line import SEALED_BYTES_MAX, Line
 from supervisor.edges.peers.cluster_session import Keys, Seal
-from supervisor.edges.peers.hop import Hop
-from supervisor.edges.peers.trunk import TICK, Trunk
+from supervisor.edges.peers.relays.bundle import PART_BYTES_MAX, Branch, Bundle, Kind
+from supervisor.edges.peers.relays.hop import Hop
+from supervisor.edges.peers.relays.trunk import TICK, Trunk
 from tests.edges.peers.test_cluster_line import nothing
 
 KEYS = Keys(b"l" * 32, b"n" * 32)

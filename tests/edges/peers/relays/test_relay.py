@@ -128,7 +128,7 @@ async def test_heartbeats_by_a_relay_keep_both_sides_sure_of_each_other(monkeypa
     monkeypatch.setattr(cluster_server, "LOST_S", 2.5)
     monkeypatch.setattr(cluster_server, "LOOK_S", 0.1)
     monkeypatch.setattr(cluster_client, "ALIVE_S", 0.1)
-    monkeypatch.setattr("supervisor.edges.peers.relay.TICK_S", 0.1)
+    monkeypatch.setattr("supervisor.edges.peers.relays.relay.TICK_S", 0.1)
     async with crowd() as nodes:
         known = {name: client.known_at_s for name, client in nodes.clients.items()}
         lines = {name: client._conversation.line for name, client in nodes.clients.items()}  # pyright: ignore

@@ -10,11 +10,11 @@ import asyncio  # anyio has no callbacks
 import struct
 from collections.abc import Callable
 
-from supervisor.edges.peers.bundle import Branch, Bundle, Kind
 from supervisor.edges.peers.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.cluster_line import Line
 from supervisor.edges.peers.cluster_link import SILENCE_S
 from supervisor.edges.peers.cluster_session import Keys, Seal
+from supervisor.edges.peers.relays.bundle import Branch, Bundle, Kind
 
 CHANNELS_MAX = 4096
 TICK = struct.Struct(">I")

@@ -15,7 +15,6 @@ import anyio
 from anyio.abc import TaskGroup
 
 from supervisor.edges.peers import cluster_codec, cluster_link, cluster_session, introduction, listening
-from supervisor.edges.peers.bundle import Bundle, Kind
 from supervisor.edges.peers.cluster_frames import Challenge, ClusterProtocolError
 from supervisor.edges.peers.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
 from supervisor.edges.peers.cluster_link import SILENCE_S
@@ -24,7 +23,8 @@ from supervisor.edges.peers.cluster_tls import Pipe
 from supervisor.edges.peers.door import LeadersDoor
 from supervisor.edges.peers.introduction import Who
 from supervisor.edges.peers.listening import take_next
-from supervisor.edges.peers.trunk import TICK
+from supervisor.edges.peers.relays.bundle import Bundle, Kind
+from supervisor.edges.peers.relays.trunk import TICK
 from supervisor.pauses import pause
 
 TICK_S = 0.5  # between two words to the leader about who was heard
