@@ -76,7 +76,8 @@ class Launchers:
             record("spare_ready")
 
     def _has_torch(self, number: int) -> bool:
-        for pid in descendants(self.lab.nodes[number].init_pid) + descendants(self.runs[number].pid):
+        launcher = self.runs[number].pid  # torchrun has torch itself
+        for pid in [*descendants(self.lab.nodes[number].init_pid), launcher, *descendants(launcher)]:
             try:
                 if TORCH in Path(f"/proc/{pid}/maps").read_text():
                     return True

@@ -44,6 +44,7 @@ class ClusterJob:
         self.flags = ("--nnodes", nnodes, "--nproc-per-node", str(ranks), "--max-restarts", "3", *flags)
         self.min_nodes = int(nnodes.split(":")[0])
         self.pace_s = pace_s
+        self.conf = ""  # more for --rdzv-conf
         self.runs: dict[int, Started] = {}
         self.token = folder / "token"
         self.token.touch(mode=0o600)
@@ -61,7 +62,8 @@ class ClusterJob:
             "TMPDIR": str(home / "tmp"),
             "PYTHONPATH": str(Path(__file__).parents[2]),
         }
-        meeting = ("--rdzv-id", "job", "--rdzv-endpoint", endpoint, "--rdzv-conf", f"token_file={self.token}")
+        conf = f"token_file={self.token}{self.conf}"
+        meeting = ("--rdzv-id", "job", "--rdzv-endpoint", endpoint, "--rdzv-conf", conf)
         command = (str(HOLDFAST), "run", *self.flags, *meeting, *flags, str(SCRIPT), str(self.folder), str(self.pace_s))
         with (home / "output").open("ab") as output:
             run = self.lab.nodes[number].start(*command, environment=environment, output=output)

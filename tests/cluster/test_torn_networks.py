@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.job import LIMIT_S, PORT, cluster_job
+from tests.cluster.job import LIMIT_S, PORT, ClusterJob, cluster_job
 from tests.cluster.slow_link import slow_link
 
 pytestmark = pytest.mark.usefixtures("namespaces")
@@ -20,6 +21,7 @@ SEED = 8
 FLAP_S = 1.2  # shorter than the fence, and than TCP's pauses between attempts allow for
 MANY_SECTIONS = ",".join(f"section-{number}:3600" for number in range(60))
 DNS_TIMEOUT_S = 5.0  # the resolver's, for one attempt
+ESTABLISHED = "01"  # as /proc/net/tcp has it
 
 
 def test_d15_a_rank_is_killed_and_two_nodes_without_names_restart_in_one_cycle_and_end_well(tmp_path: Path):
@@ -132,3 +134,33 @@ def test_b3_a_supervisor_that_is_stopped_for_long_is_replaced_and_its_ranks_are_
         job.let_end()
         assert job.codes(1, 3) == {1: 0, 3: 0}
         assert job.wrong() == []
+
+
+def test_d11_a_relay_loses_its_power_and_the_nodes_behind_it_go_on(tmp_path: Path):
+    """The leader takes two connections. The two nodes that come first become relays, and the others go by them."""
+    with cluster_job(tmp_path, 6, "5:6") as job:
+        job.conf = ",fan_out=2"
+        job.start_leader()
+        for number in (2, 3):
+            job.start(number)
+        job.until(lambda: connections(job) == {2: 2, 3: 2}, "two relays")
+        for number in (4, 5, 6):
+            job.start(number)
+        job.until_steps(0, nodes={1, 2, 3, 4, 5})
+        job.until(lambda: "6 of 6 nodes" in job.output(1) or "node6" in job.output(1), "the spare")
+        assert connections(job) == {2: 2, 3: 2}
+        job.lab.nodes[2].lose_power()
+        job.until_steps(1, nodes={1, 3, 4, 5, 6}, steps=30)
+        job.let_end()
+        assert job.codes(1, 3, 4, 5, 6) == dict.fromkeys((1, 3, 4, 5, 6), 0)
+        assert job.wrong() == []
+        assert job.cycles() == {0, 1}
+        assert "restarts used 1 of 3" in job.output(1)
+
+
+def connections(job: ClusterJob) -> dict[int, int]:
+    """How many connections each node has to the leader."""
+    table = Path(f"/proc/{job.lab.nodes[1].init_pid}/net/tcp").read_text().splitlines()[1:]
+    lines = [line.split()[1:4] for line in table]
+    peers = [peer for own, peer, state in lines if own.endswith(f":{PORT:04X}") and state == ESTABLISHED]
+    return dict(Counter(int(peer[:2], 16) for peer in peers))  # the last byte of the address comes first

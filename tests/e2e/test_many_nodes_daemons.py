@@ -67,6 +67,12 @@ class Node:
             check=True,
         ).stdout
 
+    def ask(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """A command that may take its time."""
+        process = subprocess.Popen([str(HOLDFAST), *arguments], env=self.environment, stdout=subprocess.DEVNULL)
+        self.runs.append(process)
+        return process
+
     def end(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -188,3 +194,35 @@ def test_a_daemon_that_is_lost_is_replaced_by_a_spare_and_jobs_without_it_go_on(
         assert [shared.processes[0].wait(LIMIT_S), shared.processes[2].wait(LIMIT_S)] == [0, 0]
         assert other.exit_codes() == [0, 0]
         assert not list(other.folder.glob("1-*"))
+
+
+def test_a_job_whose_leader_says_nothing_stalls_alone(tmp_path: Path):
+    """A stopped process answers nothing and closes nothing. Beside the job that it leads, all of a daemon goes on."""
+    with nodes(tmp_path, 3) as (a, b, c):
+        hurt = Job(tmp_path, "hurt", [c, a], "2", "60")
+        calm = Job(tmp_path, "calm", [a, b], "2", "60")
+        (tmp_path / "alone").mkdir()
+        alone = a.run("alone", str(tmp_path / "train.py"), str(tmp_path / "alone"), "60")
+        hurt.until_running(0, 4)
+        calm.until_running(0, 4)
+        wait_until(lambda: len(list((tmp_path / "alone").glob("0-*"))) == 2, timeout_s=LIMIT_S, what="the third job")
+        c.process.send_signal(signal.SIGSTOP)
+        try:
+            asked = a.ask("status", hurt.job_id, "-o", "json")  # It waits for the leader's answer.
+            for cycle in (1, 2, 3):  # longer than the silence until the leader is given up
+                b.holdfast("restart", calm.job_id)
+                calm.until_running(cycle, 4)
+                assert "alone" in a.holdfast("status", "alone")
+            assert hurt.processes[1].wait(LIMIT_S) == 1
+            assert f"the leader at {c.address}:{hurt.port} is lost" in a.said(hurt.job_id)
+            assert asked.wait(LIMIT_S) == 0
+            a.holdfast("restart", "alone")
+            wait_until(lambda: len(list((tmp_path / "alone").glob("1-*"))) == 2, timeout_s=LIMIT_S, what="its restart")
+        finally:
+            c.process.send_signal(signal.SIGCONT)
+        c.holdfast("stop", hurt.job_id)
+        calm.let_end()
+        (tmp_path / "alone" / "end").touch()
+        assert calm.exit_codes() == [0, 0]
+        assert alone.wait(LIMIT_S) == 0
+        assert hurt.processes[0].wait(LIMIT_S) == 1
