@@ -75,7 +75,7 @@ def measure_two_nodes(bench: Bench) -> list[Row]:
 
     peers = {**bench.counts(3, only=("torchrun", "reference")), **bench.counts(6, only=("torchrun_tuned", PLUGGED))}
     bench.fill([kill, recovered], {**peers, "holdfast": bench.runs(12)}, once)
-    counts = {**bench.counts(2, 1, only=("torchrun_tuned",)), "holdfast": bench.runs(5)}
+    counts = {**bench.counts(2, 1, only=("torchrun_tuned", PLUGGED)), "holdfast": bench.runs(5)}
     bench.fill([in_all, lost, noticed], counts, _lose)
     return rows
 

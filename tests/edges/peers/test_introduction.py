@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from tests.edges.peers.test_bundle import LIMIT_S, wired
 
 from supervisor.edges.peers import introduction
 from supervisor.edges.peers.cluster_frames import Challenge, ClusterProtocolError
 from supervisor.edges.peers.cluster_line import Line
 from supervisor.edges.peers.cluster_session import Keys, SessionError
 from supervisor.edges.peers.introduction import RefusalError, StrangerError, Who
+from tests.edges.peers.relays.test_bundle import LIMIT_S, wired
 
 NONCE = b"n" * 32
 NODE = Who("job", b"the token of the job", "node-1", "a start of it")
