@@ -136,6 +136,7 @@ def test_b3_a_supervisor_that_is_stopped_for_long_is_replaced_and_its_ranks_are_
         assert job.wrong() == []
 
 
+@pytest.mark.soak
 def test_d11_a_relay_loses_its_power_and_the_nodes_behind_it_go_on(tmp_path: Path):
     """The leader takes two connections. The two nodes that come first become relays, and the others go by them."""
     with cluster_job(tmp_path, 6, "5:6") as job:

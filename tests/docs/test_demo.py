@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -48,3 +49,26 @@ def test_the_demo_of_a_cluster_replaces_a_lost_node_by_its_spare(tmp_path: Path)
     told = [json.loads(line) for line in (output / "events.jsonl").read_text().splitlines()]
     started = [(each["cycle"], each["on"]) for each in told if each["kind"] == "cycle_started"]
     assert sorted(started) == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 3)]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(180)
+@pytest.mark.skipif(not (shutil.which("etcd") and shutil.which("etcdctl")), reason="needs etcd-server and etcd-client")
+def test_the_demo_of_a_cluster_outlives_the_node_of_its_elected_leader(tmp_path: Path):
+    """The second act. The dead leader's journal is not asked: the others tell of the second cycle."""
+    output = tmp_path / "demo"
+    command = [sys.executable, "-m", "docs.examples.demo_cluster", "--act", "2", "--output", str(output)]
+    done = subprocess.run(
+        [*command, "--steps", "40"], cwd=ROOT, capture_output=True, text=True, timeout=170, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Success" in done.stdout
+    assert "leads the job now" in done.stdout
+    told = [json.loads(line) for line in (output / "elected" / "events.jsonl").read_text().splitlines()]
+    started = {(each["cycle"], each["on"]) for each in told if each["kind"] == "cycle_started"}
+    assert {(1, 2), (1, 3)} <= started
+    assert {cycle for cycle, _ in started} == {0, 1}
+    assert any(each["kind"] == "leader_changed" for each in told)
+    curve = [json.loads(line) for line in (output / "elected" / "curve.jsonl").read_text().splitlines()]
+    assert sum(point["resumed"] for point in curve) == 1
+    assert curve[-1]["step"] == 39

@@ -196,6 +196,7 @@ def test_a_daemon_that_is_lost_is_replaced_by_a_spare_and_jobs_without_it_go_on(
         assert not list(other.folder.glob("1-*"))
 
 
+@pytest.mark.soak
 def test_a_job_whose_leader_says_nothing_stalls_alone(tmp_path: Path):
     """A stopped process answers nothing and closes nothing. Beside the job that it leads, all of a daemon goes on."""
     with nodes(tmp_path, 3) as (a, b, c):
