@@ -13,6 +13,7 @@ import sys
 from datetime import timedelta
 from typing import cast
 
+import torch
 from torch.distributed import PrefixStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous.api import (
@@ -157,8 +158,10 @@ def _serve(host: str, timeout: timedelta) -> TCPStore:
     with socket.create_server((host, 0), family=family, backlog=BACKLOG) as listener:
         port = int(listener.getsockname()[1])
         store = TCPStore(
-            host, port, is_master=True, wait_for_workers=False, timeout=timeout, master_listen_fd=listener.fileno()
-        )
+            host, port, is_master=True, wait_for_workers=False, timeout=timeout,
+            # Before torch 2.8, the libuv store refuses a socket that listens already.
+            use_libuv=tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8), master_listen_fd=listener.fileno(),
+        )  # fmt: skip
         listener.detach()  # It is the store's now.
         return store
 

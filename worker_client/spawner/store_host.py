@@ -11,12 +11,14 @@ import sys
 from typing import NoReturn
 
 STORE_TIMEOUT_S = 300
+LIBUV_LISTENS_SINCE = (2, 8)  # torch's older libuv store refuses a socket that listens already; its other one takes it
 
 
 def serve(host: str, port: int, listen_fd: int) -> NoReturn:
     """Serve until killed. Raises what torch raises where the store can't be made."""
     from datetime import timedelta
 
+    import torch
     from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - public, but not in __all__
 
     store = TCPStore(
@@ -25,11 +27,18 @@ def serve(host: str, port: int, listen_fd: int) -> NoReturn:
         is_master=True,
         wait_for_workers=False,
         timeout=timedelta(seconds=STORE_TIMEOUT_S),
+        use_libuv=libuv_listens(torch.__version__),
         master_listen_fd=listen_fd,
     )
     while store.port:  # Always: the store lives as long as this reference.
         select.poll().poll()
     raise AssertionError("a store lost its port")
+
+
+def libuv_listens(torch_version: str) -> bool:
+    """Whether the libuv backend of this torch can serve on a socket that listens already."""
+    major, minor = torch_version.split(".")[:2]
+    return (int(major), int(minor)) >= LIBUV_LISTENS_SINCE
 
 
 def serve_command(python: str, host: str, port: int, listen_fd: int) -> tuple[str, ...]:

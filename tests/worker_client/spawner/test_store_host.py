@@ -15,7 +15,7 @@ from holdfast_wire.spawner_link import Emptied, KillTree, PrepareStore, StoreExi
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, is_alive, until, worker
-from worker_client.spawner import ports
+from worker_client.spawner import ports, store_host
 
 
 def local_range() -> tuple[int, int]:
@@ -125,6 +125,33 @@ def test_a_spawner_without_torch_serves_a_store_to_whoever_connects(script: Scri
         port = rig.receive(StoreReady).port
         done = subprocess.run([sys.executable, "-c", CLIENT, str(port)], capture_output=True, timeout=90, check=False)
         assert done.stdout == b"b 2\n", done.stderr
+
+
+AS_OLD_TORCH = """
+import sys, torch
+from worker_client.spawner import store_host
+torch.__version__ = "2.7.1+cpu"
+store_host.serve("127.0.0.1", int(sys.argv[1]), int(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(("version", "listens"), [("2.5.1+cu124", False), ("2.7.1", False), ("2.8.0a0+git1", True)])
+def test_which_torch_serves_a_listening_socket_by_libuv(version: str, listens: bool) -> None:
+    assert store_host.libuv_listens(version) is listens
+
+
+def test_a_torch_whose_libuv_takes_no_listening_socket_serves_the_store_without_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address, fd = listener.getsockname(), str(listener.fileno())
+        command = [sys.executable, "-c", AS_OLD_TORCH, str(address[1]), fd]
+        with subprocess.Popen(command, pass_fds=[listener.fileno()]) as host:
+            listener.close()
+            try:
+                client = [sys.executable, "-c", CLIENT, str(address[1])]
+                done = subprocess.run(client, capture_output=True, timeout=90, check=False)
+            finally:
+                host.kill()
+    assert done.stdout == b"b 2\n", done.stderr
 
 
 @pytest.mark.parametrize(("host", "port"), [("of-nobody\ud800", 0), ("nul\0", 0), ("127.0.0.1", 70_000)])
