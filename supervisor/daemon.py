@@ -20,7 +20,7 @@ import msgspec
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from supervisor import shared_jobs
+from supervisor import cycle_recording, shared_jobs
 from supervisor.config.daemon_settings import DaemonSettings
 from supervisor.config.resolve import RunRequest
 from supervisor.config.run_folder import run_name
@@ -53,7 +53,7 @@ from supervisor.engine.whole_desk import WholeDesk
 from supervisor.engine.worker_plan import WorkerPlanner
 from supervisor.errors import HoldfastError, one_refusal
 from supervisor.place import Place
-from supervisor.ports import JobReport, Post, Spawners
+from supervisor.ports import JobReport, Peers, Post, Spawners
 from supervisor.questions import PeersAndColleagues
 
 if TYPE_CHECKING:
@@ -122,8 +122,9 @@ async def open_supervisor(
                 if make_spawners is not None:
                     spawners = make_spawners(workers, tokens)
                 desk, performer = _wire(
-                    place, clock, engine, workers, spawners, peers, tokens, checks, chronicle, jobs, claims,
-                    spawner_tasks, gpus,
+                    place, clock, engine, workers, spawners,
+                    cycle_recording.recorded(claimed, peers, jobs, engine, clock),
+                    tokens, checks, chronicle, jobs, claims, spawner_tasks, gpus,
                 )  # fmt: skip
                 _keep_logs(retention, jobs, desk, performer, tidies=not place.private)
                 await tasks.start(engine.run)
@@ -175,7 +176,7 @@ def _wire(
     engine: Engine,
     workers: WorkerServer,
     spawners: Spawners,
-    peers: PeersAndColleagues,
+    peers: Peers,
     tokens: TokenFiles,
     checks: NodeChecks,
     chronicle: Chronicle,

@@ -116,6 +116,21 @@ class NodeReport(msgspec.Struct, frozen=True):
     checks: tuple[CheckReport, ...] = ()  # that its jobs have asked for
 
 
+class CycleInfo(msgspec.Struct, frozen=True):
+    """A cycle as other programs read of it in a file."""
+
+    job_id: str  # as the scheduler calls the job
+    attempt: int
+    cycle: int
+    started_at_ns: int
+    ended_at_ns: int | None  # None: it runs
+    log_path: str
+    active_nodes: str
+    standby_nodes: str
+    active_ranks: str
+    generation: int  # counts the writes of this record from 0
+
+
 class RecordedEvent(msgspec.Struct, frozen=True):
     """One thing that happened to a job. `sequence` counts the job's events from 1 without gaps."""
 

@@ -96,6 +96,13 @@ CYCLE_LOG = _works(
 )
 
 WORKING: tuple[Setting, ...] = (
+    _works(
+        "cycle-info-dir",
+        job_logs.FOLDER,
+        Group.OUTPUT,
+        "logs.cycle_info_dir",
+        "folder for a JSON file about each cycle: nodes, ranks, times, log",
+    ),
     CONFIG_FILE,
     RESTART_POLICY,
     SEGMENT,
@@ -310,7 +317,6 @@ NO_EFFECT: tuple[Setting, ...] = (
 )
 
 NOT_YET: tuple[Setting, ...] = (
-    _later("cycle-info-dir", values.PATH, "", "cycle info files are"),
     _later("nvrx-logfile", values.PATH, "", "a launcher log in the per-cycle log is"),
     _later("enable-log-server", values.BOOLEAN, False, "the log server is"),
     _later("log-server-port", values.integer(1, 65535), 50051, "the log server is"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
 
 import msgspec
 
@@ -31,6 +33,28 @@ def cycle_log_path(prefix: str, cycle: int) -> str:
 def rank_prefix(rank: int, world_size: int) -> str:
     """What stands before each line of a rank: the numbers are aligned."""
     return f"{rank:>{len(str(world_size - 1))}}: "
+
+
+def scheduler_job_id(environ: Mapping[str, str], job_id: str) -> str:
+    """By which programs around the job know it: the scheduler's number where there is one."""
+    known = environ.get("SLURM_ARRAY_JOB_ID") or environ.get("SLURM_JOB_ID") or job_id
+    return re.sub(r"[^A-Za-z0-9._-]", "_", known)
+
+
+def attempt_of(environ: Mapping[str, str]) -> int:
+    """How often the scheduler has started the job again."""
+    count = environ.get("SLURM_RESTART_COUNT", "")
+    return int(count) if re.fullmatch(r"[0-9]{1,9}", count) else 0
+
+
+def cycle_info_name(job_id: str, attempt: int, cycle: int) -> str:
+    """`job_id`: as `scheduler_job_id` says."""
+    return f"cycle_info.{job_id}.{attempt}.{cycle}"
+
+
+def current_cycle_info(folder: str, job_id: str) -> str:
+    """The link to the record of the newest cycle."""
+    return os.path.join(folder, f"cycle_info.{job_id}.current")
 
 
 def parse_log_path(text: str) -> str:

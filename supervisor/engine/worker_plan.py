@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from holdfast_wire.spawner_link import StreamPlan, WorkerPlan
 
-from supervisor.config.job_logs import cycle_log_path, rank_prefix
+from supervisor.config.job_logs import current_cycle_info, cycle_log_path, rank_prefix, scheduler_job_id
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.numa import numactl_prefix
 from supervisor.core.facts import Assignment
@@ -50,7 +50,8 @@ class WorkerPlanner(msgspec.Struct, frozen=True):
                 WorkerPlan(
                     local_rank=local_rank,
                     rank=rank,
-                    env=worker_environment(
+                    env=_cycle_info(job)
+                    | worker_environment(
                         spec,
                         assignment,
                         local_rank=local_rank,
@@ -68,6 +69,14 @@ class WorkerPlanner(msgspec.Struct, frozen=True):
                 )._replace(**_bound(job, local_rank))
             )
         return tuple(plans)
+
+
+def _cycle_info(job: JobRecord) -> dict[str, str]:
+    """Where the script finds the record of its cycle."""
+    folder = job.spec.logs.cycle_info_dir
+    if not folder:
+        return {}
+    return {"NVRX_CURRENT_CYCLE_INFO": current_cycle_info(folder, scheduler_job_id(job.environment, job.spec.job_id))}
 
 
 def _cycle_log(spec: JobSpec, assignment: Assignment, rank: int) -> dict[str, Any]:

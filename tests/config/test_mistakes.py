@@ -103,6 +103,8 @@ USAGE: list[tuple[list[str], str]] = [
      "cannot use --ft-no-restart-exit-code 0: it is below the least value 1; write 1 or more"),
     (["--ft-install-exception-hook", "ture", "t.py"],
      "cannot use --ft-install-exception-hook ture: it is neither true nor false; write true or false"),
+    (["--ft-cycle-info-dir", "cycles", "t"],
+     "cannot use --ft-cycle-info-dir cycles: it is not an absolute path; write a path such as /lustre/job123/cycles"),
     (["--ft-per-cycle-applog-prefix", "train.log", "t"],
      "cannot use --ft-per-cycle-applog-prefix train.log: it is not an absolute path; "
      "write a path such as /lustre/job123/train.log"),
@@ -149,7 +151,6 @@ NOT_YET = [
     (["--logs-specs", "mine"], "a logging plug-in of torchrun is"),
     (["--virtual-local-rank"], "a virtual local rank is"),
     (["--ft-enable-log-server", "true"], "the log server is"),
-    (["--ft-cycle-info-dir", "/c"], "cycle info files are"),
     (["--ft-attribution-endpoint", "localhost"], "attribution is"),
     (["--ft_attribution_llm_model", "nvidia/x"], "attribution is"),
     (["--ft-attribution-startup-timeout", "30"], "attribution is"),

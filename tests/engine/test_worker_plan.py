@@ -64,3 +64,10 @@ def test_all_ranks_print_into_the_file_of_the_cycle_with_their_number_before_eac
         ("/lustre/train_cycle3.log", "2: "),
         ("/lustre/train_cycle3.log", "3: "),
     ]
+
+
+def test_a_worker_finds_the_record_of_its_cycle(tmp_path: Path) -> None:
+    assert "NVRX_CURRENT_CYCLE_INFO" not in plan(record(tmp_path))[0].env
+    logs = JobLogs(cycle_info_dir="/c")
+    job = JobRecord(JobSpec("j", ("t.py",), logs=logs), {"SLURM_JOB_ID": "12"}, 5, str(tmp_path))
+    assert plan(job)[0].env["NVRX_CURRENT_CYCLE_INFO"] == "/c/cycle_info.12.current"

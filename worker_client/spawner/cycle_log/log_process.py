@@ -19,7 +19,7 @@ from worker_client.spawner.events import READ, Events
 from .backlog import Backlog, CycleFile
 from .rank_lines import RankLines
 
-READ_BYTES = 256 * 1024
+READ_BYTES = 64 * 1024
 MESSAGE_BYTES_MAX = 32 * 1024
 LINGER_S = 10.0  # after the spawner's end, for what is not written yet
 SWITCH_S = 0.0005  # between the thread that reads and the one that writes

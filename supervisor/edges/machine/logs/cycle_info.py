@@ -1,0 +1,131 @@
+"""How do records of a job's cycles reach their folder, whole at any moment, without anybody waiting for its disk?
+
+One daemon thread writes them. A record takes the place of the older one at once (rename), and so does the link to the
+newest. A record without an end was left by a supervisor that died: the next one that writes there gives it one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import queue
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+from supervisor.config.job_logs import current_cycle_info, cycle_info_name
+from supervisor.ports import CycleInfo
+
+WAITING_MAX = 1000  # beyond it records are dropped: the folder does not answer
+CLOSE_TIMEOUT_S = 2.0
+RECORD_BYTES_MAX = 1 << 20
+
+_log = logging.getLogger("holdfast")
+
+
+class CycleInfoFiles:
+    """Neither blocks nor raises. The thread is started by the first record."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.Queue[tuple[str, CycleInfo] | None] = queue.Queue(WAITING_MAX)
+        self._thread: threading.Thread | None = None
+        self._tidied: set[tuple[str, str]] = set()
+        self._has_failed = False
+
+    def keep(self, folder: str, info: CycleInfo) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write_until_closed, name="cycle info", daemon=True)
+            self._thread.start()
+        try:
+            self._waiting.put_nowait((folder, info))
+        except queue.Full:
+            self._tell_once(folder, "the disk does not answer")
+
+    def close(self) -> None:
+        """Writes what waits; gives up after two seconds."""
+        if self._thread is not None:
+            with contextlib.suppress(queue.Full):
+                self._waiting.put(None, timeout=CLOSE_TIMEOUT_S)
+            self._thread.join(CLOSE_TIMEOUT_S)
+
+    def _write_until_closed(self) -> None:
+        while (next_one := self._waiting.get()) is not None:
+            folder, info = next_one
+            try:
+                self._write(Path(folder), info)
+            except OSError as error:
+                self._tell_once(folder, error.strerror or str(error))
+
+    def _write(self, folder: Path, info: CycleInfo) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        if (str(folder), info.job_id) not in self._tidied:
+            self._tidied.add((str(folder), info.job_id))
+            end_left_over(folder, info)
+        name = cycle_info_name(info.job_id, info.attempt, info.cycle)
+        _replace(folder / name, document(info))
+        link = Path(current_cycle_info(str(folder), info.job_id))
+        if info.ended_at_ns is None and not (link.is_symlink() and os.readlink(link) == name):
+            beside = folder / f".{link.name}.{os.getpid()}"
+            with contextlib.suppress(FileNotFoundError):
+                beside.unlink()
+            beside.symlink_to(name)
+            beside.replace(link)
+
+    def _tell_once(self, folder: str, why: str) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            _log.warning("cannot write cycle info in %s: %s; check --ft-cycle-info-dir", folder, why)
+
+
+def document(info: CycleInfo) -> dict[str, object]:
+    """The record as programs read it."""
+    return {
+        "job_id": info.job_id,
+        "attempt_index": info.attempt,
+        "cycle_number": info.cycle,
+        "cycle_start_time": _utc(info.started_at_ns),
+        "cycle_end_time": _utc(info.ended_at_ns) if info.ended_at_ns is not None else "",
+        "cycle_log_file": info.log_path,
+        "active_nodes": info.active_nodes,
+        "standby_nodes": info.standby_nodes,
+        "active_ranks": info.active_ranks,
+        "generation": info.generation,
+    }
+
+
+def end_left_over(folder: Path, newest: CycleInfo) -> None:
+    """Older records of the job that have no end get one: when its log was last written, or the record itself."""
+    own = cycle_info_name(newest.job_id, newest.attempt, newest.cycle)
+    for path in folder.glob(f"cycle_info.{newest.job_id}.*.*"):
+        if path.name == own or path.is_symlink():
+            continue
+        try:
+            with path.open("rb") as file:
+                record = json.loads(file.read(RECORD_BYTES_MAX))
+            if record["cycle_end_time"] or record["job_id"] != newest.job_id:
+                continue
+            last_ns = path.stat().st_mtime_ns
+            with contextlib.suppress(OSError):
+                last_ns = max(last_ns, Path(record["cycle_log_file"]).stat().st_mtime_ns)
+            record |= {"cycle_end_time": _utc(last_ns), "generation": int(record["generation"]) + 1}
+            _replace(path, record)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # Not ours, or not to be read.
+
+
+def _replace(path: Path, record: object) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        beside.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise
+
+
+def _utc(at_ns: int) -> str:
+    moment = datetime.fromtimestamp(at_ns // 10**9, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{at_ns // 10**6 % 1000:03}Z"
