@@ -21,3 +21,17 @@ class Ledger(msgspec.Struct, frozen=True):
     stop_reason: str = ""
     parts: tuple[str, ...] = ()  # the nodes of that cycle, by group rank
     witnesses: tuple[str, ...] = ()  # nodes that the leader heard (see fence.py)
+
+
+def after_all_know(ended: Ledger) -> Ledger:
+    """What stays for a while once the nodes that were there know the verdict."""
+    return msgspec.structs.replace(ended, is_told=True)
+
+
+def of_this_run(found: Ledger, *, is_newcomer: bool) -> tuple[Ledger, Verdict | None]:
+    """What a new leader begins with, and how the run before has ended, if this is another one.
+
+    `is_newcomer`: its process has met no leader of the job yet. To such a process an end that was told was another
+    run's: the id is used again. A node that missed the end begins nothing.
+    """
+    return (Ledger(), found.verdict) if found.is_told and is_newcomer else (found, None)

@@ -7,6 +7,7 @@ no quorum nothing is answered and no lease ends.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
@@ -23,6 +24,7 @@ LEASE_S = 2.0
 EXPIRY_LATE_MAX_S = 0.5  # leases that have ended are looked for that often
 ANSWER_MAX_S = 0.05
 CALL_TIMEOUT_S = 2.0  # etcd_client.CALL_TIMEOUT_S
+ENDED_KEPT_S = 900.0  # etcd_backend.ENDED_TTL_S
 WATCH_MAX_S = 0.1
 WATCH_AGAIN_S = 0.5
 
@@ -49,7 +51,8 @@ class Backend:
     def __init__(self, world: World) -> None:
         self._world = world
         self.leader: Leader | None = None
-        self.ledger = Ledger()
+        self._ledger = Ledger()
+        self._ledger_until_s = math.inf
         self.lost_until_s = 0.0  # without a quorum
         self.term = 0
         self._lease_until_s = 0.0
@@ -103,6 +106,10 @@ class Backend:
         self._tell_all()
         return self.term, self.ledger
 
+    @property
+    def ledger(self) -> Ledger:
+        return self._ledger if self._world.timeline.now_s < self._ledger_until_s else Ledger()
+
     def renew(self, term: int) -> bool:
         if self.leader is None or self.leader.term != term:
             return False
@@ -112,13 +119,16 @@ class Backend:
     def write(self, term: int, ledger: Ledger) -> bool:
         if self.leader is None or self.leader.term != term:
             return False
-        self.ledger = ledger
+        self._ledger = ledger
+        has_ended = ledger.verdict is not None  # Then it is kept for a while only.
+        self._ledger_until_s = self._world.timeline.now_s + ENDED_KEPT_S if has_ended else math.inf
         return True
 
-    def resign(self, term: int, *, forget: bool) -> None:
-        if self.leader is not None and self.leader.term == term:
-            self.ledger = Ledger() if forget else self.ledger
-            self._depose()
+    def resign(self, term: int) -> bool:
+        if self.leader is None or self.leader.term != term:
+            return False
+        self._depose()
+        return True
 
     # --- leases
 
@@ -148,6 +158,8 @@ class Backend:
         if self.leader is None or self._world.timeline.now_s < self.lost_until_s:
             return False
         self.leader.reign.disturb()
+        if self._ledger.verdict is not None:  # It is kept by a lease then.
+            self._ledger_until_s = 0.0
         self._depose()
         return True
 

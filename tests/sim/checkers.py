@@ -60,6 +60,11 @@ class Listeners:
         self.verdict, self.fault = of("verdict"), of("fault")
 
 
+def _cycle_of(rank: Rank) -> tuple[int, int]:
+    """A later run of the job counts its cycles from 0 again."""
+    return rank.run_number, rank.cycle
+
+
 class Exclusivity(Checker):
     """Two groups of one job never train at once.
 
@@ -69,7 +74,7 @@ class Exclusivity(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._living: dict[int, dict[Rank, None]] = {}
+        self._living: dict[tuple[int, int], dict[Rank, None]] = {}  # by run and cycle
         self._killed_at_s: dict[Host, float] = {}  # when its spawner was told so last
 
     def signal(self, host: Host, action: messages.SignalWorkers | messages.KillTree) -> None:
@@ -77,22 +82,24 @@ class Exclusivity(Checker):
             self._killed_at_s[host] = self.world.timeline.now_s
 
     def rank(self, rank: Rank) -> None:
-        for cycle, ranks in self._living.items():
-            if cycle == rank.cycle:
+        own = _cycle_of(rank)
+        for group, ranks in self._living.items():
+            if group == own:
                 continue
             beside = next((each for each in ranks if self._trains(each)), None)
             if beside is not None:
                 self.complain(
                     f"rank {rank.rank} of cycle {rank.cycle} starts on {rank.host.name} beside rank {beside.rank} of "
-                    f"cycle {cycle} on {beside.host.name}"
+                    f"cycle {beside.cycle} on {beside.host.name}"
                 )
-        self._living.setdefault(rank.cycle, {})[rank] = None
+        self._living.setdefault(own, {})[rank] = None
 
     def rank_end(self, rank: Rank) -> None:
-        ranks = self._living.get(rank.cycle, {})
+        own = _cycle_of(rank)
+        ranks = self._living.get(own, {})
         ranks.pop(rank, None)
         if not ranks:
-            self._living.pop(rank.cycle, None)
+            self._living.pop(own, None)
 
     def _trains(self, rank: Rank) -> bool:
         processes = rank.host.processes
@@ -115,7 +122,7 @@ class OneLeader(Checker):
         super().__init__(world)
         self._term = 0
         self._leaders: dict[int, Host] = {}
-        self._cycle = -1
+        self._cycle = 0, -1
 
     def order(self, leader: Host, term: int, name: str, order: Order) -> None:
         if self._leaders.setdefault(term, leader) is not leader:
@@ -125,9 +132,20 @@ class OneLeader(Checker):
         self._term = max(self._term, term)
 
     def rank(self, rank: Rank) -> None:
-        if rank.cycle < self._cycle:
-            self.complain(f"{rank.host.name} starts workers of cycle {rank.cycle} after those of cycle {self._cycle}")
-        self._cycle = max(self._cycle, rank.cycle)
+        own = _cycle_of(rank)
+        if own < self._cycle:
+            self.complain(
+                f"{rank.host.name} starts workers of cycle {rank.cycle} after those of cycle {self._cycle[1]}"
+            )
+        self._cycle = max(self._cycle, own)
+
+
+class OneRun(Checker):
+    """A process begins nothing in another run of the job than that of the first leader that it has met."""
+
+    def spawn(self, host: Host, action: messages.SpawnWorkers) -> None:
+        if host.first_run not in (None, host.run_number):
+            self.complain(f"{host.name} takes part in run {host.run_number} of the job, and knew run {host.first_run}")
 
 
 class ConsecutiveRanks(Checker):
@@ -135,21 +153,21 @@ class ConsecutiveRanks(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._parts: dict[int, list[tuple[str, messages.SpawnWorkers]]] = {}
+        self._parts: dict[tuple[int, int], list[tuple[str, messages.SpawnWorkers]]] = {}
 
     def spawn(self, host: Host, action: messages.SpawnWorkers) -> None:
-        cycle = action.assignment.cycle
-        parts = self._parts.setdefault(cycle, [])
+        run, cycle = host.run_number, action.assignment.cycle
+        parts = self._parts.setdefault((run, cycle), [])
         parts.append((host.name, action))
-        for older in [each for each in self._parts if each < cycle - 1]:
+        for older in [each for each in self._parts if each < (run, cycle - 1)]:
             self._check(older)
 
     def end(self) -> None:
         for cycle in list(self._parts):
             self._check(cycle)
 
-    def _check(self, cycle: int) -> None:
-        parts = self._parts.pop(cycle)
+    def _check(self, group: tuple[int, int]) -> None:
+        parts, cycle = self._parts.pop(group), group[1]
         size = self.world.setup.rules.local_world_size
         given = [action.assignment for _, action in parts]
         names, group_ranks = {name for name, _ in parts}, {each.group_rank for each in given}
@@ -174,7 +192,7 @@ class Budget(Checker):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._used = 0
-        self._ordered = 0
+        self._ordered = 0, 0  # the run, and as of its last order
         self._units = 0  # that the faults until now may take
 
     def fault(self, fault: Fault, *, is_harmful: bool) -> None:
@@ -183,9 +201,11 @@ class Budget(Checker):
     def order(self, leader: Host, term: int, name: str, order: Order) -> None:
         if not isinstance(order, StartCycle):
             return
-        if order.restarts_used < self._ordered:
-            self.complain(f"{leader.name} gives units back: {order.restarts_used} are used, and were {self._ordered}")
-        self._ordered = order.restarts_used
+        run, was_used = self._ordered
+        now_run = self.world.run_of_term.get(term, 0)
+        if run == now_run and order.restarts_used < was_used:
+            self.complain(f"{leader.name} gives units back: {order.restarts_used} are used, and were {was_used}")
+        self._ordered = now_run, order.restarts_used
 
     def decision(self, state: coordinator.State, event: JobEvent) -> None:
         used, most = coordinator.restarts_used(state), self.world.setup.rules.restart.max_restarts
@@ -247,7 +267,7 @@ class Agreement(Checker):
             if not each.reason.startswith(ELSEWHERE)
         }
         known = {(each.state, each.exit_code, each.reason) for each in by_leader.values()}
-        if len(known) > 1:
+        if len(known) > 1 + max(self.world.run_of_term.values(), default=0):
             self.complain(f"the nodes disagree: { ({host.name: each for host, each in by_leader.items()}) }")
         for host, each in self._heard.items():
             is_told = (each.state, each.exit_code, each.reason) in known  # before the leader was lost
@@ -380,7 +400,7 @@ class BoundedState(Checker):
 
 def all_of(world: World) -> list[Checker]:
     kinds = (
-        Exclusivity, OneLeader, ConsecutiveRanks, Budget, Agreement, Outcome, NoEarlyHang, NoHealthyWorkerEnded,
-        Liveness, BoundedState,
+        Exclusivity, OneLeader, OneRun, ConsecutiveRanks, Budget, Agreement, Outcome, NoEarlyHang,
+        NoHealthyWorkerEnded, Liveness, BoundedState,
     )  # fmt: skip
     return [kind(world) for kind in kinds]

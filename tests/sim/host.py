@@ -43,6 +43,8 @@ class Host:
         self.processes = Processes(self)
         self.is_dead = False
         self.verdict: Verdict | None = None
+        self.run_number = 0  # the one of the job that it takes part in
+        self.first_run: int | None = None  # the one of the first leader that it has met
         self.lost_leader = ""  # why, once it has given up
         self.iteration_unreadable_until_s = 0.0
         self.reach = Reach()
@@ -243,12 +245,12 @@ class Host:
 
     # --- what the leader does
 
-    def lead(self, ledger: Ledger | None = None) -> None:
+    def lead(self, ledger: Ledger | None = None, former: Verdict | None = None) -> None:
         """`ledger` None: nobody has led before, or will after."""
         if ledger is None:
             self.coordinator = coordinator.initial_state(JOB)
         else:
-            self.coordinator = takeover.initial_state(JOB, ledger, leader=self.name, now_s=self.now_s())
+            self.coordinator = takeover.initial_state(JOB, ledger, leader=self.name, now_s=self.now_s(), former=former)
 
     def lead_no_more(self) -> None:
         self.coordinator = None

@@ -30,6 +30,7 @@ class Rank:
     rank: int
     pid: int
     started_at_s: float
+    run_number: int = 0  # of the job
     alive: bool = True
     has_client: bool = False
     silent_from_s: float | None = None
@@ -205,7 +206,7 @@ class Processes:
         if world.timeline.now_s >= self._fence_s:
             self._end_at_once(cycle, local_rank, number)
             return
-        rank = Rank(host, cycle, local_rank, number, world.next_pid(), world.timeline.now_s)
+        rank = Rank(host, cycle, local_rank, number, world.next_pid(), world.timeline.now_s, host.run_number)
         rank.ignores_term = self.spoilt.term_ignored
         self.ranks.append(rank)
         world.note_rank(rank)

@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from supervisor.core import fence
-from supervisor.core.ledger import Ledger
+from supervisor.core.ledger import Ledger, after_all_know
 from supervisor.core.node import messages
 from supervisor.edges.peers.election.order_gate import WRITE_AGAIN_S, WRITE_TIMEOUT_S
 from supervisor.edges.peers.election.reign import RENEW_AGAIN_S, RENEW_TIMEOUT, RENEWALS
@@ -220,6 +220,19 @@ class Reign:
         self._is_disturbed = False
         self._voter.fence.rest()
         self._backend.hold(self.term, None)
+
+    def conclude(self, *, is_heard: bool) -> None:
+        """One that was not told finds the verdict in the ledger."""
+
+        def resign(_: bool | Unavailable) -> None:
+            self.end("the job has ended")
+            self._backend.ask(self.host, lambda: self._backend.resign(self.term), lambda _: None)
+
+        if is_heard and self.recorded is not None and self.recorded.verdict is not None:
+            told = after_all_know(self.recorded)
+            self._backend.ask(self.host, lambda: self._backend.write(self.term, told), resign, timeout_s=LEASE_S)
+        else:
+            resign(False)
 
     def end(self, why: str) -> None:
         """Its server is closed; what has not left does not leave any more."""

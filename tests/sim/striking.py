@@ -203,10 +203,8 @@ def crash(world: World, host: Host, *, comes_back_after_s: float) -> None:
 
 def _come_back(world: World, host: Host) -> None:
     """The leader takes it as another node, and the old one for lost."""
-    if host.voter is not None:
-        if not any(each.verdict is not None for each in world.hosts.values()):
-            world.replace(host.name)  # It is another job that begins once this one has ended.
-    elif world.leader.is_running and host.link is not None and host.link.replace():
+    is_taken = world.leader.is_running and host.link is not None and host.link.replace()
+    if host.voter is not None or is_taken:
         world.replace(host.name)
 
 

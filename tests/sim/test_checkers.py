@@ -8,12 +8,13 @@ import msgspec
 import pytest
 
 from supervisor.core import orders
-from supervisor.core.cluster import coordinator, endings, membership, restart_policy, rounds
+from supervisor.core.cluster import coordinator, endings, membership, restart_policy, rounds, takeover
 from supervisor.core.cluster import messages as cluster
+from supervisor.core.facts import Verdict
 from supervisor.core.ledger import Ledger
 from supervisor.core.node import messages, node
 from supervisor.core.silence import Silence
-from tests.sim import host, network
+from tests.sim import host, network, voting
 from tests.sim.backend import Backend
 from tests.sim.faults import Fault, Kind
 from tests.sim.playing import play, play_seed
@@ -68,6 +69,26 @@ def the_same_term(patch: _Patch) -> None:
 def no_own_fence(patch: _Patch) -> None:
     """A node that hears neither a leader nor the backend trains on."""
     patch.setattr(OwnFence, "left_s", 1.0)
+
+
+def forgotten_end(patch: _Patch) -> None:
+    """A node that missed the end takes it for that of another run."""
+
+    def forget(found: Ledger, *, is_newcomer: bool) -> tuple[Ledger, Verdict | None]:
+        del is_newcomer
+        return (Ledger(), None) if found.is_told else (found, None)
+
+    patch.setattr(voting, "of_this_run", forget)
+
+
+def dragged_along(patch: _Patch) -> None:
+    """A node that missed the end takes part in the next run."""
+
+    def no(state: coordinator.State, stands: cluster.NodeStands, now_s: float) -> bool:
+        del state, stands, now_s
+        return False
+
+    patch.setattr(takeover, "_missed_the_end", no)
 
 
 def ranks_from_one(patch: _Patch) -> None:
@@ -168,6 +189,23 @@ def test_a_planted_defect_is_found(plant: Callable[[_Patch], None], checker: str
         if any(each.startswith(f"{checker}:") for each in play_seed(seed, nodes=4).complaints):
             return
     pytest.fail(f"{SEEDS} seeds do not show {checker}")
+
+
+@pytest.mark.parametrize("plant", [forgotten_end, dragged_along])
+def test_a_node_that_missed_the_end_and_begins_again_is_found(
+    plant: Callable[[_Patch], None], monkeypatch: pytest.MonkeyPatch
+):
+    """Two nodes are cut off until the others have ended the job, and one of them is another process then."""
+    faults = (
+        Fault(8.0, Kind.CUT, "n0002", lasts_s=45.0),
+        Fault(8.0, Kind.CUT, "n0003", lasts_s=45.0),
+        Fault(9.0, Kind.NODE_CRASH, "n0003", lasts_s=3.0),
+    )
+    setups = [draw_setup(seed, nodes=4) for seed in range(SEEDS)]
+    setups = [each for each in setups if each.is_elected and each.rules.restart.min_nodes == 2]
+    assert not [each for setup in setups for each in play(setup, faults).complaints]
+    plant(monkeypatch)
+    assert any(each.startswith("OneRun:") for setup in setups for each in play(setup, faults).complaints)
 
 
 @pytest.mark.parametrize(

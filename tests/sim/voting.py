@@ -16,7 +16,7 @@ from supervisor.core import orders
 from supervisor.core.cluster import messages as cluster
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.fence import FENCE_S, HEARD_S
-from supervisor.core.ledger import Ledger
+from supervisor.core.ledger import Ledger, of_this_run
 from supervisor.core.node import messages
 from supervisor.edges.peers.cluster_peers import PARTING_S
 from supervisor.edges.peers.election.elected_peers import AGAIN_S, ASK_TIMEOUT_S, JITTER_S, WISHES_KEPT_S
@@ -272,6 +272,7 @@ class Voter:
             client.said_s = self._timeline.now_s
             match reign.take_in(self.host.name, client):
                 case True:
+                    self.host.world.note_meeting(self.host, reign.term)
                     client.connect()
                     return
                 case False:
@@ -337,7 +338,9 @@ class Voter:
 
     def _reign(self, reign: Reign, term: int, ledger: Ledger, *, asked_at_s: float) -> None:
         self.reign, self._waits_since_s, self._newest_term = reign, None, term
-        self.host.lead(ledger)
+        ledger, former = of_this_run(ledger, is_newcomer=self._left_s is None)
+        self.host.world.note_lead(self.host, term, ledger)
+        self.host.lead(ledger, former)
         self.host.take(messages.Ordered(JOB, orders.Introduce()))
         reign.begin(term, ledger, asked_at_s=asked_at_s)
 
@@ -388,13 +391,7 @@ class Voter:
         self._turn += 1
         self._drop_client()
         if reign is not None:
-            is_told = is_heard and reign.recorded is not None and reign.recorded.verdict is not None
-            told = {link.node for link in reign.nodes.values() if link.is_connected}
-            reign.end("the job has ended")
-            if self.backend.answers(self.host):
-                self.backend.resign(reign.term, forget=is_told)
-                if is_told:
-                    self.host.world.part_from_all_but(told)
+            reign.conclude(is_heard=is_heard)
 
 
 def _coordinate(reign: Reign, report: cluster.Event) -> None:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from supervisor.core.cluster import coordinator
 from supervisor.core.facts import JobEvent, Verdict
+from supervisor.core.ledger import Ledger
 from supervisor.core.node import messages
-from supervisor.core.orders import Order
+from supervisor.core.orders import Order, StartCycle
 from supervisor.simulation.timeline import Timeline
 from tests.sim import checkers
 from tests.sim.backend import Backend
@@ -54,6 +55,8 @@ class World:
         self._pids = 100
         self._passing: list[Fault] = []
         self._undecided = set(self.hosts.values())
+        self.run_of_term: dict[int, int] = {}
+        self._had_ended = False
 
     @property
     def leader(self) -> Host:
@@ -99,18 +102,13 @@ class World:
         self.timeline.after(delay_s, lambda: host.take(messages.JobSubmitted(self.setup.rules)))
 
     def replace(self, name: str) -> None:
-        """A new process of that name, after a crash."""
-        self._undecided.discard(self.hosts[name])
+        """A new process of that name, after a crash. The network is the machine's."""
+        former = self.hosts[name]
+        self._undecided.discard(former)
         host = self.hosts[name] = Host(self, name, self.clock(self.setup.names.index(name)))
+        host.reach = former.reach
         self._undecided.add(host)
         self.submit(host, 0.0)
-
-    def part_from_all_but(self, told: set[Host]) -> None:
-        """The job is forgotten. What a node does that has not met its last leader is another job, and not played."""
-        for host in [each for each in self._undecided if each not in told]:
-            host.die()
-            host.processes.end_all()
-            self.bury(host)
 
     def bury(self, host: Host) -> None:
         self._undecided.discard(host)
@@ -141,10 +139,22 @@ class World:
 
     def note_verdict(self, host: Host, verdict: Verdict) -> None:
         self._undecided.discard(host)
+        self._had_ended = True
         for each in self._told.verdict:
             each(host, verdict)
 
+    def note_lead(self, leader: Host, term: int, ledger: Ledger) -> None:
+        """A process that was there at no end may use the job's id again: what runs then is another run of it."""
+        newest = max(self.run_of_term.values(), default=0)
+        self.run_of_term[term] = newest + 1 if self._had_ended and ledger == Ledger() else newest
+
+    def note_meeting(self, host: Host, term: int) -> None:
+        if host.first_run is None:
+            host.first_run = self.run_of_term[term]
+
     def note_order(self, leader: Host, term: int, name: str, order: Order) -> None:
+        if isinstance(order, StartCycle):
+            self.hosts[name].run_number = self.run_of_term.get(term, 0)
         for each in self._told.order:
             each(leader, term, name, order)
 

@@ -76,6 +76,13 @@ class Ended(msgspec.Struct, frozen=True):
 Phase = Unopened | TakingOver | Gathering | Running | WindingDown | Ended
 
 
+class Former(msgspec.Struct, frozen=True):
+    """An earlier run of the job, as it ended: all nodes that left their leader before `until_s` are of it."""
+
+    verdict: Verdict
+    until_s: float
+
+
 class State(msgspec.Struct, frozen=True):
     job_id: str
     leader: str = ""  # the node that this runs on, whose rules count; "": those of the first node that comes
@@ -93,6 +100,7 @@ class State(msgspec.Struct, frozen=True):
     lost_in_call: tuple[NodeLost, ...] = ()  # nodes that the wrapped call goes on without, or with a spare in the place
     evidence: evidence.State = msgspec.field(default_factory=evidence.initial_state)
     recorded: Ledger | None = None  # what a leader that comes after this one will know; None: none will come
+    former: Former | None = None  # the run before: this leader has begun another one of the same id
 
 
 Outcome = tuple[State, tuple[Action, ...]]

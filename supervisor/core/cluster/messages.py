@@ -10,7 +10,7 @@ import enum
 import msgspec
 
 from supervisor.core.calls.words import Told
-from supervisor.core.facts import Assignment, Cause, Evidence, JobEvent, JobRules
+from supervisor.core.facts import Assignment, Cause, Evidence, JobEvent, JobRules, Verdict
 from supervisor.core.ledger import Ledger
 from supervisor.core.orders import Order
 
@@ -189,6 +189,7 @@ class LeadershipTaken(msgspec.Struct, frozen=True):
 
     term: int
     ledger: Ledger
+    former: Verdict | None = None  # of another run of the job, of which nodes may be left that have not heard it
 
 
 class LeadershipLost(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from supervisor.core.cluster import endings, membership, restart_policy, rounds,
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.cluster.coordinator_states import (
     Ended,
+    Former,
     Gathering,
     Outcome,
     Running,
@@ -38,15 +39,21 @@ NAMES_MAX = 8  # in a sentence
 Resolved = tuple[State, tuple[Action, ...], tuple[Event, ...]]  # the events are to be taken as if they came now
 
 
-def initial_state(job_id: str, ledger: Ledger, *, leader: str, now_s: float) -> State:
-    """Of the node `leader`, whose decisions are recorded. An empty ledger: the job begins."""
+def initial_state(job_id: str, ledger: Ledger, *, leader: str, now_s: float, former: Verdict | None = None) -> State:
+    """Of the node `leader`, whose decisions are recorded. An empty ledger: the job begins.
+
+    `former`: so the run before has ended, which used the same id. A node that has missed that is told it.
+    """
     phase = TakingOver(now_s + TAKE_OVER_S) if ledger != Ledger() else Unopened()
-    return State(job_id, leader, phase=phase, cycle=ledger.cycle, recorded=ledger)
+    before = Former(former, now_s) if former is not None else None
+    return State(job_id, leader, phase=phase, cycle=ledger.cycle, recorded=ledger, former=before)
 
 
 def open_job(state: State, phase: Unopened, event: Event, now_s: float) -> Resolved:
     """The first node whose rules count opens the job; what others have reported before is taken then."""
     if isinstance(event, NodeStands):
+        if _missed_the_end(state, event, now_s):
+            return state, _told_of_the_end(state, event), ()
         if state.recorded is None or event.cycle < 0:
             return state, (), reports_of(event)
         # The job is not new: what was recorded is lost, and the nodes know better.
@@ -114,17 +121,33 @@ def reports_of(stands: NodeStands) -> tuple[Event, ...]:
             return (opened,)
 
 
-def meet(state: State, stands: NodeStands) -> Resolved:
+def meet(state: State, stands: NodeStands, now_s: float) -> Resolved:
     """A node that comes late. What it still runs is of an older cycle, or has been given up: it ends that and waits."""
     known = state.members.get(stands.node)
     if known is not None and known.state not in membership.UNHEARD:
         return state, (), ()
+    if _missed_the_end(state, stands, now_s):
+        return state, _told_of_the_end(state, stands), ()
     if stands.state not in (MemberState.RUNNING, MemberState.SUCCEEDED, MemberState.FAILED):
         return state, (), reports_of(stands)
     busy = Member(MemberState.FAILED, stands.cycle, facts=stands.rules.facts)
     text = f"node {stands.node} comes back with workers of cycle {stands.cycle}; they are stopped"
     again = orders.JoinAgain(max(state.cycle, stands.cycle) + 1, text)
     return with_member(state, stands.node, busy), (said(state, "node_returned", text), Send(stands.node, again)), ()
+
+
+def _missed_the_end(state: State, stands: NodeStands, now_s: float) -> bool:
+    """The node is of the run before. This leader knows all that ever took part in its own run."""
+    if state.former is None or stands.node in state.members:
+        return False
+    return stands.cycle >= 0 or (stands.left_ago_s > 0.0 and now_s - stands.left_ago_s < state.former.until_s)
+
+
+def _told_of_the_end(state: State, stands: NodeStands) -> tuple[Action, ...]:
+    if state.former is None:
+        return ()
+    text = f"node {stands.node} is of the run before, which has ended; it is told how"
+    return said(state, "node_refused", text), Send(stands.node, orders.Conclude(state.former.verdict))
 
 
 # --- the take-over -------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def stands(
 ) -> NodeStands:
     """A node of the cycle; `group_rank` None: a spare, or a node that is new."""
     if group_rank is None:
-        return NodeStands(node, RULES, state, -1)
+        return NodeStands(node, RULES, state, -1, **more)  # pyright: ignore
     part = Assignment(cycle, group_rank, 2, 4, 2 * group_rank)
     return NodeStands(node, RULES, state, cycle, part, **({"restarts_used": 1} | more))  # pyright: ignore
 
@@ -188,6 +188,30 @@ def test_the_first_leader_begins_the_job():
     play >> stands("a", None, MemberState.JOINED)
     assert orders_to(play, StartCycle) == ["a", "b"]
     assert recorded(play) == [Ledger(cycle=0, opened=0, restarts_used=0)]
+
+
+FORMER = Verdict(JobState.SUCCEEDED, 0, "all ranks exited with code 0")
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_node_of_the_run_before_that_missed_its_end_is_told_it_and_begins_nothing_in_this_run(is_open: bool):
+    state = takeover.initial_state("job", Ledger(), leader="c", now_s=0.0, former=FORMER)
+    play = Playbook(coordinator.step, state, jitter=0.0)
+    if is_open:
+        play >> stands("c", None, MemberState.OPENED)
+    play.at(10.0) >> stands("a", 0, MemberState.JOINED)
+    assert [each.order.verdict for each in play.of(Send) if each.node == "a"] == [FORMER]
+    play >> VerdictTaken("a")
+    play >> stands("spare", None, MemberState.JOINED, left_ago_s=11.0)
+    assert orders_to(play, Conclude) == ["spare"]
+    play >> (NodeJoined("c", -1) if is_open else stands("c", None, MemberState.JOINED))
+    assert isinstance(play.state.phase, Gathering)
+    assert (play.state.cycle, list(play.state.members)) == (-1, ["c"])
+    play >> stands("b", None, MemberState.JOINED, left_ago_s=5.0)
+    assert orders_to(play, StartCycle) == ["b", "c"], "b has left this leader, and comes back"
+    play >> NodeLost("b", "silent")
+    play >> stands("b", 1)
+    assert orders_to(play, JoinAgain) == ["b"], "it is of this run, and only comes back"
 
 
 def test_what_was_recorded_is_lost_and_the_nodes_know_better():

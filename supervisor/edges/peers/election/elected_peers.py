@@ -287,7 +287,7 @@ class ElectedPeers:
         try:
             self._reign, self._waits_since_s, self._newest_term = reign, None, lead.term
             self.colleagues.is_leader = True
-            self._post(Reported(voter.job_id, LeadershipTaken(lead.term, reign.found)))
+            self._post(Reported(voter.job_id, LeadershipTaken(lead.term, reign.found, reign.former)))
             self._post(Ordered(voter.job_id, orders.Introduce()))
             _log.info("this node leads job %s (term %d)", voter.job_id, lead.term)
             why = await reign.run(listeners)

@@ -17,7 +17,7 @@ from anyio.abc import TaskStatus
 
 from supervisor.core import fence, orders
 from supervisor.core.cluster.messages import NodeLost, Reported
-from supervisor.core.ledger import Ledger
+from supervisor.core.ledger import Ledger, after_all_know, of_this_run
 from supervisor.core.node.messages import Ordered
 from supervisor.edges.peers.cluster_frames import Aside
 from supervisor.edges.peers.cluster_server import ClusterServer
@@ -48,8 +48,7 @@ class Reign:
         self._fence = own_fence
         self._renewed_at_s = asked_at_s
         self.lead = lead
-        found = _read_ledger(lead.state)
-        self.found = Ledger() if found.is_told and is_newcomer else found
+        self.found, self.former = of_this_run(_read_ledger(lead.state), is_newcomer=is_newcomer)
         self.gate = OrderGate(self._deliver, valid_until_s=asked_at_s + lead.ttl_s, witnesses=self.found.witnesses)
         self.server = ClusterServer(
             job_id=voter.job_id,
@@ -98,7 +97,7 @@ class Reign:
             suppress(LeadLostError, BackendUnavailableError, BackendRefusedError),
             anyio.move_on_after(self.lead.ttl_s),
         ):
-            await self._write(msgspec.structs.replace(ended, is_told=True))
+            await self._write(after_all_know(ended))
         await self.lead.resign()
 
     def _deliver(self, node: str, order: orders.Order) -> None:

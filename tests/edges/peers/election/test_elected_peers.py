@@ -319,6 +319,7 @@ async def test_a_job_that_has_ended_is_not_begun_again_by_a_node_that_missed_its
         (taken,) = c.reports(LeadershipTaken)
         assert isinstance(taken, LeadershipTaken)
         assert taken.ledger == Ledger(), "the id is used again"
+        assert taken.former == ENDED.verdict, "for nodes that still wait for it"
 
 
 async def test_an_end_that_was_not_told_holds_for_a_new_process_too():
