@@ -175,9 +175,7 @@ class Engine:
         if isinstance(change, cluster_messages.LeadershipTaken):
             assert self._performer is not None, "attach() comes before run()"
             leader, now_s = self._performer.name_in(job_id), self._clock.now_s()
-            self.coordinators[job_id] = takeover.initial_state(
-                job_id, change.ledger, leader=leader, now_s=now_s, former=change.former
-            )
+            self.coordinators[job_id] = takeover.initial_state(job_id, change, leader=leader, now_s=now_s)
 
     def _step_coordinator(self, job_id: str, report: cluster_messages.Event) -> None:
         assert self._performer is not None

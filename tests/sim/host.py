@@ -17,7 +17,6 @@ from supervisor.core import orders
 from supervisor.core.cluster import coordinator, endings, takeover
 from supervisor.core.cluster import messages as cluster
 from supervisor.core.facts import JobState, Verdict
-from supervisor.core.ledger import Ledger
 from supervisor.core.node import messages, node
 from supervisor.edges.peers.cluster_client import FENCE_S, SPAWNER_LATER_S
 from supervisor.simulation.timeline import Alarm
@@ -245,12 +244,12 @@ class Host:
 
     # --- what the leader does
 
-    def lead(self, ledger: Ledger | None = None, former: Verdict | None = None) -> None:
-        """`ledger` None: nobody has led before, or will after."""
-        if ledger is None:
+    def lead(self, taken: cluster.LeadershipTaken | None = None) -> None:
+        """`taken` None: nobody has led before, or will after."""
+        if taken is None:
             self.coordinator = coordinator.initial_state(JOB)
         else:
-            self.coordinator = takeover.initial_state(JOB, ledger, leader=self.name, now_s=self.now_s(), former=former)
+            self.coordinator = takeover.initial_state(JOB, taken, leader=self.name, now_s=self.now_s())
 
     def lead_no_more(self) -> None:
         self.coordinator = None

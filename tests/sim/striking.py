@@ -203,8 +203,13 @@ def crash(world: World, host: Host, *, comes_back_after_s: float) -> None:
 
 def _come_back(world: World, host: Host) -> None:
     """The leader takes it as another node, and the old one for lost."""
-    is_taken = world.leader.is_running and host.link is not None and host.link.replace()
-    if host.voter is not None or is_taken:
+    if host.voter is not None:
+        world.replace(host.name)
+    elif not host.link or not world.leader.is_running:
+        return
+    elif not host.link.is_open:
+        world.timeline.after(1.0, lambda: _come_back(world, host))
+    elif host.link.replace():
         world.replace(host.name)
 
 

@@ -84,8 +84,8 @@ def forgotten_end(patch: _Patch) -> None:
 def dragged_along(patch: _Patch) -> None:
     """A node that missed the end takes part in the next run."""
 
-    def no(state: coordinator.State, stands: cluster.NodeStands, now_s: float) -> bool:
-        del state, stands, now_s
+    def no(state: coordinator.State, stands: cluster.NodeStands) -> bool:
+        del state, stands
         return False
 
     patch.setattr(takeover, "_missed_the_end", no)

@@ -19,7 +19,12 @@ from supervisor.core.fence import FENCE_S, HEARD_S
 from supervisor.core.ledger import Ledger, of_this_run
 from supervisor.core.node import messages
 from supervisor.edges.peers.cluster_peers import PARTING_S
-from supervisor.edges.peers.election.elected_peers import AGAIN_S, ASK_TIMEOUT_S, JITTER_S, WISHES_KEPT_S
+from supervisor.edges.peers.election.elected_peers import (
+    AGAIN_S,
+    ASK_TIMEOUT_S,
+    JITTER_S,
+    WISHES_KEPT_S,
+)
 from supervisor.edges.peers.election.own_fence import MOVED_EVERY_S
 from tests.sim.backend import Backend, Leader, Unavailable
 from tests.sim.network import ALL_IS_WELL, Link
@@ -127,6 +132,7 @@ class Voter:
         self._turn = 0
         self._is_free = False  # to see another leader at once
         self._left_s: float | None = None  # when the leader before may have heard this node for the last time
+        self._met_term = 0  # of that leader
         self._waits_since_s: float | None = self._timeline.now_s
         self._wishes: list[tuple[float, _Wish]] = []
         self._over = ""
@@ -151,7 +157,8 @@ class Voter:
                 self._conclude()
             return
         if isinstance(report, cluster.NodeStands) and self._left_s is not None:
-            report = msgspec.structs.replace(report, left_ago_s=max(0.0, self.host.elapsed_s(self._left_s)))
+            left_ago_s = max(0.0, self.host.elapsed_s(self._left_s))
+            report = msgspec.structs.replace(report, left_ago_s=left_ago_s, met_term=self._met_term)
         self._leave(report)
         if isinstance(report, cluster.NodeStands):
             for at_s, wish in self._wishes:
@@ -298,9 +305,10 @@ class Voter:
     def _drop_client(self) -> None:
         if self._client is None:
             return
-        client, self._client = self._client[0], None
+        (client, reign), self._client = self._client, None
         said_s = self._timeline.now_s if client.is_connected else client.said_s
-        self._left_s = said_s if said_s is not None else self._left_s
+        if said_s is not None:
+            self._left_s, self._met_term = said_s, reign.term
         if client.was_connected:
             self._waits_since_s = None
         client.hang_up()
@@ -340,7 +348,7 @@ class Voter:
         self.reign, self._waits_since_s, self._newest_term = reign, None, term
         ledger, former = of_this_run(ledger, is_newcomer=self._left_s is None)
         self.host.world.note_lead(self.host, term, ledger)
-        self.host.lead(ledger, former)
+        self.host.lead(cluster.LeadershipTaken(term, ledger, former))
         self.host.take(messages.Ordered(JOB, orders.Introduce()))
         reign.begin(term, ledger, asked_at_s=asked_at_s)
 
@@ -348,7 +356,7 @@ class Voter:
         if self.reign is not reign:
             return
         self.reign = None
-        self._left_s = self._timeline.now_s
+        self._left_s, self._met_term = self._timeline.now_s, reign.term
         self.host.lead_no_more()
         if self._parts_until_s is None:
             self._next()

@@ -137,7 +137,7 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
         case cluster_messages.DeadlineReached():
             return _pass_deadline(state, now_s, jitter)
         case cluster_messages.NodeStands():
-            return _go_on(takeover.meet(state, event, now_s), now_s, jitter)
+            return _go_on(takeover.meet(state, event), now_s, jitter)
         case cluster_messages.NodeStopped() | cluster_messages.VerdictTaken():
             return endings.step_unasked(state, event, now_s)
         case _:

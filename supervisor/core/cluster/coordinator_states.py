@@ -77,10 +77,10 @@ Phase = Unopened | TakingOver | Gathering | Running | WindingDown | Ended
 
 
 class Former(msgspec.Struct, frozen=True):
-    """An earlier run of the job, as it ended: all nodes that left their leader before `until_s` are of it."""
+    """An earlier run of the job, as it ended: all nodes are of it that have met a leader before `term`."""
 
     verdict: Verdict
-    until_s: float
+    term: int
 
 
 class State(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ from supervisor.core.cluster.coordinator_states import (
     with_member,
 )
 from supervisor.core.cluster.membership import Member, MemberState
-from supervisor.core.cluster.messages import Action, Event, NodeStands, Send
+from supervisor.core.cluster.messages import Action, Event, LeadershipTaken, NodeStands, Send
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.fence import TAKE_OVER_S
 from supervisor.core.ledger import Ledger
@@ -39,20 +39,18 @@ NAMES_MAX = 8  # in a sentence
 Resolved = tuple[State, tuple[Action, ...], tuple[Event, ...]]  # the events are to be taken as if they came now
 
 
-def initial_state(job_id: str, ledger: Ledger, *, leader: str, now_s: float, former: Verdict | None = None) -> State:
-    """Of the node `leader`, whose decisions are recorded. An empty ledger: the job begins.
-
-    `former`: so the run before has ended, which used the same id. A node that has missed that is told it.
-    """
+def initial_state(job_id: str, taken: LeadershipTaken, *, leader: str, now_s: float) -> State:
+    """Of the node `leader`, whose decisions are recorded. An empty ledger: the job begins."""
+    ledger = taken.ledger
     phase = TakingOver(now_s + TAKE_OVER_S) if ledger != Ledger() else Unopened()
-    before = Former(former, now_s) if former is not None else None
-    return State(job_id, leader, phase=phase, cycle=ledger.cycle, recorded=ledger, former=before)
+    former = Former(taken.former, taken.term) if taken.former is not None else None
+    return State(job_id, leader, phase=phase, cycle=ledger.cycle, recorded=ledger, former=former)
 
 
 def open_job(state: State, phase: Unopened, event: Event, now_s: float) -> Resolved:
     """The first node whose rules count opens the job; what others have reported before is taken then."""
     if isinstance(event, NodeStands):
-        if _missed_the_end(state, event, now_s):
+        if _missed_the_end(state, event):
             return state, _told_of_the_end(state, event), ()
         if state.recorded is None or event.cycle < 0:
             return state, (), reports_of(event)
@@ -121,12 +119,12 @@ def reports_of(stands: NodeStands) -> tuple[Event, ...]:
             return (opened,)
 
 
-def meet(state: State, stands: NodeStands, now_s: float) -> Resolved:
+def meet(state: State, stands: NodeStands) -> Resolved:
     """A node that comes late. What it still runs is of an older cycle, or has been given up: it ends that and waits."""
     known = state.members.get(stands.node)
     if known is not None and known.state not in membership.UNHEARD:
         return state, (), ()
-    if _missed_the_end(state, stands, now_s):
+    if _missed_the_end(state, stands):
         return state, _told_of_the_end(state, stands), ()
     if stands.state not in (MemberState.RUNNING, MemberState.SUCCEEDED, MemberState.FAILED):
         return state, (), reports_of(stands)
@@ -136,11 +134,9 @@ def meet(state: State, stands: NodeStands, now_s: float) -> Resolved:
     return with_member(state, stands.node, busy), (said(state, "node_returned", text), Send(stands.node, again)), ()
 
 
-def _missed_the_end(state: State, stands: NodeStands, now_s: float) -> bool:
-    """The node is of the run before. This leader knows all that ever took part in its own run."""
-    if state.former is None or stands.node in state.members:
-        return False
-    return stands.cycle >= 0 or (stands.left_ago_s > 0.0 and now_s - stands.left_ago_s < state.former.until_s)
+def _missed_the_end(state: State, stands: NodeStands) -> bool:
+    """The node is of the run before, and has not heard how that has ended."""
+    return state.former is not None and 0 < stands.met_term < state.former.term
 
 
 def _told_of_the_end(state: State, stands: NodeStands) -> tuple[Action, ...]:
@@ -298,9 +294,13 @@ def _member(stands: NodeStands, cycle: int) -> Member:
 
 
 def _never_began(stands: dict[str, NodeStands], cycle: int, missing: tuple[int, ...], names: tuple[str, ...]) -> bool:
-    """The order has not reached the nodes that wait for it: no fault of theirs."""
+    """The order has not reached the nodes that wait for it: no fault of theirs.
+
+    A process that has met no leader waits for no order: it has taken the place of one that is lost.
+    """
     if names:
-        return bool(missing) and all(names[rank] in stands and stands[names[rank]].cycle < cycle for rank in missing)
+        waiting = (stands.get(names[rank]) for rank in missing)
+        return bool(missing) and all(each and each.cycle < cycle and each.met_term for each in waiting)
     waiting = sum(
         each.state is MemberState.JOINED and each.assignment is not None and each.cycle < cycle
         for each in stands.values()

@@ -13,6 +13,7 @@ from supervisor.core.cluster.coordinator_states import Gathering, Running
 from supervisor.core.cluster.messages import (
     DeadlineReached,
     JobOpened,
+    LeadershipTaken,
     MemberState,
     NodeFailed,
     NodeJoined,
@@ -36,7 +37,7 @@ IN_CYCLE_4 = Ledger(cycle=4, opened=4, restarts_used=1)
 
 
 def new_leader(ledger: Ledger = IN_CYCLE_4, leader: str = "a") -> Playbook[coordinator.State]:
-    state = takeover.initial_state("job", ledger, leader=leader, now_s=0.0)
+    state = takeover.initial_state("job", LeadershipTaken(7, ledger), leader=leader, now_s=0.0)
     return Playbook(coordinator.step, state, jitter=0.0)
 
 
@@ -47,7 +48,7 @@ def stands(
     if group_rank is None:
         return NodeStands(node, RULES, state, -1, **more)  # pyright: ignore
     part = Assignment(cycle, group_rank, 2, 4, 2 * group_rank)
-    return NodeStands(node, RULES, state, cycle, part, **({"restarts_used": 1} | more))  # pyright: ignore
+    return NodeStands(node, RULES, state, cycle, part, **({"restarts_used": 1, "met_term": 6} | more))  # pyright: ignore
 
 
 def orders_to(play: Playbook[coordinator.State], kind: type) -> list[str]:
@@ -195,22 +196,22 @@ FORMER = Verdict(JobState.SUCCEEDED, 0, "all ranks exited with code 0")
 
 @pytest.mark.parametrize("is_open", [False, True])
 def test_a_node_of_the_run_before_that_missed_its_end_is_told_it_and_begins_nothing_in_this_run(is_open: bool):
-    state = takeover.initial_state("job", Ledger(), leader="c", now_s=0.0, former=FORMER)
+    state = takeover.initial_state("job", LeadershipTaken(7, Ledger(), FORMER), leader="c", now_s=0.0)
     play = Playbook(coordinator.step, state, jitter=0.0)
     if is_open:
         play >> stands("c", None, MemberState.OPENED)
-    play.at(10.0) >> stands("a", 0, MemberState.JOINED)
+    play >> stands("a", 0, MemberState.JOINED)
     assert [each.order.verdict for each in play.of(Send) if each.node == "a"] == [FORMER]
     play >> VerdictTaken("a")
-    play >> stands("spare", None, MemberState.JOINED, left_ago_s=11.0)
+    play >> stands("spare", None, MemberState.JOINED, met_term=6)
     assert orders_to(play, Conclude) == ["spare"]
     play >> (NodeJoined("c", -1) if is_open else stands("c", None, MemberState.JOINED))
     assert isinstance(play.state.phase, Gathering)
     assert (play.state.cycle, list(play.state.members)) == (-1, ["c"])
-    play >> stands("b", None, MemberState.JOINED, left_ago_s=5.0)
+    play >> stands("b", None, MemberState.JOINED, met_term=7)
     assert orders_to(play, StartCycle) == ["b", "c"], "b has left this leader, and comes back"
     play >> NodeLost("b", "silent")
-    play >> stands("b", 1)
+    play >> stands("b", 1, met_term=7)
     assert orders_to(play, JoinAgain) == ["b"], "it is of this run, and only comes back"
 
 
@@ -271,10 +272,21 @@ def test_an_end_that_is_decided_needs_no_witness():
 def test_the_first_order_did_not_reach_anybody():
     """The nodes have no part in any cycle: nothing has failed, and no unit of the budget is used."""
     play = new_leader(Ledger(0, 0, 0, parts=("a", "b"), witnesses=("a", "b", "c")), leader="b")
-    play >> stands("b", None, MemberState.JOINED) >> stands("a", None, MemberState.JOINED)
+    for node in "ba":
+        play >> stands(node, None, MemberState.JOINED, met_term=6)
     play.at(fence.LEFT_S) >> DeadlineReached()
     assert orders_to(play, StartCycle) == ["a", "b"]
     assert (play.state.cycle, play.state.policy.used) == (1, 0)
+
+
+def test_a_node_that_crashed_and_came_back_takes_a_unit_though_its_leader_was_lost_too():
+    """Seed 269 of the simulator. A leader's node that crashes again and again would never use up the budget."""
+    play = new_leader(Ledger(0, 0, 0, parts=("a", "b"), witnesses=("a", "b")), leader="b")
+    play >> stands("b", 1, cycle=0, left_ago_s=1.0, restarts_used=0)
+    play >> stands("a", None, MemberState.JOINED)
+    play.at(fence.LEFT_S) >> DeadlineReached()
+    assert (play.state.cycle, play.state.policy.used) == (0, 1)
+    assert orders_to(play, JoinAgain) == ["a", "b"]
 
 
 def test_a_node_that_is_lost_keeps_its_name_and_may_come_back_under_it():

@@ -19,6 +19,7 @@ from supervisor.core.cluster.messages import (
     DeadlineReached,
     Event,
     JobOpened,
+    LeadershipTaken,
     MemberState,
     NodeFailed,
     NodeJoined,
@@ -63,7 +64,7 @@ class Node:
         return self.cycle if self.state is MemberState.RUNNING else None
 
     def stands(self) -> NodeStands:
-        return NodeStands(self.name, RULES, self.state, self.cycle, self.assignment, self.used)
+        return NodeStands(self.name, RULES, self.state, self.cycle, self.assignment, self.used, met_term=1)
 
     def take(self, order: Order) -> tuple[Event, ...]:
         ends = self.state in (MemberState.STOPPED, MemberState.INFORMED)
@@ -107,7 +108,7 @@ class Job:
 
     def lead(self) -> None:
         self.gate.clear()
-        self.leader = takeover.initial_state("job", self.ledger, leader="", now_s=self.now_s)
+        self.leader = takeover.initial_state("job", LeadershipTaken(2, self.ledger), leader="", now_s=self.now_s)
 
     def tell(self, event: Event) -> None:
         self.leader, actions = coordinator.step(self.leader, event, now_s=self.now_s, jitter=0.0)

@@ -82,6 +82,7 @@ class ElectedPeers:
         self._reign: Reign | None = None
         self._fence = OwnFence(voter.job_id, voter.node, post)
         self._left_at_s: float | None = None  # when the leader before may have heard this node for the last time
+        self._met_term = 0  # of that leader
         self._waits_since_s: float | None = anyio.current_time()  # for a leader, with nothing that runs
         self._wishes: list[tuple[float, _Wish]] = []
         self._has_stopped = False  # as it has reported
@@ -115,7 +116,8 @@ class ElectedPeers:
                 self._conclude()
             return
         if isinstance(report, NodeStands) and self._left_at_s is not None:
-            report = msgspec.structs.replace(report, left_ago_s=max(0.0, now_s - self._left_at_s))
+            left_ago_s = max(0.0, now_s - self._left_at_s)
+            report = msgspec.structs.replace(report, left_ago_s=left_ago_s, met_term=self._met_term)
         self._leave(report)
         if isinstance(report, NodeStands):
             for at_s, wish in self._wishes:
@@ -245,7 +247,8 @@ class ElectedPeers:
             await client.run(join_timeout_s=FENCE_S)
         finally:
             self._client = None
-            self._left_at_s = client.said_at_s or self._left_at_s
+            if client.said_at_s is not None:
+                self._left_at_s, self._met_term = client.said_at_s, leader.term
             if client.known_at_s is not None:
                 self._waits_since_s = None
         why = lost[0] if lost else "its connection ended"
@@ -293,7 +296,7 @@ class ElectedPeers:
             why = await reign.run(listeners)
         finally:
             self._reign = None
-            self._left_at_s = anyio.current_time()
+            self._left_at_s, self._met_term = anyio.current_time(), lead.term
             self.colleagues.is_leader = False
             self._post(Reported(voter.job_id, LeadershipLost(why)))
             with anyio.CancelScope(shield=True):
