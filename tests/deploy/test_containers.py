@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from tests.e2e.daemons import NodeDaemon
 
 ROOT = Path(__file__).parents[2]
+LINTER = Path(sys.executable).with_name("hadolint")
 
 # What enroot and docker do with `-v DIR/worker:DIR/worker`: of the supervisor's folder, the worker's part is there.
 CONTAINER = """
@@ -94,3 +96,37 @@ def test_a_rank_in_a_container_is_served(tmp_path: Path, flags: list[str], insid
         "restart_decided",
         "job_succeeded",
     ]
+
+
+FAULTY = """
+import os, subprocess, sys
+subprocess.Popen([sys.executable, "-c", "pass"], start_new_session=True)  # nobody waits for it
+if os.environ["HOLDFAST_CYCLE"] == "0" and os.environ["RANK"] == "1":
+    sys.exit(1)
+print("rank", os.environ["RANK"], "of pid", os.getppid(), flush=True)
+"""
+
+
+def test_holdfast_run_may_be_the_first_process_of_a_container(tmp_path: Path):
+    namespaces = ["-Urmpf", "--mount-proc"]
+    if why_not := _needs(*namespaces):
+        pytest.skip(why_not)
+    script = tmp_path / "train.py"
+    script.write_text(FAULTY)
+    run = [sys.executable, "-m", "supervisor", "run", "--nproc-per-node", "2", "--max-restarts", "1", str(script)]
+    environment = {**os.environ, "HOLDFAST_STATE_DIR": str(tmp_path / "state"), "XDG_RUNTIME_DIR": str(tmp_path)}
+    ran = subprocess.run(
+        ["unshare", *namespaces, *run], env=environment, capture_output=True, text=True, timeout=90, check=False,
+        stdin=subprocess.DEVNULL, cwd=ROOT,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert "running again after" in ran.stderr
+    assert sorted(line.split()[1] for line in ran.stdout.splitlines()[-2:]) == ["0", "1"]
+
+
+@pytest.mark.skipif(not LINTER.exists(), reason="needs hadolint: pip install --group e2e")
+def test_the_linter_of_the_image_has_nothing_to_say():
+    """Except that versions are not pinned: torch is what the user chooses."""
+    lint = [LINTER, "--no-color", "--ignore", "DL3013", ROOT / "deploy/Containerfile"]
+    done = subprocess.run(lint, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr

@@ -17,8 +17,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.deploy.sources import copied
+from tests.soak import image
 
-MINORS = range(11, 20)
+MINORS = range(11, 15)
 RELEASES = ("bookworm", "trixie", "forky")
 MIRROR = "http://deb.debian.org/debian"
 EPOCH = "1700000000"
@@ -97,6 +98,7 @@ def _on_pythons(folder: Path, dist: Path) -> Iterator[tuple[str, str]]:
     for minor in MINORS:
         python = shutil.which(f"python3.{minor}")
         if python is None or _error([python, "-c", "import venv"]):
+            print(f"not tried: Python 3.{minor} in PATH: it is not there")
             continue
         place = folder / f"on-{minor}"
         steps = (
@@ -128,6 +130,10 @@ def _in_roots(folder: Path, dist: Path, roots: Path) -> Iterator[tuple[str, str]
         if minor == _debian_minor():
             shutil.copy(next(dist.glob("*.deb")), seen)
             yield f"package on Debian {release}", _inside(root, seen, DEBIAN)
+            if why_not := image.missing():
+                print(f"not tried: the image: {why_not}")
+            else:
+                yield f"image on Debian {release}", image.built(folder, root, dist, minor, _error)
 
 
 def _bootstrapped(release: str, root: Path) -> str:

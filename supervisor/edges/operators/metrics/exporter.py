@@ -17,6 +17,7 @@ from supervisor.edges.operators.metrics.metrics_server import Answer
 from supervisor.ports import Clock, JobDesk
 
 METRICS_SOCKET = "metrics.sock"
+PAGE, LIVE, READY = "/metrics", "/livez", "/readyz"
 
 
 async def run(
@@ -31,9 +32,9 @@ async def run(
     """Serves until cancelled, at `address` and at the Unix socket `path`. Raises ConfigurationError."""
     listener = await metrics_server.listen(address, path)
     routes = {
-        "/metrics": partial(_metrics, desk, meter, clock),
-        "/livez": _live,
-        "/readyz": partial(_ready, desk),
+        PAGE: partial(_metrics, desk, meter, clock),
+        LIVE: _live,
+        READY: partial(_ready, desk),
     }
     try:
         await metrics_server.serve(listener, routes, task_status=task_status)

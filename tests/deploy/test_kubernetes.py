@@ -1,0 +1,121 @@
+"""Would Kubernetes take the manifests, and Holdfast the command lines in them?"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from supervisor.config.daemon_settings import parse_daemon
+from supervisor.edges.operators.metrics import exporter
+
+KUBERNETES = Path(__file__).parents[2] / "deploy/kubernetes"
+RELEASE = "1.37"
+PARTS_OF_A_JOBSET = {"network", "failurePolicy", "successPolicy", "startupPolicy", "replicatedJobs", "suspend"}
+OF_THE_PLATFORM = {"POD_IP": "10.0.0.7", "JOBSET": "train"}
+
+needs_schemas = pytest.mark.skipif(
+    importlib.util.find_spec("kubernetes_validate") is None, reason="needs kubernetes-validate: pip install --group e2e"
+)
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((KUBERNETES / name).read_text()))
+
+
+def jobset() -> dict[str, Any]:
+    (found,) = documents("jobset.yaml")
+    return found
+
+
+def job_of_the_set() -> dict[str, Any]:
+    return {"apiVersion": "batch/v1", "kind": "Job", **jobset()["spec"]["replicatedJobs"][0]["template"]}
+
+
+def arguments(container: dict[str, Any]) -> list[str]:
+    """As the container's first process gets them."""
+    found: list[str] = container["args"]
+    for name, value in OF_THE_PLATFORM.items():
+        found = [each.replace(f"$({name})", value) for each in found]
+    assert not [each for each in found if "$(" in each], "a variable that the container does not have"
+    assert {each["name"] for each in container["env"]} >= {
+        name for name in OF_THE_PLATFORM if f"$({name})" in " ".join(container["args"])
+    }
+    return found
+
+
+@needs_schemas
+@pytest.mark.parametrize("document", [*documents("daemonset.yaml"), job_of_the_set()], ids=lambda each: each["kind"])
+def test_kubernetes_knows_every_field(document: dict[str, Any]):
+    import kubernetes_validate
+
+    kubernetes_validate.validate(document, RELEASE, strict=True)
+
+
+@needs_schemas
+def test_a_field_that_does_not_exist_is_found():
+    import kubernetes_validate
+
+    wrong = job_of_the_set()
+    wrong["spec"]["template"]["spec"]["containers"][0]["livenesProbe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError, match="livenesProbe"):
+        kubernetes_validate.validate(wrong, RELEASE, strict=True)
+
+
+def test_the_set_is_one_by_the_rules_of_its_controller():
+    """No package carries JobSet's schema: what is used of it is checked here."""
+    found = jobset()
+    assert (found["apiVersion"], found["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+    assert set(found["spec"]) <= PARTS_OF_A_JOBSET
+    assert set(found["spec"]["network"]) <= {"enableDNSHostnames", "publishNotReadyAddresses", "subdomain"}
+    assert set(found["spec"]["failurePolicy"]) <= {"maxRestarts", "rules", "restartStrategy"}
+    for each in found["spec"]["replicatedJobs"]:
+        assert set(each) <= {"name", "replicas", "template", "groupName", "dependsOn"}
+        assert set(each["template"]) <= {"metadata", "spec"}
+
+
+def test_the_pods_of_the_set_meet_at_the_first_one():
+    found, job = jobset(), job_of_the_set()["spec"]
+    (container,) = job["template"]["spec"]["containers"]
+    given = arguments(container)
+    first = f"{found['metadata']['name']}-{found['spec']['replicatedJobs'][0]['name']}-0-0.{found['metadata']['name']}"
+    port = container["ports"][0]["containerPort"]
+    assert f"--rdzv-endpoint={first}:{port}" in given
+    assert job["completions"] == job["parallelism"], "all nodes at the same time"
+    assert f"--nnodes=3:{job['completions']}" in given
+    assert job["template"]["spec"]["restartPolicy"] == "Never", "podFailurePolicy wants it"
+
+
+def test_holdfast_takes_the_command_line_of_a_pod(tmp_path: Path):
+    (container,) = job_of_the_set()["spec"]["template"]["spec"]["containers"]
+    token = tmp_path / "token"
+    token.write_text("a secret that is long enough to be one\n")
+    token.chmod(0o600)
+    given = [each.replace("/tmp/token", str(token)).replace("/state", str(tmp_path)) for each in arguments(container)]
+    (tmp_path / "train.py").write_text("pass\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "supervisor", given[0], "--dry-run", *given[1:]],
+        env={"PATH": os.environ["PATH"], "GROUP_RANK": "2", "HOME": str(tmp_path)},
+        capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "train-node-0-0.train" in done.stdout
+
+
+def test_the_daemon_takes_its_command_line_and_its_probes_ask_what_it_answers():
+    (supervisor,) = documents("daemonset.yaml")[1]["spec"]["template"]["spec"]["containers"]
+    command, *given = arguments(supervisor)
+    assert command == "daemon"
+    settings = parse_daemon(given, environ={})
+    (port,) = supervisor["ports"]
+    assert settings.metrics == (OF_THE_PLATFORM["POD_IP"], port["containerPort"])
+    assert settings.socket_dir in {each["mountPath"] for each in supervisor["volumeMounts"]}
+    assert settings.state_dir in {each["mountPath"] for each in supervisor["volumeMounts"]}
+    for probe, path in (("livenessProbe", exporter.LIVE), ("readinessProbe", exporter.READY)):
+        assert supervisor[probe]["httpGet"] == {"path": path, "port": port["name"]}
