@@ -6,6 +6,7 @@ Read from the environment of the command that submits the job, and carried with 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 
 from supervisor.config import launch_settings
@@ -16,6 +17,10 @@ from supervisor.errors import ConfigurationError
 
 SLURM_RANK, GROUP_RANK = "SLURM_PROCID", "GROUP_RANK"
 CROSS_RANK = "CROSS_SLURM_PROCID"  # of nodes that several Slurm jobs have brought together
+TOPOLOGY, TOPOLOGY_PATTERN = "SLURM_TOPOLOGY_ADDR", "SLURM_TOPOLOGY_ADDR_PATTERN"
+# Of Slurm's topology/block. Numbers stand at the ends alone: two nodes of a block can't have the same by chance.
+IN_BLOCK = re.compile(r"[^0-9.]*([0-9]{1,8})\.[^0-9.]*([0-9]{1,8})")
+BLOCK_NODES, BLOCK_NODES_DEFAULT = "SLURM_TOPOLOGY_NODES_PER_BLOCK", 10**10
 FROM_NAME, NODE_NAME = "NVRX_INFRA_RANK_FROM_NODENAME", "SLURMD_NODENAME"
 YES, NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 ARRAY_TASK = "SLURM_ARRAY_TASK_ID"
@@ -45,6 +50,8 @@ def _rank(given: Mapping[str, Given], environ: Mapping[str, str]) -> tuple[int |
         return _rank_in_name(environ), f"{FROM_NAME} and {NODE_NAME}"
     if environ.get(CROSS_RANK):
         return _number(environ, CROSS_RANK), CROSS_RANK
+    if (in_block := _rank_in_block(environ)) is not None:
+        return in_block, TOPOLOGY
     if environ.get(SLURM_RANK):
         rank = _number(environ, SLURM_RANK)
         nodes = next((_number(environ, name) for name in SLURM_NODES if environ.get(name)), 0)
@@ -77,6 +84,16 @@ def _rank_in_name(environ: Mapping[str, str]) -> int:
     )
     shown = f"{NODE_NAME}={clip(name)}" if name else NODE_NAME
     raise ConfigurationError(f"cannot take the node's rank from {shown}: {why}; unset {FROM_NAME}")
+
+
+def _rank_in_block(environ: Mapping[str, str]) -> int | None:
+    """Nodes of one block of the network stand together. None: Slurm knows no blocks, or names them without numbers."""
+    named = IN_BLOCK.fullmatch(environ.get(TOPOLOGY, ""))
+    if named is None or environ.get(TOPOLOGY_PATTERN, "").strip() != "block.node":
+        return None
+    nodes = _number(environ, BLOCK_NODES) if environ.get(BLOCK_NODES) else BLOCK_NODES_DEFAULT
+    block, node = int(named[1]), int(named[2])
+    return block * nodes + node if node < nodes else None
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:

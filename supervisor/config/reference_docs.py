@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from supervisor.config.daemon_settings import DAEMON_SETTINGS
 from supervisor.config.environment import GPUS_PER_NUMA, GPUS_PER_NUMA_REFERENCE, LOG_LINE_PREFIX, NOT_READ
 from supervisor.config.launch_settings import RUN_SETTINGS
-from supervisor.config.node_facts import CROSS_RANK, FROM_NAME, GROUP_RANK, SLURM_RANK
+from supervisor.config.node_facts import CROSS_RANK, FROM_NAME, GROUP_RANK, SLURM_RANK, TOPOLOGY
 from supervisor.config.setting import Group, Setting, Status
 from supervisor.config.values import SECONDS_MAX, show_number
 
@@ -60,7 +60,7 @@ _VARIABLES = (
     (GPUS_PER_NUMA_REFERENCE, f"the reference launcher's name for {GPUS_PER_NUMA}"),
     (LOG_LINE_PREFIX, "prefix of each line under --tee; ${role_name}, ${rank} and ${local_rank} are filled in"),
     (
-        f"{FROM_NAME}, {CROSS_RANK}, {SLURM_RANK}, {GROUP_RANK}",
+        f"{FROM_NAME}, {CROSS_RANK}, {TOPOLOGY}, {SLURM_RANK}, {GROUP_RANK}",
         "where this node stands among those of its job; see [which node gets which rank]"
         "(many-nodes.md#which-node-gets-which-rank)",
     ),

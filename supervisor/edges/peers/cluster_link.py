@@ -34,8 +34,8 @@ class Conversation:
     """All that two processes have to say to each other."""
 
     __slots__ = (
-        "_arrivals", "_asides", "_asides_bytes", "_confirm_later", "_is_flush_due", "_is_parting", "_line", "_loop",
-        "_may_answer",
+        "_arrivals", "_asides", "_asides_bytes", "_confirm_later", "_confirmed", "_is_flush_due", "_is_parting",
+        "_line", "_loop", "_may_answer",
         "_on_beat", "_on_message", "_outbox", "_owes_confirmation", "_receives", "_sends", "_settled",
         "_told_received", "_waits_since_s", "heard_at_s",
     )  # fmt: skip
@@ -68,6 +68,7 @@ class Conversation:
         self._owes_confirmation = False
         self._is_parting = False
         self._settled: anyio.Event | None = None  # of the one that waits
+        self._confirmed = 0  # the newest of ours that the other side has
         self._told_received = 0  # the newest arrival that the other side knows of
         self._waits_since_s = 0.0  # for a confirmation, if there is something to confirm
         self.heard_at_s = self._loop.time()
@@ -111,7 +112,7 @@ class Conversation:
     def end(self) -> None:
         """The other side is lost: nobody waits for it any more."""
         self.let_go("it is given up")
-        self._outbox = Outbox()
+        self._outbox, self._confirmed = Outbox(), 0
         self._told_received = self._arrivals.received
         self._settle()
 
@@ -221,7 +222,8 @@ class Conversation:
         assert receives is not None
         payload, number, received = receives.open(sealed)
         self.heard_at_s = line.heard_at_s
-        if self._outbox.confirm(received):
+        if received != self._confirmed and self._outbox.confirm(received):
+            self._confirmed = received
             self._waits_since_s = self.heard_at_s
             self._settle()
         if number:

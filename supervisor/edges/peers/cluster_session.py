@@ -24,6 +24,9 @@ _COUNT = struct.Struct(">Q")  # of the messages of one direction; not sent
 _COUNTED = struct.Struct(">QQQ")  # the same, and the header
 _HEADER = struct.Struct(">QQ")  # number (0: needs no confirmation), the newest number received
 OVERHEAD_BYTES = MAC_BYTES + _HEADER.size
+COUNT_BYTES = _COUNT.size
+_pack_count, _pack_counted, _read_header = _COUNT.pack, _COUNTED.pack, _HEADER.unpack_from
+_are_same = hmac.compare_digest
 
 
 class SessionError(Exception):
@@ -75,20 +78,20 @@ class Seal:
         self._count = 0
 
     def close(self, payload: bytes, *, number: int, received: int) -> bytes:
-        self._count += 1
-        counted = _COUNTED.pack(self._count, number, received) + payload
+        self._count = count = self._count + 1
+        counted = _pack_counted(count, number, received) + payload
         mac = self._keyed.copy()
         mac.update(counted)
-        return mac.digest() + counted[_COUNT.size :]
+        return mac.digest() + counted[COUNT_BYTES:]
 
     def open(self, sealed: bytes) -> tuple[bytes, int, int]:
         """Payload, number, and the newest number that the sender has received. Raises SessionError."""
-        self._count += 1
+        self._count = count = self._count + 1
         mac = self._keyed.copy()
-        mac.update(_COUNT.pack(self._count) + sealed[MAC_BYTES:])
-        if len(sealed) < OVERHEAD_BYTES or not hmac.compare_digest(sealed[:MAC_BYTES], mac.digest()):
+        mac.update(_pack_count(count) + sealed[MAC_BYTES:])
+        if len(sealed) < OVERHEAD_BYTES or not _are_same(sealed[:MAC_BYTES], mac.digest()):
             raise SessionError("a message is not from the other side as it was sent")
-        number, received = _HEADER.unpack_from(sealed, MAC_BYTES)
+        number, received = _read_header(sealed, MAC_BYTES)
         return sealed[OVERHEAD_BYTES:], number, received
 
 
