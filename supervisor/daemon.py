@@ -21,7 +21,6 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from supervisor import cycle_recording, shared_jobs
-from supervisor.config.daemon_settings import DaemonSettings
 from supervisor.config.resolve import RunRequest
 from supervisor.config.run_folder import run_name
 from supervisor.edges.machine.clock import Clock
@@ -33,11 +32,10 @@ from supervisor.edges.machine.job_files.untrusted_reads import JobFiles
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.logs.log_retention import QUIET_S, LogRetention
 from supervisor.edges.machine.logs.supervisor_log import SupervisorLog
-from supervisor.edges.machine.own_process import sd_notify
 from supervisor.edges.machine.own_process import signals as signal_edge
 from supervisor.edges.machine.own_process.open_files import RaisedLimit
 from supervisor.edges.machine.processes.job_claims import JobClaims
-from supervisor.edges.operators.control_gate import NODE_CONNECTIONS_MAX, ControlGate
+from supervisor.edges.operators.control_gate import ControlGate
 from supervisor.edges.peers.local_peers import LocalPeers
 from supervisor.edges.workers.channel.worker_server import WorkerServer
 from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
@@ -260,7 +258,7 @@ async def run_job(
     spec, open_peers = request.spec, None
     if spec.nodes is not None:
         place = msgspec.structs.replace(place, node_name=spec.nodes.name)
-        open_peers = _peers_of_jobs(place)
+        open_peers = peers_of_jobs(place)
     async with open_supervisor(
         place,
         early=(early,),
@@ -276,11 +274,11 @@ async def run_job(
     return running.desk.report(job)
 
 
-def _peers_of_jobs(place: Place) -> Callable[[Post], contextlib.AbstractAsyncContextManager[PeersAndColleagues]]:
+def peers_of_jobs(place: Place) -> Callable[[Post], contextlib.AbstractAsyncContextManager[PeersAndColleagues]]:
     """Jobs of several nodes meet the others, each in its own way."""
-    from supervisor.edges.peers import peers_of_jobs  # Late: a job of one node never needs it.
+    from supervisor.edges.peers.peers_of_jobs import open_peers_of_jobs  # Late: a job of one node never needs it.
 
-    return lambda post: peers_of_jobs.open_peers_of_jobs(post, node_name=place.node_name)
+    return lambda post: open_peers_of_jobs(post, node_name=place.node_name)
 
 
 @contextlib.contextmanager
@@ -295,90 +293,11 @@ def registered(folder: Path) -> Generator[None]:
         registration.remove()
 
 
-async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Handler] = ()) -> int:
-    """The node's supervisor, until SIGTERM or SIGINT. Returns the exit code."""
-    folder = socket_dir.service_dir_for_daemon(settings.socket_dir)
-    socket_dir.make(folder)
-    state = state_dir.choose(settings.state_dir, folder)
-    place = Place(
-        folder,
-        state.path,
-        Console(present=False),
-        private=False,
-        supervisor_return_timeout_s=settings.supervisor_return_timeout_s,
-        log_limits=settings.log_limits,
-        warning=state.warning,
-    )
-    stopped = anyio.Event()
-    notifier = sd_notify.Notifier()
-    from supervisor.edges.operators import control_api  # Late: a private run pays for it only when it is asked.
-    from supervisor.edges.operators.metrics import exporter
-    from supervisor.edges.operators.metrics.meter import Meter, MeterHandler
-
-    listener = None
-    if settings.listen is not None and settings.tls is not None:
-        host, port = settings.listen
-        listener = control_api.secure_listener(
-            f"{host}:{port}",
-            certificate=settings.tls.certificate,
-            key=settings.tls.key,
-            client_authority=settings.tls.authority,
-        )
-    meter = Meter()
-    handlers = (*log_handlers, MeterHandler(meter))
-    async with open_supervisor(place, log_handlers=handlers, open_peers=_peers_of_jobs(place)) as running:
-        running.journal.start()
-        if running.returning is not None:
-            await running.returning.run(running.tasks)
-
-        async def start_api(path: Path, tasks: TaskGroup) -> None:
-            await tasks.start(
-                partial(control_api.run, running.counter, running.journal, socket_path=path, listener=listener)
-            )
-
-        gate = ControlGate(
-            socket_path=place.control_socket,
-            start_server=start_api,
-            eager=True,
-            connections_max=NODE_CONNECTIONS_MAX,
-        )
-        await running.tasks.start(gate.run)
-        await running.tasks.start(
-            partial(
-                exporter.run, running.counter, meter, clock=Clock(), address=settings.metrics,
-                path=folder / exporter.METRICS_SOCKET,
-            )
-        )  # fmt: skip
-
-        def on_signal(number: int) -> None:
-            if number == signals.SIGUSR1:
-                _make_room(running, notifier)
-            stopped.set()
-
-        await running.tasks.start(signal_edge.receive, ("SIGTERM", "SIGINT", "SIGUSR1"), on_signal)
-        running.tasks.start_soon(notifier.keep_watchdog)
-        running.tasks.start_soon(_sweep)
-        notifier.ready(f"serving {folder}")
-        _log.info("supervisor %s serves %s", os.getpid(), folder)
-        await stopped.wait()
-        notifier.stopping("ending the jobs")
-        await running.desk.end_all("the node's supervisor was stopped")
-    notifier.close()
-    return 0
-
-
-def _make_room(running: Running, notifier: sd_notify.Notifier) -> None:
-    from supervisor.returning import make_room  # Late: a private supervisor has no successor.
-
-    notifier.stopping("leaving the jobs to the next supervisor")
-    make_room(running.journal)
-
-
 async def open_slow_edges(running: Running, job_id: str) -> None:
     await shared_jobs.until_workers_run(running.desk, job_id)
     running.journal.start()
     running.retention.tidy_soon()
-    running.tasks.start_soon(_sweep)
+    running.tasks.start_soon(sweep)
 
     async def start_api(path: Path, tasks: TaskGroup) -> None:
         from supervisor.edges.operators import control_api
@@ -391,7 +310,7 @@ async def open_slow_edges(running: Running, job_id: str) -> None:
         _log.warning("commands can't ask this supervisor: %s", error)  # The job runs on.
 
 
-async def _sweep() -> None:
+async def sweep() -> None:
     """What killed supervisors left in shared folders is removed beside the loop."""
     await to_thread.run_sync(private_dir.sweep, abandon_on_cancel=True)
 

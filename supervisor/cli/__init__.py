@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from supervisor.cli import names
-from supervisor.cli.commands import ADOPT, COMMANDS, LATER, Command, near_miss, usage
+from supervisor.cli.commands import ADOPT, COMMANDS, LATER, SERVE_USER, Command, near_miss, usage
 from supervisor.edges.machine.own_process import standard_streams
 from supervisor.errors import HoldfastError
 
@@ -87,8 +87,9 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if name in COMMANDS:
         return _run_command(COMMANDS[name], rest)
-    if name == ADOPT.name:
-        return _run_command(ADOPT, rest)
+    for started_by_programs in (ADOPT, SERVE_USER):
+        if name == started_by_programs.name:
+            return _run_command(started_by_programs, rest)
     if name in LATER:
         return _say(f"cannot run holdfast {name}: not supported yet", USAGE_ERROR)
     return _say(f"cannot run holdfast {name}: there is no such command{near_miss(name)}; see holdfast --help", 2)

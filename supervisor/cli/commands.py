@@ -44,6 +44,8 @@ _ALL = (
 )
 # Started by programs, not typed by people: the in-process Wrapper starts this one where no supervisor runs.
 ADOPT = Command("adopt", "supervisor.cli.adopt", "supervise ranks that others have started", True)
+# The service of a node starts this one as each of its users.
+SERVE_USER = Command("serve-user", "supervisor.cli.serve_user", "supervise the jobs of one user of a service", True)
 COMMANDS = {command.name: command for command in _ALL}
 THEMES = (
     Theme("Run a job", ("run", "daemon", "doctor", "simulate")),

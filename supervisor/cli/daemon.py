@@ -18,7 +18,11 @@ def execute_argv(argv: Sequence[str]) -> int:
     settings = parse_daemon(argv, environ=os.environ)
     for warning in settings.warnings:
         standard_streams.say(f"holdfast: {warning}")
-    from supervisor.daemon import serve_node  # A mistake on the command line is told without loading gRPC.
+    if settings.user_service.users:
+        from supervisor.node_door import serve_users
+
+        return anyio.run(serve_users, settings, backend_options={"use_uvloop": True})
+    from supervisor.node_service import serve_node  # A mistake on the command line is told without loading gRPC.
 
     with ExitStack() as stack:
         handlers = event_handlers(settings.event_hooks, stack)

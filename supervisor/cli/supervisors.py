@@ -68,6 +68,8 @@ class Supervisors:
 
     def _find(self) -> None:
         for candidate in self._candidates:
+            if self._add_users_of(candidate.path):
+                continue
             path = candidate.path / socket_dir.CONTROL_SOCKET
             why_not = why_silent(path)
             if not why_not:
@@ -84,6 +86,21 @@ class Supervisors:
             path = registered.directory / socket_dir.CONTROL_SOCKET
             if not why_silent(path):
                 self._add(path, is_private=True)
+
+    def _add_users_of(self, service: Path) -> bool:
+        """Of a service of several users: this user's supervisors that run; for root, those of all users.
+
+        False where none runs: then the service is asked, which starts one.
+        """
+        users = service / socket_dir.USERS
+        if not users.is_dir():
+            return False
+        if os.geteuid() == 0 and not why_silent(service / socket_dir.CONTROL_SOCKET):
+            self._add(service / socket_dir.CONTROL_SOCKET, is_private=False)
+        for path in sorted(socket_dir.sockets_of_users(users)):
+            if not why_silent(path):
+                self._add(path, is_private=False)
+        return bool(self.answering)
 
     def _add(self, path: Path, *, is_private: bool) -> None:
         from supervisor.edges.operators.control_client import ControlClient

@@ -10,7 +10,7 @@ from typing import cast
 
 import msgspec
 
-from supervisor.config import event_hooks, launch_values, log_limits, values
+from supervisor.config import event_hooks, launch_values, log_limits, user_service, values
 from supervisor.config.environment import read_variables
 from supervisor.config.event_hooks import EventHooks, hooks_from
 from supervisor.config.given import Given
@@ -18,6 +18,7 @@ from supervisor.config.launch_settings import settings_by_flag, settings_by_key
 from supervisor.config.log_limits import LogLimits
 from supervisor.config.run_flags import TypedLine, read_command_line
 from supervisor.config.setting import Group, Setting
+from supervisor.config.user_service import UserService, UserShares
 from supervisor.errors import ConfigurationError, InvalidRequestError
 
 _DIR = values.text("DIR", empty=False)
@@ -101,6 +102,13 @@ METRICS = _daemon(
     "--metrics", launch_values.ENDPOINT, "serve /metrics for Prometheus, /livez and /readyz at this address (HTTP)"
 )
 
+USERS = _daemon(
+    user_service.USERS_FLAG, user_service.USERS_KIND, user_service.USERS_MEANING, words="none: its own user alone"
+)
+USER_MEMORY = _daemon(user_service.MEMORY_FLAG, user_service.MEMORY_KIND, user_service.MEMORY_MEANING, default=0.0)
+USER_TASKS = _daemon(user_service.TASKS_FLAG, user_service.TASKS_KIND, user_service.TASKS_MEANING, default=0)
+USER_CPUS = _daemon(user_service.CPUS_FLAG, user_service.CPUS_KIND, user_service.CPUS_MEANING, default=0.0)
+
 DAEMON_SETTINGS: tuple[Setting, ...] = (
     CONFIG,
     SOCKET_DIR,
@@ -116,6 +124,10 @@ DAEMON_SETTINGS: tuple[Setting, ...] = (
     TLS_KEY,
     TLS_CA,
     METRICS,
+    USERS,
+    USER_MEMORY,
+    USER_TASKS,
+    USER_CPUS,
 )
 
 
@@ -138,6 +150,7 @@ class DaemonSettings(msgspec.Struct, frozen=True):
     metrics: tuple[str, int] | None = None
     warnings: tuple[str, ...] = ()
     event_hooks: EventHooks = EventHooks()
+    user_service: UserService = UserService()
 
 
 def parse_daemon(argv: Sequence[str], *, environ: Mapping[str, str]) -> DaemonSettings:
@@ -174,6 +187,7 @@ def parse_daemon(argv: Sequence[str], *, environ: Mapping[str, str]) -> DaemonSe
         metrics=_address(given, METRICS),
         warnings=warnings,
         event_hooks=_event_hooks(given),
+        user_service=_user_service(given),
     )
 
 
@@ -198,6 +212,23 @@ def _event_hooks(given: Mapping[str, Given]) -> EventHooks:
             f"run chown {os.geteuid()} {path} and chmod go-w {path}"
         )
     return hooks
+
+
+def _user_service(given: Mapping[str, Given]) -> UserService:
+    one = given.get(USERS.name)
+    if one is None:
+        for setting in (USER_MEMORY, USER_TASKS, USER_CPUS):
+            if setting.name in given:
+                raise given[setting.name].problem("it is for the jobs of other users", "give --users as well")
+        return UserService()
+    if os.geteuid():
+        raise one.problem("only root can start supervisors for other users", f"run it as root, or {one.removal}")
+    shares = UserShares(
+        cast("float", _value(given, USER_MEMORY)),
+        cast("int", _value(given, USER_TASKS)),
+        cast("float", _value(given, USER_CPUS)),
+    )
+    return UserService(user_service.names_in(str(one.value)), shares)
 
 
 def _path(given: Mapping[str, Given], setting: Setting) -> str | None:

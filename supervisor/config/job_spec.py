@@ -107,6 +107,8 @@ class JobSpec(msgspec.Struct, frozen=True):
     learned_limit_floor_s: float = 5.0  # calculated limits are not below it
     install_exception_hook: bool = False
     checkpoint_iteration_file: str = ""
+    # Of a job of one of several users: name, soft and hard limit of the process that submits it. (): the supervisor's.
+    resource_limits: tuple[tuple[str, int, int], ...] = ()
 
     def memory_rules(self) -> MemoryRules | None:
         """How a restart waits for GPU memory; None: not at all."""

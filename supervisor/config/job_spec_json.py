@@ -25,8 +25,10 @@ COMMAND_WORDS_MAX = 10_000
 
 
 def job_spec_to_json(spec: JobSpec) -> str:
-    """One line of JSON, every field of `spec` by its name."""
-    return json.dumps(msgspec.to_builtins(spec), separators=(",", ":"))
+    """One line of JSON, every field of `spec` by its name, but for what the supervisor itself finds out."""
+    body = msgspec.to_builtins(spec)
+    del body["resource_limits"]
+    return json.dumps(body, separators=(",", ":"))
 
 
 def job_spec_from_json(text: str) -> JobSpec:
@@ -41,6 +43,8 @@ def job_spec_from_json(text: str) -> JobSpec:
     except RecursionError as error:
         raise _refusal("it is nested too deeply") from error
     spec = cast("JobSpec", _build(JobSpec, body, ""))
+    if spec.resource_limits:
+        raise _refusal("resource_limits: they are those of the process that submits it")
     check_job_spec(spec)
     return spec
 

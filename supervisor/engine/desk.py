@@ -68,6 +68,7 @@ class Desk:
         self._ended: dict[str, anyio.Event] = {}
         self._started_at_ns = clock.unix_ns()
         self.meetings: Meetings | None = None  # None: all jobs have one way to other nodes, which is open already
+        self.on_cordon: Callable[[str], None] = _nobody  # told the reason, "" at its end
         self.on_submitted: Callable[[str], None] = _nobody  # told the id of a job before anything of it is started
         chronicle.attach(self.report)
 
@@ -203,6 +204,7 @@ class Desk:
         self._tell_cordon("")
 
     def _tell_cordon(self, reason: str) -> None:
+        self.on_cordon(reason)
         for job_id in self.live_jobs():
             job = self._jobs[job_id]
             if job.spec.nodes is not None:

@@ -16,6 +16,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
+from supervisor.edges.operators.callers import Callers
 from supervisor.edges.operators.control_codec import MESSAGE_BYTES_MAX, SERVICE
 from supervisor.errors import ConfigurationError
 from supervisor.ports import JobDesk, JobHistory
@@ -69,17 +70,25 @@ async def run(
     *,
     socket_path: Path,
     listener: SecureListener | None = None,
+    callers: Callers | None = None,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled; `started` once clients are answered. Raises ConfigurationError if a port can't be had."""
-    async with _serving(desk, history, socket_path, listener):
+    """Serve until cancelled; `started` once clients are answered. Raises ConfigurationError if a port can't be had.
+
+    `callers`: for a supervisor of one of several users, whose jobs get the limits of the process that submits them.
+    """
+    async with _serving(desk, history, socket_path, listener, callers):
         task_status.started()
         await anyio.sleep_forever()
 
 
 @asynccontextmanager
 async def _serving(
-    desk: JobDesk, history: JobHistory, socket_path: Path, listener: SecureListener | None
+    desk: JobDesk,
+    history: JobHistory,
+    socket_path: Path,
+    listener: SecureListener | None,
+    callers: Callers | None,
 ) -> AsyncGenerator[None]:
     import grpc.aio
 
@@ -95,7 +104,7 @@ async def _serving(
         ),
         maximum_concurrent_rpcs=CONCURRENT_CALLS_MAX,
     )
-    cast("Any", server).add_generic_rpc_handlers((ControlService(desk, history).handlers(),))
+    cast("Any", server).add_generic_rpc_handlers((ControlService(desk, history, callers).handlers(),))
     health = _add_health_and_reflection(server)
     await health.set("", _SERVING)
     await health.set(SERVICE, _SERVING)

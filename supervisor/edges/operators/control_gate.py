@@ -21,6 +21,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from supervisor.edges.machine.folders import socket_claim, socket_dir
 from supervisor.edges.machine.processes.peer_credentials import Peer
+from supervisor.edges.operators.callers import Callers
 from supervisor.edges.operators.refused_peer import refuse
 from supervisor.errors import NotPermittedError
 from supervisor.pauses import pause
@@ -49,7 +50,10 @@ class ControlGate:
         start_server: StartServer,
         eager: bool = False,
         connections_max: int = CONNECTIONS_MAX,
+        callers: Callers | None = None,
+        listener: socket.socket | None = None,
     ) -> None:
+        """`callers`: told which client is behind which connection. `listener`: kept since before a restart."""
         self._socket_path = socket_path
         self._inner_path = socket_path.with_name(socket_dir.INNER_CONTROL_SOCKET)
         self._inner = -1  # the inner socket's file, open by number only, once it has lost its name
@@ -62,14 +66,19 @@ class ControlGate:
         self._connections: set[anyio.CancelScope] = set()
         self._is_ending = False
         self._limit = anyio.Semaphore(connections_max)
+        self._callers = callers
+        self.listener = listener  # bound at `run`, unless it was kept
+        self._tasks: TaskGroup | None = None
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled; the sockets' files go with it. Raises ConfigurationError where the path can't be served."""
         try:
-            with socket_claim.bind(self._socket_path) as listener:
+            with self.listener or socket_claim.bind(self._socket_path) as listener:
+                self.listener = listener
                 async with anyio.create_task_group() as tasks:
                     if self._eager:
                         await self._start(tasks)
+                    self._tasks = tasks
                     task_status.started()
                     try:
                         while True:
@@ -83,6 +92,23 @@ class ControlGate:
             if self._inner >= 0:
                 os.close(self._inner)
                 self._inner = -1
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    def admit(self, client: socket.socket) -> None:
+        """A connection that another process has accepted. One too many is closed."""
+        try:
+            self._limit.acquire_nowait()
+        except anyio.WouldBlock:
+            client.close()
+            return
+        if self._tasks is None or self._is_ending:
+            self._limit.release()
+            client.close()
+            return
+        self._tasks.start_soon(self._serve, client, self._tasks)
 
     def _end_connections(self) -> None:
         """The server, which ends at the same time, tells its clients how it ends; then they have to go."""
@@ -162,6 +188,8 @@ class ControlGate:
         with contextlib.ExitStack() as closing:
             try:
                 inner = closing.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+                if self._callers is not None:
+                    closing.callback(self._callers.leave, self._callers.enter(inner, client))
                 inner.connect(self._inner_address)
             except OSError:
                 return  # The server is closing, or no descriptor is left; the client sees the end of its connection.

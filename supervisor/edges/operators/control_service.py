@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -11,12 +12,14 @@ from typing import Any, TypeAlias, cast
 import anyio
 import grpc
 import grpc.aio
+import msgspec
 from anyio import to_thread
 from google.protobuf.message import Message
 from holdfast_wire.v1 import control_pb2 as wire
 
 from supervisor.config.job_spec_json import job_spec_from_json
 from supervisor.edges.operators import log_merge, log_streams
+from supervisor.edges.operators.callers import CALL, Callers
 from supervisor.edges.operators.control_codec import (
     SERVICE,
     code_of,
@@ -37,6 +40,7 @@ from supervisor.errors import (
     NoAnswerError,
     NotFoundError,
     NotNowError,
+    NotPermittedError,
 )
 from supervisor.ports import JobDesk, JobHistory, JobReport, LogBytes
 
@@ -59,8 +63,10 @@ _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 class ControlService:
     """Answers from the desk, which is on this event loop, and from the history, which is read in threads."""
 
-    def __init__(self, desk: JobDesk, history: JobHistory) -> None:
+    def __init__(self, desk: JobDesk, history: JobHistory, callers: Callers | None = None) -> None:
+        """`callers`: see control_api.run."""
         self._desk = desk
+        self._callers = callers
         self._history = history
         self._limiter = anyio.CapacityLimiter(HISTORY_THREADS_MAX)
         self._followers = 0
@@ -95,7 +101,16 @@ class ControlService:
         return _grpc.method_handlers_generic_handler(SERVICE, methods)
 
     async def _submit_job(self, request: wire.SubmitJobRequest) -> Message:
-        job_id = await self._desk.submit(job_spec_from_json(request.spec_json), dict(request.environment))
+        spec = job_spec_from_json(request.spec_json)
+        if self._callers is not None:
+            try:
+                spec = msgspec.structs.replace(spec, resource_limits=self._callers.limits())
+            except OSError as error:
+                raise NotPermittedError(
+                    f"cannot start job {spec.job_id}: the limits of the process that submits it are not known: "
+                    f"{error}; submit it from this node itself"
+                ) from error
+        job_id = await self._desk.submit(spec, dict(request.environment))
         return wire.SubmitJobResponse(job_id=job_id)
 
     async def _get_job(self, request: wire.GetJobRequest) -> Message:
@@ -142,10 +157,17 @@ class ControlService:
         del request  # All in one page.
         return wire.ListNodesResponse(nodes=[node_to_wire(node) for node in await self._desk.nodes()])
 
+    def _check_node_is_theirs(self) -> None:
+        """A node that several users share is root's."""
+        if self._callers is not None and os.geteuid():
+            raise NotPermittedError("cannot change the node: several users share it; ask root to do it")
+
     async def _cordon_node(self, request: wire.CordonNodeRequest) -> Message:
+        self._check_node_is_theirs()
         return node_to_wire(await self._desk.set_cordon(request.name, cordoned=True, reason=_reason(request.reason)))
 
     async def _uncordon_node(self, request: wire.UncordonNodeRequest) -> Message:
+        self._check_node_is_theirs()
         return node_to_wire(await self._desk.set_cordon(request.name, cordoned=False))
 
     async def _lead_rendezvous(self, request: wire.LeadRendezvousRequest) -> Message:
@@ -286,6 +308,7 @@ def _lost_output(report: JobReport, rank: int | None) -> list[str]:
 
 def _answering(name: str, answer: Answer) -> Callable[[Any, Context], Awaitable[Message | None]]:
     async def call(request: Message, context: Context) -> Message | None:
+        CALL.set(context.peer())
         try:
             return await answer(request)
         # A fault of ours must neither end the server nor show its text to the caller.

@@ -64,6 +64,16 @@ class SocketDirClaim:
 
 
 @contextmanager
+def held(path: Path) -> Generator[None]:
+    """The lock of a directory that is made and checked elsewhere. Raises InUseError, or ConfigurationError."""
+    descriptor = _lock(path)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
 def held_if_dead(path: Path) -> Generator[bool]:
     """Whether this directory was served by a supervisor that is gone; nobody else can claim it within the block.
 

@@ -23,6 +23,8 @@ CONTROL_SOCKET = "control.sock"
 INNER_CONTROL_SOCKET = "control.inner.sock"  # of the gRPC server behind the gate, for a moment
 WORKER_DIR = "worker"  # what containers mount
 TOKENS = "tokens"
+USERS = "users"  # in the socket directory of a service of several users: a folder for each supervisor
+OWN = "own"  # in that: the socket directory of the user's supervisor
 SYSTEM_DIR = Path("/run/holdfast")
 SOCKET_PATH_BYTES_MAX = 107  # sun_path, less its final zero
 PROBE_TIMEOUT_S = 1.0
@@ -62,6 +64,21 @@ def service_dir_for_daemon(explicit: str | None = None, environment: Mapping[str
     if user_dir is None:
         raise ConfigurationError("cannot choose a socket directory: XDG_RUNTIME_DIR is not set; give --socket-dir")
     return user_dir / "holdfast"
+
+
+def sockets_of_users(users: Path) -> list[Path]:
+    """The control sockets of the supervisors of a service that this user may ask. Root: all, but for its own.
+
+    Root's ways to the others are in folders that only root can change.
+    """
+    uid = os.geteuid()
+    try:
+        names = os.listdir(users)
+    except OSError:
+        return []
+    if uid == 0:
+        return [users / name / CONTROL_SOCKET for name in names if not name.startswith("0.")]
+    return [users / name / OWN / CONTROL_SOCKET for name in names if name.startswith(f"{uid}.")]
 
 
 def answers(path: Path) -> bool:

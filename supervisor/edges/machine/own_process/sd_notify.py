@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -36,6 +37,10 @@ class Notifier:
         """To be followed by `ready` once the new configuration is in use."""
         self._send("RELOADING=1", f"MONOTONIC_USEC={int(clock.now_s() * 1_000_000)}")
 
+    def store(self, descriptor: int, name: str) -> None:
+        """systemd keeps a copy over a restart of the service, where the unit has FileDescriptorStoreMax=."""
+        self._send("FDSTORE=1", f"FDNAME={name}", descriptor=descriptor)
+
     def alive(self) -> None:
         self._send("WATCHDOG=1")
 
@@ -52,13 +57,18 @@ class Notifier:
             self._socket.close()
             self._socket = None
 
-    def _send(self, *lines: str) -> None:
+    def _send(self, *lines: str, descriptor: int | None = None) -> None:
         if not self._address or not lines:
             return
         try:
             if self._socket is None:
                 self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-            self._socket.sendto("\n".join(lines).encode(errors="replace"), self._address)
+            data = "\n".join(lines).encode(errors="replace")
+            if descriptor is None:
+                self._socket.sendto(data, self._address)
+            else:
+                rights = array.array("i", [descriptor])
+                self._socket.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], 0, self._address)
         except OSError:
             return  # systemd is restarting or its socket is full: a status that is lost harms nobody.
 

@@ -104,7 +104,7 @@ def start_process(
         may_restart=spec.restart.max_restarts > 0,
         learned=learned.steps if learned is not None else (),
         learned_folders=learned.folders if learned is not None else (),
-        open_files=open_files,
+        open_files=() if spec.resource_limits else open_files,
     )
     try:
         return _start(settings, spec, env, output_dir, make_command or _make_command, claim, return_folder, on_step)
@@ -148,6 +148,12 @@ def _start(
         process = _execute(command, spec, passed, private=settings.private, output_dir=output_dir, on_step=on_step)
         undo.callback(process.wait)
         undo.callback(process.kill)
+        if spec.resource_limits:
+            from supervisor.edges.machine.processes import (
+                peer_identity,  # Late: for jobs of a service of several users.
+            )
+
+            peer_identity.set_limits(process.pid, spec.resource_limits)
         pidfd = os.pidfd_open(process.pid)
         undo.callback(os.close, pidfd)
         # After the start, which need not wait for it: a spawner makes no process before it hears from us.

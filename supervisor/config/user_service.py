@@ -1,0 +1,40 @@
+"""Which users does a node's service serve, and how much may the jobs of one of them have together?"""
+
+from __future__ import annotations
+
+import msgspec
+
+from supervisor.config import values
+
+USERS_FLAG = "--users"
+USERS_KIND = values.text("USERS", empty=False)
+USERS_MEANING = (
+    "as root: serve these users, each by a supervisor that runs as that user: all, or names and @groups, with commas"
+)
+MEMORY_FLAG, TASKS_FLAG, CPUS_FLAG = "--user-memory-gib", "--user-tasks", "--user-cpus"
+MEMORY_KIND = values.number(0.0, 1_000_000.0, "GiB")
+TASKS_KIND = values.integer(0, 4_194_304, "tasks")
+CPUS_KIND = values.number(0.0, 100_000.0, "CPUs")
+MEMORY_MEANING = "with --users: memory of all jobs of one user together; 0: no limit"
+TASKS_MEANING = "with --users: processes and threads of one user together; 0: no limit"
+CPUS_MEANING = "with --users: CPUs of all jobs of one user together; 0: no limit"
+
+
+class UserShares(msgspec.Struct, frozen=True):
+    """0: no limit."""
+
+    memory_gib: float = 0.0
+    tasks: int = 0
+    cpus: float = 0.0
+
+
+class UserService(msgspec.Struct, frozen=True):
+    """`users` (): the daemon serves its own user alone."""
+
+    users: tuple[str, ...] = ()
+    shares: UserShares = UserShares()
+    door_fd: int = -1  # of the supervisor of one of the users: where root's process sends its clients
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())

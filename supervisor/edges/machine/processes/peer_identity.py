@@ -1,0 +1,117 @@
+"""As whom may a job of the peer of a Unix socket run: with which user, groups and limits? The kernel's word alone."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import resource
+import socket
+import struct
+from contextlib import suppress
+
+import msgspec
+
+_CREDENTIALS = struct.Struct("iII")
+_SO_PEERGROUPS = getattr(socket, "SO_PEERGROUPS", 59)  # on all but parisc and sparc
+_GROUP_BYTES = 4
+GROUPS_MAX = 256  # 1,024 bytes: what getsockopt takes in Python
+
+Limits = tuple[tuple[str, int, int], ...]  # name without RLIMIT_, soft, hard; -1: none
+
+# As /proc/<pid>/limits has them. Not by prlimit, which tells a user nothing of root's processes.
+ROWS = {
+    "cpu time": "CPU", "file size": "FSIZE", "data size": "DATA", "stack size": "STACK", "core file size": "CORE",
+    "resident set": "RSS", "processes": "NPROC", "open files": "NOFILE", "locked memory": "MEMLOCK",
+    "address space": "AS", "pending signals": "SIGPENDING", "msgqueue size": "MSGQUEUE", "nice priority": "NICE",
+    "realtime priority": "RTPRIO", "realtime timeout": "RTTIME",
+}  # fmt: skip
+_ROW = re.compile(r"Max (.+?) +(unlimited|\d+) +(unlimited|\d+) ")
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What a process may do, as far as the kernel decides it by user and group."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """One file name for each of them: a user with other groups is another one."""
+        text = ",".join(map(str, (self.gid, *sorted(self.groups))))
+        return f"{self.uid}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+ROOT = Identity(0, 0, ())  # whatever groups a root shell happens to have
+
+
+def identity_of(sock: socket.socket) -> Identity:
+    """Of the peer when it connected. Raises OSError: it can't be known, or is in more than GROUPS_MAX groups."""
+    _, uid, gid = _credentials(sock)
+    if uid == 0:
+        return ROOT
+    packed = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, GROUPS_MAX * _GROUP_BYTES)
+    count = len(packed) // _GROUP_BYTES
+    return Identity(uid, gid, tuple(sorted(struct.unpack(f"{count}I", packed))))
+
+
+def limits_of_peer(sock: socket.socket) -> Limits:
+    """Those of the process that connected. Raises OSError where it is gone, or in another pid namespace."""
+    pid, uid, _ = _credentials(sock)
+    if pid == 0:
+        raise ProcessLookupError("it is in another pid namespace")
+    limits = limits_of(pid)
+    if os.stat(f"/proc/{pid}").st_uid not in (uid, 0):  # 0: one that may not be traced
+        raise ProcessLookupError(f"its process {pid} has ended")
+    return limits
+
+
+def limits_of(pid: int) -> Limits:
+    """Raises OSError."""
+    with open(f"/proc/{pid}/limits") as file:
+        found = {row[1]: (_number(row[2]), _number(row[3])) for row in map(_ROW.match, file) if row}
+    return tuple((name, *found[row]) for row, name in ROWS.items() if row in found)
+
+
+def set_limits(pid: int, limits: Limits) -> None:
+    """To these, and where a process may not have so much, to what it may have. Raises OSError if it is gone."""
+    for name, soft, hard in limits:
+        number = getattr(resource, f"RLIMIT_{name}")
+        may_have = resource.prlimit(pid, number)[1]
+        wanted = (_less(soft, may_have), _less(hard, may_have))
+        resource.prlimit(pid, number, wanted)
+
+
+def raise_hard(pid: int, limits: Limits) -> None:
+    """By root: no hard limit is lower than these. Raises OSError, also where root may not raise limits."""
+    for name, _, hard in limits:
+        number = getattr(resource, f"RLIMIT_{name}")
+        soft, had = resource.prlimit(pid, number)
+        if _less(hard, had) != hard:
+            resource.prlimit(pid, number, (soft, hard))
+
+
+def _number(text: str) -> int:
+    return resource.RLIM_INFINITY if text == "unlimited" else int(text)
+
+
+def _less(one: int, other: int) -> int:
+    if one == resource.RLIM_INFINITY:
+        return other
+    return one if other == resource.RLIM_INFINITY else min(one, other)
+
+
+def _credentials(sock: socket.socket) -> tuple[int, int, int]:
+    pid, uid, gid = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return pid, uid, gid
+
+
+def user_variables(identity: Identity) -> dict[str, str]:
+    """HOME, USER, LOGNAME and SHELL as the user database has them. Blocks where that is on a server."""
+    import pwd  # Late: only the start of a supervisor asks.
+
+    with suppress(KeyError):
+        found = pwd.getpwuid(identity.uid)
+        return {"HOME": found.pw_dir, "USER": found.pw_name, "LOGNAME": found.pw_name, "SHELL": found.pw_shell}
+    return {"HOME": "/"}

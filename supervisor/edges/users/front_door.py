@@ -1,0 +1,126 @@
+"""Who comes in at the control socket of a node's service, and who is refused?
+
+Root's process asks the kernel who connects, and hands the connection to the supervisor of that user. It reads no byte
+of what an admitted user sends.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+from anyio.abc import TaskGroup
+
+from supervisor.edges.machine.processes.peer_identity import Identity, Limits, identity_of, limits_of_peer
+from supervisor.edges.users.admission import Admission
+from supervisor.errors import HoldfastError, NotPermittedError
+from supervisor.pauses import pause
+
+BACKLOG = 1024
+WAITING_OF_ONE_MAX = 32  # connections of one user that are being handed over; more are closed at once
+REFUSED_MAX = 8  # that are being answered; more are closed at once
+SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+SHORTAGE_PAUSE_S = 0.25
+MODE = 0o666  # the kernel says who connects
+
+HandOver = Callable[[socket.socket, Identity, Limits], Awaitable[None]]
+Refuse = Callable[[socket.socket, NotPermittedError], Awaitable[None]]
+
+_log = logging.getLogger("holdfast.users")
+
+
+class FrontDoor:
+    """One listening socket for all users."""
+
+    def __init__(self, listener: socket.socket, *, admission: Admission, hand_over: HandOver, refuse: Refuse) -> None:
+        self._listener = listener
+        self.admission = admission
+        self._hand_over = hand_over
+        self._refuse = refuse
+        self._waiting: Counter[int] = Counter()
+        self._refused = 0
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await anyio.wait_readable(self._listener)
+                await self._accept(tasks)
+
+    async def _accept(self, tasks: TaskGroup) -> None:
+        try:
+            client, _ = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            if error.errno not in SHORTAGE:
+                raise
+            await pause(SHORTAGE_PAUSE_S, why="the kernel does not tell when a descriptor is free again")
+            return
+        client.setblocking(False)
+        try:
+            identity = identity_of(client)
+        except OSError as error:
+            _log.warning("a connection was closed: the kernel does not say of whom it is: %s", error)
+            client.close()
+            return
+        if self._waiting[identity.uid] >= WAITING_OF_ONE_MAX:
+            client.close()
+            return
+        self._waiting[identity.uid] += 1
+        tasks.start_soon(self._serve, client, identity)
+
+    async def _serve(self, client: socket.socket, identity: Identity) -> None:
+        try:
+            with client:
+                refusal = self.admission.refusal(identity)
+                if not refusal:
+                    refusal = await self._handed_over(client, identity)
+                if refusal:
+                    await self._answer(client, NotPermittedError(refusal))
+        finally:
+            self._waiting[identity.uid] -= 1
+            if not self._waiting[identity.uid]:
+                del self._waiting[identity.uid]
+
+    async def _handed_over(self, client: socket.socket, identity: Identity) -> str:
+        """Why it could not be; "" once it is."""
+        try:
+            limits = limits_of_peer(client)
+        except OSError as error:
+            return f"cannot answer user id {identity.uid}: its limits are not known: {error}; ask from this node itself"
+        try:
+            await self._hand_over(client, identity, limits)
+        except HoldfastError as error:
+            _log.warning("%s", error)
+            return str(error)
+        return ""
+
+    async def _answer(self, client: socket.socket, refusal: NotPermittedError) -> None:
+        if self._refused >= REFUSED_MAX:
+            return
+        self._refused += 1
+        try:
+            await self._refuse(client, refusal)
+        finally:
+            self._refused -= 1
+
+
+def bind(path: Path) -> socket.socket:
+    """The control socket, to which everybody may connect. Raises OSError."""
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        listener.bind(str(path))
+        os.chmod(path, MODE)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener

@@ -1,0 +1,161 @@
+"""Where do the supervisors of a node's users live, and what there belongs to whom?
+
+Each has a folder that root owns, with what root needs to reach it, and in it one that is the user's. Root opens
+nothing in the latter: a path that a user can change is never followed by root.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from supervisor.edges.machine.folders import socket_dir
+from supervisor.edges.machine.processes.peer_identity import Identity, Limits
+from supervisor.errors import ConfigurationError
+
+DOOR = "door.sock"  # where that one takes over the connections of its clients; root alone may connect
+RECORD = "record.json"
+RECORD_BYTES_MAX = 64 * 1024
+BACKLOG = 64
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A supervisor that was started: should root's process be lost, the next one finds it."""
+
+    identity: Identity
+    limits: Limits
+    pid: int = 0
+    started_ticks: int = 0
+
+
+class UserFolder(msgspec.Struct, frozen=True):
+    """The files of one user's supervisor."""
+
+    path: Path
+    state_dir: Path
+
+    @property
+    def own(self) -> Path:
+        return self.path / socket_dir.OWN
+
+    @property
+    def door(self) -> Path:
+        return self.path / DOOR
+
+    @property
+    def control_socket(self) -> Path:
+        """Where root alone reaches it: root's process listens there and hands the connection on."""
+        return self.path / socket_dir.CONTROL_SOCKET
+
+    def make(self, identity: Identity) -> None:
+        """Raises ConfigurationError. Blocks."""
+        try:
+            _make(self.path, 0o711, 0, 0)
+            _make(self.own, 0o700, identity.uid, identity.gid)
+            _make(self.state_dir, 0o700, identity.uid, identity.gid)
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot make the folders of user id {identity.uid} in {self.path}: {error.strerror or error}; "
+                "remove what is in its place"
+            ) from error
+
+    def listen(self) -> socket.socket:
+        """A fresh door, for root alone. Raises OSError."""
+        return bind_for_root(self.door, socket.SOCK_SEQPACKET)
+
+    def note(self, record: Record) -> None:
+        """Raises OSError."""
+        fresh = self.path / f"{RECORD}.new"
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(record))
+        fresh.rename(self.path / RECORD)
+
+    def record(self) -> Record | None:
+        try:
+            with (self.path / RECORD).open("rb") as file:
+                return msgspec.json.decode(file.read(RECORD_BYTES_MAX), type=Record)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def forget(self) -> None:
+        """It is not to be started again on its own. The user's part stays: root removes nothing in it."""
+        for name in (RECORD, DOOR):
+            (self.path / name).unlink(missing_ok=True)
+
+
+class UserFolders:
+    """All of a node's service."""
+
+    def __init__(self, service_dir: Path, state_dir: Path) -> None:
+        self._users = service_dir / socket_dir.USERS
+        self._states = state_dir / socket_dir.USERS
+
+    def make(self) -> None:
+        """Raises ConfigurationError. Blocks."""
+        for path, mode in ((self._users.parent, 0o755), (self._users, 0o755), (self._states.parent, 0o711)):
+            _make_for_root(path, mode)
+        _make_for_root(self._states, 0o711)
+
+    def of(self, identity: Identity) -> UserFolder:
+        return UserFolder(self._users / identity.name, self._states / str(identity.uid))
+
+    def recorded(self) -> Iterator[Record]:
+        """The supervisors that the service before this one has left."""
+        with suppress(OSError):
+            for name in sorted(os.listdir(self._users)):
+                record = UserFolder(self._users / name, self._states).record()
+                if record is not None and record.identity.name == name:
+                    yield record
+
+
+def bind_for_root(path: Path, kind: int) -> socket.socket:
+    """A listening socket to which root alone may connect, at a path in a folder of root's. Raises OSError."""
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
+    try:
+        listener.bind(str(path))
+        path.chmod(0o600)  # Before it listens, nobody can connect.
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _make_for_root(path: Path, mode: int) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _make(path, mode, os.geteuid(), None)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot use {path}: {error.strerror or error}; it must be a directory of root, which nobody else may write"
+        ) from error
+
+
+def _make(path: Path, mode: int, uid: int, gid: int | None) -> None:
+    """Makes it, or checks the one that is there, by descriptor: what was checked is what is changed. Raises OSError.
+
+    The folder around it is root's, so nobody else can put another one in its place.
+    """
+    is_new = False
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+        is_new = True
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if is_new:
+            os.fchown(descriptor, uid, -1 if gid is None else gid)
+        elif found.st_uid != uid:
+            raise PermissionError(f"it belongs to user id {found.st_uid}, not {uid}")
+        if stat.S_IMODE(found.st_mode) != mode:
+            os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,92 @@
+"""How does root start a supervisor that has the rights of one user, and nothing of root's?"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import msgspec
+
+from supervisor.edges.machine.processes import process_table
+from supervisor.edges.machine.processes.peer_identity import Identity, Limits, raise_hard, user_variables
+from supervisor.edges.users import become_user
+from supervisor.edges.users.user_cgroups import UserCgroups
+from supervisor.edges.users.user_folders import Record, UserFolder
+from supervisor.errors import NotNowError
+
+BECOME_USER = Path(become_user.__file__)
+PROGRAM = Path(__file__).parents[3] / "holdfast_command.py"  # by its path: nothing of the user's is imported
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PASSED_ON = ("LANG", "LC_ALL", "TZ", "JOURNAL_STREAM")  # of root's environment; all else may hold root's secrets
+
+
+class StartedSupervisor(msgspec.Struct, frozen=True):
+    process: subprocess.Popen[bytes]
+    record: Record
+
+
+def start_supervisor(
+    identity: Identity,
+    limits: Limits,
+    folder: UserFolder,
+    cgroups: UserCgroups,
+    arguments: Sequence[str] = (),
+) -> StartedSupervisor:
+    """Blocks on the user database and for an exec. Raises HoldfastError.
+
+    It has the groups and the hard limits of the process that asked, an environment of its own, and no descriptor of
+    root's but the door.
+    """
+    folder.make(identity)
+    try:
+        with ExitStack() as undo:
+            door = folder.listen()
+            undo.callback(door.close)
+            wanted = {
+                "uid": identity.uid, "gid": identity.gid, "groups": identity.groups, "limits": limits,
+                "cgroup": cgroups.of(identity.uid),
+            }  # fmt: skip
+            process = subprocess.Popen(
+                [
+                    sys.executable, "-I", "-S", str(BECOME_USER), json.dumps(wanted),
+                    sys.executable, "-I", str(PROGRAM), "serve-user", "--door-fd", str(door.fileno()),
+                    "--socket-dir", str(folder.own), "--state-dir", str(folder.state_dir), *arguments,
+                ],
+                env=_environment(identity),
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                pass_fds=(door.fileno(),),
+                start_new_session=True,
+            )  # fmt: skip
+            with ExitStack() as failed:
+                failed.callback(process.wait)
+                failed.callback(process.kill)
+                found = process_table.look_up(process.pid)
+                record = Record(identity, limits, process.pid, found.started_ticks if found is not None else 0)
+                folder.note(record)
+                failed.pop_all()
+            return StartedSupervisor(process, record)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise NotNowError(f"cannot start the supervisor of user id {identity.uid}: {error}; see the log") from error
+
+
+def is_running(record: Record) -> bool:
+    found = process_table.look_up(record.pid)
+    return found is not None and found.started_ticks == record.started_ticks and found.state not in "ZX"
+
+
+def raise_limits(record: Record, limits: Limits) -> None:
+    """A process of the same user, with the same groups, has shown that it may have more."""
+    with suppress(OSError, ValueError):
+        if is_running(record):
+            raise_hard(record.pid, limits)
+
+
+def _environment(identity: Identity) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    return {"PATH": PATH, **kept, **user_variables(identity)}

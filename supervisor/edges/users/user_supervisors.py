@@ -1,0 +1,218 @@
+"""Which users have a supervisor on this node, and when is one started, started again, or ended?"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from functools import partial
+
+import anyio
+import msgspec
+from anyio import to_thread
+from anyio.abc import TaskGroup
+
+from supervisor.edges.machine.processes.peer_identity import Identity, Limits
+from supervisor.edges.users import door_words as words
+from supervisor.edges.users import user_process
+from supervisor.edges.users.user_folders import Record, UserFolder, UserFolders, bind_for_root
+from supervisor.edges.users.user_link import UserLink
+from supervisor.edges.users.user_process import StartedSupervisor
+from supervisor.errors import ExhaustedError, HoldfastError, NotNowError
+from supervisor.pauses import pause
+
+SUPERVISORS_MAX = 1_024
+ATTEMPTS = 3  # to hand a connection over: the supervisor may be leaving in this moment
+GONE_TIMEOUT_S = 10.0
+AGAIN_MIN_S = 0.5  # after one has crashed; doubled each time
+AGAIN_MAX_S = 30.0
+
+Start = Callable[[Identity, Limits, UserFolder], StartedSupervisor]
+
+_log = logging.getLogger("holdfast.users")
+
+
+class _User(msgspec.Struct):
+    """One supervisor, there or not."""
+
+    identity: Identity
+    folder: UserFolder
+    lock: anyio.Lock = msgspec.field(default_factory=anyio.Lock)
+    link: UserLink | None = None
+    record: Record | None = None
+    started: StartedSupervisor | None = None  # None: by a process of root's before this one
+    failures: int = 0
+
+
+class UserSupervisors:
+    """Root's process has one of these. Nothing here reads what a user wrote, but for the words of door_words.py."""
+
+    def __init__(self, folders: UserFolders, start: Start, tasks: TaskGroup) -> None:
+        self._folders = folders
+        self._start = start
+        self._tasks = tasks
+        self._users: dict[str, _User] = {}
+        self._cordon = ""
+        self._is_ending = False
+
+    async def hand_over(self, client: socket.socket, identity: Identity, limits: Limits) -> None:
+        """The user's supervisor serves the connection from now on. Raises HoldfastError."""
+        user = self._user(identity)
+        for _ in range(ATTEMPTS):
+            link = await self._reach(user, limits)
+            if await link.give(client):
+                return
+        raise NotNowError(
+            f"cannot answer user id {identity.uid}: the supervisor of that user does not answer; try again"
+        )
+
+    async def begin(self, identity: Identity, limits: Limits) -> None:
+        """Its supervisor runs before anybody asks for it."""
+        user = self._user(identity)
+        user.record = Record(identity, limits)
+        await self._reach_again(user)
+
+    async def find_again(self) -> None:
+        """Those that the process of root's before this one has left: the jobs of one that has ended meanwhile go on."""
+        for record in await to_thread.run_sync(lambda: list(self._folders.recorded())):
+            user = self._user(record.identity)
+            user.record = record
+            self._tasks.start_soon(self._reach_again, user)
+
+    async def end_all(self) -> None:
+        """Ends all jobs of all users. Returns once nothing of them is left."""
+        self._is_ending = True
+        users = [user for user in self._users.values() if user.link is not None]
+        for user in users:
+            if user.link is not None:
+                await user.link.tell(words.End())
+        for user in users:
+            if user.link is not None:
+                await user.link.ended.wait()
+            if user.record is not None:
+                await _until_gone(user.record)
+
+    def make_room(self) -> None:
+        """All supervisors leave their jobs to the ones that root's next process starts."""
+        self._is_ending = True
+        for user in self._users.values():
+            if user.link is not None:
+                user.link.tell_at_once(words.MakeRoom())
+
+    async def tell_all(self, word: words.ToUser) -> None:
+        for user in self._users.values():
+            if user.link is not None:
+                await user.link.tell(word)
+
+    def _user(self, identity: Identity) -> _User:
+        if identity.name not in self._users:
+            if self._is_ending:
+                raise NotNowError(f"cannot answer user id {identity.uid}: the service of this node is ending")
+            if sum(user.link is not None for user in self._users.values()) >= SUPERVISORS_MAX:
+                raise ExhaustedError(
+                    f"cannot answer user id {identity.uid}: {SUPERVISORS_MAX} users have supervisors on this node"
+                )
+            self._users[identity.name] = _User(identity, self._folders.of(identity))
+        return self._users[identity.name]
+
+    async def _reach(self, user: _User, limits: Limits) -> UserLink:
+        async with user.lock:
+            if user.link is None or user.link.has_ended:
+                user.link = await self._connected(user, limits)
+            elif user.record is not None:
+                user_process.raise_limits(user.record, limits)
+            return user.link
+
+    async def _connected(self, user: _User, limits: Limits) -> UserLink:
+        """To the one that is there, else to a fresh one. Raises HoldfastError."""
+        try:
+            link = UserLink(user.folder)
+        except OSError:
+            if self._is_ending:
+                raise NotNowError(f"cannot answer user id {user.identity.uid}: the service is ending") from None
+            start = partial(self._start, user.identity, limits, user.folder)
+            user.started = await to_thread.run_sync(start)
+            user.record = user.started.record
+            try:
+                link = UserLink(user.folder)
+            except OSError as error:
+                raise NotNowError(f"cannot answer user id {user.identity.uid}: {error}; try again") from error
+            _log.info("supervisor %s serves user id %s", user.record.pid, user.identity.uid)
+        if user.identity.uid == os.geteuid():
+            link.on_cordon = self._note_cordon
+        self._tasks.start_soon(self._keep, user, link)
+        if self._cordon:
+            await link.tell(words.Cordon(self._cordon))
+        return link
+
+    def _note_cordon(self, reason: str) -> None:
+        if reason != self._cordon:
+            self._cordon = reason
+            self._tasks.start_soon(self.tell_all, words.Cordon(reason))
+
+    async def _keep(self, user: _User, link: UserLink) -> None:
+        """Until the supervisor has gone; one that was not asked to go is started again, for the sake of its jobs."""
+        started, user.started = user.started, None
+        async with anyio.create_task_group() as serving:
+            serving.start_soon(self._serve_root, user)
+            await link.hear()
+            serving.cancel_scope.cancel()
+        if started is not None:
+            await to_thread.run_sync(started.process.wait, abandon_on_cancel=True)
+        async with user.lock:
+            if user.link is not link or self._is_ending:
+                return
+            user.link = None
+            if link.was_let_go:
+                user.failures, user.record = 0, None
+                await to_thread.run_sync(user.folder.forget)
+                return
+        _log.warning("the supervisor of user id %s has gone; its jobs wait for the next one", user.identity.uid)
+        user.failures += 1
+        pause_s = min(AGAIN_MAX_S, AGAIN_MIN_S * 2 ** (user.failures - 1))
+        await pause(pause_s, why="one that crashes at once must not be started all the time")
+        await self._reach_again(user)
+
+    async def _reach_again(self, user: _User) -> None:
+        try:
+            await self._reach(user, user.record.limits if user.record is not None else ())
+        except HoldfastError as error:
+            _log.error("%s", error)
+
+    async def _serve_root(self, user: _User) -> None:
+        """Root reaches a user's supervisor at a path that the user can't change."""
+        try:
+            listener = bind_for_root(user.folder.control_socket, socket.SOCK_STREAM)
+        except OSError as error:
+            _log.warning("root can't reach the supervisor of user id %s: %s", user.identity.uid, error)
+            return
+        with listener:
+            async with anyio.create_task_group() as tasks:
+                while True:
+                    await anyio.wait_readable(listener)
+                    try:
+                        client, _ = listener.accept()
+                    except OSError:
+                        continue
+                    tasks.start_soon(self._give, user, client)
+
+    async def _give(self, user: _User, client: socket.socket) -> None:
+        with client:
+            if user.link is not None:
+                await user.link.give(client)
+
+
+async def _until_gone(record: Record) -> None:
+    """It has closed its door, and has little left to do."""
+    if not user_process.is_running(record):
+        return
+    try:
+        descriptor = os.pidfd_open(record.pid)
+    except OSError:
+        return
+    try:
+        with anyio.move_on_after(GONE_TIMEOUT_S):
+            await anyio.wait_readable(descriptor)
+    finally:
+        os.close(descriptor)

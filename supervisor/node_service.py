@@ -1,0 +1,134 @@
+"""What does `holdfast daemon` serve beside its jobs, and which signals does it act on?"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal as signals
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.abc import TaskGroup
+
+from supervisor.config.daemon_settings import DaemonSettings
+from supervisor.daemon import Running, open_supervisor, peers_of_jobs, sweep
+from supervisor.edges.machine.clock import Clock
+from supervisor.edges.machine.folders import socket_dir, state_dir
+from supervisor.edges.machine.own_process import fd_store, sd_notify
+from supervisor.edges.machine.own_process import signals as signal_edge
+from supervisor.edges.operators import control_api
+from supervisor.edges.operators.callers import Callers
+from supervisor.edges.operators.control_gate import NODE_CONNECTIONS_MAX, ControlGate
+from supervisor.edges.operators.metrics import exporter
+from supervisor.edges.operators.metrics.meter import Meter, MeterHandler
+from supervisor.engine.output_plan import Console
+from supervisor.place import Place
+from supervisor.returning import make_room
+
+if TYPE_CHECKING:
+    from supervisor.edges.operators.control_api import SecureListener
+
+_log = logging.getLogger("holdfast")
+
+
+async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Handler] = ()) -> int:
+    """The node's supervisor, until SIGTERM or SIGINT. Returns the exit code."""
+    folder = socket_dir.service_dir_for_daemon(settings.socket_dir)
+    socket_dir.make(folder)
+    state = state_dir.choose(settings.state_dir, folder)
+    place = Place(
+        folder,
+        state.path,
+        Console(present=False),
+        private=False,
+        supervisor_return_timeout_s=settings.supervisor_return_timeout_s,
+        log_limits=settings.log_limits,
+        warning=state.warning,
+    )
+    notifier = sd_notify.Notifier()
+    listener = _tcp_listener(settings)
+    meter = Meter()
+    handlers = (*log_handlers, MeterHandler(meter))
+    async with open_supervisor(place, log_handlers=handlers, open_peers=peers_of_jobs(place)) as running:
+        running.journal.start()
+        if running.returning is not None:
+            await running.returning.run(running.tasks)
+        callers = Callers() if settings.user_service.door_fd >= 0 else None
+        gate = _gate(running, listener, callers)
+        await running.tasks.start(gate.run)
+        await running.tasks.start(
+            partial(
+                exporter.run, running.counter, meter, clock=Clock(), address=settings.metrics,
+                path=folder / exporter.METRICS_SOCKET,
+            )
+        )  # fmt: skip
+        stopped = anyio.Event()
+        leave = partial(_make_room, running, notifier)
+
+        def on_signal(number: int) -> None:
+            if number == signals.SIGUSR1:
+                leave()
+            stopped.set()
+
+        await running.tasks.start(signal_edge.receive, ("SIGTERM", "SIGINT", "SIGUSR1"), on_signal)
+        if settings.user_service.door_fd >= 0:
+            from supervisor.own_door import serve_own_door  # Late: a service of one user has none.
+
+            stays = settings.listen is not None or settings.metrics is not None
+            running.tasks.start_soon(
+                partial(
+                    serve_own_door, settings.user_service.door_fd, gate=gate, desk=running.desk, end=stopped.set,
+                    make_room=leave, stays=stays,
+                )
+            )  # fmt: skip
+        running.tasks.start_soon(notifier.keep_watchdog)
+        running.tasks.start_soon(sweep)
+        if gate.listener is not None:
+            notifier.store(gate.listener.fileno(), fd_store.CONTROL)
+        notifier.ready(f"serving {folder}")
+        _log.info("supervisor %s serves %s", os.getpid(), folder)
+        await stopped.wait()
+        notifier.stopping("ending the jobs")
+        await running.desk.end_all("the node's supervisor was stopped")
+    notifier.close()
+    return 0
+
+
+def _tcp_listener(settings: DaemonSettings) -> SecureListener | None:
+    if settings.listen is None or settings.tls is None:
+        return None
+    host, port = settings.listen
+    return control_api.secure_listener(
+        f"{host}:{port}",
+        certificate=settings.tls.certificate,
+        key=settings.tls.key,
+        client_authority=settings.tls.authority,
+    )
+
+
+def _gate(running: Running, listener: SecureListener | None, callers: Callers | None) -> ControlGate:
+    async def start_api(path: Path, tasks: TaskGroup) -> None:
+        await tasks.start(
+            partial(
+                control_api.run, running.counter, running.journal, socket_path=path, listener=listener,
+                callers=callers,
+            )
+        )  # fmt: skip
+
+    path = running.place.control_socket
+    return ControlGate(
+        socket_path=path,
+        start_server=start_api,
+        eager=True,
+        connections_max=NODE_CONNECTIONS_MAX,
+        callers=callers,
+        listener=fd_store.kept_listener(fd_store.take_kept(), fd_store.CONTROL, path),
+    )
+
+
+def _make_room(running: Running, notifier: sd_notify.Notifier) -> None:
+    notifier.stopping("leaving the jobs to the next supervisor")
+    make_room(running.journal)

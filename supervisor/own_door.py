@@ -1,0 +1,61 @@
+"""How does the supervisor of one of several users work together with root's process, which sends its clients?"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import anyio
+
+from supervisor.edges.operators.control_gate import ControlGate
+from supervisor.edges.users import door_words as words
+from supervisor.edges.users.user_link import OwnDoor
+from supervisor.engine.desk import Desk
+from supervisor.pauses import pause
+
+IDLE_S = 60.0  # without a job and a client; then root's process is asked whether it may end
+
+_log = logging.getLogger("holdfast.users")
+
+
+async def serve_own_door(
+    door_fd: int,
+    *,
+    gate: ControlGate,
+    desk: Desk,
+    end: Callable[[], None],
+    make_room: Callable[[], None],
+    stays: bool,
+    idle_s: float = IDLE_S,
+) -> None:
+    """Until cancelled. `stays`: it is wanted without jobs, too."""
+    told = ""  # the cordon that root's process knows
+
+    def hear(word: words.ToUser) -> None:
+        nonlocal told
+        match word:
+            case words.Cordon(reason):
+                told = reason
+                if reason:
+                    desk.cordon(reason)
+                else:
+                    desk.uncordon()
+            case words.Leave() | words.End():
+                end()
+            case words.MakeRoom():
+                make_room()
+            case _:
+                _log.debug("%s has no meaning here", word)
+
+    def cordoned(reason: str) -> None:
+        if reason != told:
+            door.say(words.Cordon(reason))
+
+    door = OwnDoor(door_fd, take=gate.admit, hear=hear)
+    desk.on_cordon = cordoned
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(door.run)
+        while not stays:
+            await pause(idle_s, why="nobody tells that nobody has come for a while")
+            if not gate.connections and not desk.live_jobs():
+                door.say_idle()

@@ -1,0 +1,203 @@
+"""Several users share one service of a node: each has exactly the own rights, and none can touch another's job."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from holdfast_wire.v1 import control_pb2
+
+from tests.e2e import many_users
+from tests.e2e.launch import SCRIPTS
+from tests.e2e.many_users import Service, until
+
+ALICE, BOB, CAROL = 54321, 54322, 54323
+TEAM = (54330, 54331)
+WHO_AM_I = str(SCRIPTS / "who_am_i.py")
+NODE = socket.gethostname()
+HOLDFAST = (sys.executable, "-m", "supervisor")
+
+pytestmark = pytest.mark.skipif(bool(many_users.missing()), reason=many_users.missing())
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with many_users.service("--users", f"{ALICE},@{BOB}") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def of_alice(service: Service) -> Iterator[subprocess.Popen[str]]:
+    """Her job, which runs through all tests of this file."""
+    run = service.started(
+        ALICE, *HOLDFAST, "run", "--job-id", "of-alice", "--nproc-per-node", "2", WHO_AM_I, "stay",
+        groups=TEAM, before="ulimit -n 500; ulimit -c 0",
+    )  # fmt: skip
+    yield run
+    run.kill()
+    run.communicate()
+
+
+@pytest.fixture(scope="module")
+def facts(of_alice: subprocess.Popen[str]) -> dict[str, object]:
+    """Of one of its ranks, in its own words."""
+    assert of_alice.stdout is not None
+    return json.loads(of_alice.stdout.readline())
+
+
+def test_a_worker_has_the_rights_of_its_submitter_and_none_besides(facts: dict[str, object]):
+    assert facts["uids"] == [ALICE] * 3
+    assert facts["gids"] == [ALICE] * 3
+    assert facts["groups"] == list(TEAM)
+    assert facts["capabilities"] == [0, 0, 0, 0]
+    assert facts["no_new_privileges"] == "1"
+    assert (facts["umask"], facts["oom_score_adj"]) == ("0022", "0")
+
+
+def test_a_worker_has_the_limits_of_its_submitter(facts: dict[str, object]):
+    assert (facts["open_files"], facts["core"]) == ([500, 500], [0, 0])
+
+
+def test_no_variable_of_root_reaches_a_worker(facts: dict[str, object]):
+    environment = facts["environment"]
+    assert isinstance(environment, dict)
+    assert "SECRET_OF_ROOT" not in environment
+    assert environment["HOME"] == "/tmp"  # the submitter's
+
+
+@pytest.fixture(scope="module")
+def answers(service: Service, facts: dict[str, object]) -> dict[str, str]:
+    """How each call of Bob's about Alice's job is answered."""
+    script = str(SCRIPTS / "every_call.py")
+    done = service.run(
+        BOB, sys.executable, script, str(service.socket_dir / "control.sock"), "of-alice", WHO_AM_I, NODE,
+        before=f"export PYTHONPATH={many_users.ROOT}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+CALLS = sorted(control_pb2.DESCRIPTOR.services_by_name["Supervisor"].methods_by_name)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_no_call_of_another_user_touches_the_job(call: str, answers: dict[str, str]):
+    expected = {
+        "ListJobs": "[]",
+        "GetNode": "[[]]",
+        "ListNodes": "[[]]",
+        "SubmitJob": '"of-alice"',  # a job of Bob's own, of the same name
+        "CordonNode": "NotPermittedError",
+        "UncordonNode": "NotPermittedError",
+        "LeadRendezvous": "ExhaustedError: cannot answer LeadRendezvous: [Errno 13] Permission denied",  # port 1
+    }.get(call, "NotFoundError")
+    assert answers[call].startswith(expected), answers[call]
+
+
+def test_the_job_has_noticed_nothing(service: Service, answers: dict[str, str]):
+    job = service.jobs(ALICE)["of-alice"]
+    assert (job["state"], job["cycle"], job["restarts_used"]) == ("running", 0, 0)
+
+
+def test_files_and_sockets_of_a_user_are_closed_to_others(service: Service, facts: dict[str, object]):
+    folder, _ = service.supervisor_of(ALICE, TEAM)
+    look = f"ls {folder}/own || cat {folder}/record.json || ls {service.state_dir}/users/{ALICE}"
+    refused = service.run(BOB, "sh", "-c", look)
+    assert refused.returncode != 0
+    assert refused.stdout == ""
+    assert refused.stderr.count("Permission denied") == 3
+
+
+def test_only_root_gets_to_the_doors_behind_the_front_one(service: Service, facts: dict[str, object]):
+    folder, _ = service.supervisor_of(ALICE, TEAM)
+    for name, kind in (
+        ("door.sock", "SOCK_SEQPACKET"),
+        ("control.sock", "SOCK_STREAM"),
+        ("own/control.sock", "SOCK_STREAM"),
+    ):
+        connect = f"import socket; socket.socket(socket.AF_UNIX, socket.{kind}).connect({str(folder / name)!r})"
+        refused = service.run(BOB, sys.executable, "-c", connect)
+        assert "PermissionError" in refused.stderr, name
+
+
+def test_a_user_who_is_not_admitted_reads_why(service: Service):
+    refused = service.holdfast(CAROL, "run", "--job-id", "of-carol", WHO_AM_I)
+    assert refused.returncode == 1
+    assert f"cannot answer user id {CAROL}: the service of this node serves {ALICE}, @{BOB} alone" in refused.stderr
+    assert not list((service.socket_dir / "users").glob(f"{CAROL}.*"))
+
+
+def test_a_user_with_another_group_has_other_rights(service: Service, of_alice: object):
+    """A job gets the groups of the process that submits it, even if that user's supervisor with others runs."""
+    done = service.holdfast(ALICE, "run", "--job-id", "without-team", WHO_AM_I)
+    assert json.loads(done.stdout)["groups"] == []
+
+
+def test_links_of_a_user_lead_nobody_astray(service: Service, facts: dict[str, object], answers: dict[str, str]):
+    """Bob puts Alice's socket in the place of his own: he speaks to his supervisor, and root to the right one."""
+    alices, _ = service.supervisor_of(ALICE, TEAM)
+    bobs, _ = service.supervisor_of(BOB)
+    mislead = f"cd {bobs}/own && mv control.sock away && ln -s {alices}/own/control.sock control.sock"
+    assert service.run(BOB, "sh", "-c", mislead).returncode == 0
+    assert "of-alice" not in service.holdfast(BOB, "stop", "of-alice").stdout
+    assert service.jobs(ALICE)["of-alice"]["state"] == "running"
+    asked = service.holdfast(0, "status", "-o", "json", "--socket-dir", str(bobs))
+    assert "of-alice" not in [job["job_id"] for job in json.loads(asked.stdout)["jobs"] if job["state"] == "running"]
+
+
+def test_root_sees_the_jobs_of_all(service: Service, facts: dict[str, object]):
+    assert service.jobs(0)["of-alice"]["state"] == "running"
+
+
+def test_a_node_that_root_has_cordoned_takes_no_job_of_a_user(service: Service, facts: dict[str, object]):
+    assert service.holdfast(0, "cordon", NODE, "--reason", "new cable").returncode == 0
+    until(
+        lambda: service.holdfast(ALICE, "run", "--job-id", "late", WHO_AM_I, groups=TEAM).returncode == 75, "a refusal"
+    )
+    assert service.holdfast(0, "uncordon", NODE).returncode == 0
+    until(
+        lambda: service.holdfast(ALICE, "run", "--job-id", "late", WHO_AM_I, groups=TEAM).returncode == 0, "a success"
+    )
+
+
+def test_jobs_outlive_the_service_and_the_next_one_has_them(service: Service, facts: dict[str, object]):
+    before = service.jobs(ALICE)["of-alice"]
+    _, pid = service.supervisor_of(ALICE, TEAM)
+    service.kill()
+    os.kill(pid, 0)
+    service.start()
+    after = service.jobs(ALICE)["of-alice"]
+    assert (after["ranks"], after["cycle"]) == (before["ranks"], 0)
+    assert service.supervisor_of(ALICE, TEAM)[1] == pid
+
+
+def test_a_supervisor_that_is_killed_is_started_again_and_has_its_jobs(service: Service, facts: dict[str, object]):
+    _, pid = service.supervisor_of(ALICE, TEAM)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: service.supervisor_of(ALICE, TEAM)[1] != pid, "another supervisor")
+    until(lambda: "of-alice" in service.jobs(ALICE), "the job under it")
+    assert service.jobs(ALICE)["of-alice"]["cycle"] == 0
+
+
+def test_root_may_stop_any_job(service: Service, of_alice: subprocess.Popen[str], facts: dict[str, object]):
+    stopped = service.holdfast(0, "stop", "of-alice", "--wait")
+    assert stopped.returncode == 0, stopped.stderr
+    assert of_alice.wait(many_users.END_S) == 1
+
+
+def test_nothing_of_a_user_is_left_once_the_service_has_ended():
+    run = (*HOLDFAST, "run", "--job-id", "short", WHO_AM_I, "stay")
+    with many_users.service("--users", "all") as running, running.started(ALICE, *run) as job:
+        assert job.stdout is not None
+        assert json.loads(job.stdout.readline())["uids"] == [ALICE] * 3
+        _, pid = running.supervisor_of(ALICE)
+        running.close()
+        assert not Path(f"/proc/{pid}").exists()
+        assert job.wait(many_users.END_S) == 1

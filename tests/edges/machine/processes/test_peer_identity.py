@@ -1,0 +1,75 @@
+"""What the kernel says of a peer, and what is made of limits."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from supervisor.edges.machine.processes import peer_identity
+from supervisor.edges.machine.processes.peer_identity import ROOT, Identity
+
+PEER = """
+import os, sys, socket, resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (111, 222))
+os.setgroups([54330, 54331]); os.setgid(54322); os.setuid(54321)
+client = socket.socket(socket.AF_UNIX)
+client.connect("\\0" + sys.argv[1])
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
+def test_user_groups_and_limits_are_those_of_the_process_that_connected():
+    name = f"holdfast-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("\0" + name)
+        listener.listen()
+        listener.settimeout(20)
+        with subprocess.Popen([sys.executable, "-c", PEER, name], stdin=subprocess.PIPE):
+            client, _ = listener.accept()
+            with client:
+                assert peer_identity.identity_of(client) == Identity(54321, 54322, (54330, 54331))
+                limits = {name: (soft, hard) for name, soft, hard in peer_identity.limits_of_peer(client)}
+        assert limits["NOFILE"] == (111, 222)
+
+
+def test_root_is_root_whatever_groups_its_shell_has():
+    one, other = socket.socketpair()
+    with one, other:
+        found = peer_identity.identity_of(one)
+    assert (found == ROOT) == (os.getuid() == 0)
+
+
+def test_limits_are_read_as_the_kernel_shows_them():
+    for name, soft, hard in peer_identity.limits_of(os.getpid()):
+        assert (soft, hard) == resource.getrlimit(getattr(resource, f"RLIMIT_{name}")), name
+
+
+def test_all_that_a_process_can_be_limited_in_is_there():
+    names = {name.removeprefix("RLIMIT_") for name in dir(resource) if name.startswith("RLIMIT_")}
+    assert names - {name for name, _, _ in peer_identity.limits_of(os.getpid())} <= {"OFILE"}
+
+
+def test_a_process_gets_limits_and_never_more_than_it_may_have():
+    with subprocess.Popen(["sleep", "60"]) as process:
+        peer_identity.set_limits(process.pid, (("NOFILE", 50, 60),))
+        assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (50, 60)
+        peer_identity.set_limits(process.pid, (("NOFILE", 70, -1),))
+        assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (60, 60)
+        process.kill()
+
+
+def test_names_tell_users_with_other_groups_apart():
+    names = {
+        Identity(1, 1, (2, 3)).name,
+        Identity(1, 1, (2,)).name,
+        Identity(1, 2, (2, 3)).name,
+        Identity(2, 1, ()).name,
+    }
+    assert len(names) == 4
+    assert Identity(1, 1, (3, 2)).name == Identity(1, 1, (2, 3)).name

@@ -1,0 +1,74 @@
+"""What is left of root's rights after the change, seen from inside."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.edges.users import become_user
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+
+# In the same process, since not each interpreter can be reached by another user.
+LOOK = """
+import json, os, resource, runpy, sys
+become = runpy.run_path(sys.argv[1])["become"]
+become(**json.loads(sys.argv[2]))
+status = dict(line.rstrip().split(":\\t", 1) for line in open("/proc/self/status") if ":\\t" in line)
+print(json.dumps({
+    "uids": os.getresuid(), "gids": os.getresgid(), "groups": os.getgroups(),
+    "caps": [int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")],
+    "no_new_privileges": status["NoNewPrivs"], "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+}))
+try:
+    os.setuid(0)
+    print("root again")
+except PermissionError:
+    print("never root again")
+"""
+
+
+def _become(**changes: object) -> list[str]:
+    wanted: dict[str, object] = {"uid": 54321, "gid": 54322, "groups": [54330], "limits": [], "cgroup": ""}
+    command = [sys.executable, "-c", LOOK, become_user.__file__, json.dumps(wanted | changes)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_nothing_of_root_is_left():
+    facts, again = _become()
+    assert json.loads(facts) | {"files": None} == {
+        "uids": [54321] * 3,
+        "gids": [54322] * 3,
+        "groups": [54330],
+        "caps": [0, 0, 0, 0],
+        "no_new_privileges": "1",
+        "files": None,
+    }
+    assert again == "never root again"
+
+
+def test_limits_are_never_more_than_those_given_and_those_of_root():
+    assert json.loads(_become(limits=[["NOFILE", 10, 333]])[0])["files"] == [333, 333]
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    assert json.loads(_become(limits=[["NOFILE", 10, hard + 1]])[0])["files"] == [hard, hard]
+
+
+def test_it_joins_the_group_before_it_loses_the_right_to(tmp_path: Path):
+    _become(cgroup=str(tmp_path))
+    assert (tmp_path / "cgroup.procs").read_text() == "0"
+
+
+def test_a_change_that_fails_executes_nothing(tmp_path: Path):
+    wanted = json.dumps({"uid": 54321, "gid": 54321, "groups": [], "limits": [], "cgroup": str(tmp_path / "none")})
+    command = [sys.executable, "-I", "-S", become_user.__file__, wanted, "/bin/echo", "executed"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (78, "")
+    assert "cannot start a supervisor as user id 54321" in done.stderr

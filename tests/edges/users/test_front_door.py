@@ -1,0 +1,106 @@
+"""What is let in, handed over and refused, on real sockets."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor.edges.machine.processes.peer_identity import ROOT, Identity, Limits
+from supervisor.edges.users import front_door
+from supervisor.edges.users.admission import Admission
+from supervisor.edges.users.front_door import WAITING_OF_ONE_MAX, FrontDoor
+from supervisor.errors import NotNowError, NotPermittedError
+
+OWN = Identity(os.getuid(), os.getgid(), tuple(sorted(os.getgroups()))) if os.getuid() else ROOT
+
+
+class House:
+    """Behind the door."""
+
+    def __init__(self) -> None:
+        self.came: list[tuple[Identity, Limits]] = []
+        self.refusals: list[str] = []
+        self.is_full = False
+        self.may_go = anyio.Event()
+        self.may_go.set()
+
+    async def hand_over(self, client: socket.socket, identity: Identity, limits: Limits) -> None:
+        self.came.append((identity, limits))
+        await self.may_go.wait()
+        if self.is_full:
+            raise NotNowError("cannot answer: full")
+        client.send(b"hello")
+
+    async def refuse(self, client: socket.socket, refusal: NotPermittedError) -> None:
+        self.refusals.append(str(refusal))
+
+
+@asynccontextmanager
+async def door_of(house: House, admission: Admission) -> AsyncGenerator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "control.sock"
+        async with anyio.create_task_group() as tasks:
+            with front_door.bind(path) as listener:
+                tasks.start_soon(
+                    FrontDoor(listener, admission=admission, hand_over=house.hand_over, refuse=house.refuse).run
+                )
+                yield path
+                tasks.cancel_scope.cancel()
+
+
+async def _heard(path: Path) -> bytes:
+    async with await anyio.connect_unix(path) as client:
+        with anyio.fail_after(10):
+            try:
+                return await client.receive()
+            except (anyio.EndOfStream, anyio.BrokenResourceError):
+                return b""
+
+
+async def test_a_client_is_handed_over_with_what_the_kernel_says_of_it() -> None:
+    house = House()
+    async with door_of(house, Admission(("all",))) as path:
+        assert await _heard(path) == b"hello"
+    ((identity, limits),) = house.came
+    assert identity == OWN
+    assert {name for name, _, _ in limits} >= {"NOFILE", "MEMLOCK", "NPROC"}
+
+
+async def test_a_client_that_cannot_be_served_reads_why() -> None:
+    house = House()
+    house.is_full = True
+    async with door_of(house, Admission(("all",))) as path:
+        assert await _heard(path) == b""
+    assert house.refusals == ["cannot answer: full"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root is always let in; see tests/e2e/test_many_users.py")
+async def test_a_user_who_is_not_named_is_not_handed_over() -> None:
+    house = House()
+    async with door_of(house, Admission(("0",))) as path:
+        assert await _heard(path) == b""
+    assert (house.came, len(house.refusals)) == ([], 1)
+
+
+async def test_one_user_can_keep_so_many_waiting_and_no_more() -> None:
+    house = House()
+    house.may_go = anyio.Event()
+    async with door_of(house, Admission(("all",))) as path:
+        clients = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(WAITING_OF_ONE_MAX)]
+        for client in clients:
+            client.connect(str(path))
+        assert await _heard(path) == b""  # closed at once
+        assert len(house.came) == WAITING_OF_ONE_MAX
+        house.may_go.set()
+        for client in clients:
+            client.settimeout(10)
+            assert await anyio.to_thread.run_sync(client.recv, 5) == b"hello"
+            client.close()
+        assert await _heard(path) == b"hello"

@@ -1,0 +1,128 @@
+"""Both ends of the link between root's process and a user's supervisor, over a real door."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor.edges.users import door_words as words
+from supervisor.edges.users.user_folders import UserFolder
+from supervisor.edges.users.user_link import OwnDoor, UserLink
+
+
+class Supervisor:
+    """The user's end."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.clients: list[socket.socket] = []
+        self.heard: list[words.ToUser] = []
+        self.news = anyio.Event()
+        self.door = OwnDoor(listener.detach(), take=self.clients.append, hear=self._hear)
+
+    def _hear(self, word: words.ToUser) -> None:
+        self.heard.append(word)
+        self.news.set()
+
+
+@asynccontextmanager
+async def linked(tmp_path: Path) -> AsyncGenerator[tuple[UserLink, Supervisor]]:
+    folder = UserFolder(tmp_path, tmp_path)
+    supervisor = Supervisor(folder.listen())
+    link = UserLink(folder)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(supervisor.door.run)
+        tasks.start_soon(link.hear)
+        with anyio.fail_after(20):
+            yield link, supervisor
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_connection_is_handed_over_with_the_credentials_of_its_client(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    async with linked(tmp_path) as (link, supervisor):
+        assert await link.give(theirs)
+        theirs.close()
+        (client,) = supervisor.clients
+        client.send(b"from the supervisor")
+        assert ours.recv(100) == b"from the supervisor"
+        assert not os.get_inheritable(client.fileno())  # nothing that a job executes gets it
+        client.close()
+    ours.close()
+
+
+async def test_orders_arrive(tmp_path: Path) -> None:
+    async with linked(tmp_path) as (link, supervisor):
+        await link.tell(words.Cordon("new cable"))
+        await supervisor.news.wait()
+        assert supervisor.heard == [words.Cordon("new cable")]
+
+
+async def test_an_idle_supervisor_is_let_go_and_takes_nothing_more(tmp_path: Path) -> None:
+    _, theirs = pair = socket.socketpair()
+    async with linked(tmp_path) as (link, supervisor):
+        assert await link.give(theirs)
+        supervisor.door.say_idle()
+        await supervisor.news.wait()
+        assert supervisor.heard == [words.Leave()]
+        assert link.was_let_go
+        for client in (*pair, *supervisor.clients):
+            client.close()
+
+
+async def test_one_that_is_idle_no_more_stays(tmp_path: Path) -> None:
+    """It said so before it heard of a client that was on the way."""
+    _, theirs = pair = socket.socketpair()
+    async with linked(tmp_path) as (link, supervisor):
+        assert await link.give(theirs)
+        supervisor.door.say(words.Idle(0))
+        assert await link.give(theirs)
+        assert not link.was_let_go
+        assert supervisor.heard == []
+        for client in (*pair, *supervisor.clients):
+            client.close()
+
+
+async def test_nobody_at_the_door_is_an_error_at_once(tmp_path: Path) -> None:
+    folder = UserFolder(tmp_path, tmp_path)
+    folder.listen().close()
+    with pytest.raises(ConnectionRefusedError):
+        UserLink(folder)
+
+
+@pytest.mark.parametrize(
+    "nonsense", [b"", b"\xff", b"[]", b'{"type":"take","number":1}', b'{"type":"taken"}', b"[" * 4000]
+)
+def test_root_believes_no_nonsense(nonsense: bytes):
+    assert words.read_by_root(nonsense) is None
+
+
+async def test_nonsense_of_a_supervisor_ends_nothing(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    folder = UserFolder(tmp_path, tmp_path)
+    listener = folder.listen()
+    link = UserLink(folder)
+    other, _ = listener.accept()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(link.hear)
+        for nonsense in (b"\xff", b'{"type":"taken","number":99}', b'{"type":"idle","taken":5}'):
+            other.send(nonsense)
+
+        async def answer() -> None:
+            await anyio.wait_readable(other)
+            data, descriptors, _, _ = socket.recv_fds(other, 4096, 1)
+            assert words.read_by_user(data) == words.Take(1)
+            os.close(descriptors[0])
+            other.send(words.encode(words.Taken(1)))
+
+        tasks.start_soon(answer)
+        with anyio.fail_after(20):
+            assert await link.give(theirs)
+        tasks.cancel_scope.cancel()
+    for each in (ours, theirs, listener, other):
+        each.close()

@@ -1,0 +1,58 @@
+"""What a started supervisor gets of root's, and what not. As another user: tests/e2e/test_many_users.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from supervisor.config.user_service import UserShares
+from supervisor.edges.machine.processes.peer_identity import Identity
+from supervisor.edges.users import user_process
+from supervisor.edges.users.user_cgroups import UserCgroups
+from supervisor.edges.users.user_folders import UserFolders
+from supervisor.errors import NotNowError
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root starts supervisors for somebody else")
+
+ALICE = Identity(54321, 54321, (54330,))
+
+
+def test_it_gets_an_environment_of_its_own_and_one_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SECRET_OF_ROOT", "hunter2")
+    monkeypatch.setenv("LANG", "C.UTF-8")
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
+    monkeypatch.setenv("PYTHONPATH", "/home")
+    given: dict[str, object] = {}
+
+    def popen(command: list[str], **options: object) -> subprocess.Popen[bytes]:
+        given.update(options, command=command)
+        return real(["sleep", "0"])
+
+    real = cast("type[subprocess.Popen[bytes]]", subprocess.Popen)
+    monkeypatch.setattr(user_process.subprocess, "Popen", popen)
+    folders = UserFolders(tmp_path / "run", tmp_path / "state")
+    folders.make()
+    started = user_process.start_supervisor(ALICE, (), folders.of(ALICE), UserCgroups(UserShares(), None))
+    started.process.wait()
+    environment = cast("dict[str, str]", given["env"])
+    assert environment == {"PATH": user_process.PATH, "LANG": "C.UTF-8", "HOME": "/"}
+    assert len(cast("tuple[int, ...]", given["pass_fds"])) == 1
+    assert given["cwd"] == "/"
+    assert folders.of(ALICE).record() == started.record
+    assert not user_process.is_running(started.record)
+
+
+def test_one_that_cannot_be_started_is_an_error_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def popen(*_: object, **__: object) -> object:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(user_process.subprocess, "Popen", popen)
+    folders = UserFolders(tmp_path / "run", tmp_path / "state")
+    folders.make()
+    with pytest.raises(NotNowError, match="cannot start the supervisor of user id 54321: "):
+        user_process.start_supervisor(ALICE, (), folders.of(ALICE), UserCgroups(UserShares(), None))
+    assert list(folders.recorded()) == []
