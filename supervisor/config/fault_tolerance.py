@@ -97,6 +97,13 @@ CYCLE_LOG = _works(
 
 WORKING: tuple[Setting, ...] = (
     _works(
+        "nvrx-logfile",
+        job_logs.LOG_PATH,
+        Group.OUTPUT,
+        "logs.supervisor_log",
+        "file for the words of the supervisors about this job",
+    ),
+    _works(
         "cycle-info-dir",
         job_logs.FOLDER,
         Group.OUTPUT,
@@ -317,7 +324,6 @@ NO_EFFECT: tuple[Setting, ...] = (
 )
 
 NOT_YET: tuple[Setting, ...] = (
-    _later("nvrx-logfile", values.PATH, "", "a launcher log in the per-cycle log is"),
     _later("enable-log-server", values.BOOLEAN, False, "the log server is"),
     _later("log-server-port", values.integer(1, 65535), 50051, "the log server is"),
     _later("log-aggregator-count", values.integer(0, 10_000), 0, "the log server is"),

@@ -26,6 +26,7 @@ SAMPLES: dict[str, tuple[str, str, str]] = {
     "--keep-ranks": ("true", "true", "true"),
     "--elastic": ("true", "true", "true"),
     "--ft-segment": ("2", "4", "8"),
+    "--ft-nvrx-logfile": ("/n/a.log", "/n/b", "/n/c.txt"),
     "--ft-cycle-info-dir": ("/c/a", "/c/b", "/c/c"),
     "--ft-per-cycle-applog-prefix": ("/l/a.log", "/l/b", "/l/c.txt"),
     "--ft-restart-policy": ("min-healthy", "min-healthy", "min-healthy"),

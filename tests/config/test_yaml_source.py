@@ -180,6 +180,7 @@ _VALUES: dict[str, st.SearchStrategy[object]] = {
     "--completion-grace-s": st.none() | _SECONDS,
     "--evidence-budget-s": st.floats(0, 60),
     "--ft-segment": st.none() | st.integers(1, 100_000),
+    "--ft-nvrx-logfile": _NAMES.filter(lambda name: not name.endswith("/")).map(lambda name: "/n/" + name),
     "--ft-cycle-info-dir": _NAMES.map(lambda name: "/" + name),
     "--ft-per-cycle-applog-prefix": _NAMES.filter(lambda name: not name.endswith("/")).map(lambda name: "/l/" + name),
     "--ft-restart-policy": st.sampled_from(["any-failed", "min-healthy"]),

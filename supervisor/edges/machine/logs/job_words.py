@@ -1,0 +1,108 @@
+"""How do the supervisor's words about a job reach a file that the user has named (--ft-nvrx-logfile)?
+
+In a thread of their own: the file may lie on a file server that does not answer, and neither the supervisor nor its
+other log waits for that. Several nodes may append to one file; each line says whose it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+NAME = "holdfast"  # the root of all our loggers
+WAITING_MAX = 10_000  # beyond it lines are dropped and counted
+TOGETHER_MAX = 1000  # written at once
+CLOSE_TIMEOUT_S = 2.0
+OPEN_FILES_MAX = 32
+
+
+class JobWords(logging.Handler):
+    """Handles all loggers below "holdfast" from `open` to `close`. The thread is started by the first line."""
+
+    def __init__(self, path_of: Callable[[str], str], node_name: str) -> None:
+        """`path_of` a job's id; "": nobody wants its words in a file."""
+        super().__init__()
+        self._path_of = path_of
+        self._node_name = node_name
+        self._waiting: queue.Queue[tuple[str, str] | None] = queue.Queue(WAITING_MAX)
+        self._thread: threading.Thread | None = None
+        self._files: dict[str, int] = {}
+        self._dropped = 0
+        self._failed: set[str] = set()
+
+    def open(self) -> None:
+        logging.getLogger(NAME).addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Neither blocks nor raises."""
+        job_id = getattr(record, "job_id", None)
+        path = self._path_of(str(job_id)) if job_id else ""
+        if not path:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write_until_closed, name="job words", daemon=True)
+            self._thread.start()
+        try:
+            self._waiting.put_nowait((path, self._line(record)))
+        except queue.Full:
+            self._dropped += 1
+
+    def close(self) -> None:
+        """Writes what waits; gives up after two seconds."""
+        logging.getLogger(NAME).removeHandler(self)
+        if self._thread is not None:
+            with contextlib.suppress(queue.Full):
+                self._waiting.put(None, timeout=CLOSE_TIMEOUT_S)
+            self._thread.join(CLOSE_TIMEOUT_S)
+        super().close()
+
+    def _line(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        ids = [f"{name}={value}" for name in ("cycle", "rank") if (value := getattr(record, name, None)) is not None]
+        words = [at, self._node_name, record.levelname, *ids, record.getMessage().replace("\n", "\n    ")]
+        return f"{' '.join(words)}\n"
+
+    def _write_until_closed(self) -> None:
+        is_open = True
+        while is_open:
+            lines: dict[str, list[str]] = {}
+            taken = [self._waiting.get()]
+            while not self._waiting.empty() and len(taken) < TOGETHER_MAX:
+                taken.append(self._waiting.get())
+            for each in taken:
+                if each is None:
+                    is_open = False
+                else:
+                    lines.setdefault(each[0], []).append(each[1])
+            for path, texts in lines.items():
+                self._append(path, texts)
+        for fd in self._files.values():
+            os.close(fd)
+
+    def _append(self, path: str, texts: list[str]) -> None:
+        if self._dropped:
+            dropped, self._dropped = self._dropped, 0
+            texts.insert(0, f"{dropped} lines were dropped: the disk was too slow\n")
+        data = "".join(texts).encode("utf-8", "backslashreplace")
+        try:
+            fd = self._fd_of(path)
+            while data:
+                data = data[os.write(fd, data) :]
+        except OSError as error:
+            if path not in self._failed:
+                self._failed.add(path)
+                logging.getLogger(NAME).warning("cannot write %s: %s; check --ft-nvrx-logfile", path, error.strerror)
+
+    def _fd_of(self, path: str) -> int:
+        if path not in self._files:
+            while len(self._files) >= OPEN_FILES_MAX:
+                os.close(self._files.pop(next(iter(self._files))))
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            self._files[path] = os.open(path, flags, 0o666)
+        return self._files[path]
