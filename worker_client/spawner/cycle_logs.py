@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast_wire.spawner_link import CycleLogClosed, OutputDropped, Report, WorkerPlan
 
-from . import children, identity
+from . import children, error_file, identity
 from .child_state import Inherited
 from .children import Start
 from .events import Events
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 END_WAIT_S = 4.0  # for a slow disk, when the job is over
 TELL_S = 1.0  # between two reports of a loss
 ALL_RANKS = -1
+LINK_NAME = "cycle.log"  # to the file of the cycle, in the folder of a rank's logs
 
 
 class CycleLogs:
@@ -42,6 +44,7 @@ class CycleLogs:
             from .cycle_log.feeds import Feeds
 
             self._feeds = Feeds(self._events, self._start, self._on_closed, self._on_lost)
+        _link(plan)
         fd = self._feeds.open(cycle, plan.local_rank, plan.cycle_log, plan.cycle_log_prefix)
         return {1: fd, 2: os.dup(fd)}
 
@@ -79,6 +82,14 @@ class CycleLogs:
             self._send(OutputDropped(local_rank, self._lost_bytes[local_rank], reason))
 
         self._events.set_timer(f"log of {local_rank} lost", 0.0 if known is None else TELL_S, report)
+
+
+def _link(plan: WorkerPlan) -> None:
+    """Beside the rank's other files, so that `holdfast logs` finds what it prints."""
+    folder = os.path.dirname(plan.env.get(error_file.VARIABLE, ""))
+    with suppress(OSError):  # It is there already, or the disk is full: the output itself is not touched by that.
+        if folder:
+            os.symlink(plan.cycle_log, f"{folder}/{LINK_NAME}")
 
 
 def _write(link_fd: int) -> None:

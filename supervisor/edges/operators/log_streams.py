@@ -14,11 +14,13 @@ import stat
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import anyio
 import msgspec
 
 from supervisor.edges.machine.own_process.own_descriptors import OwnThread
+from supervisor.edges.operators.cycle_log_reader import CycleLogReader, folder_of_log
 from supervisor.edges.operators.inotify import DirectoryWatch
 from supervisor.errors import NotFoundError
 
@@ -29,6 +31,16 @@ PIECES_AT_ONCE = 16  # read in one go: at most 1 MiB
 GATHER_S = (
     0.02  # between two looks: many ranks that start or write at once are looked at together; nobody sees the delay
 )
+
+
+class _Source(Protocol):
+    """Some output of one rank, read forwards."""
+
+    def read(self) -> Iterator[LogPiece]: ...
+
+    def skip_to_tail(self, lines: int) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class LogPiece(msgspec.Struct, frozen=True):
@@ -120,6 +132,24 @@ class _LogFile:
         return (now.st_dev, now.st_ino) != (mine.st_dev, mine.st_ino)
 
 
+class _SharedFile:
+    """What one rank has printed into the file of its cycle."""
+
+    def __init__(self, directory: _RankDirectory) -> None:
+        self._directory = directory
+        self._reader = CycleLogReader(directory.path, directory.rank)
+
+    def skip_to_tail(self, lines: int) -> None:
+        self._reader.skip_to_tail(min(lines, TAIL_LINES_MAX))
+
+    def read(self) -> Iterator[LogPiece]:
+        for data in self._reader.read():
+            yield LogPiece(self._directory.rank, self._directory.cycle, is_stderr=False, data=data)
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+
 def read(log_dir: Path, job_id: str, choice: LogChoice) -> Generator[LogPiece]:
     """All output in a run's folder, by cycle, rank and stream. Blocks on the disk. Raises NotFoundError."""
     check_any(log_dir, job_id, choice)
@@ -199,7 +229,8 @@ class _Follower:
         self._place = root  # What is watched until the root is there: the nearest folder above.
         self._newest = -1
         self._newest_path = root
-        self._files: dict[Path, list[_LogFile]] = {}  # by the rank's directory, of the newest cycle
+        self._files: dict[Path, list[_Source]] = {}  # by the rank's directory, of the newest cycle
+        self._shared: dict[Path, set[Path]] = {}  # folder of a cycle's file -> directories of the ranks that share it
 
     def read_changed(self, *, everything: bool) -> Iterator[LogPiece]:
         """What was written since the last call. Blocks on the disk. Costs what has changed, not what lies there."""
@@ -221,6 +252,8 @@ class _Follower:
     def _read_newest(self, ranks: list[tuple[int, Path]], changed: frozenset[Path] | None) -> Iterator[LogPiece]:
         """`changed` None: whatever of it has changed."""
         added = [path for rank, path in ranks if self._add(rank, path)]
+        if changed is not None:
+            changed |= {path for folder in changed for path in self._shared.get(folder, ())}
         known = self._files if changed is None else sorted({*changed, *added} & self._files.keys(), key=_rank_of)
         for path in known:
             for file in self._files[path]:
@@ -247,6 +280,9 @@ class _Follower:
             return False
         if self._newest_path in self.watch:
             self._watch(path)
+            if (folder := folder_of_log(path)) is not None:
+                self._watch(folder)
+                self._shared.setdefault(folder, set()).add(path)
         self._files[path] = _files(_RankDirectory(path, self._newest, rank), self._tail_lines)
         return True
 
@@ -255,7 +291,9 @@ class _Follower:
             self.watch.remove(path)
             for file in files:
                 file.close()
-        self._files = {}
+        for folder in self._shared:
+            self.watch.remove(folder)
+        self._files, self._shared = {}, {}
 
     def _watch_root(self) -> None:
         """Or, where nothing was written yet, the nearest folder above: that it comes into being is an event, too."""
@@ -282,8 +320,9 @@ async def _wait(watch: DirectoryWatch, ended: anyio.Event) -> None:
         tasks.cancel_scope.cancel()
 
 
-def _files(directory: _RankDirectory, tail_lines: int) -> list[_LogFile]:
-    files = [_LogFile(directory, name, is_stderr) for name, is_stderr in STREAMS]
+def _files(directory: _RankDirectory, tail_lines: int) -> list[_Source]:
+    files: list[_Source] = [_LogFile(directory, name, is_stderr) for name, is_stderr in STREAMS]
+    files.append(_SharedFile(directory))
     if tail_lines:
         for file in files:
             file.skip_to_tail(tail_lines)
