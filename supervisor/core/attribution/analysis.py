@@ -1,0 +1,209 @@
+"""Why did this cycle end, whose fault was it, and is another try worth it? Judged from the cycle's log alone.
+
+Rules, no model: the sign that explains most counts, of those the first. What is only an echo of another rank's end is
+named as such, and the rank that said nothing is suspected. Each step costs one look at one line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from supervisor.core.attribution.signs import ABOUT_NUMBERS, PROGRAM_XIDS, SIGNS, WORDS, Advice, Sign, Weight
+from supervisor.core.attribution.tracebacks import SYNTAX_ERRORS, Raised, Tracebacks, without_numbers
+
+ALIKE_CYCLES = 3  # that end alike, this one with them: another try ends like them
+LINE_CHARACTERS_MAX = 2_000  # looked at; the rest of a line says nothing new
+QUOTED_CHARACTERS_MAX = 300
+FINDINGS_MAX = 10
+# Mistakes that the next try makes again, if each rank made them: nothing but a change of the program mends them.
+LASTING_ERRORS = (*SYNTAX_ERRORS, "ImportError", "ModuleNotFoundError", "NameError", "UnboundLocalError")
+MISSING_ERRORS = ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError", "PermissionError")
+_PREFIX = re.compile(r" *(\d+): ?")
+_TORCH_PREFIX = re.compile(r"\[(?:rank|default)(\d+)\]:? ?")
+
+
+class Finding(msgspec.Struct, frozen=True):
+    kind: str
+    says: str
+    ranks: tuple[int, ...]  # that showed it; none where the line bears no rank
+    line_number: int  # of the first line that shows it, from 1
+    line: str
+    signature: str  # equal where two cycles failed alike
+    is_echo: bool = False
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """`culprits`: the ranks that began it, as far as that can be told."""
+
+    advice: Advice
+    reason: str
+    culprits: tuple[int, ...] = ()
+    findings: tuple[Finding, ...] = ()  # the cause first
+    signature: str = ""
+
+
+class _Seen(msgspec.Struct):
+    sign: Sign
+    detail: str
+    number: int
+    line: str
+    ranks: set[int]
+
+
+def analyse(lines: Iterable[str], *, earlier: Sequence[str] = (), has_ended: bool = True) -> Judgement:
+    """`lines` as the cycle's log has them, each with its rank before it. `earlier` are the signatures of the cycles
+    before, the newest last. `has_ended`: no more lines will come.
+    """
+    reader = _Reader()
+    for number, line in enumerate(lines, 1):
+        reader.take(line, number)
+    return _judge(reader, earlier, has_ended)
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.ranks: set[int] = set()
+        self.tracebacks = Tracebacks()
+        self.seen: dict[str, _Seen] = {}
+
+    def take(self, line: str, number: int) -> None:
+        rank, text = _split(line[:LINE_CHARACTERS_MAX])
+        if rank is not None:
+            self.ranks.add(rank)
+        self.tracebacks.take(rank, text, number)
+        if not WORDS.search(text):
+            return
+        for sign in SIGNS:
+            if (detail := sign.found_in(text)) is not None:
+                self._note(sign, detail, rank, number, text)
+                return
+
+    def _note(self, sign: Sign, detail: str, rank: int | None, number: int, text: str) -> None:
+        seen = self.seen.get(sign.kind)
+        if seen is None:
+            quoted = text.strip()[:QUOTED_CHARACTERS_MAX]
+            seen = self.seen[sign.kind] = _Seen(sign, detail, number, quoted, set())
+        if rank is not None:
+            seen.ranks.add(rank)
+
+
+def _split(line: str) -> tuple[int | None, str]:
+    """The rank before a line, and the line; torch puts one of its own in front of an error's."""
+    rank: int | None = None
+    text = line.rstrip("\r\n")
+    if prefix := _PREFIX.match(text):
+        rank, text = int(prefix[1]), text[prefix.end() :]
+    if prefix := _TORCH_PREFIX.match(text):
+        rank, text = int(prefix[1]) if rank is None else rank, text[prefix.end() :]
+    return rank, text
+
+
+def _judge(reader: _Reader, earlier: Sequence[str], has_ended: bool) -> Judgement:
+    found = sorted(_findings(reader), key=lambda pair: (pair[0], pair[1].line_number))
+    findings = tuple(finding for _, finding in found[:FINDINGS_MAX])
+    if not findings:
+        if not has_ended:
+            return Judgement(Advice.CONTINUE, "no sign of a fault so far")
+        return Judgement(Advice.UNKNOWN, "no sign of a fault in the log")
+    cause = findings[0]
+    culprits = _culprits(cause, reader.ranks)
+    reason = _sentence(cause, culprits)
+    advice = _advice(cause, reader)
+    alike = 1 + _run_length(earlier, cause.signature)
+    if alike >= ALIKE_CYCLES and advice is not Advice.STOP:
+        return Judgement(
+            Advice.STOP, f"{alike} cycles in a row ended alike: {reason}", culprits, findings, cause.signature
+        )
+    return Judgement(advice, reason, culprits, findings, cause.signature)
+
+
+def _findings(reader: _Reader) -> list[tuple[Weight, Finding]]:
+    found = [(_weight(seen), _from_sign(seen)) for seen in reader.seen.values()]
+    groups: dict[str, list[tuple[int | None, Raised]]] = {}
+    for rank, raised in reader.tracebacks.raised.items():
+        groups.setdefault(raised.signature, []).append((rank, raised))
+    shown = {each.number for each in reader.seen.values()}
+    for signature, members in groups.items():
+        if any(raised.line_number in shown for _, raised in members):
+            continue  # A sign says what it was.
+        if _is_told_by_a_sign(members[0][1], reader):
+            continue
+        found.append((Weight.ERROR, _from_tracebacks(signature, members)))
+    return found
+
+
+def _is_told_by_a_sign(raised: Raised, reader: _Reader) -> bool:
+    """Whether what it says was noted before, of another rank or in a line before it."""
+    text = f"{raised.kind}: {raised.message}"
+    if "nan" in reader.seen and ABOUT_NUMBERS.search(text):
+        return True
+    return any(sign.kind in reader.seen and sign.found_in(text) is not None for sign in SIGNS)
+
+
+def _weight(seen: _Seen) -> Weight:
+    is_programs_own = seen.sign.kind == "xid" and seen.detail in PROGRAM_XIDS
+    return Weight.ERROR if is_programs_own else seen.sign.weight
+
+
+def _from_sign(seen: _Seen) -> Finding:
+    says = seen.sign.means.format(seen.detail)
+    ranks = tuple(sorted(seen.ranks))
+    is_echo = seen.sign.weight is Weight.ECHO
+    signature = f"{seen.sign.kind}: {without_numbers(says)}" if seen.sign.kind != "xid" else says
+    return Finding(seen.sign.kind, says, ranks, seen.number, seen.line, signature, is_echo)
+
+
+def _from_tracebacks(signature: str, members: list[tuple[int | None, Raised]]) -> Finding:
+    first = min((raised for _, raised in members), key=lambda raised: raised.line_number)
+    ranks = tuple(sorted(rank for rank, _ in members if rank is not None))
+    line = f"{first.kind}: {first.message}" if first.message else first.kind
+    says = f"{line[:QUOTED_CHARACTERS_MAX]}{f' at {first.place}' if first.place else ''}"
+    kind = "missing_file" if first.kind in MISSING_ERRORS else "exception"
+    return Finding(kind, says, ranks, first.line_number, line[:QUOTED_CHARACTERS_MAX], signature)
+
+
+def _advice(cause: Finding, reader: _Reader) -> Advice:
+    if cause.kind not in ("exception", "missing_file"):
+        return next(sign.advice for sign in SIGNS if sign.kind == cause.kind)
+    is_everywhere = set(cause.ranks) == reader.ranks
+    is_lasting = cause.kind == "missing_file" or cause.signature.startswith(
+        tuple(f"{each} " for each in LASTING_ERRORS)
+    )
+    return Advice.STOP if is_everywhere and is_lasting else Advice.RESTART
+
+
+def _culprits(cause: Finding, ranks: set[int]) -> tuple[int, ...]:
+    """Who waited in vain did not begin it: that was a rank that waited for nothing."""
+    if not cause.is_echo and cause.kind != "collective_timeout":
+        return cause.ranks
+    silent = tuple(sorted(ranks - set(cause.ranks)))
+    return silent if silent and len(silent) <= len(cause.ranks) else ()
+
+
+def _sentence(cause: Finding, culprits: tuple[int, ...]) -> str:
+    if culprits == cause.ranks:
+        return f"{_named(culprits)}: {cause.says}" if culprits else cause.says
+    others = f"{_named(cause.ranks)}: {cause.says}"
+    if not culprits:
+        return f"{others}; which rank began it can't be told from the log"
+    return f"{others}; {_named(culprits)} {'does' if len(culprits) == 1 else 'do'} not say so, and probably began it"
+
+
+def _named(ranks: tuple[int, ...]) -> str:
+    if not ranks:
+        return "some rank"
+    shown = ", ".join(str(rank) for rank in ranks[:8]) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
+
+
+def _run_length(earlier: Sequence[str], signature: str) -> int:
+    """How many of the last cycles had it."""
+    length = 0
+    for each in reversed(earlier):
+        if each != signature:
+            break
+        length += 1
+    return length

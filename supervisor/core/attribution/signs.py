@@ -1,0 +1,137 @@
+"""Which words in a log are the sign of which cause?
+
+One table, in the order of what explains most: a GPU that has fallen off the bus explains the CUDA error that follows,
+and that explains the timeout of all others. An echo is what a rank says when another one has failed.
+Sources: the messages of PyTorch 2, NCCL 2 and the Linux kernel; NVIDIA's list of Xid errors.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+
+import msgspec
+
+
+class Weight(enum.IntEnum):
+    """The smaller explains the greater."""
+
+    HARDWARE = 0
+    RESOURCE = 1
+    ERROR = 2
+    NUMBERS = 3
+    HANG = 4
+    ECHO = 5
+
+
+class Advice(enum.StrEnum):
+    """The words of the interface."""
+
+    STOP = "STOP"
+    RESTART = "RESTART"
+    CONTINUE = "CONTINUE"
+    UNKNOWN = "UNKNOWN"
+
+
+class Sign(msgspec.Struct, frozen=True):
+    """`means` is said to people, with what was found in place of {}."""
+
+    kind: str
+    weight: Weight
+    means: str
+    pattern: re.Pattern[str]
+    advice: Advice
+
+    def found_in(self, text: str) -> str | None:
+        """What was found, or None. The group "told" of the pattern, if it took part, says more than all of it."""
+        found = self.pattern.search(text)
+        if found is None:
+            return None
+        return found.groupdict().get("told") or found[0]
+
+
+def _sign(kind: str, weight: Weight, means: str, *words: str, advice: Advice = Advice.RESTART) -> Sign:
+    return Sign(kind, weight, means, re.compile("|".join(words), re.IGNORECASE), advice)
+
+
+# Xid errors that a program causes itself; the others are the GPU's, its memory's or its links'.
+PROGRAM_XIDS = frozenset(("13", "31", "43", "45", "68", "69"))
+_BROKEN = r"[-+]?(?:nan|inf(?:inity)?)\b"
+
+SIGNS = (
+    _sign("xid", Weight.HARDWARE, "the driver reported Xid {}", r"NVRM: Xid \(PCI:[0-9a-f:.]+\): (?P<told>\d+)"),
+    _sign(
+        "ecc", Weight.HARDWARE, "the GPU's memory failed ({})",
+        r"uncorrectable ECC error", r"double[- ]bit ECC", r"row remapp\w+ failure",
+    ),
+    _sign(
+        "gpu_lost", Weight.HARDWARE, "a GPU is not usable ({})",
+        r"GPU is lost", r"fallen off the bus", r"CUDA-capable device\(s\) is/are busy or unavailable",
+    ),
+    _sign(
+        "full_disk", Weight.RESOURCE, "a disk is full ({})",
+        r"No space left on device", r"Disk quota exceeded", advice=Advice.STOP,
+    ),
+    _sign(
+        "gpu_out_of_memory", Weight.RESOURCE, "the GPU's memory did not suffice ({})",
+        r"CUDA out of memory(?:\. Tried to allocate [\d.]+ \w+)?", r"CUBLAS_STATUS_ALLOC_FAILED",
+        r"cudaErrorMemoryAllocation",
+    ),
+    _sign(
+        "shared_memory", Weight.RESOURCE, "/dev/shm is too small for the data loader ({})",
+        r"insufficient shared memory \(shm\)",
+        r"DataLoader worker \(pid.{1,200}?\) is killed by signal: Bus error", advice=Advice.STOP,
+    ),
+    _sign(
+        "out_of_memory", Weight.RESOURCE, "the node's memory did not suffice ({})",
+        r"oom-kill", r"Out of memory: Killed process \d+",
+        r"DataLoader worker \(pid.{1,200}?\) is killed by signal: Killed",
+        r"DefaultCPUAllocator: can't allocate memory", r"Cannot allocate memory", r"^MemoryError\b",
+    ),
+    _sign(
+        "open_files", Weight.RESOURCE, "too many files are open ({})", r"Too many open files", advice=Advice.STOP
+    ),
+    _sign(
+        "cuda_error", Weight.ERROR, "CUDA failed ({})",
+        r"CUDA error: (?P<told>[^.]+)", r"device-side assert triggered", r"CUDNN_STATUS_(?!SUCCESS)\w+",
+        r"CUBLAS_STATUS_(?!SUCCESS)\w+",
+    ),
+    _sign(
+        "nan", Weight.NUMBERS, "the numbers are broken ({})",
+        rf"\b(?:[a-z]\w*[ _/])?loss\b['\"]?\s*(?:is|was|became|[:=])\s*(?:tensor\()?{_BROKEN}",
+        rf"\bgrad(?:ient)?[ _]?norm\b['\"]?\s*(?:is|was|became|[:=])\s*(?:tensor\()?{_BROKEN}",
+        r"\b(?:found|detected|encountered) (?:nan|inf)\b", r"\bnan (?:found|detected|encountered)\b",
+        r"\breturned nan values\b",
+    ),
+    _sign(
+        "collective_timeout", Weight.HANG, "a collective did not end in time ({})",
+        r"Watchdog caught collective operation timeout: WorkNCCL\((?P<told>SeqNum=\d+, OpType=\w+)",
+        r"Timed out waiting \d+ ?ms for (?:recv|send) operation", r"wait timeout after \d+ ?ms",
+        r"DistStoreError: Timed out",
+    ),
+    _sign(
+        "stacks", Weight.HANG, "a rank hung and printed its stacks ({})",
+        r"^Timeout \(\d+:\d+:\d+\)!", r"Dumping stacks of all threads",
+    ),
+    _sign(
+        "network", Weight.ECHO, "the network failed ({})",
+        r"ibv_\w+ failed", r"NET/IB : Got completion", r"IBV_WC_RETRY_EXC_ERR", r"ncclSystemError",
+        r"unhandled system error",
+    ),
+    _sign(
+        "peer_lost", Weight.ECHO, "another rank went away ({})",
+        r"Connection (?:reset|closed|refused)(?: by (?:remote )?peer)?", r"connectFullMesh failed", r"ncclRemoteError",
+        r"remote process exited", r"NCCL communicator was aborted", r"Broken pipe",
+    ),
+)  # fmt: skip
+
+# An exception that says so is raised because of the numbers, whatever its name.
+ABOUT_NUMBERS = re.compile(r"\bnan\b|\binf\b|infinit|finite|FloatingPoint|diverge", re.IGNORECASE)
+
+# No line without one of these words needs a closer look.
+WORDS = re.compile(
+    r"xid|ecc\b|gpu is|fallen|busy or|no space|quota|memory|cublas|cudnn|cuda|oom|killed|allocat|bus error|too many|"
+    r"assert|nan\b|inf\b|infinity|timeout|timed out|dumping|ibv_|net/ib|nccl|system error|connection|mesh|remote|pipe|"
+    r"remapp",
+    re.IGNORECASE,
+)
