@@ -39,6 +39,7 @@ _ALL = (
     Command("uncordon", "supervisor.cli.uncordon", "let a node take jobs again"),
     Command("doctor", "supervisor.cli.doctor", "check this node, and a job's timeouts, before a job runs"),
     Command("healthd", "supervisor.cli.healthd", "serve node health checks, as nvhcd does"),
+    Command("attribution", "supervisor.cli.attribution", "serve analyses of logs: why did a cycle end?"),
     Command("completion", "supervisor.cli.completion", "complete commands, flags and job ids in your shell"),
     Command("simulate", "supervisor.cli.simulate", "what-if: a job on your cluster, over weeks, in seconds"),
 )
@@ -51,7 +52,7 @@ THEMES = (
     Theme("Run a job", ("run", "daemon", "doctor", "simulate")),
     Theme("Look at jobs", ("status", "jobs", "events", "logs", "stacks")),
     Theme("Act on a job", ("stop", "restart")),
-    Theme("Nodes", ("nodes", "cordon", "uncordon", "healthd")),
+    Theme("Nodes", ("nodes", "cordon", "uncordon", "healthd", "attribution")),
     Theme("Your shell", ("completion",)),
 )
 EXAMPLES = """\

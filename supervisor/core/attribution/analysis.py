@@ -45,7 +45,7 @@ class Judgement(msgspec.Struct, frozen=True):
     signature: str = ""
 
 
-class _Seen(msgspec.Struct):
+class Seen(msgspec.Struct):
     sign: Sign
     detail: str
     number: int
@@ -57,19 +57,26 @@ def analyse(lines: Iterable[str], *, earlier: Sequence[str] = (), has_ended: boo
     """`lines` as the cycle's log has them, each with its rank before it. `earlier` are the signatures of the cycles
     before, the newest last. `has_ended`: no more lines will come.
     """
-    reader = _Reader()
-    for number, line in enumerate(lines, 1):
-        reader.take(line, number)
-    return _judge(reader, earlier, has_ended)
+    analysis = Analysis()
+    for line in lines:
+        analysis.take(line)
+    return analysis.judgement(earlier=earlier, has_ended=has_ended)
 
 
-class _Reader:
+class Analysis:
+    """Of a log that may still grow: fed line by line, and asked as often as one likes."""
+
     def __init__(self) -> None:
         self.ranks: set[int] = set()
         self.tracebacks = Tracebacks()
-        self.seen: dict[str, _Seen] = {}
+        self.seen: dict[str, Seen] = {}
+        self.lines = 0
 
-    def take(self, line: str, number: int) -> None:
+    def judgement(self, *, earlier: Sequence[str] = (), has_ended: bool = True) -> Judgement:
+        return _judge(self, earlier, has_ended)
+
+    def take(self, line: str) -> None:
+        self.lines = number = self.lines + 1
         rank, text = _split(line[:LINE_CHARACTERS_MAX])
         if rank is not None:
             self.ranks.add(rank)
@@ -85,7 +92,7 @@ class _Reader:
         seen = self.seen.get(sign.kind)
         if seen is None:
             quoted = text.strip()[:QUOTED_CHARACTERS_MAX]
-            seen = self.seen[sign.kind] = _Seen(sign, detail, number, quoted, set())
+            seen = self.seen[sign.kind] = Seen(sign, detail, number, quoted, set())
         if rank is not None:
             seen.ranks.add(rank)
 
@@ -101,17 +108,17 @@ def _split(line: str) -> tuple[int | None, str]:
     return rank, text
 
 
-def _judge(reader: _Reader, earlier: Sequence[str], has_ended: bool) -> Judgement:
-    found = sorted(_findings(reader), key=lambda pair: (pair[0], pair[1].line_number))
+def _judge(analysis: Analysis, earlier: Sequence[str], has_ended: bool) -> Judgement:
+    found = sorted(_findings(analysis), key=lambda pair: (pair[0], pair[1].line_number))
     findings = tuple(finding for _, finding in found[:FINDINGS_MAX])
     if not findings:
         if not has_ended:
             return Judgement(Advice.CONTINUE, "no sign of a fault so far")
         return Judgement(Advice.UNKNOWN, "no sign of a fault in the log")
     cause = findings[0]
-    culprits = _culprits(cause, reader.ranks)
+    culprits = _culprits(cause, analysis.ranks)
     reason = _sentence(cause, culprits)
-    advice = _advice(cause, reader)
+    advice = _advice(cause, analysis)
     alike = 1 + _run_length(earlier, cause.signature)
     if alike >= ALIKE_CYCLES and advice is not Advice.STOP:
         return Judgement(
@@ -120,35 +127,35 @@ def _judge(reader: _Reader, earlier: Sequence[str], has_ended: bool) -> Judgemen
     return Judgement(advice, reason, culprits, findings, cause.signature)
 
 
-def _findings(reader: _Reader) -> list[tuple[Weight, Finding]]:
-    found = [(_weight(seen), _from_sign(seen)) for seen in reader.seen.values()]
+def _findings(analysis: Analysis) -> list[tuple[Weight, Finding]]:
+    found = [(_weight(seen), _from_sign(seen)) for seen in analysis.seen.values()]
     groups: dict[str, list[tuple[int | None, Raised]]] = {}
-    for rank, raised in reader.tracebacks.raised.items():
+    for rank, raised in analysis.tracebacks.raised.items():
         groups.setdefault(raised.signature, []).append((rank, raised))
-    shown = {each.number for each in reader.seen.values()}
+    shown = {each.number for each in analysis.seen.values()}
     for signature, members in groups.items():
         if any(raised.line_number in shown for _, raised in members):
             continue  # A sign says what it was.
-        if _is_told_by_a_sign(members[0][1], reader):
+        if _is_told_by_a_sign(members[0][1], analysis):
             continue
         found.append((Weight.ERROR, _from_tracebacks(signature, members)))
     return found
 
 
-def _is_told_by_a_sign(raised: Raised, reader: _Reader) -> bool:
+def _is_told_by_a_sign(raised: Raised, analysis: Analysis) -> bool:
     """Whether what it says was noted before, of another rank or in a line before it."""
     text = f"{raised.kind}: {raised.message}"
-    if "nan" in reader.seen and ABOUT_NUMBERS.search(text):
+    if "nan" in analysis.seen and ABOUT_NUMBERS.search(text):
         return True
-    return any(sign.kind in reader.seen and sign.found_in(text) is not None for sign in SIGNS)
+    return any(sign.kind in analysis.seen and sign.found_in(text) is not None for sign in SIGNS)
 
 
-def _weight(seen: _Seen) -> Weight:
+def _weight(seen: Seen) -> Weight:
     is_programs_own = seen.sign.kind == "xid" and seen.detail in PROGRAM_XIDS
     return Weight.ERROR if is_programs_own else seen.sign.weight
 
 
-def _from_sign(seen: _Seen) -> Finding:
+def _from_sign(seen: Seen) -> Finding:
     says = seen.sign.means.format(seen.detail)
     ranks = tuple(sorted(seen.ranks))
     is_echo = seen.sign.weight is Weight.ECHO
@@ -165,10 +172,10 @@ def _from_tracebacks(signature: str, members: list[tuple[int | None, Raised]]) -
     return Finding(kind, says, ranks, first.line_number, line[:QUOTED_CHARACTERS_MAX], signature)
 
 
-def _advice(cause: Finding, reader: _Reader) -> Advice:
+def _advice(cause: Finding, analysis: Analysis) -> Advice:
     if cause.kind not in ("exception", "missing_file"):
         return next(sign.advice for sign in SIGNS if sign.kind == cause.kind)
-    is_everywhere = set(cause.ranks) == reader.ranks
+    is_everywhere = set(cause.ranks) == analysis.ranks
     is_lasting = cause.kind == "missing_file" or cause.signature.startswith(
         tuple(f"{each} " for each in LASTING_ERRORS)
     )

@@ -11,9 +11,9 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskStatus
 
-from supervisor.edges.operators.metrics import metrics_server
+from supervisor.edges.operators import http_server
+from supervisor.edges.operators.http_server import Answer, Request
 from supervisor.edges.operators.metrics.meter import Meter
-from supervisor.edges.operators.metrics.metrics_server import Answer
 from supervisor.ports import Clock, JobDesk
 
 METRICS_SOCKET = "metrics.sock"
@@ -30,20 +30,20 @@ async def run(
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serves until cancelled, at `address` and at the Unix socket `path`. Raises ConfigurationError."""
-    listener = await metrics_server.listen(address, path)
+    listener = await http_server.listen(address, path, what="metrics", flag="--metrics")
     routes = {
-        PAGE: partial(_metrics, desk, meter, clock),
-        LIVE: _live,
-        READY: partial(_ready, desk),
+        f"GET {PAGE}": partial(_metrics, desk, meter, clock),
+        f"GET {LIVE}": _live,
+        f"GET {READY}": partial(_ready, desk),
     }
     try:
-        await metrics_server.serve(listener, routes, task_status=task_status)
+        await http_server.serve(listener, routes, task_status=task_status)
     finally:
         with suppress(OSError):
             os.unlink(path)
 
 
-async def _metrics(desk: JobDesk, meter: Meter, clock: Clock) -> Answer:
+async def _metrics(desk: JobDesk, meter: Meter, clock: Clock, _: Request) -> Answer:
     from supervisor.edges.operators.metrics import page  # Late: it costs memory that a node without Prometheus keeps.
 
     asked_s = clock.now_s()
@@ -52,11 +52,11 @@ async def _metrics(desk: JobDesk, meter: Meter, clock: Clock) -> Answer:
     return Answer(200, page.page(meter, desk.jobs(), desk.node(), lag_s=lag_s), page.CONTENT_TYPE)
 
 
-async def _live() -> Answer:
+async def _live(_: Request) -> Answer:
     """That this is answered says it all."""
     return Answer(200, b"ok\n")
 
 
-async def _ready(desk: JobDesk) -> Answer:
+async def _ready(desk: JobDesk, _: Request) -> Answer:
     node = desk.node()
     return Answer(200, b"ok\n") if node.state == "ready" else Answer(503, f"{node.state}: {node.reason}\n".encode())

@@ -11,7 +11,7 @@ from supervisor.edges.machine.clock import Clock
 from supervisor.edges.operators.metrics import exporter
 from supervisor.edges.operators.metrics.meter import Meter
 from tests.edges.operators.fake_desk import FakeDesk, running
-from tests.edges.operators.metrics.test_metrics_server import ask
+from tests.edges.operators.test_http_server import ask
 
 
 def get(path: str) -> bytes:

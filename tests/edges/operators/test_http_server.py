@@ -10,26 +10,30 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.edges.operators.metrics import metrics_server
-from supervisor.edges.operators.metrics.metrics_server import Answer
+from supervisor.edges.operators import http_server
+from supervisor.edges.operators.http_server import BODY_BYTES_MAX, Answer, Request
 from supervisor.errors import ConfigurationError
 
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-async def fine() -> Answer:
+async def fine(_: Request) -> Answer:
     return Answer(200, b"fine\n")
 
 
-async def broken() -> Answer:
+async def broken(_: Request) -> Answer:
     raise RuntimeError("a defect")
+
+
+async def echo(request: Request) -> Answer:
+    return Answer(200, request.query.get("before", "").encode() + request.body)
 
 
 @asynccontextmanager
 async def served(path: Path) -> AsyncGenerator[Path]:
-    listener = await metrics_server.listen(None, path)
+    listener = await http_server.listen(None, path, what="this", flag="--this")
     async with anyio.create_task_group() as tasks:
-        await tasks.start(partial(metrics_server.serve, listener, {"/a": fine, "/b": broken}))
+        await tasks.start(partial(http_server.serve, listener, {"GET /a": fine, "GET /b": broken, "POST /echo": echo}))
         yield path
         tasks.cancel_scope.cancel()
 
@@ -66,6 +70,15 @@ async def test_status(request_line: str, status: int, tmp_path: Path):
         assert answer.startswith(f"HTTP/1.1 {status} ".encode())
 
 
+async def test_a_body_and_a_query_reach_who_answers(tmp_path: Path):
+    async with served(tmp_path / "s") as path:
+        head = b"POST /echo?before=%3E HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: "
+        assert (await ask(path, head + b"3\r\n\r\nabc")).endswith(b"\r\n\r\n>abc")
+        too_long = BODY_BYTES_MAX + 1
+        answer = await ask(path, head + f"{too_long}\r\n\r\n".encode() + b"x" * too_long)
+        assert answer.startswith(b"HTTP/1.1 413 ")
+
+
 async def test_a_head_has_no_body(tmp_path: Path):
     async with served(tmp_path / "s") as path:
         answer = await ask(path, b"HEAD /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
@@ -83,8 +96,8 @@ async def test_nonsense_ends_its_connection_alone(nonsense: bytes, tmp_path: Pat
 async def test_a_silent_client_is_left_in_time_and_too_many_are_not_met(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(metrics_server, "IDLE_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(metrics_server, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(http_server, "IDLE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(http_server, "CONNECTIONS_MAX", 1)
     async with served(tmp_path / "s") as path, await anyio.connect_unix(path) as silent:
         await silent.send(b"GET")
         assert await ask(path, GET) == b"", "one too many"
@@ -96,5 +109,5 @@ async def test_a_silent_client_is_left_in_time_and_too_many_are_not_met(
 async def test_an_address_that_something_else_has(tmp_path: Path):
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as taken:
         port: int = taken.extra(anyio.abc.SocketAttribute.local_port)
-        with pytest.raises(ConfigurationError, match=rf"cannot serve metrics at 127.0.0.1:{port}: .*--metrics"):
-            await metrics_server.listen(("127.0.0.1", port), tmp_path / "s")
+        with pytest.raises(ConfigurationError, match=rf"cannot serve this at 127.0.0.1:{port}: .*--this"):
+            await http_server.listen(("127.0.0.1", port), None, what="this", flag="--this")

@@ -1,13 +1,15 @@
-"""At which addresses may a monitoring system ask, and what is it answered? HTTP by h11, GET alone."""
+"""How is a small HTTP interface served: at which addresses, and who answers which path? By h11."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import anyio
 import h11
+import msgspec
 from anyio.abc import ByteStream, Listener, SocketStream, TaskStatus
 from anyio.streams.stapled import MultiListener
 
@@ -16,6 +18,7 @@ from supervisor.errors import ConfigurationError
 CONNECTIONS_MAX = 32
 IDLE_TIMEOUT_S = 30.0
 READ_BYTES = 16_384
+BODY_BYTES_MAX = 65_536
 
 _log = logging.getLogger("holdfast")
 
@@ -27,11 +30,22 @@ class Answer:
         self.status, self.body, self.content_type = status, body, content_type
 
 
-Routes = Mapping[str, Callable[[], Awaitable[Answer]]]  # path → who answers
+class Request(msgspec.Struct, frozen=True):
+    """A repeated name in the query counts with its first value."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    body: bytes
 
 
-async def listen(address: tuple[str, int] | None, path: Path) -> MultiListener[SocketStream]:
-    """Listens at TCP `address`, if there is one, and at the Unix socket `path`. Raises ConfigurationError."""
+Routes = Mapping[str, Callable[[Request], Awaitable[Answer]]]  # "GET /path" → who answers; HEAD goes with GET
+
+
+async def listen(
+    address: tuple[str, int] | None, path: Path | None, *, what: str, flag: str
+) -> MultiListener[SocketStream]:
+    """Listens at TCP `address` and at the Unix socket `path`, as far as they are given. Raises ConfigurationError."""
     listeners: list[Listener[SocketStream]] = []
     if address is not None:
         host, port = address
@@ -39,10 +53,11 @@ async def listen(address: tuple[str, int] | None, path: Path) -> MultiListener[S
             opened = await anyio.create_tcp_listener(local_host=host, local_port=port)
         except OSError as error:
             raise ConfigurationError(
-                f"cannot serve metrics at {host}:{port}: {error.strerror or error}; name another address with --metrics"
+                f"cannot serve {what} at {host}:{port}: {error.strerror or error}; name another address with {flag}"
             ) from error
         listeners += opened.listeners
-    listeners.append(await anyio.create_unix_listener(path, mode=0o600))
+    if path is not None:
+        listeners.append(await anyio.create_unix_listener(path, mode=0o600))
     return MultiListener(listeners)
 
 
@@ -76,19 +91,21 @@ async def _converse(stream: ByteStream, routes: Routes) -> None:
     connection = h11.Connection(h11.SERVER)
     while True:
         with anyio.fail_after(IDLE_TIMEOUT_S):
-            request = await _request(connection, stream)
-            if request is None:
-                return
-            answer = await _answer(request, routes)
-            await stream.send(_encoded(connection, request, answer))
-        if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
+            head, body = await _receive(connection, stream)
+        if head is None:
+            return
+        answer = Answer(413, b"the body is too long\n") if body is None else await _answer(_request(head, body), routes)
+        with anyio.fail_after(IDLE_TIMEOUT_S):
+            await stream.send(_encoded(connection, head, answer))
+        if body is None or connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
             return
         connection.start_next_cycle()
 
 
-async def _request(connection: h11.Connection, stream: ByteStream) -> h11.Request | None:
-    """The next one, its body read and dropped; None where the client has gone."""
-    request: h11.Request | None = None
+async def _receive(connection: h11.Connection, stream: ByteStream) -> tuple[h11.Request | None, bytes | None]:
+    """The next request and its body; no request where the client has gone, no body where it is too long."""
+    head: h11.Request | None = None
+    body = b""
     while True:
         event = connection.next_event()
         if event is h11.NEED_DATA:
@@ -97,25 +114,37 @@ async def _request(connection: h11.Connection, stream: ByteStream) -> h11.Reques
             except anyio.EndOfStream:
                 connection.receive_data(b"")
         elif isinstance(event, h11.Request):
-            request = event
+            head = event
+        elif isinstance(event, h11.Data):
+            body += event.data
+            if len(body) > BODY_BYTES_MAX:
+                return head, None
         elif isinstance(event, h11.EndOfMessage):
-            return request
+            return head, body
         elif isinstance(event, h11.ConnectionClosed):
-            return None
+            return None, body
 
 
-async def _answer(request: h11.Request, routes: Routes) -> Answer:
-    path = request.target.decode("ascii", "replace").partition("?")[0]
-    found = routes.get(path)
+def _request(head: h11.Request, body: bytes) -> Request:
+    path, _, query = head.target.decode("ascii", "replace").partition("?")
+    asked = {name: values[0] for name, values in parse_qs(query, keep_blank_values=True).items()}
+    return Request(head.method.decode("ascii", "replace"), path, asked, body)
+
+
+async def _answer(request: Request, routes: Routes) -> Answer:
+    method = "GET" if request.method == "HEAD" else request.method
+    found = routes.get(f"{method} {request.path}")
     if found is None:
-        return Answer(404, f"there is no {path}; there are {', '.join(routes)}\n".encode())
-    if request.method not in (b"GET", b"HEAD"):
-        return Answer(405, b"only GET is answered\n")
+        methods = [route.split(" ")[0] for route in routes if route.split(" ")[1] == request.path]
+        if methods:
+            return Answer(405, f"{request.path} is for {' and '.join(methods)} only\n".encode())
+        there = ", ".join(dict.fromkeys(route.split(" ")[1] for route in routes))
+        return Answer(404, f"there is no {request.path}; there are {there}\n".encode())
     try:
-        return await found()
-    except Exception:  # noqa: BLE001 - the bulkhead: what monitoring asks must not end the supervisor
-        _log.warning("cannot answer %s", path, exc_info=True)
-        return Answer(500, b"see the supervisor's log\n")
+        return await found(request)
+    except Exception:  # noqa: BLE001 - the bulkhead: what somebody asks must not end who serves it
+        _log.warning("cannot answer %s", request.path, exc_info=True)
+        return Answer(500, b"see the server's log\n")
 
 
 def _encoded(connection: h11.Connection, request: h11.Request, answer: Answer) -> bytes:

@@ -1,0 +1,164 @@
+"""Which log was asked about, what came out, and what did the cycles before it end with?
+
+Logs are read in a thread, one after the other, and only as far as they have grown since the last look. Of a job's
+cycles, the signatures are kept in their order, so that cycles that end alike are seen.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from supervisor.core.attribution.analysis import Analysis, Judgement
+from supervisor.errors import ExhaustedError, InvalidRequestError
+
+LOGS_MAX = 1_000  # remembered; the oldest are forgotten
+QUEUE_LOGS_MAX = 64
+READ_BYTES = 1 << 20
+LOG_BYTES_MAX = 4 << 30  # of one log, read at all
+TAIL_LINES = 200  # kept for a model
+CYCLE = re.compile(r"_cycle(\d+)(?=\.[^.]*$|$)")
+
+RULES = "rules"
+Opinion = Callable[[Judgement, str], Awaitable[tuple[Judgement, str]]]  # with the log's last lines → judgement, source
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """`is_terminal`: the cycle has ended; its log will not grow."""
+
+    path: str
+    is_terminal: bool
+    user: str = ""
+    job_id: str = ""
+
+
+class Result(msgspec.Struct, frozen=True):
+    asked: Asked
+    judgement: Judgement
+    source: str
+
+
+class _Log:
+    """One file, as far as it was read."""
+
+    def __init__(self) -> None:
+        self.analysis = Analysis()
+        self.offset = 0
+        self.rest = b""
+        self.tail: list[str] = []
+        self.result: Result | None = None
+        self.problem = ""
+        self.changed = anyio.Event()
+        self.is_due = False
+
+
+class Analyses:
+    """Used by one event loop. `folder`: no log outside of it is read."""
+
+    def __init__(self, folder: Path, opinion: Opinion | None = None) -> None:
+        self.folder = folder.resolve()
+        self.logs: OrderedDict[str, _Log] = OrderedDict()
+        self.on_result: Callable[[Result], Awaitable[None]] | None = None
+        self._opinion = opinion
+        self._signatures: dict[tuple[str, str], dict[int, str]] = {}
+        self._queue: deque[Asked] = deque()
+        self._came = anyio.Event()
+
+    def submit(self, asked: Asked) -> None:
+        """Raises InvalidRequestError for a path that is not below the folder, ExhaustedError where too many wait."""
+        path = self.place(asked.path)
+        if len(self._queue) >= QUEUE_LOGS_MAX:
+            raise ExhaustedError(f"cannot analyse {path}: {QUEUE_LOGS_MAX} logs wait already; ask again later")
+        log = self.logs.setdefault(path, _Log())
+        log.is_due = True
+        self.logs.move_to_end(path)
+        while len(self.logs) > LOGS_MAX:
+            self.logs.popitem(last=False)
+        self._queue.append(msgspec.structs.replace(asked, path=path))
+        self._came.set()
+
+    def place(self, path: str) -> str:
+        """The real path. Raises InvalidRequestError where that is not below the folder."""
+        real = Path(os.path.realpath(path))
+        if not os.path.isabs(path) or not real.is_relative_to(self.folder):
+            raise InvalidRequestError(
+                f"cannot analyse {path}: it is not below {self.folder}, the folder of this service"
+            )
+        return str(real)
+
+    @property
+    def waiting(self) -> int:
+        return sum(log.is_due for log in self.logs.values())
+
+    async def run(self) -> None:
+        """Analyses what is submitted, until cancelled."""
+        while True:
+            if not self._queue:
+                self._came = anyio.Event()
+                await self._came.wait()
+            asked = self._queue.popleft()
+            log = self.logs.get(asked.path)
+            if log is None:
+                continue  # forgotten meanwhile
+            try:
+                await self._analyse(log, asked)
+                log.problem = ""
+            except OSError as error:
+                log.problem = f"cannot read {asked.path}: {error.strerror or error}"
+            log.is_due = False
+            log.changed.set()
+            log.changed = anyio.Event()
+
+    async def _analyse(self, log: _Log, asked: Asked) -> None:
+        await anyio.to_thread.run_sync(partial(_read_on, log, asked.path, to_the_end=asked.is_terminal))
+        series, cycle = _series(asked)
+        signatures = self._signatures.setdefault(series, {})
+        earlier = [signatures[each] for each in sorted(signatures) if each < cycle]
+        judgement = log.analysis.judgement(earlier=earlier, has_ended=asked.is_terminal)
+        source = RULES
+        if asked.is_terminal:
+            signatures[cycle] = judgement.signature
+            if self._opinion is not None:
+                judgement, source = await self._opinion(judgement, "\n".join(log.tail))
+        log.result = Result(asked, judgement, source)
+        if asked.is_terminal and self.on_result is not None:
+            await self.on_result(log.result)
+
+
+def _series(asked: Asked) -> tuple[tuple[str, str], int]:
+    """The log without its cycle, and the cycle: what belongs together."""
+    found = CYCLE.search(asked.path)
+    return (asked.job_id, CYCLE.sub("", asked.path)), int(found[1]) if found else 0
+
+
+def _read_on(log: _Log, path: str, *, to_the_end: bool) -> None:
+    """Takes the lines that were added since, a last one without its end only `to_the_end`. Raises OSError. Blocks."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(None, "it is no file")
+        while log.offset < LOG_BYTES_MAX and (data := os.pread(descriptor, READ_BYTES, log.offset)):
+            log.offset += len(data)
+            *lines, log.rest = (log.rest + data).split(b"\n")
+            _take(log, lines)
+    finally:
+        os.close(descriptor)
+    if log.rest and to_the_end:
+        _take(log, [log.rest])
+        log.rest = b""
+
+
+def _take(log: _Log, lines: list[bytes]) -> None:
+    texts = [line.decode(errors="replace") for line in lines]
+    for text in texts:
+        log.analysis.take(text)
+    log.tail = [*log.tail, *texts[-TAIL_LINES:]][-TAIL_LINES:]

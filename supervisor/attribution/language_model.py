@@ -1,0 +1,90 @@
+"""What does a language model add to what the rules have found? Asked at an interface like OpenAI's; never relied on.
+
+It gets the findings and the end of the log, and answers with an advice, a reason and culprits. Whatever goes wrong (no
+answer in time, no JSON, words that are no advice), the rules' judgement stands, and a warning says why.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from urllib.parse import urlsplit
+
+import anyio.to_thread
+import msgspec
+
+from supervisor.attribution.posting import post_json
+from supervisor.core.attribution.analysis import Judgement
+from supervisor.core.attribution.signs import Advice
+from supervisor.errors import ConfigurationError
+
+TIMEOUT_S = 60.0
+LOG_CHARACTERS_MAX = 40_000
+SOURCE = "rules and model"
+
+_log = logging.getLogger("holdfast.attribution")
+_TASK = """\
+You are told how one cycle of a distributed PyTorch training ended: what rules have found, and the last lines of its
+log, each with its rank before it. Name the cause in one or two sentences, the ranks that began it, and whether to try
+again.
+Answer with JSON alone: {"action": "STOP" or "RESTART", "reason": "...", "culprits": [rank, ...]}
+"""
+
+
+class ModelSettings(msgspec.Struct, frozen=True):
+    base_url: str
+    model: str
+    api_key: str
+
+
+class _Told(msgspec.Struct, frozen=True):
+    action: Advice
+    reason: str
+    culprits: tuple[int, ...] = ()
+
+
+class LanguageModel:
+    """Callable as the `Opinion` of Analyses."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        """Raises ConfigurationError for an address that is no HTTP URL."""
+        if urlsplit(settings.base_url).scheme not in ("http", "https"):
+            raise ConfigurationError(
+                f"cannot ask a language model at {settings.base_url!r}: it is no http:// or https:// URL; set "
+                "--llm-base-url"
+            )
+        self._settings = settings
+
+    async def __call__(self, judgement: Judgement, tail: str) -> tuple[Judgement, str]:
+        try:
+            told = await anyio.to_thread.run_sync(self._ask, judgement, tail)
+        except (OSError, ValueError, msgspec.MsgspecError) as error:
+            _log.warning("the language model at %s was not heard: %s", self._settings.base_url, error)
+            return judgement, "rules"
+        said = msgspec.structs.replace(
+            judgement, advice=told.action, reason=told.reason, culprits=told.culprits or judgement.culprits
+        )
+        return said, SOURCE
+
+    def _ask(self, judgement: Judgement, tail: str) -> _Told:
+        """Raises OSError (HTTP errors are one), ValueError or MsgspecError."""
+        found = json.dumps({"rules": msgspec.to_builtins(judgement)})
+        body = {
+            "model": self._settings.model,
+            "temperature": 0,
+            "messages": [
+                {"role": "system", "content": _TASK},
+                {"role": "user", "content": f"{found}\n\n{tail[-LOG_CHARACTERS_MAX:]}"},
+            ],
+        }
+        headers = {"Authorization": f"Bearer {self._settings.api_key}"}
+        url = f"{self._settings.base_url.rstrip('/')}/chat/completions"
+        document = json.loads(post_json(url, json.dumps(body).encode(), TIMEOUT_S, headers))
+        try:
+            text = str(document["choices"][0]["message"]["content"])
+        except (KeyError, IndexError, TypeError):
+            raise ValueError("its answer has no choices[0].message.content") from None
+        begin, end = text.find("{"), text.rfind("}")
+        if begin < 0 or end < begin:
+            raise ValueError("its answer holds no JSON object")
+        return msgspec.json.decode(text[begin : end + 1].encode(), type=_Told)

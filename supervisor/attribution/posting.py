@@ -1,0 +1,22 @@
+"""How is a document posted to a URL?"""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+
+ANSWER_BYTES_MAX = 1 << 20
+
+
+def post_json(url: str, document: bytes, timeout_s: float, headers: Mapping[str, str] | None = None) -> bytes:
+    """The answer's body. Blocks; no single wait is longer than `timeout_s`. Raises OSError, also for a refusal, and
+    ValueError for what is no URL.
+    """
+    request = urllib.request.Request(url, document, {"Content-Type": "application/json", **(headers or {})})
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            return answer.read(ANSWER_BYTES_MAX)
+    except urllib.error.HTTPError as error:
+        with error:
+            raise OSError(f"it answered {error.code} {error.reason}") from None

@@ -1,0 +1,182 @@
+"""What can the attribution service be asked over HTTP, and what does it answer?
+
+POST /logs {"log_path", "analysis_intent": "progressive"|"terminal", "user", "job_id"} hands it a log,
+GET /logs?log_path=… tells what came out. Also: /healthz, /stats, /jobs, /inflight.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from functools import partial
+from typing import Literal
+
+import anyio
+import anyio.to_thread
+import msgspec
+from anyio.abc import TaskStatus
+
+from supervisor.attribution.analyses import Analyses, Asked, Result
+from supervisor.attribution.posting import post_json
+from supervisor.edges.operators import http_server
+from supervisor.edges.operators.http_server import Answer, Request
+from supervisor.errors import ExhaustedError, InvalidRequestError
+
+WAIT_S = 30.0
+EXPORT_TIMEOUT_S = 10.0
+EXPORT_QUEUE_MAX = 256
+
+_log = logging.getLogger("holdfast.attribution")
+
+
+class Submission(msgspec.Struct, frozen=True):
+    log_path: str
+    analysis_intent: Literal["progressive", "terminal"] = "terminal"
+    user: str = ""
+    job_id: str = ""
+
+
+class Recommendation(msgspec.Struct, frozen=True):
+    action: str
+    reason: str
+    source: str
+
+
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a GET is answered; `status` "completed" alone has a recommendation."""
+
+    status: str
+    log_path: str
+    user: str = ""
+    job_id: str = ""
+    analysis_intent: str = ""
+    result: dict[str, object] | None = None
+    recommendation: Recommendation | None = None
+    error: str = ""
+
+
+async def serve(
+    analyses: Analyses,
+    address: tuple[str, int],
+    *,
+    export_url: str = "",
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serves until cancelled. Raises ConfigurationError where the address is taken."""
+    listener = await http_server.listen(address, None, what="attribution", flag="--listen")
+    routes = {
+        "POST /logs": partial(_submit, analyses),
+        "GET /logs": partial(_tell, analyses),
+        "GET /healthz": _healthy,
+        "GET /stats": partial(_stats, analyses),
+        "GET /jobs": partial(_jobs, analyses),
+        "GET /inflight": partial(_in_flight, analyses),
+    }
+    async with anyio.create_task_group() as tasks:
+        if export_url:
+            exporter = _Exporter(export_url)
+            analyses.on_result = exporter.take
+            tasks.start_soon(exporter.run)
+        tasks.start_soon(analyses.run)
+        await http_server.serve(listener, routes, task_status=task_status)
+
+
+def outcome_of(path: str, result: Result | None, problem: str, *, is_due: bool) -> Outcome:
+    if result is None or is_due:
+        status = "pending" if is_due else "failed" if problem else "unknown"
+        return Outcome(status, path, error=problem)
+    asked, judgement = result.asked, result.judgement
+    details: dict[str, object] = msgspec.to_builtins(judgement)
+    return Outcome(
+        "completed",
+        path,
+        user=asked.user,
+        job_id=asked.job_id,
+        analysis_intent="terminal" if asked.is_terminal else "progressive",
+        result=details,
+        recommendation=Recommendation(judgement.advice, judgement.reason, result.source),
+    )
+
+
+def _json(status: int, document: object) -> Answer:
+    return Answer(status, msgspec.json.encode(document) + b"\n", "application/json")
+
+
+async def _submit(analyses: Analyses, request: Request) -> Answer:
+    try:
+        asked = msgspec.json.decode(request.body, type=Submission)
+    except msgspec.MsgspecError as error:
+        return _json(400, {"error": f"cannot read the request: {error}"})
+    is_terminal = asked.analysis_intent == "terminal"
+    try:
+        analyses.submit(Asked(asked.log_path, is_terminal, asked.user, asked.job_id))
+    except InvalidRequestError as error:
+        return _json(403, {"error": str(error)})
+    except ExhaustedError as error:
+        return _json(503, {"error": str(error)})
+    return _json(202, {"status": "pending", "log_path": asked.log_path})
+
+
+async def _tell(analyses: Analyses, request: Request) -> Answer:
+    wanted = request.query.get("log_path", "")
+    try:
+        path = analyses.place(wanted)
+    except InvalidRequestError as error:
+        return _json(403, {"error": str(error)})
+    log = analyses.logs.get(path)
+    if log is None:
+        return _json(404, Outcome("unknown", wanted, error="nobody has submitted this log"))
+    if log.is_due and request.query.get("wait", "false") == "true":
+        with anyio.move_on_after(WAIT_S):
+            await log.changed.wait()
+    return _json(200, outcome_of(wanted, log.result, log.problem, is_due=log.is_due))
+
+
+async def _healthy(_: Request) -> Answer:
+    return _json(200, {"status": "ok"})
+
+
+async def _stats(analyses: Analyses, _: Request) -> Answer:
+    results = [log.result for log in analyses.logs.values() if log.result is not None]
+    advice: dict[str, int] = {}
+    for result in results:
+        advice[result.judgement.advice] = advice.get(result.judgement.advice, 0) + 1
+    return _json(200, {"logs": len(analyses.logs), "waiting": analyses.waiting, "advice": advice})
+
+
+async def _jobs(analyses: Analyses, _: Request) -> Answer:
+    found: dict[str, list[Outcome]] = {}
+    for path, log in analyses.logs.items():
+        outcome = outcome_of(path, log.result, log.problem, is_due=log.is_due)
+        found.setdefault(outcome.job_id, []).append(outcome)
+    return _json(200, found)
+
+
+async def _in_flight(analyses: Analyses, _: Request) -> Answer:
+    return _json(200, [path for path, log in analyses.logs.items() if log.is_due])
+
+
+class _Exporter:
+    """Posts each result to one URL. One that does not answer costs its own results alone."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._waiting: deque[bytes] = deque()
+        self._came = anyio.Event()
+
+    async def take(self, result: Result) -> None:
+        if len(self._waiting) >= EXPORT_QUEUE_MAX:
+            _log.warning("a result was not exported: %d wait for %s already", EXPORT_QUEUE_MAX, self._url)
+            return
+        self._waiting.append(msgspec.json.encode(outcome_of(result.asked.path, result, "", is_due=False)))
+        self._came.set()
+
+    async def run(self) -> None:
+        while True:
+            if not self._waiting:
+                self._came = anyio.Event()
+                await self._came.wait()
+            try:
+                await anyio.to_thread.run_sync(post_json, self._url, self._waiting.popleft(), EXPORT_TIMEOUT_S)
+            except (OSError, ValueError) as error:
+                _log.warning("a result was not exported to %s: %s", self._url, error)

@@ -1,0 +1,106 @@
+"""Is the service's HTTP interface what its clients expect? A real process, asked over real sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.attribution.played import played
+from tests.attribution.test_analyses import FAILED
+from tests.etcd_server import free_ports
+
+SERVE = "import sys; from supervisor.cli import main; sys.exit(main())"
+
+
+@contextmanager
+def served(folder: Path, *more: str) -> Generator[str]:
+    (port,) = free_ports(1)
+    command = [
+        sys.executable,
+        "-c",
+        SERVE,
+        "attribution",
+        "--app-log-dir",
+        str(folder),
+        "--listen",
+        f"127.0.0.1:{port}",
+    ]
+    environment = {name: value for name, value in os.environ.items() if name != "LLM_API_KEY_FILE"}
+    with subprocess.Popen([*command, *more], stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        try:
+            line = process.stderr.readline()
+            assert re.search(rf"serving http://127.0.0.1:{port} ", line), line + process.stderr.read()
+            yield f"http://127.0.0.1:{port}"
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+
+
+def asked(url: str, body: dict[str, object] | None = None) -> tuple[int, Any]:
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data), timeout=60) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def test_a_log_is_submitted_and_judged_and_the_result_exported(tmp_path: Path) -> None:
+    path = tmp_path / "train_cycle0.log"
+    path.write_text(FAILED)
+    with played() as listener, served(tmp_path, "--export-url", listener.url) as url:
+        assert asked(f"{url}/healthz") == (200, {"status": "ok"})
+        assert asked(f"{url}/logs?log_path={path}")[0] == 404
+        submission: dict[str, object] = {
+            "log_path": str(path),
+            "analysis_intent": "terminal",
+            "user": "u",
+            "job_id": "7",
+        }
+        assert asked(f"{url}/logs", submission) == (202, {"status": "pending", "log_path": str(path)})
+        status, found = asked(f"{url}/logs?log_path={path}&wait=true")
+        assert status == 200
+        assert found["status"] == "completed"
+        reason = "rank 0: ValueError: x at a.py:3"
+        assert found["recommendation"] == {"action": "RESTART", "reason": reason, "source": "rules"}
+        assert (found["user"], found["job_id"]) == ("u", "7")
+        assert asked(f"{url}/stats")[1] == {"logs": 1, "waiting": 0, "advice": {"RESTART": 1}}
+        assert list(asked(f"{url}/jobs")[1]) == ["7"]
+        assert asked(f"{url}/inflight")[1] == []
+        assert listener.came.wait(20)
+        assert listener.heard[0]["recommendation"]["reason"] == reason
+
+
+def test_a_model_is_asked_where_one_is_named(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(FAILED)
+    (tmp_path / "key").write_text("k\n")
+    told = '{"action": "STOP", "reason": "says the model"}'
+    with played() as model:
+        model.answers = [json.dumps({"choices": [{"message": {"content": told}}]}).encode()]
+        more = ("--llm-base-url", model.url, "--llm-model", "m", "--llm-api-key-file", str(tmp_path / "key"))
+        with served(tmp_path, *more) as url:
+            asked(f"{url}/logs", {"log_path": str(tmp_path / "log")})
+            _, found = asked(f"{url}/logs?log_path={tmp_path / 'log'}&wait=true")
+    assert found["recommendation"] == {"action": "STOP", "reason": "says the model", "source": "rules and model"}
+
+
+def test_what_is_no_request_or_not_allowed_is_refused(tmp_path: Path) -> None:
+    with served(tmp_path) as url:
+        assert asked(f"{url}/logs", {"log_path": "/etc/passwd"})[0] == 403
+        status, answer = asked(f"{url}/logs", {"analysis_intent": "terminal"})
+        assert (status, "log_path" in answer["error"]) == (400, True)
+        assert asked(f"{url}/logs", {"log_path": str(tmp_path / "x"), "analysis_intent": "at once"})[0] == 400
+        assert asked(f"{url}/logs?log_path=/etc/passwd")[0] == 403

@@ -1,0 +1,25 @@
+"""Is each sign found in the words that it is for, and does the quick look at a line never hide one?"""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.core.attribution.signs import SIGNS, WORDS, Sign
+from tests.core.attribution.labelled import read
+
+LINES = [line for log in read("labelled_logs.txt") for line in log.lines]
+
+
+@pytest.mark.parametrize("sign", SIGNS, ids=lambda sign: sign.kind)
+def test_each_sign_is_in_a_labelled_log(sign: Sign) -> None:
+    assert any(sign.found_in(line.partition(": ")[2]) for line in LINES)
+
+
+def test_each_line_with_a_sign_has_one_of_the_words() -> None:
+    assert not [line for line in LINES if any(sign.found_in(line) for sign in SIGNS) and not WORDS.search(line)]
+
+
+def test_what_was_found_is_told() -> None:
+    xid = next(sign for sign in SIGNS if sign.kind == "xid")
+    assert xid.found_in("NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.") == "79"
+    assert xid.found_in("Xid") is None
