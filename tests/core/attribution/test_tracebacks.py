@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.core.attribution.tracebacks import HEAD, Tracebacks
 
-OWN = '  File "/home/u/train.py", line 40, in step'
+OWN = '  File "/job/train.py", line 40, in step'
 LIBRARY = '  File "/env/lib/python3.12/site-packages/torch/nn/module.py", line 9, in forward'
 
 
