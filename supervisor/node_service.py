@@ -24,6 +24,7 @@ from supervisor.edges.operators.callers import Callers
 from supervisor.edges.operators.control_gate import NODE_CONNECTIONS_MAX, ControlGate
 from supervisor.edges.operators.metrics import exporter
 from supervisor.edges.operators.metrics.meter import Meter, MeterHandler
+from supervisor.edges.operators.traces import otlp
 from supervisor.engine.output_plan import Console
 from supervisor.place import Place
 from supervisor.returning import make_room
@@ -51,7 +52,7 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
     notifier = sd_notify.Notifier()
     listener = _tcp_listener(settings)
     meter = Meter()
-    handlers = (*log_handlers, MeterHandler(meter))
+    handlers = (*log_handlers, MeterHandler(meter), *otlp.handlers(settings.otlp_traces))
     async with open_supervisor(place, log_handlers=handlers, open_peers=peers_of_jobs(place)) as running:
         running.journal.start()
         if running.returning is not None:

@@ -101,6 +101,10 @@ TLS_CA = _daemon("--tls-ca", _FILE, "certificate authority of the operators (PEM
 METRICS = _daemon(
     "--metrics", launch_values.ENDPOINT, "serve /metrics for Prometheus, /livez and /readyz at this address (HTTP)"
 )
+OTLP_TRACES = _daemon(
+    "--otlp-traces", values.text("URL"), "send a trace of each recovery to this OpenTelemetry collector (OTLP/HTTP)",
+    default="",
+)  # fmt: skip
 
 USERS = _daemon(
     user_service.USERS_FLAG, user_service.USERS_KIND, user_service.USERS_MEANING, words="none: its own user alone"
@@ -128,6 +132,7 @@ DAEMON_SETTINGS: tuple[Setting, ...] = (
     USER_MEMORY,
     USER_TASKS,
     USER_CPUS,
+    OTLP_TRACES,
 )
 
 
@@ -148,6 +153,7 @@ class DaemonSettings(msgspec.Struct, frozen=True):
     listen: tuple[str, int] | None = None  # never without tls
     tls: TlsFiles | None = None
     metrics: tuple[str, int] | None = None
+    otlp_traces: str = ""  # URL
     warnings: tuple[str, ...] = ()
     event_hooks: EventHooks = EventHooks()
     user_service: UserService = UserService()
@@ -185,6 +191,7 @@ def parse_daemon(argv: Sequence[str], *, environ: Mapping[str, str]) -> DaemonSe
         listen=_address(given, LISTEN),
         tls=_tls(given),
         metrics=_address(given, METRICS),
+        otlp_traces=cast("str", _value(given, OTLP_TRACES)),
         warnings=warnings,
         event_hooks=_event_hooks(given),
         user_service=_user_service(given),

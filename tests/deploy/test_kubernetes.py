@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,9 +20,10 @@ RELEASE = "1.37"
 PARTS_OF_A_JOBSET = {"network", "failurePolicy", "successPolicy", "startupPolicy", "replicatedJobs", "suspend"}
 OF_THE_PLATFORM = {"POD_IP": "10.0.0.7", "JOBSET": "train"}
 
-needs_schemas = pytest.mark.skipif(
-    importlib.util.find_spec("kubernetes_validate") is None, reason="needs kubernetes-validate: pip install --group e2e"
-)
+
+@pytest.fixture(scope="module")
+def schemas() -> ModuleType:
+    return pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate: pip install --group e2e")
 
 
 def documents(name: str) -> list[dict[str, Any]]:
@@ -50,22 +51,16 @@ def arguments(container: dict[str, Any]) -> list[str]:
     return found
 
 
-@needs_schemas
 @pytest.mark.parametrize("document", [*documents("daemonset.yaml"), job_of_the_set()], ids=lambda each: each["kind"])
-def test_kubernetes_knows_every_field(document: dict[str, Any]):
-    import kubernetes_validate
-
-    kubernetes_validate.validate(document, RELEASE, strict=True)
+def test_kubernetes_knows_every_field(document: dict[str, Any], schemas: ModuleType):
+    schemas.validate(document, RELEASE, strict=True)
 
 
-@needs_schemas
-def test_a_field_that_does_not_exist_is_found():
-    import kubernetes_validate
-
+def test_a_field_that_does_not_exist_is_found(schemas: ModuleType):
     wrong = job_of_the_set()
     wrong["spec"]["template"]["spec"]["containers"][0]["livenesProbe"] = {}
-    with pytest.raises(kubernetes_validate.ValidationError, match="livenesProbe"):
-        kubernetes_validate.validate(wrong, RELEASE, strict=True)
+    with pytest.raises(schemas.ValidationError, match="livenesProbe"):
+        schemas.validate(wrong, RELEASE, strict=True)
 
 
 def test_the_set_is_one_by_the_rules_of_its_controller():

@@ -16,9 +16,9 @@ STOP, START, WHOLE, INSIDE = "stop", "start", "whole", "inside_process"
 ELSEWHERE = "another_node"  # the cause, where nothing on this node has led to the restart
 JOBS_MAX = 1024  # whose open recoveries are remembered
 STALE_NS = 120 * 10**9  # a fault that has led to nothing for so long is not the cause of what comes then
-_ENDS = frozenset({"job_succeeded", "job_failed", "job_stopped"})
-_CAUSES = frozenset({"restart_requested", "hang_detected", "node_lost"})  # beside all that are faults
-_SETTLED = frozenset({"hang_ended", "fault_tolerated", "restart_refused"})  # a fault after which the workers run on
+ENDS = frozenset({"job_succeeded", "job_failed", "job_stopped"})
+CAUSES = frozenset({"restart_requested", "hang_detected", "node_lost"})  # beside all that are faults
+SETTLED = frozenset({"hang_ended", "fault_tolerated", "restart_refused"})  # a fault after which the workers run on
 
 
 class Histogram(msgspec.Struct):
@@ -55,7 +55,7 @@ class Meter:
 
     def take(self, event: RecordedEvent) -> None:
         self.events[event.kind] += 1
-        if event.kind in _ENDS:
+        if event.kind in ENDS:
             self._open.pop(event.job_id, None)
             return
         found = self._open.setdefault(event.job_id, _Recovery())
@@ -82,9 +82,9 @@ class Meter:
                     self.restarts[INSIDE] += 1
                     self.lost_s += self._add(INSIDE, found.interrupted_ns, event.at_ns)
                 self._open[event.job_id] = _Recovery()
-            case kind if kind in _SETTLED:
+            case kind if kind in SETTLED:
                 self._open[event.job_id] = _Recovery()
-            case kind if kind in _CAUSES or weight(kind) is Weight.FAULT:
+            case kind if kind in CAUSES or weight(kind) is Weight.FAULT:
                 is_stale = not found.is_acted_on and event.at_ns - found.began_ns > STALE_NS
                 if not found.cause or is_stale:
                     found.cause, found.began_ns = kind, event.at_ns

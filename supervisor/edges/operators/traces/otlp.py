@@ -1,0 +1,95 @@
+"""How does a recovery get to an OpenTelemetry collector? By OpenTelemetry's own SDK, from a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from supervisor import __version__
+from supervisor.edges.operators.traces.recoveries import Recoveries, Recovery
+from supervisor.errors import ConfigurationError
+from supervisor.ports import RecordedEvent
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Tracer
+
+DELAY_MAX_MS = 1000  # between the end of a recovery and its way to the collector
+SEND_TIMEOUT_S = 10
+
+
+def handlers(url: str) -> tuple[logging.Handler, ...]:
+    """What listens to events in the log and sends each recovery to `url`; nothing if that is "".
+
+    Raises ConfigurationError where the extra is not installed.
+    """
+    return (TraceHandler(_tracer(url)),) if url else ()
+
+
+class TraceHandler(logging.Handler):
+    """Hands the recoveries among the events in the log to a tracer."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__()
+        self._tracer = tracer
+        self._recoveries = Recoveries()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        event = getattr(record, "event", None)
+        if isinstance(event, RecordedEvent) and (recovery := self._recoveries.take(event)) is not None:
+            trace(self._tracer, recovery)
+
+
+def trace(tracer: Tracer, recovery: Recovery) -> None:
+    """One trace: the recovery, its phases as spans below it, its events with their reasons."""
+    from opentelemetry.trace import Status, StatusCode, set_span_in_context
+
+    first, last = recovery.cause, recovery.end
+    attributes = {
+        "holdfast.job_id": first.job_id,
+        "holdfast.cause": first.kind,
+        "holdfast.cycle": last.cycle,
+        "holdfast.iteration": last.iteration,
+        "holdfast.node": first.node,
+    }
+    if first.rank is not None:
+        attributes["holdfast.rank"] = first.rank
+    # An empty context: a recovery belongs to no trace that is open here.
+    whole = tracer.start_span(
+        "recovery", context=_nowhere(), start_time=recovery.events[0].at_ns, attributes=attributes
+    )
+    for event in recovery.events:
+        whole.add_event(event.kind, {"holdfast.reason": event.reason}, timestamp=event.at_ns)
+    inside = set_span_in_context(whole, _nowhere())
+    for name, began_ns, ended_ns in recovery.phases():
+        tracer.start_span(name, context=inside, start_time=began_ns).end(ended_ns)
+    if not recovery.has_succeeded:
+        whole.set_status(Status(StatusCode.ERROR, last.reason))
+    whole.end(last.at_ns)
+
+
+def _nowhere() -> Context:
+    from opentelemetry.context import Context
+
+    return Context()
+
+
+def _tracer(url: str) -> Tracer:
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"cannot send traces to {url}: {error.name} is not installed; install holdfast-torch with its extra [otel]"
+        ) from error
+    import socket
+
+    resource = Resource.create(
+        {"service.name": "holdfast", "service.version": __version__, "host.name": socket.gethostname()}
+    )
+    provider = TracerProvider(resource=resource)
+    exporter = OTLPSpanExporter(endpoint=f"{url.rstrip('/')}/v1/traces", timeout=SEND_TIMEOUT_S)
+    provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=DELAY_MAX_MS))
+    return provider.get_tracer("holdfast", __version__)

@@ -1,0 +1,121 @@
+"""Does a recovery arrive as one trace, in the SDK's own exporter and at a collector?"""
+
+from __future__ import annotations
+
+import builtins
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import pytest
+
+from supervisor.edges.operators.traces import otlp
+from supervisor.errors import ConfigurationError
+from tests.e2e.daemons import NodeDaemon
+from tests.edges.operators.traces.test_recoveries import event, found
+
+pytest.importorskip("opentelemetry.sdk", reason="needs OpenTelemetry: pip install 'holdfast-torch[otel]'")
+
+WORKER = "import os, sys; sys.exit(os.environ['HOLDFAST_CYCLE'] == '0' and os.environ['RANK'] == '1')"
+
+
+def exported(*kinds_at_s: tuple[str, int]) -> dict[str, Any]:
+    """Span by name, of the one trace."""
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    (recovery,) = found(*(event(kind, at_s) for kind, at_s in kinds_at_s))
+    otlp.trace(provider.get_tracer("test"), recovery)
+    spans = exporter.get_finished_spans()
+    assert len({span.context.trace_id for span in spans if span.context is not None}) == 1
+    return {span.name: span for span in spans}
+
+
+def test_a_recovery_is_one_trace_with_its_phases_as_spans():
+    spans = exported(("worker_failed", 1), ("workers_stopping", 2), ("workers_stopped", 4), ("running_again", 9))
+    whole = spans["recovery"]
+    assert set(spans) == {"recovery", "decide", "stop", "start"}
+    assert (whole.start_time, whole.end_time, whole.parent) == (10**9, 9 * 10**9, None)
+    for name, began_s, ended_s in (("decide", 1, 2), ("stop", 2, 4), ("start", 4, 9)):
+        assert (spans[name].start_time, spans[name].end_time) == (began_s * 10**9, ended_s * 10**9)
+        assert spans[name].parent.span_id == whole.context.span_id
+    assert whole.attributes["holdfast.cause"] == "worker_failed"
+    assert whole.attributes["holdfast.job_id"] == "j"
+    assert whole.events[0].name == "worker_failed"
+    assert whole.events[0].attributes["holdfast.reason"] == "worker_failed happened"
+    assert whole.status.is_unset
+
+
+def test_a_recovery_that_failed_is_an_error_with_its_reason():
+    whole = exported(("worker_failed", 1), ("workers_stopping", 2), ("job_failed", 3))["recovery"]
+    assert not whole.status.is_ok
+    assert whole.status.description == "job_failed happened"
+
+
+def test_without_the_extra_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch):
+    def without(name: str, *rest: Any) -> object:  # noqa: ANN401 - whatever an import takes
+        if name.startswith("opentelemetry"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return real(name, *rest)
+
+    real = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert otlp.handlers("") == ()
+    with pytest.raises(ConfigurationError, match=r"cannot send traces to http://x: opentelemetry.* extra \[otel\]"):
+        otlp.handlers("http://x")
+
+
+def test_a_daemon_sends_its_recoveries_to_a_collector(tmp_path: Path):
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    arrived: Queue[ExportTraceServiceRequest] = Queue()
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers.get("Content-Encoding") == "gzip":
+                import gzip
+
+                body = gzip.decompress(body)
+            if self.path == "/v1/traces":
+                arrived.put(ExportTraceServiceRequest.FromString(body))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    script = tmp_path / "train.py"
+    script.write_text(WORKER)
+    with HTTPServer(("127.0.0.1", 0), Collector) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with NodeDaemon(tmp_path / "node", "--otlp-traces", f"http://127.0.0.1:{server.server_port}") as daemon:
+                command = [
+                    sys.executable, "-m", "supervisor", "run", "--socket-dir", str(daemon.socket_dir),
+                    "--nproc-per-node", "2", "--max-restarts", "1", "--job-id", "traced", str(script),
+                ]  # fmt: skip
+                subprocess.run(command, check=True, timeout=60, capture_output=True)
+                request = arrived.get(timeout=30)
+        finally:
+            server.shutdown()
+            thread.join()
+    (resource,) = request.resource_spans
+    told = {each.key: each.value.string_value for each in resource.resource.attributes}
+    assert told["service.name"] == "holdfast"
+    spans = {span.name: span for scope in resource.scope_spans for span in scope.spans}
+    assert {"recovery", "stop", "start"} <= set(spans)
+    attributes = {each.key: each.value.string_value for each in spans["recovery"].attributes}
+    assert attributes["holdfast.job_id"] == "traced"
+    assert attributes["holdfast.cause"] == "worker_failed"
+    reasons = [
+        each.attributes[0].value.string_value for each in spans["recovery"].events if each.name == "worker_failed"
+    ]
+    assert any("rank 1 (pid" in reason for reason in reasons), reasons
