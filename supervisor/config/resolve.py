@@ -185,9 +185,11 @@ def _job_spec(
     _check_spawn(spec, values, environ)
     for path in ("health.link_state_template", "health.link_down_template"):
         template = value_at(spec, path)
-        if template and "{nic}" not in str(template):
-            one = values.given[f"ft_{'link_state' if 'state' in path else 'link_down'}_path_template"]
+        one = values.given.get(f"ft_{'link_state' if 'state' in path else 'link_down'}_path_template")
+        if one is not None and template and "{nic}" not in str(template):
             raise one.problem("there is no {nic} in it", "write {nic} where the card's name stands")
+        if one is not None and template and not str(template).startswith("/"):
+            raise one.problem("it is not an absolute path", "write such as /sys/class/infiniband/{nic}/ports/1/state")
     spec = replace_at(spec, "health.has_gpus", devices.has_gpu_driver(environ))
     return replace_at(spec, "health.has_network_cards", devices.has_network_cards())
 

@@ -69,3 +69,11 @@ def unfit_sentence(node: str, findings: Iterable[Finding]) -> str:
     """Why the node may not take part; "" if it may."""
     reasons = [each.reason for each in findings if each.health is Health.UNHEALTHY]
     return f"node {node} is unhealthy: {'; '.join(reasons)}" if reasons else ""
+
+
+def one_line(text: str, characters_max: int) -> str:
+    """What a service or a device has said, for people: clipped, and without what would steer their terminal."""
+    line = "".join(each if each.isprintable() else "?" for each in " ".join(text.split()))
+    if not line:
+        return "nothing"
+    return line if len(line) <= characters_max else f"{line[:characters_max]}…"

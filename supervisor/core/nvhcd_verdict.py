@@ -11,11 +11,12 @@ from typing import assert_never, cast
 
 import msgspec
 
-from supervisor.core.node_health import Finding, Health, HealthCheckPolicy
+from supervisor.core.node_health import Finding, Health, HealthCheckPolicy, one_line
 
 CHECK = "nvhcd"
 SHOWN_CHARACTERS_MAX = 200
 NAMED_MAX = 5  # failed checks
+COUNT_SHOWN_MAX = 1_000_000
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -69,7 +70,8 @@ def _judge_output(reply: Reply, policy: HealthCheckPolicy, took_s: float) -> Fin
     failed = count > 0 if policy is HealthCheckPolicy.TOLERANT else count != 0
     if not failed:
         return Finding(CHECK, Health.HEALTHY, "", took_s)
-    return Finding(CHECK, Health.UNHEALTHY, f"nvhcd counts {count:g} failed checks{_named(report)}", took_s)
+    shown = f"{count:g}" if abs(count) < COUNT_SHOWN_MAX else f"more than {COUNT_SHOWN_MAX:g}"
+    return Finding(CHECK, Health.UNHEALTHY, f"nvhcd counts {shown} failed checks{_named(report)}", took_s)
 
 
 def _failure(reply: Reply) -> str:
@@ -110,8 +112,4 @@ def _plain(value: object) -> str:
 
 
 def _shown(text: str) -> str:
-    """On one line, clipped."""
-    line = " ".join(text.split())
-    if not line:
-        return "nothing"
-    return line if len(line) <= SHOWN_CHARACTERS_MAX else f"{line[:SHOWN_CHARACTERS_MAX]}…"
+    return one_line(text, SHOWN_CHARACTERS_MAX)

@@ -13,7 +13,7 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core.node_health import Finding, Health, HealthCheckPolicy
+from supervisor.core.node_health import Finding, Health, HealthCheckPolicy, one_line
 
 CHECK = "storage"
 LUSTRE_HEALTH = "/sys/fs/lustre/health_check"
@@ -120,7 +120,4 @@ def _unescaped(text: str) -> str:
 
 
 def _shown(text: str) -> str:
-    line = " ".join(text.split())
-    if not line:
-        return "nothing"
-    return line if len(line) <= SHOWN_CHARACTERS_MAX else f"{line[:SHOWN_CHARACTERS_MAX]}…"
+    return one_line(text, SHOWN_CHARACTERS_MAX)

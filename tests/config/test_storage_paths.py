@@ -22,6 +22,7 @@ def test_paths_stand_between_commas_each_once() -> None:
     [
         ("data,/mnt", "'data' is not an absolute path"),
         ("/a\0b", "no NUL"),
+        (" ,,", "it names no path"),
         ("/" + "x" * 5000, "at most 4095 bytes"),
         (",".join(f"/p{number}" for number in range(PATHS_MAX + 1)), "more than 64"),
     ],

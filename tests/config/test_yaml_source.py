@@ -109,6 +109,9 @@ SECTION_MISTAKES = [
      "line 2 (enable_log_server: true): the log server is not supported yet; remove enable_log_server"),
     ("link_state_path_template: /sys/state",
      "line 2 (link_state_path_template: /sys/state): there is no {nic} in it; write {nic} where the card's name stands"),
+    ("link_down_path_template: counters/{nic}",
+     "line 2 (link_down_path_template: counters/{nic}): it is not an absolute path; write such as "
+     "/sys/class/infiniband/{nic}/ports/1/state"),
     ("storage_healthcheck_path: data",
      "line 2 (storage_healthcheck_path: data): 'data' is not an absolute path; "
      "write paths such as /data/checkpoints,/mnt/dataset"),

@@ -65,6 +65,20 @@ def test_the_reason_names_the_failed_checks_and_what_was_said() -> None:
     assert judge(said('{"fail_count": null}'), HealthCheckPolicy.DOCUMENTED).reason.endswith("is no number: null")
 
 
+@pytest.mark.parametrize("digits", [7, 400, 5000])
+def test_a_count_of_any_size_is_judged(digits: int) -> None:
+    output = '{"fail_count": ' + "9" * digits + "}"
+    for policy in HealthCheckPolicy:
+        finding = judge(said(output), policy)
+        assert finding.health is not HEALTHY
+        assert len(finding.reason) < 400
+
+
+def test_what_it_says_does_not_steer_a_terminal() -> None:
+    finding = judge(said('{"fail_count": 1, "failed_checks": ["\\u001b[31mgpu\\u0000"]}'), HealthCheckPolicy.DOCUMENTED)
+    assert finding.reason == "nvhcd counts 1 failed checks (?[31mgpu?)"
+
+
 @given(st.booleans(), st.text() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
 def test_no_output_is_taken_for_healthy_without_a_count_of_zero(success: bool, output: str) -> None:
     for policy in HealthCheckPolicy:

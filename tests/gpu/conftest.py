@@ -30,9 +30,9 @@ def start(tmp_path: Path, no_supervisor_of_the_node: None) -> Generator[Start]:
     del no_supervisor_of_the_node
     with ExitStack() as stack:
 
-        def begin(*arguments: str) -> Launch:
+        def begin(*arguments: str, environment: dict[str, str] | None = None) -> Launch:
             folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
             folder.mkdir()
-            return stack.enter_context(launched(folder, *arguments, python=sys.executable))
+            return stack.enter_context(launched(folder, *arguments, environment=environment, python=sys.executable))
 
         yield begin

@@ -158,6 +158,8 @@ def _make_room(path: Path) -> None:
             raise ConfigurationError(f"cannot serve {path}: there is no folder {path.parent}; make it") from None
         return
     except ConnectionRefusedError:
+        if not path.is_socket():  # The kernel refuses a connection to a file of any other kind in the same way.
+            raise ConfigurationError(f"cannot serve {path}: it is no socket; choose another socket_path") from None
         path.unlink(missing_ok=True)
         return
     except BlockingIOError:

@@ -115,3 +115,15 @@ async def test_it_ends_at_sigterm_serves_one_and_takes_over_a_dead_ones_socket(s
     assert third.wait(20) == 0
     third.stderr.close()
     assert not service.socket.exists()
+
+
+def test_a_file_in_the_place_of_the_socket_is_left_alone(tmp_path: Path) -> None:
+    mine = tmp_path / "precious"
+    mine.write_text("mine")
+    config = tmp_path / "nvhcd.yaml"
+    config.write_text(f"socket_path: {mine}\nhealthcheck_path: /bin/true\n")
+    command = [sys.executable, "-m", "supervisor", "healthd", "--config", str(config)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 78
+    assert f"cannot serve {mine}: it is no socket; choose another socket_path" in ended.stderr
+    assert mine.read_text() == "mine"

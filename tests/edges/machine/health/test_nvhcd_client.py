@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -106,6 +108,75 @@ async def test_a_queue_that_is_full_costs_a_second(tmp_path: Path, monkeypatch: 
         first.connect(str(path))
         said = await NvhcdClient(str(path)).ask()
     assert said == NoReply(f"{path} does not accept a connection within 0.2 s")
+
+
+HTTP2_SETTINGS = b"\0\0\0\4\0\0\0\0\0"
+
+
+def close_at_once(peer: socket.socket) -> None:
+    peer.close()
+
+
+def say_garbage(peer: socket.socket) -> None:
+    peer.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + os.urandom(4096))
+
+
+def greet_and_fall_silent(peer: socket.socket) -> None:
+    peer.sendall(HTTP2_SETTINGS)
+
+
+def flood(peer: socket.socket) -> None:
+    while True:
+        peer.sendall(bytes(1 << 20))
+
+
+def flood_with_settings(peer: socket.socket) -> None:
+    while True:
+        peer.sendall(HTTP2_SETTINGS * 10_000)
+
+
+@contextmanager
+def attacker(path: Path, attack: Callable[[socket.socket], None]) -> Generator[list[socket.socket]]:
+    """Does that to each connection. Yields the connections."""
+    taken: list[socket.socket] = []
+
+    def take(server: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                taken.append(server.accept()[0])
+                threading.Thread(target=strike, args=(taken[-1],), daemon=True).start()
+
+    def strike(peer: socket.socket) -> None:
+        with suppress(OSError):
+            attack(peer)
+
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        taker = threading.Thread(target=take, args=(server,), daemon=True)
+        taker.start()
+        yield taken
+        server.shutdown(socket.SHUT_RDWR)
+        taker.join()
+    for each in taken:
+        each.close()
+
+
+@pytest.mark.parametrize("attack", [close_at_once, say_garbage, greet_and_fall_silent, flood, flood_with_settings])
+async def test_no_service_whatever_it_does_costs_more_than_the_deadline(
+    tmp_path: Path, attack: Callable[[socket.socket], None]
+) -> None:
+    path = tmp_path / "nvhcd.sock"
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with attacker(path, attack) as taken:
+        begun_s = time.monotonic()
+        said = await NvhcdClient(str(path), deadline_s=1.0).ask()
+        took_s = time.monotonic() - begun_s
+        assert isinstance(said, NoReply)
+        assert len(said.why) < 600
+        assert len(taken) < 10, "it is not asked again and again"
+    assert took_s < 6.0
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 100_000
 
 
 @pytest.mark.parametrize(
