@@ -14,7 +14,7 @@ import supervisor
 from supervisor.cli import output
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.resolve import RunRequest, parse_run
-from supervisor.doctor import control_groups, folders, gpus, kernel, network, slurm, timeouts, training
+from supervisor.doctor import control_groups, folders, gpus, kernel, network, node_checks, slurm, timeouts, training
 from supervisor.doctor.finding import Finding, Grade
 from supervisor.doctor.machine import Machine
 
@@ -77,6 +77,7 @@ def _areas(arguments: Namespace, request: RunRequest) -> Iterator[list[Finding]]
         lambda: network.look(machine, _endpoint(spec)),
         lambda: slurm.look(machine, stop_timeout_s=spec.workers_stop_timeout_s),
         lambda: gpus.look(machine),
+        lambda: node_checks.look(spec, os.uname().nodename),
         lambda: timeouts.look(spec, machine.environ, has_gpus=bool(gpus.device_files(machine))),
         lambda: training.look(machine, arguments.python or spec.python or sys.executable),
     )
@@ -92,7 +93,7 @@ def _endpoint(spec: JobSpec) -> network.Endpoint | None:
 def _told(finding: Finding, page: output.Paper) -> str:
     """A line, and below it why it matters and what to type."""
     grade = output.coloured(finding.grade.value, page) + " " * (8 - len(finding.grade.value))
-    head = f"{finding.area:<16}{finding.check:<22}"
+    head = f"{finding.area:<14}  {finding.check:<20}  "
     found = output.folded(output.printable(finding.found), page, indent=len(head) + 10)
     lines = [f"{grade}  {head}{found}"]
     for label, text in (("why", finding.why), ("do", finding.remedy)):

@@ -31,7 +31,7 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_page_for_people(capsys: pytest.CaptureFixture[str]):
     assert main(["doctor"]) == 0
     told = capsys.readouterr().out
-    for area in ("kernel", "control groups", "folders", "network", "slurm", "gpus", "timeouts", "training"):
+    for area in ("kernel", "control groups", "folders", "network", "slurm", "gpus", "checks", "timeouts", "training"):
         assert re.search(rf"^(ok|note|warning|skipped) +{area} ", told, re.MULTILINE), area
     assert re.search(r"; \d+ ok, \d+ skipped\n$", told)
 
@@ -59,3 +59,9 @@ def test_a_problem_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_options_that_a_run_would_refuse(capsys: pytest.CaptureFixture[str]):
     assert main(["doctor", "--", "--max-restart", "x"]) == 2
     assert capsys.readouterr().err.startswith("holdfast: cannot use --max-restart")
+
+
+def test_the_checks_of_a_node_are_made_as_a_run_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["doctor", "--", "--ft-storage-health-check-path", f"{tmp_path}/none"]) == doctor.PROBLEMS
+    told = capsys.readouterr().out
+    assert re.search(r"^problem +checks +storage /\S+/none +\S+ can't be read: No such file", told, re.MULTILINE)

@@ -77,7 +77,7 @@ def test_a_rank_whose_kernel_never_ends_is_ended_and_replaced(start: Start, devi
     assert len({each["pid"] for each in traced(launch, "up", 0)}) == 2
     assert len({each["pid"] for each in traced(launch, "up", 1)}) == 1, "the other one restarts inside its process"
     [fault], [*_, again] = launch.traced("fault"), traced(launch, "up", 0)
-    print(f"{device}: a kernel without end: fault → up again after {at_s(again) - at_s(fault):.1f} s")
+    print(f"{device}: a kernel without end: fault → its replacement is up after {at_s(again) - at_s(fault):.1f} s")
     assert at_s(again) - at_s(fault) < 60.0
 
 
@@ -91,7 +91,7 @@ def test_a_rank_with_a_broken_context_leaves_and_is_replaced(start: Start, devic
     assert len({each["pid"] for each in traced(launch, "up", 0)}) == 2
     assert len({each["pid"] for each in traced(launch, "up", 1)}) == 1
     [fault], [*_, again] = launch.traced("fault"), traced(launch, "up", 0)
-    print(f"{device}, {kind}: fault → up again after {at_s(again) - at_s(fault):.1f} s")
+    print(f"{device}, {kind}: fault → its replacement is up after {at_s(again) - at_s(fault):.1f} s")
 
 
 @on_each_device

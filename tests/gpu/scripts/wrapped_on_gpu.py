@@ -27,6 +27,7 @@ DEVICE = os.environ["DEVICE"]
 BACKEND = "nccl" if DEVICE == "cuda" and WORLD_SIZE == 1 else "gloo"  # two ranks can't share a GPU under NCCL
 WHAT, *MORE = sys.argv[1:]
 FOR_EVER_S = 1e9
+ITERATIONS_MAX = 9  # without pauses between them
 ABORTS_A_CALL = 5  # more faults at once on one rank would be waited between
 FIRST_CYCLE = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
 is_sick = False  # without a GPU, in the place of a context that can't be used
@@ -60,6 +61,13 @@ def cycles_a_second() -> float:
     torch.cuda._sleep(cycles)
     torch.cuda.synchronize()
     return cycles / (time.perf_counter() - began)
+
+
+def await_replacement(iteration: int) -> None:
+    """A rank that was lost is replaced, and takes part from the next iteration on: begin that."""
+    if dist.get_world_size() < WORLD_SIZE and iteration < ITERATIONS_MAX:
+        time.sleep(2.0)
+        raise ValueError("the replacement is waited for")
 
 
 # --- exception: what a restart inside the process keeps ------------------------------------------------------------
@@ -137,6 +145,7 @@ def waits_for_the_gpu(call: inprocess.CallWrapper | None = None) -> None:
         time.sleep(1.0)
         note("fault")
         raise ValueError("by intention")
+    await_replacement(call.iteration)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -175,6 +184,7 @@ def breaks_its_context(call: inprocess.CallWrapper | None = None) -> None:
     if call.iteration == 0 and RANK == 0:
         note("fault")
         break_context()
+    await_replacement(call.iteration)
     dist.barrier()
     dist.destroy_process_group()
 
