@@ -67,7 +67,8 @@ def measure(call: inprocess.CallWrapper | None = None) -> None:
             step()
         return time.perf_counter() - began
 
-    block(plain), block(watched)
+    for step in (plain, watched):
+        block(step)
     order = random.Random(0)
     shares: list[float] = []
     seconds: list[float] = []
