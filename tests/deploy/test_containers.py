@@ -72,7 +72,7 @@ def test_a_rank_in_a_container_is_served(tmp_path: Path, flags: list[str], insid
         ran = subprocess.run(
             [
                 *holdfast, "run", "--socket-dir", place, "--job-id", "contained", "--nproc-per-node", "2",
-                "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "1", "--no-python",
+                "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "1", "--workers-stop-timeout", "1", "--no-python",
                 "env", f"PLACE={place}", "unshare", *flags, *inside, sys.executable, str(script),
             ],
             capture_output=True, text=True, timeout=90, check=False, stdin=subprocess.DEVNULL, cwd=ROOT,
