@@ -24,7 +24,7 @@ typedef struct {
 } Device;
 typedef struct { uint32_t device, xid; } Xid;
 typedef struct {
-    uint32_t devices, init_status, hangs, calls, inits, xids, old_driver, unused;
+    uint32_t devices, init_status, hangs, calls, inits, xids, old_driver, crashes, counted_more, unused;
     Xid xid[XIDS];
     Device device[DEVICES];
 } State;
@@ -41,6 +41,7 @@ static State *gpus(void) {
         if (state == MAP_FAILED) abort();
     }
     __atomic_add_fetch(&state->calls, 1, __ATOMIC_RELAXED);
+    if (__atomic_load_n(&state->crashes, __ATOMIC_ACQUIRE)) abort();
     while (__atomic_load_n(&state->hangs, __ATOMIC_ACQUIRE)) usleep(1000);
     return state;
 }
@@ -68,7 +69,10 @@ const char *nvmlErrorString(int status) {
     return status == NOT_SUPPORTED ? "Not Supported" : status == DRIVER_NOT_LOADED ? "Driver Not Loaded"
          : status == GPU_IS_LOST ? "GPU is lost" : status == NOT_FOUND ? "Not Found" : "Some Error";
 }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = gpus()->devices; return SUCCESS; }
+int nvmlDeviceGetCount_v2(unsigned *count) {
+    *count = gpus()->devices + state->counted_more;
+    return SUCCESS;
+}
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
     if (index >= gpus()->devices) return INVALID_ARGUMENT;
     if (state->device[index].is_lost) return GPU_IS_LOST;

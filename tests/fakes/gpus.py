@@ -57,7 +57,18 @@ class _State(ctypes.Structure):
     _fields_ = (
         *(
             (name, ctypes.c_uint32)
-            for name in ("devices", "init_status", "hangs", "calls", "inits", "xids", "old_driver", "unused")
+            for name in (
+                "devices",
+                "init_status",
+                "hangs",
+                "calls",
+                "inits",
+                "xids",
+                "old_driver",
+                "crashes",
+                "counted_more",
+                "unused",
+            )
         ),
         ("xid", _Xid * XIDS_MAX),
         ("device", Gpu * DEVICES_MAX),

@@ -71,6 +71,27 @@ async def test_a_process_that_is_killed_is_replaced(process: GpuProcess, gpus: G
     assert process.pid != first
 
 
+async def test_a_driver_that_crashes_costs_its_answer_alone(process: GpuProcess, gpus: Gpus) -> None:
+    assert "domains" in await process.ask("fabric")
+    gpus.state.crashes = 1
+    with pytest.raises(SilentError, match="the process that asks NVML has ended with -6"):
+        await process.ask("fitness", visible=None)
+    gpus.state.crashes = 0
+    assert "domains" in await process.ask("fabric")
+
+
+async def test_a_driver_that_counts_wrongly(process: GpuProcess, gpus: Gpus) -> None:
+    gpus.state.counted_more = 1000
+    answer = await process.ask("fitness", visible=None)
+    assert [each[0] for each in cast("list[list[object]]", answer["gpus"])] == ["GPU 0", "GPU 1"]
+    gpus.state.counted_more = 4_000_000_000
+    process.answer_s = 0.5
+    with pytest.raises(SilentError, match=r"has not answered within 0\.5 s"):
+        await process.ask("fitness", visible=None)
+    gpus.state.counted_more, process.answer_s = 0, 20.0
+    assert "domains" in await process.ask("fabric")
+
+
 async def test_a_question_that_can_not_be_understood_costs_its_answer_alone(process: GpuProcess) -> None:
     with pytest.raises(SilentError, match="NVML says"):
         await process.ask("memory", visible=None)
