@@ -126,12 +126,12 @@ def free_restarts(patch: _Patch) -> None:
 
 def own_verdicts(patch: _Patch) -> None:
     """Each node hears another reason."""
-    to_all = endings._to_all  # pyright: ignore[reportPrivateUsage]
+    conclusion = endings._conclusion  # pyright: ignore[reportPrivateUsage]
 
-    def told(state: coordinator.State, order: orders.Order) -> tuple[cluster.Action, ...]:
-        return tuple(_with_own_reason(each) for each in to_all(state, order))
+    def told(state: coordinator.State, node: str, verdict: Verdict) -> cluster.Action:
+        return _with_own_reason(conclusion(state, node, verdict))
 
-    patch.setattr(endings, "_to_all", told)
+    patch.setattr(endings, "_conclusion", told)
 
 
 def _with_own_reason(action: cluster.Action) -> cluster.Action:
