@@ -14,6 +14,7 @@ from tests.sim.setup import LIMIT_S, Setup
 
 FOREVER_S = 1e9
 HARMLESS_S = 2.4  # a pause or a cut this long costs nobody anything
+RELAYED_LATER_S = 0.5  # a relay tells the leader twice a second whom it has heard
 BACKEND_HARMLESS_S = 30.0
 
 

@@ -22,6 +22,7 @@ from supervisor.edges.peers.cluster_client import FENCE_S, SPAWNER_LATER_S
 from supervisor.simulation.timeline import Alarm
 from tests.sim.network import Link, Reach
 from tests.sim.processes import Processes
+from tests.sim.relaying import Relaying
 from tests.sim.setup import JOB
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Host:
         self.links: dict[Link, None] = {}  # those that this process is an end of
         self.link: Link | None = None  # to the leader, where it is not elected
         self.voter: Voter | None = None  # where it is
+        self.relaying: Relaying | None = None  # of the nodes that follow it
         self.paused_until_s = 0.0
         self._offset_s, self._rate = clock
         self._clock_s = 0.0
@@ -177,6 +179,8 @@ class Host:
             case messages.FinishJob(verdict=verdict):
                 self.verdict = verdict
                 self.world.note_verdict(self, verdict)
+                for link in list(self.links):
+                    link.carry_no_more()
                 if self.voter is not None:
                     self.voter.end_if_all_is_over()
             case messages.ForkAhead() | messages.ReconnectRanks():
@@ -246,6 +250,7 @@ class Host:
 
     def lead(self, taken: cluster.LeadershipTaken | None = None) -> None:
         """`taken` None: nobody has led before, or will after."""
+        self.relaying = Relaying(self)
         if taken is None:
             self.coordinator = coordinator.initial_state(JOB)
         else:

@@ -17,6 +17,7 @@ from supervisor.edges.peers.cluster_client import FENCE_S
 from supervisor.edges.peers.cluster_link import ALIVE_S, SILENCE_S
 from supervisor.edges.peers.cluster_server import LOST_S
 from supervisor.simulation.timeline import What
+from tests.sim.faults import RELAYED_LATER_S
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
@@ -125,6 +126,11 @@ class Link:
         self.is_connected = self.was_connected = is_connected
         self._leader_heard_s = 0.0
         self.confirmed_s = 0.0  # when the node sent what the leader has confirmed last
+        self.relaying = leader.relaying
+        self.via: Link | None = None  # of the relay that carries it
+        self.carried: dict[Link, None] = {}  # those of which this one's node is the relay
+        self.has_entered = False
+        self.may_be_sent_on = True
         leader.links[self] = node.links[self] = None
 
     @property
@@ -139,7 +145,13 @@ class Link:
 
     @property
     def is_open(self) -> bool:
-        return self.up.is_open and self.down.is_open
+        return self.up.is_open and self.down.is_open and (self.via is None or self.via.carries)
+
+    @property
+    def carries(self) -> bool:
+        """Its node is there, connected itself, and may be a relay."""
+        node = self.node
+        return not self.is_over and self.is_connected and node.is_running and node.verdict is None and self.is_open
 
     @property
     def waiting(self) -> int:
@@ -168,8 +180,8 @@ class Link:
     def connect(self) -> None:
         """The leader has taken the node in."""
         self.is_connected = self.was_connected = True
-        self._leader_heard_s = self.confirmed_s = now_s = self._world.timeline.now_s
-        if self._reign is None or self._reign.is_well:
+        self._leader_heard_s = self.confirmed_s = now_s = self._world.timeline.now_s - self._late_s
+        if self._is_well:
             self._on_known(ALL_IS_WELL)
         else:
             self._on_known(now_s)
@@ -190,6 +202,8 @@ class Link:
         if self._node_gave_up:
             return
         self._node_gave_up = True
+        self.carry_no_more()
+        self.leave_way()
 
         def notice() -> None:
             self.is_connected = self.is_connected and not self.up.is_open
@@ -206,10 +220,12 @@ class Link:
             return
         now_s, draw = self._world.timeline.now_s, self._world.random
         self._is_disturbed = True
-        self._leader_heard_s = self.confirmed_s = now_s - draw.uniform(0.0, ALIVE_S)
+        self._leader_heard_s = self.confirmed_s = now_s - draw.uniform(0.0, ALIVE_S) - self._late_s
         if not self._node_gave_up:
             self._on_known(self.confirmed_s)
         self._world.timeline.after(draw.uniform(0.0, TICK_S), self._tick)
+        for link in self.carried:
+            link.disturb()
 
     def look(self) -> None:
         """One of the ends goes on after a pause and first takes what has come."""
@@ -238,7 +254,7 @@ class Link:
         leader_is_done = self._leader_gave_up or self.leader.is_dead or not self._is_served()
         if leader_is_done and (self._node_gave_up or self.node.is_dead):
             self._forget()
-        elif leads and follows and is_open and self.is_connected and (self._reign is None or self._reign.is_well):
+        elif leads and follows and is_open and self.is_connected and self._is_well:
             self._is_disturbed = False
             self._on_known(ALL_IS_WELL)
         for way in (self.up, self.down):
@@ -248,30 +264,76 @@ class Link:
     def _lose_node(self) -> None:
         if not self._leader_gave_up:
             self._leader_gave_up = True
+            self.leave_way()
             if self._is_served():
                 self._on_node_lost()
 
     def _forget(self) -> None:
         self._is_disturbed = False
+        self.leave_way()
         self.leader.links.pop(self, None)
         self.node.links.pop(self, None)
 
     def _say_alive(self, is_open: bool, *, both: bool) -> None:
         now_s = self._world.timeline.now_s
-        if both and is_open and self._is_answered():
-            self.is_connected = True
-        if both and self.is_connected and self.up.is_open:
-            self._leader_heard_s = now_s
-        is_answered = both and self.is_connected and self.down.is_open and self._is_answered()
+        if not self.is_connected and both and is_open and self._is_answered():
+            self.is_connected = self.enter()
+            is_open = self.is_open
+        is_carried = self.via is None or self.via.carries
+        if both and self.is_connected and is_carried and self.up.is_open:
+            self._leader_heard_s = now_s - self._late_s
+        is_answered = both and self.is_connected and is_carried and self.down.is_open and self._is_answered()
         if is_answered and self.confirmed_s != self._leader_heard_s:
             self.confirmed_s = self._leader_heard_s  # Every word of the leader says what it has heard.
             self._on_known(self.confirmed_s)
-        if self.is_connected and now_s - min(self._leader_heard_s, self.confirmed_s) >= SILENCE_S:
-            self.is_connected, self.said_s = False, now_s
+        if self.is_connected and now_s - min(self._leader_heard_s, self.confirmed_s) >= SILENCE_S + self._late_s:
+            self._lose_connection(is_silent=True)
+
+    @property
+    def _is_well(self) -> bool:
+        """Nothing is wrong with the leader, or on the way to it."""
+        return (self._reign is None or self._reign.is_well) and (self.via is None or not self.via._is_disturbed)
+
+    # --- by which way
+
+    @property
+    def _late_s(self) -> float:
+        return RELAYED_LATER_S if self.via is not None else 0.0
+
+    def enter(self) -> bool:
+        """False: not now."""
+        return self.has_entered or self.relaying is None or self.relaying.enter(self)
+
+    def enter_soon(self, delay_s: float) -> None:
+        """Until then, it may speak to the leader itself."""
+
+        def enter() -> None:
+            if self.is_connected and not self.is_over and not self.enter():
+                self.enter_soon(TICK_S)
+            elif not self._is_well:
+                self.disturb()
+
+        self._world.timeline.after(delay_s, enter)
+
+    def carry_no_more(self) -> None:
+        """Its node ends: those that it has carried notice at once, and may be sent on to another relay."""
+        for link in list(self.carried):
+            link.disturb()
+            link._lose_connection(is_silent=False)
+
+    def _lose_connection(self, *, is_silent: bool) -> None:
+        self.is_connected, self.said_s = False, self._world.timeline.now_s
+        self.may_be_sent_on = not is_silent
+        self.leave_way()
+
+    def leave_way(self) -> None:
+        if self.relaying is not None:
+            self.relaying.leave(self)
 
     def _pump_soon(self, way: Way) -> None:
         self._world.timeline.after(self._world.random.uniform(0.0, 0.1), lambda: self._pump(way))
 
     def _pump(self, way: Way) -> None:
-        if not self.is_over and self.is_connected and way.is_open and self._is_served():
+        is_carried = self.via is None or self.via.carries
+        if not self.is_over and self.is_connected and is_carried and way.is_open and self._is_served():
             way.hand_over()

@@ -11,6 +11,7 @@ JOB = "job"
 LIMIT_S = 5.0  # between heartbeats
 HEARTBEAT_S = 1.0
 ELECTED_SHARE = 0.4  # of the jobs on several nodes
+RELAYED_SHARE = 0.3  # of the jobs on three nodes and more
 DRIFT_MAX = 0.01  # a hundred times that of a bad quartz
 
 
@@ -25,6 +26,7 @@ class Setup:
     answer_max_s: float = 0.02  # of a spawner
     iteration_s: float | None = None  # reading the checkpoint's iteration takes that long; None: no file is configured
     is_elected: bool = False  # else the first node leads
+    fan_out: int = 0  # so many nodes connect to the leader itself, the others by relays; 0: all of them
     checks_early_timers: bool = True
     clocks: tuple[tuple[float, float], ...] = field(default=())  # offset, rate
 
@@ -71,8 +73,14 @@ def draw_setup(seed: int, *, nodes: int | None = None) -> Setup:
         answer_max_s=draw.choice([0.02, 0.02, 0.2, 2.0]),
         iteration_s=draw.choice([None, 0.0, 0.5]),
         is_elected=is_elected,
+        fan_out=_draw_fan_out(seed, count),
         clocks=tuple((draw.uniform(0, 1e6), 1 + draw.uniform(-DRIFT_MAX, DRIFT_MAX)) for _ in names),
     )
+
+
+def _draw_fan_out(seed: int, count: int) -> int:
+    draw = random.Random(f"relays {seed}")
+    return draw.choice([1, 1, 2]) if count > 2 and draw.random() < RELAYED_SHARE else 0
 
 
 def large_setup(seed: int, *, nodes: int, faults: int) -> Setup:

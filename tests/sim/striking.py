@@ -156,7 +156,7 @@ def _disturb(host: Host, fault: Fault, until_s: float) -> bool:
         case Kind.PEERS_CUT:
             reach.nodes_from_s = max(reach.nodes_from_s, until_s)
         case _:
-            for link in host.links:
+            for link in [each for own in host.links for each in (own, *own.carried)]:
                 link.up.slow_down(0.5, until_s)
                 link.down.slow_down(0.5, until_s)
             return True

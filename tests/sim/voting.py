@@ -276,6 +276,9 @@ class Voter:
             self._lose(client)
             return
         if client.is_open and reign.host.is_running and reign.is_served:
+            if not client.enter():
+                self._connect_again(client, reign, until_s)
+                return
             client.said_s = self._timeline.now_s
             match reign.take_in(self.host.name, client):
                 case True:
@@ -293,6 +296,10 @@ class Voter:
                     return
                 case _:
                     pass
+            client.leave_way()
+        self._connect_again(client, reign, until_s)
+
+    def _connect_again(self, client: Link, reign: Reign, until_s: float) -> None:
         haste = 8.0 if self.fence.left_s < -FENCE_S else 1.0
         self._later(self._soon(CONNECT_MAX_S * haste), lambda: self._connect(client, reign, until_s))
 

@@ -17,7 +17,7 @@ from supervisor.core.orders import Order, StartCycle
 from supervisor.simulation.timeline import Timeline
 from tests.sim import checkers
 from tests.sim.backend import Backend
-from tests.sim.faults import HARMLESS_S, Fault
+from tests.sim.faults import HARMLESS_S, RELAYED_LATER_S, Fault
 from tests.sim.host import Host
 from tests.sim.network import Link
 from tests.sim.processes import Rank
@@ -99,6 +99,7 @@ class World:
             host.voter = Voter(host, self.backend)
         elif host is not self._leader:
             self.links[host.name] = host.follow(self._leader)
+            self.links[host.name].enter_soon(delay_s)
         self.timeline.after(delay_s, lambda: host.take(messages.JobSubmitted(self.setup.rules)))
 
     def replace(self, name: str) -> None:
@@ -188,6 +189,8 @@ class World:
         if not fault.passes:
             return False
         most_s = HARMLESS_S - (self.setup.answer_max_s if self.setup.answer_max_s > PROMPT_S else 0.0)
+        if self.setup.fan_out:
+            most_s -= RELAYED_LATER_S
         if self.backend is not None and fault.node == self.leader.name:
             most_s = min(most_s, HARMLESS_TO_LEADER_S)
         return fault.lasts_s > most_s
@@ -198,6 +201,8 @@ class World:
             return False
         self._passing = [each for each in self._passing if each.is_over_s + TOUCHES_S > fault.at_s]
         concerned = {fault.node, self.leader.name}
-        is_added = any(self.backend is not None or each.node in concerned for each in self._passing)
+        is_added = any(
+            self.backend is not None or self.setup.fan_out or each.node in concerned for each in self._passing
+        )
         self._passing.append(fault)
         return is_added

@@ -235,8 +235,10 @@ def _node_failed(state: State, event: cluster_messages.NodeFailed, now_s: float,
     known = state.members.get(event.node) or Member(MemberState.JOINED)
     if event.cycle > state.cycle or event.cycle < known.cycle or known.state is MemberState.REFUSED:
         return state, ()
-    takes_part = known.cycle == state.cycle and state.cycle >= 0
-    is_folded = isinstance(state.phase, Gathering) and takes_part and known.state in BUSY
+    # One that was lost for the others may still have to say how its part of the cycle has ended.
+    is_of_cycle = known.cycle == state.cycle and state.cycle >= 0
+    takes_part = is_of_cycle and known.state is not MemberState.LOST
+    is_folded = isinstance(state.phase, Gathering) and is_of_cycle and known.state in (*BUSY, MemberState.LOST)
     if is_folded and event.restart_allowed:
         # Down for the fault that opened this round, or by it: no second unit.
         return with_member(state, event.node, msgspec.structs.replace(known, state=MemberState.FAILED)), (

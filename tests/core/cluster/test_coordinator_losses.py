@@ -54,3 +54,16 @@ def test_the_node_that_was_to_serve_the_store_is_not_tolerated_away(is_served: b
     play >> NodeFailed("a", 0, "its spawner was lost")
     said = [each.event.kind for each in play.of(Publish)]
     assert said == (["fault_tolerated"] if is_served else ["restart_decided"])
+
+
+def test_a_lost_node_that_is_back_and_tells_its_old_fault_takes_no_second_unit() -> None:
+    """Seed 9353: its fence had ended its workers; that they failed it told late, before it said how it stands."""
+    play = Playbook(coordinator.step, coordinator.initial_state("job"), jitter=0.0)
+    for node in ("a", "b"):
+        play >> JobOpened(node, JobRules("job", 2, restart=RestartRules(max_restarts=3, min_nodes=2)))
+        play >> NodeJoined(node, -1)
+    play >> NodeLost("b", "node b is lost") >> NodeJoined("a", 0)
+    play >> NodeFailed("b", 0, "rank 2 was killed by SIGKILL")
+    assert [each.event.kind for each in play.of(Publish)] == ["fault_folded"]
+    play >> NodeJoined("b", 0)
+    assert (play.state.cycle, coordinator.restarts_used(play.state)) == (1, 1)
