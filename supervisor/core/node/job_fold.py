@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import signal as signals
 from collections import deque
-from typing import assert_never
+from typing import assert_never, cast, get_args
 
 import msgspec
 
@@ -27,6 +27,13 @@ from supervisor.core.node.job_machines import JobMachines
 
 _Told = group_messages.Order | group_messages.GroupReport | group_messages.HangReport
 _Inner = _Told | hang_response.RankHung
+
+# Each event and action is looked up by its kind: asking isinstance of so many would cost more than all else.
+_TOLD_KINDS = frozenset(get_args(_Told))
+_ASKED_KINDS = frozenset(get_args(spawner_watch.Asked))
+_OF_SPAWNER = frozenset(get_args(node_messages.SpawnerReport))
+_OF_WORKER = frozenset(get_args(node_messages.WorkerReport))
+_OF_CLIENT = frozenset(get_args(node_messages.ClientReport))
 
 
 class JobFold:
@@ -55,16 +62,19 @@ class JobFold:
         """An event from outside; the caller has looked at its cycle."""
         if spawner_watch.is_moot(self._spawner, event):
             return
-        if isinstance(event, node_messages.SpawnerReport):
-            self._to_spawner(event)
-            self._to_job(event)
-        elif isinstance(event, node_messages.WorkerReport):
-            self._to_spawner(event)
-            self._take_of_worker(event)
-        elif isinstance(event, node_messages.ClientReport):
-            self._take_of_client(event)
+        kind = type(event)
+        if kind in _OF_SPAWNER:
+            of_spawner = cast("node_messages.SpawnerReport", event)
+            self._to_spawner(of_spawner)
+            self._to_job(of_spawner)
+        elif kind in _OF_WORKER:
+            of_worker = cast("node_messages.WorkerReport", event)
+            self._to_spawner(of_worker)
+            self._take_of_worker(of_worker)
+        elif kind in _OF_CLIENT:
+            self._take_of_client(cast("node_messages.ClientReport", event))
         else:
-            self._take_else(event)
+            self._take_else(cast("node_messages.JobNews", event))
         self._settle()
 
     def _take_else(self, event: node_messages.JobNews) -> None:
@@ -381,9 +391,9 @@ class JobFold:
     def _sort(self, actions: tuple[node_messages.Action | _Told, ...]) -> None:
         """Keeps what is for the outside and queues what is for a machine of this job."""
         for action in actions:
-            if isinstance(action, group_messages.Order | group_messages.GroupReport | group_messages.HangReport):
-                self._inner.append(action)
+            if type(action) in _TOLD_KINDS:
+                self._inner.append(cast("_Told", action))
                 continue
-            self.actions.append(action)
-            if isinstance(action, spawner_watch.Asked):
-                self._to_spawner(action)
+            self.actions.append(cast("node_messages.Action", action))
+            if type(action) in _ASKED_KINDS:
+                self._to_spawner(cast("spawner_watch.Asked", action))

@@ -107,8 +107,12 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
 
 
 def next_deadline_s(state: State) -> float | None:
-    moments = (job_due_s(state, job_id) for job_id in state.jobs)
-    return min((due_s for due_s in moments if due_s is not None), default=None)
+    earliest_s: float | None = None
+    for job_id in state.jobs:
+        due_s = job_due_s(state, job_id)
+        if due_s is not None and (earliest_s is None or due_s < earliest_s):
+            earliest_s = due_s
+    return earliest_s
 
 
 def job_due_s(state: State, job_id: str) -> float | None:
@@ -237,12 +241,16 @@ def _abandon(state: State, job_id: str, reason: str) -> tuple[State, tuple[Actio
 
 def _due_s(machines: JobMachines) -> float | None:
     """The earliest deadline of all machines of a job."""
-    moments = [worker_group.next_deadline_s(machines.group), hang_response.next_deadline_s(machines.hangs)]
-    moments.append(local_call.next_deadline_s(machines.calls))
-    moments.append(spawner_watch.next_deadline_s(machines.spawner))
-    moments += [fitness.next_deadline_s(machines.fitness), gpu_reclaim.next_deadline_s(machines.reclaim)]
-    moments += [rank_monitor.next_deadline_s(monitor) for monitor in machines.monitors]
-    moments += [call_watch.next_deadline_s(watch) for watch in machines.watches]
+    moments = [
+        worker_group.next_deadline_s(machines.group),
+        hang_response.next_deadline_s(machines.hangs),
+        local_call.next_deadline_s(machines.calls),
+        spawner_watch.next_deadline_s(machines.spawner),
+        fitness.next_deadline_s(machines.fitness),
+        gpu_reclaim.next_deadline_s(machines.reclaim),
+        *map(rank_monitor.next_deadline_s, machines.monitors),
+        *map(call_watch.next_deadline_s, machines.watches),
+    ]
     return min([moment for moment in moments if moment is not None], default=None)
 
 
