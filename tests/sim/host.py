@@ -232,6 +232,7 @@ class Host:
     def move_fence(self, known_s: float) -> None:
         """What the node said at `known_s` was heard: until when may the workers run if it says nothing more?"""
         until_s = self.local_s(known_s) + FENCE_S + SPAWNER_LATER_S
+        self.processes.had_fence(until_s)
         self.take(messages.FenceMoved(JOB, until_s))
 
     def lose_leader(self, why: str) -> None:

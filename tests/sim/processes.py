@@ -173,6 +173,11 @@ class Processes:
         if at_s < math.inf:
             self._world.timeline.at(at_s, lambda: self.by_spawner(lambda: self._stand_at_fence(at_s), LOOKED_S))
 
+    def had_fence(self, until_s: float) -> None:
+        """While all is well the fence is not played. The spawner was told it ahead of what it has to do now."""
+        if self.spawner and self._fence_s == math.inf and until_s < FOREVER_S:
+            self._move_fence(until_s)
+
     def _stand_at_fence(self, at_s: float) -> None:
         """The supervisor has not moved it on in time: it stands still, and another node may take this one's place."""
         if self._fence_s == at_s:

@@ -64,12 +64,10 @@ class JobFold:
             return
         kind = type(event)
         if kind in _OF_SPAWNER:
-            of_spawner = cast("node_messages.SpawnerReport", event)
-            self._to_spawner(of_spawner)
+            self._to_spawner(of_spawner := cast("node_messages.SpawnerReport", event))
             self._to_job(of_spawner)
         elif kind in _OF_WORKER:
-            of_worker = cast("node_messages.WorkerReport", event)
-            self._to_spawner(of_worker)
+            self._to_spawner(of_worker := cast("node_messages.WorkerReport", event))
             self._take_of_worker(of_worker)
         elif kind in _OF_CLIENT:
             self._take_of_client(cast("node_messages.ClientReport", event))
@@ -260,13 +258,7 @@ class JobFold:
                 case _:
                     assert_never(action)
 
-    def _take_of_worker(
-        self,
-        event: node_messages.WorkerSpawned
-        | node_messages.SpawnFailed
-        | node_messages.WorkerExited
-        | node_messages.WorkersEmptied,
-    ) -> None:
+    def _take_of_worker(self, event: node_messages.WorkerReport) -> None:
         """The call hears of an end before the group does, which asks whether it is excused."""
         match event:
             case node_messages.WorkerSpawned(local_rank=local_rank):
