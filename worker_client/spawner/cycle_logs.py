@@ -6,7 +6,7 @@ Nothing is loaded and no process is started before a worker is planned that way.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 END_WAIT_S = 4.0  # for a slow disk, when the job is over
 TELL_S = 1.0  # between two reports of a loss
 ALL_RANKS = -1
+RECORD_VARIABLE = "NVRX_CURRENT_CYCLE_INFO"
 LINK_NAME = "cycle.log"  # to the file of the cycle, in the folder of a rank's logs
 
 
@@ -37,6 +38,7 @@ class CycleLogs:
         self._send = send
         self._feeds: Feeds | None = None
         self._lost_bytes: dict[int, int] = {}
+        self._record = ("", -1)  # of the newest cycle: the link to it, and its number
 
     def streams(self, cycle: int, plan: WorkerPlan) -> dict[int, int]:
         """The descriptors of a worker's stdout and stderr, which are one pipe. Raises OSError."""
@@ -48,6 +50,10 @@ class CycleLogs:
         fd = self._feeds.open(cycle, plan.local_rank, plan.cycle_log, plan.cycle_log_prefix)
         return {1: fd, 2: os.dup(fd)}
 
+    def note_record(self, cycle: int, env: Mapping[str, str]) -> None:
+        """A worker of the cycle gets these variables, one of which may lead to its record."""
+        self._record = env.get(RECORD_VARIABLE, ""), cycle
+
     def drain(self, cycle: int, local_rank: int) -> bytes:
         """Pass on what a worker that has ended left in its pipe. Returns the last that it printed."""
         return self._feeds.drain(cycle, local_rank) if self._feeds is not None else b""
@@ -57,8 +63,15 @@ class CycleLogs:
         if self._feeds is not None:
             self._feeds.over(cycle)
 
-    def end(self, then: Callable[[], None]) -> None:
-        """The job is over: calls `then` once all files are complete, or can't be in time."""
+    def end(self, then: Callable[[], None], *, alone: bool) -> None:
+        """The job is over: calls `then` once all files are complete, or can't be in time.
+
+        `alone`: no supervisor is there that would complete the record of the cycle.
+        """
+        if alone and self._record[0]:
+            from .cycle_end import complete  # Late: it is seldom needed.
+
+            complete(*self._record)
         if self._feeds is not None:
             self._feeds.close_all(then, END_WAIT_S)
         else:

@@ -237,6 +237,7 @@ class Spawner:
 
         A log that can't be had refuses a job that has never run, so that somebody corrects it; one that has goes on.
         """
+        self._cycle_logs.note_record(cycle, plan.env)
         needed = not self._has_started and cycle == 0
         error_folder = os.path.dirname(plan.env.get(error_file.VARIABLE, ""))
         try:
@@ -337,7 +338,7 @@ class Spawner:
 
     def _on_end(self, _killed: int, _stuck_pids: tuple[int, ...]) -> None:
         self._cgroups.remove_all()
-        self._cycle_logs.end(self._say_ended)
+        self._cycle_logs.end(self._say_ended, alone=self._link.lost)
 
     def _say_ended(self) -> None:
         self._send(spawner_link.Ended())

@@ -1,0 +1,31 @@
+"""When did a cycle end whose supervisor has died? The spawner, which ends the workers then, completes its record.
+
+The supervisor that leads the job writes these records (--ft-cycle-info-dir) and completes them while it lives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime
+
+RECORD_BYTES_MAX = 1 << 20
+
+
+def complete(link: str, cycle: int) -> None:
+    """Gives the record of this cycle its end, if it has none; whatever else is there stays as it is. Never raises."""
+    try:
+        path = os.path.realpath(link)
+        with open(path, "rb") as file:
+            record = json.loads(file.read(RECORD_BYTES_MAX))
+        if record["cycle_number"] != cycle or record["cycle_end_time"]:
+            return
+        now = datetime.now(UTC)
+        record["cycle_end_time"] = f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03}Z"
+        record["generation"] += 1
+        beside = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{os.getpid()}"
+        with open(beside, "w", encoding="utf-8") as file:
+            file.write(json.dumps(record, indent=2) + "\n")
+        os.replace(beside, path)
+    except (OSError, ValueError, KeyError, TypeError):
+        return
