@@ -20,11 +20,11 @@ def complete(link: str, cycle: int) -> None:
             record = json.loads(file.read(RECORD_BYTES_MAX))
         if record["cycle_number"] != cycle or record["cycle_end_time"]:
             return
-        now = datetime.now(UTC)
-        record["cycle_end_time"] = f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03}Z"
         record["generation"] += 1
         beside = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{os.getpid()}"
         with open(beside, "w", encoding="utf-8") as file:
+            at = datetime.fromtimestamp(os.fstat(file.fileno()).st_mtime, UTC)  # the file's birth: now
+            record["cycle_end_time"] = f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03}Z"
             file.write(json.dumps(record, indent=2) + "\n")
         os.replace(beside, path)
     except (OSError, ValueError, KeyError, TypeError):

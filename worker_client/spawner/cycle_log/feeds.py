@@ -36,7 +36,7 @@ class Feed:
 
     __slots__ = (
         "cycle", "fd", "has_ended", "is_held", "is_resting", "is_stuck", "local_rank", "lost_bytes", "path", "pending",
-        "prefix", "sink", "tail",
+        "prefix", "rest_bytes_max", "sink", "tail",
     )  # fmt: skip
 
     def __init__(self, fd: int, cycle: int, local_rank: int, path: str, prefix: str) -> None:
@@ -51,6 +51,7 @@ class Feed:
         self.has_ended = False
         self.is_held = False  # not read until the sink takes bytes
         self.is_resting = False
+        self.rest_bytes_max = 0
         self.is_stuck = False  # was held for too long: what comes is thrown away
         self.lost_bytes = 0  # since then
 
@@ -81,6 +82,7 @@ class Feeds:
         os.set_blocking(reader, False)
         _enlarge(writer)
         feed = Feed(reader, cycle, local_rank, path, prefix)
+        feed.rest_bytes_max = fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ) // 2
         try:
             self._connect(feed)
         except OSError:
@@ -210,7 +212,8 @@ class Feeds:
 
     def _on_readable(self, feed: Feed) -> None:
         taken = self._turn(feed)
-        if taken >= FLOOD_BYTES and feed.fd >= 0 and not feed.is_held:
+        # A pipe that is more than half full would hold its worker up meanwhile.
+        if FLOOD_BYTES <= taken <= feed.rest_bytes_max and feed.fd >= 0 and not feed.is_held:
             self._events.forget(feed.fd)  # Much comes: it is taken in fewer and larger pieces.
             feed.is_resting = True
             self._events.set_timer(f"rest {feed.fd}", FLOOD_REST_S, lambda: self._wake(feed))
