@@ -11,8 +11,7 @@ import logging
 import os
 import signal as signals
 import socket
-from collections.abc import Generator
-from functools import partial
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import anyio
@@ -20,6 +19,7 @@ from anyio import to_thread
 
 from supervisor.config import daemon_settings as flags
 from supervisor.config.daemon_settings import DaemonSettings
+from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import socket_claim, socket_dir, state_dir
 from supervisor.edges.machine.logs.supervisor_log import SupervisorLog
 from supervisor.edges.machine.own_process import fd_store, sd_notify
@@ -33,13 +33,20 @@ from supervisor.edges.users.user_cgroups import UserCgroups, delegated_cgroup
 from supervisor.edges.users.user_folders import UserFolder, UserFolders
 from supervisor.edges.users.user_process import StartedSupervisor, start_supervisor
 from supervisor.edges.users.user_supervisors import UserSupervisors
-from supervisor.errors import ConfigurationError
+from supervisor.errors import ConfigurationError, HoldfastError
 
 _log = logging.getLogger("holdfast.users")
 
 
-async def serve_users(settings: DaemonSettings) -> int:
-    """Until SIGTERM or SIGINT, or SIGUSR1, which leaves the jobs to the next service. Returns the exit code."""
+async def serve_users(settings: DaemonSettings, reread: Callable[[], DaemonSettings]) -> int:
+    """Until SIGTERM or SIGINT, or SIGUSR1, which leaves the jobs to the next service. Returns the exit code.
+
+    `reread`: the settings, asked for again at SIGHUP.
+    """
+    if settings.event_hooks.are_set:
+        raise ConfigurationError(
+            "cannot use --on-event with --users: jobs belong to their users, who give it to holdfast run; remove it"
+        )
     folder = socket_dir.service_dir_for_daemon(settings.socket_dir)
     states = state_dir.find(settings.state_dir)
     log = SupervisorLog(state_dir.default_log_dir(states))
@@ -49,57 +56,94 @@ async def serve_users(settings: DaemonSettings) -> int:
         await to_thread.run_sync(folders.make)
         admission = await to_thread.run_sync(Admission, settings.user_service.users)
         with socket_claim.held(folder), _control_socket(folder) as listener:
-            await _serve(settings, folders, admission, listener)
+            await _Service(settings, reread, folders, admission, listener).serve()
     finally:
         log.close()
     return 0
 
 
-async def _serve(settings: DaemonSettings, folders: UserFolders, admission: Admission, listener: socket.socket) -> None:
-    notifier = sd_notify.Notifier()
-    cgroups = UserCgroups(settings.user_service.shares, delegated_cgroup())
-    if cgroups.fault:
-        _log.warning("users have no control groups of their own, and no limits in them: %s", cgroups.fault)
-    async with anyio.create_task_group() as tasks:
-        users = UserSupervisors(folders, partial(_start, settings, cgroups), tasks)
-        door = FrontDoor(listener, admission=admission, hand_over=users.hand_over, refuse=refuse)
-        stopped = anyio.Event()
-        makes_room = False
+class _Service:
+    """All of it, once the places are there."""
 
-        def on_signal(number: int) -> None:
-            nonlocal makes_room
-            makes_room = number == signals.SIGUSR1
-            stopped.set()
+    def __init__(
+        self,
+        settings: DaemonSettings,
+        reread: Callable[[], DaemonSettings],
+        folders: UserFolders,
+        admission: Admission,
+        listener: socket.socket,
+    ) -> None:
+        self._settings = settings
+        self._reread = reread
+        self._folders = folders
+        self._admission = admission
+        self._listener = listener
+        self._notifier = sd_notify.Notifier()
+        self._cgroups = UserCgroups(settings.user_service.shares, delegated_cgroup())
+        self._signals: list[int] = []
+        self._signalled = anyio.Event()
 
-        await tasks.start(signal_edge.receive, ("SIGTERM", "SIGINT", "SIGUSR1"), on_signal)
-        await users.find_again()
-        await _start_operators(settings, users)
-        tasks.start_soon(door.run)
-        tasks.start_soon(notifier.keep_watchdog)
-        notifier.store(listener.fileno(), fd_store.CONTROL)
-        notifier.ready(f"serving {', '.join(settings.user_service.users)}")
-        _log.info("service %s lets in %s", os.getpid(), ", ".join(settings.user_service.users))
-        await stopped.wait()
-        if makes_room:
-            notifier.stopping("leaving the jobs to the next service")
-            users.make_room()
-            os._exit(0)  # The control socket stays, with those who wait in it.
-        notifier.stopping("ending the jobs of all users")
-        await users.end_all()
-        tasks.cancel_scope.cancel()
+    async def serve(self) -> None:
+        if self._cgroups.fault:
+            _log.warning("users have no control groups of their own, and no limits in them: %s", self._cgroups.fault)
+        async with anyio.create_task_group() as tasks:
+            users = UserSupervisors(self._folders, self._start, tasks)
+            door = FrontDoor(self._listener, admission=self._admission, hand_over=users.hand_over, refuse=refuse)
+            await tasks.start(signal_edge.receive, ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP"), self._on_signal)
+            await users.find_again()
+            if _of_operators(self._settings):
+                await users.begin(ROOT, limits_of(os.getpid()))
+            tasks.start_soon(door.run)
+            tasks.start_soon(self._notifier.keep_watchdog)
+            self._notifier.store(self._listener.fileno(), fd_store.CONTROL)
+            self._say_ready()
+            _log.info("service %s lets in %s", os.getpid(), ", ".join(self._settings.user_service.users))
+            while (number := await self._signal()) == signals.SIGHUP:
+                await self._reload(door)
+            if number == signals.SIGUSR1:
+                self._notifier.stopping("leaving the jobs to the next service")
+                users.make_room()
+                os._exit(0)  # The control socket stays, with those who wait in it.
+            self._notifier.stopping("ending the jobs of all users")
+            await users.end_all()
+            tasks.cancel_scope.cancel()
 
+    def _say_ready(self) -> None:
+        self._notifier.ready(f"serving {', '.join(self._settings.user_service.users)}")
 
-def _start(
-    settings: DaemonSettings, cgroups: UserCgroups, identity: Identity, limits: Limits, folder: UserFolder
-) -> StartedSupervisor:
-    arguments = [
-        flags.RETURN_TIMEOUT.flag, str(settings.supervisor_return_timeout_s),
-        flags.LOG_JOBS_MAX.flag, str(settings.log_limits.jobs_max),
-        flags.LOG_GIB_MAX.flag, str(settings.log_limits.gib_max),
-    ]  # fmt: skip
-    if identity.uid == 0:
-        arguments += _of_operators(settings)
-    return start_supervisor(identity, limits, folder, cgroups, arguments)
+    def _on_signal(self, number: int) -> None:
+        self._signals.append(number)
+        self._signalled.set()
+
+    async def _signal(self) -> int:
+        while not self._signals:
+            self._signalled = anyio.Event()
+            await self._signalled.wait()
+        return self._signals.pop(0)
+
+    async def _reload(self, door: FrontDoor) -> None:
+        """Who is let in, and how much a user may use, at once; the rest for supervisors that start from now on."""
+        self._notifier.reloading(Clock())
+        try:
+            settings = await to_thread.run_sync(self._reread)
+            door.admission = await to_thread.run_sync(Admission, settings.user_service.users)
+            self._settings = settings
+            self._cgroups.set_shares(settings.user_service.shares)
+            _log.info("read the settings again: lets in %s", ", ".join(settings.user_service.users))
+        except HoldfastError as error:
+            _log.error("%s; the settings stay as they were", error)
+        self._say_ready()
+
+    def _start(self, identity: Identity, limits: Limits, folder: UserFolder) -> StartedSupervisor:
+        settings = self._settings
+        arguments = [
+            flags.RETURN_TIMEOUT.flag, str(settings.supervisor_return_timeout_s),
+            flags.LOG_JOBS_MAX.flag, str(settings.log_limits.jobs_max),
+            flags.LOG_GIB_MAX.flag, str(settings.log_limits.gib_max),
+        ]  # fmt: skip
+        if identity == ROOT:
+            arguments += _of_operators(settings)
+        return start_supervisor(identity, limits, folder, self._cgroups, arguments)
 
 
 def _of_operators(settings: DaemonSettings) -> list[str]:
@@ -114,11 +158,6 @@ def _of_operators(settings: DaemonSettings) -> list[str]:
             flags.TLS_CERT.flag, tls.certificate, flags.TLS_KEY.flag, tls.key, flags.TLS_CA.flag, tls.authority
         ]  # fmt: skip
     return arguments
-
-
-async def _start_operators(settings: DaemonSettings, users: UserSupervisors) -> None:
-    if _of_operators(settings):
-        await users.begin(ROOT, limits_of(os.getpid()))
 
 
 @contextlib.contextmanager

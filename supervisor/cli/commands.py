@@ -37,6 +37,7 @@ _ALL = (
     Command("restart", "supervisor.cli.restart", "restart all workers of a job"),
     Command("cordon", "supervisor.cli.cordon", "stop a node from taking new jobs"),
     Command("uncordon", "supervisor.cli.uncordon", "let a node take jobs again"),
+    Command("drain", "supervisor.cli.drain", "take no new jobs, and wait until the last one has ended"),
     Command("doctor", "supervisor.cli.doctor", "check this node, and a job's timeouts, before a job runs"),
     Command("healthd", "supervisor.cli.healthd", "serve node health checks, as nvhcd does"),
     Command("attribution", "supervisor.cli.attribution", "serve analyses of logs: why did a cycle end?"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 
 import anyio
 
@@ -21,7 +22,8 @@ def execute_argv(argv: Sequence[str]) -> int:
     if settings.user_service.users:
         from supervisor.node_door import serve_users
 
-        return anyio.run(serve_users, settings, backend_options={"use_uvloop": True})
+        reread = partial(parse_daemon, argv, environ=dict(os.environ))
+        return anyio.run(serve_users, settings, reread, backend_options={"use_uvloop": True})
     from supervisor.node_service import serve_node  # A mistake on the command line is told without loading gRPC.
 
     with ExitStack() as stack:

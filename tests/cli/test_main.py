@@ -70,3 +70,17 @@ def test_stop_restart_and_cordon_act_and_say_so(tmp_path: Path) -> None:
         assert stopped.code == 0
         assert stopped.err.endswith("holdfast: job train-7f3a has ended: enough\n")
         assert '"state": "stopped"' in home.holdfast("status", "train", "-o", "json").out
+
+
+def test_drain_takes_no_new_jobs_and_returns_once_there_are_none(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with home.supervisor(running()):
+        drained = home.holdfast("drain", "--stop-jobs", "--reason", "new cable")
+        assert drained.code == 0, drained.err
+        assert "waiting for job train-7f3a (running)" in drained.err
+        assert drained.err.endswith(
+            "this node has no jobs and takes none: its service may stop; holdfast uncordon undoes this\n"
+        )
+        assert "new cable" in home.holdfast("nodes").out
+        assert '"state": "stopped"' in home.holdfast("status", "train", "-o", "json").out
+    assert home.holdfast("drain").code == 69

@@ -35,13 +35,6 @@ class MakeRoom(msgspec.Struct, frozen=True, tag="make_room"):
     """Leave your jobs to a supervisor that is started next. Root to user."""
 
 
-class Reload(msgspec.Struct, frozen=True, tag="reload"):
-    """The service has read its file again. Root to user."""
-
-    log_jobs_max: int
-    log_gib_max: float
-
-
 class Taken(msgspec.Struct, frozen=True, tag="taken"):
     """The connection of that number is served. User to root."""
 
@@ -54,7 +47,7 @@ class Idle(msgspec.Struct, frozen=True, tag="idle"):
     taken: int
 
 
-ToUser = Take | Cordon | Leave | End | MakeRoom | Reload
+ToUser = Take | Cordon | Leave | End | MakeRoom
 ToRoot = Taken | Idle | Cordon
 
 _to_user = msgspec.json.Decoder(ToUser)

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import TextIO, cast
 
 from supervisor.core.event_weights import addition
+from supervisor.edges.machine.logs import journald
+from supervisor.edges.machine.logs.journald import JournaldHandler
 from supervisor.edges.machine.own_process import standard_streams
 
 NAME = "holdfast"  # the root of all our loggers
@@ -55,6 +57,10 @@ class SupervisorLog:
         self._people.setFormatter(_ForPeople(IDS if names_jobs else ()))
         self._people.setLevel(level)
         self._others = tuple(others)
+        if stream is None and journald.is_stderr():
+            # In the place of lines on stderr, which would be in the journal as well, without the job and the rank.
+            self._people.setLevel(logging.CRITICAL + 1)
+            self._others += (JournaldHandler(),)
         self._thread = threading.Thread(target=self._write_until_closed, name="log", daemon=True)
 
     def open(self) -> None:

@@ -1,0 +1,50 @@
+"""`holdfast drain`: this node takes no new jobs; returns once it has none, so that its service may stop for good."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+
+from supervisor.cli import output
+from supervisor.cli.supervisors import Answering, Supervisors, add_place_arguments, who_asks
+from supervisor.errors import NoSupervisorError, NotPermittedError
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--reason", help="why, shown by holdfast nodes (default: who asked)")
+    parser.add_argument("--stop-jobs", action="store_true", help="end the jobs; otherwise they run to their end")
+    add_place_arguments(parser)
+
+
+def execute(arguments: Namespace) -> int:
+    reason = arguments.reason or f"holdfast drain by {who_asks()}"
+    with Supervisors(arguments) as supervisors:
+        asked = [each for each in supervisors.answering if not each.is_private]
+        if not asked:
+            raise NoSupervisorError("cannot drain this node: no holdfast daemon runs here; there is nothing to do")
+        _cordon(asked, reason)
+        for each in asked:
+            _await_end(each, reason, stops=arguments.stop_jobs)
+    output.say("this node has no jobs and takes none: its service may stop; holdfast uncordon undoes this")
+    return 0
+
+
+def _cordon(asked: Sequence[Answering], reason: str) -> None:
+    """Where several users share the node, root's own supervisor acts for those of all, and these refuse."""
+    refused: list[NotPermittedError] = []
+    for each in asked:
+        try:
+            each.client.cordon(each.client.nodes()[0].name, reason=reason)
+        except NotPermittedError as error:
+            refused.append(error)
+    if len(refused) == len(asked):
+        raise refused[0]
+
+
+def _await_end(supervisor: Answering, reason: str, *, stops: bool) -> None:
+    for job in supervisor.client.jobs():
+        if stops:
+            supervisor.client.stop(job.job_id, reason=reason)
+        output.say(f"waiting for job {job.job_id} ({job.state})")
+        for _ in supervisor.client.watch(job.job_id, follow=True):
+            pass  # Only its end counts.
