@@ -53,7 +53,7 @@ THEMES = (
     Theme("Run a job", ("run", "daemon", "doctor", "simulate")),
     Theme("Look at jobs", ("status", "jobs", "events", "logs", "stacks")),
     Theme("Act on a job", ("stop", "restart")),
-    Theme("Nodes", ("nodes", "cordon", "uncordon", "healthd", "attribution")),
+    Theme("Nodes", ("nodes", "cordon", "uncordon", "drain", "healthd", "attribution")),
     Theme("Your shell", ("completion",)),
 )
 EXAMPLES = """\
