@@ -69,7 +69,9 @@ def test_a_restart_keeps_the_socket_the_supervisors_and_the_jobs(lab: labs.Lab):
 
         def is_running() -> bool:
             status = lab.run(str(PROGRAM), "status", "-o", "json", check=False)
-            jobs = json.loads(status.stdout)["jobs"] if status.returncode == 0 else []
+            if status.returncode:
+                return False
+            jobs = json.loads(status.stdout)["jobs"]
             return [(each["job_id"], each["state"], each["cycle"]) for each in jobs] == [("long-job", "running", 0)]
 
         labs.until(is_running, 30, "the job under the next service")
