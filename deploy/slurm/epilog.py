@@ -144,10 +144,12 @@ def settings() -> dict[str, str]:
     return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
-def say(text: str) -> None:
+def say(text: str, log: str) -> None:
     syslog.openlog("holdfast-epilog")
     syslog.syslog(text)
-    sys.stderr.write(f"{text}\n")
+    if log:
+        with suppress(OSError), open(log, "a") as file:
+            file.write(f"{time.strftime('%FT%T%z')} epilog: {text}\n")
 
 
 def main() -> int:
@@ -157,10 +159,10 @@ def main() -> int:
     ended, stuck = end_leftovers(job, uid, float(known["KILL_S"]))
     shutil.rmtree(os.path.join(known["PLACE"], job), ignore_errors=True)
     if ended:
-        say(f"job {job} has left on {node}: {listed(ended)}; killed")
+        say(f"job {job} has left on {node}: {listed(ended)}; killed", known.get("LOG", ""))
     if stuck:
         reason = f"holdfast: job {job} has left {listed(stuck)}, which SIGKILL does not end"
-        say(f"{node} is drained: {reason}")
+        say(f"{node} is drained: {reason}", known.get("LOG", ""))
         drain(node, reason)
     return 1 if stuck else 0
 

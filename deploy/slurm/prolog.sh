@@ -15,7 +15,7 @@ folder=$PLACE/$SLURM_JOB_ID
 
 fail() {
     logger -t holdfast-prolog -- "job $SLURM_JOB_ID: $1" 2> /dev/null
-    echo "holdfast prolog, job $SLURM_JOB_ID: $1" >&2
+    [ -z "$LOG" ] || echo "$(date +%FT%T%z) prolog: job $SLURM_JOB_ID on $SLURMD_NODENAME: $1" >> "$LOG"
     [ "$REQUIRED" = yes ] && exit 1
     exit 0
 }

@@ -11,6 +11,7 @@ from tests.slurm.slurm_lab import HOME, ROOT, USER_ID, SlurmLab
 
 EXAMPLES = ROOT / "deploy/slurm"
 TRAIN = ROOT / "tests/slurm/scripts/train.py"
+LIMIT_S = 110.0
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY")
 
 
@@ -39,7 +40,7 @@ class Job:
 
     def until(self, condition: object, what: str) -> None:
         try:
-            self.slurm.until(condition, what)
+            self.slurm.until(condition, what, LIMIT_S)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.shown()}\n{self.log()}") from None
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from tests.cluster.lab import Lab, LabError, Namespaces, Started
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scontrol", "munged")
+UNANSWERING = ROOT / "tests/soak/unanswering_fs.py"
 PACKAGES = "slurmctld slurmd slurm-client munge"
 NODES = 3
 USER, USER_ID = "trainer", 4321
@@ -97,6 +98,7 @@ for file in etc/passwd etc/group etc/slurm; do mount --bind {SITE}/$file /$file;
 NEEDED = (
     *(ROOT / name for name in ("supervisor", "worker_client", "proto", "deploy/slurm", "tests/slurm/scripts")),
     *(ROOT / name for name in ("holdfast_command.py", "holdfast_torchrun.py")),
+    UNANSWERING,
     Path(sys.prefix),
     Path(sys.base_prefix),
 )
@@ -173,6 +175,8 @@ class SlurmLab:
         ):
             (self.folder / "etc" / name).write_text(Path("/etc", name).read_text() + line)
         shutil.copytree(ROOT / "deploy/slurm", self.folder / "etc/slurm/holdfast")
+        with (self.folder / "etc/slurm/holdfast/settings").open("a") as settings:
+            settings.write(f"LOG={SITE}/log/scripts\nKILL_S=5\n")
         (self.folder / "etc/slurm/slurm.conf").write_text(SLURM_CONF)
         (self.folder / "etc/slurm/cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
 
@@ -203,6 +207,71 @@ class SlurmLab:
     def states(self) -> dict[str, str]:
         told = self.ask("sinfo", "-h", "-N", "-p", "main", "-o", "%N %T", check=False).stdout
         return dict(line.split() for line in told.splitlines())
+
+    def on_node(self, number: int, *command: str) -> Answer:
+        done = subprocess.run(
+            self.lab.nodes[number].command(*command), env=self.variables,
+            capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    def exists(self, number: int, path: str) -> bool:
+        return self.on_node(number, "test", "-e", path).code == 0
+
+    def strangers(self) -> list[str]:
+        """The processes on all nodes that are not Slurm's own."""
+        return [
+            command
+            for number in self.lab.nodes
+            for command in self._processes(number).values()
+            if not command.startswith(("slurmd ", "slurmstepd: "))
+        ]
+
+    def supervisor_on(self, number: int) -> int:
+        """The pid of the supervisor that a prolog has started, as this machine numbers it; 0 if there is none."""
+        found = (pid for pid, command in self._processes(number).items() if " daemon --socket-dir " in command)
+        return next(found, 0)
+
+    def _processes(self, number: int) -> dict[int, str]:
+        init_pid = self.lab.nodes[number].init_pid
+        own, found = os.readlink(f"/proc/{init_pid}/ns/pid"), dict[int, str]()
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+            with suppress(OSError):  # It has just ended.
+                if pid != init_pid and os.readlink(f"/proc/{pid}/ns/pid") == own:
+                    found[pid] = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+        return {pid: command for pid, command in found.items() if command}  # A zombie has none.
+
+    def epilogs_said(self, job: str) -> list[str]:
+        log = self.folder / "log/scripts"
+        return [line for line in log.read_text().splitlines() if f"job {job} " in line] if log.exists() else []
+
+    @contextmanager
+    def settings(self, **changes: str) -> Generator[None]:
+        """Other settings of Holdfast's scripts for a while."""
+        file = self.folder / "etc/slurm/holdfast/settings"
+        before = file.read_text()
+        file.write_text(before + "".join(f"{name}={value}\n" for name, value in changes.items()))
+        try:
+            yield
+        finally:
+            file.write_text(before)
+
+    @contextmanager
+    def stuck_folder(self, number: int) -> Generator[str]:
+        """A folder on a node that never answers: not even SIGKILL ends a process that has asked it something."""
+        folder = "/run/stuck"
+        self.on_node(number, "mkdir", "-p", folder)
+        server = subprocess.Popen(
+            self.lab.nodes[number].command(sys.executable, str(UNANSWERING), folder),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert server.stdin is not None
+        assert server.stdout is not None
+        with server, server.stdin, server.stdout:
+            assert server.stdout.readline() == "mounted\n"
+            server.stdin.write("swallow")
+            server.stdin.flush()
+            yield folder
 
     def until(self, condition: object, what: str, limit_s: float = LIMIT_S) -> None:
         assert callable(condition)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from tests.slurm.batch import TRAIN, submit
+import pytest
+
+from tests.slurm.batch import TRAIN, Job, submit
 from tests.slurm.slurm_lab import SlurmLab
+
+RANKS = 4
 
 
 def test_a_job_on_two_nodes_recovers_from_a_killed_rank_and_every_fact_comes_from_slurm(slurm: SlurmLab):
@@ -17,3 +21,98 @@ def test_a_job_on_two_nodes_recovers_from_a_killed_rank_and_every_fact_comes_fro
     assert [rank["GROUP_RANK"] for rank in ranks] == [rank["SLURM_PROCID"] for rank in ranks]
     assert {rank["TORCHELASTIC_RUN_ID"] for rank in ranks} == {f"slurm-{job.number}-0"}
     assert not list(job.folder.glob(".holdfast-token*"))
+
+
+def test_scancel_ends_the_ranks_and_takes_nothing_for_a_fault(slurm: SlurmLab):
+    job = submit(slurm, "cancelled", "job.sbatch", str(TRAIN), ".", "600")
+    job.until_noted("started", RANKS)
+    slurm.ask("scancel", job.number)
+    assert job.end()[0] == "CANCELLED"
+    slurm.until_idle()
+    assert len(job.noted("SIGTERM")) == RANKS
+    assert not job.noted("started", cycle=1)
+    assert "restarting" not in job.log()
+    assert slurm.strangers() == []
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_an_array_queues_its_tasks_again_by_their_exit_codes(slurm: SlurmLab):
+    """Task 0 succeeds, 1 fails at first, 2 always; a job without progress says that no other try helps."""
+    orders = ("task1:1:first", "task2:1")
+    job = submit(slurm, "array", "array.sbatch", str(TRAIN), ".", "0", *orders, flags=("--array=0-2",))
+    tasks = [Job(slurm, job.folder, f"{job.number}_{number}") for number in range(3)]
+    assert [task.end() for task in tasks] == [("COMPLETED", "0:0"), ("COMPLETED", "0:0"), ("FAILED", "1:0")], job.log()
+    assert [task.shown()["Restarts"] for task in tasks] == ["0", "1", "2"]
+    progress = ("--ft-checkpoint-iteration-file", "iteration")
+    job = submit(slurm, "vain", "array.sbatch", *progress, str(TRAIN), ".", "0", "task0:1", flags=("--array=0",))
+    (job.folder / "iteration").write_text("7")
+    assert job.end() == ("FAILED", "93:0"), job.log()
+    assert job.shown()["Restarts"] == "0"
+
+
+@pytest.mark.soak
+def test_a_spare_takes_the_place_of_a_node_without_power(slurm: SlurmLab):
+    job = submit(slurm, "spare", "spares.sbatch", str(TRAIN), ".", "600")
+    job.until_noted("started", RANKS)
+    slurm.lab.nodes[2].lose_power()
+    job.until_noted("started", RANKS, cycle=1)
+    assert {rank["node"] for rank in job.noted("started", cycle=1)} == {"node1", "node3"}
+    job.let_end()
+    assert job.end() == ("COMPLETED", "0:0"), job.log()
+    assert "node node2 is lost" in job.log()
+    slurm.boot_again(2)
+
+
+@pytest.mark.soak
+def test_a_node_that_is_ill_leaves_and_the_job_still_counts_as_a_success(slurm: SlurmLab):
+    for number in (1, 3):
+        slurm.on_node(number, "touch", "/run/fit")
+    flags = ("--ft-storage-health-check-path", "/run/fit")
+    job = submit(slurm, "ill", "spares.sbatch", *flags, str(TRAIN), ".", "0.5")
+    assert job.end() == ("COMPLETED", "0:0"), job.log()
+    assert {rank["node"] for rank in job.noted("done")} == {"node1", "node3"}
+    assert "node2" in job.log()
+
+
+@pytest.mark.soak
+def test_a_job_whose_first_node_is_lost_is_queued_again_by_slurm(slurm: SlurmLab):
+    """The batch script and the leader are there."""
+    job = submit(slurm, "first", "job.sbatch", str(TRAIN), ".", "600")
+    job.until_noted("started", RANKS)
+    slurm.lab.nodes[1].lose_power()
+    job.until(lambda: job.shown()["Restarts"] == "1", "a requeue")
+    job.until_noted("started", 2 * RANKS)
+    again = [rank for rank in job.noted("started") if rank.get("SLURM_RESTART_COUNT") == "1"]
+    assert {rank["node"] for rank in again} == {"node2", "node3"}
+    assert {(rank["cycle"], rank["TORCHELASTIC_RUN_ID"]) for rank in again} == {(0, f"slurm-{job.number}-0")}
+    job.let_end()
+    assert job.end() == ("COMPLETED", "0:0"), job.log()
+    slurm.boot_again(1)
+
+
+@pytest.mark.soak
+def test_a_job_with_higher_priority_takes_the_nodes_after_the_ranks_have_saved(slurm: SlurmLab):
+    """GraceTime is 20 s. The ranks need 2 s of it, and the job starts again when the nodes are free."""
+    job = submit(slurm, "preempted", "job.sbatch", str(TRAIN), ".", "600", "save:2")
+    job.until_noted("started", RANKS)
+    urgent = submit(slurm, "urgent", "#!/bin/sh\nexit 0\n", flags=("--partition=urgent", "--nodes=3", "--exclusive"))
+    assert urgent.end() == ("COMPLETED", "0:0")
+    assert len(job.noted("saved")) == RANKS
+    job.until(lambda: job.shown()["Restarts"] == "1", "a requeue")
+    job.until_noted("started", 2 * RANKS)
+    assert "restarting" not in job.log()
+    job.let_end()
+    assert job.end() == ("COMPLETED", "0:0"), job.log()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+def test_the_time_limit_leaves_the_ranks_the_kill_wait_to_save(slurm: SlurmLab):
+    job = submit(slurm, "limit", "job.sbatch", str(TRAIN), ".", "600", "save:1", flags=("--time=1",))
+    job.until_noted("started", RANKS)
+    slurm.until(lambda: job.state == "TIMEOUT", "the time limit", 150)
+    assert len(job.noted("saved")) == RANKS
+    assert "restarting" not in job.log()
+    slurm.until_idle()
+    assert slurm.strangers() == []
