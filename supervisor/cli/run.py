@@ -60,12 +60,11 @@ def _folder() -> str:
 
 def _whose(request: RunRequest) -> str:
     """Which supervisor would get the job; what `_run` decides."""
-    if request.spec.nodes is None:
-        for place in socket_dir.candidates(request.socket_dir):
-            if socket_dir.answers(place.path / socket_dir.CONTROL_SOCKET):
-                return f"the node's, at {place.path}"
-            if place.explicit:
-                return f"none: nobody answers at {place.path}, so the command would end with exit code 69"
+    for place in socket_dir.candidates(request.socket_dir):
+        if socket_dir.answers(place.path / socket_dir.CONTROL_SOCKET):
+            return f"the node's, at {place.path}"
+        if place.explicit:
+            return f"none: nobody answers at {place.path}, so the command would end with exit code 69"
     return "private: this command itself"
 
 
