@@ -17,10 +17,10 @@ NS_PER_S = 1_000_000_000
 
 def cycle_log_closed(message: link.CycleLogClosed) -> JobEvent:
     """The moment from which this node writes no more to the file of the cycle."""
-    lost = f"; {message.lost_lines} lines of it are lost: {message.reason}" if message.lost_bytes else ""
+    lost = f", but {message.lost_lines} lines of it are lost: {message.reason}" if message.lost_bytes else ""
     return JobEvent(
         "cycle_log_closed",
-        f"the output of cycle {message.cycle} is complete in {message.path}{lost}",
+        f"the output of cycle {message.cycle} is {'' if lost else 'complete '}in {message.path}{lost}",
         cycle=message.cycle,
         details=(
             ("path", message.path),

@@ -100,7 +100,7 @@ def test_the_complete_log_of_a_cycle_is_an_event_with_its_path_and_what_it_lacks
     assert (whole.kind, whole.cycle, whole.reason) == (
         "cycle_log_closed", 2, "the output of cycle 2 is complete in /l/t_cycle2.log",
     )  # fmt: skip
-    assert torn.reason.endswith("/l/t_cycle3.log; 5 lines of it are lost: the disk is full")
+    assert torn.reason == "the output of cycle 3 is in /l/t_cycle3.log, but 5 lines of it are lost: the disk is full"
     assert dict(torn.details) == {
         "path": "/l/t_cycle3.log", "written_bytes": "10", "lost_lines": "5", "lost_bytes": "99",
     }  # fmt: skip

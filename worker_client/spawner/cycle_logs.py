@@ -84,6 +84,10 @@ class CycleLogs:
         return pid
 
     def _on_closed(self, cycle: int, path: str, written: int, lines: int, lost_bytes: int, reason: str) -> None:
+        if lost_bytes:  # The last word about the loss: what was told of it was the beginning.
+            self._events.cancel_timer(_loss_timer(ALL_RANKS))
+            if lost_bytes != self._lost_bytes.pop(ALL_RANKS, 0):
+                self._send(OutputDropped(ALL_RANKS, lost_bytes, f"cannot write {path}: {reason}"))
         self._send(CycleLogClosed(cycle, path, written, lines, lost_bytes, reason))
 
     def _on_lost(self, cycle: int, local_rank: int, lost_bytes: int, reason: str) -> None:
@@ -94,7 +98,11 @@ class CycleLogs:
         def report() -> None:
             self._send(OutputDropped(local_rank, self._lost_bytes[local_rank], reason))
 
-        self._events.set_timer(f"log of {local_rank} lost", 0.0 if known is None else TELL_S, report)
+        self._events.set_timer(_loss_timer(local_rank), 0.0 if known is None else TELL_S, report)
+
+
+def _loss_timer(local_rank: int) -> str:
+    return f"log of {local_rank} lost"
 
 
 def _link(plan: WorkerPlan) -> None:

@@ -117,6 +117,19 @@ def test_a_writer_that_stands_still_costs_lines_and_holds_nobody_up(script: Scri
     assert closed.lost_lines == 0
 
 
+def test_all_that_a_disk_has_refused_is_told_at_the_end_of_the_cycle(script: Script, tmp_path: Path) -> None:
+    (tmp_path / "train_cycle0.log").mkdir()
+    path = script("import os\nfor n in range(300): os.write(1, b'%099d\\n' % n * 100)")
+    with Rig(path) as rig:
+        rig.run(plan(tmp_path))
+        rig.send(KillTree(0))
+        closed = rig.receive(CycleLogClosed)
+        told = rig.pending(OutputDropped)
+    assert closed.lost_lines == 30_000
+    assert told[-1].dropped_bytes == closed.lost_bytes == 30_000 * 103
+    assert f"cannot write {tmp_path}/train_cycle0.log: a pipe, a device, a link or a folder" in told[-1].reason
+
+
 def test_a_writer_that_dies_is_replaced(script: Script, tmp_path: Path) -> None:
     path = script("import sys; print('one', flush=True); sys.stdin.readline(); print('two', flush=True)")
     reader, writer = os.pipe()
