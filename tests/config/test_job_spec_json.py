@@ -40,6 +40,7 @@ def test_a_missing_field_has_its_default() -> None:
 
 REFUSED: list[tuple[dict[str, object], str]] = [
     ({"frobnicate": 1}, "frobnicate: there is no such field"),
+    ({"resource_limits": [["NOFILE", 1, 1]]}, "resource_limits: they are those of the process that submits it"),
     ({"hang_limits": {"x": 1}}, "hang_limits.x: there is no such field"),
     ({"hang_limits": 5}, "hang_limits is not an object"),
     ({"hang_limits": {"heartbeat_s": "5"}}, "hang_limits.heartbeat_s: it is not a finite float"),

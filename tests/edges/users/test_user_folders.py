@@ -47,15 +47,16 @@ def test_users_with_other_groups_have_other_folders_and_one_state(folders: UserF
 
 @pytest.mark.parametrize("in_the_way", ["own", "state"])
 def test_a_link_in_the_place_of_a_folder_is_not_followed(folders: UserFolders, in_the_way: str, tmp_path: Path):
-    """Whoever put it there: root must not give its target away."""
+    """Root must change neither the owner nor the mode of its target, even if that is the user's."""
     folder = folders.of(ALICE)
     folder.path.mkdir()
-    target = tmp_path / "of-root"
+    target = tmp_path / "elsewhere"
     target.mkdir(mode=0o750)
+    os.chown(target, 54321, 54321)
     (folder.own if in_the_way == "own" else folder.state_dir).symlink_to(target)
     with pytest.raises(ConfigurationError, match="remove what is in its place"):
         folder.make(ALICE)
-    assert _owner_and_mode(target) == (0, 0o750)
+    assert _owner_and_mode(target) == (54321, 0o750)
 
 
 def test_a_folder_of_another_user_is_not_taken(folders: UserFolders):
