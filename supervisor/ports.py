@@ -19,6 +19,7 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.core.calls.words import ToRank
 from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.cluster.messages import Reported
+from supervisor.core.correspondence import Correspondence
 from supervisor.core.facts import Evidence, HangLimits, JobState, Progress
 from supervisor.core.gpu_memory import MemoryReport, MemoryRules
 from supervisor.core.gpu_places import GpuPlace
@@ -439,8 +440,23 @@ class Meetings(Protocol):
         """Returns the job as this node runs it. What comes from the others waits for `begin`. Raises HoldfastError."""
         ...
 
+    async def reopen(self, spec: JobSpec, kept: Correspondence | None) -> None:
+        """As `open`, to go on where another supervisor has stopped. A way that can't be had abandons the job."""
+        ...
+
     def begin(self, job_id: str) -> None:
         """The engine knows the job."""
+        ...
+
+    def keep_by(self, keep: Callable[[str], bool]) -> None:
+        """From now on, words go out once they are kept: `keep` is told of which job they are, and asks for `letters`.
+
+        False: it does that later.
+        """
+        ...
+
+    def letters(self, job_id: str) -> Correspondence | None:
+        """What the next supervisor has to know of the job's words; all of that may go out from now on."""
         ...
 
     def close(self, job_id: str) -> None:

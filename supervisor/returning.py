@@ -134,11 +134,43 @@ class Returning(msgspec.Struct, frozen=True):
         for place, _ in places:
             if all(each.place is not place for each in found):
                 place.remove()  # Of one that the job does not need.
-        self._go_on(restored, found, await self._recorded_after(restored))
+        past = await self._recorded_after(restored)
+        history = await self._history(restored, past)
+        await self._meet_again(restored)
+        self._go_on(restored, found, past)
+        self._begin(restored, history)
 
     async def _recorded_after(self, restored: Restored) -> list[RecordedEvent]:
         job_id, last = restored.record.spec.job_id, restored.keepsake.sequence
         return await to_thread.run_sync(partial(self.journal.events, job_id, after_sequence=last, limit=EVENTS_MAX))
+
+    async def _history(self, restored: Restored, past: Sequence[RecordedEvent]) -> list[RecordedEvent]:
+        """What this node, which follows, has recorded: its leader may not have heard all of it."""
+        if restored.letters is None or restored.letters.leads:
+            return []
+        last = restored.keepsake.sequence
+        known = await to_thread.run_sync(
+            partial(
+                self.journal.events,
+                restored.record.spec.job_id,
+                after_sequence=max(0, last - EVENTS_MAX),
+                limit=EVENTS_MAX,
+            )
+        )
+        all_of_it = {event.sequence: event for event in (*known, *restored.events, *past)}
+        return [all_of_it[sequence] for sequence in sorted(all_of_it)]
+
+    async def _meet_again(self, restored: Restored) -> None:
+        if self.desk.meetings is not None and restored.record.spec.nodes is not None:
+            await self.desk.meetings.reopen(restored.record.spec, restored.letters)
+
+    def _begin(self, restored: Restored, history: Sequence[RecordedEvent]) -> None:
+        """What has come from the other nodes meanwhile is heard after what had come before."""
+        job_id = restored.record.spec.job_id
+        if self.desk.meetings is not None:
+            self.desk.meetings.begin(job_id)
+        if history:
+            self.desk.on_taken_back(job_id, history)
 
     def _put_back(self, restored: Restored, past: Sequence[RecordedEvent], claim: Sequence[int]) -> None:
         """The job is known here as it was there."""
@@ -213,10 +245,14 @@ class Returning(msgspec.Struct, frozen=True):
         for place, _ in places:
             place.remove()
         if restored is not None and newest is not None and not _is_taken(job_id, restored):
-            self._conclude(restored, newest, reason, await self._recorded_after(restored))
+            past = await self._recorded_after(restored)
+            await self._meet_again(restored)
+            self._conclude(restored, newest, reason, past)
+            self._begin(restored, ())
 
     def _conclude(self, restored: Restored, left: Leftover, reason: str, past: Sequence[RecordedEvent]) -> None:
         record, job_id = restored.record, restored.record.spec.job_id
+        record.is_returning = False
         self._put_back(restored, past, ())
         for event in restored.keepsake.waiting:
             self.engine.post(event)

@@ -81,7 +81,8 @@ async def open_counter(
     chronicle.on_recorded = note
     chronicle.on_changed = changed
     if isinstance(colleagues, PeersOfJobs):
-        desk.meetings = colleagues
+        desk.meet_by(colleagues)
+        desk.on_taken_back = newsroom.recall
         colleagues.on_closed = newsroom.forget
         counter.lead_for_torchrun = _leading(tasks)
     return counter

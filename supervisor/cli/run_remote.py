@@ -41,7 +41,7 @@ def run_on_node(request: RunRequest, directory: Path) -> int:
         client = stack.enter_context(ControlClient(directory / CONTROL_SOCKET))
         job_id = client.submit(spec, request.environment)
         tell(f"job {job_id} runs under the node's supervisor in {directory}")
-        is_taken_over = spec.nodes is None
+        is_taken_over = spec.may_come_back
         steady = SteadyClient(client, job_id, say=tell, is_taken_over=is_taken_over)
         threading.Thread(target=_forward, args=(steady, forwarded), daemon=True).start()
         shown = SteadyClient(client, job_id, say=_unsaid, is_taken_over=is_taken_over)

@@ -34,7 +34,7 @@ class SteadyClient:
     ) -> None:
         """`say` is told that the supervisor is away, once each time.
 
-        `is_taken_over`: by a supervisor that comes back. Jobs of several nodes are not yet, so nobody waits for it.
+        `is_taken_over`: by a supervisor that comes back. A job whose leader is elected is not, so nobody waits for it.
         """
         self._client = client
         self._job_id = job_id

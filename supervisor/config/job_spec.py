@@ -11,6 +11,8 @@ from supervisor.config.job_logs import JobLogs
 from supervisor.core.facts import HangLimits, JobRules, NodeFacts, RendezvousRules, RestartRules
 from supervisor.core.gpu_memory import MIB, MemoryRules
 
+EMBEDDED = "embedded"  # the first node that listens at the endpoint leads
+
 
 class Entry(enum.StrEnum):
     """What `command` starts with."""
@@ -48,7 +50,7 @@ class Nodes(msgspec.Struct, frozen=True):
     tls_cert: str = ""  # PEM files; "": without TLS
     tls_key: str = ""
     tls_ca: str = ""
-    backend: str = "embedded"  # else a leader is elected
+    backend: str = EMBEDDED  # else a leader is elected
     backend_options: tuple[tuple[str, str], ...] = ()
     fan_out: int = 1024  # so many nodes connect to the leader itself; where more may come, others go by relays
     leader_ttl_s: float = 2.0  # an elected leader that is not heard for so long leads no more
@@ -109,6 +111,11 @@ class JobSpec(msgspec.Struct, frozen=True):
     checkpoint_iteration_file: str = ""
     # Of a job of one of several users: name, soft and hard limit of the process that submits it. (): the supervisor's.
     resource_limits: tuple[tuple[str, int, int], ...] = ()
+
+    @property
+    def may_come_back(self) -> bool:
+        """Whether a node's supervisor that comes back goes on with it. What is elected, it could not take back."""
+        return self.nodes is None or self.nodes.backend == EMBEDDED
 
     def memory_rules(self) -> MemoryRules | None:
         """How a restart waits for GPU memory; None: not at all."""

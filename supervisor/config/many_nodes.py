@@ -11,7 +11,7 @@ import msgspec
 from supervisor.config import launch_settings, launch_values, node_facts
 from supervisor.config.fault_tolerance import SEGMENT
 from supervisor.config.given import Given
-from supervisor.config.job_spec import JobSpec, Nodes
+from supervisor.config.job_spec import EMBEDDED, JobSpec, Nodes
 from supervisor.config.launch_values import split_endpoint
 from supervisor.config.node_facts import NODE_NAME
 from supervisor.config.nodes_check import is_of_this_machine
@@ -24,7 +24,6 @@ TLS_KEYS = ("tls_cert", "tls_key", "tls_ca")
 LEADER_TTL_S = 2.0
 FAN_OUT = 1024
 NODES_MAX = 100_000
-EMBEDDED = "embedded"
 OWN_OPTIONS = frozenset({"token_file", "join_timeout", "leader_ttl", "nvlink_domain", "fan_out", *TLS_KEYS})
 
 # What torchrun and the reference launcher know besides. None of it has anything to do here.

@@ -48,9 +48,10 @@ class Chronicle:
         self._report = report
 
     def publish(self, job: JobRecord, event: JobEvent) -> None:
-        if job.recorded_before and job.was_recorded(event):
+        node = job.node_name(self._node_name)
+        if job.recorded_before and job.was_recorded(event, node=node):
             return
-        recorded = job.record(event, node=job.node_name(self._node_name), at_ns=self._clock.unix_ns())
+        recorded = job.record(event, node=node, at_ns=self._clock.unix_ns())
         self._write(recorded)
         self.changed(job)
         self.on_recorded(recorded)
@@ -71,6 +72,8 @@ class Chronicle:
 
     def take_in(self, job: JobRecord, event: RecordedEvent) -> None:
         """An event of another node, which has logged it there: it gets its place in the history of the whole job."""
+        if job.recorded_before and job.was_taken_in(event):
+            return
         job.sequence += 1
         arrived = ("arrived_at_ns", str(self._clock.unix_ns()))
         taken = msgspec.structs.replace(event, sequence=job.sequence, details=(*event.details, arrived))

@@ -69,6 +69,8 @@ class Desk:
         self._started_at_ns = clock.unix_ns()
         self.meetings: Meetings | None = None  # None: all jobs have one way to other nodes, which is open already
         self.on_cordon: Callable[[str], None] = _nobody  # told the reason, "" at its end
+        # Told the past of a job of several nodes that another supervisor has begun.
+        self.on_taken_back: Callable[[str, Sequence[RecordedEvent]], None] = _nobody_reads
         self.on_submitted: Callable[[str], None] = _nobody  # told the id of a job before anything of it is started
         chronicle.attach(self.report)
 
@@ -122,6 +124,13 @@ class Desk:
         finally:
             self._joining.discard(spec.job_id)
         return met
+
+    def meet_by(self, meetings: Meetings) -> None:
+        """How jobs of several nodes meet the others; what is kept of a job tells the next supervisor of their words."""
+        self.meetings = meetings
+        if (keeper := self._performer.keeper) is not None:
+            keeper.meetings = meetings
+            meetings.keep_by(keeper.keep_now)
 
     def take_back(self, job: JobRecord) -> None:
         """A job of the supervisor before this one goes on here."""
@@ -342,6 +351,10 @@ class Desk:
         for job_id in ended[: max(0, len(ended) - ENDED_JOBS_MAX)]:
             del self._jobs[job_id]
             del self._ended[job_id]
+
+
+def _nobody_reads(job_id: str, events: Sequence[RecordedEvent]) -> None:
+    """Nobody else wants to know them."""
 
 
 def _nobody(job_id: str) -> None:

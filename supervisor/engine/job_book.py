@@ -6,7 +6,7 @@ need, stand here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import anyio
 import msgspec
@@ -56,6 +56,7 @@ class JobRecord(msgspec.Struct):
     running: CycleRecord | None = None  # the newest cycle of which workers were ordered here
     looks: set[anyio.CancelScope] = msgspec.field(default_factory=set[anyio.CancelScope])  # checks under way
     gpu_places: tuple[GpuPlace, ...] = ()  # of the GPUs that the job may use, if its workers are to be bound
+    is_returning: bool = False  # its spawner, which a supervisor before this one has started, is still being reached
     cgroups: set[str] = msgspec.field(default_factory=set[str])  # folders of its spawners, under which its workers live
     pids: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # local rank -> pid, of that cycle
     shown: Shown = Shown()
@@ -63,6 +64,8 @@ class JobRecord(msgspec.Struct):
     verdict: Verdict | None = None
     ended_at_ns: int | None = None
     stop_reason: str = ""  # of the first request to stop
+    # By node and its own submission: up to which of its events all are part of the history of the whole job.
+    taken: dict[tuple[str, int], int] = msgspec.field(default_factory=dict[tuple[str, int], int])
     # What the last supervisor may have recorded after what it kept of the job: it is not recorded twice.
     recorded_before: list[RecordedEvent] = msgspec.field(default_factory=list[RecordedEvent])
 
@@ -98,15 +101,23 @@ class JobRecord(msgspec.Struct):
         self.spawner_number = number
         self.spawner_doom = ""
 
-    def was_recorded(self, event: JobEvent) -> bool:
+    def was_recorded(self, event: JobEvent, *, node: str) -> bool:
         """Whether the last supervisor has recorded what is recorded now, since the same led to it again."""
-        for known in self.recorded_before:
-            if (known.kind, known.reason, known.cycle, known.rank) == (
-                event.kind, event.reason, event.cycle, event.rank
-            ):  # fmt: skip
-                self.recorded_before.remove(known)
-                return True
-        return False
+        what = (event.kind, event.reason, event.cycle, event.rank, node)
+        return self._forget_recorded(
+            lambda known: (known.kind, known.reason, known.cycle, known.rank, known.node) == what
+        )
+
+    def was_taken_in(self, event: RecordedEvent) -> bool:
+        """The same of an event of another node, which has told it again."""
+        what = (event.node, event.at_ns, event.kind, event.reason)
+        return self._forget_recorded(lambda known: (known.node, known.at_ns, known.kind, known.reason) == what)
+
+    def _forget_recorded(self, is_it: Callable[[RecordedEvent], bool]) -> bool:
+        known = next(filter(is_it, self.recorded_before), None)
+        if known is not None:
+            self.recorded_before.remove(known)
+        return known is not None
 
     @property
     def cycle(self) -> int:

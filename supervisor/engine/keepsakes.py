@@ -15,6 +15,7 @@ import msgspec
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.messages import Event as Report
+from supervisor.core.correspondence import Correspondence
 from supervisor.core.gpu_places import GpuPlace
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.core.node.messages import Action
@@ -26,6 +27,7 @@ from supervisor.ports import RecordedEvent
 
 VERSION = "1"
 VERSION_TEXT, SPEC, ENVIRONMENT, STATE, EVENTS = "version", "spec", "environment", "state", "events"
+LETTERS = "letters"  # of a job of several nodes
 
 
 class Keepsake(msgspec.Struct, frozen=True):
@@ -48,6 +50,7 @@ class Keepsake(msgspec.Struct, frozen=True):
     stop_reason: str
     kept_at_s: float
     gpu_places: tuple[GpuPlace, ...] = ()
+    taken: dict[tuple[str, int], int] = msgspec.field(default_factory=dict[tuple[str, int], int])
 
 
 class Restored(msgspec.Struct, frozen=True):
@@ -56,6 +59,7 @@ class Restored(msgspec.Struct, frozen=True):
     record: JobRecord
     keepsake: Keepsake
     events: tuple[RecordedEvent, ...]  # that may not be on the disk
+    letters: Correspondence | None = None
 
 
 class KeepsakeTexts:
@@ -64,14 +68,21 @@ class KeepsakeTexts:
     def __init__(self) -> None:
         self._fixed: dict[str, tuple[int, dict[str, str]]] = {}  # job id -> submission, texts
 
-    def of(self, job: JobRecord, keepsake: Keepsake, events: Sequence[RecordedEvent]) -> Mapping[str, str]:
+    def of(
+        self,
+        job: JobRecord,
+        keepsake: Keepsake,
+        events: Sequence[RecordedEvent],
+        letters: Correspondence | None = None,
+    ) -> Mapping[str, str]:
         """Raises TypeError for a record that can't be written."""
         submitted_at_ns, fixed = self._fixed.get(job.spec.job_id, (0, {}))
         if submitted_at_ns != job.submitted_at_ns:
             environment = json.dumps(dict(job.environment), separators=(",", ":"))
             fixed = {VERSION_TEXT: VERSION, SPEC: record_text.write(job.spec), ENVIRONMENT: environment}
             self._fixed[job.spec.job_id] = job.submitted_at_ns, fixed
-        return {**fixed, STATE: record_text.write(keepsake), EVENTS: record_text.write(tuple(events))}
+        texts = {**fixed, STATE: record_text.write(keepsake), EVENTS: record_text.write(tuple(events))}
+        return texts if letters is None else {**texts, LETTERS: record_text.write(letters)}
 
     def forget(self, job_id: str) -> None:
         self._fixed.pop(job_id, None)
@@ -105,6 +116,7 @@ def keepsake(
         stop_reason=job.stop_reason,
         kept_at_s=now_s,
         gpu_places=job.gpu_places,
+        taken=job.taken,
     )
 
 
@@ -115,7 +127,12 @@ def restored(texts: Mapping[str, str]) -> Restored:
         raise UnreadableError(f"cannot read the {' and the '.join(missing)} of the job: nothing was kept")
     spec, kept = record_text.read(texts[SPEC]), record_text.read(texts[STATE])
     events = record_text.read(texts.get(EVENTS) or "[]")
-    if not isinstance(spec, JobSpec) or not isinstance(kept, Keepsake):
+    letters = record_text.read(texts.get(LETTERS) or "null")
+    if (
+        not isinstance(spec, JobSpec)
+        or not isinstance(kept, Keepsake)
+        or not isinstance(letters, Correspondence | None)
+    ):
         raise UnreadableError("cannot read the state of the job: it is something else")
     record = JobRecord(
         spec=spec,
@@ -131,5 +148,7 @@ def restored(texts: Mapping[str, str]) -> Restored:
         sequence=kept.sequence,
         stop_reason=kept.stop_reason,
         gpu_places=kept.gpu_places,
+        taken=dict(kept.taken),
+        is_returning=True,
     )
-    return Restored(record, kept, cast("tuple[RecordedEvent, ...]", events))
+    return Restored(record, kept, cast("tuple[RecordedEvent, ...]", events), letters)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import anyio
 import msgspec
@@ -66,6 +66,12 @@ class Newsroom:
             self.forget(event.job_id)  # The id is used again.
         self._jobs.setdefault(event.job_id, _Kept()).events.append(event)
         self.changed(event.job_id)
+
+    def recall(self, job_id: str, events: Sequence[RecordedEvent]) -> None:
+        """The past of a job that another supervisor has begun here: the leader says how much of it is known."""
+        kept = self._jobs.setdefault(job_id, _Kept())
+        kept.events.extendleft(reversed(events))
+        self.changed(job_id)
 
     def changed(self, job_id: str) -> None:
         if self._colleagues.leads(job_id):

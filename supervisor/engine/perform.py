@@ -82,11 +82,11 @@ class EnginePerformer:
         self._start_soon = start_soon
         self.stacks = StackTaking(workers=edges.workers, stacks=edges.stacks)
         self._reports: dict[str, ReportQueue] = {}
-        self._keeper: TurnKeeper | None = None
+        self.keeper: TurnKeeper | None = None  # None: no supervisor comes back
         if keeps:
             from supervisor.engine.turn_keeper import TurnKeeper  # Late: a private supervisor does not come back.
 
-            self._keeper = TurnKeeper(
+            self.keeper = TurnKeeper(
                 engine=engine, jobs=jobs, chronicle=chronicle, clock=edges.clock, reports=self._reports
             )
         self.on_finished: Callable[[str], None] = _nobody  # told the id of a job of which nothing is left
@@ -126,8 +126,8 @@ class EnginePerformer:
         return own if job is None else job.node_name(own)
 
     def settled(self) -> None:
-        if self._keeper is not None:
-            self._keeper.settle()
+        if self.keeper is not None:
+            self.keeper.settle()
         self._chronicle.settle()
 
     def take_back(self, job: JobRecord, unfinished: Iterable[node_messages.Action], reports: Iterable[Report]) -> None:
@@ -152,7 +152,7 @@ class EnginePerformer:
     def _attempt(self, job: JobRecord, action: node_messages.Action, work: Callable[[], Awaitable[None]]) -> None:
         """In a task of its own, behind the same bulkhead."""
 
-        number = self._keeper.begin(action) if self._keeper is not None else 0
+        number = self.keeper.begin(action) if self.keeper is not None else 0
 
         async def attempt() -> None:
             try:
@@ -161,8 +161,8 @@ class EnginePerformer:
                 for event in self._failed(job, action, error):
                     self._engine.post(event)
             finally:
-                if self._keeper is not None:
-                    self._keeper.end(action.job_id, number)
+                if self.keeper is not None:
+                    self.keeper.end(action.job_id, number)
 
         self._start_soon(attempt)
 
@@ -223,14 +223,14 @@ class EnginePerformer:
 
     def _tell_ranks(self, action: node_messages.TellRanks) -> None:
         tell = partial(self._edges.workers.tell_ranks, action.job_id, action.cycle, action.local_ranks, action.order)
-        if self._keeper is not None:
-            self._keeper.say(tell)
+        if self.keeper is not None:
+            self.keeper.say(tell)
         else:
             tell()
 
     def _order(self, job: JobRecord, spawner: Spawner, message: link.Order) -> None:
-        if self._keeper is not None and self._keeper.keeps(job):
-            self._keeper.order(job.spec.job_id, message)
+        if self.keeper is not None and self.keeper.keeps(job):
+            self.keeper.order(job.spec.job_id, message)
         else:
             spawner.send(message)
 
@@ -309,9 +309,9 @@ class EnginePerformer:
 
         def on_started(spawner: Spawner) -> None:
             if is_newest():
-                job.spawner = spawner
-                if self._keeper is not None:
-                    self._keeper.keep(job)
+                job.spawner, job.is_returning = spawner, False
+                if self.keeper is not None:
+                    self.keeper.keep(job)
             if job.spawner_doom or not is_newest():
                 spawner.kill(job.spawner_doom or "another spawner has taken its place")
 
@@ -338,7 +338,7 @@ class EnginePerformer:
             )
         finally:
             if job.spawner_number == number:
-                job.spawner = None
+                job.spawner, job.is_returning = None, False
         if is_newest():
             self._engine.post(node_messages.SpawnerLost(job_id, number, reason))
 
@@ -353,8 +353,8 @@ class EnginePerformer:
         job.verdict = action.verdict
         for looking in job.looks:
             looking.cancel()
-        if self._keeper is not None:
-            self._keeper.forget(job.spec.job_id)
+        if self.keeper is not None:
+            self.keeper.forget(job.spec.job_id)
         self._reports.pop(job.spec.job_id, None)
         try:
             self._close_cycle(job)

@@ -18,7 +18,7 @@ from supervisor.engine.job_book import JobRecord
 from supervisor.engine.keepsakes import KeepsakeTexts, keepsake
 from supervisor.engine.loop import Engine
 from supervisor.engine.report_queue import ReportQueue
-from supervisor.ports import Clock
+from supervisor.ports import Clock, Meetings
 
 _log = logging.getLogger("holdfast")
 
@@ -40,6 +40,7 @@ class TurnKeeper:
         self._chronicle = chronicle
         self._clock = clock
         self._reports = reports
+        self.meetings: Meetings | None = None  # where words go to the other nodes of a job
         self._texts = KeepsakeTexts()
         self._orders: dict[str, list[link.Order]] = {}
         self._words: list[Callable[[], None]] = []
@@ -78,13 +79,21 @@ class TurnKeeper:
         for word in words:
             word()
 
+    def keep_now(self, job_id: str) -> bool:
+        """Between two turns, before words go out. False: they have to wait until the job's spawner is found again."""
+        job = self._jobs.get(job_id)
+        if job is not None:
+            self.keep(job)
+        return job is None or not job.is_returning
+
     def keep(self, job: JobRecord, orders: tuple[link.Order, ...] = ()) -> None:
         """As the job stands now. Nothing happens while it has no spawner."""
         job_id = job.spec.job_id
         machines = self._engine.node_state.jobs.get(job_id)
-        if job.spawner is None or machines is None or job.verdict is not None or job.spec.nodes is not None:
+        if job.spawner is None or machines is None or job.verdict is not None or not self.keeps(job):
             return
         self._kept[job_id] = machines
+        letters = self.meetings.letters(job_id) if self.meetings is not None and job.spec.nodes is not None else None
         queue = self._reports.get(job_id)
         kept = keepsake(
             job,
@@ -96,7 +105,7 @@ class TurnKeeper:
             now_s=self._clock.now_s(),
         )
         try:
-            texts = self._texts.of(job, kept, self._chronicle.uncommitted(job_id))
+            texts = self._texts.of(job, kept, self._chronicle.uncommitted(job_id), letters)
         except (TypeError, ValueError) as error:
             _log.error("job %s can't be kept for the next supervisor: %s", job_id, error, exc_info=error)
             texts = {"state": ""}
@@ -104,7 +113,7 @@ class TurnKeeper:
 
     def keeps(self, job: JobRecord) -> bool:
         """Whether orders for the job go this way."""
-        return job.spec.nodes is None
+        return job.spec.may_come_back
 
     def forget(self, job_id: str) -> None:
         """The job has ended."""

@@ -30,7 +30,6 @@ class _Heard(msgspec.Struct):
 
     roster: Roster | None = None  # as it stood when it was last seen: the coordinator goes before the job's record
     nodes: dict[str, Known] = msgspec.field(default_factory=dict[str, Known])
-    taken: dict[tuple[str, int], int] = msgspec.field(default_factory=dict[tuple[str, int], int])
     apart_clocks: set[str] = msgspec.field(default_factory=set[str])
     whole: Whole | None = None  # as the leader told it last
     whole_at_ns: int = 0
@@ -99,7 +98,7 @@ class WholeBook:
         job, heard = self._jobs[job_id], self._of(job_id)
         self.hear(job_id, node, Part(news.part, news.node))
         life = (node, news.part.submitted_at_ns)
-        taken = heard.taken.get(life, 0)
+        taken = job.taken.get(life, 0)
         for event in news.events:
             if event.sequence <= taken:
                 continue
@@ -110,7 +109,7 @@ class WholeBook:
                 self._chronicle.publish(job, JobEvent("events_missing", text, job.cycle))
             taken = event.sequence
             self._chronicle.take_in(job, msgspec.structs.replace(event, job_id=job_id, node=node))
-        heard.taken[life] = taken
+        job.taken[life] = taken
         self._compare_clocks(job, heard, node, news.sent_at_ns)
         return taken
 

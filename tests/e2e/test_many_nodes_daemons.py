@@ -40,12 +40,28 @@ class Node:
             "HOLDFAST_SOCKET_DIR": str(self.home / "run"),
         }
         self.runs: list[subprocess.Popen[bytes]] = []
-        with (self.home / "daemon").open("wb") as said:
-            self.process = subprocess.Popen([str(HOLDFAST), "daemon"], env=self.environment, stdout=said, stderr=said)
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with (self.home / "daemon").open("ab") as said:
+            return subprocess.Popen([str(HOLDFAST), "daemon"], env=self.environment, stdout=said, stderr=said)
 
     @property
     def is_serving(self) -> bool:
-        return (self.home / "run" / "control.sock").exists() and self.process.poll() is None
+        return self.process.poll() is None and f"supervisor {self.process.pid} serves" in self.daemon_said
+
+    @property
+    def daemon_said(self) -> str:
+        return (self.home / "daemon").read_text()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def start_again(self) -> None:
+        """Returns once people can ask."""
+        self.process = self._start()
+        wait_until(lambda: self.is_serving, timeout_s=LIMIT_S, what="the daemon that comes back")
 
     def run(self, job_id: str, *arguments: str) -> subprocess.Popen[bytes]:
         command = [str(HOLDFAST), "run", "--job-id", job_id, "--nproc-per-node", "2", *arguments]

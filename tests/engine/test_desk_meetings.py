@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 
 from supervisor.config import JobSpec
 from supervisor.config.job_spec import Nodes
+from supervisor.core.correspondence import Correspondence
 from supervisor.core.facts import JobState
 from supervisor.errors import AlreadyExistsError, ConfigurationError, CordonedError
 from tests.engine.colleagues import SHARED
@@ -34,6 +36,15 @@ class FakeMeetings:
         if self.refusal is not None:
             raise self.refusal
         return replace(spec, master_addr="10.0.0.7")
+
+    async def reopen(self, spec: JobSpec, kept: Correspondence | None) -> None:
+        self.told.append(f"reopen {spec.job_id}")
+
+    def keep_by(self, keep: Callable[[str], bool]) -> None:
+        self.keep = keep
+
+    def letters(self, job_id: str) -> Correspondence | None:
+        return Correspondence(leads=True, gone=(job_id,))
 
     def begin(self, job_id: str) -> None:
         self.told.append(f"begin {job_id}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio  # anyio has no callbacks, and a timer of its own
 import logging
-import os
 import random
 import secrets
 import ssl
@@ -20,6 +19,7 @@ from anyio.abc import TaskGroup
 from holdfast_wire.framing import FrameTooLongError
 
 from supervisor.core.cluster.messages import Reported
+from supervisor.core.correspondence import Correspondence
 from supervisor.core.fence import FENCE_S
 from supervisor.core.node.messages import Ordered
 from supervisor.edges.peers import (
@@ -31,6 +31,7 @@ from supervisor.edges.peers import (
     introduction,
     listening,
 )
+from supervisor.edges.peers.archive import Archive
 from supervisor.edges.peers.cluster_frames import (
     Answered,
     Aside,
@@ -64,17 +65,6 @@ _HEARTBEAT = struct.Struct(">cd")  # when it was said, by the clock of this node
 _log = logging.getLogger("holdfast.cluster")
 
 
-def reason_of(error: OSError) -> str:
-    """ "connection refused": what the kernel says, without its number. anyio tells of several attempts in one error."""
-    told = error
-    if isinstance(error.__cause__, ExceptionGroup):
-        told = next((each for each in error.__cause__.exceptions if isinstance(each, OSError)), error)  # pyright: ignore
-    elif isinstance(error.__cause__, OSError):
-        told = error.__cause__
-    by_kernel = os.strerror(told.errno) if told.errno and told.errno > 0 else ""  # asyncio's text names the address
-    return (by_kernel or told.strerror or str(told)).lower()
-
-
 class RefusedError(Exception):
     """Raised where the leader does not take this node; to try again would not help."""
 
@@ -100,6 +90,7 @@ class ClusterClient:
         on_elastic: Callable[[ElasticOrdered], None] | None = None,
         tls: ssl.SSLContext | None = None,
         relay_tls: ssl.SSLContext | None = None,
+        archive: Archive | None = None,
     ) -> None:
         """`on_lost` is told why, once: there is no leader any more as far as this node knows.
 
@@ -108,10 +99,14 @@ class ClusterClient:
         """
         self._address = address
         self._job_id = job_id
-        self._who = Who(job_id, token, own_name, secrets.token_hex(8))
+        archive = archive or Archive()
+        kept = archive.kept or Correspondence()
+        self._who = Who(job_id, token, own_name, kept.incarnation or secrets.token_hex(8))
         self._loop = asyncio.get_running_loop()
-        self._conversation = Conversation(on_message=self._take, on_beat=self._take_answer)
-        self._known_at_s: float | None = None  # when the last of our words that the leader has answered was said
+        self._conversation = Conversation(
+            on_message=self._take, on_beat=self._take_answer, keep=archive.keep, letters=kept.letters
+        )
+        self._known_at_s = kept.known_at_s  # when the last of our words that the leader has answered was said
         self._said_at_s: float | None = None  # what the leader may have heard last, while there is no connection
         self._leader_ip = ""  # of the last connection
         self._next_beat: asyncio.TimerHandle | None = None
@@ -121,10 +116,10 @@ class ClusterClient:
         self._on_fence = on_fence
         self._on_aside = on_aside
         self._on_elastic = on_elastic
-        self.was_welcomed = False
+        self.was_welcomed = kept.term is not None
         self.is_refused = False  # for good: to look for the leader again would not help
         self._is_careful = False  # a connection went silent: large packets may be lost on the way
-        self._term: int | None = None  # of the leader that this conversation is with
+        self._term = kept.term  # of the leader that this conversation is with
         self._tls = tls
         self._session: ssl.SSLSession | None = None  # of the last connection
         self._relay_tls = relay_tls
@@ -154,6 +149,13 @@ class ClusterClient:
         """Once, if there is a connection; it may be lost. False: it certainly does not arrive."""
         return self._conversation.say_aside(cluster_codec.encode(aside))
 
+    def letters(self) -> Correspondence:
+        """What is kept for a supervisor that comes back, and may go out from now on."""
+        letters = self._conversation.letters()
+        return Correspondence(
+            incarnation=self._who.incarnation, term=self._term, letters=letters, known_at_s=self._known_at_s
+        )
+
     def forget(self) -> None:
         """Nobody is left who could hear what was not heard yet."""
         self._conversation.end()
@@ -165,7 +167,7 @@ class ClusterClient:
         """Until cancelled, or the leader is lost or refuses this node."""
         async with anyio.create_task_group() as self._tasks:
             try:
-                await self._keep_in_touch(anyio.current_time() + join_timeout_s)
+                await self._keep_in_touch(join_timeout_s)
             except (RefusedError, LeaderChangedError, LinkLostError) as error:
                 self.is_refused = isinstance(error, RefusedError)
                 self._on_lost(str(error))
@@ -174,7 +176,8 @@ class ClusterClient:
                 self._conversation.let_go("the node ends", says_all=True)
             self._tasks.cancel_scope.cancel()
 
-    async def _keep_in_touch(self, until_s: float) -> None:
+    async def _keep_in_touch(self, join_timeout_s: float) -> None:
+        until_s = anyio.current_time() + join_timeout_s if self._known_at_s is None else self._known_at_s + FENCE_S
         why = "it was never reached"
         while True:
             line, said_at_s = await self._find(until_s, why)
@@ -197,7 +200,7 @@ class ClusterClient:
                 except TimeoutError:
                     why = f"it does not answer in time{self._hint()}"
                 except OSError as error:
-                    why = reason_of(error)
+                    why = cluster_connect.reason_of(error)
                 except (LinkLostError, SessionError, ClusterProtocolError) as error:
                     why = str(error)
                 await pause(AGAIN_S[min(attempt, len(AGAIN_S) - 1)], why="nothing tells when somebody listens there")
@@ -259,9 +262,9 @@ class ClusterClient:
             left_s = max(0.0, until_s - anyio.current_time())
             await self._connect(outer, host, port, min(CONNECT_S, left_s / 2))
             with anyio.fail_after(min(INTRODUCED_S, left_s / 2)):
-                _, keys = await introduction.introduce(outer, self._who, _challenge(await outer.receive()))
+                _, keys = await introduction.introduce(outer, self._who, introduction.challenge(await outer.receive()))
                 hop = Hop(outer, keys, on_beat=self._take_answer)
-                challenge = _challenge(await hop.line.receive())
+                challenge = introduction.challenge(await hop.line.receive())
                 said_at_s = self._loop.time()
                 sends, receives = await self._introduce(hop.line, challenge)
             self._hop = hop
@@ -287,7 +290,7 @@ class ClusterClient:
                 raise RefusedError(f"{who} do not trust each other: {line.ended}") from error
             raise LinkLostError(f"it says nothing: {error}{self._hint()}") from error
         try:
-            return _challenge(first)
+            return introduction.challenge(first)
         except ClusterProtocolError as error:
             raise ClusterProtocolError(f"cannot join: {self._address} is no leader of a job") from error
 
@@ -356,7 +359,7 @@ class ClusterClient:
             with listener:
                 await self._connect(line, held.address("peername"), self._address.port, CONNECT_S)
                 with anyio.fail_after(INTRODUCED_S):
-                    challenge = _challenge(await line.receive())
+                    challenge = introduction.challenge(await line.receive())
                     _, keys = await introduction.introduce(line, self._who, challenge, relay_port=port)
                 await Relay(self._who, tls=self._relay_tls).run(line, keys, [listener])
         except (
@@ -383,10 +386,3 @@ class ClusterClient:
                 return
             case other:
                 raise ClusterProtocolError(f"cannot take {type(other).__name__} from the leader")
-
-
-def _challenge(payload: bytes) -> Challenge:
-    frame = cluster_codec.decode(payload)
-    if not isinstance(frame, Challenge):
-        raise ClusterProtocolError("it does not begin with a Challenge")
-    return frame

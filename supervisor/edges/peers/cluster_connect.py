@@ -8,12 +8,24 @@ connection went silent, the next ones have small segments in both directions, wh
 from __future__ import annotations
 
 import asyncio  # anyio can't set options before it connects
+import os
 import socket
 from collections.abc import Callable
 
 from supervisor.edges.peers.cluster_line import Line
 
 SEGMENT_BYTES_SMALL = 512  # IPv4 carries packets of 576 bytes anywhere
+
+
+def reason_of(error: OSError) -> str:
+    """ "connection refused": what the kernel says, without its number. anyio tells of several attempts in one error."""
+    told = error
+    if isinstance(error.__cause__, ExceptionGroup):
+        told = next((each for each in error.__cause__.exceptions if isinstance(each, OSError)), error)  # pyright: ignore
+    elif isinstance(error.__cause__, OSError):
+        told = error.__cause__
+    by_kernel = os.strerror(told.errno) if told.errno and told.errno > 0 else ""  # asyncio's text names the address
+    return (by_kernel or told.strerror or str(told)).lower()
 
 
 async def connect(line: Callable[[], Line], host: str, port: int, *, is_careful: bool) -> None:

@@ -15,6 +15,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
+from supervisor.core.correspondence import Letters
 from supervisor.edges.peers.cluster_line import UNSENT_BYTES_MAX, Line
 from supervisor.edges.peers.cluster_session import Arrivals, Outbox, Seal
 from supervisor.edges.peers.turns import Later
@@ -34,8 +35,8 @@ class Conversation:
     """All that two processes have to say to each other."""
 
     __slots__ = (
-        "_arrivals", "_asides", "_asides_bytes", "_confirm_later", "_confirmed", "_is_flush_due", "_is_parting",
-        "_line", "_loop", "_may_answer",
+        "_arrivals", "_asides", "_asides_bytes", "_confirm_later", "_confirmed", "_is_flush_due", "_is_held",
+        "_is_parting", "_is_unkept", "_keep", "_kept_received", "_line", "_loop", "_may_answer",
         "_on_beat", "_on_message", "_outbox", "_owes_confirmation", "_receives", "_sends", "_settled",
         "_told_received", "_waits_since_s", "heard_at_s",
     )  # fmt: skip
@@ -47,14 +48,22 @@ class Conversation:
         on_beat: OnMessage | None = None,
         confirm_later: Later | None = None,
         may_answer: Callable[[], bool] | None = None,
+        keep: Callable[[], bool] | None = None,
+        letters: Letters | None = None,
     ) -> None:
         """`on_message` gets orders or reports, and asides. `on_beat` gets heartbeats; None: they are sent back.
 
         `confirm_later` may be shared by many. `may_answer` is asked before a heartbeat is sent back; None: always.
+        `keep` is called before anything goes out, or is confirmed, that is not kept for a supervisor that comes back
+        (see archive.py); `letters`: what one before this one has left.
         """
         self._loop = asyncio.get_running_loop()
-        self._outbox = Outbox()
-        self._arrivals = Arrivals()
+        letters = letters or Letters()
+        self._outbox = Outbox(letters.said, letters.unconfirmed)
+        self._arrivals = Arrivals(letters.received)
+        self._keep = keep
+        self._is_unkept = self._is_held = False
+        self._kept_received = letters.received  # arrivals that are kept
         self._asides: deque[bytes] | None = None
         self._asides_bytes = 0
         self._line: Line | None = None
@@ -69,7 +78,7 @@ class Conversation:
         self._is_parting = False
         self._settled: anyio.Event | None = None  # of the one that waits
         self._confirmed = 0  # the newest of ours that the other side has
-        self._told_received = 0  # the newest arrival that the other side knows of
+        self._told_received = letters.received  # the newest arrival that the other side knows of
         self._waits_since_s = 0.0  # for a confirmation, if there is something to confirm
         self.heard_at_s = self._loop.time()
 
@@ -98,10 +107,10 @@ class Conversation:
                 self._line = None
                 on_end(why)
 
-        line.listen(self._hear, ended, self._flush)
+        line.listen(self._hear, ended, self.flush)
         if self._arrivals.received:
             self.beat()  # The confirmations of before may be lost.
-        self._flush()
+        self.flush()
 
     def let_go(self, why: str, *, says_all: bool = False) -> None:
         """`says_all`: what was sent still goes out."""
@@ -133,27 +142,49 @@ class Conversation:
             return None
         return min(silent_at_s, now_s + UNCONFIRMED_S)
 
+    # --- what is kept ----------------------------------------------------------------------------------------------
+
+    def letters(self) -> Letters:
+        """What is kept for a supervisor that comes back: all of that may go out, and be confirmed, from now on."""
+        self._is_unkept = False
+        self._kept_received = self._arrivals.received
+        if self._is_held:
+            self._is_held = False
+            self._loop.call_soon(self._go_on)
+        return Letters(self._outbox.last, self._outbox.unconfirmed, self._arrivals.received)
+
+    def _is_kept(self) -> bool:
+        """Whether everything is; what is not, is kept now. False: that can't be done yet, and `letters` goes on."""
+        if self._is_unkept and self._keep is not None:
+            if not self._keep():
+                self._is_held = True
+                return False
+            self._is_unkept = False  # Even if nothing was kept: then no supervisor comes back.
+            self._kept_received = self._arrivals.received
+        return True
+
+    def _go_on(self) -> None:
+        self.flush()
+        self._confirm()
+
     # --- what is said ----------------------------------------------------------------------------------------------
 
     def say(self, payload: bytes) -> None:
         """Goes out as soon as there is a connection. Never blocks. Raises SessionError once too much waits."""
-        self._keep(payload)
+        self.put(payload)
         self._flush_soon()
 
-    def say_now(self, payload: bytes) -> None:
-        """As `say`, for one who says nothing more in this turn of the event loop."""
-        self._keep(payload)
-        self._flush()
-
-    def _keep(self, payload: bytes) -> None:
+    def put(self, payload: bytes) -> None:
+        """As `say`, for one who calls `flush` later."""
         if self._outbox.is_empty:
             self._waits_since_s = self._loop.time()
         self._outbox.put(payload)
+        self._is_unkept = True
 
     def beat(self, heartbeat: bytes = b"") -> None:
         """Sends a heartbeat ahead of all that waits. An empty one only confirms what has come, and is not answered."""
         if self._line is not None and self._sends is not None:
-            self._told_received = received = self._arrivals.received
+            self._told_received = received = self._arrivals.received if self._keep is None else self._kept_received
             self._line.send(self._sends.close(heartbeat, number=0, received=received))
             if self._settled is not None:
                 self._settle()
@@ -189,12 +220,12 @@ class Conversation:
     def _flush_soon(self) -> None:
         if not self._is_flush_due:
             self._is_flush_due = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         self._is_flush_due = False
         line, sends = self._line, self._sends
-        if line is None or sends is None:
+        if line is None or sends is None or not self._is_kept():
             return
         while line.is_writable and (waiting := self._outbox.take_unsent(UNSENT_BYTES_MAX) or self._next_aside()):
             self._told_received = received = self._arrivals.received
@@ -228,6 +259,7 @@ class Conversation:
             self._settle()
         if number:
             if self._arrivals.is_new(number):
+                self._is_unkept = True
                 self._owe()
                 self._on_message(payload)
         elif payload.startswith(HEARTBEAT):
@@ -244,7 +276,7 @@ class Conversation:
 
     def _confirm(self) -> None:
         self._owes_confirmation = False
-        if self._told_received != self._arrivals.received:
+        if self._told_received != self._arrivals.received and self._is_kept():
             self.beat()
 
 

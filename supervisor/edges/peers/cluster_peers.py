@@ -12,15 +12,17 @@ import anyio
 import msgspec
 from anyio import to_thread
 
-from supervisor.config.job_spec import JobSpec, Nodes
+from supervisor.config.job_spec import EMBEDDED, JobSpec, Nodes
 from supervisor.core import orders
 from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.cluster.messages import NodeStopped, Reported
+from supervisor.core.correspondence import Correspondence
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, Ordered
 from supervisor.edges.machine.gpus import nvlink_domain
 from supervisor.edges.peers import cluster_tls
+from supervisor.edges.peers.archive import Archive
 from supervisor.edges.peers.cluster_client import SPAWNER_LATER_S, ClusterClient
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_server import TERM, ClusterServer
@@ -34,7 +36,6 @@ from supervisor.questions import PeersAndColleagues
 
 TOKEN_BYTES_MIN, TOKEN_BYTES_MAX = 16, 4096
 MASTER_ADDR_DEFAULT = JobSpec("", ()).master_addr
-EMBEDDED = "embedded"
 PARTING_S = 5.0  # for what the other nodes have not heard yet as this one ends
 
 
@@ -78,17 +79,27 @@ class LeaderPeers:
     def record(self, job_id: str, ledger: Ledger) -> None:
         """Nobody leads after this node."""
 
+    def letters(self) -> Correspondence:
+        return self._server.letters()
+
 
 class FollowerPeers:
     """See ports.Peers: another node runs the coordinator. Once that one is lost, nothing is left but to end the job."""
 
-    def __init__(self, meeting: Meeting, client: ClusterClient, post: Post, colleagues: Switchboard) -> None:
+    def __init__(
+        self,
+        meeting: Meeting,
+        client: ClusterClient,
+        post: Post,
+        colleagues: Switchboard,
+        kept: Correspondence | None = None,
+    ) -> None:
         self._meeting = meeting
         self._client = client
         self._post = post
         self.colleagues = colleagues
-        self._lost = ""
-        self._has_stopped = False  # as it has reported
+        self._lost = kept.lost if kept is not None else ""
+        self._has_stopped = kept is not None and kept.has_stopped  # as it has reported
 
     def leads(self, job_id: str) -> bool:
         del job_id
@@ -106,6 +117,9 @@ class FollowerPeers:
 
     def record(self, job_id: str, ledger: Ledger) -> None:
         raise NotNowError(f"cannot record anything of job {job_id}: another node leads it")
+
+    def letters(self) -> Correspondence:
+        return msgspec.structs.replace(self._client.letters(), has_stopped=self._has_stopped, lost=self._lost)
 
     def move_fence(self, until_s: float) -> None:
         """The spawner ends the workers a little later than this process would, in case it stands still then."""
@@ -129,9 +143,18 @@ class FollowerPeers:
 
 
 @asynccontextmanager
-async def open_peers(meeting: Meeting, post: Post) -> AsyncGenerator[PeersAndColleagues]:
-    """The first process that listens at the endpoint leads the job; all others follow it."""
-    listener = await listen(meeting.endpoint)
+async def open_peers(
+    meeting: Meeting, post: Post, archive: Archive | None = None
+) -> AsyncGenerator[PeersAndColleagues]:
+    """The first process that listens at the endpoint leads the job; all others follow it.
+
+    With what is kept in the `archive`, this one does what the process before it did.
+    """
+    archive = archive or Archive()
+    kept = archive.kept
+    listener = await listen(meeting.endpoint) if kept is None or kept.leads else None
+    if kept is not None and kept.leads and listener is None:
+        raise ConfigurationError(f"cannot lead at {meeting.endpoint} again: something else listens there")
     async with anyio.create_task_group() as tasks:
         if listener is not None:
             colleagues = Switchboard(
@@ -150,9 +173,12 @@ async def open_peers(meeting: Meeting, post: Post) -> AsyncGenerator[PeersAndCol
                 term=meeting.term,
                 fan_out=meeting.fan_out,
                 nodes_max=meeting.nodes_max,
+                archive=archive,
             )
             await tasks.start(server.run, listener)
-            yield LeaderPeers(meeting, server, post, colleagues)
+            leader = LeaderPeers(meeting, server, post, colleagues)
+            archive.read = leader.letters
+            yield leader
             said = server.until_all_is_heard
         else:
             follower: list[FollowerPeers] = []
@@ -173,9 +199,14 @@ async def open_peers(meeting: Meeting, post: Post) -> AsyncGenerator[PeersAndCol
                 on_aside=colleagues.take,
                 tls=meeting.tls.follows if meeting.tls is not None else None,
                 relay_tls=meeting.tls.leads if meeting.tls is not None else None,
+                archive=archive,
             )
-            follower.append(FollowerPeers(meeting, client, post, colleagues))
-            tasks.start_soon(lambda: client.run(join_timeout_s=meeting.join_timeout_s))
+            follower.append(FollowerPeers(meeting, client, post, colleagues, kept))
+            archive.read = follower[0].letters
+            if kept is None or not kept.lost:
+                tasks.start_soon(lambda: client.run(join_timeout_s=meeting.join_timeout_s))
+            else:
+                client.forget()
             yield follower[0]
             said = client.until_all_is_heard
         with anyio.move_on_after(PARTING_S):
@@ -184,13 +215,13 @@ async def open_peers(meeting: Meeting, post: Post) -> AsyncGenerator[PeersAndCol
 
 
 async def joining(
-    spec: JobSpec, nodes: Nodes
+    spec: JobSpec, nodes: Nodes, archive: Archive
 ) -> tuple[JobSpec, Callable[[Post], AbstractAsyncContextManager[PeersAndColleagues]]]:
     """The job as this node runs it, and how its peers are opened. Raises ConfigurationError."""
     meeting = await meeting_of(spec.job_id, nodes)
     spec = await at_own_address(await in_own_domain(spec), nodes)
     if nodes.backend == EMBEDDED:
-        return spec, lambda post: open_peers(meeting, post)
+        return spec, lambda post: open_peers(meeting, post, archive)
     from supervisor.edges.peers.election import election  # Late: most jobs need none.
 
     host = await own_host(nodes)

@@ -19,6 +19,7 @@ from holdfast_wire.framing import FrameTooLongError
 from supervisor.core.cluster import suspicion
 from supervisor.core.cluster.messages import NodeLost, Reported
 from supervisor.core.cluster.relays import Relays
+from supervisor.core.correspondence import Correspondence, Letters
 from supervisor.core.node.messages import Ordered
 from supervisor.core.orders import Order
 from supervisor.edges.peers import (
@@ -28,8 +29,10 @@ from supervisor.edges.peers import (
     cluster_session,
     cluster_versions,
     introduction,
+    known_node,
     listening,
 )
+from supervisor.edges.peers.archive import Archive
 from supervisor.edges.peers.cluster_frames import (
     Answered,
     Aside,
@@ -47,6 +50,7 @@ from supervisor.edges.peers.cluster_link import Conversation
 from supervisor.edges.peers.cluster_session import Keys, Seal, SessionError
 from supervisor.edges.peers.cluster_tls import Pipe
 from supervisor.edges.peers.door import LeadersDoor, Place
+from supervisor.edges.peers.known_node import KnownNode
 from supervisor.edges.peers.listening import take_next
 from supervisor.edges.peers.relays.trunk import Trunk
 from supervisor.edges.peers.turns import Later, Turns
@@ -62,15 +66,6 @@ REPLACED = "another process has come in its place"
 TERM = 1  # one leader for the life of an embedded job
 
 _log = logging.getLogger("holdfast.cluster")
-
-
-class _Node:
-    __slots__ = ("conversation", "incarnation", "is_direct")
-
-    def __init__(self, incarnation: str, conversation: Conversation) -> None:
-        self.incarnation = incarnation
-        self.conversation = conversation
-        self.is_direct = False  # its connection is with the leader itself, not with a relay
 
 
 class ClusterServer:
@@ -90,9 +85,12 @@ class ClusterServer:
         fan_out: int = 0,
         nodes_max: int = 0,
         may_answer: Callable[[], bool] | None = None,
+        archive: Archive | None = None,
     ) -> None:
         """`fan_out`: so many of the `nodes_max` others connect to this one, and the rest by relays; 0: all do.
         `may_answer` is asked before anything is answered; None: always."""
+        self._archive = archive or Archive()
+        kept = self._archive.kept or Correspondence()
         self._job_id = job_id
         self._token = token
         self._own_name = own_name
@@ -102,9 +100,10 @@ class ClusterServer:
         self._tls = tls
         self._term = term
         self._may_answer = may_answer
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, KnownNode] = {}
         self._knocked: dict[str, float] = {}  # when a node has come last, whether it was welcomed or not
-        self._gone: dict[str, None] = {}  # incarnations that were given up, oldest first
+        self._kept = kept.nodes  # that were connected to the leader's supervisor before this one
+        self._gone = dict.fromkeys(kept.gone)  # incarnations that were given up, oldest first
         self._suspicion = suspicion.initial_state(0.0)
         self._handshakes = anyio.Semaphore(HANDSHAKES_MAX)
         self._encoded: tuple[Order | None, bytes] = (None, b"")  # the last order: many nodes may get the same
@@ -125,6 +124,9 @@ class ClusterServer:
                 for listener in listeners:
                     self._tasks.start_soon(self._accept, listener)
                 self._tasks.start_soon(self._look_for_silence)
+                for each in self._kept:
+                    node = self._know(each.node, each.incarnation, each.letters)
+                    self._miss(each.node, node, "it has not come back to the leader's new supervisor")
                 task_status.started()
         finally:
             for listener in listeners:
@@ -137,18 +139,15 @@ class ClusterServer:
     def send(self, node: str, order: Order) -> None:
         """Kept until the node has it. A node that is not known (any more) has no use for it."""
         known = self._nodes.get(node)
-        if known is not None:
-            self._turns.soon(partial(self._say, node, known, order))
-
-    def _say(self, name: str, node: _Node, order: Order) -> None:
-        if self._nodes.get(name) is not node:
+        if known is None:
             return
         try:
             if self._encoded[0] is not order:
                 self._encoded = order, cluster_codec.encode(Ordered(self._job_id, order))
-            node.conversation.say_now(self._encoded[1])
+            known.conversation.put(self._encoded[1])
+            self._turns.soon(known.conversation.flush)
         except (SessionError, FrameTooLongError) as error:
-            self._lose(name, node, str(error))
+            self._lose(node, known, str(error))
 
     def send_frame(self, node: str, frame: Frame) -> None:
         """As `send`, for words that are not about a job of this supervisor; not in order with the others."""
@@ -169,6 +168,9 @@ class ClusterServer:
         """The last word of a node; None: it is not known."""
         known, knocked_at_s = self._nodes.get(node), self._knocked.get(node, 0.0)
         return max(known.conversation.last_heard_s if known is not None else 0.0, knocked_at_s) or None
+
+    def letters(self) -> Correspondence:
+        return known_node.letters(self._nodes, self._gone)
 
     async def until_all_is_heard(self) -> None:
         """Returns once every node has all that was sent to it, or is lost."""
@@ -257,9 +259,7 @@ class ClusterServer:
             self._lose(hello.node, known, REPLACED)
             known = None
         if known is None:
-            take, later = partial(self._take, hello.node), self._confirm_later
-            conversation = Conversation(on_message=take, confirm_later=later, may_answer=self._may_answer)
-            known = self._nodes[hello.node] = _Node(hello.incarnation, conversation)
+            known = self._know(hello.node, hello.incarnation, Letters())
         self._count(known, is_direct=is_direct)
         known.conversation.hold(
             line,
@@ -273,9 +273,17 @@ class ClusterServer:
             if self._relays.is_needed(hello.node, anyio.current_time()):
                 self.send_frame(hello.node, ServeRelay())
 
+    def _know(self, name: str, incarnation: str, letters: Letters) -> KnownNode:
+        conversation = Conversation(
+            on_message=partial(self._take, name), confirm_later=self._confirm_later, may_answer=self._may_answer,
+            keep=self._archive.keep, letters=letters,
+        )  # fmt: skip
+        known = self._nodes[name] = KnownNode(incarnation, conversation)
+        return known
+
     # --- relays ----------------------------------------------------------------------------------------------------
 
-    def _count(self, node: _Node, *, is_direct: bool) -> None:
+    def _count(self, node: KnownNode, *, is_direct: bool) -> None:
         if self._relays is not None:
             self._relays.direct += is_direct - node.is_direct
         node.is_direct = is_direct
@@ -356,12 +364,12 @@ class ClusterServer:
                         self._looked_at.put(connected, again_s)
             due_s = now_s + LOOK_S
 
-    def _miss(self, name: str, node: _Node, why: str) -> None:
+    def _miss(self, name: str, node: KnownNode, why: str) -> None:
         assert self._tasks is not None
         self._count(node, is_direct=False)
         self._tasks.start_soon(self._wait_for_return, name, node, why)
 
-    async def _wait_for_return(self, name: str, node: _Node, why: str) -> None:
+    async def _wait_for_return(self, name: str, node: KnownNode, why: str) -> None:
         lost_at_s = self._lost_at_s(node)
         while (now_s := anyio.current_time()) < lost_at_s:
             await pause(lost_at_s - now_s, why="it may come back until then")
@@ -371,10 +379,10 @@ class ClusterServer:
         if node.conversation.line is None and self._nodes.get(name) is node:
             self._lose(name, node, why)
 
-    def _lost_at_s(self, node: _Node) -> float:
+    def _lost_at_s(self, node: KnownNode) -> float:
         return suspicion.lost_at_s(self._suspicion, heard_at_s=node.conversation.heard_at_s, lost_s=LOST_S)
 
-    def _lose(self, name: str, node: _Node, why: str) -> None:
+    def _lose(self, name: str, node: KnownNode, why: str) -> None:
         del self._nodes[name]
         self._knocked.pop(name, None)
         self._gone[node.incarnation] = None

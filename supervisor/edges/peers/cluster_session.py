@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import secrets
 import struct
+from collections.abc import Iterable
 
 import msgspec
 
@@ -100,11 +101,12 @@ class Outbox:
 
     __slots__ = ("_kept", "_kept_bytes", "_last", "_sent")
 
-    def __init__(self) -> None:
-        self._kept: list[bytes] = []  # the last of them is message `_last`
-        self._kept_bytes = 0
-        self._last = 0
-        self._sent = 0  # the last message that has gone out on the connection of now
+    def __init__(self, last: int = 0, kept: Iterable[bytes] = ()) -> None:
+        """`last` and `kept`: as the outbox of a process before this one stood."""
+        self._kept = list(kept)  # the last of them is message `_last`
+        self._kept_bytes = sum(map(len, self._kept)) + len(self._kept) * KEPT_BYTES_EACH
+        self._last = last
+        self._sent = self._confirmed  # the last message that has gone out on the connection of now
 
     def put(self, payload: bytes) -> None:
         """Raises SessionError once too much is unconfirmed."""
@@ -151,14 +153,23 @@ class Outbox:
     def is_empty(self) -> bool:
         return not self._kept
 
+    @property
+    def last(self) -> int:
+        """The number of the last message."""
+        return self._last
+
+    @property
+    def unconfirmed(self) -> tuple[bytes, ...]:
+        return tuple(self._kept)
+
 
 class Arrivals:
     """Which numbers have come. Outlives connections."""
 
     __slots__ = ("received",)
 
-    def __init__(self) -> None:
-        self.received = 0
+    def __init__(self, received: int = 0) -> None:
+        self.received = received
 
     def is_new(self, number: int) -> bool:
         """Whether this message is to be taken; one that came before is not. Raises SessionError for a gap."""

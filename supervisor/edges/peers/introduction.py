@@ -27,10 +27,18 @@ class StrangerError(Exception):
     """Raised where the other side does not know the job's token."""
 
 
-async def introduce(line: Line, who: Who, challenge: Challenge, *, relay_port: int = 0) -> tuple[Welcome, Keys]:
+def challenge(payload: bytes) -> Challenge:
+    """The first word that a node hears. Raises ClusterProtocolError."""
+    frame = cluster_codec.decode(payload)
+    if not isinstance(frame, Challenge):
+        raise ClusterProtocolError("it does not begin with a Challenge")
+    return frame
+
+
+async def introduce(line: Line, who: Who, challenged: Challenge, *, relay_port: int = 0) -> tuple[Welcome, Keys]:
     """The node's side. Raises StrangerError, RefusalError, LinkLostError or ClusterProtocolError."""
     nonce = cluster_session.fresh_nonce()
-    said = (challenge.nonce, nonce, who.job_id.encode(), who.node.encode(), who.incarnation.encode())
+    said = (challenged.nonce, nonce, who.job_id.encode(), who.node.encode(), who.incarnation.encode())
     hello = Hello(
         protocol_version=cluster_versions.NEWEST,
         oldest_version=cluster_versions.OLDEST,
@@ -46,7 +54,7 @@ async def introduce(line: Line, who: Who, challenge: Challenge, *, relay_port: i
         case Welcome(proof) as welcome:
             if not cluster_session.is_proof(proof, who.token, "leader", *said):
                 raise StrangerError
-            return welcome, cluster_session.derive_keys(who.token, challenge.nonce, nonce)
+            return welcome, cluster_session.derive_keys(who.token, challenged.nonce, nonce)
         case Refusal(reason):
             raise RefusalError(reason)
         case other:

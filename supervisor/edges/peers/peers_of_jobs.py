@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import cast
 
 import anyio
@@ -17,16 +18,18 @@ from anyio.abc import TaskGroup, TaskStatus
 from supervisor.config.job_spec import JobSpec, Nodes
 from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.cluster.messages import LeadershipLost, Reported
+from supervisor.core.correspondence import Correspondence
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.core.orders import Order
+from supervisor.edges.peers.archive import Archive
 from supervisor.edges.peers.local_peers import LocalPeers
 from supervisor.errors import ConfigurationError, HoldfastError, NoAnswerError
 from supervisor.ports import Post
 from supervisor.questions import Answer, Handler, PeersAndColleagues, Question
 
 Opener = Callable[[Post], AbstractAsyncContextManager[PeersAndColleagues]]
-Joining = Callable[[JobSpec, Nodes], Awaitable[tuple[JobSpec, Opener]]]
+Joining = Callable[[JobSpec, Nodes, Archive], Awaitable[tuple[JobSpec, Opener]]]
 FromPeers = Ordered | Reported | FenceMoved | JobAbandoned
 
 _log = logging.getLogger("holdfast.cluster")
@@ -35,8 +38,9 @@ _log = logging.getLogger("holdfast.cluster")
 class _Meeting:
     """One job's."""
 
-    def __init__(self, pass_on: Post) -> None:
+    def __init__(self, pass_on: Post, archive: Archive) -> None:
         self._pass_on = pass_on
+        self.archive = archive
         self._held: list[FromPeers] | None = []  # until the engine knows the job
         self.peers: PeersAndColleagues | None = None
         self.is_over = anyio.Event()
@@ -47,6 +51,10 @@ class _Meeting:
             self._pass_on(event)
         else:
             self._held.append(event)
+
+    @property
+    def has_begun(self) -> bool:
+        return self._held is None
 
     def begin(self) -> None:
         held, self._held = self._held, None
@@ -64,26 +72,59 @@ class PeersOfJobs:
         self._joining = joining
         self._meetings: dict[str, _Meeting] = {}
         self._handler: Handler | None = None
+        self._keep_words: Callable[[str], bool] | None = None
         self.on_closed: Callable[[str], None] = _nobody  # told the id of a job that has no other nodes any more
 
     # --- see ports.Meetings ----------------------------------------------------------------------------------------
 
     async def open(self, spec: JobSpec) -> JobSpec:
+        return await self._open(spec, None)
+
+    async def _open(self, spec: JobSpec, kept: Correspondence | None) -> JobSpec:
         assert spec.nodes is not None, "a job of one node meets nobody"
         earlier = self._meetings.get(spec.job_id)
         if earlier is not None:
             await earlier.is_closed.wait()  # Its last words go out; that takes a bounded time.
-        nodes = spec.nodes
-        spec, opener = await self._joining(spec, nodes)
-        meeting = self._meetings[spec.job_id] = _Meeting(self._post)
+        nodes, job_id = spec.nodes, spec.job_id
+        keeps = self._keep_words is not None and spec.may_come_back
+        archive = Archive(partial(self._keep_first, job_id) if keeps else None, kept)
+        spec, opener = await self._joining(spec, nodes, archive)
+        meeting = self._meetings[job_id] = _Meeting(self._post, archive)
         try:
-            await self._tasks.start(self._keep, spec.job_id, meeting, opener)
+            await self._tasks.start(self._keep, job_id, meeting, opener)
         except OSError as error:
             why = (error.strerror or str(error)).lower()
             raise ConfigurationError(
                 f"cannot meet the other nodes at {nodes.host}:{nodes.port}: {why}; check --rdzv-endpoint"
             ) from error
         return spec
+
+    async def reopen(self, spec: JobSpec, kept: Correspondence | None) -> None:
+        why = "nothing was kept of what its nodes have told each other"
+        try:
+            if kept is not None:
+                await self._open(spec, kept)
+                return
+        except HoldfastError as error:
+            why = str(error)
+        meeting = self._meetings[spec.job_id] = _Meeting(self._post, Archive())
+        meeting.post(JobAbandoned(spec.job_id, f"cannot meet the other nodes of the job again: {why}"))
+        self._tasks.start_soon(self._keep, spec.job_id, meeting, None)
+
+    def keep_by(self, keep: Callable[[str], bool]) -> None:
+        self._keep_words = keep
+
+    def _keep_first(self, job_id: str) -> bool:
+        """See Archive.keep. A job that is being taken back can't be kept again before the engine knows it."""
+        meeting = self._meetings.get(job_id)
+        if meeting is not None and meeting.archive.kept is not None and not meeting.has_begun:
+            return False
+        return self._keep_words is None or self._keep_words(job_id)
+
+    def letters(self, job_id: str) -> Correspondence | None:
+        meeting = self._meetings.get(job_id)
+        read = meeting.archive.read if meeting is not None else None
+        return read() if read is not None else None
 
     def begin(self, job_id: str) -> None:
         if (meeting := self._meetings.get(job_id)) is not None:
@@ -97,8 +138,19 @@ class PeersOfJobs:
         for meeting in self._meetings.values():
             meeting.is_over.set()
 
-    async def _keep(self, job_id: str, meeting: _Meeting, opener: Opener, *, task_status: TaskStatus[None]) -> None:
+    async def _keep(
+        self,
+        job_id: str,
+        meeting: _Meeting,
+        opener: Opener | None,
+        *,
+        task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """`opener` None: there is no way to them."""
         try:
+            if opener is None:
+                await meeting.is_over.wait()
+                return
             async with opener(meeting.post) as peers:
                 meeting.peers = peers
                 if self._handler is not None:
@@ -173,10 +225,10 @@ async def open_peers_of_jobs(
         peers.close_all()
 
 
-async def _joining(spec: JobSpec, nodes: Nodes) -> tuple[JobSpec, Opener]:
+async def _joining(spec: JobSpec, nodes: Nodes, archive: Archive) -> tuple[JobSpec, Opener]:
     from supervisor.edges.peers import cluster_peers  # Late: most jobs have one node.
 
-    return await cluster_peers.joining(spec, nodes)
+    return await cluster_peers.joining(spec, nodes, archive)
 
 
 def _first(error: BaseException) -> BaseException:

@@ -15,6 +15,7 @@ from supervisor.core import orders
 from supervisor.core.cluster.messages import Event, LeadershipLost, NodeDown, NodeJoined, Reported
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
+from supervisor.edges.peers.archive import Archive
 from supervisor.edges.peers.peers_of_jobs import FromPeers, Opener, PeersOfJobs, open_peers_of_jobs
 from supervisor.errors import ConfigurationError, NoAnswerError
 from supervisor.ports import JobReport, NodeReport, Post
@@ -72,10 +73,12 @@ class Rig:
         self.refusals: dict[str, Exception] = {}
         self.holds: dict[str, anyio.Event] = {}  # ways that take their time to open
         self.parted: list[str] = []
+        self.archives: dict[str, Archive] = {}
         self.parting = anyio.Event()
         self.parting.set()
 
-    async def joining(self, spec: JobSpec, nodes: Nodes) -> tuple[JobSpec, Opener]:
+    async def joining(self, spec: JobSpec, nodes: Nodes, archive: Archive) -> tuple[JobSpec, Opener]:
+        self.archives[spec.job_id] = archive
         if spec.job_id in self.holds:
             await self.holds[spec.job_id].wait()
         return replace(spec, master_addr="10.0.0.7"), lambda post: self._open(spec.job_id, post)

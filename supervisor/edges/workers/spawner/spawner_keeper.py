@@ -91,7 +91,7 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
                 output_dir=output_dir,
                 learned=learned,
                 claim=self.claims.descriptors(spec.job_id),
-                return_folder=self.return_folder if spec.nodes is None else None,
+                return_folder=self.return_folder if spec.may_come_back else None,
                 on_step=steps.append,
             )
 
