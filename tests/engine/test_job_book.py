@@ -1,8 +1,11 @@
 """What the record of one run keeps from one cycle, and one spawner, to the next."""
 
+from msgspec.structs import replace
+
 from supervisor.config import JobSpec
 from supervisor.core.facts import Assignment, JobEvent
 from supervisor.engine.job_book import CycleRecord, JobRecord
+from supervisor.ports import RecordedEvent
 from tests.engine.world import ObedientSpawner
 
 
@@ -49,3 +52,17 @@ def test_secrets_are_forgotten_and_never_shown() -> None:
     assert job.shown_command == ("t.py", "--token=***")
     job.forget_environment()
     assert job.environment == {}
+
+
+def test_what_was_recorded_before_is_recognised_once_by_where_it_happened() -> None:
+    job = record()
+    own = RecordedEvent("j", 1, 5, "workers_started", "all run", node="n0")
+    other = RecordedEvent("j", 2, 6, "workers_started", "all run", node="n1", details=(("arrived_at_ns", "7"),))
+    job.recorded_before = [own, other]
+    again = RecordedEvent("j", 9, 6, "workers_started", "all run", node="n1")
+    assert not job.was_taken_in(replace(again, at_ns=7))
+    assert job.was_taken_in(again)
+    assert not job.was_taken_in(again)
+    assert not job.was_recorded(JobEvent("workers_started", "all run"), node="n1")
+    assert job.was_recorded(JobEvent("workers_started", "all run"), node="n0")
+    assert job.recorded_before == []

@@ -129,3 +129,14 @@ async def test_a_leader_of_many_nodes_is_told_at_its_own_pace():
         room.note(happened("n1", 2)[0])
         await leader.until(2)
         assert anyio.current_time() - told_at_s >= 0.05 + 0.5 * 0.05
+
+
+async def test_the_past_of_a_job_that_another_supervisor_has_begun_is_told_as_far_as_the_leader_wants_it():
+    leader, colleagues = Leader(), FakeColleagues(leads=False)
+    leader.through = 3
+    colleagues.answers[LEADER] = leader.answer
+    async with working(colleagues) as room:
+        room.note(happened("n1", 6)[0])
+        room.recall("j", happened("n1", 1, 2, 3, 4, 5))
+        await leader.until(6)
+    assert [event.sequence for event in leader.messages[-1].events] == [1, 2, 3, 4, 5, 6]

@@ -12,6 +12,8 @@ from supervisor.config import JobSpec
 from supervisor.core.calls.words import CallRefused
 from supervisor.core.node import messages as node_messages
 from supervisor.engine import keepsakes
+from tests.engine.colleagues import SHARED
+from tests.engine.test_desk_meetings import FakeMeetings
 from tests.engine.world import ObedientSpawner, World
 
 
@@ -75,4 +77,41 @@ async def test_a_record_that_can_t_be_written_leaves_nothing_that_is_old(tmp_pat
         world.engine.take_back("j", msgspec.structs.replace(machines, job=life), None)
         world.performer.settled()
         assert spawner.kept["state"] == ""
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_the_nodes_have_told_each_other_is_kept_with_the_turn(tmp_path: Path) -> None:
+    async with anyio.create_task_group() as tasks:
+        world = World(tasks, tmp_path, keeps=True)
+        meetings = FakeMeetings()
+        world.desk.meet_by(meetings)
+        spawner = await world.submit(SHARED)
+        assert keepsakes.restored(spawner.kept).letters == meetings.letters("j")
+        spawner.kept.clear()
+        assert meetings.keep("j")
+        assert keepsakes.restored(spawner.kept).letters == meetings.letters("j")
+        assert meetings.keep("a job that nobody knows")
+        tasks.cancel_scope.cancel()
+
+
+async def test_words_wait_until_the_spawner_of_another_supervisor_is_found(tmp_path: Path) -> None:
+    async with anyio.create_task_group() as tasks:
+        world = World(tasks, tmp_path, keeps=True)
+        meetings = FakeMeetings()
+        world.desk.meet_by(meetings)
+        spawner = await world.submit(SHARED)
+        world.jobs["j"].spawner, world.jobs["j"].is_returning = None, True
+        spawner.kept.clear()
+        assert not meetings.keep("j")
+        assert not spawner.kept
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_job_whose_leader_is_elected_is_not_kept(tmp_path: Path) -> None:
+    async with anyio.create_task_group() as tasks:
+        world = World(tasks, tmp_path, keeps=True)
+        assert SHARED.nodes is not None
+        nodes = msgspec.structs.replace(SHARED.nodes, backend="etcd")
+        spawner = await world.submit(msgspec.structs.replace(SHARED, nodes=nodes))
+        assert not spawner.kept
         tasks.cancel_scope.cancel()

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from supervisor.config.job_spec import JobSpec, Nodes
 from supervisor.core import orders
 from supervisor.core.cluster.messages import Event, LeadershipLost, NodeDown, NodeJoined, Reported
+from supervisor.core.correspondence import Correspondence
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.peers.archive import Archive
@@ -217,3 +218,55 @@ async def test_questions_of_every_job_come_to_one_counter():
         await rig.until_posted(JobAbandoned("led", WHY))
         with pytest.raises(NoAnswerError, match="cannot ask the other nodes of job led: there is no way to them"):
             await peers.ask("led", "b", ShowPart(), timeout_s=1.0)
+
+
+async def test_a_way_that_another_supervisor_has_opened_is_gone_on_with():
+    rig = Rig()
+    kept, read = Correspondence(leads=True, gone=("before",)), Correspondence(leads=True, gone=("now",))
+    asked: list[str] = []
+
+    def keep(job_id: str) -> bool:
+        asked.append(job_id)
+        return True
+
+    async with rig.opened() as peers:
+        peers.keep_by(keep)
+        await peers.reopen(shared("led"), kept)
+        archive = rig.archives["led"]
+        assert archive.kept == kept
+        assert archive.keep is not None
+        assert not archive.keep()  # The engine does not know the job yet, and could keep nothing of it.
+        assert asked == []
+        peers.begin("led")
+        assert archive.keep()
+        assert asked == ["led"]
+        archive.read = lambda: read
+        assert peers.letters("led") == read
+        assert peers.letters("alone") is None
+
+
+async def test_nothing_waits_to_be_kept_where_no_supervisor_comes_back():
+    rig = Rig()
+    async with rig.opened() as peers:
+        await peers.open(shared("led"))
+        assert rig.archives["led"].keep is None
+        peers.keep_by(lambda _: True)
+        await peers.open(replace(shared("elected"), nodes=replace(NODES, backend="etcd")))
+        assert rig.archives["elected"].keep is None
+
+
+@pytest.mark.parametrize("kept", [Correspondence(leads=True), None])
+async def test_a_way_that_can_t_be_opened_again_ends_the_job_and_says_why(kept: Correspondence | None):
+    rig = Rig()
+    rig.refusals = {"led": ConfigurationError("something else listens there")}
+    async with rig.opened() as peers:
+        await peers.reopen(shared("led"), kept)
+        assert not peers.leads("led")
+        assert rig.posted == []
+        peers.begin("led")
+        (abandoned,) = rig.posted
+        assert isinstance(abandoned, JobAbandoned)
+        assert "cannot meet the other nodes of the job again" in abandoned.reason
+        assert ("something else listens there" in abandoned.reason) is (kept is not None)
+        peers.close("led")
+        await rig.until_posted(Reported("led", LeadershipLost("the job has ended on this node")))
