@@ -177,7 +177,7 @@ class Returning(msgspec.Struct, frozen=True):
         record, kept = restored.record, restored.keepsake
         job_id = record.spec.job_id
         record.sequence = max([record.sequence, *(event.sequence for event in past)])
-        record.recorded_before = list(past)
+        record.recorded_before += past
         self.claims.take_back(job_id, record.submitted_at_ns, claim)
         self.desk.take_back(record)
         self.chronicle.record_again(restored.events)

@@ -51,6 +51,7 @@ class Keepsake(msgspec.Struct, frozen=True):
     kept_at_s: float
     gpu_places: tuple[GpuPlace, ...] = ()
     taken: dict[tuple[str, int], int] = msgspec.field(default_factory=dict[tuple[str, int], int])
+    recorded_before: tuple[RecordedEvent, ...] = ()
 
 
 class Restored(msgspec.Struct, frozen=True):
@@ -117,6 +118,7 @@ def keepsake(
         kept_at_s=now_s,
         gpu_places=job.gpu_places,
         taken=job.taken,
+        recorded_before=tuple(job.recorded_before),
     )
 
 
@@ -149,6 +151,7 @@ def restored(texts: Mapping[str, str]) -> Restored:
         stop_reason=kept.stop_reason,
         gpu_places=kept.gpu_places,
         taken=dict(kept.taken),
+        recorded_before=list(kept.recorded_before),
         is_returning=True,
     )
     return Restored(record, kept, cast("tuple[RecordedEvent, ...]", events), letters)

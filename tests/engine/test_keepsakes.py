@@ -158,6 +158,21 @@ async def test_a_supervisor_that_is_lost_in_each_turn_gets_on_all_the_same(tmp_p
     assert record.shown.restarts_used == 2
 
 
+async def test_what_was_recorded_by_one_before_the_last_is_not_forgotten(tmp_path: Path) -> None:
+    """A supervisor that is killed soon after it came back has repeated little of it."""
+    async with anyio.create_task_group() as tasks:
+        world = World(tasks, tmp_path, keeps=True)
+        spawner = await world.submit(SPEC)
+        before = RecordedEvent("j", 7, 5, "worker_started", "rank 2 started", node="n1", rank=2)
+        world.jobs["j"].recorded_before = [before]
+        world.jobs["j"].taken = {("n1", 5): 4}
+        world.engine.post(node_messages.SupervisorReturned("j"))
+        await world.settle()
+        record = keepsakes.restored(spawner.kept).record
+        assert (record.recorded_before, record.taken, record.is_returning) == ([before], {("n1", 5): 4}, True)
+        tasks.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("missing", ["spec", "state"])
 def test_without_a_text_that_counts_nothing_is_restored(missing: str) -> None:
     with pytest.raises(UnreadableError, match=missing):
