@@ -12,6 +12,7 @@ from supervisor.core.facts import HangLimits, JobRules, NodeFacts, RendezvousRul
 from supervisor.core.gpu_memory import MIB, MemoryRules
 
 EMBEDDED = "embedded"  # the first node that listens at the endpoint leads
+KEPT_NODES_MAX = 1024  # of a job that a supervisor which comes back goes on with: each turn writes all that is known
 
 
 class Entry(enum.StrEnum):
@@ -114,8 +115,8 @@ class JobSpec(msgspec.Struct, frozen=True):
 
     @property
     def may_come_back(self) -> bool:
-        """Whether a node's supervisor that comes back goes on with it. What is elected, it could not take back."""
-        return self.nodes is None or self.nodes.backend == EMBEDDED
+        """Whether a node's supervisor that comes back goes on with it. A lead that was elected can't be taken back."""
+        return self.nodes is None or (self.nodes.backend == EMBEDDED and self.nodes.max_nodes <= KEPT_NODES_MAX)
 
     def memory_rules(self) -> MemoryRules | None:
         """How a restart waits for GPU memory; None: not at all."""
