@@ -154,7 +154,8 @@ async def test_a_node_that_comes_back_too_late_ends_its_workers():
 async def test_a_leader_whose_address_was_taken_can_t_come_back():
     port = free_port()
     meeting = Meeting(JOB, "a", PeerAddress("127.0.0.1", port), TOKEN, LIMIT_S)
-    async with cluster_peers.open_peers(meeting, [].append):
+    said: list[FromPeers] = []
+    async with cluster_peers.open_peers(meeting, said.append):
         with pytest.raises(ConfigurationError, match="again: something else listens there"):
-            async with cluster_peers.open_peers(meeting, [].append, Archive(None, Correspondence(leads=True))):
+            async with cluster_peers.open_peers(meeting, said.append, Archive(None, Correspondence(leads=True))):
                 pytest.fail("two lead")
