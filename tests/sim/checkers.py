@@ -141,10 +141,14 @@ class OneLeader(Checker):
 
 
 class OneRun(Checker):
-    """A process begins nothing in another run of the job than that of the first leader that it has met."""
+    """A process begins nothing in another run of the job than that of the first leader that it has met.
+
+    Excepted is a run whose first leader was lost: the next one does not know that there was a run before.
+    """
 
     def spawn(self, host: Host, action: messages.SpawnWorkers) -> None:
-        if host.first_run not in (None, host.run_number):
+        leaders = sum(run == host.run_number for run in self.world.run_of_term.values())
+        if host.first_run not in (None, host.run_number) and leaders == 1:
             self.complain(f"{host.name} takes part in run {host.run_number} of the job, and knew run {host.first_run}")
 
 
@@ -287,7 +291,7 @@ class Outcome(Checker):
         self._last: dict[Host, str] = {}
         self._wishes: set[Kind] = set()
         self._is_harmed = False
-        self._ended_badly: dict[int, str] = {}
+        self._ended_badly: dict[tuple[int, int], str] = {}
 
     def fault(self, fault: Fault, *, is_harmful: bool) -> None:
         if fault.kind in WISHES:
@@ -300,13 +304,13 @@ class Outcome(Checker):
 
     def rank_end(self, rank: Rank) -> None:
         if rank.code != 0:
-            self._ended_badly[rank.cycle] = f"rank {rank.rank} of {rank.host.name}"
+            self._ended_badly[_cycle_of(rank)] = f"rank {rank.rank} of {rank.host.name}"
 
     def end(self) -> None:
         leader = self.world.leader
         if leader.verdict is None or leader.coordinator is None or leader.verdict.state is not JobState.SUCCEEDED:
             return
-        bad = self._ended_badly.get(leader.coordinator.cycle)
+        bad = self._ended_badly.get((leader.run_number, leader.coordinator.cycle))
         if bad and self.world.setup.rules.restart.policy is RestartPolicyName.ANY_FAILED:
             self.complain(f"the job has succeeded, and {bad} has not")
 

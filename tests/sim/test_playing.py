@@ -23,6 +23,23 @@ def test_every_seed_keeps_every_promise(first: int):
     assert not played.failures, "\n\n".join(played.failures)
 
 
+@pytest.mark.parametrize(
+    ("seed", "nodes", "numbers"),
+    [
+        (1061, 5, (0,)),  # a stop, before all nodes have met the leader
+        (3553, 5, (0,)),
+        (9353, 2, (0,)),  # a lost node tells its old fault late
+        (16065, 3, (0,)),  # a node stands still just as its ranks are to start
+        (20876, 5, (0, 1)),  # the leader of the next run is lost at once
+        (22297, 2, (0, 3, 5)),  # two runs, of which the first had a fault
+    ],
+)
+def test_seeds_that_have_found_something(seed: int, nodes: int, numbers: tuple[int, ...]):
+    setup = draw_setup(seed, nodes=nodes)
+    drawn = draw_schedule(setup)
+    assert play(setup, [drawn[number] for number in numbers]).complaints == []
+
+
 @pytest.mark.parametrize("kind", Kind)
 def test_every_kind_of_fault_strikes(kind: Kind):
     drawn = (seed for seed in range(SEEDS) if any(fault.kind is kind for fault in draw_schedule(draw_setup(seed))))
