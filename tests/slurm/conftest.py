@@ -19,6 +19,9 @@ def _lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmLab]:  # pyr
 @pytest.fixture
 def slurm(_lab: SlurmLab) -> Iterator[SlurmLab]:
     """The lab with idle nodes and no job, whatever the test before did."""
+    for number, node in list(_lab.lab.nodes.items()):
+        if not node.is_alive:
+            _lab.boot_again(number)
     _lab.until_idle()
     yield _lab
     _lab.ask("scancel", "--user=trainer", "--signal=KILL", "--full", check=False)
