@@ -21,7 +21,7 @@ with ControlClient(Path(socket_path)) as client:
         "WatchJob": lambda: len(list(client.watch(job_id))),
         "StopJob": lambda: client.stop(job_id, reason="another user"),
         "RestartJob": lambda: client.restart(job_id, reason="another user"),
-        "GetStacks": lambda: len(client.stacks(job_id).ranks),
+        "GetStacks": lambda: len(client.stacks(job_id).groups),
         "StreamLogs": lambda: len(list(client.logs(job_id, LogChoice()))),
         "GetNode": lambda: [each.job_ids for each in client.nodes()],
         "ListNodes": lambda: [each.job_ids for each in client.nodes()],
