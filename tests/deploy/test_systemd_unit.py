@@ -50,6 +50,13 @@ def test_systemd_finds_nothing_to_say_about_the_unit(unit: Path, tmp_path: Path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.parametrize("unit", [*UNITS, ROOT / "deploy/users/holdfast.service"], ids=lambda unit: unit.parent.name)
+def test_systemd_starts_it_again_soon_and_without_end(unit: Path):
+    """A job of several nodes goes on only if the supervisor is back within 4 s, of which its start takes some."""
+    lines = unit.read_text().splitlines()
+    assert {"Restart=always", "RestartSec=100ms", "StartLimitIntervalSec=0"} <= set(lines)
+
+
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[labs.Lab]:
     if reason := labs.missing():
