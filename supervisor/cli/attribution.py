@@ -22,7 +22,7 @@ examples:
   curl -d '{"log_path": "/lustre/job123/train_cycle0.log"}' http://127.0.0.1:50050/logs
   curl 'http://127.0.0.1:50050/logs?log_path=/lustre/job123/train_cycle0.log&wait=true'
 
-Whoever reaches the address may ask: there is no authentication.
+There is no authentication: everybody who reaches the address may ask.
 """
 
 

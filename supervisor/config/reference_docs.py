@@ -90,8 +90,8 @@ def configuration_page() -> str:
         "`fault_tolerance` section in that file is checked and otherwise left to `holdfast run`.\n\n"
     )
     parts.append(_table([setting for setting in DAEMON_SETTINGS if setting.status is Status.WORKS]))
-    parts.append("\nNot supported yet:\n\n")
-    parts.append(_short_table([setting for setting in DAEMON_SETTINGS if setting.status is Status.LATER]))
+    if later := [setting for setting in DAEMON_SETTINGS if setting.status is Status.LATER]:
+        parts.append("\nNot supported yet:\n\n" + _short_table(later))
     return "".join(parts)
 
 
