@@ -257,12 +257,13 @@ def _arrive(call: int, position: Position, barrier: str) -> bytes:
     )
 
 
-def call_leave(call: int, iteration: int, why: Leaving, reason: str) -> bytes:
+def call_leave(call: int, iteration: int, why: Leaving, reason: str, *, is_unfit: bool = False) -> bytes:
     leave = worker_pb2.CallLeave(
         call=call,
         iteration=iteration,
         why=why.name,
         reason=sendable(reason)[:REASON_CHARACTERS_MAX],
+        unfit=is_unfit,
     )
     return _frame(worker_pb2.WorkerFrame(call_leave=leave))
 

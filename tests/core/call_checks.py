@@ -60,6 +60,10 @@ class CallChecks:
         if is_ready and "cannot take part" in reason and "when its supervisor came back" in reason:
             self.complaints.append(f"rank {rank.member} was there, and was refused: {reason}")
 
+    def note_respawn(self, before: SimulatedRank) -> None:
+        if before.alive:
+            self.complaints.append(f"rank {before.member} lives, and a new process is started for it")
+
     def note_event(self, kind: str, at: int, machine: State, *, now_s: float) -> None:
         position = (machine.call, at)
         if kind == "iteration_interrupted":

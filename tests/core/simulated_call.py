@@ -311,30 +311,30 @@ class SimulatedCall:
         # It waits for what becomes of the others; not where its connection is lost meanwhile.
         rank.waits_for_decision = why is Leaving.FAULT and rank.stage is not Stage.ENTERING and not self.checks.forgets
         rank.out = f"left: {why!r}"
-        rank.farewell = CallLeave(rank.call, rank.iteration, why, "SystemExit: 1")
+        unfit = why is Leaving.FAULT and self.chance(self.odds.unfit)
+        rank.farewell = CallLeave(rank.call, rank.iteration, why, "SystemExit: 1", unfit)
         self.say(rank, rank.farewell)
-        self.after(self.random.uniform(0, 100), lambda: self._die(rank))
+        stays_s = self.random.uniform(0, self.random.choice([0.05, 3.0, 10.0]) if unfit else 100)
+        self.after(stays_s, lambda: self._die(rank, failed=not self.chance(self.odds.ends_well)))
 
-    def _die(self, rank: SimulatedRank) -> None:
+    def _die(self, rank: SimulatedRank, *, failed: bool = True) -> None:
         if not rank.alive:
             return
         rank.alive, rank.connection, rank.waits_for_decision = False, 0, False
         if self.chance(0.5):
             self._node_of(rank, local_call.ClientLeft(self._local(rank)))
-        ended = local_call.RankEnded(self._local(rank), "was killed by SIGKILL", failed=True)
+        ended = local_call.RankEnded(self._local(rank), "has ended", failed=failed)
         self.after(self.random.uniform(0, 0.02), lambda: self._node_of(rank, ended))
 
     def _respawn(self, member: int) -> None:
         self.replaced += 1
-        rank = SimulatedRank(member, self.world_size, stands_in=True)
-        self.ranks[member] = rank
+        self.checks.note_respawn(self.ranks[member])
+        self.ranks[member] = rank = SimulatedRank(member, self.world_size, stands_in=True)
         self._node_of(rank, local_call.RankStarted(self._local(rank)))
         if self.chance(self.odds.spawn_fails):
-            rank.alive = False
-            self._node_of(rank, local_call.RankEnded(self._local(rank), "cannot start", failed=True))
-            return
-        late = self.chance(self.odds.late)
-        self.after(self.random.uniform(8, 20) if late else self.random.uniform(0, 1), lambda: self._enter(rank, 1))
+            self._die(rank)  # It does not enter.
+        late_s = self.random.uniform(8, 19) * self.chance(self.odds.late)
+        self.after(self.random.uniform(0, 1) + late_s, lambda: self._enter(rank, 1))
 
     # --- what a rank is told
 

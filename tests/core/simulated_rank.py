@@ -12,6 +12,8 @@ class Odds:
     fails: float = 0.3
     dies: float = 0.1
     leaves: float = 0.05
+    unfit: float = 0.0  # of those who leave
+    ends_well: float = 0.0  # of the unfit: with code 0, so that nobody takes their place
     hangs: float = 0.05
     disconnects: float = 0.1
     forgets: float = 0.0

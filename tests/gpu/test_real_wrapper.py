@@ -83,17 +83,21 @@ def test_a_rank_whose_kernel_never_ends_is_ended_and_replaced(start: Start, devi
 
 @on_each_device
 @pytest.mark.parametrize("kind", ["assert", "illegal"])
-def test_a_rank_with_a_broken_context_leaves_and_the_others_go_on(start: Start, device: str, kind: str) -> None:
+def test_a_rank_with_a_broken_context_is_replaced_while_the_others_stay(start: Start, device: str, kind: str) -> None:
     launch = start(
         "--nproc-per-node", "2", "--max-restarts", "2", SCRIPT, "sticky", kind, environment={"DEVICE": device}
     )
     finished(launch)
-    assert [each["iteration"] for each in traced(launch, "up", 0)] == [0], "its context can't be used"
+    broken, *healthy = traced(launch, "up", 0)
+    assert broken["iteration"] == 0
+    assert healthy, "a new process has taken part"
+    assert broken["pid"] not in {each["pid"] for each in healthy}, "its context can't be used"
     assert len({each["pid"] for each in traced(launch, "up", 1)}) == 1
-    assert len(traced(launch, "returned", 1)) == 1
+    assert [len(traced(launch, "returned", rank)) for rank in (0, 1)] == [1, 1]
     assert "rank_left_call" in launch.kinds()
-    [fault], [*_, again] = launch.traced("fault"), traced(launch, "up", 1)
-    print(f"{device}, {kind}: fault → the other rank is up again after {at_s(again) - at_s(fault):.1f} s")
+    [fault], [_, other, *_] = launch.traced("fault"), traced(launch, "up", 1)
+    took = f"{at_s(other) - at_s(fault):.1f} s, the new process after {at_s(healthy[0]) - at_s(fault):.1f} s"
+    print(f"{device}, {kind}: fault → the other rank is up again after {took}")
 
 
 @on_each_device

@@ -89,7 +89,7 @@ class CallEnter(_message.Message):
     def __init__(self, call: _Optional[int] = ..., initial_rank: _Optional[int] = ..., initial_world_size: _Optional[int] = ..., settings: _Optional[_Union[CallSettings, _Mapping]] = ..., stage: _Optional[_Union[CallEnter.Stage, str]] = ..., iteration: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., active: bool = ...) -> None: ...
 
 class CallLeave(_message.Message):
-    __slots__ = ["call", "iteration", "reason", "why"]
+    __slots__ = ["call", "iteration", "reason", "unfit", "why"]
     class Why(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = []
     CALL_FIELD_NUMBER: _ClassVar[int]
@@ -98,12 +98,14 @@ class CallLeave(_message.Message):
     FAULT: CallLeave.Why
     ITERATION_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    UNFIT_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     call: int
     iteration: int
     reason: str
+    unfit: bool
     why: CallLeave.Why
-    def __init__(self, call: _Optional[int] = ..., iteration: _Optional[int] = ..., why: _Optional[_Union[CallLeave.Why, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, call: _Optional[int] = ..., iteration: _Optional[int] = ..., why: _Optional[_Union[CallLeave.Why, str]] = ..., reason: _Optional[str] = ..., unfit: bool = ...) -> None: ...
 
 class CallRefused(_message.Message):
     __slots__ = ["call", "given_up", "reason"]

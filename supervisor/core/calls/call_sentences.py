@@ -99,6 +99,12 @@ def lost_sentence(iteration: int, lost: Collection[int], again: Collection[int])
     return text + (f", and {ranks_sentence(again)} before it took part again" if again else "")
 
 
+def unfit_sentence(call: int, members: Collection[int]) -> str:
+    """ "rank 1 left call 1 as unfit, and its process has ended"."""
+    end = "its process has ended" if len(members) == 1 else "their processes have ended"
+    return f"{ranks_sentence(members)} left call {call} as unfit, and {end}"
+
+
 def committed_sentence(call: int, iteration: int, members: Iterable[int], waiting: Collection[int]) -> str:
     text = f"call {call} succeeded in iteration {iteration} on {ranks_sentence(members)}"
     return text + (f"; the new process of {ranks_sentence(waiting)} had not joined" if waiting else "")

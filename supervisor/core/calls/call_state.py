@@ -127,9 +127,17 @@ class Iteration(msgspec.Struct):
     left: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # went by itself; waits for the decision
     replaceable: list[tuple[str, int]] = msgspec.field(default_factory=list[tuple[str, int]])  # lost: node, member
     replacing: dict[int, Replacement] = msgspec.field(default_factory=dict[int, Replacement])
+    unfit: list[tuple[str, int]] = msgspec.field(default_factory=list[tuple[str, int]])  # left so: node, member
     unit_taken: bool = False  # of the restart budget, for this iteration's fault
     exchanges: dict[str, Exchange] = msgspec.field(default_factory=dict[str, Exchange])
     exchanged: dict[str, Exchanged] = msgspec.field(default_factory=dict[str, Exchanged])
+
+
+class Unfit(msgspec.Struct):
+    """A rank that a health check has refused. A new process takes its place once its own has ended with an error."""
+
+    node: str
+    fault: Iteration  # in which it left
 
 
 class Past(msgspec.Struct):
@@ -166,6 +174,8 @@ class State(msgspec.Struct):
     skips_number: bool = False  # who is missing, and may live, may have been told to begin the next iteration
     newcomers: dict[int, Newcomer] = msgspec.field(default_factory=dict[int, Newcomer])  # absent, but may join
     lost_newcomers: list[tuple[str, int]] = msgspec.field(default_factory=list[tuple[str, int]])  # node, member
+    unfit: dict[int, Unfit] = msgspec.field(default_factory=dict[int, Unfit])  # whose process still lives
+    unfit_ended: dict[int, Unfit] = msgspec.field(default_factory=dict[int, Unfit])  # to be replaced now
     began_at_s: float = 0.0  # this iteration
     interrupted_at_s: float = 0.0  # the last time
     fruitless: Fruitless = msgspec.field(default_factory=Fruitless)
@@ -192,6 +202,7 @@ def open_call(state: State, call: int, settings: CallSettings) -> None:
     state.members, state.entries = {}, {}
     release_held(state)
     state.past, state.decision, state.lost_newcomers = Past(), None, []
+    state.unfit, state.unfit_ended = {}, {}
     state.previous, state.skips_number, state.fruitless = -1, False, Fruitless()
     begin_iteration(state)
 

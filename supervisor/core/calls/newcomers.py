@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.core.calls import call_state
-from supervisor.core.calls.call_state import Member, Newcomer, State
+from supervisor.core.calls.call_state import Member, Newcomer, Replacement, State, Unfit
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -28,14 +28,17 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def awaited(state: State) -> list[int]:
-    """New processes without which fewer ranks would be active. Nobody, where a reserve or a newcomer can stand in."""
+    """New processes without which fewer ranks would be active. Nobody, where a reserve or a newcomer can stand in.
+
+    A rank that has just left as unfit counts too: its process ends first.
+    """
     reserves = sum(not member.is_active for member in state.members.values())
     here = sum(each.entered for each in (*state.now.replacing.values(), *state.newcomers.values()))
     if len(state.now.lost_active) <= reserves + here:
         return []
-    return [
-        member for member, each in state.now.replacing.items() if not each.entered and member in state.now.lost_active
-    ]
+    coming = [member for member, each in state.now.replacing.items() if not each.entered]
+    coming += [member for member, each in state.unfit.items() if each.fault is state.now]
+    return [member for member in coming if member in state.now.lost_active]
 
 
 def plan(state: State, world_size: int) -> Plan:
@@ -77,6 +80,14 @@ def admit(state: State, plan: Plan) -> None:
         state.ended.pop(member, None)
     state.newcomers |= {member: Newcomer(each.node) for member, each in state.now.replacing.items()}
     state.now.replacing = {}
+
+
+def stand_in(state: State, member: int, unfit: Unfit) -> None:
+    """A new process is started for an unfit rank. The others may have gone on while the old one still ended."""
+    if unfit.fault is state.now:
+        state.now.replacing[member] = Replacement(unfit.node, unfit.fault.gone[member])
+    else:
+        state.newcomers[member] = Newcomer(unfit.node)
 
 
 def is_known(state: State, member: int) -> bool:

@@ -153,16 +153,23 @@ def hear_leave(state: State, member: int, word: CallLeave) -> Orders:
         return [Say("rank_discarded", f"rank {member} {reason}", state.iteration, member)]
     if member not in state.now.faults:
         call_state.add_fault(state, member, Interruption.BASE_EXCEPTION, word.reason)
+    node = state.members[member].node
     call_state.remove(state, member, reason)
     state.now.left[member] = reason
+    if word.unfit:
+        state.now.unfit.append((node, member))
     return [Say("rank_left_call", f"rank {member} {reason}", state.iteration, member)]
 
 
 def hear_lost(state: State, member: int, word: Lost) -> Orders:
     """Its process has ended, or can't be reached any more."""
     state.ended[member] = word.reason
+    state.now.left.pop(member, None)  # A new process in its place has not stayed.
     if newcomers.lose(state, member, may_come_again=word.failed):
         return _replacement_lost(state, member, word.reason)
+    unfit = state.unfit.pop(member, None)
+    if unfit is not None and word.failed and state.is_open:
+        state.unfit_ended[member] = unfit
     if member in state.absent:
         return []
     if member not in state.members or isinstance(state.phase, Idle | Over):

@@ -106,10 +106,13 @@ class BarrierArrive(msgspec.Struct, frozen=True):
 
 
 class CallLeave(msgspec.Struct, frozen=True):
+    """`unfit`: a health check has refused the rank. Its process ends with an error, and a new one may stand in."""
+
     call: int
     iteration: int
     why: Leaving
     reason: str
+    unfit: bool = False
 
 
 class ExchangeValue(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ from supervisor.core.calls.call_sentences import (
     lost_sentence,
     offered_sentence,
     resting_sentence,
+    unfit_sentence,
 )
 from supervisor.core.calls.call_state import (
     Entering,
@@ -36,6 +37,7 @@ from supervisor.core.calls.call_state import (
     Resting,
     Running,
     State,
+    Unfit,
 )
 from supervisor.core.calls.decisions import EndCall, Order, Orders, Replace, Say, Tell, refuse
 from supervisor.core.calls.words import (
@@ -147,6 +149,8 @@ def _go_on(state: State, now_s: float, units_left: int) -> Orders | None:
         return _deserted(state)
     if state.now.replaceable:
         return _replace(state, units_left)
+    if state.now.unfit or state.unfit_ended:
+        return _let_unfit_end(state, units_left) if state.now.unfit else _replace_unfit(state, units_left)
     exchanged = [name for name, exchange in state.now.exchanges.items() if not exchange.waiting]
     if exchanged:
         return _exchange(state, exchanged)
@@ -224,11 +228,40 @@ def _replace(state: State, units_left: int) -> Orders:
     return [Replace((*lost, *again), takes_unit, text)]
 
 
+def _let_unfit_end(state: State, units_left: int) -> Orders:
+    """A rank that can be replaced does not wait for the others: its process ends, and a new one takes its place."""
+    unfit, state.now.unfit = state.now.unfit, []
+    if state.call != 1 or not (units_left > 0 or state.now.unit_taken):
+        return []
+    orders: Orders = []
+    for node, member in unfit:
+        state.unfit[member] = Unfit(node, state.now)
+        orders += refuse(member, state.call, f"cannot go on: rank {member} is unfit, and a new process is to come")
+    return orders
+
+
+def _replace_unfit(state: State, units_left: int) -> Orders:
+    """Their processes have ended. They belong to the fault in which they left, however late that is."""
+    ended, state.unfit_ended = state.unfit_ended, {}
+    takes_unit = not state.now.unit_taken and not all(each.fault.unit_taken for each in ended.values())
+    if takes_unit and units_left <= 0:
+        ended = {member: each for member, each in ended.items() if each.fault.unit_taken}
+        takes_unit = False
+    if not ended:
+        return []
+    for member, each in ended.items():
+        each.fault.unit_taken = True
+        newcomers.stand_in(state, member, each)
+    lost = tuple((each.node, member) for member, each in ended.items())
+    return [Replace(lost, takes_unit, unfit_sentence(state.call, ended))]
+
+
 def _lose_node(state: State, gone: RanksGone, now_s: float) -> Orders:
     """A node that takes the place starts all of its ranks, also those that were lost before."""
     lost = Lost(Interruption.TERMINATED, gone.reason, failed=gone.may_come_again)
     orders: Orders = []
     for member in gone.members:
+        state.unfit.pop(member, None)  # Like all others of the node, it is started again elsewhere, or not at all.
         orders += _hear(state, gone.node, Told(member, lost), now_s)
     if gone.may_come_again and state.is_open:
         coming = {member for _, member in (*state.now.replaceable, *state.lost_newcomers)}

@@ -22,6 +22,7 @@ from supervisor.core.calls.words import (
     Interruption,
     IterationBegan,
     Leaving,
+    Lost,
     RankFault,
     Stage,
     Started,
@@ -161,6 +162,106 @@ def test_a_newcomer_that_goes_by_itself_is_not_started_again() -> None:
     (replace,) = calls.say((1, LOST)).say((2, LOST)).of(Replace)
     assert isinstance(replace, Replace)
     assert replace.lost == (("a", 2),)
+
+
+# --- who leaves unfit ----------------------------------------------------------------------------------------------
+
+ENDED = Lost(Interruption.TERMINATED, "exited with code 1", failed=True)
+
+
+def unfit(*, units: int = 1) -> Calls:
+    """A health check has refused rank 1 of three, after a fault of its own."""
+    calls = Calls(3, units=units).enter().begin().fault(1)
+    calls.say(*((member, FaultsReported(1, 0)) for member in (0, 2)))
+    return calls.say((1, CallLeave(1, 0, Leaving.FAULT, "HealthCheckError: no", unfit=True)))
+
+
+def spent(calls: Calls) -> Calls:
+    """What the last orders have taken of the budget is no longer there."""
+    calls.units -= sum(each.takes_unit for each in calls.of(Replace) if isinstance(each, Replace))
+    return calls
+
+
+def test_an_unfit_rank_need_not_wait_and_is_replaced_once_its_process_has_ended() -> None:
+    calls = unfit()
+    (told,) = calls.told(CallRefused)
+    assert told.members == (1,)
+    assert calls.of(Replace) == []
+    assert at_the_barrier(calls, 0, 2).told(BeginIteration) == []
+    assert calls.say((1, ENDED)).of(Replace) == [
+        Replace((("a", 1),), True, "rank 1 left call 1 as unfit, and its process has ended")
+    ]
+    assert calls.told(BeginIteration) == []
+    calls.say((1, Started()), entering(1, 3))
+    assert calls.told(BeginIteration) == [Tell((0, 2), BeginIteration(1, 1, 3))]
+    assert calls.told(Entered) == [Tell((1,), Entered(1, 1, (BeginIteration(1, 1, 3),)))]
+
+
+def test_an_unfit_rank_whose_process_ends_well_is_not_replaced_and_holds_nobody_up() -> None:
+    calls = at_the_barrier(unfit(), 0, 2).say((1, Lost(Interruption.TERMINATED, "exited with code 0", failed=False)))
+    assert calls.of(Replace) == []
+    assert calls.told(BeginIteration) == [Tell((0, 2), BeginIteration(1, 1, 3, (1,)))]
+
+
+def test_without_budget_an_unfit_rank_waits_for_the_others_which_go_on_without() -> None:
+    calls = unfit(units=0)
+    assert calls.told(CallRefused) == []
+    at_the_barrier(calls, 0, 2)
+    assert calls.told(BeginIteration) == [Tell((0, 2, 1), BeginIteration(1, 1, 3, (1,)))]
+    assert calls.say((1, ENDED)).orders == ()
+
+
+def test_a_rank_that_leaves_by_its_own_wish_is_not_replaced() -> None:
+    calls = Calls(3, units=1).enter().begin().say((1, CallLeave(1, 0, Leaving.FAULT, "SystemExit: 3")))
+    assert calls.told(CallRefused) == []
+    assert at_the_barrier(calls, 0, 2).told(BeginIteration) == [Tell((0, 2, 1), BeginIteration(1, 1, 3, (1,)))]
+    assert calls.say((1, ENDED)).of(Replace) == []
+
+
+def test_an_unfit_process_that_ends_late_is_replaced_then_for_the_unit_of_its_own_fault() -> None:
+    calls = at_the_barrier(unfit(units=2), 0, 2).pass_to(5.0)
+    assert calls.said() == ["replacement_late", "iteration_restarted"]
+    assert calls.of(Replace) == []
+    begun(calls, {0: 0, 2: 1}, active=2)
+    (replace,) = spent(calls.say((1, ENDED))).of(Replace)
+    assert isinstance(replace, Replace)
+    assert replace.takes_unit
+    calls.say((1, Started()), entering(1, 3))
+    assert calls.told(CallUnderway) == [Tell((1,), CallUnderway(1))]
+    (replace,) = spent(calls.say((2, LOST))).of(Replace)
+    assert isinstance(replace, Replace)
+    assert replace.takes_unit
+    assert calls.units == 0
+    assert at_the_barrier(calls, 0).told(BeginIteration) == [
+        Tell((0,), BeginIteration(1, 2, 3, (2,), anew=True)),
+    ]
+
+
+def test_unfit_and_killed_in_one_fault_take_one_unit() -> None:
+    calls = spent(unfit().say((2, LOST)))
+    (replace,) = calls.say((1, ENDED)).of(Replace)
+    assert isinstance(replace, Replace)
+    assert not replace.takes_unit
+    assert calls.units == 0
+
+
+def test_an_unfit_rank_whose_process_outlives_the_call_is_not_replaced() -> None:
+    calls = begun(at_the_barrier(unfit(), 0, 2).pass_to(5.0), {0: 0, 2: 1}, active=2)
+    calls.arrive(0, 2, barrier=Barrier.COMPLETION)
+    assert isinstance(calls.state.phase, Idle)
+    assert calls.say((1, ENDED)).orders == ()
+
+
+def test_with_its_node_an_unfit_rank_is_lost_like_the_others_there() -> None:
+    calls = unfit(units=2)
+    gone = wrapped_call.RanksGone("a", (1,), "was lost with node a", may_come_again=True)
+    calls.state, orders = wrapped_call.step(calls.state, gone, now_s=0.0, units_left=2)
+    assert [each for each in orders if isinstance(each, Replace)] == []
+    offered = wrapped_call.RanksOffered("b", (1,))
+    calls.state, orders = wrapped_call.step(calls.state, offered, now_s=0.0, units_left=2)
+    assert [each.lost for each in orders if isinstance(each, Replace)] == [(("b", 1),)]
+    at_the_barrier(calls.say((1, Started()), entering(1, 3)), 0, 2)
+    assert calls.told(Entered) == [Tell((1,), Entered(1, 1, (BeginIteration(1, 1, 3, (), anew=True),)))]
 
 
 # --- how a call ends while one waits -------------------------------------------------------------------------------

@@ -185,6 +185,7 @@ def breaks_its_context(call: inprocess.CallWrapper | None = None) -> None:
     if call.iteration == 0 and RANK == 0:
         note("fault")
         break_context()
+    await_replacement(call.iteration)
     dist.barrier()
     dist.destroy_process_group()
 

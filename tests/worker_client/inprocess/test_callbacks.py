@@ -12,9 +12,10 @@ import pytest
 
 from worker_client import inprocess
 from worker_client.inprocess.abort import Abort
+from worker_client.inprocess.call.callbacks import Callbacks, is_unfit
 from worker_client.inprocess.completion import Completion
 from worker_client.inprocess.compose import Compose, fresh
-from worker_client.inprocess.exception import RestartAbort, RestartError, TimeoutError
+from worker_client.inprocess.exception import HealthCheckError, RestartAbort, RestartError, TimeoutError
 from worker_client.inprocess.finalize import Finalize, ThreadedFinalize
 from worker_client.inprocess.health_check import (
     ChainedGPUHealthCheck,
@@ -151,6 +152,26 @@ def test_with_local_rank_the_devices_come_first_then_the_users_from_last_to_firs
     alone = restart_health_check(None)
     assert isinstance(alone, Compose)
     assert [isinstance(*each) for each in zip(alone.instances, devices, strict=True)] == [True] * 3
+
+
+def _refused_by(error: Exception) -> HealthCheckError:
+    """What ends a rank whose health check raises `error`."""
+
+    class Refusing(HealthCheck):
+        def __call__(self, state: FrozenState) -> FrozenState:
+            raise error
+
+    with pytest.raises(HealthCheckError) as refused:
+        Callbacks(None, None, None, Refusing()).after_fault(_state())
+    return refused.value
+
+
+def test_who_is_refused_by_a_check_is_unfit_but_not_who_has_failed_too_often_or_goes_by_choice():
+    assert is_unfit(_refused_by(RuntimeError("the device is broken")))
+    assert is_unfit(_refused_by(TimeoutError("it does not answer")))
+    assert not is_unfit(_refused_by(FaultCounterExceeded("too often")))
+    assert not is_unfit(RestartAbort("enough"))
+    assert not is_unfit(SystemExit(3))
 
 
 # --- ThreadedFinalize, CudaHealthCheck -----------------------------------------------------------------------------

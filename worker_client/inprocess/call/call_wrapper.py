@@ -18,7 +18,7 @@ from worker_client.call_frames import Leaving
 from worker_client.inprocess.attribution import Interruption
 from worker_client.inprocess.call import call_number
 from worker_client.inprocess.call.call_stores import CallStores, open_store
-from worker_client.inprocess.call.callbacks import Callbacks
+from worker_client.inprocess.call.callbacks import Callbacks, is_unfit
 from worker_client.inprocess.call.failed_iteration import collect_garbage, forget, in_a_line, story
 from worker_client.inprocess.call.iteration_ranks import IterationRanks, Membership
 from worker_client.inprocess.call.param_injection import inject
@@ -281,11 +281,12 @@ class CallWrapper:
             self._coordination.leave(Leaving.DONE, "")
 
     def _leave(self, error: BaseException) -> None:
-        """Ends this rank. It stays until the others go on without it."""
+        """Ends this rank. It stays until the others go on without it, or a new process is to take its place."""
         membership = self._ranks.membership
         is_expected = isinstance(error, RankDiscarded) or membership is Membership.DESERTED  # All ranks know of it.
         self.atomic_lock.give_up()
-        self._coordination.leave(Leaving.DISCARDED if is_expected else Leaving.FAULT, in_a_line(error))
+        why = Leaving.DISCARDED if is_expected else Leaving.FAULT
+        self._coordination.leave(why, in_a_line(error), is_unfit=not is_expected and is_unfit(error))
         self._monitor_thread.note_reached(sys.maxsize)
         self._watch.end()
         log.info("rank %d leaves the wrapped function: %s", self.state.rank, in_a_line(error))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from worker_client.inprocess.call.failed_iteration import in_a_line
 from worker_client.inprocess.compose import fresh
 from worker_client.inprocess.exception import HealthCheckError
+from worker_client.inprocess.health_check import FaultCounterExceeded
 
 if TYPE_CHECKING:
     from typing import Self
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
     from worker_client.inprocess.health_check import HealthCheck
     from worker_client.inprocess.initialize import Initialize
     from worker_client.inprocess.state import FrozenState
+
+
+def is_unfit(error: BaseException) -> bool:
+    """Returns whether a health check has refused the process, so that a new one may do better.
+
+    A rank that has used up its faults is out by the user's own choice.
+    """
+    return isinstance(error, HealthCheckError) and not isinstance(error.__cause__, FaultCounterExceeded)
 
 
 class Callbacks(NamedTuple):

@@ -165,10 +165,10 @@ class Coordination:
                 )
             return self._standing.decided
 
-    def leave(self, why: Leaving, reason: str) -> None:
+    def leave(self, why: Leaving, reason: str, *, is_unfit: bool = False) -> None:
         """Says that this rank takes part in nothing more. Idempotent."""
         with self._changed:
-            self._step(standing.CallLeft(why, reason))
+            self._step(standing.CallLeft(why, reason, is_unfit))
 
     def wait_for_others(self, timeout: timedelta) -> None:
         """After `leave()`: blocks until the others go on, or nobody is left to do so."""
@@ -296,7 +296,7 @@ class Coordination:
                     self._call, iteration, name=given.name, rank=given.rank, value=given.value
                 )
             case SayLeft(iteration, left):
-                return call_frames.call_leave(self._call, iteration, left.why, left.reason)
+                return call_frames.call_leave(self._call, iteration, left.why, left.reason, is_unfit=left.is_unfit)
             case _:
                 assert_never(word)
 

@@ -85,6 +85,7 @@ class FaultFound(NamedTuple):
 class CallLeft(NamedTuple):
     why: Leaving
     reason: str
+    is_unfit: bool = False  # a health check has refused this rank
 
 
 MainThreadEvent = Move | AssignmentBegun | ValueGiven | ValueSettled | IterationBegun | FaultFound | CallLeft

@@ -62,7 +62,8 @@ def decode(frame: worker_pb2.WorkerFrame, kind: str) -> words.FromRank:
             return words.BarrierArrive(*_position(arrival), barrier, _count(arrival.rank), arrival.active)
         case "call_leave":
             leave = frame.call_leave
-            return words.CallLeave(*_position(leave), _choice(words.Leaving, leave.why), _reason(leave.reason))
+            why = _choice(words.Leaving, leave.why)
+            return words.CallLeave(*_position(leave), why, _reason(leave.reason), leave.unfit)
         case "exchange_value":
             return _value(frame.exchange_value)
         case _:

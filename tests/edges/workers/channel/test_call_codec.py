@@ -59,6 +59,9 @@ def test_every_word_of_a_rank_means_what_it_says() -> None:
     )
     leave = wire.CallLeave(call=1, iteration=2, why=wire.CallLeave.DISCARDED, reason="out")
     assert decoded(wire.WorkerFrame(call_leave=leave)) == words.CallLeave(1, 2, words.Leaving.DISCARDED, "out")
+    leave = wire.CallLeave(call=1, iteration=2, why=wire.CallLeave.FAULT, reason="sick", unfit=True)
+    told = words.CallLeave(1, 2, words.Leaving.FAULT, "sick", unfit=True)
+    assert decoded(wire.WorkerFrame(call_leave=leave)) == told
     value = wire.ExchangeValue(call=1, iteration=2, name="tree/1", rank=3, value="{}")
     assert decoded(wire.WorkerFrame(exchange_value=value)) == words.ExchangeValue(1, 2, "tree/1", 3, "{}")
 

@@ -291,6 +291,17 @@ def test_one_who_leaves_waits_until_the_others_go_on(rank: Rank):
     waiting.result()
 
 
+def test_an_unfit_one_that_is_to_be_replaced_waits_no_longer(rank: Rank):
+    rank.enter()
+    rank.coordination.leave(Leaving.FAULT, "why", is_unfit=True)
+    (leave,) = [frame.call_leave for frame in rank.frames if frame.HasField("call_leave")]
+    assert leave.unfit
+    waiting = rank.main.submit(rank.coordination.wait_for_others, SOON)
+    rank.coordination.heard(CallRefused(CALL, "cannot go on: rank 1 is unfit"))
+    with pytest.raises(InternalError):
+        waiting.result()
+
+
 @pytest.mark.parametrize(("given_up", "kind"), [(False, InternalError), (True, RestartAbort)])
 def test_a_refusal_is_raised_wherever_the_rank_waits(rank: Rank, given_up: bool, kind: type[BaseException]):
     """A call that has come to nothing too often ends as one that RetryController ends."""
