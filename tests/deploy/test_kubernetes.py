@@ -107,10 +107,13 @@ def test_the_daemon_takes_its_command_line_and_its_probes_ask_what_it_answers():
     (supervisor,) = documents("daemonset.yaml")[1]["spec"]["template"]["spec"]["containers"]
     command, *given = arguments(supervisor)
     assert command == "daemon"
-    settings = parse_daemon(given, environ={})
+    environment = {each["name"]: each["value"] for each in supervisor["env"] if "value" in each}
+    settings = parse_daemon(given, environ=environment)
     (port,) = supervisor["ports"]
     assert settings.metrics == (OF_THE_PLATFORM["POD_IP"], port["containerPort"])
-    assert settings.socket_dir in {each["mountPath"] for each in supervisor["volumeMounts"]}
-    assert settings.state_dir in {each["mountPath"] for each in supervisor["volumeMounts"]}
+    volumes = {each["mountPath"] for each in supervisor["volumeMounts"]}
+    for folder in (settings.socket_dir, settings.state_dir):
+        assert folder is not None
+        assert str(Path(folder).parent) in volumes, "a volume itself is open to others, and refused"
     for probe, path in (("livenessProbe", exporter.LIVE), ("readinessProbe", exporter.READY)):
         assert supervisor[probe]["httpGet"] == {"path": path, "port": port["name"]}
