@@ -1,7 +1,9 @@
 """Why did this cycle end, whose fault was it, and is another try worth it? Judged from the cycle's log alone.
 
 Rules, no model: the sign that explains most counts, of those the first. What is only an echo of another rank's end is
-named as such, and the rank that said nothing is suspected. Each step costs one look at one line.
+named as such, and the rank that said nothing is suspected. While the cycle runs, what a rank has survived is no fault;
+once it has ended, that is not asked: what a rank printed before its end may stand after it. Each step costs one look
+at one line.
 """
 
 from __future__ import annotations
@@ -11,16 +13,38 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from supervisor.core.attribution.signs import ABOUT_NUMBERS, PROGRAM_XIDS, SIGNS, WORDS, Advice, Sign, Weight
-from supervisor.core.attribution.tracebacks import SYNTAX_ERRORS, Raised, Tracebacks, without_numbers
+from supervisor.core.attribution.progress import Progress
+from supervisor.core.attribution.signs import (
+    ABOUT_NUMBERS,
+    PROGRAM_XIDS,
+    RECORDING_XIDS,
+    SIGNS,
+    WORDS,
+    Advice,
+    Sign,
+    Weight,
+)
+from supervisor.core.attribution.tracebacks import (
+    RANKS_MAX,
+    REFUSAL,
+    SYNTAX_ERRORS,
+    Raised,
+    Tracebacks,
+    without_numbers,
+)
 
 ALIKE_CYCLES = 3  # that end alike, this one with them: another try ends like them
 LINE_CHARACTERS_MAX = 2_000  # looked at; the rest of a line says nothing new
 QUOTED_CHARACTERS_MAX = 300
 FINDINGS_MAX = 10
 # Mistakes that the next try makes again, if each rank made them: nothing but a change of the program mends them.
-LASTING_ERRORS = (*SYNTAX_ERRORS, "ImportError", "ModuleNotFoundError", "NameError", "UnboundLocalError")
-MISSING_ERRORS = ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError", "PermissionError")
+LASTING_ERRORS = (*SYNTAX_ERRORS, REFUSAL, "ImportError", "NameError", "UnboundLocalError")
+MISSING_ERRORS = (
+    "FileNotFoundError", "NotADirectoryError", "IsADirectoryError", "PermissionError", "ModuleNotFoundError",
+)  # fmt: skip
+_MISSING = re.compile(r"No such file or directory|does not appear to have a file named")
+_LASTING = re.compile(r"^RuntimeError at .*: Error\(s\) in loading state_dict")
+_REPORTED_NUMBER = re.compile(r"loss|norm", re.IGNORECASE)
 _PREFIX = re.compile(r" *(\d+): ?")
 _TORCH_PREFIX = re.compile(r"\[(?:rank|default)(\d+)\]:? ?")
 
@@ -50,7 +74,9 @@ class Seen(msgspec.Struct):
     detail: str
     number: int
     line: str
-    ranks: set[int]
+    last_number: int
+    last_of_rank: dict[int, int]  # the line in which each rank showed it last
+    accused: set[int]
 
 
 def analyse(lines: Iterable[str], *, earlier: Sequence[str] = (), has_ended: bool = True) -> Judgement:
@@ -69,6 +95,8 @@ class Analysis:
     def __init__(self) -> None:
         self.ranks: set[int] = set()
         self.tracebacks = Tracebacks()
+        self.progress = Progress()
+        self.ranks_with_numbers: set[int] = set()  # that print a loss or a norm
         self.seen: dict[str, Seen] = {}
         self.lines = 0
 
@@ -80,7 +108,10 @@ class Analysis:
         rank, text = _split(line[:LINE_CHARACTERS_MAX])
         if rank is not None:
             self.ranks.add(rank)
+            if rank not in self.ranks_with_numbers and _REPORTED_NUMBER.search(text):
+                self.ranks_with_numbers.add(rank)
         self.tracebacks.take(rank, text, number)
+        self.progress.take(rank, text, number)
         if not WORDS.search(text):
             return
         for sign in SIGNS:
@@ -89,12 +120,16 @@ class Analysis:
                 return
 
     def _note(self, sign: Sign, detail: str, rank: int | None, number: int, text: str) -> None:
+        if sign.kind == "xid" and detail in RECORDING_XIDS:
+            return
         seen = self.seen.get(sign.kind)
         if seen is None:
             quoted = text.strip()[:QUOTED_CHARACTERS_MAX]
-            seen = self.seen[sign.kind] = Seen(sign, detail, number, quoted, set())
+            seen = self.seen[sign.kind] = Seen(sign, detail, number, quoted, number, {}, set())
+        seen.last_number = number
+        seen.accused.update(sign.accused_in(text, rank))
         if rank is not None:
-            seen.ranks.add(rank)
+            seen.last_of_rank[rank] = number
 
 
 def _split(line: str) -> tuple[int | None, str]:
@@ -109,14 +144,14 @@ def _split(line: str) -> tuple[int | None, str]:
 
 
 def _judge(analysis: Analysis, earlier: Sequence[str], has_ended: bool) -> Judgement:
-    found = sorted(_findings(analysis), key=lambda pair: (pair[0], pair[1].line_number))
+    found = sorted(_findings(analysis, has_ended=has_ended), key=lambda pair: (pair[0], pair[1].line_number))
     findings = tuple(finding for _, finding in found[:FINDINGS_MAX])
     if not findings:
         if not has_ended:
             return Judgement(Advice.CONTINUE, "no sign of a fault so far")
         return Judgement(Advice.UNKNOWN, "no sign of a fault in the log")
     cause = findings[0]
-    culprits = _culprits(cause, analysis.ranks)
+    culprits = _culprits(cause, analysis)
     reason = _sentence(cause, culprits)
     advice = _advice(cause, analysis)
     alike = 1 + _run_length(earlier, cause.signature)
@@ -127,11 +162,17 @@ def _judge(analysis: Analysis, earlier: Sequence[str], has_ended: bool) -> Judge
     return Judgement(advice, reason, culprits, findings, cause.signature)
 
 
-def _findings(analysis: Analysis) -> list[tuple[Weight, Finding]]:
-    found = [(_weight(seen), _from_sign(seen)) for seen in analysis.seen.values()]
+def _findings(analysis: Analysis, *, has_ended: bool) -> list[tuple[Weight, Finding]]:
+    progress = analysis.progress
+    found = [
+        (_weight(seen), _from_sign(seen))
+        for seen in analysis.seen.values()
+        if has_ended or not _is_survived(seen, progress)
+    ]
     groups: dict[str, list[tuple[int | None, Raised]]] = {}
     for rank, raised in analysis.tracebacks.raised.items():
-        groups.setdefault(raised.signature, []).append((rank, raised))
+        if has_ended or not progress.goes_on(rank, raised.line_number):
+            groups.setdefault(raised.signature, []).append((rank, raised))
     shown = {each.number for each in analysis.seen.values()}
     for signature, members in groups.items():
         if any(raised.line_number in shown for _, raised in members):
@@ -140,6 +181,13 @@ def _findings(analysis: Analysis) -> list[tuple[Weight, Finding]]:
             continue
         found.append((Weight.ERROR, _from_tracebacks(signature, members)))
     return found
+
+
+def _is_survived(seen: Seen, progress: Progress) -> bool:
+    """Broken numbers, timeouts and lost peers concern all: they are over where anyone goes on."""
+    if seen.sign.weight >= Weight.NUMBERS or not seen.last_of_rank:
+        return progress.anyone_goes_on(seen.last_number)
+    return all(progress.goes_on(rank, number) for rank, number in seen.last_of_rank.items())
 
 
 def _is_told_by_a_sign(raised: Raised, analysis: Analysis) -> bool:
@@ -157,7 +205,7 @@ def _weight(seen: Seen) -> Weight:
 
 def _from_sign(seen: Seen) -> Finding:
     says = seen.sign.means.format(seen.detail)
-    ranks = tuple(sorted(seen.ranks))
+    ranks = tuple(sorted(seen.last_of_rank))
     is_echo = seen.sign.weight is Weight.ECHO
     signature = f"{seen.sign.kind}: {without_numbers(says)}" if seen.sign.kind != "xid" else says
     return Finding(seen.sign.kind, says, ranks, seen.number, seen.line, signature, is_echo)
@@ -168,7 +216,7 @@ def _from_tracebacks(signature: str, members: list[tuple[int | None, Raised]]) -
     ranks = tuple(sorted(rank for rank, _ in members if rank is not None))
     line = f"{first.kind}: {first.message}" if first.message else first.kind
     says = f"{line[:QUOTED_CHARACTERS_MAX]}{f' at {first.place}' if first.place else ''}"
-    kind = "missing_file" if first.kind in MISSING_ERRORS else "exception"
+    kind = "missing_file" if first.kind in MISSING_ERRORS or _MISSING.search(first.message) else "exception"
     return Finding(kind, says, ranks, first.line_number, line[:QUOTED_CHARACTERS_MAX], signature)
 
 
@@ -176,18 +224,45 @@ def _advice(cause: Finding, analysis: Analysis) -> Advice:
     if cause.kind not in ("exception", "missing_file"):
         return next(sign.advice for sign in SIGNS if sign.kind == cause.kind)
     is_everywhere = set(cause.ranks) == analysis.ranks
-    is_lasting = cause.kind == "missing_file" or cause.signature.startswith(
-        tuple(f"{each} " for each in LASTING_ERRORS)
+    is_lasting = (
+        cause.kind == "missing_file"
+        or cause.signature.startswith(tuple(f"{each} " for each in LASTING_ERRORS))
+        or _LASTING.match(cause.signature) is not None
     )
     return Advice.STOP if is_everywhere and is_lasting else Advice.RESTART
 
 
-def _culprits(cause: Finding, ranks: set[int]) -> tuple[int, ...]:
+def _culprits(cause: Finding, analysis: Analysis) -> tuple[int, ...]:
     """Who waited in vain did not begin it: that was a rank that waited for nothing."""
-    if not cause.is_echo and cause.kind != "collective_timeout":
+    seen = analysis.seen.get(cause.kind)
+    if seen is not None and seen.accused:
+        return tuple(sorted(seen.accused))
+    if cause.kind == "nan" and _is_of_all(cause, analysis):
+        return ()
+    if cause.kind == "stacks" and len(cause.ranks) > 1 and set(cause.ranks) == analysis.ranks:
+        return ()
+    if not cause.is_echo and cause.kind not in ("collective_timeout", "network"):
         return cause.ranks
-    silent = tuple(sorted(ranks - set(cause.ranks)))
-    return silent if silent and len(silent) <= len(cause.ranks) else ()
+    silent = _all_ranks(analysis.ranks) - set(cause.ranks)
+    if silent and len(silent) <= len(cause.ranks):
+        return tuple(sorted(silent))
+    return cause.ranks if cause.kind == "network" else ()
+
+
+def _is_of_all(cause: Finding, analysis: Analysis) -> bool:
+    """Whether the one rank that reports numbers reports broken ones: they are a mean over all ranks."""
+    return (
+        len(cause.ranks) == 1
+        and set(cause.ranks) == analysis.ranks_with_numbers
+        and _REPORTED_NUMBER.search(cause.says) is not None
+    )
+
+
+def _all_ranks(printed: set[int]) -> set[int]:
+    """With those in between that never printed a line."""
+    if not printed or max(printed) >= RANKS_MAX:
+        return printed
+    return set(range(min(printed), max(printed) + 1))
 
 
 def _sentence(cause: Finding, culprits: tuple[int, ...]) -> str:

@@ -22,11 +22,13 @@ class Share(msgspec.Struct):
         self.true += bool(true)
         self.both += bool(said and true and agrees)
 
+
 class Measured(msgspec.Struct):
     kinds: dict[str, Share]
     cause: Share
     culprits: Share
     stop: Share
+    harmless_at_end: Share  # nothing is wrong, asked only after the end
 
 
 def judged(log: Labelled) -> Judgement:
@@ -40,7 +42,7 @@ def kind_of(judgement: Judgement) -> str:
 
 def measure(logs: Sequence[Labelled]) -> Measured:
     """Culprits are right where they are exactly those of the label."""
-    measured = Measured({log.kind: Share() for log in logs}, Share(), Share(), Share())
+    measured = Measured({log.kind: Share() for log in logs}, Share(), Share(), Share(), Share())
     for log in logs:
         found = judged(log)
         kind = kind_of(found)
@@ -48,6 +50,8 @@ def measure(logs: Sequence[Labelled]) -> Measured:
             share.add(kind == each, log.kind == each, agrees=True)
         measured.cause.add(kind, log.kind, agrees=kind == log.kind)
         measured.culprits.add(found.culprits, log.culprits, agrees=found.culprits == log.culprits)
+        at_end = analyse(log.lines)
+        measured.harmless_at_end.add(not at_end.findings, not log.kind, agrees=True)
         measured.stop.add(found.advice == "STOP", log.advice == "STOP", agrees=True)
     return measured
 
@@ -56,7 +60,12 @@ def table_rows(measured: Measured) -> list[str]:
     """As the documentation has them: what, how many logs, precision, recall."""
     kinds = sorted(measured.kinds.items(), key=lambda item: (not item[0], -item[1].true, item[0]))
     rows = [(f"`{kind}`" if kind else "nothing is wrong", share) for kind, share in kinds]
-    rows += [("all causes", measured.cause), ("culprits", measured.culprits), ("advice STOP", measured.stop)]
+    rows += [
+        ("nothing is wrong, asked after the end", measured.harmless_at_end),
+        ("all causes", measured.cause),
+        ("culprits", measured.culprits),
+        ("advice STOP", measured.stop),
+    ]
     return [
         f"| {name} | {share.true} | {_cell(share.both, share.said)} | {_cell(share.both, share.true)} |"
         for name, share in rows

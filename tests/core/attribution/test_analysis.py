@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.attribution.analysis import ALIKE_CYCLES, Judgement, analyse
+from supervisor.core.attribution.analysis import ALIKE_CYCLES, analyse
 from supervisor.core.attribution.signs import Advice
 from tests.core.attribution.labelled import Labelled, read
+from tests.core.attribution.measured import judged
 
 LOGS = read("labelled_logs.txt")
 SAME = ["0: Traceback (most recent call last):", '0:   File "a.py", line 3, in f', "0: ValueError: 7 of 9 at 0x7f00"]
-
-
-def judged(log: Labelled) -> Judgement:
-    return analyse(log.lines, has_ended=log.advice != "CONTINUE")
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.name)
@@ -58,3 +55,32 @@ def test_nothing_wrong_is_continue_while_it_runs_and_unknown_at_its_end() -> Non
 def test_a_line_without_a_rank_accuses_nobody() -> None:
     found = analyse(["NVRM: Xid (PCI:0000:3b:00): 48, DBE"])
     assert (found.findings[0].kind, found.culprits) == ("xid", ())
+
+
+def test_what_a_rank_survives_is_no_fault_while_the_cycle_runs() -> None:
+    went_on = [*SAME, *(f"0: step {step} loss 2.{step}" for step in range(3))]
+    assert analyse(went_on, has_ended=False).advice is Advice.CONTINUE
+    assert analyse(went_on).advice is Advice.RESTART  # What stood in a buffer comes after the end.
+    others = [*SAME, *(f"1: step {step} loss 2.{step}" for step in range(3))]
+    assert analyse(others, has_ended=False).advice is Advice.RESTART
+
+
+def test_numbers_stay_broken_while_they_are_printed_so() -> None:
+    lines = [f"0: step {step} loss: nan" for step in range(9)]
+    assert analyse(lines, has_ended=False).advice is Advice.RESTART
+    healed = [*lines, *(f"0: step {step} loss 2.{step}" for step in range(9, 12))]
+    assert analyse(healed, has_ended=False).advice is Advice.CONTINUE
+
+
+def test_the_rank_that_prints_the_mean_loss_is_not_its_culprit() -> None:
+    alone = analyse(["0: step 3 loss: nan", "1: ready"])
+    assert (alone.findings[0].kind, alone.culprits) == ("nan", ())
+    assert analyse(["0: step 3 loss 2.1", "1: step 3 loss: nan"]).culprits == (1,)
+
+
+def test_a_rank_without_any_line_is_a_silent_one() -> None:
+    assert analyse(["0: Connection reset by peer", "2: Connection reset by peer"]).culprits == (1,)
+
+
+def test_what_only_records_something_is_no_fault() -> None:
+    assert analyse(["0: NVRM: Xid (PCI:0000:1b:00): 63, Row Remapper"]).findings == ()

@@ -7,7 +7,7 @@ import pytest
 from supervisor.core.attribution.signs import SIGNS, WORDS, Sign
 from tests.core.attribution.labelled import read
 
-LINES = [line for log in read("labelled_logs.txt") for line in log.lines]
+LINES = [line for name in ("labelled_logs.txt", "blind_logs.txt") for log in read(name) for line in log.lines]
 
 
 @pytest.mark.parametrize("sign", SIGNS, ids=lambda sign: sign.kind)
@@ -23,3 +23,10 @@ def test_what_was_found_is_told() -> None:
     xid = next(sign for sign in SIGNS if sign.kind == "xid")
     assert xid.found_in("NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.") == "79"
     assert xid.found_in("Xid") is None
+
+
+def test_a_line_may_name_the_faulty_ranks() -> None:
+    timeout = next(sign for sign in SIGNS if sign.kind == "collective_timeout")
+    assert timeout.accused_in("[Rank 0]: Ranks 5, 7 failed to pass monitoredBarrier in 4000 ms", 0) == (5, 7)
+    assert timeout.accused_in("ProcessGroupNCCL's watchdog got stuck for 480 seconds", 2) == (2,)
+    assert timeout.accused_in("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=X", 2) == ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.core.attribution.tracebacks import HEAD, Tracebacks
+from supervisor.core.attribution.tracebacks import HEAD, REFUSAL, Tracebacks
 
 OWN = '  File "/job/train.py", line 40, in step'
 LIBRARY = '  File "/env/lib/python3.12/site-packages/torch/nn/module.py", line 9, in forward'
@@ -41,3 +41,17 @@ def test_the_last_of_a_chain_counts() -> None:
 def test_words_that_only_look_like_an_error_are_none() -> None:
     assert taken((0, "ValueError: handled"), (0, "done")).raised == {}
     assert taken((0, HEAD), (0, OWN), (0, "** torn off **")).raised == {}
+
+
+def test_a_traceback_that_python_ignores_ends_nothing() -> None:
+    ignored = [(0, "Exception ignored in: <function Loader.__del__>"), (0, HEAD), (0, OWN), (0, "AssertionError: late")]
+    assert taken(*ignored).raised == {}
+    assert taken(*ignored, (0, HEAD), (0, OWN), (0, "KeyError: 1")).raised[0].kind == "KeyError"
+
+
+def test_an_end_without_a_traceback() -> None:
+    assert taken((1, "Fatal Python error: Segmentation fault")).raised[1].message == "Segmentation fault"
+    assert taken((1, "Fatal Python error: Aborted")).raised == {}  # What was said before it is the reason.
+    assert taken((0, "train.py: error: unrecognized arguments: --x 8")).raised[0].kind == REFUSAL
+    missing = "python: can't open file '/a/train.py': [Errno 2] No such file or directory"
+    assert taken((0, missing)).raised[0].kind == "FileNotFoundError"
