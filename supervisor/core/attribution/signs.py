@@ -93,7 +93,7 @@ SIGNS = (
     ),
     _sign(
         "gpu_out_of_memory", Weight.RESOURCE, "the GPU's memory did not suffice ({})",
-        r"CUDA out of memory(?:\. Tried to allocate [\d.]+ \w+)?", r"CUBLAS_STATUS_ALLOC_FAILED",
+        r"CUDA (?:error: )?out of memory(?:\. Tried to allocate [\d.]+ \w+)?", r"CUBLAS_STATUS_ALLOC_FAILED",
         r"cudaErrorMemoryAllocation", r"Cuda failure (?:\d+ )?'out of memory'",
     ),
     _sign(
@@ -120,13 +120,13 @@ SIGNS = (
     ),
     _sign(
         "network", Weight.NETWORK, "the network failed ({})",
-        r"ibv_\w+ failed", r"NET/IB : Got completion", r"IBV_WC_RETRY_EXC_ERR",
+        r"ibv_\w+ failed", r"NET/IBP? ?: ?Got completion", r"IBV_WC_RETRY_EXC_ERR",
         r"(?P<itself>Connect to \S+ failed : (?!Connection refused)[^.]+|failed to connect to any network address|"
         r"The client socket has timed out after \d+)",
     ),
     _sign(
         "collective_timeout", Weight.HANG, "a collective did not end in time ({})",
-        r"Watchdog caught collective operation timeout: WorkNCCL\((?P<told>SeqNum=\d+, OpType=\w+)",
+        r"Watchdog caught collective operation timeout: WorkNCCL\((?P<told>(?:SeqNum=\d+, )?OpType=\w+)",
         r"Timed out waiting \d+ ?ms for (?:recv|send) operation", r"wait timeout after \d+ ?ms",
         r"DistStoreError: Timed out",
         r"Ranks? (?P<accused>\d+(?:, ?\d+)*) failed to pass monitoredBarrier",

@@ -30,3 +30,19 @@ def test_a_line_may_name_the_faulty_ranks() -> None:
     assert timeout.accused_in("[Rank 0]: Ranks 5, 7 failed to pass monitoredBarrier in 4000 ms", 0) == (5, 7)
     assert timeout.accused_in("ProcessGroupNCCL's watchdog got stuck for 480 seconds", 2) == (2,)
     assert timeout.accused_in("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=X", 2) == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("gpu_out_of_memory", "RuntimeError: CUDA error: out of memory"),
+        (
+            "collective_timeout",
+            "Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, Timeout(ms)=18",
+        ),
+        ("network", "NET/IBP:Got completion from peer 7.6.13.83<36315> with status=12"),
+    ],
+)
+def test_other_versions_say_it_otherwise(kind: str, line: str) -> None:
+    assert WORDS.search(line)
+    assert next(sign.kind for sign in SIGNS if sign.found_in(line)) == kind
