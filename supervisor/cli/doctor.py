@@ -35,8 +35,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("run_options", nargs="*", metavar="-- OPTION", help="options of the holdfast run that is meant")
     parser.add_argument("--python", metavar="P", default="", help="the job's Python (default: this one)")
-    parser.add_argument("--socket-dir", metavar="DIR", help="of the service")
-    parser.add_argument("--state-dir", metavar="DIR", help="for history and logs")
+    parser.add_argument("--socket-dir", metavar="DIR", help="socket directory of the service")
+    parser.add_argument("--state-dir", metavar="DIR", help="directory for history and logs")
     output.add_output_arguments(parser, "table", "json")
 
 

@@ -101,7 +101,7 @@ WORKING: tuple[Setting, ...] = (
         job_logs.LOG_PATH,
         Group.OUTPUT,
         "logs.supervisor_log",
-        "file for the words of the supervisors about this job",
+        "file for the messages of the supervisors about this job",
     ),
     _works(
         "cycle-info-dir",
