@@ -19,10 +19,10 @@ from supervisor.core.attribution.signs import (
     PROGRAM_XIDS,
     RECORDING_XIDS,
     SIGNS,
-    WORDS,
     Advice,
     Sign,
     Weight,
+    is_worth_a_look,
 )
 from supervisor.core.attribution.tracebacks import (
     RANKS_MAX,
@@ -112,7 +112,7 @@ class Analysis:
                 self.ranks_with_numbers.add(rank)
         self.tracebacks.take(rank, text, number)
         self.progress.take(rank, text, number)
-        if not WORDS.search(text):
+        if not is_worth_a_look(text):
             return
         for sign in SIGNS:
             if (detail := sign.found_in(text)) is not None:

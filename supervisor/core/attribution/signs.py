@@ -151,10 +151,17 @@ SIGNS = (
 # An exception that says so is raised because of the numbers, whatever its name.
 ABOUT_NUMBERS = re.compile(r"\bnan\b|\binf\b|infinit|finite|FloatingPoint|diverge", re.IGNORECASE)
 
-# No line without one of these words needs a closer look.
-WORDS = re.compile(
-    r"xid|ecc\b|gpu is|fallen|busy or|no space|quota|memory|cublas|cudnn|cuda|oom|killed|allocat|bus error|too many|"
-    r"assert|nan\b|inf\b|infinity|timeout|timed out|dumping|ibv_|net/ib|nccl|system error|connection|mesh|remote|pipe|"
-    r"remapp|device handle|shm|loss scale|socket|failed :|failed to connect|monitoredbarrier|stuck",
-    re.IGNORECASE,
-)
+# No line without one of these words needs a closer look. Plain words are found much faster than by a pattern.
+_WORDS = (
+    "xid", "gpu is", "fallen", "busy or", "no space", "quota", "memory", "cublas", "cudnn", "cuda", "oom", "killed",
+    "allocat", "bus error", "too many", "assert", "infinity", "timeout", "timed out", "dumping", "ibv_", "net/ib",
+    "nccl", "system error", "connection", "mesh", "remote", "pipe", "remapp", "device handle", "shm", "loss scale",
+    "socket", "failed :", "failed to connect", "monitoredbarrier", "stuck",
+)  # fmt: skip
+_SHORT_WORDS = re.compile(r"(?:ecc|nan|inf)\b")
+
+
+def is_worth_a_look(text: str) -> bool:
+    """Whether there may be a sign in it."""
+    small = text.lower()
+    return any(word in small for word in _WORDS) or _SHORT_WORDS.search(small) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.attribution.signs import SIGNS, WORDS, Sign
+from supervisor.core.attribution.signs import SIGNS, Sign, is_worth_a_look
 from tests.core.attribution.labelled import read
 
 LINES = [line for name in ("labelled_logs.txt", "blind_logs.txt") for log in read(name) for line in log.lines]
@@ -16,7 +16,7 @@ def test_each_sign_is_in_a_labelled_log(sign: Sign) -> None:
 
 
 def test_each_line_with_a_sign_has_one_of_the_words() -> None:
-    assert not [line for line in LINES if any(sign.found_in(line) for sign in SIGNS) and not WORDS.search(line)]
+    assert not [line for line in LINES if any(sign.found_in(line) for sign in SIGNS) and not is_worth_a_look(line)]
 
 
 def test_what_was_found_is_told() -> None:
@@ -38,11 +38,11 @@ def test_a_line_may_name_the_faulty_ranks() -> None:
         ("gpu_out_of_memory", "RuntimeError: CUDA error: out of memory"),
         (
             "collective_timeout",
-            "Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, Timeout(ms)=18",
+            "Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, Timeout",
         ),
         ("network", "NET/IBP:Got completion from peer 7.6.13.83<36315> with status=12"),
     ],
 )
 def test_other_versions_say_it_otherwise(kind: str, line: str) -> None:
-    assert WORDS.search(line)
+    assert is_worth_a_look(line)
     assert next(sign.kind for sign in SIGNS if sign.found_in(line)) == kind
