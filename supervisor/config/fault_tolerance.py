@@ -330,15 +330,17 @@ NOT_YET: tuple[Setting, ...] = (
     _later("log-leaf-max-queue-chunks", values.integer(-1, 100_000_000, "chunks"), -1, "the log server is"),
     _later("log-server-log-prefix", values.PATH, "", "the log server is"),
     _later("log-server-graceful-shutdown-timeout", _SECONDS, 60.0, "the log server is"),
-    _later("attribution-endpoint", values.text("ENDPOINT"), "", "attribution is"),
-    _later("attribution-startup-timeout", _SECONDS, 20.0, "attribution is"),
-    _later("attribution-llm-api-key-file", values.PATH, "", "attribution is"),
-    _later("attribution-llm-base-url", values.text("URL"), "", "attribution is"),
-    _later("attribution-llm-model", values.text("MODEL"), "", "attribution is"),
-    _later("attribution-analysis-backend", values.choice("lib", "mcp"), None, "attribution is"),
-    _later("attribution-stop-action", values.choice("log", "no-restart"), "log", "attribution is"),
-    _later("attribution-log-level", values.choice("debug", "info", "warning"), None, "attribution is"),
-    _later("attribution-export-url", values.text("URL"), "", "attribution is"),
+    _later("attribution-endpoint", values.text("ENDPOINT"), "", "asking an attribution service is"),
+    _later("attribution-startup-timeout", _SECONDS, 20.0, "asking an attribution service is"),
+    _later("attribution-llm-api-key-file", values.PATH, "", "asking an attribution service is"),
+    _later("attribution-llm-base-url", values.text("URL"), "", "asking an attribution service is"),
+    _later("attribution-llm-model", values.text("MODEL"), "", "asking an attribution service is"),
+    _later("attribution-analysis-backend", values.choice("lib", "mcp"), None, "asking an attribution service is"),
+    _later("attribution-stop-action", values.choice("log", "no-restart"), "log", "asking an attribution service is"),
+    _later(
+        "attribution-log-level", values.choice("debug", "info", "warning"), None, "asking an attribution service is"
+    ),
+    _later("attribution-export-url", values.text("URL"), "", "asking an attribution service is"),
     _later("scheduler-exclusion-dir", values.PATH, "", "scheduler exclusion files are"),
 )
 

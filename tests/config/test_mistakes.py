@@ -151,9 +151,9 @@ NOT_YET = [
     (["--logs-specs", "mine"], "a logging plug-in of torchrun is"),
     (["--virtual-local-rank"], "a virtual local rank is"),
     (["--ft-enable-log-server", "true"], "the log server is"),
-    (["--ft-attribution-endpoint", "localhost"], "attribution is"),
-    (["--ft_attribution_llm_model", "nvidia/x"], "attribution is"),
-    (["--ft-attribution-startup-timeout", "30"], "attribution is"),
+    (["--ft-attribution-endpoint", "localhost"], "asking an attribution service is"),
+    (["--ft_attribution_llm_model", "nvidia/x"], "asking an attribution service is"),
+    (["--ft-attribution-startup-timeout", "30"], "asking an attribution service is"),
 ]  # fmt: skip
 
 
