@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,6 +35,17 @@ def test_each_reason_for_silence_is_told_apart(tmp_path: Path) -> None:
             socket_probe.connect(bad, timeout_s=1.0)
 
 
+@contextmanager
+def signals_every(interval_s: float) -> Generator[None]:
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, interval_s, interval_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_a_full_queue_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "full.sock"
     with socket.socket(socket.AF_UNIX) as full, socket.socket(socket.AF_UNIX) as first:
@@ -42,6 +56,8 @@ def test_a_full_queue_is_waited_for(tmp_path: Path) -> None:
         with pytest.raises(BlockingIOError):
             socket_probe.connect(path, timeout_s=0.1)
         assert time.monotonic() - before_s >= 0.09
+        with signals_every(0.02), pytest.raises(BlockingIOError):
+            socket_probe.connect(path, timeout_s=0.1)
         taken: list[socket.socket] = []
         server = threading.Thread(target=lambda: taken.append(full.accept()[0]))
         server.start()
