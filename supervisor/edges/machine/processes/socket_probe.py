@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import socket
 import struct
-import time
 from pathlib import Path
 
+from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.processes.peer_credentials import Peer
 
 SHORTEST_S = 0.001
@@ -21,9 +21,10 @@ def connect(path: Path | str, *, timeout_s: float) -> Peer:
     BlockingIOError where its queue stays full, and OSError for all else.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        until_s = time.monotonic() + timeout_s
+        clock = Clock()
+        until_s = clock.now_s() + timeout_s
         while True:
-            _bound(probe, until_s - time.monotonic())
+            _bound(probe, until_s - clock.now_s())
             try:
                 probe.connect(str(path))
                 probe.getpeername()

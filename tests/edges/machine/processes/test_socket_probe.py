@@ -35,9 +35,13 @@ def test_each_reason_for_silence_is_told_apart(tmp_path: Path) -> None:
             socket_probe.connect(bad, timeout_s=1.0)
 
 
+def _nothing(number: int, frame: object) -> None:
+    del number, frame
+
+
 @contextmanager
 def signals_every(interval_s: float) -> Generator[None]:
-    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    before = signal.signal(signal.SIGALRM, _nothing)
     signal.setitimer(signal.ITIMER_REAL, interval_s, interval_s)
     try:
         yield
