@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
 
 from supervisor.edges.machine.folders import socket_dir
+
+# Before any test loads gRPC: its fork handlers end programs that tests start now and then. Modules of ours set it, too.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 # Started by nohup, or in the background of a script, the suite ignores these, and so would all that it starts.
 for _number, _default in (
