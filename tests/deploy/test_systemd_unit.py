@@ -95,7 +95,8 @@ def test_it_runs_a_job(active: labs.Lab):
     # The supervisor is shielded from the kernel's memory killer; what it starts must not be.
     assert re.findall(r"oom_score_adj (-?\d+)", job.stdout) == ["0", "0"]
     jobs = json.loads(active.run(str(PROGRAM), "jobs", "-o", "json").stdout)["jobs"]
-    assert [(job["job_id"], job["state"]) for job in jobs] == [("unit-job", "succeeded")]
+    # The lab shares /tmp, where ended jobs of people without a home may stand.
+    assert [job["state"] for job in jobs if job["job_id"] == "unit-job"] == ["succeeded"]
 
 
 def test_it_comes_back_after_a_crash(active: labs.Lab):
