@@ -1,4 +1,4 @@
-"""What does a wheel of Holdfast need for its supervisor, by the Python that will run it? One requirement a line."""
+"""Which packages does the supervisor in a wheel need, for each Python? Prints one requirement a line."""
 
 import sys
 import zipfile

@@ -6,6 +6,7 @@ import ipaddress
 import logging
 import os
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -102,11 +103,7 @@ async def _serve(arguments: Namespace, address: tuple[str, int], folder: Path) -
 
     async with anyio.create_task_group() as tasks:
         await tasks.start(signals.receive, ("SIGTERM", "SIGINT"), on_signal)
-
-        async def serve(task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-            await service.serve(analyses, address, export_url=arguments.export_url, task_status=task_status)
-
-        await tasks.start(serve)
+        await tasks.start(partial(service.serve, analyses, address, export_url=arguments.export_url))
         logging.getLogger("holdfast.attribution").info("serving http://%s:%d for logs below %s", *address, folder)
         notifier.ready(f"serving {arguments.listen}")
         await stopped.wait()

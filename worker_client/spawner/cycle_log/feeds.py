@@ -129,7 +129,7 @@ class Feeds:
         try:
             with theirs:
                 self.pid = self._start(theirs.fileno())
-        except BaseException:
+        except BaseException:  # the descriptor must not leak, whatever went wrong; raised again
             ours.close()
             raise
         ours.setblocking(False)
