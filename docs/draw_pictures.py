@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
+from tests.cli.terminal import terminal
 from tests.fakes.gpus import Gpus, build
 
 HERE = Path(__file__).parent
@@ -64,7 +65,21 @@ for step in itertools.count():
     client.end_section("step")
     client.send_heartbeat()
 """
+# Rank 2 falls silent once it is told to.
+SILENT = """
+import os, time
+from worker_client import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+while not (os.environ["RANK"] == "2" and os.path.exists("silent")):
+    client.start_section("step")
+    time.sleep(0.2)
+    client.end_section("step")
+    client.send_heartbeat()
+time.sleep(3600)
+"""
 WAIT_S = 60.0
+TERMINAL_LINES = 22
 
 
 def shown(command: Sequence[str], environ: dict[str, str]) -> str:
@@ -132,6 +147,30 @@ def draw_status(folder: Path, environ: dict[str, str]) -> None:
             job.wait(WAIT_S)
 
 
+def draw_live_view(folder: Path, environ: dict[str, str]) -> None:
+    """`holdfast top` with two jobs; then one of them, whose rank 2 is silent."""
+    (folder / "train.py").write_text(SILENT)
+    options = ["--max-restarts", "3", "--ft-rank-heartbeat-timeout", "30", "train.py"]
+    jobs = [
+        [HOLDFAST, "run", "--job-id", "eval", "--nproc-per-node", "2", *options],
+        [HOLDFAST, "run", "--job-id", "train", "--nproc-per-node", "8", *options],
+    ]
+    with ExitStack() as started:
+        for command in jobs:
+            job = started.enter_context(subprocess.Popen(command, env=environ, cwd=folder, stderr=subprocess.DEVNULL))
+            started.callback(job.terminate)
+        top = (str(HOLDFAST), "top", "-d", "0.5")
+        with terminal(folder, COLUMNS, TERMINAL_LINES, *top, environment=environ) as opened:
+            opened.shows("10/10 ranks", "/30s")
+            draw("top-jobs", "holdfast top", opened.colours())
+            (folder / "silent").touch()
+            opened.press("Enter")
+            opened.shows("by rank")
+            opened.press("s")
+            opened.shows("17s/30s")
+            draw("top-ranks", "holdfast top", opened.colours())
+
+
 def main() -> None:
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="pictures-") as folder:
@@ -145,6 +184,7 @@ def main() -> None:
             sys.exit("cannot draw a sick node: unshare is not installed; apt-get install util-linux")
         typed = "holdfast doctor -- --ft-initial-rank-heartbeat-timeout 5"
         draw_status(Path(folder), environ)
+        draw_live_view(Path(folder), environ)
         draw("doctor-sick", typed, shown([unshare, "--mount", "sh", "-c", SICK], environ))
 
 

@@ -28,6 +28,7 @@ _ALL = (
     Command("run", "supervisor.cli.run", "start and supervise a job; takes torchrun's flags", True),
     Command("daemon", "supervisor.cli.daemon", "run the node's supervisor in the foreground", True),
     Command("status", "supervisor.cli.status", "show the live jobs, or one job with its ranks"),
+    Command("top", "supervisor.cli.top", "live view of jobs, ranks and events on the terminal"),
     Command("jobs", "supervisor.cli.jobs", "list all jobs, finished ones too, newest first"),
     Command("nodes", "supervisor.cli.nodes", "list nodes and their supervisors"),
     Command("events", "supervisor.cli.events", "show what happened to a job, and why"),
@@ -51,7 +52,7 @@ SERVE_USER = Command("serve-user", "supervisor.cli.serve_user", "supervise the j
 COMMANDS = {command.name: command for command in _ALL}
 THEMES = (
     Theme("Run a job", ("run", "daemon", "doctor", "simulate")),
-    Theme("Look at jobs", ("status", "jobs", "events", "logs", "stacks")),
+    Theme("Look at jobs", ("status", "top", "jobs", "events", "logs", "stacks")),
     Theme("Act on a job", ("stop", "restart")),
     Theme("Nodes", ("nodes", "cordon", "uncordon", "drain", "healthd", "attribution")),
     Theme("Your shell", ("completion",)),
@@ -64,7 +65,6 @@ examples:
 """
 LATER = {
     "report": "picture of a job's life",
-    "top": "live view",
 }
 
 

@@ -188,6 +188,17 @@ def plural(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
+def ranges(numbers: Sequence[int]) -> str:
+    """0-7, 16"""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(map(str, part)) for part in parts)
+
+
 def show_again(show: Callable[[], bool], page: Paper) -> None:
     """Show, and again every two seconds, until `show` says that it was the last time. Ages change without events."""
     never = threading.Event()

@@ -24,11 +24,11 @@ def execute(arguments: Namespace) -> int:
     if arguments.output == "json":
         output.write_json(documents.stacks_document(job_id, evidence), one_line=False)
     else:
-        output.write(_text(evidence))
+        output.write(stacks_text(evidence))
     return 0
 
 
-def _text(evidence: Evidence) -> str:
+def stacks_text(evidence: Evidence) -> str:
     """Innermost frame last, as in a traceback."""
     parts: list[str] = []
     for group in evidence.groups:

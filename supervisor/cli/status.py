@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Sequence
 
 from supervisor.cli import checks, documents, output
 from supervisor.cli.jobs import restarts_cell
@@ -134,18 +133,7 @@ def _node_row(node: JobNodeReport, now_ns: int) -> tuple[str, ...]:
     elif node.heard_at_ns is not None:
         reason = f"no answer for {output.duration((now_ns - node.heard_at_ns) / 1e9)}" + (reason and f"; {reason}")
     group_rank = "" if node.group_rank is None else str(node.group_rank)
-    return node.name, node.state, group_rank, _ranges(node.ranks), heard, reason
-
-
-def _ranges(ranks: Sequence[int]) -> str:
-    """0-7, 16"""
-    parts: list[list[int]] = []
-    for rank in sorted(ranks):
-        if parts and parts[-1][-1] == rank - 1:
-            parts[-1][1:] = [rank]
-        else:
-            parts.append([rank])
-    return ", ".join("-".join(map(str, part)) for part in parts)
+    return node.name, node.state, group_rank, output.ranges(node.ranks), heard, reason
 
 
 def _rank_row(rank: RankReport, now_ns: int) -> tuple[str, ...]:

@@ -47,7 +47,9 @@ class FoundJob(msgspec.Struct, frozen=True):
 class Supervisors:
     """All supervisors of this user that answer, and the journals. A context manager that closes their channels."""
 
-    def __init__(self, arguments: Namespace) -> None:
+    def __init__(self, arguments: Namespace, *, say: Callable[[str], None] = output.say) -> None:
+        """`say` is told who could not be asked."""
+        self._say = say
         self._candidates = socket_dir.candidates(arguments.socket_dir)
         self._is_explicit = any(candidate.explicit for candidate in self._candidates)
         self._reads_journals = not self._is_explicit or bool(arguments.state_dir)
@@ -120,7 +122,7 @@ class Supervisors:
             except NoSupervisorError:
                 continue
             except ExhaustedError as error:
-                output.say(str(error))
+                self._say(str(error))
         if include_ended:
             for report in self._recorded():
                 found.setdefault(_key(report), FoundJob(report, None))
@@ -144,7 +146,7 @@ class Supervisors:
     def tell_refusals(self) -> None:
         """For lists that may be incomplete."""
         for refusal in self._refusals:
-            output.say(refusal)
+            self._say(refusal)
 
     def _hint(self) -> str:
         return f" ({'; '.join(self._refusals)})" if self._refusals else ""
@@ -160,7 +162,7 @@ class Supervisors:
         except HoldfastError as error:
             if not self.answering:
                 raise
-            output.say(str(error))
+            self._say(str(error))
             return []
 
 

@@ -121,7 +121,9 @@ class Home:
             "state_dir": str(self.state),
             "reports": msgspec.to_builtins(reports),
         }
-        command = [sys.executable, "-m", "tests.edges.operators.fake_desk", json.dumps(given)]
+        described = folder / "jobs.json"
+        described.write_text(json.dumps(given))  # A thousand ranks are too many for a command line.
+        command = [sys.executable, "-m", "tests.edges.operators.fake_desk", str(described)]
         process = subprocess.Popen(
             command, cwd=ROOT, env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

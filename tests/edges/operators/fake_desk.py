@@ -252,7 +252,7 @@ async def _main(socket_path: Path, state_dir: Path, reports: list[JobReport], no
 
 
 if __name__ == "__main__":
-    given = json.loads(sys.argv[1])
+    given = json.loads(Path(sys.argv[1]).read_text())
     anyio.run(
         _main,
         Path(given["socket"]),

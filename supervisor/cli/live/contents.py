@@ -1,0 +1,89 @@
+"""What does a screen of the live view show of a look: title, rows in the chosen order, events? Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from supervisor.cli import output
+from supervisor.cli.live import rows
+from supervisor.cli.live.looking import Look
+from supervisor.cli.live.rows import Row
+from supervisor.ports import JobReport
+
+
+class Contents(Protocol):
+    """Of one screen. `order` is an index of `orders`, the names of the ways to sort."""
+
+    @property
+    def heads(self) -> Sequence[str]: ...
+
+    @property
+    def orders(self) -> Sequence[str]: ...
+
+    def title(self, look: Look) -> str: ...
+
+    def rows(self, look: Look, order: int) -> list[Row]: ...
+
+    def events(self, look: Look) -> list[str]: ...
+
+
+class AllJobs:
+    """A row for each job that this user may see."""
+
+    heads = rows.JOB_HEADS
+    orders = tuple(order.name for order in rows.JOB_ORDERS)
+
+    def title(self, look: Look) -> str:
+        live = [job.report for job in look.jobs if not job.report.state.has_ended]
+        ranks = [rank for report in live for rank in report.ranks]
+        up = sum(rank.state == "running" for rank in ranks)
+        return (
+            f"{output.plural(len(live), 'job')}, {up}/{output.plural(len(ranks), 'rank')}, "
+            f"{output.plural(look.supervisors, 'supervisor')}"
+        )
+
+    def rows(self, look: Look, order: int) -> list[Row]:
+        """Of several runs of an id, the first in that order."""
+        found: dict[str, Row] = {}
+        for report in sorted((job.report for job in look.jobs), key=rows.JOB_ORDERS[order].key):
+            found.setdefault(report.job_id, rows.job_row(report, look.at_ns))
+        return list(found.values())
+
+    def events(self, look: Look) -> list[str]:
+        return [rows.event_line(event, with_job=True) for event in look.events]
+
+
+class RanksOfJob:
+    """A row for each rank of one job."""
+
+    heads = rows.RANK_HEADS
+    orders = tuple(order.name for order in rows.RANK_ORDERS)
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+
+    def title(self, look: Look) -> str:
+        report = self.report(look)
+        if report is None:
+            return f"{self.job_id}, which nobody knows now"
+        _, state, cycle, restarts, up, *_ = rows.job_row(report, look.at_ns).cells
+        return f"{report.job_id} {state}, cycle {cycle}, restarts {restarts}, ranks {up}"
+
+    def rows(self, look: Look, order: int) -> list[Row]:
+        report = self.report(look)
+        ranks = sorted(report.ranks, key=rows.RANK_ORDERS[order].key) if report else []
+        return [rows.rank_row(rank, look.at_ns) for rank in ranks]
+
+    def events(self, look: Look) -> list[str]:
+        return [rows.event_line(event, with_job=False) for event in look.events if event.job_id == self.job_id]
+
+    def nodes(self, look: Look) -> str:
+        """A table of the job's nodes."""
+        report = self.report(look)
+        cells = [rows.node_row(node).cells for node in (report.nodes if report else ())]
+        return output.table(rows.NODE_HEADS, cells, output.Paper(None, colours=False))
+
+    def report(self, look: Look) -> JobReport | None:
+        """None: nobody knows the job now."""
+        return next((job.report for job in look.jobs if job.report.job_id == self.job_id), None)

@@ -1,0 +1,147 @@
+"""What stands in the rows of the live view, in which order, and which rows fit what was typed?
+
+Pure: from reports to texts. A row's first cell is its key: a job id, a rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+import msgspec
+
+from supervisor.cli import output
+from supervisor.ports import JobNodeReport, JobReport, RankReport, RecordedEvent
+
+Report = TypeVar("Report", JobReport, RankReport)
+
+SILENT_SHARE = 0.5  # of the limit: from here on a silence is worth a look
+STATE_ORDER = ("hung", "failed", "starting", "stopped", "exited", "running")  # the odd ones first
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One line. `urgent`: worth a look now; shown in bold, and in colour where there is one."""
+
+    key: str
+    cells: tuple[str, ...]
+    urgent: bool = False
+
+
+class Order(msgspec.Struct, Generic[Report], frozen=True):
+    """One way to sort, and the name that the user reads."""
+
+    name: str
+    key: Callable[[Report], tuple[float | str, ...]]
+
+
+JOB_HEADS = ("JOB", "STATE", "CYCLE", "RESTARTS", "RANKS", "SILENCE", "AGE", "REASON")
+RANK_HEADS = ("RANK", "STATE", "SILENCE", "NODE", "PID", "CYCLE AGE", "SECTIONS")
+NODE_HEADS = ("NODE", "STATE", "GROUP", "RANKS", "REASON")
+
+
+def silent_share(rank: RankReport) -> float:
+    """The rank's silence as a share of its limit; 0 where no limit holds. Sections count like heartbeats."""
+    shares = [each.age_s / each.limit_s for each in rank.sections if each.limit_s]
+    if rank.heartbeat_age_s is not None and rank.heartbeat_limit_s:
+        shares.append(rank.heartbeat_age_s / rank.heartbeat_limit_s)
+    return max(shares, default=0.0)
+
+
+def silence(rank: RankReport) -> str:
+    """How long since the last heartbeat, of how long it may be: `1.2s/60s`."""
+    limit = "" if rank.heartbeat_limit_s is None else f"/{output.duration(rank.heartbeat_limit_s)}"
+    if rank.heartbeat_age_s is None:
+        return f"none{limit}" if limit else "-"
+    return f"{output.duration(rank.heartbeat_age_s)}{limit}"
+
+
+def most_silent(report: JobReport) -> RankReport | None:
+    """The rank that is nearest to its limit."""
+    return max(report.ranks, key=silent_share, default=None)
+
+
+def job_row(report: JobReport, now_ns: int) -> Row:
+    up = sum(rank.state == "running" for rank in report.ranks)
+    worst = most_silent(report)
+    age_s = ((report.ended_at_ns or now_ns) - report.submitted_at_ns) / 1e9
+    cells = (
+        report.job_id,
+        report.state.value,
+        str(report.cycle) + (f".{report.iteration}" if report.iteration else ""),
+        f"{report.restarts_used}/{report.max_restarts}",
+        f"{up}/{len(report.ranks)}",
+        "-" if worst is None or report.state.has_ended else silence(worst),
+        output.duration(age_s),
+        output.printable(report.reason),
+    )
+    is_silent = worst is not None and silent_share(worst) >= SILENT_SHARE
+    is_odd = any(rank.state in ("hung", "failed") for rank in report.ranks)
+    return Row(report.job_id, cells, urgent=not report.state.has_ended and (is_silent or is_odd))
+
+
+def rank_row(rank: RankReport, now_ns: int) -> Row:
+    state = rank.state
+    if rank.exit_signal is not None:
+        state += f" (signal {rank.exit_signal})"
+    elif rank.exit_code is not None:
+        state += f" ({rank.exit_code})"
+    age = "" if rank.cycle_started_at_ns is None else output.duration((now_ns - rank.cycle_started_at_ns) / 1e9)
+    sections = ", ".join(
+        output.printable(each.name)
+        + f" {output.duration(each.age_s)}"
+        + ("" if each.limit_s is None else f"/{output.duration(each.limit_s)}")
+        for each in rank.sections
+    )
+    pid = "" if rank.pid is None else str(rank.pid)
+    cells = (str(rank.rank), state, silence(rank), output.printable(rank.node), pid, age, sections)
+    is_urgent = rank.state in ("hung", "failed") or silent_share(rank) >= SILENT_SHARE
+    return Row(str(rank.rank), cells, urgent=is_urgent)
+
+
+def node_row(node: JobNodeReport) -> Row:
+    group = "" if node.group_rank is None else str(node.group_rank)
+    cells = (
+        output.printable(node.name), node.state, group, output.ranges(node.ranks), output.printable(node.reason),
+    )  # fmt: skip
+    return Row(node.name, cells, urgent=node.state in ("lost", "excluded"))
+
+
+def event_line(event: RecordedEvent, *, with_job: bool) -> str:
+    """One line of the newest events: time, job, node and rank where they are known, what and why."""
+    words = [output.local_time(event.at_ns)[11:19]]
+    if with_job:
+        words.append(event.job_id)
+    if event.rank is not None:
+        words.append(f"rank {event.rank}")
+    words += [event.kind, event.reason]
+    return output.printable("  ".join(words))
+
+
+JOB_ORDERS: tuple[Order[JobReport], ...] = (
+    Order("newest", lambda report: (-report.submitted_at_ns,)),
+    Order("name", lambda report: (report.job_id,)),
+    Order("silence", lambda report: (-max(map(_silent_tenths, report.ranks), default=0), report.job_id)),
+    Order("restarts", lambda report: (-report.restarts_used, report.job_id)),
+    Order("state", lambda report: (report.state.has_ended, report.state.value, report.job_id)),
+)
+RANK_ORDERS: tuple[Order[RankReport], ...] = (
+    Order("rank", lambda rank: (rank.rank,)),
+    Order("silence", lambda rank: (-_silent_tenths(rank), rank.rank)),
+    Order("state", lambda rank: (_state_place(rank.state), rank.rank)),
+    Order("node", lambda rank: (rank.node, rank.rank)),
+)
+
+
+def _silent_tenths(rank: RankReport) -> int:
+    """In steps, so that healthy ranks do not change places at every look."""
+    return int(silent_share(rank) * 10)
+
+
+def _state_place(state: str) -> int:
+    return STATE_ORDER.index(state) if state in STATE_ORDER else len(STATE_ORDER)
+
+
+def fitting(rows: Sequence[Row], text: str) -> list[Row]:
+    """The rows in which each typed word stands somewhere. Capitals make no difference."""
+    words = text.casefold().split()
+    return [row for row in rows if all(any(word in cell.casefold() for cell in row.cells) for word in words)]

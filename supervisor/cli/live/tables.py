@@ -1,0 +1,71 @@
+"""How does a table of rows stay where the reader is while the rows change?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.text import Text
+from textual.binding import Binding, BindingType
+from textual.widgets import DataTable
+
+from supervisor.cli.live.rows import Row
+from supervisor.cli.output import COLOURS
+
+COLOUR_NAMES = {"31": "red", "32": "green", "33": "yellow", "36": "cyan"}  # of the terminal's own palette
+
+
+class RowsTable(DataTable[Text]):
+    """Keeps cursor and place by the rows' keys. The selected row's key is `chosen`, "" with no rows."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("home,g", "scroll_top", "Start", show=False),
+        Binding("end,G", "scroll_bottom", "End", show=False),
+    ]
+
+    def __init__(self, heads: Sequence[str], *, name: str, colours: bool) -> None:
+        super().__init__(cursor_type="row", zebra_stripes=False, id=name)
+        self._heads = tuple(heads)
+        self._colours = colours
+        self._shown: dict[str, Row] = {}
+
+    def on_mount(self) -> None:
+        for head in self._heads:
+            self.add_column(Text(head, style="bold"), key=head)
+
+    @property
+    def chosen(self) -> str:
+        keys = list(self._shown)
+        return keys[self.cursor_row] if 0 <= self.cursor_row < len(keys) else ""
+
+    @property
+    def chosen_row(self) -> Row | None:
+        return self._shown.get(self.chosen)
+
+    def show(self, rows: Sequence[Row]) -> None:
+        """Replaces what has changed; all of it where the order has."""
+        if [row.key for row in rows] == list(self._shown):
+            for row in rows:
+                self._change(self._shown[row.key], row)
+        else:
+            self._replace(rows)
+        self._shown = {row.key: row for row in rows}
+
+    def _change(self, old: Row, new: Row) -> None:
+        for head, before, now in zip(self._heads, old.cells, new.cells, strict=True):
+            if before != now or old.urgent != new.urgent:
+                self.update_cell(new.key, head, self._text(now, new.urgent), update_width=True)
+
+    def _replace(self, rows: Sequence[Row]) -> None:
+        chosen, place, x, y = self.chosen, self.cursor_row, self.scroll_x, self.scroll_y
+        self.clear()
+        for row in rows:
+            self.add_row(*(self._text(cell, row.urgent) for cell in row.cells), key=row.key)
+        keys = [row.key for row in rows]
+        if keys:
+            self.move_cursor(row=keys.index(chosen) if chosen in keys else min(place, len(keys) - 1), scroll=False)
+        self.scroll_to(x, y, animate=False)
+
+    def _text(self, cell: str, urgent: bool) -> Text:
+        colour = COLOUR_NAMES.get(COLOURS.get(cell.partition(" ")[0], "")) if self._colours else None
+        return Text(cell, style=" ".join(filter(None, ("bold" if urgent else "", colour or ""))), no_wrap=True)

@@ -1,0 +1,101 @@
+"""Do the rows of the live view say what people look for first: who is silent, who is odd, what fits the typed words?"""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from supervisor.cli.live import rows
+from supervisor.cli.live.contents import AllJobs, RanksOfJob
+from supervisor.cli.live.looking import Look
+from supervisor.cli.supervisors import FoundJob
+from supervisor.core.facts import JobState
+from supervisor.ports import JobReport, RankReport, RecordedEvent, SectionReport
+from tests.edges.operators.fake_desk import running
+
+NOW_NS = 10**12
+
+
+def _rank(age_s: float | None, limit_s: float | None, *sections: SectionReport, state: str = "running") -> RankReport:
+    return RankReport(0, 0, "n0", state, heartbeat_age_s=age_s, heartbeat_limit_s=limit_s, sections=sections)
+
+
+@pytest.mark.parametrize(
+    ("rank", "share", "cell"),
+    [
+        (_rank(3.0, 6.0), 0.5, "3.0s/6.0s"),
+        (_rank(3.0, None), 0.0, "3.0s"),
+        (_rank(None, 6.0), 0.0, "none/6.0s"),
+        (_rank(None, None), 0.0, "-"),
+        (_rank(1.0, 10.0, SectionReport("step", 9.0, 10.0)), 0.9, "1.0s/10s"),
+        (_rank(1.0, 10.0, SectionReport("step", 9.0, None)), 0.1, "1.0s/10s"),
+    ],
+)
+def test_silence_is_told_as_a_share_of_its_limit(rank: RankReport, share: float, cell: str) -> None:
+    assert rows.silent_share(rank) == pytest.approx(share)
+    assert rows.silence(rank) == cell
+
+
+def test_a_job_is_urgent_once_a_rank_is_half_way_to_its_limit_or_odd() -> None:
+    job = running()
+    assert not rows.job_row(job, NOW_NS).urgent
+    late = replace(job, ranks=(*job.ranks[:3], replace(job.ranks[3], heartbeat_age_s=30.0)))
+    assert rows.job_row(late, NOW_NS).urgent
+    assert rows.job_row(late, NOW_NS).cells[5] == "30s/45s"
+    hung = replace(job, ranks=(replace(job.ranks[0], state="hung"), *job.ranks[1:]))
+    assert rows.job_row(hung, NOW_NS).urgent
+    assert not rows.job_row(replace(hung, state=JobState.FAILED, ended_at_ns=NOW_NS), NOW_NS).urgent
+
+
+def test_a_ranks_end_is_told_with_its_code_or_signal() -> None:
+    ended = replace(_rank(None, None, state="exited"), exit_code=3)
+    killed = replace(_rank(None, None, state="failed"), exit_signal=9)
+    assert rows.rank_row(ended, NOW_NS).cells[1] == "exited (3)"
+    assert rows.rank_row(killed, NOW_NS).cells[1] == "failed (signal 9)"
+
+
+def test_a_hostile_name_cannot_steer_the_terminal() -> None:
+    hostile = _rank(1.0, None, SectionReport("\x1b[2Jstep", 1.0, None))
+    event = RecordedEvent("j", 1, NOW_NS, "worker_failed", "said \x1b]0;owned\x07", rank=1)
+    told = [*rows.rank_row(hostile, NOW_NS).cells, rows.event_line(event, with_job=True)]
+    told += rows.job_row(replace(running(), reason="\x1b[31mred"), NOW_NS).cells
+    assert not any("\x1b" in each or "\x07" in each for each in told)
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"), [("", ["a", "b"]), ("RUN", ["a"]), ("run x", []), ("n1 run", ["a"]), ("  n1 ", ["a", "b"])]
+)
+def test_rows_fit_when_each_word_stands_in_them(text: str, keys: list[str]) -> None:
+    all_rows = [rows.Row("a", ("a", "running", "n1")), rows.Row("b", ("b", "hung", "n1"))]
+    assert [row.key for row in rows.fitting(all_rows, text)] == keys
+
+
+def _look(*reports: JobReport) -> Look:
+    return Look(NOW_NS, tuple(FoundJob(report, None) for report in reports), 1)
+
+
+def test_jobs_are_sorted_as_asked() -> None:
+    calm, late = running("calm", submitted_at_ns=2), running("late", submitted_at_ns=1)
+    late = replace(late, restarts_used=3, ranks=(replace(late.ranks[0], heartbeat_age_s=40.0),))
+    jobs, look = AllJobs(), _look(calm, late)
+    told = {name: [row.key for row in jobs.rows(look, place)] for place, name in enumerate(jobs.orders)}
+    assert told["newest"] == ["calm", "late"]
+    assert told["silence"] == told["restarts"] == ["late", "calm"]
+    assert told["name"] == ["calm", "late"]
+    assert "2 jobs, 5/5 ranks, 1 supervisor" in jobs.title(look)
+
+
+def test_ranks_are_sorted_as_asked_and_the_odd_ones_come_first() -> None:
+    job = running(ranks=3)
+    job = replace(job, ranks=(job.ranks[0], replace(job.ranks[1], heartbeat_age_s=44.0, node="a"),
+                              replace(job.ranks[2], state="hung")))  # fmt: skip
+    ranks, look = RanksOfJob("train-7f3a"), _look(job)
+    told = {name: [row.key for row in ranks.rows(look, place)] for place, name in enumerate(ranks.orders)}
+    assert told == {"rank": ["0", "1", "2"], "silence": ["1", "0", "2"], "state": ["2", "0", "1"],
+                    "node": ["1", "0", "2"]}  # fmt: skip
+
+
+def test_a_job_that_nobody_knows_any_more_leaves_an_empty_screen_that_says_so() -> None:
+    ranks = RanksOfJob("gone")
+    assert (ranks.rows(_look(running()), 0), ranks.events(_look(running()))) == ([], [])
+    assert "nobody knows" in ranks.title(_look(running()))
