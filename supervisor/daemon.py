@@ -128,7 +128,7 @@ async def open_supervisor(
                 await tasks.start(engine.run)
                 counter = await shared_jobs.open_counter(
                     tasks, desk=desk, engine=engine, chronicle=chronicle, jobs=jobs, clock=clock,
-                    colleagues=peers.colleagues, history=journal,
+                    colleagues=peers.colleagues, history=journal, workers=workers,
                 )  # fmt: skip
                 returning = None
                 if isinstance(spawners, SpawnerKeeper) and spawners.return_folder is not None:

@@ -27,6 +27,7 @@ from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.core.node_health import Finding
 from supervisor.core.orders import Order
+from supervisor.core.stragglers.messages import Straggler
 
 
 class SectionReport(msgspec.Struct, frozen=True):
@@ -102,6 +103,7 @@ class JobReport(msgspec.Struct, frozen=True):
     log_dir: str = ""  # of this run alone
     command: tuple[str, ...] = ()  # as the user typed it, without its secrets
     supervisor_pid: int = 0
+    stragglers: tuple[Straggler, ...] = ()  # the slowest first
 
 
 class NodeReport(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from supervisor.core.facts import Evidence
+from supervisor.core.stragglers.messages import RankSections
 from supervisor.ports import JobReport, LogBytes, NodeReport, Peers, RecordedEvent
 
 LEADER = ""  # as the addressee: the node that coordinates the job, whichever that is
@@ -74,7 +75,15 @@ class SetCordon(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-Question = ShowPart | ShowWhole | TellNews | ReadEvents | ShowStacks | ReadLogs | CloseLogs | SetCordon
+class TellSections(msgspec.Struct, frozen=True):
+    """To the leader: how often the node's ranks have closed their sections, and how long those were open in all."""
+
+    cycle: int
+    names: tuple[str, ...]
+    ranks: tuple[RankSections, ...]  # of which something is new
+
+
+Question = ShowPart | ShowWhole | TellNews | ReadEvents | ShowStacks | ReadLogs | CloseLogs | SetCordon | TellSections
 
 # --- answers -------------------------------------------------------------------------------------------------------
 
@@ -112,6 +121,10 @@ class Done(msgspec.Struct, frozen=True):
     node: NodeReport
 
 
+class SectionsTaken(msgspec.Struct, frozen=True):
+    pace_s: float  # at least so long until the node tells the next
+
+
 class Refused(msgspec.Struct, frozen=True):
     """`code` is the `reason` of a HoldfastError."""
 
@@ -119,7 +132,7 @@ class Refused(msgspec.Struct, frozen=True):
     message: str
 
 
-Answer = Part | Whole | NewsTaken | Events | Stacks | Logs | Done | Refused
+Answer = Part | Whole | NewsTaken | Events | Stacks | Logs | Done | SectionsTaken | Refused
 
 Handler = Callable[[str, str, Question], Awaitable[Answer]]  # job id, the node that asks
 

@@ -22,6 +22,8 @@ from supervisor.questions import Colleagues
 
 if TYPE_CHECKING:
     from supervisor.edges.peers.elastic_hosts import ElasticHosts
+    from supervisor.edges.workers.channel.worker_server import WorkerServer
+    from supervisor.engine.section_watch import SectionWatch
 
 WORKERS_STARTED = "workers_started"
 SPAWNER_READY = "spawner_ready"
@@ -52,10 +54,21 @@ async def open_counter(
     clock: Clock,
     colleagues: Colleagues,
     history: JobHistory,
+    workers: WorkerServer,
 ) -> WholeDesk:
     """Where people ask about jobs. Without colleagues it is the desk's own."""
     book = WholeBook(desk=desk, engine=engine, chronicle=chronicle, jobs=jobs, clock=clock)
     counter = WholeDesk(desk=desk, book=book, colleagues=colleagues, history=history)
+
+    def open_watch() -> SectionWatch:
+        from supervisor.engine.section_watch import SectionWatch  # Late: few jobs stamp sections.
+
+        return SectionWatch(
+            pages=workers, colleagues=colleagues, jobs=jobs, chronicle=chronicle, clock=clock,
+            own_name=book.own_name, tasks=tasks,
+        )  # fmt: skip
+
+    _compare(workers, desk, counter, open_watch)
     if isinstance(colleagues, NoColleagues):
         return counter
     from supervisor.edges.operators.log_readers import LogReaders  # Late: a job of one node never needs it.
@@ -86,6 +99,20 @@ async def open_counter(
         colleagues.on_closed = newsroom.forget
         counter.lead_for_torchrun = _leading(tasks)
     return counter
+
+
+def _compare(workers: WorkerServer, desk: Desk, counter: WholeDesk, open_watch: Callable[[], SectionWatch]) -> None:
+    """Ranks are compared once one of them, here or on another node of a job, may stamp sections."""
+    opened: list[SectionWatch] = []
+
+    def watch() -> SectionWatch:
+        if not opened:
+            opened.append(open_watch())
+            desk.stragglers = opened[0].named
+        return opened[0]
+
+    workers.on_sections = lambda job_id: watch().watch(job_id)
+    counter.take_sections = lambda job_id, by, told: watch().hear(job_id, by, told)
 
 
 def _leading(tasks: TaskGroup) -> Callable[[RendezvousWish], Awaitable[bool]]:

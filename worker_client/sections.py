@@ -13,7 +13,14 @@ from sys import modules
 from time import monotonic_ns
 from typing import NamedTuple
 
-from holdfast_wire.page import SECTION_SLOTS_MAX, SECTION_SLOTS_START
+from holdfast_wire.page import (
+    SECTION_SLOTS_MAX,
+    SECTION_SLOTS_START,
+    SECTION_TALLIES_MAX,
+    SECTION_TALLIES_START,
+    TALLY_MASK,
+    WORD_NO_TALLY,
+)
 
 from worker_client import training_iteration
 from worker_client.errors import RankMonitorClientError
@@ -27,12 +34,14 @@ UNSETTLED_NAMES_MAX = 1024  # sections remembered before it is known which ones 
 class Section:
     """One monitored name in one page."""
 
-    __slots__ = ("is_step", "longest_ns", "opened_ns", "owner", "word", "words")
+    __slots__ = ("is_step", "longest_ns", "opened_ns", "owner", "tally", "tally_word", "word", "words")
 
     def __init__(self, name: str, slot: int, page: ProgressPage) -> None:
         self.is_step = name == STEP
         self.words = page.words
         self.word = SECTION_SLOTS_START + slot
+        self.tally_word = SECTION_TALLIES_START + slot if slot < SECTION_TALLIES_MAX else WORD_NO_TALLY
+        self.tally = 0
         self.opened_ns: int | None = None  # None: closed
         self.longest_ns = 0
         self.owner: object = None
@@ -128,6 +137,11 @@ class Sections:
         words = section.words
         words[4] = now_ns
         words[section.word] = 0
+        section.tally = tally = section.tally + open_ns + 0x400000000000  # once more (TALLY_ONE), and so much longer
+        try:
+            words[section.tally_word] = tally
+        except ValueError:  # It has grown out of its word, which happens every 131,072 times.
+            words[section.tally_word] = section.tally = tally & TALLY_MASK
         if self.attends or by_name is not self._by_name:
             self._attend(name, section)
 

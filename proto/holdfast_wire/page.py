@@ -7,6 +7,10 @@ CLOCK_MONOTONIC nanoseconds; 0 means "never" or "closed".
 Order of the writer's stores, which lets a reader at any instant see a truthful state:
 - open a section: its slot := now. Close: OUT_OF_SECTION_SINCE_NS := now, then its slot := 0.
 - a step opens: STEPS_SINCE_FIRST and FIRST_STEP_SEEN before its slot.
+
+A tally says in one word, so by one store, how often a section was closed and how long it was open in all. Both count
+from 0 in each page and wrap around, so only differences count: of two readings between which a section was closed less
+than 2^17 times and was open for less than 2^46 ns (19 h). A client of an older version leaves all tallies 0.
 """
 
 from __future__ import annotations
@@ -40,3 +44,11 @@ WATCH_UNWINDING = (
 
 SECTION_SLOTS_START = 64
 SECTION_SLOTS_MAX = 256  # slot i holds the opening time of the i-th monitored section of Welcome.sections
+
+SECTION_TALLIES_START = 320
+SECTION_TALLIES_MAX = PAGE_WORDS - SECTION_TALLIES_START  # the i-th of them is of slot i; later slots have none
+WORD_NO_TALLY = 63  # where the tallies of those are written; never read
+
+TALLY_TIME_BITS = 46  # the lower ones: open time in nanoseconds; what is above it counts
+TALLY_ONE = 1 << TALLY_TIME_BITS  # closed once more
+TALLY_MASK = (1 << 63) - 1

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from supervisor.core.facts import Evidence
+from supervisor.core.stragglers.messages import Straggler
 from supervisor.edges.operators.event_document import timestamp
 from supervisor.ports import CheckReport, JobNodeReport, JobReport, NodeReport, RankReport
 
@@ -37,6 +38,21 @@ def job_document(report: JobReport) -> Document:
         "log_dir": report.log_dir,
         "command": list(report.command),
         "supervisor_pid": report.supervisor_pid,
+        "stragglers": [_straggler_document(each) for each in report.stragglers],
+    }
+
+
+def _straggler_document(each: Straggler) -> Document:
+    return {
+        "section": each.section,
+        "node": each.node,
+        "ranks": list(each.ranks),
+        "is_node": each.is_node,
+        "ratio": round(each.ratio, 3),
+        "took_s": round(each.took_s, 6),
+        "median_s": round(each.median_s, 6),
+        "compared_ranks": each.of_ranks,
+        "reason": each.reason,
     }
 
 

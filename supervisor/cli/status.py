@@ -8,11 +8,13 @@ from collections import Counter
 from supervisor.cli import checks, documents, output
 from supervisor.cli.jobs import restarts_cell
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
+from supervisor.core.stragglers.messages import Straggler
 from supervisor.edges.machine.clock import Clock
 from supervisor.ports import JobNodeReport, JobReport, RankReport
 
 LIVE_HEADS = ("JOB", "STATE", "CYCLE", "RESTARTS", "RANKS", "AGE", "REASON")
 NODE_HEADS = ("NODE", "STATE", "GROUP RANK", "RANKS", "HEARD", "REASON")
+STRAGGLER_HEADS = ("SLOW", "NODE", "SECTION", "TAKES", "MEDIAN", "TIMES THE MEDIAN")
 RANK_HEADS = ("RANK", "NODE", "PID", "STATE", "HEARTBEAT", "CYCLE AGE", "SECTIONS")
 
 
@@ -97,6 +99,8 @@ def _job_text(found: FoundJob, page: output.Paper) -> str:
         text += "\n" + output.table(NODE_HEADS, [_node_row(node, now_ns) for node in report.nodes], page)
     if shown := checks.table(report.nodes, now_ns, page):
         text += "\n" + shown
+    if report.stragglers:
+        text += "\n" + output.table(STRAGGLER_HEADS, [_straggler_row(each) for each in report.stragglers], page)
     if report.ranks:
         text += "\n" + output.table(RANK_HEADS, [_rank_row(rank, now_ns) for rank in report.ranks], page)
     return text
@@ -134,6 +138,12 @@ def _node_row(node: JobNodeReport, now_ns: int) -> tuple[str, ...]:
         reason = f"no answer for {output.duration((now_ns - node.heard_at_ns) / 1e9)}" + (reason and f"; {reason}")
     group_rank = "" if node.group_rank is None else str(node.group_rank)
     return node.name, node.state, group_rank, output.ranges(node.ranks), heard, reason
+
+
+def _straggler_row(each: Straggler) -> tuple[str, ...]:
+    who = ("node, ranks " if each.is_node else "rank ") + output.ranges(each.ranks)
+    took, median = (f"{value_s * 1e3:.3g} ms" for value_s in (each.took_s, each.median_s))
+    return who, each.node, each.section, took, median, f"{each.ratio:.2f} (of {each.of_ranks} ranks)"
 
 
 def _rank_row(rank: RankReport, now_ns: int) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from supervisor.core.cluster.messages import NodeCordoned
 from supervisor.core.facts import Evidence, HangLimits, JobState, JobView, RankView
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node import node
+from supervisor.core.stragglers.messages import Straggler
 from supervisor.engine.chronicle import Chronicle
 from supervisor.engine.job_book import ENDED_JOBS_MAX, JobRecord
 from supervisor.engine.loop import Engine
@@ -71,6 +72,7 @@ class Desk:
         self.on_cordon: Callable[[str], None] = _nobody  # told the reason, "" at its end
         # Told the past of a job of several nodes that another supervisor has begun.
         self.on_taken_back: Callable[[str, Sequence[RecordedEvent]], None] = _nobody_reads
+        self.stragglers: Callable[[str], tuple[Straggler, ...]] = _none_slow  # of a job that is led from here
         self.on_submitted: Callable[[str], None] = _nobody  # told the id of a job before anything of it is started
         chronicle.attach(self.report)
 
@@ -263,6 +265,7 @@ class Desk:
             log_dir=job.log_dir,
             command=job.shown_command,
             supervisor_pid=os.getpid(),
+            stragglers=self.stragglers(job.spec.job_id) if job.verdict is None else (),
         )
 
     def _state(self) -> str:
@@ -351,6 +354,12 @@ class Desk:
         for job_id in ended[: max(0, len(ended) - ENDED_JOBS_MAX)]:
             del self._jobs[job_id]
             del self._ended[job_id]
+
+
+def _none_slow(job_id: str) -> tuple[Straggler, ...]:
+    """Nobody compares the ranks."""
+    del job_id
+    return ()
 
 
 def _nobody_reads(job_id: str, events: Sequence[RecordedEvent]) -> None:

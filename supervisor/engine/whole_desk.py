@@ -38,6 +38,7 @@ from supervisor.questions import (
     ShowWhole,
     Stacks,
     TellNews,
+    TellSections,
     Whole,
 )
 
@@ -46,6 +47,7 @@ LEADER_ANSWER_S = NODE_ANSWER_S + 1.0
 ORDER_ANSWER_S = 5.0
 STACKS_MARGIN_S = 1.5
 EVENTS_AT_ONCE = 200
+SLOW_SHOWN_MAX = 3  # sentences about slow ranks of one node in the list of nodes
 EVENTS_WAIT_S = 20.0  # a follower's question waits so long for something to happen
 EVENTS_WAIT_MAX_S = 60.0
 
@@ -61,6 +63,7 @@ class WholeDesk:
         self._colleagues = colleagues
         self._history = history
         self.read_logs: LogReader = _nothing_to_read
+        self.take_sections: Callable[[str, str, TellSections], Answer] = _compare_nothing
         self.lead_for_torchrun: Callable[[RendezvousWish], Awaitable[bool]] = _lead_nothing
         self.submit = desk.submit
         self.jobs = desk.jobs
@@ -101,12 +104,19 @@ class WholeDesk:
     async def nodes(self) -> Sequence[NodeReport]:
         own = self._desk.node()
         found: dict[str, NodeReport] = {}
-        for job_id, (_, nodes) in (await self._look_at_shared()).items():
+        slow: dict[str, list[str]] = {}
+        for job_id, (report, nodes) in (await self._look_at_shared()).items():
+            for straggler in report.stragglers:
+                name = own.name if straggler.node == self._book.own_name(job_id) else straggler.node
+                slow.setdefault(name, []).append(straggler.reason)
             for each in nodes:
                 if each.name != self._book.own_name(job_id) and (each.name not in found or each.state != "lost"):
                     found[each.name] = each
         found |= {own.name: own}
-        return [found[name] for name in sorted(found)]
+        for job_id in self._desk.live_jobs():
+            if not self._book.is_shared(job_id):
+                slow.setdefault(own.name, []).extend(each.reason for each in self._desk.stragglers(job_id))
+        return [_with_reasons(found[name], slow.get(name, [])) for name in sorted(found)]
 
     async def _look_at_shared(self) -> dict[str, tuple[JobReport, tuple[NodeReport, ...]]]:
         """Live jobs with other nodes, all at once: none waits for the nodes of another."""
@@ -294,6 +304,9 @@ class WholeDesk:
                 return Stacks(await self._desk.stacks(job_id, rank, min(budget_s, 2 * STACKS_FOR_PEOPLE_S)))
             case SetCordon(cordoned, reason):
                 return Done(self._set_own_cordon(self._book.own_name(job_id), cordoned, reason))
+            case TellSections():
+                self._check_leads(job_id)
+                return self.take_sections(job_id, by, question)
             case ReadLogs() | CloseLogs():
                 return await self.read_logs(by, part.part, question)
 
@@ -320,9 +333,21 @@ class WholeDesk:
         )
 
 
+def _with_reasons(node: NodeReport, slow: Sequence[str]) -> NodeReport:
+    """Why it is worth a look, beside the reason of its state."""
+    left_out = f"{len(slow) - SLOW_SHOWN_MAX} more, see holdfast status" if len(slow) > SLOW_SHOWN_MAX else ""
+    reasons = (node.reason, *slow[:SLOW_SHOWN_MAX], left_out)
+    return msgspec.structs.replace(node, reason="; ".join(filter(None, reasons)))
+
+
 async def _nothing_to_read(by: str, part: JobReport, question: ReadLogs | CloseLogs) -> Answer:
     del part, question
     raise InvalidRequestError(f"cannot show logs to node {by}: this supervisor reads none")
+
+
+def _compare_nothing(job_id: str, by: str, told: TellSections) -> Answer:
+    del told
+    raise InvalidRequestError(f"cannot compare the ranks of job {job_id} with those of node {by}: nobody compares here")
 
 
 async def _lead_nothing(wish: RendezvousWish) -> bool:

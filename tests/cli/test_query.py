@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from supervisor.cli.status import heartbeat_cell
 from supervisor.core.facts import JobState
+from supervisor.core.stragglers.messages import Straggler
 from supervisor.ports import RankReport, SectionReport
 from tests.cli.supervised import ROOT, Home, widest, without_colours
 from tests.edges.operators.fake_desk import running
@@ -232,6 +233,22 @@ def test_tables_fit_the_terminal(home: Home, columns: int) -> None:
         assert "all_reduce (c10d.py:12)" in " ".join(without_colours(text).split())
         assert "\x1b" not in home.on_terminal(columns, "status", "bert", NO_COLOR="1")
         assert "\x1b" not in home.holdfast("status", "bert").out
+
+
+def test_slow_ranks_are_shown(home: Home) -> None:
+    slow = Straggler("forward", "n0", (2,), False, 1.5, 0.3, 0.2, 4, "rank 2 on node n0 is slow in section 'forward'")
+    with home.supervisor(replace(running(), stragglers=(slow,))):
+        text = home.holdfast("status", JOB).out
+        assert "TIMES THE MEDIAN" in text
+        (row,) = [line.split() for line in text.splitlines() if line.startswith("rank 2")]
+        assert row == ["rank", "2", "n0", "forward", "300", "ms", "200", "ms", "1.50", "(of", "4", "ranks)"]
+        (job,) = json.loads(home.holdfast("status", JOB, "-o", "json").out)["jobs"]
+        assert job["stragglers"] == [
+            {
+                "section": "forward", "node": "n0", "ranks": [2], "is_node": False, "ratio": 1.5, "took_s": 0.3,
+                "median_s": 0.2, "compared_ranks": 4, "reason": "rank 2 on node n0 is slow in section 'forward'",
+            }
+        ]  # fmt: skip
 
 
 def test_a_workers_words_do_not_steer_the_terminal(home: Home) -> None:

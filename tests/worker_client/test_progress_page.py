@@ -63,8 +63,35 @@ def test_a_section_tells_when_it_ended_before_it_closes():
     progress.sections.start("setup")
     recorder.stores.clear()
     progress.sections.end("setup")
-    assert recorder.stores == [layout.WORD_OUT_OF_SECTION_SINCE_NS, layout.SECTION_SLOTS_START + 1]
+    tally = layout.SECTION_TALLIES_START + 1
+    assert recorder.stores == [layout.WORD_OUT_OF_SECTION_SINCE_NS, layout.SECTION_SLOTS_START + 1, tally]
     assert recorder[layout.SECTION_SLOTS_START + 1] == 0
+    assert recorder[tally] >> layout.TALLY_TIME_BITS == 1
+
+
+def test_a_tally_never_grows_out_of_its_word():
+    progress = Progress()
+    progress.begin()
+    page = ProgressPage.private()
+    progress.adopt(page, NAMES)
+    section = progress.sections._by_name["setup"]  # pyright: ignore[reportPrivateUsage]
+    section.tally = layout.TALLY_MASK
+    progress.sections.start("setup")
+    progress.sections.end("setup")
+    assert 0 <= page.words[section.tally_word] < layout.TALLY_MASK
+
+
+def test_sections_without_a_tally_of_their_own_write_where_nobody_reads():
+    progress = Progress()
+    progress.begin()
+    page = ProgressPage.private()
+    names = [f"section {number}" for number in range(layout.SECTION_SLOTS_MAX)]
+    progress.adopt(page, names)
+    for name in (names[layout.SECTION_TALLIES_MAX - 1], names[layout.SECTION_TALLIES_MAX]):
+        progress.sections.start(name)
+        progress.sections.end(name)
+    assert page.words[layout.PAGE_WORDS - 1] >> layout.TALLY_TIME_BITS == 1
+    assert sum(1 for word in page.words[layout.SECTION_TALLIES_START :] if word) == 1
 
 
 def test_a_heartbeat_is_two_stores():

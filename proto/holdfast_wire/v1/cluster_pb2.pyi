@@ -47,13 +47,14 @@ class Alive(_message.Message):
     def __init__(self) -> None: ...
 
 class Answer(_message.Message):
-    __slots__ = ["done", "events", "logs", "news_taken", "part", "refused", "stacks", "whole"]
+    __slots__ = ["done", "events", "logs", "news_taken", "part", "refused", "sections_taken", "stacks", "whole"]
     DONE_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
     NEWS_TAKEN_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    SECTIONS_TAKEN_FIELD_NUMBER: _ClassVar[int]
     STACKS_FIELD_NUMBER: _ClassVar[int]
     WHOLE_FIELD_NUMBER: _ClassVar[int]
     done: Done
@@ -62,9 +63,10 @@ class Answer(_message.Message):
     news_taken: NewsTaken
     part: Part
     refused: Refused
+    sections_taken: SectionsTaken
     stacks: Stacks
     whole: Whole
-    def __init__(self, part: _Optional[_Union[Part, _Mapping]] = ..., whole: _Optional[_Union[Whole, _Mapping]] = ..., news_taken: _Optional[_Union[NewsTaken, _Mapping]] = ..., events: _Optional[_Union[Events, _Mapping]] = ..., stacks: _Optional[_Union[Stacks, _Mapping]] = ..., logs: _Optional[_Union[Logs, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
+    def __init__(self, part: _Optional[_Union[Part, _Mapping]] = ..., whole: _Optional[_Union[Whole, _Mapping]] = ..., news_taken: _Optional[_Union[NewsTaken, _Mapping]] = ..., events: _Optional[_Union[Events, _Mapping]] = ..., stacks: _Optional[_Union[Stacks, _Mapping]] = ..., logs: _Optional[_Union[Logs, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., sections_taken: _Optional[_Union[SectionsTaken, _Mapping]] = ...) -> None: ...
 
 class Answered(_message.Message):
     __slots__ = ["answer", "is_last", "job_id", "number", "part", "to"]
@@ -377,7 +379,7 @@ class JobOpened(_message.Message):
     def __init__(self, node: _Optional[str] = ..., rules: _Optional[_Union[JobRules, _Mapping]] = ..., training_iteration: _Optional[int] = ...) -> None: ...
 
 class JobReport(_message.Message):
-    __slots__ = ["command", "cycle", "ended_at_ns", "exit_code", "iteration", "job_id", "log_dir", "max_restarts", "nodes", "ranks", "reason", "restarts_used", "state", "submitted_at_ns", "supervisor_pid"]
+    __slots__ = ["command", "cycle", "ended_at_ns", "exit_code", "iteration", "job_id", "log_dir", "max_restarts", "nodes", "ranks", "reason", "restarts_used", "state", "stragglers", "submitted_at_ns", "supervisor_pid"]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
     ENDED_AT_NS_FIELD_NUMBER: _ClassVar[int]
@@ -391,6 +393,7 @@ class JobReport(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     RESTARTS_USED_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    STRAGGLERS_FIELD_NUMBER: _ClassVar[int]
     SUBMITTED_AT_NS_FIELD_NUMBER: _ClassVar[int]
     SUPERVISOR_PID_FIELD_NUMBER: _ClassVar[int]
     command: _containers.RepeatedScalarFieldContainer[str]
@@ -406,9 +409,10 @@ class JobReport(_message.Message):
     reason: str
     restarts_used: int
     state: str
+    stragglers: _containers.RepeatedCompositeFieldContainer[Straggler]
     submitted_at_ns: int
     supervisor_pid: int
-    def __init__(self, job_id: _Optional[str] = ..., state: _Optional[str] = ..., submitted_at_ns: _Optional[int] = ..., cycle: _Optional[int] = ..., iteration: _Optional[int] = ..., max_restarts: _Optional[int] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[JobNodeReport, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[RankReport, _Mapping]]] = ..., exit_code: _Optional[int] = ..., ended_at_ns: _Optional[int] = ..., log_dir: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[str] = ..., state: _Optional[str] = ..., submitted_at_ns: _Optional[int] = ..., cycle: _Optional[int] = ..., iteration: _Optional[int] = ..., max_restarts: _Optional[int] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[JobNodeReport, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[RankReport, _Mapping]]] = ..., exit_code: _Optional[int] = ..., ended_at_ns: _Optional[int] = ..., log_dir: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., stragglers: _Optional[_Iterable[_Union[Straggler, _Mapping]]] = ...) -> None: ...
 
 class JobRules(_message.Message):
     __slots__ = ["completion_grace_s", "evidence_budget_s", "facts", "forks_ahead", "hang_limits", "job_id", "local_world_size", "prepares_ahead", "rank_termination_signal", "rendezvous", "restart", "term_timeout_s", "workers_stop_timeout_s"]
@@ -687,7 +691,7 @@ class ProcessFacts(_message.Message):
     def __init__(self, state: _Optional[str] = ..., is_still: bool = ..., cpu_share: _Optional[float] = ..., stop_signal: _Optional[str] = ..., tracer: _Optional[str] = ..., kernel_place: _Optional[str] = ..., waits_on_futex: bool = ..., children: _Optional[_Iterable[_Union[ChildProcess, _Mapping]]] = ...) -> None: ...
 
 class Question(_message.Message):
-    __slots__ = ["close_logs", "read_events", "read_logs", "set_cordon", "show_part", "show_stacks", "show_whole", "tell_news"]
+    __slots__ = ["close_logs", "read_events", "read_logs", "set_cordon", "show_part", "show_stacks", "show_whole", "tell_news", "tell_sections"]
     CLOSE_LOGS_FIELD_NUMBER: _ClassVar[int]
     READ_EVENTS_FIELD_NUMBER: _ClassVar[int]
     READ_LOGS_FIELD_NUMBER: _ClassVar[int]
@@ -696,6 +700,7 @@ class Question(_message.Message):
     SHOW_STACKS_FIELD_NUMBER: _ClassVar[int]
     SHOW_WHOLE_FIELD_NUMBER: _ClassVar[int]
     TELL_NEWS_FIELD_NUMBER: _ClassVar[int]
+    TELL_SECTIONS_FIELD_NUMBER: _ClassVar[int]
     close_logs: CloseLogs
     read_events: ReadEvents
     read_logs: ReadLogs
@@ -704,7 +709,8 @@ class Question(_message.Message):
     show_stacks: ShowStacks
     show_whole: ShowWhole
     tell_news: TellNews
-    def __init__(self, show_part: _Optional[_Union[ShowPart, _Mapping]] = ..., show_whole: _Optional[_Union[ShowWhole, _Mapping]] = ..., tell_news: _Optional[_Union[TellNews, _Mapping]] = ..., read_events: _Optional[_Union[ReadEvents, _Mapping]] = ..., show_stacks: _Optional[_Union[ShowStacks, _Mapping]] = ..., read_logs: _Optional[_Union[ReadLogs, _Mapping]] = ..., close_logs: _Optional[_Union[CloseLogs, _Mapping]] = ..., set_cordon: _Optional[_Union[SetCordon, _Mapping]] = ...) -> None: ...
+    tell_sections: TellSections
+    def __init__(self, show_part: _Optional[_Union[ShowPart, _Mapping]] = ..., show_whole: _Optional[_Union[ShowWhole, _Mapping]] = ..., tell_news: _Optional[_Union[TellNews, _Mapping]] = ..., read_events: _Optional[_Union[ReadEvents, _Mapping]] = ..., show_stacks: _Optional[_Union[ShowStacks, _Mapping]] = ..., read_logs: _Optional[_Union[ReadLogs, _Mapping]] = ..., close_logs: _Optional[_Union[CloseLogs, _Mapping]] = ..., set_cordon: _Optional[_Union[SetCordon, _Mapping]] = ..., tell_sections: _Optional[_Union[TellSections, _Mapping]] = ...) -> None: ...
 
 class RankFacts(_message.Message):
     __slots__ = ["answers", "gil_frames", "gil_is_main", "has_exited", "is_silent", "process", "rank", "sections", "source_line"]
@@ -753,6 +759,16 @@ class RankReport(_message.Message):
     sections: _containers.RepeatedCompositeFieldContainer[SectionReport]
     state: str
     def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., node: _Optional[str] = ..., state: _Optional[str] = ..., pid: _Optional[int] = ..., heartbeat_age_s: _Optional[float] = ..., heartbeat_limit_s: _Optional[float] = ..., sections: _Optional[_Iterable[_Union[SectionReport, _Mapping]]] = ..., cycle_started_at_ns: _Optional[int] = ..., exit_code: _Optional[int] = ..., exit_signal: _Optional[int] = ...) -> None: ...
+
+class RankSections(_message.Message):
+    __slots__ = ["rank", "times", "total_s"]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_S_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    times: _containers.RepeatedScalarFieldContainer[int]
+    total_s: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, rank: _Optional[int] = ..., times: _Optional[_Iterable[int]] = ..., total_s: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ReadEvents(_message.Message):
     __slots__ = ["after_sequence", "wait_s"]
@@ -946,6 +962,12 @@ class SectionReport(_message.Message):
     name: str
     def __init__(self, name: _Optional[str] = ..., age_s: _Optional[float] = ..., limit_s: _Optional[float] = ...) -> None: ...
 
+class SectionsTaken(_message.Message):
+    __slots__ = ["pace_s"]
+    PACE_S_FIELD_NUMBER: _ClassVar[int]
+    pace_s: float
+    def __init__(self, pace_s: _Optional[float] = ...) -> None: ...
+
 class ServeRelay(_message.Message):
     __slots__ = []
     def __init__(self) -> None: ...
@@ -1068,6 +1090,28 @@ class StoreServed(_message.Message):
     port: int
     def __init__(self, node: _Optional[str] = ..., cycle: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
 
+class Straggler(_message.Message):
+    __slots__ = ["is_node", "median_s", "node", "of_ranks", "ranks", "ratio", "reason", "section", "took_s"]
+    IS_NODE_FIELD_NUMBER: _ClassVar[int]
+    MEDIAN_S_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    OF_RANKS_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    RATIO_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SECTION_FIELD_NUMBER: _ClassVar[int]
+    TOOK_S_FIELD_NUMBER: _ClassVar[int]
+    is_node: bool
+    median_s: float
+    node: str
+    of_ranks: int
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    ratio: float
+    reason: str
+    section: str
+    took_s: float
+    def __init__(self, section: _Optional[str] = ..., node: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., is_node: bool = ..., ratio: _Optional[float] = ..., took_s: _Optional[float] = ..., median_s: _Optional[float] = ..., of_ranks: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class TakeStacks(_message.Message):
     __slots__ = ["accused", "budget_s", "cycle"]
     ACCUSED_FIELD_NUMBER: _ClassVar[int]
@@ -1109,6 +1153,16 @@ class TellNews(_message.Message):
     part: JobReport
     sent_at_ns: int
     def __init__(self, part: _Optional[_Union[JobReport, _Mapping]] = ..., node: _Optional[_Union[NodeReport, _Mapping]] = ..., events: _Optional[_Iterable[_Union[RecordedEvent, _Mapping]]] = ..., gone_through: _Optional[int] = ..., sent_at_ns: _Optional[int] = ...) -> None: ...
+
+class TellSections(_message.Message):
+    __slots__ = ["cycle", "names", "ranks"]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    cycle: int
+    names: _containers.RepeatedScalarFieldContainer[str]
+    ranks: _containers.RepeatedCompositeFieldContainer[RankSections]
+    def __init__(self, cycle: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., ranks: _Optional[_Iterable[_Union[RankSections, _Mapping]]] = ...) -> None: ...
 
 class TellWaiting(_message.Message):
     __slots__ = ["reason", "waiting"]

@@ -102,7 +102,7 @@ class GetStacksResponse(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[StackGroup, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., source: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ["command", "cycle", "ended_at_ns", "exit_code", "iteration", "job_id", "log_dir", "max_restarts", "nodes", "ranks", "reason", "restarts_used", "state", "submitted_at_ns", "supervisor_pid"]
+    __slots__ = ["command", "cycle", "ended_at_ns", "exit_code", "iteration", "job_id", "log_dir", "max_restarts", "nodes", "ranks", "reason", "restarts_used", "state", "stragglers", "submitted_at_ns", "supervisor_pid"]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
     ENDED_AT_NS_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +116,7 @@ class Job(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     RESTARTS_USED_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    STRAGGLERS_FIELD_NUMBER: _ClassVar[int]
     SUBMITTED_AT_NS_FIELD_NUMBER: _ClassVar[int]
     SUPERVISOR_PID_FIELD_NUMBER: _ClassVar[int]
     command: _containers.RepeatedScalarFieldContainer[str]
@@ -131,9 +132,10 @@ class Job(_message.Message):
     reason: str
     restarts_used: int
     state: JobState
+    stragglers: _containers.RepeatedCompositeFieldContainer[Straggler]
     submitted_at_ns: int
     supervisor_pid: int
-    def __init__(self, job_id: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., cycle: _Optional[int] = ..., iteration: _Optional[int] = ..., max_restarts: _Optional[int] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[JobNode, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[Rank, _Mapping]]] = ..., exit_code: _Optional[int] = ..., submitted_at_ns: _Optional[int] = ..., ended_at_ns: _Optional[int] = ..., log_dir: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., cycle: _Optional[int] = ..., iteration: _Optional[int] = ..., max_restarts: _Optional[int] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[JobNode, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[Rank, _Mapping]]] = ..., exit_code: _Optional[int] = ..., submitted_at_ns: _Optional[int] = ..., ended_at_ns: _Optional[int] = ..., log_dir: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., stragglers: _Optional[_Iterable[_Union[Straggler, _Mapping]]] = ...) -> None: ...
 
 class JobNode(_message.Message):
     __slots__ = ["checks", "group_rank", "heard_at_ns", "log_dir", "lost_at_ns", "name", "ranks", "reason", "state"]
@@ -322,6 +324,28 @@ class StopJobRequest(_message.Message):
 class StopJobResponse(_message.Message):
     __slots__ = []
     def __init__(self) -> None: ...
+
+class Straggler(_message.Message):
+    __slots__ = ["is_node", "median_s", "node", "of_ranks", "ranks", "ratio", "reason", "section", "took_s"]
+    IS_NODE_FIELD_NUMBER: _ClassVar[int]
+    MEDIAN_S_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    OF_RANKS_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    RATIO_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SECTION_FIELD_NUMBER: _ClassVar[int]
+    TOOK_S_FIELD_NUMBER: _ClassVar[int]
+    is_node: bool
+    median_s: float
+    node: str
+    of_ranks: int
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    ratio: float
+    reason: str
+    section: str
+    took_s: float
+    def __init__(self, section: _Optional[str] = ..., node: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., is_node: bool = ..., ratio: _Optional[float] = ..., took_s: _Optional[float] = ..., median_s: _Optional[float] = ..., of_ranks: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class StreamLogsRequest(_message.Message):
     __slots__ = ["cycle", "follow", "job_id", "rank", "tail_lines", "this_node"]

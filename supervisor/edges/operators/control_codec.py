@@ -11,6 +11,7 @@ from supervisor import errors
 from supervisor.config.nodes_check import is_of_this_machine
 from supervisor.config.redaction import redacted
 from supervisor.core.facts import Evidence, JobState, StackGroup
+from supervisor.core.stragglers.messages import Straggler
 from supervisor.errors import HoldfastError
 from supervisor.ports import (
     CheckReport,
@@ -61,6 +62,28 @@ def job_to_wire(report: JobReport) -> wire.Job:
         log_dir=_text(report.log_dir),
         command=[_text(word) for word in redacted(report.command)],
         supervisor_pid=report.supervisor_pid,
+        stragglers=[_straggler_to_wire(each) for each in report.stragglers],
+    )
+
+
+def _straggler_to_wire(each: Straggler) -> wire.Straggler:
+    return wire.Straggler(
+        section=_text(each.section),
+        node=each.node,
+        ranks=each.ranks,
+        is_node=each.is_node,
+        ratio=each.ratio,
+        took_s=each.took_s,
+        median_s=each.median_s,
+        of_ranks=each.of_ranks,
+        reason=_text(each.reason),
+    )
+
+
+def _straggler_from_wire(told: wire.Straggler) -> Straggler:
+    ranks = tuple(told.ranks)
+    return Straggler(
+        told.section, told.node, ranks, told.is_node, told.ratio, told.took_s, told.median_s, told.of_ranks, told.reason
     )
 
 
@@ -163,6 +186,7 @@ def job_from_wire(job: wire.Job) -> JobReport:
         log_dir=job.log_dir,
         command=tuple(job.command),
         supervisor_pid=job.supervisor_pid,
+        stragglers=tuple(_straggler_from_wire(each) for each in job.stragglers),
     )
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from supervisor import errors
 from supervisor.core.facts import Evidence, JobState, StackGroup
+from supervisor.core.stragglers.messages import Straggler
 from supervisor.edges.operators import control_codec as codec
 from supervisor.errors import HoldfastError
 from supervisor.ports import CheckReport, JobNodeReport, JobReport, NodeReport, RankReport, RecordedEvent, SectionReport
@@ -22,11 +23,14 @@ RANKS = st.builds(
     st.none() | TIMES, st.none() | SMALL, st.none() | SMALL,
 )  # fmt: skip
 CHECKS = st.lists(st.builds(CheckReport, TEXT, TEXT, TEXT, SECONDS, TEXT, TIMES), max_size=2).map(tuple)
+STRAGGLERS = st.builds(
+    Straggler, TEXT, TEXT, st.lists(SMALL, max_size=2).map(tuple), st.booleans(), *[SECONDS] * 3, SMALL, TEXT
+)
 REPORTS = st.builds(
     JobReport, TEXT, st.sampled_from(JobState), TIMES, SMALL, SMALL, SMALL, SMALL, TEXT,
     st.lists(st.builds(JobNodeReport, TEXT, TEXT, SMALL, checks=CHECKS), max_size=2).map(tuple),
     st.lists(RANKS, max_size=3).map(tuple), st.none() | SMALL, st.none() | TIMES, TEXT,
-    st.just(("train.py", "x")), SMALL,
+    st.just(("train.py", "x")), SMALL, st.lists(STRAGGLERS, max_size=2).map(tuple),
 )  # fmt: skip
 EVENTS = st.builds(
     RecordedEvent, TEXT, SMALL, TIMES, TEXT, TEXT, SMALL, SMALL, TEXT, st.none() | SMALL,

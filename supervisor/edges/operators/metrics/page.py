@@ -110,7 +110,15 @@ class _Page(Collector):
         limit = GaugeMetricFamily(
             "holdfast_rank_heartbeat_limit_seconds", "How long a rank's silence may last now.", labels=names
         )
+        slow = GaugeMetricFamily(
+            "holdfast_straggler_ratio",
+            "How much longer than the median of all ranks a slow rank takes for a section; told by the job's leader.",
+            labels=[*names, "section"],
+        )
         for job in jobs:
+            for each in job.stragglers:
+                for number in each.ranks:
+                    slow.add_metric([job.job_id, str(number), each.node, each.section], each.ratio)
             runs.add_metric([job.job_id], float(job.state is JobState.RUNNING))
             cycle.add_metric([job.job_id], job.cycle)
             used.add_metric([job.job_id], job.restarts_used)
@@ -121,4 +129,4 @@ class _Page(Collector):
                     age.add_metric(labels, rank.heartbeat_age_s)
                 if rank.heartbeat_limit_s is not None:
                     limit.add_metric(labels, rank.heartbeat_limit_s)
-        yield from (runs, cycle, used, budget, age, limit)
+        yield from (runs, cycle, used, budget, age, limit, slow)

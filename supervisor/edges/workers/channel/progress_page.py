@@ -104,6 +104,10 @@ class ProgressPage:
             call_watch=self._read_watch(),
         )
 
+    def read_tallies(self, slots: int) -> list[int]:
+        start = page.SECTION_TALLIES_START
+        return self._words[start : start + slots].tolist()
+
     def _read_watch(self) -> RawWatch | None:
         """In the order that makes a rank look younger, never older, when it writes in between."""
         words = self._words

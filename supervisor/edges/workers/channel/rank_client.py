@@ -10,6 +10,7 @@ from supervisor.core.facts import HangLimits, Progress
 from supervisor.core.node import messages as node_messages
 from supervisor.edges.workers.channel import worker_codec as codec
 from supervisor.edges.workers.channel.progress_page import NS_PER_S, ProgressPage, TrueStamps, now_ns, stamps_from_frame
+from supervisor.edges.workers.channel.section_tallies import SectionTallies
 from supervisor.edges.workers.channel.worker_admission import OpenCycle
 from supervisor.edges.workers.channel.worker_codec import WorkerProtocolError
 from supervisor.edges.workers.channel.worker_connection import WorkerConnection
@@ -41,6 +42,7 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
     stacks_signal: int = 0
     stacks_fd: int = -1
     joined: bool = False  # the engine knows of it
+    tallies: SectionTallies | None = None  # once it was asked for
     _stacks: _StacksAsked | None = None
     _stacks_asked: int = 0
 
@@ -56,6 +58,15 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
         else:
             self._look_ahead()
         return self.stamps.progress(read_at_s=read_at_s)
+
+    def section_tallies(self) -> SectionTallies | None:
+        """As they are now; None where no page is shared."""
+        if self.page is None:
+            return None
+        if self.tallies is None:
+            self.tallies = SectionTallies(self.stamps.section_names)
+        self.tallies.take(self.page.read_tallies(len(self.tallies.names)))
+        return self.tallies
 
     def _look_ahead(self) -> None:
         """We may be late ourselves: what the rank has said already counts before its silence is judged."""

@@ -28,6 +28,7 @@ from supervisor.edges.workers.channel import call_codec
 from supervisor.edges.workers.channel import worker_codec as codec
 from supervisor.edges.workers.channel.progress_page import CLOCK_TOLERANCE_NS, ProgressPage, TrueStamps, now_ns
 from supervisor.edges.workers.channel.rank_client import RankClient
+from supervisor.edges.workers.channel.section_tallies import SectionTallies
 from supervisor.edges.workers.channel.worker_admission import Admitted, OpenCycle, Refusal, WorkerCycles
 from supervisor.edges.workers.channel.worker_codec import WorkerProtocolError
 from supervisor.edges.workers.channel.worker_connection import WorkerConnection
@@ -82,6 +83,7 @@ class WorkerServer:
         self._tasks: TaskGroup | None = None
         self._listener = WorkerListener(socket_path, on_accept=self._accept)
         self.counters = Counters()
+        self.on_sections: Callable[[str], None] = _nobody  # told the job of a rank that may stamp sections
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serves until cancelled. Raises HoldfastError if another supervisor serves the directory, or it's unsafe."""
@@ -129,6 +131,11 @@ class WorkerServer:
         if client is None:
             return self._recalled.get((job_id, cycle, local_rank))
         return client.progress() if client.joined else None
+
+    def section_tallies(self, job_id: str, cycle: int, local_rank: int) -> SectionTallies | None:
+        """Of the rank's connection, as they are now. None where there is none, or it shares no page."""
+        client = self._clients.get((job_id, cycle, local_rank))
+        return client.section_tallies() if client is not None and client.joined else None
 
     def recall(self, job_id: str, cycle: int, local_rank: int, progress: Progress) -> None:
         """What counts as the rank's progress until its client comes: another supervisor has known it."""
@@ -315,6 +322,8 @@ class WorkerServer:
             self._left(client)
             raise
         client.joined = True
+        if client.page is not None and client.stamps.section_names:
+            self.on_sections(client.cycle.job_id)
 
     def _register(self, client: RankClient) -> None:
         """A dead rank's children may hold its socket: the newest valid hello speaks for the rank."""
@@ -348,6 +357,10 @@ class WorkerServer:
         client.cycle.speaking.pop(client.local_rank, None)
         self._stamps_ignored += client.stamps.ignored
         client.close()
+
+
+def _nobody(job_id: str) -> None:
+    """Nobody looks at sections."""
 
 
 def _is_one_clock(sent_ns: int, received_ns: int, peer: Peer) -> bool:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from supervisor.core.facts import JobState
+from supervisor.core.stragglers.messages import Straggler
 from supervisor.edges.operators.metrics import page as pages
 from supervisor.edges.operators.metrics.meter import Meter
 from supervisor.ports import CheckReport, JobReport, NodeReport, RecordedEvent
@@ -37,6 +38,13 @@ def test_a_job_and_its_ranks():
     assert found["holdfast_rank_heartbeat_age_seconds", "a", "n0", "1"] == 0.25
     assert found["holdfast_rank_heartbeat_limit_seconds", "a", "n0", "0"] == 45.0
     assert not [key for key in found if "b" in key[1:]], "a job that has ended is no series"
+
+
+def test_slow_ranks():
+    node = Straggler("forward", "n1", (2, 3), True, 1.5, 0.3, 0.2, 4, "node n1 is slow")
+    found = read(replace(running("a"), stragglers=(node,)))
+    assert found["holdfast_straggler_ratio", "a", "n1", "2", "forward"] == 1.5
+    assert found["holdfast_straggler_ratio", "a", "n1", "3", "forward"] == 1.5
 
 
 def test_the_supervisor_itself():

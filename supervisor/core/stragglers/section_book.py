@@ -1,0 +1,84 @@
+"""How long does one section take on each rank of a job, in windows of the same length on all of them?
+
+The ranks tell how often they have closed the section, and how long it was open in all. A round is over once each of
+them has closed it WINDOW_TIMES more: then its mean since the last round is known. So the ranks are compared over the
+same steps, and what comes seldom (a checkpoint, a collection of garbage) falls into one round of many. Private arrays
+by rank: thousands of ranks cost a few bytes each.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+WINDOW_TIMES = 5
+MISSED_ROUNDS_MAX = 3  # a rank that took no part in so many no longer runs the section
+UNKNOWN, KNOWN, FULL = 0, 1, 2
+
+
+class SectionBook:
+    """`now_s` is the moment at which a rank's word has come."""
+
+    def __init__(self) -> None:
+        self._standing = bytearray()  # of each rank
+        self._missed = bytearray()
+        self._times = array("q")  # as told last
+        self._total_s = array("d")
+        self._base_times = array("q")  # as the last round ended
+        self._base_s = array("d")
+        self._known = 0
+        self._full = 0
+        self._opened_s: float | None = None  # when the first rank of this round was full
+
+    def take(self, rank: int, times: int, total_s: float, *, now_s: float) -> None:
+        """A count that goes back is that of a new process or page of the rank: its window begins again."""
+        if rank >= len(self._standing):
+            self._grow(rank + 1)
+        standing = self._standing[rank]
+        if standing == UNKNOWN or times < self._times[rank] or total_s < self._total_s[rank]:
+            self._known += standing == UNKNOWN
+            self._full -= standing == FULL
+            self._standing[rank], self._missed[rank] = KNOWN, 0
+            self._base_times[rank], self._base_s[rank] = times, total_s
+        elif standing == KNOWN and times - self._base_times[rank] >= WINDOW_TIMES:
+            self._standing[rank] = FULL
+            self._full += 1
+            if self._opened_s is None:
+                self._opened_s = now_s
+        self._times[rank], self._total_s[rank] = times, total_s
+
+    def is_due(self, now_s: float, *, patience_s: float) -> bool:
+        """Whether the round is over: all ranks have come so far, or the others were waited for long enough."""
+        if self._full < 2 or self._opened_s is None:
+            return False
+        return self._full == self._known or now_s - self._opened_s >= patience_s
+
+    def close_round(self) -> tuple[list[int], list[float]]:
+        """The ranks that took part, ascending, and the mean of each in seconds. The next round begins."""
+        ranks = [rank for rank, standing in enumerate(self._standing) if standing == FULL]
+        means = [
+            (self._total_s[rank] - self._base_s[rank]) / (self._times[rank] - self._base_times[rank]) for rank in ranks
+        ]
+        if len(ranks) < self._known:
+            self._note_missing()
+        for rank in ranks:
+            self._standing[rank], self._missed[rank] = KNOWN, 0
+            self._base_times[rank], self._base_s[rank] = self._times[rank], self._total_s[rank]
+        self._full, self._opened_s = 0, None
+        return ranks, means
+
+    def _note_missing(self) -> None:
+        for rank, standing in enumerate(self._standing):
+            if standing == KNOWN:
+                self._missed[rank] += 1
+                if self._missed[rank] >= MISSED_ROUNDS_MAX:
+                    self._standing[rank] = UNKNOWN
+                    self._known -= 1
+
+    def _grow(self, ranks: int) -> None:
+        more = max(ranks, 2 * len(self._standing)) - len(self._standing)
+        self._standing.extend(bytes(more))
+        self._missed.extend(bytes(more))
+        for each in (self._times, self._base_times):
+            each.extend([0] * more)
+        for each in (self._total_s, self._base_s):
+            each.extend([0.0] * more)

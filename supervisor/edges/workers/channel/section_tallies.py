@@ -1,0 +1,35 @@
+"""How often has a rank closed each section since it came, and how long was each open in all? Read with distrust."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast_wire import page
+
+from supervisor.edges.workers.channel.progress_page import NS_PER_S
+
+_TIME_MASK = page.TALLY_ONE - 1
+
+
+class SectionTallies:
+    """Of one connection. Tallies wrap around, so they must be read now and then (holdfast_wire.page)."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names[: page.SECTION_TALLIES_MAX])
+        self.times = [0] * len(self.names)
+        self._open_ns = [0] * len(self.names)
+        self._tallies = [0] * len(self.names)
+
+    def take(self, tallies: Sequence[int]) -> None:
+        """A rank that writes nonsense makes itself look slow or fast, and nobody else."""
+        for slot, (tally, before) in enumerate(zip(tallies, self._tallies, strict=True)):
+            if tally == before or tally < 0:
+                continue
+            more = (tally - before) & page.TALLY_MASK
+            self._tallies[slot] = tally
+            self.times[slot] += more >> page.TALLY_TIME_BITS
+            self._open_ns[slot] += more & _TIME_MASK
+
+    @property
+    def total_s(self) -> list[float]:
+        return [each / NS_PER_S for each in self._open_ns]
