@@ -7,7 +7,7 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0 numpy
 ARGS ?=
 # Tests that start next to nothing run side by side, before those whose processes want the machine for themselves.
-PURE := $(addprefix tests/,core config doctor engine proto benchmarks sim soak) $(wildcard tests/test_*.py)
+PURE := $(addprefix tests/,core config doctor engine life proto report benchmarks sim soak) $(wildcard tests/test_*.py)
 RESTARTS ?= 2000
 CHAOS_S ?= 600
 

@@ -34,6 +34,7 @@ _ALL = (
     Command("events", "supervisor.cli.events", "show what happened to a job, and why"),
     Command("logs", "supervisor.cli.logs", "show what the ranks of a job printed"),
     Command("stacks", "supervisor.cli.stacks", "show where each rank of a job stands now"),
+    Command("report", "supervisor.cli.report", "show a job's life: faults, what they cost, why; text or one page"),
     Command("stop", "supervisor.cli.stop", "stop a job"),
     Command("restart", "supervisor.cli.restart", "restart all workers of a job"),
     Command("cordon", "supervisor.cli.cordon", "stop a node from taking new jobs"),
@@ -52,7 +53,7 @@ SERVE_USER = Command("serve-user", "supervisor.cli.serve_user", "supervise the j
 COMMANDS = {command.name: command for command in _ALL}
 THEMES = (
     Theme("Run a job", ("run", "daemon", "doctor", "simulate")),
-    Theme("Look at jobs", ("status", "top", "jobs", "events", "logs", "stacks")),
+    Theme("Look at jobs", ("status", "top", "jobs", "events", "logs", "stacks", "report")),
     Theme("Act on a job", ("stop", "restart")),
     Theme("Nodes", ("nodes", "cordon", "uncordon", "drain", "healthd", "attribution")),
     Theme("Your shell", ("completion",)),
@@ -62,9 +63,10 @@ examples:
   holdfast run --nproc-per-node 4 --max-restarts 3 train.py
   holdfast status
   holdfast events JOB --tail 20
+  holdfast report JOB -o report.html
 """
 LATER = {
-    "report": "picture of a job's life",
+    "web": "live view in a browser",
 }
 
 

@@ -12,14 +12,13 @@ from supervisor.cli.steady_client import SteadyClient
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments, check_rank
 from supervisor.edges.operators.event_document import event_document
 from supervisor.errors import NoSupervisorError
+from supervisor.life.order import moment_ns
 from supervisor.ports import JobReport, RecordedEvent
 
 PAGE_EVENTS = 1_000
 HEADS = ("TIME", "CYCLE", "RANK", "WHAT", "WHY")
 WIDTHS = (29, 5, 4, 17, 0)  # it grows while it is read, so that the widths must be known beforehand
 KINDS_NAMED_MAX = 30
-ARRIVED = "arrived_at_ns"  # the leader's time, in the details of an event of another node
-LATE_NS = 5 * 10**9
 SORTED_EVENTS = 1_000  # an event finds its place among so many
 
 
@@ -141,9 +140,7 @@ def in_time(events: Iterable[RecordedEvent]) -> Iterator[RecordedEvent]:
     """Events of other nodes arrive later than they happen. One whose clock is far off stays where it arrived."""
     waiting: list[tuple[int, int, RecordedEvent]] = []
     for event in events:
-        arrived_at_ns = int(dict(event.details).get(ARRIVED, event.at_ns))
-        is_late = abs(arrived_at_ns - event.at_ns) > LATE_NS
-        heapq.heappush(waiting, (arrived_at_ns if is_late else event.at_ns, event.sequence, event))
+        heapq.heappush(waiting, (moment_ns(event), event.sequence, event))
         if len(waiting) > SORTED_EVENTS:
             yield heapq.heappop(waiting)[-1]
     while waiting:

@@ -31,6 +31,10 @@ _FAULTS = frozenset(
         "hard_timeout_reached", "defect_met", "node_unhealthy", "gpu_memory_not_freed", "node_suspect",
     }
 )  # fmt: skip
+# What restarts lead from, beside all that are faults.
+CAUSES = frozenset({"restart_requested", "hang_detected", "node_lost"})
+SETTLED = frozenset({"hang_ended", "fault_tolerated", "restart_refused"})  # a fault after which the workers run on
+ENDS = frozenset({"job_succeeded", "job_failed", "job_stopped"})
 
 
 def addition(reason: str, before: str) -> str:

@@ -8,7 +8,7 @@ from collections import Counter
 
 import msgspec
 
-from supervisor.core.event_weights import Weight, weight
+from supervisor.core.event_weights import CAUSES, ENDS, SETTLED, Weight, weight
 from supervisor.ports import RecordedEvent
 
 BUCKETS_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -16,9 +16,6 @@ STOP, START, WHOLE, INSIDE = "stop", "start", "whole", "inside_process"
 ELSEWHERE = "another_node"  # the cause, where nothing on this node has led to the restart
 JOBS_MAX = 1024  # whose open recoveries are remembered
 STALE_NS = 120 * 10**9  # a fault that has led to nothing for so long is not the cause of what comes then
-ENDS = frozenset({"job_succeeded", "job_failed", "job_stopped"})
-CAUSES = frozenset({"restart_requested", "hang_detected", "node_lost"})  # beside all that are faults
-SETTLED = frozenset({"hang_ended", "fault_tolerated", "restart_refused"})  # a fault after which the workers run on
 
 
 class Histogram(msgspec.Struct):

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from supervisor.core.event_weights import Weight, weight
-from supervisor.edges.operators.metrics.meter import CAUSES, ENDS, JOBS_MAX, SETTLED, STALE_NS
+from supervisor.core.event_weights import CAUSES, ENDS, SETTLED, Weight, weight
+from supervisor.edges.operators.metrics.meter import JOBS_MAX, STALE_NS
 from supervisor.ports import RecordedEvent
 
 EVENTS_MAX = 64  # of one recovery; the last one is always kept

@@ -1,0 +1,78 @@
+"""What had the ranks to blame printed last? Read from the logs, as long as they are there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from supervisor.config.redacted_lines import redacted_line
+from supervisor.edges.operators.log_streams import LogChoice, LogPiece
+from supervisor.errors import HoldfastError
+from supervisor.life.life import Incident, LastWords, Life, Outcome
+from supervisor.report.words import bare
+
+LINES = 25
+LINE_CHARACTERS_MAX = 500
+INCIDENTS_MAX = 60  # the newest
+RANKS_MAX = 3  # of one incident
+READ_TIMEOUT_S = 10.0  # of all of them: a disk may hang
+
+ReadLogs = Callable[[LogChoice], Iterable[LogPiece]]
+
+
+def with_last_words(life: Life, read_logs: ReadLogs) -> Life:
+    """The life with what its culprits printed. Waits for a disk, or a supervisor, for a bounded time."""
+    wanted = _wanted(life.incidents)
+    found: dict[tuple[int, int], LastWords] = {}
+
+    def read() -> None:
+        for cycle, rank in wanted:
+            found[cycle, rank] = _read(read_logs, cycle, rank)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    thread.join(READ_TIMEOUT_S)
+    read_in_time = dict(found)
+    incidents = tuple(
+        msgspec.structs.replace(
+            each,
+            last_words=tuple(
+                read_in_time.get((each.cycle, rank)) or LastWords(rank, note="its output was not read in time")
+                for rank in each.culprits[:RANKS_MAX]
+                if (each.cycle, rank) in wanted
+            ),
+        )
+        for each in life.incidents
+    )
+    return msgspec.structs.replace(life, incidents=incidents)
+
+
+def _wanted(incidents: Sequence[Incident]) -> dict[tuple[int, int], None]:
+    """Cycle and rank. A request is nobody's fault."""
+    chosen = [each for each in incidents if each.outcome is not Outcome.TOLERATED][-INCIDENTS_MAX:]
+    return {(each.cycle, rank): None for each in chosen for rank in each.culprits[:RANKS_MAX]}
+
+
+def _read(read_logs: ReadLogs, cycle: int, rank: int) -> LastWords:
+    try:
+        lines = last_lines(read_logs(LogChoice(rank=rank, cycle=cycle, tail_lines=LINES)))
+    except (HoldfastError, OSError) as error:
+        return LastWords(rank, note=f"its output can't be read: {error}")
+    return LastWords(rank, lines, "" if lines else "it has printed nothing that is still there")
+
+
+def last_lines(pieces: Iterable[LogPiece]) -> tuple[str, ...]:
+    """Of stderr, where errors go; of stdout where stderr has none."""
+    streams = {True: b"", False: b""}
+    for piece in pieces:
+        streams[piece.is_stderr] += piece.data
+    for data in (streams[True], streams[False]):
+        lines = [
+            bare(line).rstrip("\r").rpartition("\r")[2].rstrip() for line in data.decode("utf-8", "replace").split("\n")
+        ]
+        shown = [redacted_line(line)[:LINE_CHARACTERS_MAX] for line in lines if line]
+        if shown:
+            return tuple(shown[-LINES:])
+    return ()

@@ -1,0 +1,103 @@
+"""How does a job's life follow from its report and its events?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from supervisor.core.event_weights import ENDS, Weight, weight
+from supervisor.core.facts import JobState
+from supervisor.life.course import course_of, with_phases
+from supervisor.life.cycles import cycles_of
+from supervisor.life.incidents import incidents_of
+from supervisor.life.life import Incident, Life, Setting
+from supervisor.life.order import in_order
+from supervisor.life.runs import runs_of
+from supervisor.ports import JobReport, RecordedEvent
+
+MARKS_MAX = 2_000
+STRAGGLER = "straggler_"  # the beginning of the kinds of events about slow ranks
+SET, FROM = "set ", "from "  # keys in the details of job_submitted
+
+
+def life_of(report: JobReport, events: Iterable[RecordedEvent], *, now_ns: int) -> Life:
+    """The events may come in any order."""
+    ordered = in_order(events)
+    has_ended = report.state.has_ended
+    first_ns = ordered[0].at_ns if ordered else report.submitted_at_ns
+    began_ns = min(report.submitted_at_ns, first_ns) if report.submitted_at_ns else first_ns
+    until_ns = _until_ns(report, ordered, now_ns)
+    cycles = cycles_of(ordered)
+    has_failed = report.state is JobState.FAILED
+    incidents = incidents_of(ordered, cycles, has_failed=has_failed, has_ended=has_ended)
+    course = course_of(cycles, incidents, began_ns=began_ns, until_ns=until_ns, has_ended=has_ended)
+    marks = _marks(ordered, incidents)
+    return Life(
+        job_id=report.job_id,
+        state=report.state,
+        reason=report.reason,
+        command=report.command,
+        began_ns=began_ns,
+        until_ns=max(until_ns, began_ns),
+        has_ended=has_ended,
+        exit_code=report.exit_code,
+        max_restarts=report.max_restarts,
+        restarts_used=report.restarts_used,
+        log_dir=report.log_dir,
+        nodes=report.nodes,
+        ranks=max((cycle.ranks for cycle in cycles), default=len(report.ranks)),
+        course=course,
+        cycles=cycles,
+        runs=runs_of(ordered, until_ns=until_ns, state=report.state),
+        incidents=with_phases(incidents, course, until_ns=until_ns),
+        marks=marks[-MARKS_MAX:],
+        stragglers=tuple(event for event in ordered if event.kind.startswith(STRAGGLER)),
+        settings=_settings(ordered),
+        gaps=tuple(_gaps(report, ordered, len(marks))),
+    )
+
+
+def _until_ns(report: JobReport, events: Sequence[RecordedEvent], now_ns: int) -> int:
+    if not report.state.has_ended:
+        return now_ns
+    return report.ended_at_ns or (events[-1].at_ns if events else report.submitted_at_ns)
+
+
+def _marks(events: Sequence[RecordedEvent], incidents: Sequence[Incident]) -> tuple[RecordedEvent, ...]:
+    """What people should read beside the incidents."""
+    told = {event.sequence for incident in incidents for event in incident.events}
+    return tuple(
+        event
+        for event in events
+        if event.sequence not in told
+        and weight(event.kind) is not Weight.ROUTINE
+        and event.kind not in ENDS
+        and event.kind != "running_again"
+    )
+
+
+def _settings(events: Sequence[RecordedEvent]) -> tuple[Setting, ...]:
+    submitted = next((event for event in events if event.kind == "job_submitted" and event.details), None)
+    details = dict(submitted.details) if submitted is not None else {}
+    return tuple(
+        Setting(key.removeprefix(SET), value, details.get(FROM + key.removeprefix(SET), ""))
+        for key, value in details.items()
+        if key.startswith(SET)
+    )
+
+
+def _gaps(report: JobReport, events: Sequence[RecordedEvent], marks: int) -> Iterable[str]:
+    if not events:
+        yield "no event of this job is recorded"
+        return
+    first = min(event.sequence for event in events)
+    if first > 1:
+        yield f"the first {first - 1} events are no longer recorded: what they told is missing here"
+    elif len({event.sequence for event in events}) < max(event.sequence for event in events):
+        yield "some events are missing"
+    if marks > MARKS_MAX:
+        yield f"of {marks} other events, the newest {MARKS_MAX} are shown"
+    seen = {event.node for event in events}
+    silent = [node.name for node in report.nodes if node.name not in seen]
+    if len(report.nodes) > 1 and silent:
+        named = ", ".join(silent[:5]) + (f" and {len(silent) - 5} more" if len(silent) > 5 else "")
+        yield f"no event of {named} is recorded here"

@@ -1,0 +1,70 @@
+"""What does the page's own timeline draw from? Small enough for 8,000 ranks and many cycles."""
+
+from __future__ import annotations
+
+import json
+
+from supervisor.life.life import Life, Phase, Run, RunEnd
+from supervisor.report import words
+from supervisor.report.phases import LOOKS, TROUBLES
+
+_ENDS = {RunEnd.RUNS: "r", RunEnd.EXITED: "e", RunEnd.FAILED: "f", RunEnd.STOPPED: "s", RunEnd.LOST: "l"}
+_CAUSE_MAX = 160
+_JUST_ALIVE = (Phase.WAITING, Phase.MEETING, Phase.ENDING)  # A process that lives then is drawn as running.
+
+
+def timeline_json(life: Life) -> str:
+    """Milliseconds after the beginning. Safe inside a script element of HTML."""
+    began_ns = life.began_ns
+
+    def ms(at_ns: int) -> float:
+        return round((at_ns - began_ns) / 1e6, 1)
+
+    names = list(dict.fromkeys(run.node for run in life.runs))
+    places = {name: place for place, name in enumerate(names)}
+    groups: dict[tuple[str, int], list[Run]] = {}
+    for run in life.runs:
+        groups.setdefault((run.node, run.cycle), []).append(run)
+    until_ms = ms(life.until_ns)
+    body = {
+        "length": until_ms,
+        "course": [
+            [LOOKS[span.phase], ms(span.from_ns), ms(span.to_ns), span.phase in _JUST_ALIVE] for span in life.course
+        ],
+        "nodes": [words.plain(name) for name in names],
+        "runs": [
+            [
+                places[node],
+                cycle,
+                [run.rank for run in runs],
+                [ms(run.started_ns) for run in runs],
+                [ms(run.ended_ns) if run.ended_ns is not None else until_ms for run in runs],
+                "".join(_ENDS[run.end] for run in runs),
+            ]
+            for (node, cycle), runs in groups.items()
+        ],
+        "incidents": [
+            {
+                "number": each.number,
+                "from": ms(each.began_ns),
+                "at": ms(each.noticed_ns),
+                "to": ms(each.until_ns) if each.until_ns is not None else until_ms,
+                "cycle": each.cycle,
+                "kind": TROUBLES[each.trouble],
+                "ranks": list(each.culprits),
+                "node": words.plain(each.node),
+                "cause": _clipped(words.plain(each.cause)),
+            }
+            for each in life.incidents
+        ],
+    }
+    return script_safe(json.dumps(body, separators=(",", ":")))
+
+
+def script_safe(text: str) -> str:
+    """JSON of ASCII that ends no script element and opens no comment in it."""
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _CAUSE_MAX else f"{text[: _CAUSE_MAX - 1]}…"

@@ -1,0 +1,60 @@
+"""What are the few numbers and the sentence that every form of the report begins with?"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from supervisor.core.facts import JobState
+from supervisor.life.life import Life, Phase
+from supervisor.report import words
+from supervisor.report.phases import TROUBLES
+
+_STATE = {
+    JobState.SUCCEEDED: "succeeded after",
+    JobState.FAILED: "failed after",
+    JobState.STOPPED: "was stopped after",
+}
+
+
+def headline(life: Life) -> str:
+    """ "succeeded after 38.8 s: 3 incidents, 3 of 5 restarts used" """
+    long = words.duration(life.whole_s)
+    state = f"{_STATE[life.state]} {long}" if life.has_ended else f"is {life.state.value} since {long}"
+    found = len(life.incidents)
+    told = words.plural(found, "incident") if found else "no incident"
+    return f"{state}: {told}, {life.restarts_used} of {words.plural(life.max_restarts, 'restart')} used"
+
+
+def figures(life: Life) -> tuple[tuple[str, str, str], ...]:
+    """Name, value, and what it means."""
+    lost_s = sum(each.cost_s(life.until_ns) for each in life.incidents)
+    longest = max((each.cost_s(life.until_ns) for each in life.incidents), default=0.0)
+    kinds = Counter(TROUBLES[each.trouble] for each in life.incidents)
+    told = ", ".join(f"{number} x {name}" for name, number in kinds.most_common()) or "none"
+    nodes = len({run.node for run in life.runs}) or len(life.nodes)
+    return (
+        ("Ranks ran", words.percent(life.running_share), f"of {words.duration(life.whole_s)}"),
+        ("Incidents", str(len(life.incidents)), told),
+        ("Lost to them", words.duration(lost_s), f"the longest {words.duration(longest)}" if lost_s else "nothing"),
+        ("Restarts used", f"{life.restarts_used} of {life.max_restarts}", "of the budget of the whole job"),
+        ("Ranks", f"{life.ranks:,}", f"on {words.plural(nodes, 'node')}"),
+    )
+
+
+BASIS = "what the script loads and repeats after a restart counts as running"
+
+
+def spent(life: Life) -> tuple[tuple[Phase, float, float], ...]:
+    """Phase, seconds and share, the largest first; phases in which nothing was spent are left out."""
+    whole_s = life.whole_s
+    found = [(phase, life.spent_s(phase)) for phase in Phase]
+    chosen = [(phase, took_s, took_s / whole_s if whole_s else 0.0) for phase, took_s in found if took_s > 0]
+    return tuple(sorted(chosen, key=lambda each: -each[1]))
+
+
+def who(life_ranks: tuple[int, ...], node: str) -> str:
+    """The culprit: "rank 3 on node7", "node7", or "" where nobody is known."""
+    named = words.ranks(life_ranks)
+    if named and node:
+        return f"{named} on {node}"
+    return named or (f"node {node}" if node else "")

@@ -1,0 +1,80 @@
+"""How does a report look on a terminal?"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from supervisor.life.life import Incident, Life
+from supervisor.report import summary, words
+from supervisor.report.phases import NAMES, OUTCOMES, SHORT, TROUBLES
+
+INCIDENTS_MAX = 20
+LINES_MAX = 4
+BAR = 20
+NARROW = 28  # columns in which a sentence can still be read
+_INDENT = "     "
+
+
+def text_of(life: Life, *, width: int | None = None) -> str:
+    """`width` None: no terminal, so nothing is folded."""
+    return "".join(_folded(line, width) for line in _lines(life))
+
+
+def _folded(line: str, width: int | None) -> str:
+    """Sentences are folded at words, under the indent with which they begin."""
+    if width is None or len(line) <= width:
+        return f"{line}\n"
+    indent = " " * (len(line) - len(line.lstrip()))
+    room = max(width, len(indent) + NARROW)
+    return "\n".join(textwrap.wrap(line, room, subsequent_indent=f"{indent}  ", break_on_hyphens=False)) + "\n"
+
+
+def _lines(life: Life) -> Iterator[str]:
+    yield f"job {words.plain(life.job_id)} {summary.headline(life)}"
+    if life.reason:
+        yield f"reason: {words.plain(life.reason)}"
+    yield ""
+    for name, value, meaning in summary.figures(life):
+        yield f"  {name:<14} {value:>9}  {meaning}"
+    yield ""
+    yield "where the time went:"
+    rows = summary.spent(life)
+    for phase, took_s, share in rows:
+        bar = "█" * max(1, round(share * BAR))
+        yield f"  {words.percent(share):>7}  {words.duration(took_s):>12}  {NAMES[phase]:<42} {bar}"
+    shown = life.incidents[-INCIDENTS_MAX:]
+    if shown:
+        yield ""
+        left = len(life.incidents) - len(shown)
+        yield f"incidents, the newest {len(shown)} of {len(life.incidents)}:" if left else "incidents:"
+        for incident in shown:
+            yield from _incident(incident, life)
+    for event in life.stragglers[-LINES_MAX:]:
+        yield f"straggler: {words.plain(event.reason)}"
+    for gap in life.gaps:
+        yield f"not known: {gap}"
+
+
+def _incident(incident: Incident, life: Life) -> Iterator[str]:
+    cost = words.duration(incident.cost_s(life.until_ns))
+    at = words.after(incident.noticed_ns, life.began_ns)
+    inside = f", iteration {incident.iteration}" if incident.iteration else ""
+    head = f"{TROUBLES[incident.trouble]} at {at} in cycle {incident.cycle}{inside}, cost {cost}"
+    yield f"{incident.number:>3}. {head}: {OUTCOMES[incident.outcome]}"
+    yield f"{_INDENT}{words.plain(incident.cause)}"
+    culprit = summary.who(incident.culprits, incident.node)
+    if culprit:
+        yield f"{_INDENT}culprit: {words.plain(culprit)}"
+    if incident.phases:
+        phases = ", ".join(f"{SHORT[span.phase]} {words.duration(span.took_s)}" for span in incident.phases)
+        yield f"{_INDENT}phases: {phases}"
+    for said in incident.last_words[:1]:
+        yield from _last_words(said.rank, said.lines)
+
+
+def _last_words(rank: int, lines: Sequence[str]) -> Iterator[str]:
+    if lines:
+        yield f"{_INDENT}last lines of rank {rank}:"
+        for line in lines[-LINES_MAX:]:
+            yield f"{_INDENT}  {words.plain(line)}"
