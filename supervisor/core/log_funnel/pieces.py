@@ -1,0 +1,52 @@
+"""What travels from a node's log process to the process that writes the files, and what comes back?
+
+A stream is what one process has to say for one file. Positions count its bytes from 0. A source keeps what has no
+receipt, and sends it again over each new connection; the writer takes each byte once, so nothing is lost or doubled
+whichever process on the way dies.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+SUPERVISORS = 0  # the file of the supervisors' words; the file of cycle N is N + 1
+
+
+class Piece(msgspec.Struct, gc=False):
+    """Whole lines of one stream."""
+
+    stream: int
+    file: int
+    base: int  # what lies before it has its receipt: the source does not have it any more
+    position: int  # of the first byte of `lines`
+    lines: bytes
+    ends: bool = False  # nothing follows in this stream
+
+    @property
+    def end(self) -> int:
+        return self.position + len(self.lines)
+
+    def after(self, position: int) -> Piece:
+        """The rest of it from there on."""
+        skipped = max(0, position - self.position)
+        return Piece(self.stream, self.file, self.base, self.position + skipped, self.lines[skipped:], self.ends)
+
+
+class Receipt(msgspec.Struct, gc=False):
+    """All bytes of the stream before `position` are in the file. `ended`: so is its end, and nothing more is due."""
+
+    stream: int
+    position: int
+    ended: bool = False
+
+    def covers(self, piece: Piece) -> bool:
+        return self.ended or (self.position >= piece.end and not piece.ends)
+
+
+def file_of_cycle(cycle: int) -> int:
+    return cycle + 1
+
+
+def cycle_of_file(file: int) -> int:
+    """Of a file that is not the one of the supervisors' words."""
+    return file - 1

@@ -1,0 +1,149 @@
+"""Which bytes of which stream are in a file already, and what does a writer take that follows a dead one?
+
+The writer first notes what it is about to append (`Entry`), then appends it. So the last entry of a file and the
+file's size tell how much of it was done, whenever the writer died.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from supervisor.core.log_funnel.pieces import Piece, Receipt
+
+FILES_KEPT_MAX = 16  # the newest; of older ones, streams that have ended are forgotten
+
+
+KNOWN = -1  # as `at` of an entry: its parts are in the file, wherever
+THINNED = -2  # some of the file's streams were forgotten
+
+
+class Part(msgspec.Struct, array_like=True, gc=False):
+    """One stream's part of what is appended at once."""
+
+    stream: int
+    start: int
+    length: int
+    ends: bool = False
+
+
+class Entry(msgspec.Struct, array_like=True):
+    """`at`: the size of the file before the parts, or one of the marks above."""
+
+    file: int
+    at: int
+    parts: list[Part]
+
+
+class Torn(msgspec.Struct, frozen=True):
+    """A part of which the file has the first bytes only."""
+
+    file: int
+    stream: int
+    start: int
+    at: int  # in the file
+    length: int
+
+
+class _Position(msgspec.Struct, gc=False):
+    taken: int = 0
+    written: int = 0
+    takes_no_more: bool = False
+    ended: bool = False
+
+
+class Positions:
+    """Of all streams of all files."""
+
+    def __init__(self) -> None:
+        self._files: dict[int, dict[int, _Position]] = {}
+        self._thinned: set[int] = set()  # files of which streams were forgotten
+        self.skipped_bytes = 0  # that no source has any more, though nobody has seen them written
+
+    def admit(self, piece: Piece) -> Piece | Receipt | None:
+        """The piece, or the rest of it, that is to be appended; a receipt if it is in the file; None: it is on its way.
+
+        A position beyond what was taken means that the note of the bytes before it is lost: they had their receipt.
+        """
+        streams = self._files.get(piece.file)
+        if streams is None:
+            streams = self._files[piece.file] = {}
+        known = streams.get(piece.stream)
+        if known is None:
+            if piece.base and piece.file in self._thinned:  # It has ended, and its receipt was lost.
+                return Receipt(piece.stream, piece.end, piece.ends)
+            known = streams[piece.stream] = _Position(piece.position, piece.position)
+        if piece.position > known.taken:
+            self.skipped_bytes += piece.position - known.taken
+            known.taken = piece.position
+        if piece.end > known.taken or (piece.ends and not known.takes_no_more):
+            rest = piece.after(known.taken) if piece.position < known.taken else piece
+            known.taken = rest.end
+            known.takes_no_more = known.takes_no_more or piece.ends
+            return rest
+        if known.written >= piece.end:
+            return Receipt(piece.stream, known.written, known.ended)
+        return None
+
+    def note_written(self, entry: Entry) -> list[Receipt]:
+        """It is in the file. One receipt for each stream."""
+        streams = self._files.setdefault(entry.file, {})
+        touched: dict[int, _Position] = {}
+        for part in entry.parts:
+            known = streams.get(part.stream)
+            if known is None:
+                known = streams[part.stream] = _Position()
+            known.written = part.start + part.length
+            known.taken = max(known.taken, known.written)
+            known.ended = known.ended or part.ends
+            known.takes_no_more = known.takes_no_more or part.ends
+            touched[part.stream] = known
+        return [Receipt(stream, known.written, known.ended) for stream, known in touched.items()]
+
+    def take_back(self, entry: Entry, appended: int) -> Torn | None:
+        """Only so many bytes of an entry that was noted are in the file. Returns the part that is not whole."""
+        streams, torn = self._files[entry.file], None
+        undone: set[int] = set()
+        offset = 0
+        for part in entry.parts:
+            if undone or offset + part.length > appended:
+                if not undone and appended > offset:
+                    torn = Torn(entry.file, part.stream, part.start, entry.at + offset, appended - offset)
+                if part.stream not in undone:
+                    streams[part.stream] = _Position(part.start, part.start)
+                    undone.add(part.stream)
+            offset += part.length
+        return torn
+
+    def keep_torn(self, torn: Torn, length: int) -> None:
+        """So many bytes of the torn part stay in the file: whole lines."""
+        position = torn.start + length
+        self._files[torn.file][torn.stream] = _Position(position, position)
+
+    def has_all_ended(self, file: int) -> bool:
+        return all(each.ended for each in self._files.get(file, {}).values())
+
+    def thin_out(self) -> None:
+        """Forget streams that have ended, of all but the newest files."""
+        for file in sorted(self._files)[:-FILES_KEPT_MAX]:
+            streams = self._files[file]
+            live = {stream: known for stream, known in streams.items() if not known.ended}
+            if len(live) < len(streams):
+                self._thinned.add(file)
+            if live:
+                self._files[file] = live
+            else:
+                del self._files[file]
+
+    def entries(self) -> list[Entry]:
+        """All that is known, for a shorter note of it."""
+        return [
+            Entry(file, KNOWN, [Part(stream, known.written, 0, known.ended) for stream, known in streams.items()])
+            for file, streams in self._files.items()
+        ] + [Entry(file, THINNED, []) for file in sorted(self._thinned)]
+
+    def restore(self, entry: Entry) -> None:
+        """One that a writer before this one has noted."""
+        if entry.at == THINNED:
+            self._thinned.add(entry.file)
+        else:
+            self.note_written(entry)
