@@ -20,7 +20,7 @@ import msgspec
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from supervisor import cycle_recording, shared_jobs
+from supervisor import cycle_recording, log_funnel, shared_jobs
 from supervisor.config.resolve import RunRequest
 from supervisor.config.run_folder import run_name
 from supervisor.edges.machine.clock import Clock
@@ -111,7 +111,13 @@ async def open_supervisor(
             await tasks.start(workers.run)
             local_peers = contextlib.nullcontext(LocalPeers(node_name=place.node_name, post=engine.post))
             peers_opened = local_peers if open_peers is None else open_peers(engine.post)
-            async with contextlib.AsyncExitStack() as claimed, peers_opened as peers, _spawner_tasks() as spawner_tasks:
+            funnel_opened = log_funnel.opened(
+                jobs, chronicle.publish, worker_socket=place.worker_socket, private=place.private
+            )
+            async with (
+                contextlib.AsyncExitStack() as claimed, funnel_opened as funnel, peers_opened as peers,
+                _spawner_tasks() as spawner_tasks,
+            ):  # fmt: skip
                 gpus = NodeGpus(worker_socket=str(place.worker_socket))
                 checks = claimed.enter_context(contextlib.closing(NodeChecks(gpus.probes())))
                 claimed.push_async_callback(gpus.aclose)
@@ -121,10 +127,10 @@ async def open_supervisor(
                     spawners = make_spawners(workers, tokens)
                 desk, performer = _wire(
                     place, clock, engine, workers, spawners,
-                    cycle_recording.recorded(claimed, peers, jobs, engine, clock),
+                    log_funnel.FunnelledPeers(cycle_recording.recorded(claimed, peers, jobs, engine, clock), funnel),
                     tokens, checks, chronicle, jobs, claims, spawner_tasks, gpus,
                 )  # fmt: skip
-                _keep_logs(retention, jobs, desk, performer, tidies=not place.private)
+                _keep_logs(retention, jobs, desk, performer, funnel, tidies=not place.private)
                 await tasks.start(engine.run)
                 counter = await shared_jobs.open_counter(
                     tasks, desk=desk, engine=engine, chronicle=chronicle, jobs=jobs, clock=clock,
@@ -219,7 +225,13 @@ def _wire(
 
 
 def _keep_logs(
-    retention: LogRetention, jobs: dict[str, JobRecord], desk: Desk, performer: EnginePerformer, *, tidies: bool
+    retention: LogRetention,
+    jobs: dict[str, JobRecord],
+    desk: Desk,
+    performer: EnginePerformer,
+    funnel: log_funnel.LogFunnel,
+    *,
+    tidies: bool,
 ) -> None:
     """Logs of live jobs are marked. `tidies`: old ones are removed as jobs come and go; else that is the caller's."""
 
@@ -228,10 +240,12 @@ def _keep_logs(
 
     def submitted(job_id: str) -> None:
         retention.claim_soon(run_of(job_id))
+        funnel.submitted(job_id)
         if tidies:
             retention.tidy_soon()
 
     def finished(job_id: str) -> None:
+        funnel.finished(job_id)
         desk.close_job(job_id)
         retention.release_soon(run_of(job_id))
         if tidies:

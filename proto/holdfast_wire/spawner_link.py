@@ -45,6 +45,7 @@ class WorkerPlan(NamedTuple):
     # The file of the cycle, to which both streams go as lines with this prefix, in the place of what the plans say.
     cycle_log: str = ""
     cycle_log_prefix: str = ""
+    cycle_log_door: str = ""  # the socket of this node's sender to the log server that writes it; "": there is none
 
 
 class PrepareStore(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from supervisor.cli import names
-from supervisor.cli.commands import ADOPT, COMMANDS, LATER, SERVE_USER, Command, near_miss, usage
+from supervisor.cli.commands import ADOPT, COMMANDS, LATER, LOG_TIER, SERVE_USER, Command, near_miss, usage
 from supervisor.edges.machine.own_process import standard_streams
 from supervisor.errors import HoldfastError
 
@@ -87,7 +87,7 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if name in COMMANDS:
         return _run_command(COMMANDS[name], rest)
-    for started_by_programs in (ADOPT, SERVE_USER):
+    for started_by_programs in (ADOPT, LOG_TIER, SERVE_USER):
         if name == started_by_programs.name:
             return _run_command(started_by_programs, rest)
     if name in LATER:

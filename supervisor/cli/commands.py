@@ -50,6 +50,8 @@ _ALL = (
 ADOPT = Command("adopt", "supervisor.cli.adopt", "supervise ranks that others have started", True)
 # The service of a node starts this one as each of its users.
 SERVE_USER = Command("serve-user", "supervisor.cli.serve_user", "supervise the jobs of one user of a service", True)
+# The supervisor of a job starts this one, as a sender, a leaf or the root of its log server.
+LOG_TIER = Command("log-tier", "supervisor.cli.log_tier", "one process of a job's log server", True)
 COMMANDS = {command.name: command for command in _ALL}
 THEMES = (
     Theme("Run a job", ("run", "daemon", "doctor", "simulate")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Mapping
@@ -16,6 +17,17 @@ ADDED_BYTES_MAX = 40  # _cycle<N>, .log and the like
 DEFAULT_SUFFIX = ".log"
 
 
+class LogServer(msgspec.Struct, frozen=True):
+    """With several nodes, one process writes each file of the whole job; it gets lines of all nodes over gRPC."""
+
+    enabled: bool = False
+    port: int = 50051  # of the first leaf
+    leaves: int = 0  # 0: by the number of nodes
+    leaf_queue_chunks: int = -1  # below 0: by the number of nodes
+    log_prefix: str = ""  # of the servers' own logs; "": beside the job's
+    graceful_s: float = 60.0
+
+
 class JobLogs(msgspec.Struct, frozen=True):
     """What is kept beside the logs of each rank. Paths are absolute; "": not wanted."""
 
@@ -28,6 +40,19 @@ def cycle_log_path(prefix: str, cycle: int) -> str:
     """The file of one cycle: /logs/train.log gives /logs/train_cycle3.log, and so does /logs/train."""
     stem, suffix = os.path.splitext(prefix)
     return f"{stem}_cycle{cycle}{suffix or DEFAULT_SUFFIX}"
+
+
+def server_log_prefix(logs: JobLogs, server: LogServer) -> str:
+    """What the names of the log servers' own logs begin with."""
+    if server.log_prefix:
+        return server.log_prefix
+    return f"{(logs.supervisor_log or logs.cycle_prefix).removesuffix(DEFAULT_SUFFIX)}_grpc"
+
+
+def log_door(worker_socket: str, job_id: str) -> str:
+    """The socket at which this node's log processes reach the sender; beside that of the workers, and no longer."""
+    digest = hashlib.sha256(job_id.encode("utf-8", "surrogateescape")).hexdigest()
+    return f"{os.path.dirname(worker_socket)}/log.{digest[:6]}"
 
 
 def rank_prefix(rank: int, world_size: int) -> str:

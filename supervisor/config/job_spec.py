@@ -7,7 +7,7 @@ import enum
 import msgspec
 
 from supervisor.config.health_checks import HealthChecks
-from supervisor.config.job_logs import JobLogs
+from supervisor.config.job_logs import JobLogs, LogServer
 from supervisor.core.facts import HangLimits, JobRules, NodeFacts, RendezvousRules, RestartRules
 from supervisor.core.gpu_memory import MIB, MemoryRules
 
@@ -91,6 +91,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     local_ranks_filter: tuple[int, ...] = ()  # ranks whose output reaches the console; empty: all
 
     logs: JobLogs = msgspec.field(default_factory=JobLogs)
+    log_server: LogServer = msgspec.field(default_factory=LogServer)
 
     hang_limits: HangLimits = msgspec.field(default_factory=HangLimits)
     restart: RestartRules = msgspec.field(default_factory=RestartRules)
@@ -117,6 +118,12 @@ class JobSpec(msgspec.Struct, frozen=True):
     def may_come_back(self) -> bool:
         """Whether a node's supervisor that comes back goes on with it. A lead that was elected can't be taken back."""
         return self.nodes is None or (self.nodes.backend == EMBEDDED and self.nodes.max_nodes <= KEPT_NODES_MAX)
+
+    @property
+    def has_log_server(self) -> bool:
+        """On one node, its own log process is the only writer already."""
+        logs = self.logs
+        return self.nodes is not None and self.log_server.enabled and bool(logs.cycle_prefix or logs.supervisor_log)
 
     def memory_rules(self) -> MemoryRules | None:
         """How a restart waits for GPU memory; None: not at all."""

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from holdfast_wire.spawner_link import StreamPlan, WorkerPlan
 
-from supervisor.config.job_logs import current_cycle_info, cycle_log_path, rank_prefix, scheduler_job_id
+from supervisor.config.job_logs import current_cycle_info, cycle_log_path, log_door, rank_prefix, scheduler_job_id
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.numa import numactl_prefix
 from supervisor.core.facts import Assignment
@@ -65,7 +65,7 @@ class WorkerPlanner(msgspec.Struct, frozen=True):
                     stderr=_kept(stderr, respawn),
                     exec_prefix=numactl_prefix(spec, local_rank),
                     memory_strict=spec.numa_bind_strict,
-                    **_cycle_log(spec, assignment, rank),
+                    **_cycle_log(spec, assignment, rank, self.worker_socket),
                 )._replace(**_bound(job, local_rank))
             )
         return tuple(plans)
@@ -79,12 +79,13 @@ def _cycle_info(job: JobRecord) -> dict[str, str]:
     return {"NVRX_CURRENT_CYCLE_INFO": current_cycle_info(folder, scheduler_job_id(job.environment, job.spec.job_id))}
 
 
-def _cycle_log(spec: JobSpec, assignment: Assignment, rank: int) -> dict[str, Any]:
+def _cycle_log(spec: JobSpec, assignment: Assignment, rank: int, worker_socket: str) -> dict[str, Any]:
     if not spec.logs.cycle_prefix:
         return {}
     return {
         "cycle_log": cycle_log_path(spec.logs.cycle_prefix, assignment.cycle),
         "cycle_log_prefix": rank_prefix(rank, assignment.world_size),
+        "cycle_log_door": log_door(worker_socket, spec.job_id) if spec.has_log_server else "",
     }
 
 

@@ -47,7 +47,7 @@ class CycleLogs:
 
             self._feeds = Feeds(self._events, self._start, self._on_closed, self._on_lost)
         _link(plan)
-        fd = self._feeds.open(cycle, plan.local_rank, plan.cycle_log, plan.cycle_log_prefix)
+        fd = self._feeds.open(cycle, plan.local_rank, plan.cycle_log, plan.cycle_log_prefix, plan.cycle_log_door)
         return {1: fd, 2: os.dup(fd)}
 
     def note_record(self, cycle: int, env: Mapping[str, str]) -> None:

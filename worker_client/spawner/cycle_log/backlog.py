@@ -78,7 +78,7 @@ class Backlog:
                 return
             self._is_full = False
             if file.gap.lines:
-                parts, file.gap = (_note(file.gap), *parts), Loss()
+                parts, file.gap = (note(file.gap), *parts), Loss()
             self._waiting.append((file, parts, size))
             self._bytes += size
             self._changed.notify()
@@ -87,7 +87,7 @@ class Backlog:
         """Nothing more comes for this file; `on_closed` is called once all that waits is written."""
         with self._changed:
             if file.gap.lines:
-                self._waiting.append((file, (_note(file.gap),), 0))
+                self._waiting.append((file, (note(file.gap),), 0))
             self._waiting.append((file, (), 0))
             self._changed.notify()
 
@@ -121,7 +121,7 @@ class Backlog:
             return file, parts, size
 
     def _write(self, file: CycleFile, parts: list[bytes]) -> None:
-        before = b"\n" * file.is_torn + _note(file.refused)
+        before = b"\n" * file.is_torn + note(file.refused)
         everything = [before, *parts] if before else parts
         size, done = sum(map(len, everything)), 0
         try:
@@ -168,7 +168,7 @@ class Backlog:
         return Loss(known.lines + lines, known.dropped_bytes + size, reason)
 
 
-def _note(loss: Loss) -> bytes:
+def note(loss: Loss) -> bytes:
     """What the file itself says of a loss."""
     if not loss.lines:
         return b""

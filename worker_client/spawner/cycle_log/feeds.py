@@ -35,16 +35,17 @@ class Feed:
     """One worker's pipe, and the pipe to the process that writes."""
 
     __slots__ = (
-        "cycle", "fd", "has_ended", "is_held", "is_resting", "is_stuck", "local_rank", "lost_bytes", "path", "pending",
-        "prefix", "rest_bytes_max", "sink", "tail",
+        "cycle", "door", "fd", "has_ended", "is_held", "is_resting", "is_stuck", "local_rank", "lost_bytes", "path",
+        "pending", "prefix", "rest_bytes_max", "sink", "tail",
     )  # fmt: skip
 
-    def __init__(self, fd: int, cycle: int, local_rank: int, path: str, prefix: str) -> None:
+    def __init__(self, fd: int, cycle: int, local_rank: int, path: str, prefix: str, door: str) -> None:
         self.fd = fd  # -1: closed
         self.cycle = cycle
         self.local_rank = local_rank
         self.path = path
         self.prefix = prefix
+        self.door = door
         self.sink = -1
         self.tail = b""
         self.pending = b""  # was read and is not in the sink yet
@@ -69,19 +70,22 @@ class Feeds:
         self._feeds: dict[int, Feed] = {}  # by the worker's pipe
         self._tails: dict[tuple[int, int], bytes] = {}  # of pipes that have ended before their worker was reaped
         self._ending: list[Feed] = []  # whose pipe has ended, but not all of it is passed on
-        self._open_cycles: dict[int, str] = {}  # their files are not closed
+        self._open_cycles: dict[int, tuple[str, str]] = {}  # file and door; their files are not closed
         self._over: set[int] = set()
         self._on_all_closed: Callable[[], None] | None = None
         self.pid = 0  # of the process that writes
 
-    def open(self, cycle: int, local_rank: int, path: str, prefix: str) -> int:
-        """The descriptor to which the worker prints both streams; the caller closes it. Raises OSError."""
+    def open(self, cycle: int, local_rank: int, path: str, prefix: str, door: str = "") -> int:
+        """The descriptor to which the worker prints both streams; the caller closes it. Raises OSError.
+
+        `door`: where the sender to the job's log server is reached, which writes the file then; "": there is none.
+        """
         if self._link is None:
             self._start_process()
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         _enlarge(writer)
-        feed = Feed(reader, cycle, local_rank, path, prefix)
+        feed = Feed(reader, cycle, local_rank, path, prefix, door)
         feed.rest_bytes_max = fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ) // 2
         try:
             self._connect(feed)
@@ -89,7 +93,7 @@ class Feeds:
             os.close(reader)
             os.close(writer)
             raise
-        self._open_cycles[cycle] = path
+        self._open_cycles[cycle] = path, door
         self._feeds[reader] = feed
         self._events.watch(reader, READ, lambda: self._on_readable(feed))
         return writer
@@ -144,7 +148,7 @@ class Feeds:
         try:
             os.set_blocking(feed.sink, False)
             _enlarge(feed.sink)
-            word = json.dumps(["open", feed.cycle, feed.path, feed.prefix]).encode()
+            word = json.dumps(["open", feed.cycle, feed.path, feed.prefix, feed.door]).encode()
             socket.send_fds(self._link, [word], [reader])
         except OSError:
             os.close(feed.sink)
@@ -205,8 +209,7 @@ class Feeds:
     def _tell_over(self, cycle: int) -> None:
         with contextlib.suppress(OSError):
             if self._link is not None:
-                path = self._open_cycles[cycle]
-                self._link.send(json.dumps(["over", cycle, path]).encode())
+                self._link.send(json.dumps(["over", cycle, *self._open_cycles[cycle]]).encode())
 
     # --- one worker's output ---------------------------------------------------------------------------------------
 

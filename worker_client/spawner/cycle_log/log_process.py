@@ -12,12 +12,15 @@ import os
 import socket
 import sys
 import time
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from worker_client.spawner.events import READ, Events
 
 from .backlog import Backlog, CycleFile
 from .rank_lines import RankLines
+
+if TYPE_CHECKING:
+    from .uplink import Uplink
 
 READ_BYTES = 64 * 1024
 MESSAGE_BYTES_MAX = 32 * 1024
@@ -31,8 +34,10 @@ class LogProcess:
     def __init__(self, link: int) -> None:
         self._link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, link)
         self._events = Events()
-        self._backlog = Backlog(self._tell_loss, self._on_closed)
+        self._backlog: Backlog | None = None
+        self._uplinks: dict[str, Uplink] = {}  # by the socket of the sender
         self._files: dict[int, CycleFile] = {}
+        self._ways: dict[int, Backlog | Uplink] = {}
         self._streams: dict[int, int] = {}  # cycle -> pipes that have not ended
         self._over: set[int] = set()  # cycles to which no pipe is added any more
         self._told_at_s: dict[int, float] = {}
@@ -44,7 +49,6 @@ class LogProcess:
         reader, self._wake = os.pipe()
         self._events.watch(reader, READ, lambda: self._on_wake(reader))
         self._events.watch(self._link.fileno(), READ, self._on_link)
-        self._backlog.start()
         while not self._ended:
             self._events.run_once()
 
@@ -59,28 +63,43 @@ class LogProcess:
             self._go_on_alone()
             return
         match json.loads(data):
-            case ["open", cycle, path, prefix]:
-                self._open(cycle, path, prefix, fds[0])
-            case ["over", cycle, path]:
+            case ["open", cycle, path, prefix, door]:
+                self._open(cycle, path, prefix, door, fds[0])
+            case ["over", cycle, path, door]:
                 self._over.add(cycle)
-                self._file(cycle, path)
+                self._file(cycle, path, door)
                 self._close_if_over(cycle)
             case _:
                 pass
 
-    def _open(self, cycle: int, path: str, prefix: str, fd: int) -> None:
-        file = self._file(cycle, path)
+    def _open(self, cycle: int, path: str, prefix: str, door: str, fd: int) -> None:
+        file = self._file(cycle, path, door)
+        way = self._ways[cycle]
         self._streams[cycle] += 1
         lines = RankLines(prefix.encode())
         os.set_blocking(fd, False)
-        self._events.watch(fd, READ, lambda: self._on_output(fd, file, lines))
+        self._events.watch(fd, READ, lambda: self._on_output(fd, file, lines, way))
 
-    def _file(self, cycle: int, path: str) -> CycleFile:
+    def _file(self, cycle: int, path: str, door: str) -> CycleFile:
         if cycle not in self._files:
             self._files[cycle] = CycleFile(cycle, path)
+            self._ways[cycle] = self._way(door)
             self._streams[cycle] = 0
             self._unwritten += 1
         return self._files[cycle]
+
+    def _way(self, door: str) -> Backlog | Uplink:
+        """`door`: the socket of this node's sender to the log server; "": the files are written here."""
+        if door:
+            if door not in self._uplinks:
+                from .uplink import Uplink  # Late: few jobs have a log server.
+
+                self._uplinks[door] = Uplink(self._events, door, self._tell_loss, self._on_closed)
+            return self._uplinks[door]
+        if self._backlog is None:
+            self._backlog = Backlog(self._tell_loss, self._on_closed)
+            self._backlog.start()
+        return self._backlog
 
     def _go_on_alone(self) -> None:
         self._is_alone = True
@@ -93,14 +112,14 @@ class LogProcess:
 
     # --- the workers' output ---------------------------------------------------------------------------------------
 
-    def _on_output(self, fd: int, file: CycleFile, lines: RankLines) -> None:
+    def _on_output(self, fd: int, file: CycleFile, lines: RankLines, way: Backlog | Uplink) -> None:
         try:
             data = os.read(fd, READ_BYTES)
         except BlockingIOError:
             return
         parts = lines.feed(data) if data else lines.finish()
         if parts:
-            self._backlog.put(file, parts)
+            way.put(file, parts)
         if not data:
             self._events.forget(fd)
             os.close(fd)
@@ -111,7 +130,7 @@ class LogProcess:
         file = self._files.get(cycle)
         if file is not None and cycle in self._over and not self._streams[cycle]:
             del self._files[cycle], self._streams[cycle]
-            self._backlog.close(file)
+            self._ways.pop(cycle).close(file)
 
     # --- told by the thread that writes, or by this one --------------------------------------------------------------
 

@@ -1,0 +1,185 @@
+"""How is a process of a job's log server kept running, and how does it end?
+
+One that dies is replaced at once: nothing that it had is lost, since whoever sent it keeps it until it is written.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+from anyio import to_thread
+
+import supervisor
+from supervisor.pauses import pause
+
+ROOT = Path(supervisor.__file__).parent.parent
+AGAIN_FIRST_S, AGAIN_MOST_S = 0.02, 5.0
+STEADY_S = 10.0  # one that has lived so long is replaced at once
+END_MARGIN_S = 5.0  # beyond the time in which it ends by itself
+LINE_BYTES_MAX = 4096
+READY, AWAY = b"ready", b"away"
+FINISH = b'{"finish": true}'
+KILLED_S = 2.0  # one that does not end after SIGKILL hangs in a disk, and is left alone
+
+
+class LogTier:
+    """`settings`: the first line that it reads.
+
+    `on_lost` is told why one ended too early, `on_away` that the next tier is not reached.
+    """
+
+    def __init__(
+        self,
+        settings: bytes,
+        *,
+        ends_in_s: float,
+        on_lost: Callable[[str], None],
+        on_away: Callable[[], None],
+        door_fd: int = -1,
+    ) -> None:
+        self._settings = settings
+        self._ends_in_s = ends_in_s
+        self._on_lost = on_lost
+        self._on_away = on_away
+        self._door_fd = door_fd
+        self._process: subprocess.Popen[bytes] | None = None
+        self._told = b""
+        self._is_finished = False
+        self._finishing = anyio.Event()
+        self.ready = anyio.Event()
+
+    @property
+    def pid(self) -> int:
+        """0: there is none at this moment."""
+        return self._process.pid if self._process is not None else 0
+
+    def tell(self, line: bytes) -> None:
+        """The newest such line is told to each process that takes this one's place, too."""
+        if line != self._told:
+            self._told = line
+            self._write(line)
+
+    def finish(self) -> None:
+        """It ends once it has passed on all that came. One that dies meanwhile is still replaced."""
+        self._finishing.set()
+        self._write(FINISH)
+
+    async def run(self) -> bool:
+        """Until it was finished; whether everything that came was passed on. The caller bounds nothing."""
+        again_s = AGAIN_FIRST_S
+        while True:
+            why = "it can't be started"
+            started_at_s = anyio.current_time()
+            try:
+                self._process = await to_thread.run_sync(self._start)
+            except OSError as error:
+                why = f"it can't be started: {error.strerror}"
+            else:
+                why = await self._until_end(self._process)
+                self._process = None
+                if why == "" or (self._finishing.is_set() and self._is_finished):
+                    return why == ""
+            self._on_lost(why)
+            has_lived = anyio.current_time() - started_at_s > STEADY_S
+            again_s = AGAIN_FIRST_S if has_lived else min(AGAIN_MOST_S, again_s * 2)
+            await pause(again_s, why="one that can't start must not take the CPU from the workers")
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        environment = dict(os.environ)
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH", ""))))
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "supervisor", "log-tier"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd="/",
+            start_new_session=True,
+            pass_fds=(self._door_fd,) if self._door_fd >= 0 else (),
+        )
+
+    async def _until_end(self, process: subprocess.Popen[bytes]) -> str:
+        """Why it ended; "": it was finished."""
+        last = b""
+        self._write(self._settings)
+        if self._told:
+            self._write(self._told)
+        if self._finishing.is_set():
+            self.finish()
+        pidfd = os.pidfd_open(process.pid)
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._kill_in_time, process, tasks.cancel_scope)
+                last = await self._read_words(process)
+                await anyio.wait_readable(pidfd)
+                tasks.cancel_scope.cancel()
+        finally:
+            os.close(pidfd)
+            for end in (process.stdin, process.stdout):
+                if end is not None:
+                    end.close()
+            if process.poll() is None:  # Nobody waits for it any more. Popen reaps it later.
+                process.kill()
+        if process.poll() is None:
+            self._is_finished = True
+            return "it can't be ended"
+        code = process.wait()
+        self.ready = anyio.Event()
+        if self._finishing.is_set() and code in (0, 1):
+            self._is_finished = True
+            return "" if code == 0 else "not everything was passed on in time"
+        words = last.decode(errors="replace").strip()
+        return f"{_in_words(code)}{f': {words}' if words else ''}"
+
+    async def _read_words(self, process: subprocess.Popen[bytes]) -> bytes:
+        """Until it closes them: its last line."""
+        assert process.stdout is not None
+        fd, rest, last = process.stdout.fileno(), b"", b""
+        os.set_blocking(fd, False)
+        while True:
+            await anyio.wait_readable(fd)
+            try:
+                data = os.read(fd, LINE_BYTES_MAX)
+            except BlockingIOError:
+                continue
+            if not data:
+                return rest or last
+            *whole, rest = (rest + data)[-2 * LINE_BYTES_MAX :].split(b"\n")
+            for line in whole:
+                if line == READY:
+                    self.ready.set()
+                elif line == AWAY:
+                    self._on_away()
+                else:
+                    last = line
+
+    async def _kill_in_time(self, process: subprocess.Popen[bytes], waiting: anyio.CancelScope) -> None:
+        await self._finishing.wait()
+        await pause(self._ends_in_s + END_MARGIN_S, why="it ends by itself before, unless it hangs")
+        process.kill()
+        await pause(KILLED_S, why="it is told by the process's descriptor, which another task waits for")
+        waiting.cancel()
+
+    def _write(self, line: bytes) -> None:
+        process = self._process
+        if process is None or process.stdin is None or process.stdin.closed:
+            return
+        try:
+            os.write(process.stdin.fileno(), line + b"\n")
+        except OSError:
+            return  # It has died, as its end says.
+
+
+def _in_words(code: int) -> str:
+    if code >= 0:
+        return f"it ended with exit code {code}"
+    try:
+        return f"it was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"it was ended by signal {-code}"

@@ -1,0 +1,214 @@
+"""What does one process of the log server do from its start to its end?
+
+It ends once its supervisor has finished with it, or has died, and everything that came is passed on or written; or
+after a bounded time. Where another supervisor will start it again, it ends at once: nothing is lost by that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+
+import anyio
+import msgspec
+from anyio import to_thread
+
+from supervisor.core.log_funnel.relay import PIECE_BYTES
+from supervisor.edges.peers.own_address import is_loopback, is_meant_as_loopback
+from supervisor.log_service.bells import Bell
+from supervisor.log_service.door import Door
+from supervisor.log_service.file_writer import FileWriter, Paths
+from supervisor.log_service.frames_codec import Secrets
+from supervisor.log_service.links import Links, Taker
+from supervisor.log_service.passing_on import PassingOn
+from supervisor.log_service.position_file import place_beside
+from supervisor.log_service.secrets import secrets_of, server_credentials
+from supervisor.log_service.settings import LEAF, ROOT, Next, Settings
+
+LEAF_BYTES_MAX = 64 * 1024 * 1024
+ROOT_BYTES_MAX = 64 * 1024 * 1024
+SENDER_BYTES_MAX = 8 * 1024 * 1024
+SENDER_PIECES_MAX = SENDER_BYTES_MAX // PIECE_BYTES
+QUIET_S = 1.5  # in which a caller that has lost its connection is back
+LINE_BYTES_MAX = 64 * 1024
+AWAY = "away"  # the next tier is not reached: the supervisor says where it is now
+
+_log = logging.getLogger("holdfast.logs")
+
+
+class _Wishes:
+    """What the supervisor says on stdin."""
+
+    def __init__(self, settings: Settings, move: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._move = move
+        self.ending = anyio.Event()
+        self.at_once = False
+
+    async def read(self) -> None:
+        decode = msgspec.json.Decoder(Next).decode
+        fd, rest = sys.stdin.fileno(), b""
+        os.set_blocking(fd, False)
+        while True:
+            await anyio.wait_readable(fd)
+            if not (data := os.read(fd, LINE_BYTES_MAX)):
+                break
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                wish = decode(line)
+                if wish.finish:
+                    self.ending.set()
+                else:
+                    self._move(wish.address)
+        self.at_once = self._settings.ends_with_supervisor and not self.ending.is_set()
+        self.ending.set()
+
+
+async def run(settings: Settings) -> bool:
+    """Until the end; whether everything that came was passed on or written. Raises HoldfastError."""
+    known = await to_thread.run_sync(secrets_of, settings)
+    if settings.tier == ROOT:
+        return await _run_root(settings, known)
+    if settings.tier == LEAF:
+        return await _run_leaf(settings, known)
+    return await _run_sender(settings, known)
+
+
+async def _run_root(settings: Settings, known: Secrets) -> bool:
+    paths = Paths(settings.cycle_prefix, settings.supervisor_log)
+    place = place_beside(settings.cycle_prefix or settings.supervisor_log, settings.job_id)
+    links: list[Links] = []
+    writer = FileWriter(
+        paths,
+        place,
+        on_receipt=lambda link, receipt: links[0].send(link, receipt),
+        on_trouble=lambda trouble: links[0].tell_trouble(trouble),
+    )
+    links.append(Links(settings.job_id, known, writer, bytes_max=ROOT_BYTES_MAX))
+    return await _serve(settings, links[0], writer.run, lambda: writer.is_idle, writer.aclose)
+
+
+async def _run_leaf(settings: Settings, known: Secrets) -> bool:
+    links: list[Links] = []
+    passing = PassingOn(
+        settings,
+        known,
+        bytes_max=2 * LEAF_BYTES_MAX,
+        pieces_max=settings.queue_chunks,
+        send=lambda link, receipt: links[0].send(link, receipt),
+        tell_trouble=lambda trouble: links[0].tell_trouble(trouble),
+    )
+    links.append(Links(settings.job_id, known, passing, bytes_max=LEAF_BYTES_MAX))
+    return await _serve(
+        settings, links[0], passing.upstream.run, lambda: passing.relay.is_empty, passing.upstream.part, passing
+    )
+
+
+async def _serve(
+    settings: Settings,
+    links: Links,
+    work: Callable[[], Coroutine[None, None, None]],
+    is_idle: Callable[[], bool],
+    part: Callable[[], Coroutine[None, None, None]],
+    passing: PassingOn | None = None,
+) -> bool:
+    """A leaf or the root."""
+    changed = Bell()
+    links.on_change = changed.ring
+    if passing is not None:
+        passing.on_change = changed.ring
+    wishes = _Wishes(settings, passing.upstream.move if passing is not None else _nowhere)
+    async with AsyncExitStack() as stack:
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        tasks.start_soon(work)
+        await stack.enter_async_context(
+            links.serving(await _address(settings.host, settings.port), server_credentials(settings))
+        )
+        _log.info("%s listens at port %d", settings.name, settings.port)
+        _say("ready")
+        tasks.start_soon(wishes.read)
+        await wishes.ending.wait()
+        is_complete = False
+        if not wishes.at_once:
+            with anyio.move_on_after(settings.graceful_s):
+                await _until_quiet(links, is_idle, changed)
+                await part()
+                is_complete = True
+        tasks.cancel_scope.cancel()
+        return is_complete
+    raise AssertionError
+
+
+async def _until_quiet(links: Links, is_idle: Callable[[], bool], changed: Bell) -> None:
+    """Everybody has said that nothing more comes, or has been away for a while, and nothing waits."""
+    while True:
+        while links.count or not is_idle():
+            await changed.wait_for_s(QUIET_S / 10 if not links.count else QUIET_S)
+        if not links.unparted:
+            return
+        with anyio.move_on_after(QUIET_S):
+            while not links.count:
+                await changed.wait()
+        if not links.count and is_idle():
+            return
+
+
+async def _run_sender(settings: Settings, known: Secrets) -> bool:
+    doors: list[Door] = []
+    passing = PassingOn(
+        settings,
+        known,
+        bytes_max=SENDER_BYTES_MAX,
+        pieces_max=SENDER_PIECES_MAX,
+        send=lambda link, receipt: doors[0].send(link, receipt),
+        tell_trouble=lambda trouble: doors[0].tell_trouble(trouble),
+    )
+    door = Door(_as_taker(passing))
+    doors.append(door)
+    changed = Bell()
+    door.on_change = passing.on_change = changed.ring
+    passing.upstream.on_away = lambda: _say(AWAY)
+    wishes = _Wishes(settings, passing.upstream.move)
+    is_complete = False
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(passing.upstream.run)
+        tasks.start_soon(door.run, settings.door_fd)
+        tasks.start_soon(wishes.read)
+        _say("ready")
+        await wishes.ending.wait()
+        if not wishes.at_once:
+            with anyio.move_on_after(settings.graceful_s):
+                while door.count or not passing.relay.is_empty:
+                    await changed.wait()
+                await passing.upstream.part()
+                is_complete = True
+        tasks.cancel_scope.cancel()
+    return is_complete
+
+
+def _as_taker(passing: PassingOn) -> Taker:
+    return passing
+
+
+async def _address(host: str, port: int) -> str:
+    """A name that this host knows by a loopback address is known to the others by another one (see listening.py)."""
+    found = await anyio.getaddrinfo(host, port)
+    if all(is_loopback(str(each[4][0])) for each in found) and not is_meant_as_loopback(host):
+        return f"[::]:{port}"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _say(word: str) -> None:
+    """To the supervisor, which may be gone."""
+    try:
+        sys.stdout.write(f"{word}\n")
+        sys.stdout.flush()
+    except OSError:
+        return
+
+
+def _nowhere(address: str) -> None:
+    del address  # The root is the last tier.

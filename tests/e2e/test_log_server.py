@@ -1,0 +1,136 @@
+"""Several nodes, one writer of their logs (--ft-enable-log-server): real ranks, real servers, and their deaths."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.launch import wait_until
+
+HOLDFAST = Path(sys.executable).with_name("holdfast")
+LIMIT_S = 60.0
+SCRIPT = """
+import os, sys, time
+cycle, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), os.environ["RANK"]
+lines, folder = int(sys.argv[1]), sys.argv[2]
+for number in range(lines):
+    print("rank", rank, "cycle", cycle, "line", number, flush=number % 50 == 0)
+    if number == lines // 2:
+        sys.stdout.flush()
+        open(f"{folder}/half-{cycle}-{rank}", "w").close()
+        while "wait" in sys.argv and not os.path.exists(f"{folder}/go"):
+            time.sleep(0.01)
+if "fail" in sys.argv and cycle == 0:
+    sys.stdout.flush()
+    open(f"{folder}/up-{rank}", "w").close()
+    while rank == "3" and len([each for each in os.listdir(folder) if each.startswith("up-")]) < 4:
+        time.sleep(0.01)
+    if rank == "3":
+        raise RuntimeError("lost")
+    time.sleep(60)
+"""
+
+
+class Cluster:
+    """`holdfast run` on addresses of this machine, each with folders of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.logs = folder / "shared" / "logs"
+        self.logs.parent.mkdir()
+        (folder / "train.py").write_text(SCRIPT)
+        with socket.socket() as probe, socket.socket() as other:
+            probe.bind(("127.0.0.1", 0))
+            other.bind(("127.0.0.1", 0))
+            self.port, self.log_port = probe.getsockname()[1], other.getsockname()[1]
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, number: int, *script: str, flags: tuple[str, ...] = ()) -> None:
+        home = self.folder / f"node{number}"
+        for place in (home, home / "claims", home / "state", home / "run"):
+            place.mkdir(mode=0o700)
+        command = [
+            str(HOLDFAST), "run", "--nnodes", "2", "--rdzv-id", f"job-{self.port}",
+            "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--local-addr", f"127.0.0.{number}", "--nproc-per-node", "2",
+            "--max-restarts", "2", "--ft-enable-log-server", "true", "--ft-log-server-port", str(self.log_port),
+            "--ft-per-cycle-applog-prefix", str(self.logs / "train.log"), *flags,
+            str(self.folder / "train.py"), *script,
+        ]  # fmt: skip
+        kept = {name: os.environ[name] for name in ("HOME", "PATH", "LANG") if name in os.environ}
+        environment = kept | {
+            "HOLDFAST_CLAIM_DIR": str(home / "claims"), "HOLDFAST_STATE_DIR": str(home / "state"),
+            "XDG_RUNTIME_DIR": str(home / "run"),
+        }  # fmt: skip
+        with (home / "output").open("wb") as output:
+            self.processes.append(subprocess.Popen(command, env=environment, stdout=output, stderr=output))
+
+    def wait(self) -> list[int]:
+        return [process.wait(LIMIT_S) for process in self.processes]
+
+    def output(self) -> str:
+        return "\n".join(path.read_text() for path in sorted(self.folder.glob("node*/output")))
+
+    def lines(self, cycle: int) -> list[str]:
+        return (self.logs / f"train_cycle{cycle}.log").read_text().splitlines()
+
+    def tiers(self, kind: str) -> list[int]:
+        """Pids of the processes of the log server of this job, by what they write or listen at."""
+        return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/comm") if self._is(path.parent, kind)]
+
+    def _is(self, process: Path, kind: str) -> bool:
+        try:
+            words = (process / "cmdline").read_bytes()
+            parent = int(re.findall(r"\nPPid:\s+(\d+)", (process / "status").read_text())[0])
+            name = (process / "comm").read_text().strip()
+        except (OSError, IndexError):
+            return False
+        return b"log-tier" in words and name == f"hf-log-{kind}" and parent in [each.pid for each in self.processes]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Generator[Cluster]:
+    made = Cluster(tmp_path)
+    yield made
+    for process in made.processes:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def expected(cycle: int, lines: int) -> set[str]:
+    return {f"{rank}: rank {rank} cycle {cycle} line {number}" for rank in range(4) for number in range(lines)}
+
+
+def test_two_nodes_have_one_writer_of_each_cycles_log(cluster: Cluster) -> None:
+    for number in (1, 2):
+        cluster.start(number, "300", str(cluster.folder), "fail")
+    assert cluster.wait() == [0, 0], cluster.output()
+    assert expected(0, 300) <= set(cluster.lines(0))
+    assert len([line for line in cluster.lines(0) if " cycle 0 line " in line]) == 4 * 300
+    assert sorted(cluster.lines(1)) == sorted(expected(1, 300))
+    assert "3: RuntimeError: lost" in cluster.lines(0)
+    names = {path.name for path in cluster.logs.iterdir()}
+    assert names == {"train_cycle0.log", "train_cycle1.log", "train_grpc_root.log", "train_grpc_leaf_0.log"}
+
+
+def test_leaf_root_and_senders_are_killed_and_no_line_is_lost_or_doubled(cluster: Cluster) -> None:
+    for number in (1, 2):
+        cluster.start(number, "400", str(cluster.folder), "wait")
+    half = [cluster.folder / f"half-0-{rank}" for rank in range(4)]
+    wait_until(lambda: all(each.exists() for each in half), timeout_s=LIMIT_S, what="half of the lines")
+    for kind in ("leaf", "root", "sender"):
+        wait_until(lambda kind=kind: cluster.tiers(kind), timeout_s=LIMIT_S, what=f"a {kind}")
+        for pid in cluster.tiers(kind):
+            os.kill(pid, signal.SIGKILL)
+    (cluster.folder / "go").touch()
+    assert cluster.wait() == [0, 0], cluster.output()
+    assert sorted(cluster.lines(0)) == sorted(expected(0, 400))
+    assert "is replaced: it was ended by SIGKILL" in cluster.output()
