@@ -111,20 +111,14 @@ async def open_supervisor(
             await tasks.start(workers.run)
             local_peers = contextlib.nullcontext(LocalPeers(node_name=place.node_name, post=engine.post))
             peers_opened = local_peers if open_peers is None else open_peers(engine.post)
-            funnel_opened = log_funnel.opened(
-                jobs, chronicle.publish, worker_socket=place.worker_socket, private=place.private
-            )
-            async with (
-                contextlib.AsyncExitStack() as claimed, funnel_opened as funnel, peers_opened as peers,
-                _spawner_tasks() as spawner_tasks,
-            ):  # fmt: skip
+            funnels, spawning = log_funnel.opened(place, jobs, chronicle.publish), _spawner_tasks()
+            claiming = contextlib.AsyncExitStack()
+            async with claiming as claimed, funnels as funnel, peers_opened as peers, spawning as spawner_tasks:
                 gpus = NodeGpus(worker_socket=str(place.worker_socket))
                 checks = claimed.enter_context(contextlib.closing(NodeChecks(gpus.probes())))
                 claimed.push_async_callback(gpus.aclose)
                 claimed.callback(tokens.remove_all)  # Once the directory is released, they are another supervisor's.
-                spawners: Spawners = _keeper(place, limit, claims, early)
-                if make_spawners is not None:
-                    spawners = make_spawners(workers, tokens)
+                spawners = make_spawners(workers, tokens) if make_spawners else _keeper(place, limit, claims, early)
                 desk, performer = _wire(
                     place, clock, engine, workers, spawners,
                     log_funnel.FunnelledPeers(cycle_recording.recorded(claimed, peers, jobs, engine, clock), funnel),

@@ -23,6 +23,7 @@ from supervisor.core.facts import JobEvent
 from supervisor.core.ledger import Ledger
 from supervisor.core.orders import Order
 from supervisor.engine.job_book import JobRecord
+from supervisor.place import Place
 from supervisor.ports import Peers
 
 if TYPE_CHECKING:
@@ -248,12 +249,10 @@ class FunnelledPeers:
 
 
 @contextlib.asynccontextmanager
-async def opened(
-    jobs: Mapping[str, JobRecord], publish: Publish, *, worker_socket: Path, private: bool
-) -> AsyncGenerator[LogFunnel]:
+async def opened(place: Place, jobs: Mapping[str, JobRecord], publish: Publish) -> AsyncGenerator[LogFunnel]:
     """At the end, what is on its way is waited for, as long as the job's settings say."""
     async with anyio.create_task_group() as tasks:
-        funnel = LogFunnel(tasks, jobs, publish, worker_socket=worker_socket, private=private)
+        funnel = LogFunnel(tasks, jobs, publish, worker_socket=place.worker_socket, private=place.private)
         yield funnel
         funnel.finish_all()
 

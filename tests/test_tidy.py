@@ -299,7 +299,7 @@ def test_grpc_stays_with_the_operators():
             ("supervisor/edges/operators/", "supervisor/edges/machine/health/", "supervisor/cli/", LOG_SERVICE, ETCD)
         )
     ]
-    _report(found, "grpc is imported in edges/operators, edges/machine/health, cli, log_service and the edge to etcd only")
+    _report(found, "grpc is imported where gRPC is spoken: operators, health, cli, log_service and the edge to etcd")
 
 
 # --- documents and the whole tree ----------------------------------------------------------------------------------

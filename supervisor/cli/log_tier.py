@@ -7,7 +7,6 @@ import logging.handlers
 import os
 import queue
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -6,7 +6,7 @@ the values that ask for nothing in `harmless`; one that has nothing to act on in
 
 from __future__ import annotations
 
-from supervisor.config import health_endpoint, job_logs, storage_paths, values
+from supervisor.config import health_endpoint, job_logs, log_server_settings, storage_paths, values
 from supervisor.config.setting import Group, Setting, Status
 
 ITERATIONS_MAX = 1_000_000_000
@@ -95,52 +95,8 @@ CYCLE_LOG = _works(
     "what all ranks print goes to one file a cycle: _cycle<N> is added to this name",
 )
 
-LOG_SERVER = _works(
-    "enable-log-server",
-    values.BOOLEAN,
-    Group.OUTPUT,
-    "log_server.enabled",
-    "with several nodes, one process of the leader's node writes the files above; the nodes send it their lines",
-    switch=True,
-)
-
 WORKING: tuple[Setting, ...] = (
-    LOG_SERVER,
-    _works(
-        "log-server-port",
-        values.integer(1, 65535),
-        Group.OUTPUT,
-        "log_server.port",
-        "port of its first leaf; the other leaves and the root have the next ones",
-    ),
-    _works(
-        "log-aggregator-count",
-        values.integer(0, 16),
-        Group.OUTPUT,
-        "log_server.leaves",
-        "how many leaves take lines from the nodes; 0: one for every 1536 nodes",
-    ),
-    _works(
-        "log-leaf-max-queue-chunks",
-        values.integer(-1, 100_000_000, "chunks"),
-        Group.OUTPUT,
-        "log_server.leaf_queue_chunks",
-        "the longest queue of a leaf, which never has more than 128 MiB in any case; -1: by the number of nodes",
-    ),
-    _works(
-        "log-server-log-prefix",
-        job_logs.LOG_PATH,
-        Group.OUTPUT,
-        "log_server.log_prefix",
-        "what the names of its own logs begin with (_root.log, _leaf_0.log); default: beside the logs above",
-    ),
-    _works(
-        "log-server-graceful-shutdown-timeout",
-        _SECONDS,
-        Group.OUTPUT,
-        "log_server.graceful_s",
-        "at the end of the job, wait at most so long for lines that are on their way",
-    ),
+    *log_server_settings.ALL,
     _works(
         "nvrx-logfile",
         job_logs.LOG_PATH,

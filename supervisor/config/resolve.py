@@ -15,7 +15,14 @@ from typing import cast
 
 import msgspec
 
-from supervisor.config import devices, environment, launch_settings, log_limits, many_nodes, slurm_step
+from supervisor.config import (
+    devices,
+    environment,
+    launch_settings,
+    log_limits,
+    many_nodes,
+    slurm_step,
+)
 from supervisor.config.event_hooks import EventHooks, hooks_from
 from supervisor.config.fault_tolerance import CONFIG_FILE, CYCLE_LOG
 from supervisor.config.given import Given
@@ -23,9 +30,11 @@ from supervisor.config.job_spec import Entry, JobSpec, SpawnMethod
 from supervisor.config.launch_settings import RUN_SETTINGS
 from supervisor.config.launch_values import WORKERS_MAX
 from supervisor.config.log_limits import LogLimits
+from supervisor.config.log_server_settings import LEAVES, PORT, last_port, log_server_warnings
 from supervisor.config.run_flags import TypedLine, read_command_line
 from supervisor.config.run_folder import check_log_dir
 from supervisor.config.setting import Setting, Status, value_at
+from supervisor.core.log_funnel.tiers import PORT_MAX
 from supervisor.errors import ConfigurationError, InvalidRequestError
 
 
@@ -90,7 +99,7 @@ def parse_run(
     values = _Values(given)
     warnings = [*dict.fromkeys(line.warnings), *_judge(given), *environment.variable_warnings(environ)]
     spec = _job_spec(line, values, environ, cwd, count_gpus)
-    warnings += _rank_warnings(values, spec)
+    warnings += [*_rank_warnings(values, spec), *_log_server_warnings(values, spec)]
     base, notes = environment.job_environment(environ, spec.local_world_size)
     return RunRequest(
         spec=spec,
@@ -282,6 +291,15 @@ _MEANT = {
     "embedded": "the first node that listens at the endpoint leads",
     "etcd": "the nodes elect their leader by etcd's API v3",
 }
+
+
+def _log_server_warnings(values: _Values, spec: JobSpec) -> list[str]:
+    """Raises InvalidRequestError where its ports do not fit."""
+    last = last_port(spec)
+    asked = values.given.get(PORT.name) or values.given.get(LEAVES.name)
+    if last > PORT_MAX and asked is not None:
+        raise asked.problem(f"the last port of the log server would be {last}", "choose a lower one, or fewer leaves")
+    return log_server_warnings(spec)
 
 
 def _rank_warnings(values: _Values, spec: JobSpec) -> list[str]:

@@ -59,6 +59,7 @@ class Upstream:
         self._on_receipt = on_receipt
         self._on_trouble = on_trouble
         self._bell = Bell()
+        self._is_connected = False
         self._parting = False
         self._has_parted = False  # It was said; the other side ends the connection then.
         self._parted = anyio.Event()
@@ -82,7 +83,8 @@ class Upstream:
         """Says that nothing more comes. The caller bounds the time."""
         self._parting = True
         self._bell.ring()
-        await self._parted.wait()
+        if self._is_connected or not self._relay.is_empty:
+            await self._parted.wait()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -97,7 +99,8 @@ class Upstream:
                 tasks.start_soon(self._cancel_if_moved, address, tasks.cancel_scope)
                 why, was_connected = await self._connect(address)
                 tasks.cancel_scope.cancel()
-            if self._has_parted:
+            self._is_connected = False
+            if self._has_parted or (self._parting and self._relay.is_empty):
                 self._parted.set()
                 return
             _log.warning("%s is not reached: %s", address, why)
@@ -123,6 +126,7 @@ class Upstream:
                 self._on_trouble("")
                 self._relay.begin_again()
                 self._bell.ring()
+                self._is_connected = True
                 return await self._converse(session, call), True
         except SessionError as error:
             return str(error), False

@@ -126,8 +126,9 @@ ENVIRONMENT = [
     ({"PET_MAX_RESTARTS": "x"},
      "cannot use PET_MAX_RESTARTS=x: it is not a whole number; write a whole number from 0 to 1000000"),
     ({"PET_STANDALONE": "2"}, "cannot use PET_STANDALONE=2: it is neither true nor false; write true or false"),
-    ({"PET_FT_ENABLE_LOG_SERVER": "1"},
-     "cannot use PET_FT_ENABLE_LOG_SERVER=1: the log server is not supported yet; unset PET_FT_ENABLE_LOG_SERVER"),
+    ({"PET_FT_LOG_SERVER_PORT": "65535"},
+     "cannot use PET_FT_LOG_SERVER_PORT=65535: the last port of the log server would be 65536; choose a lower one, "
+     "or fewer leaves"),
     ({"NVRX_GPUS_PER_NUMA": "0"},
      "cannot use NVRX_GPUS_PER_NUMA=0: it is not a number of GPUs from 1 to 1024; "
      "write the GPUs of one NUMA node, such as 4"),
@@ -150,7 +151,6 @@ NOT_YET = [
     (["--duplicate-stdout-filters", "a"], "a filtered copy of the output is"),
     (["--logs-specs", "mine"], "a logging plug-in of torchrun is"),
     (["--virtual-local-rank"], "a virtual local rank is"),
-    (["--ft-enable-log-server", "true"], "the log server is"),
     (["--ft-attribution-endpoint", "localhost"], "asking an attribution service is"),
     (["--ft_attribution_llm_model", "nvidia/x"], "asking an attribution service is"),
     (["--ft-attribution-startup-timeout", "30"], "asking an attribution service is"),
@@ -169,6 +169,7 @@ def test_what_is_not_there_yet(argv: list[str], what: str) -> None:
     "argv",
     [
         ["--ft-enable-log-server", "false"],
+        ["--ft-log-server-port", "50051"],
         ["--ft-attribution-stop-action", "log"],
         ["--logs-specs", "default"],
         ["--virtual-local-rank=false"],
