@@ -26,6 +26,7 @@ from supervisor.edges.machine.own_process import fd_store, sd_notify
 from supervisor.edges.machine.own_process import signals as signal_edge
 from supervisor.edges.machine.processes.peer_identity import ROOT, Identity, Limits, limits_of
 from supervisor.edges.operators.refused_peer import refuse
+from supervisor.edges.operators.traces import otlp
 from supervisor.edges.users import front_door
 from supervisor.edges.users.admission import Admission
 from supervisor.edges.users.front_door import FrontDoor
@@ -47,6 +48,7 @@ async def serve_users(settings: DaemonSettings, reread: Callable[[], DaemonSetti
         raise ConfigurationError(
             "cannot use --on-event with --users: jobs belong to their users, who give it to holdfast run; remove it"
         )
+    otlp.check_for_users(settings.otlp_traces)
     folder = socket_dir.service_dir_for_daemon(settings.socket_dir)
     states = state_dir.find(settings.state_dir)
     log = SupervisorLog(state_dir.default_log_dir(states))
@@ -126,6 +128,7 @@ class _Service:
         self._notifier.reloading(Clock())
         try:
             settings = await to_thread.run_sync(self._reread)
+            otlp.check_for_users(settings.otlp_traces)
             door.admission = await to_thread.run_sync(Admission, settings.user_service.users)
             self._settings = settings
             self._cgroups.set_shares(settings.user_service.shares)
@@ -135,15 +138,20 @@ class _Service:
         self._say_ready()
 
     def _start(self, identity: Identity, limits: Limits, folder: UserFolder) -> StartedSupervisor:
-        settings = self._settings
-        arguments = [
-            flags.RETURN_TIMEOUT.flag, str(settings.supervisor_return_timeout_s),
-            flags.LOG_JOBS_MAX.flag, str(settings.log_limits.jobs_max),
-            flags.LOG_GIB_MAX.flag, str(settings.log_limits.gib_max),
-        ]  # fmt: skip
-        if identity == ROOT:
-            arguments += _of_operators(settings)
+        arguments = arguments_of(identity, self._settings)
         return start_supervisor(identity, limits, folder, self._cgroups, arguments)
+
+
+def arguments_of(identity: Identity, settings: DaemonSettings) -> list[str]:
+    """Flags for the supervisor of one user, who can read them."""
+    arguments = [
+        flags.RETURN_TIMEOUT.flag, str(settings.supervisor_return_timeout_s),
+        flags.LOG_JOBS_MAX.flag, str(settings.log_limits.jobs_max),
+        flags.LOG_GIB_MAX.flag, str(settings.log_limits.gib_max),
+    ]  # fmt: skip
+    if settings.otlp_traces:
+        arguments += [flags.OTLP_TRACES.flag, settings.otlp_traces]
+    return arguments + (_of_operators(settings) if identity == ROOT else [])
 
 
 def _of_operators(settings: DaemonSettings) -> list[str]:

@@ -27,7 +27,7 @@ serve() {
     echo 0 > /proc/self/oom_score_adj # slurmd is protected from the kernel's memory killer; a job must not be
     until "$HOLDFAST" daemon --socket-dir "$folder"; do
         case $? in 2 | 78) break ;; esac # wrong usage, wrong configuration
-        sleep 1
+        sleep 0.1 # soon: a job of several nodes goes on only if its supervisor is back within 4 s
     done
 }
 

@@ -41,11 +41,14 @@ def plan_text(request: RunRequest, *, supervisor: str = "") -> str:
     """
     spec, sources = request.spec, _Sources(request.sources)
     lines = [
-        _Line(f"job_id: {_quoted(spec.job_id)}", sources.of(launch_settings.JOB_ID, "made of the script's name")),
+        _Line(f"job_id: {_quoted(spec.job_id)}", _source_of_job_id(spec, sources)),
         _Line(f"command: {_quoted(_command(spec))}", "the command line"),
         _Line(f"directory: {_quoted(spec.cwd)}", "the current folder"),
         _Line(f"workers: {spec.local_world_size}", sources.of(launch_settings.WORKERS)),
-        _Line(f"store: {_quoted(_store(spec))}", sources.of(launch_settings.MASTER_ADDRESS)),
+        _Line(
+            f"store: {_quoted(_store(spec, sources))}",
+            sources.of(launch_settings.MASTER_ADDRESS, sources.of(launch_settings.LOCAL_ADDRESS)),
+        ),
         _Line(f"logs: {_quoted(spec.log_dir or 'the default place')}", sources.named("log_dir")),
     ]
     if supervisor:
@@ -72,6 +75,9 @@ class _Sources:
     def of(self, setting: Setting, otherwise: str = DEFAULT) -> str:
         return self._written.get(setting.name, otherwise)
 
+    def has(self, setting: Setting) -> bool:
+        return setting.name in self._written
+
     def named(self, name: str) -> str:
         return self._written.get(name, DEFAULT)
 
@@ -83,9 +89,22 @@ def _command(spec: JobSpec) -> str:
     return shlex.join([*interpreter, *spec.command])
 
 
-def _store(spec: JobSpec) -> str:
+def _source_of_job_id(spec: JobSpec, sources: _Sources) -> str:
+    """Several nodes take the id of their rendezvous where no --job-id names the job."""
+    otherwise = "made of the script's name"
+    if spec.nodes is not None:
+        otherwise = sources.of(launch_settings.RUN_ID, otherwise)
+    return sources.of(launch_settings.JOB_ID, otherwise)
+
+
+def _store(spec: JobSpec, sources: _Sources) -> str:
+    """Rank 0's node serves it, at an address of its own; which node that is, the nodes find out when they meet."""
     port = f"port {spec.master_port}" if spec.master_port else "a fresh port each cycle"
-    return f"{spec.master_addr}, {port}, served by {'the store host' if spec.agent_store else 'rank 0'}"
+    address = spec.master_addr
+    if spec.nodes is not None and not sources.has(launch_settings.MASTER_ADDRESS):
+        here = f" (here: {address})" if sources.has(launch_settings.LOCAL_ADDRESS) else ""
+        address = f"the address of rank 0's node{here}"
+    return f"{address}, {port}, served by {'the store host' if spec.agent_store else 'rank 0'}"
 
 
 def _nodes(nodes: Nodes, sources: _Sources) -> list[_Line]:

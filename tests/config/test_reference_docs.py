@@ -105,3 +105,40 @@ def test_a_plan_for_several_nodes_shows_no_password(tmp_path: Path) -> None:
     assert 'backend: "etcd" # --rdzv-backend etcd' in lines
     assert 'RANK: "known when the nodes have met"' in lines
     assert "hunter2" not in printed
+
+
+@pytest.mark.parametrize(
+    ("flags", "job", "store"),
+    [
+        (["--rdzv-id", "j"], 'job_id: "j" # --rdzv-id j', "the address of rank 0's node, a fresh port # default"),
+        (
+            ["--rdzv-id", "j", "--job-id", "k", "--local-addr", "10.0.0.7"],
+            'job_id: "k" # --job-id k',
+            "the address of rank 0's node (here: 10.0.0.7), a fresh port # --local-addr 10.0.0.7",
+        ),
+        (
+            ["--rdzv-id", "j", "--master-addr", "10.0.0.1", "--master-port", "29500"],
+            'job_id: "j" # --rdzv-id j',
+            "10.0.0.1, port 29500 # --master-addr 10.0.0.1",
+        ),
+    ],
+)
+def test_a_plan_for_several_nodes_says_whose_id_the_job_has_and_where_its_store_is(
+    flags: list[str], job: str, store: str, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("hunter2" * 8)
+    token.chmod(0o600)
+    meeting = ["--nnodes", "2", "--rdzv-endpoint", "10.0.0.1:29400", "--rdzv-conf", f"token_file={token}"]
+    lines = [" ".join(line.split()) for line in plan_text(request(*meeting, *flags, "t.py")).splitlines()]
+    assert job in lines
+    address, source = store.split(" # ")
+    address = address.replace("a fresh port", "a fresh port each cycle")
+    assert f'store: "{address}, served by the store host" # {source}' in lines
+
+
+def test_the_id_of_a_rendezvous_names_no_job_of_one_node() -> None:
+    lines = [" ".join(line.split()) for line in plan_text(request("--rdzv-id", "j", "t.py")).splitlines()]
+    (line,) = [line for line in lines if line.startswith("job_id: ")]
+    assert line.startswith('job_id: "t-')
+    assert line.endswith("# made of the script's name")

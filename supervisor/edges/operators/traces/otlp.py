@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from supervisor import __version__
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Tracer
 
+EXPORTER = "opentelemetry.exporter.otlp.proto.http"
 DELAY_MAX_MS = 1000  # between the end of a recovery and its way to the collector
 SEND_TIMEOUT_S = 10
 
@@ -24,6 +27,23 @@ def handlers(url: str) -> tuple[logging.Handler, ...]:
     Raises ConfigurationError where the extra is not installed.
     """
     return (TraceHandler(_tracer(url)),) if url else ()
+
+
+def check_for_users(url: str) -> None:
+    """Raises ConfigurationError where supervisors of users could not send there, or would tell users a password."""
+    if "@" in url:
+        raise ConfigurationError(
+            "cannot use --otlp-traces with --users: there is a password in the address, which users could read; "
+            "let the collector take traces of this node without one"
+        )
+    if url:
+        for name in ("opentelemetry.sdk", EXPORTER):
+            try:
+                found = find_spec(name)
+            except ModuleNotFoundError:
+                found = None
+            if found is None:
+                raise _lacking(url, name)
 
 
 class TraceHandler(logging.Handler):
@@ -81,9 +101,7 @@ def _tracer(url: str) -> Tracer:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"cannot send traces to {url}: {error.name} is not installed; install holdfast-torch with its extra [otel]"
-        ) from error
+        raise _lacking(url, error.name) from error
     import socket
 
     resource = Resource.create(
@@ -93,3 +111,10 @@ def _tracer(url: str) -> Tracer:
     exporter = OTLPSpanExporter(endpoint=f"{url.rstrip('/')}/v1/traces", timeout=SEND_TIMEOUT_S)
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=DELAY_MAX_MS))
     return provider.get_tracer("holdfast", __version__)
+
+
+def _lacking(url: str, module: str | None) -> ConfigurationError:
+    return ConfigurationError(
+        f"cannot send traces to {url}: {module} is not installed; install holdfast-torch with its extra [otel]: "
+        f"in a clone, {sys.executable} -m pip install '.[otel]'"
+    )
