@@ -19,6 +19,7 @@ from anyio import to_thread
 
 from supervisor.config import daemon_settings as flags
 from supervisor.config.daemon_settings import DaemonSettings
+from supervisor.config.user_service import UserShares
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import socket_claim, socket_dir, state_dir
 from supervisor.edges.machine.logs.supervisor_log import SupervisorLog
@@ -30,10 +31,10 @@ from supervisor.edges.operators.traces import otlp
 from supervisor.edges.users import front_door
 from supervisor.edges.users.admission import Admission
 from supervisor.edges.users.front_door import FrontDoor
-from supervisor.edges.users.user_cgroups import UserCgroups, delegated_cgroup
 from supervisor.edges.users.user_folders import UserFolder, UserFolders
 from supervisor.edges.users.user_process import StartedSupervisor, start_supervisor
 from supervisor.edges.users.user_supervisors import UserSupervisors
+from supervisor.edges.users.user_units import UserUnits
 from supervisor.errors import ConfigurationError, HoldfastError
 
 _log = logging.getLogger("holdfast.users")
@@ -81,13 +82,18 @@ class _Service:
         self._admission = admission
         self._listener = listener
         self._notifier = sd_notify.Notifier()
-        self._cgroups = UserCgroups(settings.user_service.shares, delegated_cgroup())
+        service = settings.user_service
+        self._units = UserUnits(service.unit, service.shares) if service.unit else None
         self._signals: list[int] = []
         self._signalled = anyio.Event()
 
     async def serve(self) -> None:
-        if self._cgroups.fault:
-            _log.warning("users have no control groups of their own, and no limits in them: %s", self._cgroups.fault)
+        if self._units is None and self._settings.user_service.shares != UserShares():
+            _log.warning(
+                "what users use is not limited: %s says which unit of systemd's starts their supervisors; see "
+                "deploy/users",
+                flags.USER_UNIT.flag,
+            )
         async with anyio.create_task_group() as tasks:
             users = UserSupervisors(self._folders, self._start, tasks)
             door = FrontDoor(self._listener, admission=self._admission, hand_over=users.hand_over, refuse=refuse)
@@ -131,15 +137,24 @@ class _Service:
             otlp.check_for_users(settings.otlp_traces)
             door.admission = await to_thread.run_sync(Admission, settings.user_service.users)
             self._settings = settings
-            self._cgroups.set_shares(settings.user_service.shares)
+            if self._units is not None:
+                uids = [
+                    record.identity.uid for record in await to_thread.run_sync(lambda: list(self._folders.recorded()))
+                ]
+                await to_thread.run_sync(self._units.set_shares, settings.user_service.shares, uids)
             _log.info("read the settings again: lets in %s", ", ".join(settings.user_service.users))
         except HoldfastError as error:
             _log.error("%s; the settings stay as they were", error)
         self._say_ready()
 
+    def _limit(self, units: UserUnits, shares: UserShares) -> None:
+        units.set_shares(shares, [record.identity.uid for record in self._folders.recorded()])
+
     def _start(self, identity: Identity, limits: Limits, folder: UserFolder) -> StartedSupervisor:
         arguments = arguments_of(identity, self._settings)
-        return start_supervisor(identity, limits, folder, self._cgroups, arguments)
+        if self._units is not None:
+            return StartedSupervisor(None, self._units.start(identity, limits, folder, arguments))
+        return start_supervisor(identity, limits, folder, arguments)
 
 
 def arguments_of(identity: Identity, settings: DaemonSettings) -> list[str]:

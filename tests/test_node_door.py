@@ -29,8 +29,8 @@ def test_a_collector_that_no_user_could_reach_is_refused_at_the_start(monkeypatc
     otlp.check_for_users("")
     with pytest.raises(ConfigurationError, match="there is a password in the address, which users could read"):
         otlp.check_for_users("http://me:hunter2@collector:4318")
-    monkeypatch.setattr(otlp, "find_spec", lambda _: None)
+    monkeypatch.setattr(otlp, "find_spec", dict[str, str]().get)
     with pytest.raises(ConfigurationError, match=r"http://x: opentelemetry\.sdk is not installed"):
         otlp.check_for_users("http://x")
-    monkeypatch.setattr(otlp, "find_spec", lambda name: name)
+    monkeypatch.setattr(otlp, "find_spec", str)
     otlp.check_for_users("http://x")

@@ -1,22 +1,35 @@
-"""`holdfast serve-user`: the supervisor of one user of a node's service, which root's process starts as that user."""
+"""`holdfast serve-user`: the supervisor of one user of a node's service, which root's process starts as that user.
+
+With --instance it is still root: in the unit of that name, it becomes the user that root's process has noted.
+"""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from pathlib import Path
 
 import anyio
 import msgspec
 
 from supervisor.config.daemon_settings import parse_daemon
 from supervisor.config.user_service import UserService
+from supervisor.errors import InvalidRequestError
 
 
 def execute_argv(argv: Sequence[str]) -> int:
     """Serves until it is let go; returns the exit code. Raises HoldfastError."""
     parser = ArgumentParser(prog="holdfast serve-user", allow_abbrev=False, add_help=False)
-    parser.add_argument("--door-fd", type=int, required=True)
+    parser.add_argument("--door-fd", type=int)
+    parser.add_argument("--service-dir", type=Path, default=Path("/run/holdfast"))
+    parser.add_argument("--instance")
     given, rest = parser.parse_known_args(argv)
+    if given.instance is not None:
+        from supervisor.edges.users import unit_start
+
+        unit_start.execute(given.service_dir, given.instance)
+    if given.door_fd is None:
+        raise InvalidRequestError("cannot serve a user: holdfast daemon --users starts this command; run that")
     settings = parse_daemon(rest, environ={})
     settings = msgspec.structs.replace(settings, user_service=UserService(door_fd=given.door_fd))
     from supervisor.node_service import serve_node

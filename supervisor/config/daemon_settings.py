@@ -112,6 +112,10 @@ USERS = _daemon(
 USER_MEMORY = _daemon(user_service.MEMORY_FLAG, user_service.MEMORY_KIND, user_service.MEMORY_MEANING, default=0.0)
 USER_TASKS = _daemon(user_service.TASKS_FLAG, user_service.TASKS_KIND, user_service.TASKS_MEANING, default=0)
 USER_CPUS = _daemon(user_service.CPUS_FLAG, user_service.CPUS_KIND, user_service.CPUS_MEANING, default=0.0)
+USER_UNIT = _daemon(
+    user_service.UNIT_FLAG, user_service.UNIT_KIND, user_service.UNIT_MEANING, variable=user_service.UNIT_VARIABLE,
+    words="none: this process starts it",
+)  # fmt: skip
 
 DAEMON_SETTINGS: tuple[Setting, ...] = (
     CONFIG,
@@ -132,6 +136,7 @@ DAEMON_SETTINGS: tuple[Setting, ...] = (
     USER_MEMORY,
     USER_TASKS,
     USER_CPUS,
+    USER_UNIT,
     OTLP_TRACES,
 )
 
@@ -224,7 +229,7 @@ def _event_hooks(given: Mapping[str, Given]) -> EventHooks:
 def _user_service(given: Mapping[str, Given]) -> UserService:
     one = given.get(USERS.name)
     if one is None:
-        for setting in (USER_MEMORY, USER_TASKS, USER_CPUS):
+        for setting in (USER_MEMORY, USER_TASKS, USER_CPUS, USER_UNIT):
             if setting.name in given:
                 raise given[setting.name].problem("it is for the jobs of other users", "give --users as well")
         return UserService()
@@ -235,7 +240,8 @@ def _user_service(given: Mapping[str, Given]) -> UserService:
         cast("int", _value(given, USER_TASKS)),
         cast("float", _value(given, USER_CPUS)),
     )
-    return UserService(user_service.names_in(str(one.value)), shares)
+    unit = cast("str | None", _value(given, USER_UNIT)) or ""
+    return UserService(user_service.names_in(str(one.value)), shares, unit)
 
 
 def _path(given: Mapping[str, Given], setting: Setting) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from supervisor.config import values
@@ -18,6 +20,20 @@ CPUS_KIND = values.number(0.0, 100_000.0, "CPUs")
 MEMORY_MEANING = "with --users: memory of all jobs of one user together; 0: no limit"
 TASKS_MEANING = "with --users: processes and threads of one user together; 0: no limit"
 CPUS_MEANING = "with --users: CPUs of all jobs of one user together; 0: no limit"
+UNIT_FLAG, UNIT_VARIABLE = "--user-unit", "HOLDFAST_USER_UNIT"
+UNIT_MEANING = "with --users: systemd starts each user's supervisor as an instance of this unit, holdfast-user@.service"
+_TEMPLATE = re.compile(r"([A-Za-z0-9:_.\\-]{1,100}@)(\.service)?")
+
+
+def _template(text: str) -> str:
+    """Without .service."""
+    found = _TEMPLATE.fullmatch(text)
+    if found is None:
+        raise values.ValueProblem("it is no template of units", "write holdfast-user@.service")
+    return found[1]
+
+
+UNIT_KIND = values.Kind("UNIT", "", values.Shape.TEXT, _template)
 
 
 class UserShares(msgspec.Struct, frozen=True):
@@ -33,6 +49,7 @@ class UserService(msgspec.Struct, frozen=True):
 
     users: tuple[str, ...] = ()
     shares: UserShares = UserShares()
+    unit: str = ""  # a template, up to the @; "": the service starts supervisors itself
     door_fd: int = -1  # of the supervisor of one of the users: where root's process sends its clients
 
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,14 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "--supervisor-return-timeout SECONDS" in printed
     assert "[60 s]" in printed
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may serve other users")
+def test_the_unit_of_users_supervisors_comes_with_the_unit_of_the_service() -> None:
+    environ = {"HOLDFAST_USER_UNIT": "holdfast-user@.service"}
+    assert parse_daemon(["--users", "all"], environ=environ).user_service.unit == "holdfast-user@"
+    assert parse_daemon(["--users", "all", "--user-unit", "mine@"], environ=environ).user_service.unit == "mine@"
+    with pytest.raises(InvalidRequestError, match=r"it is no template of units; write holdfast-user@\.service"):
+        parse_daemon(["--users", "all", "--user-unit", "holdfast.service"], environ={})
+    with pytest.raises(HoldfastError, match="it is for the jobs of other users; give --users as well"):
+        parse_daemon([], environ=environ)

@@ -37,7 +37,8 @@ mkdir -p /run/dev /run/tmp/upper /run/tmp/work /run/systemd/system
 mount -t overlay -o lowerdir=/tmp,upperdir=/run/tmp/upper,workdir=/run/tmp/work overlay /tmp
 mount -t tmpfs tmpfs /run/dev
 for node in null zero full random urandom tty; do : > /run/dev/$node; mount --bind /dev/$node /run/dev/$node; done
-mkdir /run/dev/shm
+mkdir /run/dev/shm /run/dev/pts /run/dev/mqueue
+ln -s pts/ptmx /run/dev/ptmx
 ln -s /proc/self/fd /run/dev/fd
 mount --move /run/dev /dev
 umount -R /sys/fs/cgroup
@@ -45,7 +46,9 @@ mount -t cgroup2 cgroup2 /sys/fs/cgroup
 for target in lab sysinit basic; do
     printf '[Unit]\\nDefaultDependencies=no\\n' > /run/systemd/system/$target.target
 done
-cp "$1" /run/systemd/system/
+cp "$@" /run/systemd/system/
+mkdir -p /run/etc/upper /run/etc/work
+mount -t overlay -o lowerdir=/etc,upperdir=/run/etc/upper,workdir=/run/etc/work overlay /etc
 mkdir /run/systemd/system/service.d /run/lab
 printf '[Service]\\nStandardOutput=append:/run/lab/output\\nStandardError=append:/run/lab/output\\n' \\
     > /run/systemd/system/service.d/output.conf
@@ -124,14 +127,29 @@ class Lab:
 
 
 @contextlib.contextmanager
-def started(unit: Path, log: Path) -> Generator[Lab]:
-    """Boots, yields the lab, and takes all of it down again."""
+def started(*units: Path, log: Path) -> Generator[Lab]:
+    """Boots with these units, yields the lab, and takes all of it down again."""
     mount = cgroup2_mount()
     assert mount is not None
     cgroup = mount / f"holdfast-lab-{os.getpid()}"
     cgroup.mkdir()
     enter = 'echo $$ > "$1/cgroup.procs"; shift; exec "$@"'
-    boot = ["unshare", "-p", "-f", "-m", "-u", "-i", "-n", "-C", "--mount-proc", "sh", "-c", BOOT, "sh", str(unit)]
+    boot = [
+        "unshare",
+        "-p",
+        "-f",
+        "-m",
+        "-u",
+        "-i",
+        "-n",
+        "-C",
+        "--mount-proc",
+        "sh",
+        "-c",
+        BOOT,
+        "sh",
+        *map(str, units),
+    ]
     with log.open("wb") as output:
         outer = subprocess.Popen(
             ["sh", "-c", enter, "sh", str(cgroup), *boot], stdin=subprocess.DEVNULL, stdout=output, stderr=output

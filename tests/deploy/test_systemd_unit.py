@@ -63,7 +63,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[labs.Lab]:
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("lab")
     unit = with_program(UNITS[0], PROGRAM, folder)
-    with labs.started(unit, folder / "systemd.log") as running:
+    with labs.started(unit, log=folder / "systemd.log") as running:
         running.run("systemctl", "start", "holdfast.service")  # returns once the supervisor said READY=1
         yield running
 

@@ -34,7 +34,7 @@ def missing() -> str:
     return "needs mount namespaces" if done.returncode else ""
 
 
-def _opened(keep: Path) -> str:
+def opened(keep: Path) -> str:
     """A script: in this mount namespace, others can reach the interpreter and this checkout, wherever they lie."""
     lines = ["set -e", "mount --make-rprivate /"]
     closed: dict[Path, list[Path]] = {}
@@ -50,7 +50,7 @@ def _opened(keep: Path) -> str:
         for each, folder in enumerate(folders):
             where = shlex.quote(str(folder))
             lines += [f"mkdir -p {where}", f"mount --move {keep / f'{number}-{each}'} {where}"]
-    return "\n".join([*lines, "echo ready", "exec cat"])
+    return "\n".join(lines)
 
 
 class Service:
@@ -63,7 +63,9 @@ class Service:
         self.errors = place / "errors"
         self._arguments = arguments
         self._namespace = subprocess.Popen(
-            ["unshare", "-m", "sh", "-c", _opened(place / "keep")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            ["unshare", "-m", "sh", "-c", opened(place / "keep") + "\necho ready; exec cat"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         assert self._namespace.stdout is not None
         assert self._namespace.stdout.readline() == b"ready\n"

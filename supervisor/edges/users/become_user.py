@@ -19,11 +19,8 @@ KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271}  # its 
 UMASK = 0o022
 
 
-def become(uid: int, gid: int, groups: list[int], limits: list[tuple[str, int, int]], cgroup: str) -> None:
+def become(uid: int, gid: int, groups: list[int], limits: list[tuple[str, int, int]]) -> None:
     """Raises OSError or ValueError; nothing may be executed then."""
-    if cgroup:
-        with open(f"{cgroup}/cgroup.procs", "w") as file:
-            file.write("0")
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write("0")  # The service is shielded from the kernel's memory killer; a user must not be.
     os.umask(UMASK)
@@ -67,7 +64,7 @@ def _give_up_new_privileges() -> None:
 def main() -> None:
     wanted = json.loads(sys.argv[1])
     try:
-        become(wanted["uid"], wanted["gid"], wanted["groups"], wanted["limits"], wanted["cgroup"])
+        become(wanted["uid"], wanted["gid"], wanted["groups"], wanted["limits"])
         os.execv(sys.argv[2], sys.argv[2:])
     except (OSError, ValueError) as error:
         sys.stderr.write(f"holdfast: cannot start a supervisor as user id {wanted['uid']}: {error}\n")

@@ -21,6 +21,7 @@ from supervisor.errors import ConfigurationError
 
 DOOR = "door.sock"  # where that one takes over the connections of its clients; root alone may connect
 RECORD = "record.json"
+PROCESS = "process.json"
 RECORD_BYTES_MAX = 64 * 1024
 BACKLOG = 64
 
@@ -30,8 +31,14 @@ class Record(msgspec.Struct, frozen=True):
 
     identity: Identity
     limits: Limits
-    pid: int = 0
+    pid: int = 0  # 0: it starts in a unit of its own, and says itself which process it is
     started_ticks: int = 0
+    arguments: tuple[str, ...] = ()  # of the command in that unit
+
+
+class _Process(msgspec.Struct, frozen=True):
+    pid: int
+    started_ticks: int
 
 
 class UserFolder(msgspec.Struct, frozen=True):
@@ -71,22 +78,38 @@ class UserFolder(msgspec.Struct, frozen=True):
 
     def note(self, record: Record) -> None:
         """Raises OSError."""
-        fresh = self.path / f"{RECORD}.new"
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(record))
-        fresh.rename(self.path / RECORD)
+        self._write(RECORD, record)
+
+    def note_process(self, pid: int, started_ticks: int) -> None:
+        """By the supervisor that `note` has announced, before it gives root's rights up. Raises OSError."""
+        self._write(PROCESS, _Process(pid, started_ticks))
 
     def record(self) -> Record | None:
         try:
-            with (self.path / RECORD).open("rb") as file:
-                return msgspec.json.decode(file.read(RECORD_BYTES_MAX), type=Record)
+            record = msgspec.json.decode(self._read(RECORD), type=Record)
         except (OSError, msgspec.DecodeError):
             return None
+        if record.pid:
+            return record
+        with suppress(OSError, msgspec.DecodeError):
+            process = msgspec.json.decode(self._read(PROCESS), type=_Process)
+            return msgspec.structs.replace(record, pid=process.pid, started_ticks=process.started_ticks)
+        return record
+
+    def _write(self, name: str, content: msgspec.Struct) -> None:
+        fresh = self.path / f"{name}.new"
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(content))
+        fresh.rename(self.path / name)
+
+    def _read(self, name: str) -> bytes:
+        with (self.path / name).open("rb") as file:
+            return file.read(RECORD_BYTES_MAX)
 
     def forget(self) -> None:
         """It is not to be started again on its own. The user's part stays: root removes nothing in it."""
-        for name in (RECORD, DOOR):
+        for name in (RECORD, PROCESS, DOOR):
             (self.path / name).unlink(missing_ok=True)
 
 

@@ -15,7 +15,6 @@ import msgspec
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits, raise_hard, user_variables
 from supervisor.edges.users import become_user
-from supervisor.edges.users.user_cgroups import UserCgroups
 from supervisor.edges.users.user_folders import Record, UserFolder
 from supervisor.errors import NotNowError
 
@@ -26,43 +25,32 @@ PASSED_ON = ("LANG", "LC_ALL", "TZ", "JOURNAL_STREAM")  # of root's environment;
 
 
 class StartedSupervisor(msgspec.Struct, frozen=True):
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | None  # None: it is no child of ours
     record: Record
 
 
 def start_supervisor(
-    identity: Identity,
-    limits: Limits,
-    folder: UserFolder,
-    cgroups: UserCgroups,
-    arguments: Sequence[str] = (),
+    identity: Identity, limits: Limits, folder: UserFolder, arguments: Sequence[str] = ()
 ) -> StartedSupervisor:
-    """Blocks on the user database and for an exec. Raises HoldfastError.
+    """As a child of this process. Blocks on the user database and for an exec. Raises HoldfastError.
 
     It has the groups and the hard limits of the process that asked, an environment of its own, and no descriptor of
     root's but the door.
     """
     folder.make(identity)
+    places = ("--socket-dir", str(folder.own), "--state-dir", str(folder.state_dir))
     try:
         with ExitStack() as undo:
             door = folder.listen()
             undo.callback(door.close)
-            wanted = {
-                "uid": identity.uid, "gid": identity.gid, "groups": identity.groups, "limits": limits,
-                "cgroup": cgroups.of(identity.uid),
-            }  # fmt: skip
             process = subprocess.Popen(
-                [
-                    sys.executable, "-I", "-S", str(BECOME_USER), json.dumps(wanted),
-                    sys.executable, "-I", str(PROGRAM), "serve-user", "--door-fd", str(door.fileno()),
-                    "--socket-dir", str(folder.own), "--state-dir", str(folder.state_dir), *arguments,
-                ],
-                env=_environment(identity),
+                command_of(identity, limits, door.fileno(), (*places, *arguments)),
+                env=environment_of(identity),
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 pass_fds=(door.fileno(),),
                 start_new_session=True,
-            )  # fmt: skip
+            )
             with ExitStack() as failed:
                 failed.callback(process.wait)
                 failed.callback(process.kill)
@@ -75,6 +63,20 @@ def start_supervisor(
         raise NotNowError(f"cannot start the supervisor of user id {identity.uid}: {error}; see the log") from error
 
 
+def command_of(identity: Identity, limits: Limits, door_fd: int, arguments: Sequence[str]) -> list[str]:
+    """To be executed by root: it gives root's rights up and becomes the supervisor."""
+    wanted = {"uid": identity.uid, "gid": identity.gid, "groups": identity.groups, "limits": limits}
+    return [
+        sys.executable, "-I", "-S", str(BECOME_USER), json.dumps(wanted),
+        sys.executable, "-I", str(PROGRAM), "serve-user", "--door-fd", str(door_fd), *arguments,
+    ]  # fmt: skip
+
+
+def environment_of(identity: Identity) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    return {"PATH": PATH, **kept, **user_variables(identity)}
+
+
 def is_running(record: Record) -> bool:
     found = process_table.look_up(record.pid)
     return found is not None and found.started_ticks == record.started_ticks and found.state not in "ZX"
@@ -85,8 +87,3 @@ def raise_limits(record: Record, limits: Limits) -> None:
     with suppress(OSError, ValueError):
         if is_running(record):
             raise_hard(record.pid, limits)
-
-
-def _environment(identity: Identity) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    return {"PATH": PATH, **kept, **user_variables(identity)}

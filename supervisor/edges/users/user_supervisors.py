@@ -128,6 +128,7 @@ class UserSupervisors:
         """To the one that is there, else to a fresh one. Raises HoldfastError."""
         try:
             link = UserLink(user.folder)
+            user.record = await to_thread.run_sync(user.folder.record) or user.record
         except OSError:
             if self._is_ending:
                 raise NotNowError(f"cannot answer user id {user.identity.uid}: the service is ending") from None
@@ -158,7 +159,7 @@ class UserSupervisors:
             serving.start_soon(self._serve_root, user)
             await link.hear()
             serving.cancel_scope.cancel()
-        if started is not None:
+        if started is not None and started.process is not None:
             await to_thread.run_sync(started.process.wait, abandon_on_cancel=True)
         async with user.lock:
             if user.link is not link or self._is_ending:

@@ -9,10 +9,8 @@ from typing import cast
 
 import pytest
 
-from supervisor.config.user_service import UserShares
 from supervisor.edges.machine.processes.peer_identity import Identity
 from supervisor.edges.users import user_process
-from supervisor.edges.users.user_cgroups import UserCgroups
 from supervisor.edges.users.user_folders import UserFolders
 from supervisor.errors import NotNowError
 
@@ -36,7 +34,8 @@ def test_it_gets_an_environment_of_its_own_and_one_descriptor(tmp_path: Path, mo
     monkeypatch.setattr(user_process.subprocess, "Popen", popen)
     folders = UserFolders(tmp_path / "run", tmp_path / "state")
     folders.make()
-    started = user_process.start_supervisor(ALICE, (), folders.of(ALICE), UserCgroups(UserShares(), None))
+    started = user_process.start_supervisor(ALICE, (), folders.of(ALICE))
+    assert started.process is not None
     started.process.wait()
     environment = cast("dict[str, str]", given["env"])
     assert environment == {"PATH": user_process.PATH, "LANG": "C.UTF-8", "HOME": "/"}
@@ -54,5 +53,5 @@ def test_one_that_cannot_be_started_is_an_error_with_its_reason(tmp_path: Path, 
     folders = UserFolders(tmp_path / "run", tmp_path / "state")
     folders.make()
     with pytest.raises(NotNowError, match="cannot start the supervisor of user id 54321: "):
-        user_process.start_supervisor(ALICE, (), folders.of(ALICE), UserCgroups(UserShares(), None))
+        user_process.start_supervisor(ALICE, (), folders.of(ALICE))
     assert list(folders.recorded()) == []

@@ -1,0 +1,74 @@
+"""What does the unit of a user's supervisor do first, while it is still root's?
+
+It reads what root's process has noted, opens the door, leaves the unit's control group to the user, and executes
+become_user.py, which gives root's rights up.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from supervisor.edges.machine.folders import socket_dir
+from supervisor.edges.machine.processes import process_table
+from supervisor.edges.users.user_folders import UserFolder
+from supervisor.edges.users.user_process import command_of, environment_of
+from supervisor.errors import ConfigurationError
+
+FROM_SYSTEMD = (
+    "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "INVOCATION_ID",
+)  # fmt: skip
+DELEGATED = ("", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control")
+
+
+def execute(service_dir: Path, instance: str) -> None:
+    """Returns never. `instance`: of the unit, as user_units.instance_of says. Raises HoldfastError."""
+    folder = UserFolder(service_dir / socket_dir.USERS / instance.replace("-", ".", 1), Path())
+    record = folder.record()
+    if record is None:
+        raise ConfigurationError(
+            f"cannot start a supervisor for {instance}: there is no {folder.path / 'record.json'}; "
+            "let holdfast daemon --users start this unit when that user comes"
+        )
+    try:
+        door_fd = folder.listen().detach()
+        os.set_inheritable(door_fd, True)
+        own = process_table.look_up(os.getpid())
+        folder.note_process(os.getpid(), own.started_ticks if own is not None else 0)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot open the door of user id {record.identity.uid} in {folder.path}: {error.strerror or error}; "
+            "see who owns it"
+        ) from error
+    if record.identity.uid:
+        _leave_cgroup_to(record.identity.uid)
+    kept = {name: os.environ[name] for name in FROM_SYSTEMD if name in os.environ}
+    os.chdir("/")
+    os.execve(
+        sys.executable,
+        command_of(record.identity, record.limits, door_fd, record.arguments),
+        environment_of(record.identity) | kept,
+    )
+
+
+def _leave_cgroup_to(uid: int) -> None:
+    """So that each cycle of a job gets a group of its own; a session for each rank serves where there is none."""
+    with suppress(OSError):
+        group = _own_cgroup()
+        if group is not None:
+            for name in DELEGATED:
+                os.chown(group / name, uid, -1)
+
+
+def _own_cgroup() -> Path | None:
+    """The v2 group of this process."""
+    path = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        left, _, right = line.partition(" - ")
+        if right.startswith("cgroup2 "):
+            root, point = left.split(" ")[3:5]
+            inside = path[len(root) :] if root != "/" and path.startswith(root) else path
+            return Path(point) / inside.strip("/")
+    return None

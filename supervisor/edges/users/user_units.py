@@ -1,0 +1,97 @@
+"""How does systemd start the supervisor of one user, and how much may all that this user has use together?
+
+Each gets a unit of its own, an instance of a template, in a slice of the user's. So the service that asks for it can
+forbid itself nearly everything: jobs are no descendants of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+from collections.abc import Iterable, Sequence
+
+from supervisor.config.user_service import UserShares
+from supervisor.edges.machine.processes.peer_identity import Identity, Limits
+from supervisor.edges.users.user_folders import Record, UserFolder
+from supervisor.errors import NotNowError
+
+SYSTEMCTL_TIMEOUT_S = 60.0  # for a supervisor that starts on a busy node
+SLICE = "holdfast-users"
+NO_LIMIT = "infinity"
+
+_log = logging.getLogger("holdfast.users")
+
+
+class UserUnits:
+    """The units of users' supervisors, as root's process sees them."""
+
+    def __init__(self, template: str, shares: UserShares) -> None:
+        """`template`: holdfast-user@"""
+        self._template = template
+        self._shares = shares
+
+    def start(self, identity: Identity, limits: Limits, folder: UserFolder, arguments: Sequence[str]) -> Record:
+        """Returns once it serves. Blocks. Raises HoldfastError.
+
+        What it is to be is noted in a folder of root's, where `unit_start` reads it.
+        """
+        unit = self.name_of(identity)
+        folder.make(identity)
+        places = ("--socket-dir", str(folder.own), "--state-dir", str(folder.state_dir))
+        try:
+            folder.note(Record(identity, limits, arguments=(*places, *arguments)))
+            if limited := _properties(UserShares(), self._shares):
+                self._limit(identity.uid, limited)
+            _systemctl("start", unit)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise NotNowError(
+                f"cannot start the supervisor of user id {identity.uid}: {_reason(error)}; see journalctl -u {unit}"
+            ) from error
+        return folder.record() or Record(identity, limits)
+
+    def set_shares(self, shares: UserShares, uids: Iterable[int]) -> None:
+        """For these users at once, for others when they come. Blocks. Never raises."""
+        changed = _properties(self._shares, shares)
+        self._shares = shares
+        for uid in sorted(set(uids)) if changed else ():
+            try:
+                self._limit(uid, changed)
+            except (OSError, subprocess.SubprocessError) as error:
+                _log.error("cannot limit what user id %s uses: %s", uid, _reason(error))
+
+    def name_of(self, identity: Identity) -> str:
+        return f"{self._template}{instance_of(identity)}.service"
+
+    def _limit(self, uid: int, properties: Sequence[str]) -> None:
+        _systemctl("set-property", "--runtime", f"{SLICE}-{uid}.slice", *properties)
+
+
+def instance_of(identity: Identity) -> str:
+    """With a dash, which is a level of systemd's slices: what a user has under different groups is in one slice."""
+    return identity.name.replace(".", "-", 1)
+
+
+def _properties(before: UserShares, after: UserShares) -> list[str]:
+    """Of a slice, where they are to be changed: what nobody limits here may be limited by a file of the slice."""
+    rows = (
+        ("MemoryMax", before.memory_gib, after.memory_gib, str(int(after.memory_gib * 2**30))),
+        ("TasksMax", before.tasks, after.tasks, str(after.tasks)),
+        ("CPUQuota", before.cpus, after.cpus, f"{after.cpus * 100:g}%"),
+    )
+    without = {"CPUQuota": ""}
+    return [f"{name}={text if new else without.get(name, NO_LIMIT)}" for name, old, new, text in rows if old != new]
+
+
+def _systemctl(*arguments: str) -> None:
+    """Raises OSError, or SubprocessError where systemd refuses."""
+    subprocess.run(
+        ["systemctl", "--quiet", "--no-ask-password", *arguments],
+        check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=SYSTEMCTL_TIMEOUT_S,
+    )  # fmt: skip
+
+
+def _reason(error: OSError | subprocess.SubprocessError) -> str:
+    if isinstance(error, subprocess.CalledProcessError):
+        said: bytes = error.stderr
+        return " ".join(said.decode(errors="replace").split()) or f"systemctl ended with {error.returncode}"
+    return str(error)

@@ -1,0 +1,59 @@
+"""What the unit of a user's supervisor executes. Under a real systemd: tests/deploy/test_users_unit.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from supervisor.edges.machine.processes.peer_identity import ROOT
+from supervisor.edges.users import unit_start
+from supervisor.edges.users.user_folders import Record, UserFolders
+from supervisor.edges.users.user_units import instance_of
+from supervisor.errors import ConfigurationError
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders for somebody else")
+
+
+class Executed(Exception):
+    pass
+
+
+def test_it_opens_the_door_says_which_process_it_is_and_keeps_what_systemd_gave_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def execve(program: str, command: list[str], environment: dict[str, str]) -> None:
+        raise Executed(program, command, environment)
+
+    monkeypatch.setattr(os, "execve", execve)
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
+    monkeypatch.setenv("SECRET_OF_ROOT", "hunter2")
+    monkeypatch.chdir(tmp_path)
+    folders = UserFolders(tmp_path / "run", tmp_path / "state")
+    folders.make()
+    folder = folders.of(ROOT)
+    folder.make(ROOT)
+    folder.note(Record(ROOT, (("NOFILE", 1, 2),), arguments=("--state-dir", "/s")))
+    with pytest.raises(Executed) as caught:
+        unit_start.execute(tmp_path / "run", instance_of(ROOT))
+    _, command, environment = caught.value.args
+    wanted = json.loads(command[command.index("-S") + 2])
+    assert wanted == {"uid": 0, "gid": 0, "groups": [], "limits": [["NOFILE", 1, 2]]}
+    assert command[-2:] == ["--state-dir", "/s"]
+    assert environment["NOTIFY_SOCKET"] == "/run/systemd/notify"
+    assert "SECRET_OF_ROOT" not in environment
+    door = int(command[command.index("--door-fd") + 1])
+    assert os.get_inheritable(door)
+    with socket.socket(fileno=door), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as root:
+        root.connect(str(folder.door))
+    record = folder.record()
+    assert record is not None
+    assert record.pid == os.getpid()
+
+
+def test_nobody_starts_it_by_hand(tmp_path: Path):
+    with pytest.raises(ConfigurationError, match="cannot start a supervisor for 54321-abc: there is no "):
+        unit_start.execute(tmp_path, "54321-abc")

@@ -1,0 +1,76 @@
+"""What systemd is asked, by a systemctl that notes it. By a real one: tests/deploy/test_users_unit.py."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from supervisor.config.user_service import UserShares
+from supervisor.edges.machine.processes.peer_identity import Identity
+from supervisor.edges.users.user_folders import UserFolders
+from supervisor.edges.users.user_units import UserUnits
+from supervisor.errors import NotNowError
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders for somebody else")
+
+ALICE = Identity(54321, 54321, (54330,))
+INSTANCE = ALICE.name.replace(".", "-")
+ASKED = "--quiet --no-ask-password"
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with a line for each call of systemctl."""
+    systemctl = tmp_path / "systemctl"
+    systemctl.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\n')
+    systemctl.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return tmp_path / "asked"
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> UserFolders:
+    made = UserFolders(tmp_path / "run", tmp_path / "state")
+    made.make()
+    return made
+
+
+def test_a_unit_is_started_after_what_it_is_to_be_was_noted(asked: Path, folders: UserFolders):
+    folder = folders.of(ALICE)
+    record = UserUnits("holdfast-user@", UserShares()).start(ALICE, (("NOFILE", 1, 2),), folder, ["--log-gib-max", "3"])
+    assert asked.read_text() == f"{ASKED} start holdfast-user@{INSTANCE}.service\n"
+    assert record == folder.record()
+    assert (record.identity, record.limits, record.pid) == (ALICE, (("NOFILE", 1, 2),), 0)
+    places = ("--socket-dir", str(folder.own), "--state-dir", str(folder.state_dir))
+    assert record.arguments == (*places, "--log-gib-max", "3")
+    folder.note_process(12, 34)
+    assert [(each.pid, each.started_ticks) for each in folders.recorded()] == [(12, 34)]
+
+
+def test_the_slice_of_a_user_has_the_limits_and_a_reload_changes_what_is_new(asked: Path, folders: UserFolders):
+    units = UserUnits("holdfast-user@", UserShares(memory_gib=1.5, cpus=2.5))
+    units.start(ALICE, (), folders.of(ALICE), [])
+    units.set_shares(UserShares(memory_gib=1.5, tasks=7), [54321, 54321])
+    units.set_shares(UserShares(memory_gib=1.5, tasks=7), [54321])
+    limit = f"{ASKED} set-property --runtime holdfast-users-54321.slice"
+    assert asked.read_text().splitlines() == [
+        f"{limit} MemoryMax=1610612736 CPUQuota=250%",
+        f"{ASKED} start holdfast-user@{INSTANCE}.service",
+        f"{limit} TasksMax=7 CPUQuota=",
+    ]
+
+
+def test_what_systemd_says_is_the_reason(tmp_path: Path, folders: UserFolders, monkeypatch: pytest.MonkeyPatch):
+    systemctl = tmp_path / "systemctl"
+    systemctl.write_text("#!/bin/sh\necho 'Unit holdfast-user@.service not found.' >&2; exit 5\n")
+    systemctl.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    units = UserUnits("holdfast-user@", UserShares())
+    with pytest.raises(NotNowError) as caught:
+        units.start(ALICE, (), folders.of(ALICE), [])
+    assert str(caught.value) == (
+        "cannot start the supervisor of user id 54321: Unit holdfast-user@.service not found.; "
+        f"see journalctl -u holdfast-user@{INSTANCE}.service"
+    )
