@@ -22,6 +22,7 @@ from supervisor.config.daemon_settings import DaemonSettings
 from supervisor.config.user_service import UserShares
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import socket_claim, socket_dir, state_dir
+from supervisor.edges.machine.folders.cordon_file import CordonFile
 from supervisor.edges.machine.logs.supervisor_log import SupervisorLog
 from supervisor.edges.machine.own_process import fd_store, sd_notify
 from supervisor.edges.machine.own_process import signals as signal_edge
@@ -59,7 +60,7 @@ async def serve_users(settings: DaemonSettings, reread: Callable[[], DaemonSetti
         await to_thread.run_sync(folders.make)
         admission = await to_thread.run_sync(Admission, settings.user_service.users)
         with socket_claim.held(folder), _control_socket(folder) as listener:
-            await _Service(settings, reread, folders, admission, listener).serve()
+            await _Service(settings, reread, folders, admission, listener, states).serve()
     finally:
         log.close()
     return 0
@@ -75,12 +76,14 @@ class _Service:
         folders: UserFolders,
         admission: Admission,
         listener: socket.socket,
+        states: Path,
     ) -> None:
         self._settings = settings
         self._reread = reread
         self._folders = folders
         self._admission = admission
         self._listener = listener
+        self._states = states
         self._notifier = sd_notify.Notifier()
         service = settings.user_service
         self._units = UserUnits(service.unit, service.shares) if service.unit else None
@@ -95,7 +98,9 @@ class _Service:
                 flags.USER_UNIT.flag,
             )
         async with anyio.create_task_group() as tasks:
-            users = UserSupervisors(self._folders, self._start, tasks)
+            kept = CordonFile(self._states)
+            cordon = await to_thread.run_sync(kept.read)
+            users = UserSupervisors(self._folders, self._start, tasks, cordon=cordon, keep_cordon=kept.keep)
             door = FrontDoor(self._listener, admission=self._admission, hand_over=users.hand_over, refuse=refuse)
             await tasks.start(signal_edge.receive, ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP"), self._on_signal)
             await users.find_again()

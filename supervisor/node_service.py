@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
+from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from supervisor.config.daemon_settings import DaemonSettings
 from supervisor.daemon import Running, open_supervisor, peers_of_jobs, sweep
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import socket_dir, state_dir
+from supervisor.edges.machine.folders.cordon_file import CordonFile
 from supervisor.edges.machine.own_process import fd_store, sd_notify
 from supervisor.edges.machine.own_process import signals as signal_edge
 from supervisor.edges.operators import control_api
@@ -55,6 +57,8 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
     handlers = (*log_handlers, MeterHandler(meter), *otlp.handlers(settings.otlp_traces))
     async with open_supervisor(place, log_handlers=handlers, open_peers=peers_of_jobs(place)) as running:
         running.journal.start()
+        if settings.user_service.door_fd < 0:  # Otherwise root's process knows.
+            await _stay_cordoned(running)
         if running.returning is not None:
             await running.returning.run(running.tasks)
         callers = Callers() if settings.user_service.door_fd >= 0 else None
@@ -96,6 +100,16 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
         await running.desk.end_all("the node's supervisor was stopped")
     notifier.close()
     return 0
+
+
+async def _stay_cordoned(running: Running) -> None:
+    """Whatever the reason for this start, an operator has to lift the cordon."""
+    file = CordonFile(running.place.state_dir)
+    running.counter.keep_cordon = file.keep
+    reason = await to_thread.run_sync(file.read)
+    if reason:
+        running.desk.cordon(reason)
+        _log.warning("this node is still cordoned (%s): holdfast uncordon lets it take jobs", reason)
 
 
 def _tcp_listener(settings: DaemonSettings) -> SecureListener | None:

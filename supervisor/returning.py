@@ -77,6 +77,7 @@ class Returning(msgspec.Struct, frozen=True):
 
     async def run(self, tasks: TaskGroup) -> None:
         """Takes back what is there. Returns once that is done, or after RETURN_S; the rest is done in `tasks`."""
+        self._forget_ended(tasks)
         lodgers = await to_thread.run_sync(self._lodgers)
         waiting = len(lodgers)
         done = anyio.Event()
@@ -96,6 +97,23 @@ class Returning(msgspec.Struct, frozen=True):
         if lodgers:
             with anyio.move_on_after(RETURN_S):
                 await done.wait()
+
+    def _forget_ended(self, tasks: TaskGroup) -> None:
+        """What is kept of a job stays until its end is on the disk: the next supervisor would not know how it ended."""
+        finish = self.performer.on_finished
+
+        async def forget(job_id: str) -> None:
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(self.journal.flush, JOURNAL_FLUSH_S)
+                self.spawners.forget(job_id)
+
+        def finished(job_id: str) -> None:
+            try:
+                finish(job_id)
+            finally:
+                tasks.start_soon(forget, job_id)
+
+        self.performer.on_finished = finished
 
     def _lodgers(self) -> dict[str, list[tuple[ReturnPlace, Lodger]]]:
         """By job, the dead ones too."""

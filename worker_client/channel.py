@@ -32,7 +32,8 @@ from worker_client.timeouts import Limits
 from worker_client.workload_control import WorkloadControlRequest
 
 RECONNECT_MIN_S = 0.05
-RECONNECT_MAX_S = 5.0
+RECONNECT_MAX_S = 0.5
+LASTED_S = 5.0  # so long a connection was a good one
 PROGRESS_INTERVAL_MIN_S = 0.01
 PROGRESS_INTERVAL_MAX_S = 1.0
 PROGRESS_PER_LIMIT = 10  # how often, at least, a rank without a shared page tells its progress within a limit
@@ -49,21 +50,17 @@ log = logging.getLogger("holdfast")
 class ChannelOwner(Protocol):
     """What the client does with what comes; called on the channel's thread."""
 
-    def welcomed(self, welcome: Welcomed, page: ProgressPage) -> None:
-        """Monitoring goes on in `page`."""
-        ...
+    def welcomed(self, welcome: Welcomed, page: ProgressPage) -> bool:
+        """Monitoring goes on in `page`. Returns whether a silence goes on in it that began under another connection."""
 
     def unreachable(self, reason: str) -> None:
         """Nobody answers at the moment, or the connection ended; the channel tries again by itself."""
-        ...
 
     def refused(self, reason: str) -> None:
         """The supervisor wants nothing to do with this rank; the channel gives up."""
-        ...
 
     def heard(self, event: CallEvent) -> None:
         """Word about a wrapped call."""
-        ...
 
 
 class _ConnectionEndedError(Exception):
@@ -102,6 +99,7 @@ class Channel:
         self._stacks = stacks
         self._can_share_page = can_share_page
         self.supervisor_pid = 0  # of the last one that answered
+        self._pause_s, self._welcomed_by = RECONNECT_MIN_S, 0  # a pid
         self._ending: _Ending | None = None
         self._outbox = Outbox(self.wake)
         self._progress_interval_s = PROGRESS_INTERVAL_MAX_S
@@ -189,7 +187,6 @@ class Channel:
 
     def _run(self) -> None:
         thread_signals.leave_to_the_script()
-        pause_s = RECONNECT_MIN_S
         while self._ending is None:
             began_s = monotonic()
             try:
@@ -200,9 +197,9 @@ class Channel:
                 self._owner.unreachable(f"cannot go on with this connection: {type(error).__name__}: {error}")
             finally:
                 self._hang_up()
-            lasted_s = monotonic() - began_s
-            pause_s = RECONNECT_MIN_S if lasted_s > RECONNECT_MAX_S else min(2 * pause_s, RECONNECT_MAX_S)
-            self._rest(pause_s)
+            has_lasted = monotonic() - began_s > LASTED_S
+            self._pause_s = RECONNECT_MIN_S if has_lasted else min(2 * self._pause_s, RECONNECT_MAX_S)
+            self._rest(self._pause_s)
             if self._ending is None:
                 self._look_again()
         self._outbox.give_up()
@@ -340,8 +337,12 @@ class Channel:
             case Welcomed():
                 page = self._page(event)
                 self._close_descriptors()  # Before anybody hears of it: a process forked then must not take it along.
+                if self._welcomed_by != self.supervisor_pid:  # Another one: also if it ends soon, its next is near.
+                    self._welcomed_by, self._pause_s = self.supervisor_pid, RECONNECT_MIN_S / 2
                 self._outbox.start_over()  # What was said into the void is said again now.
-                self._owner.welcomed(event, page)
+                if self._owner.welcomed(event, page) and event.page_shared:
+                    # Else the page, which was empty as the welcome was sent, would be read one limit later.
+                    self._send(self._session.progress(self._progress.snapshot(), now_ns=monotonic_ns()))
             case Refused(reason, retry):
                 if not retry and self._look_again():
                     self._ending = _Ending.REFUSED

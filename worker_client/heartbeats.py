@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic_ns
 
-from worker_client.progress_page import ProgressPage
+from worker_client.progress_page import Carried, ProgressPage
 
 
 class Heartbeats:
@@ -50,9 +50,12 @@ class Heartbeats:
             self.first_gap_ns, self.longest_gap_ns = self.longest_gap_ns, 0
         self.rouse()
 
-    def move(self, page: ProgressPage, now_ns: int) -> None:
-        """Goes on in a new page, whose clock starts now."""
+    def move(self, page: ProgressPage, carried: Carried) -> None:
+        """Goes on in a new page."""
         self.words = page.words
         # After the page is in place: a beat that went to the old one is seen here, a later one goes to the new.
+        last_ns = self.last_ns
         if self.count:
-            page.beat(now_ns, self.count)
+            page.beat(carried.stamp(last_ns), self.count)
+        if self.last_ns != last_ns:
+            page.beat(self.last_ns, self.count)  # One that came meanwhile must not look older than it is.

@@ -208,7 +208,8 @@ class Monitoring:
 
     # --- called by the channel's thread ---
 
-    def welcomed(self, welcome: Welcomed, page: ProgressPage) -> None:
+    def welcomed(self, welcome: Welcomed, page: ProgressPage) -> bool:
+        """Returns whether a silence goes on that began under an earlier connection."""
         by_name = dict(welcome.limits.sections)
         sections = tuple((name, by_name.get(name)) for name in welcome.sections)
         with self._lock:
@@ -220,7 +221,7 @@ class Monitoring:
                 install_exception_hook=welcome.install_exception_hook,
             )
             self._timeouts = self._timeouts.over(self.config.limits).not_below(welcome.learned_limit_floor_s)
-            self.progress.adopt(page, welcome.sections)
+            goes_on = self.progress.adopt(page, welcome.sections)
             self._page = page
             if self._calls is not None:
                 self._calls.connected(page)
@@ -230,6 +231,7 @@ class Monitoring:
         if self._has_warned:
             log.info("rank %d: the supervisor answers, monitoring starts afresh", self._rank)
         self._answered.set()
+        return goes_on
 
     def unreachable(self, reason: str) -> None:
         self._disconnected()
@@ -249,6 +251,7 @@ class Monitoring:
             calls.heard(event)
 
     def _disconnected(self) -> None:
+        self.progress.lose()
         with self._lock:
             self._page = None
             if self._calls is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from time import monotonic_ns
 
 from worker_client.heartbeats import Heartbeats
-from worker_client.progress_page import ProgressPage, Snapshot
+from worker_client.progress_page import Carried, ProgressPage, Snapshot
 from worker_client.sections import Sections
 
 
@@ -28,13 +28,15 @@ class Maxima:
 class Progress:
     """One rank, for as long as somebody holds its monitoring."""
 
-    __slots__ = ("_has_begun", "_page", "_wake", "_wants_wake", "heartbeats", "sections")
+    __slots__ = ("_began_ns", "_has_begun", "_lost_ns", "_page", "_wake", "_wants_wake", "heartbeats", "sections")
 
     def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
         """`wake` tells the channel thread that something was stamped; called only after `rearm()`."""
         self._wake = wake
         self._wants_wake = False
         self._has_begun = False
+        self._began_ns = 0
+        self._lost_ns: int | None = 0  # since when there is no connection; None: there is one; 0: never was any
         self._page = ProgressPage.private()
         self.heartbeats = Heartbeats(self._page, self._rouse)
         self.sections = Sections(self._rouse)
@@ -47,6 +49,7 @@ class Progress:
         self.heartbeats.begin(now_ns)
         self.sections.begin(now_ns)
         self._has_begun = True
+        self._began_ns = now_ns
         page = self._page
         page.begin(now_ns)
         page.leave_sections(now_ns)
@@ -54,14 +57,31 @@ class Progress:
 
     # --- the connection ---
 
-    def adopt(self, page: ProgressPage, sections: Sequence[str]) -> None:
-        """Goes on in the page of a new connection, whose clock starts now. Called on the channel thread."""
+    def adopt(self, page: ProgressPage, sections: Sequence[str]) -> bool:
+        """Goes on in the page of a new connection. Called on the channel thread. Returns whether there was another.
+
+        The time without a connection is held against nobody; a silence that began before it goes on from where it was.
+        """
         now_ns = monotonic_ns()
-        self.sections.move(page, sections, now_ns)
-        self.heartbeats.move(page, now_ns)
+        lost_ns, self._lost_ns = self._lost_ns, None
+        if lost_ns == 0:
+            self._began_ns = now_ns  # and all else counts from now on, too
+        carried = Carried(now_ns if lost_ns is None else lost_ns, now_ns)
+        self.sections.move(page, sections, carried)
+        self.heartbeats.move(page, carried)
         self._page = page
         if self._has_begun:
-            page.begin(now_ns)
+            page.begin(carried.stamp(self._began_ns))
+        return self._has_begun and lost_ns != 0
+
+    def lose(self) -> None:
+        """There is no connection. Called on the channel thread, perhaps again and again."""
+        if self._lost_ns is None:
+            self._lost_ns = monotonic_ns()
+
+    def snapshot(self) -> Snapshot:
+        """What the page shows now."""
+        return self._page.snapshot()
 
     def rearm(self) -> Snapshot:
         """What there is to tell now; the next stamp calls `wake` once."""

@@ -10,6 +10,7 @@ import fcntl
 import mmap
 import os
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from holdfast_wire import page as layout
 
@@ -41,6 +42,17 @@ class Snapshot:
     steps_since_first: int
     open_sections: tuple[tuple[int, int], ...]  # (slot, opened)
     call_watch: WatchSnapshot | None = None  # None: no wrapped call is watched
+
+
+class Carried(NamedTuple):
+    """How stamps get from the page of a connection that was lost to that of one that begins now. 0: there was none."""
+
+    lost_ns: int
+    now_ns: int
+
+    def stamp(self, before_ns: int) -> int:
+        """The moment since which a silence is said to last that began at `before_ns`: as long as it was seen."""
+        return self.now_ns - max(self.lost_ns - before_ns, 0)
 
 
 class ProgressPage:

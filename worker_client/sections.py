@@ -24,7 +24,7 @@ from holdfast_wire.page import (
 
 from worker_client import training_iteration
 from worker_client.errors import RankMonitorClientError
-from worker_client.progress_page import ProgressPage
+from worker_client.progress_page import Carried, ProgressPage
 from worker_client.training_iteration import MEGATRON_MODULE
 
 STEP = "step"  # the section whose openings are counted
@@ -174,6 +174,7 @@ class Sections:
         if current.is_step and self._steps >= 0:
             current.words[6] = self._steps
             current.words[5] = 1
+        current.words[4] = self.outside_since_ns
         current.words[current.word] = current.opened_ns or 0
         self._count_open()
 
@@ -216,21 +217,21 @@ class Sections:
 
     # --- the connection ---
 
-    def move(self, page: ProgressPage, names: Sequence[str], now_ns: int) -> None:
-        """Goes on in a new page, whose clock starts now, with these names. Called on the channel thread."""
+    def move(self, page: ProgressPage, names: Sequence[str], carried: Carried) -> None:
+        """Goes on in a new page, with these names. Called on the channel thread."""
         with self._lock:
             self.attends = True  # a stamp in progress waits for the lock, and repeats itself
             before, was_settled = self._by_name, self.is_settled
             after = {name: Section(name, slot, page) for slot, name in enumerate(names[:SECTION_SLOTS_MAX])}
             if not was_settled:
-                self.outside_since_ns = now_ns
+                self.outside_since_ns = carried.now_ns
             if was_settled or len(self._early) >= UNSETTLED_NAMES_MAX:
                 self._uncertain |= after.keys() - before.keys()
             for name, section in after.items():
                 self._carry(section, before.get(name), self._early.pop(name, None))
             self._early.clear()
             self._uncertain = {name for name in self._uncertain if name in after and after[name].opened_ns is None}
-            self._write(page, after, now_ns)
+            self._write(page, after, carried)
             self._by_name = after
             self.is_settled = True
             self._count_open()
@@ -244,13 +245,13 @@ class Sections:
             if section.is_step:
                 self._steps = self._next_step()
 
-    def _write(self, page: ProgressPage, after: dict[str, Section], now_ns: int) -> None:
-        page.leave_sections(now_ns)
+    def _write(self, page: ProgressPage, after: dict[str, Section], carried: Carried) -> None:
+        page.leave_sections(carried.stamp(self.outside_since_ns))
         if self._steps >= 0:
             page.take_step(self._steps)
         for section in after.values():
             if section.opened_ns is not None:
-                section.words[section.word] = now_ns
+                section.words[section.word] = carried.stamp(section.opened_ns)
 
     def detach(self, page: ProgressPage) -> None:
         """From here on, stamps stay in `page`; a lock that a forked child's parent held is forgotten."""

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections import Counter
+from collections.abc import Callable
 
 from supervisor.cli import checks, documents, output
 from supervisor.cli.jobs import restarts_cell
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
 from supervisor.core.stragglers.messages import Straggler
 from supervisor.edges.machine.clock import Clock
+from supervisor.edges.machine.processes import job_claims
+from supervisor.errors import NoSupervisorError, NotFoundError
 from supervisor.ports import JobNodeReport, JobReport, RankReport
 
 LIVE_HEADS = ("JOB", "STATE", "CYCLE", "RESTARTS", "RANKS", "AGE", "REASON")
 NODE_HEADS = ("NODE", "STATE", "GROUP RANK", "RANKS", "HEARD", "REASON")
 STRAGGLER_HEADS = ("SLOW", "NODE", "SECTION", "TAKES", "MEDIAN", "TIMES THE MEDIAN")
 RANK_HEADS = ("RANK", "NODE", "PID", "STATE", "HEARTBEAT", "CYCLE AGE", "SECTIONS")
+RETURNS_WITHIN_S = 10.0  # the supervisor of a job of which nothing is left: it knows how the job has ended
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -28,21 +32,66 @@ def add_arguments(parser: ArgumentParser) -> None:
 def execute(arguments: Namespace) -> int:
     page = output.paper(arguments.no_color)
 
-    def show() -> bool:
-        """True: there is more to see."""
+    def show() -> FoundJob | None:
         with Supervisors(arguments) as supervisors:
-            if arguments.job:
-                found = supervisors.find(arguments.job, verb="show")
-                _show_one(found, arguments, page)
-                return not found.report.state.has_ended and found.supervisor is not None
-            _show_all(supervisors, arguments, page)
-            return True
+            if not arguments.job:
+                _show_all(supervisors, arguments, page)
+                return None
+            found = supervisors.find(arguments.job, verb="show")
+            _show_one(found, arguments, page)
+            return found
 
     if arguments.watch:
-        output.show_again(show, page)
+        output.show_again(_Watch(show).again, page)
     else:
         show()
     return 0
+
+
+class _Watch:
+    """Shows again and again. Once it has shown something, a supervisor that is away for a moment does not end it."""
+
+    def __init__(self, show: Callable[[], FoundJob | None]) -> None:
+        self._show = show
+        self._clock = Clock()
+        self._has_shown = False
+        self._is_replaced = True  # by another one, should it be lost; a private one is not
+        self._job_id = ""
+        self._gone_since_s: float | None = None  # nobody answers, and nothing of the job is left
+        self._away_told = False
+
+    def again(self) -> bool:
+        """True: there is more to see. Raises HoldfastError."""
+        try:
+            found = self._show()
+        except (NoSupervisorError, NotFoundError):
+            if not self._has_shown or not self._may_return():
+                raise
+            return True
+        self._has_shown = True
+        if found is not None and found.supervisor is not None and found.supervisor.is_private:
+            self._is_replaced = False
+        if found is None or found.report.state.has_ended:
+            return found is None
+        self._job_id = found.report.job_id
+        if found.supervisor is None:  # This is what a journal says.
+            return self._may_return()
+        self._gone_since_s, self._away_told = None, False
+        return True
+
+    def _may_return(self) -> bool:
+        """Whether the supervisor is waited for: as long as anything of the job is left, and a moment longer."""
+        if not self._is_replaced:
+            return False
+        if not self._away_told:
+            self._away_told = True
+            output.say("the supervisor has gone; this command waits for the next one")
+        if not self._job_id or job_claims.is_live(self._job_id):
+            return True
+        now_s = self._clock.now_s()
+        if self._gone_since_s is None:
+            self._gone_since_s = now_s
+        return now_s - self._gone_since_s < RETURNS_WITHIN_S
 
 
 def _show_all(supervisors: Supervisors, arguments: Namespace, page: output.Paper) -> None:

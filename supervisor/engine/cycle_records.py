@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import msgspec
-
 from supervisor.config.job_logs import attempt_of, cycle_log_path, scheduler_job_id
 from supervisor.core import orders
 from supervisor.core.cluster.messages import Event as Report
@@ -17,25 +15,13 @@ from supervisor.core.cluster.roster import roster
 from supervisor.core.ledger import Ledger
 from supervisor.core.node_ranges import node_ranges, rank_ranges, sorted_names
 from supervisor.core.orders import Order
-from supervisor.engine.job_book import JobRecord
+from supervisor.engine.job_book import JobRecord, RecordedCycle
 from supervisor.engine.loop import Engine
 from supervisor.ports import Clock, CycleInfo, Peers
 
 STANDBY = frozenset({"ready", "spare"})
 
 KeepRecord = Callable[[str, CycleInfo], None]  # the folder, and what is to be written there
-
-
-class _Cycle(msgspec.Struct):
-    """The newest one of a job."""
-
-    number: int
-    started_at_ns: int
-    nodes_max: int
-    parts: dict[str, tuple[int, ...]]  # node -> its ranks
-    standby: tuple[str, ...] = ()
-    generation: int = -1  # of what was written
-    has_ended: bool = False
 
 
 class RecordedPeers:
@@ -49,7 +35,6 @@ class RecordedPeers:
         self._engine = engine
         self._clock = clock
         self._keep = keep
-        self._cycles: dict[str, _Cycle] = {}
         self.leads = peers.leads
 
     def send(self, node: str, job_id: str, order: Order) -> None:
@@ -65,23 +50,22 @@ class RecordedPeers:
         self._peers.record(job_id, ledger)
 
     def _look_at(self, job: JobRecord, node: str, order: Order) -> None:
+        self._write_again(job)
         match order:
             case orders.StartCycle():
                 self._on_part(job, node, order)
             case orders.JoinAgain() | orders.WindDown() | orders.Conclude():
                 self._on_end(job)
-                if isinstance(order, orders.Conclude):
-                    self._cycles.pop(job.spec.job_id, None)
             case _:
                 pass
 
     def _on_part(self, job: JobRecord, node: str, order: orders.StartCycle) -> None:
         job_id, assignment = job.spec.job_id, order.assignment
-        cycle = self._cycles.get(job_id)
+        cycle = job.recorded_cycle
         if cycle is None or cycle.number != assignment.cycle:
             self._on_end(job)
-            cycle = _Cycle(assignment.cycle, self._clock.unix_ns(), assignment.group_world_size, {})
-            self._cycles[job_id] = cycle
+            cycle = RecordedCycle(assignment.cycle, self._clock.unix_ns(), assignment.group_world_size)
+            job.recorded_cycle = cycle
         first = assignment.first_rank
         cycle.parts = {name: ranks for name, ranks in cycle.parts.items() if ranks[:1] != (first,)}
         cycle.parts[node] = tuple(range(first, first + job.spec.local_world_size))
@@ -89,23 +73,33 @@ class RecordedPeers:
             led = self._engine.coordinators.get(job_id)
             names = roster(led).nodes if led is not None else ()
             cycle.standby = tuple(each.name for each in names if each.state in STANDBY and each.name not in cycle.parts)
-            self._write(job, cycle, None)
+            self._write_next(job, cycle)
 
     def _on_end(self, job: JobRecord) -> None:
-        cycle = self._cycles.get(job.spec.job_id)
-        if cycle is not None and not cycle.has_ended:
-            cycle.has_ended = True
-            self._write(job, cycle, self._clock.unix_ns())
+        cycle = job.recorded_cycle
+        if cycle is not None and cycle.ended_at_ns is None:
+            cycle.ended_at_ns = self._clock.unix_ns()
+            self._write_next(job, cycle)
 
-    def _write(self, job: JobRecord, cycle: _Cycle, ended_at_ns: int | None) -> None:
+    def _write_again(self, job: JobRecord) -> None:
+        """What a supervisor before this one has recorded last may not be on the disk."""
+        cycle = job.recorded_cycle
+        if cycle is not None and cycle.generation >= 0 and not job.has_written_cycle:
+            self._write(job, cycle)
+
+    def _write_next(self, job: JobRecord, cycle: RecordedCycle) -> None:
         cycle.generation += 1
+        self._write(job, cycle)
+
+    def _write(self, job: JobRecord, cycle: RecordedCycle) -> None:
+        job.has_written_cycle = True
         logs, names = job.spec.logs, sorted_names(cycle.parts)
         record = CycleInfo(
             job_id=scheduler_job_id(job.environment, job.spec.job_id),
             attempt=attempt_of(job.environment),
             cycle=cycle.number,
             started_at_ns=cycle.started_at_ns,
-            ended_at_ns=ended_at_ns,
+            ended_at_ns=cycle.ended_at_ns,
             log_path=cycle_log_path(logs.cycle_prefix, cycle.number) if logs.cycle_prefix else "",
             active_nodes=node_ranges(names),
             standby_nodes=node_ranges(cycle.standby),

@@ -223,7 +223,7 @@ class Desk:
 
     async def end_all(self, reason: str) -> None:
         """Stops every job and returns once nothing of them is left. Nothing new is taken meanwhile."""
-        self.cordon(reason)
+        self._cordon_reason = reason  # An end of this process: it is nobody's wish about the node.
         live = self.live_jobs()
         for job_id in live:
             self.stop(job_id, reason=reason, signal=0)

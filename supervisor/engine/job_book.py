@@ -32,6 +32,18 @@ class CycleRecord(msgspec.Struct, frozen=True):
     token: bytes = b""  # the secret of the cycle; never shown
 
 
+class RecordedCycle(msgspec.Struct):
+    """What the leader has recorded of the newest cycle for other programs (cycle_records.py)."""
+
+    number: int
+    started_at_ns: int
+    nodes_max: int
+    parts: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict[str, tuple[int, ...]])  # node -> its ranks
+    standby: tuple[str, ...] = ()
+    generation: int = -1  # of what was written
+    ended_at_ns: int | None = None
+
+
 class Shown(msgspec.Struct, frozen=True):
     """What remains to be shown of a job whose machines are gone."""
 
@@ -64,6 +76,8 @@ class JobRecord(msgspec.Struct):
     verdict: Verdict | None = None
     ended_at_ns: int | None = None
     stop_reason: str = ""  # of the first request to stop
+    recorded_cycle: RecordedCycle | None = None
+    has_written_cycle: bool = False  # this process has; one before it may have been lost before the disk had it
     # By node and its own submission: up to which of its events all are part of the history of the whole job.
     taken: dict[tuple[str, int], int] = msgspec.field(default_factory=dict[tuple[str, int], int])
     # What the last supervisor may have recorded after what it kept of the job: it is not recorded twice.

@@ -20,7 +20,7 @@ from supervisor.core.gpu_places import GpuPlace
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.core.node.messages import Action
 from supervisor.engine import record_text
-from supervisor.engine.job_book import CycleRecord, JobRecord, Shown
+from supervisor.engine.job_book import CycleRecord, JobRecord, RecordedCycle, Shown
 from supervisor.engine.loop import EngineEvent
 from supervisor.engine.record_text import UnreadableError
 from supervisor.ports import RecordedEvent
@@ -49,6 +49,7 @@ class Keepsake(msgspec.Struct, frozen=True):
     sequence: int
     stop_reason: str
     kept_at_s: float
+    recorded_cycle: RecordedCycle | None = None
     gpu_places: tuple[GpuPlace, ...] = ()
     taken: dict[tuple[str, int], int] = msgspec.field(default_factory=dict[tuple[str, int], int])
     recorded_before: tuple[RecordedEvent, ...] = ()
@@ -116,6 +117,7 @@ def keepsake(
         sequence=job.sequence,
         stop_reason=job.stop_reason,
         kept_at_s=now_s,
+        recorded_cycle=job.recorded_cycle,
         gpu_places=job.gpu_places,
         taken=job.taken,
         recorded_before=tuple(job.recorded_before),
@@ -149,6 +151,7 @@ def restored(texts: Mapping[str, str]) -> Restored:
         shown=kept.shown,
         sequence=kept.sequence,
         stop_reason=kept.stop_reason,
+        recorded_cycle=kept.recorded_cycle,
         gpu_places=kept.gpu_places,
         taken=dict(kept.taken),
         recorded_before=list(kept.recorded_before),

@@ -64,6 +64,7 @@ class WholeDesk:
         self._history = history
         self.read_logs: LogReader = _nothing_to_read
         self.take_sections: Callable[[str, str, TellSections], Answer] = _compare_nothing
+        self.keep_cordon: Callable[[str], Awaitable[None]] = _kept_nowhere  # why the node is cordoned, "" if it is not
         self.lead_for_torchrun: Callable[[RendezvousWish], Awaitable[bool]] = _lead_nothing
         self.submit = desk.submit
         self.jobs = desk.jobs
@@ -216,7 +217,7 @@ class WholeDesk:
     async def set_cordon(self, node: str, *, cordoned: bool, reason: str = "") -> NodeReport:
         own = {self._book.own_name(job_id) for job_id in self._desk.live_jobs()} | {self._desk.node().name}
         if node in ("", *own):
-            return self._set_own_cordon(node, cordoned, reason)
+            return await self._set_own_cordon(node, cordoned, reason)
         known, lost = own, ""
         for job_id, (report, _) in (await self._look_at_shared()).items():
             for each in report.nodes:
@@ -233,13 +234,14 @@ class WholeDesk:
         names = ", ".join(sorted(known))
         raise NotFoundError(f"cannot {verb} node {node[:80]}: it is not among the nodes known here, {names}")
 
-    def _set_own_cordon(self, name: str, cordoned: bool, reason: str) -> NodeReport:
+    async def _set_own_cordon(self, name: str, cordoned: bool, reason: str) -> NodeReport:
         """`name`: this node's in the job for which it is asked; "": its own."""
         if cordoned:
             self._desk.cordon(reason)
         else:
             self._desk.uncordon()
         own = self._desk.node()
+        await self.keep_cordon(own.reason)
         return msgspec.structs.replace(own, name=name or own.name)
 
     async def lead_rendezvous(self, wish: RendezvousWish) -> bool:
@@ -307,6 +309,7 @@ class WholeDesk:
             case TellSections():
                 self._check_leads(job_id)
                 return self.take_sections(job_id, by, question)
+                return Done(await self._set_own_cordon(self._book.own_name(job_id), cordoned, reason))
             case ReadLogs() | CloseLogs():
                 return await self.read_logs(by, part.part, question)
 
@@ -348,6 +351,10 @@ async def _nothing_to_read(by: str, part: JobReport, question: ReadLogs | CloseL
 def _compare_nothing(job_id: str, by: str, told: TellSections) -> Answer:
     del told
     raise InvalidRequestError(f"cannot compare the ranks of job {job_id} with those of node {by}: nobody compares here")
+
+
+async def _kept_nowhere(reason: str) -> None:
+    """A private supervisor ends with its job."""
 
 
 async def _lead_nothing(wish: RendezvousWish) -> bool:

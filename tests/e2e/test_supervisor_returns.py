@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +33,16 @@ def daemon(tmp_path: Path) -> Generator[NodeDaemon]:
 
 def run_under(start: Start, daemon: NodeDaemon, *arguments: str) -> Launch:
     return start("--nproc-per-node", "2", *arguments, environment={"HOLDFAST_SOCKET_DIR": str(daemon.socket_dir)})
+
+
+def holdfast(daemon: NodeDaemon, *arguments: str) -> str:
+    command = [sys.executable, "-m", "supervisor", *arguments, "--socket-dir", str(daemon.socket_dir)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+
+
+def state_of(daemon: NodeDaemon) -> tuple[str, str]:
+    (node,) = json.loads(holdfast(daemon, "nodes", "-o", "json"))["nodes"]
+    return node["name"], node["state"]
 
 
 def numbers(launch: Launch) -> list[int]:
@@ -85,13 +98,37 @@ def test_b1_a_wrapped_call_goes_on(start: Start, daemon: NodeDaemon) -> None:
 def test_b4_a_supervisor_that_is_replaced_leaves_its_jobs_to_the_next_one(start: Start, daemon: NodeDaemon) -> None:
     launch = run_under(start, daemon, MONITORED, "0:*/init,beat,await-file,exit=0")
     launch.wait_for_trace("beat", count=2)
+    watch = subprocess.Popen(
+        [sys.executable, "-m", "supervisor", "status", launch.job_id, "--watch", "-o", "jsonl"],
+        env=launch.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert watch.stdout is not None
+    assert json.loads(watch.stdout.readline())["state"] == "running"
     assert daemon.process is not None
     daemon.process.send_signal(signal.SIGUSR1)
     assert daemon.process.wait(30) == 0
+    assert watch.stderr is not None
+    assert "this command waits for the next one" in watch.stderr.readline()
     daemon.start()
     (launch.folder / "go").touch()
     assert launch.wait() == 0, launch.stderr_text()
     assert len(launch.traced("started")) == 2
+    shown, _ = watch.communicate(timeout=30)
+    assert (watch.returncode, json.loads(shown.splitlines()[-1])["state"]) == (0, "succeeded")
+
+
+def test_b4_a_node_stays_cordoned_whatever_becomes_of_its_supervisor(daemon: NodeDaemon) -> None:
+    node, _ = state_of(daemon)
+    holdfast(daemon, "cordon", node, "--reason", "bad memory")
+    daemon.kill()
+    daemon.start()
+    assert state_of(daemon) == (node, "cordoned")
+    holdfast(daemon, "uncordon", node)
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGTERM)  # It ends all jobs, and takes no new ones meanwhile.
+    assert daemon.process.wait(30) == 0
+    daemon.start()
+    assert state_of(daemon) == (node, "ready")
 
 
 def test_b5_a_job_whose_spawner_died_too_ends_with_a_verdict_and_nothing_is_left(

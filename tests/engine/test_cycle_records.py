@@ -11,8 +11,9 @@ from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.facts import Assignment, JobState, Verdict
 from supervisor.core.ledger import Ledger
 from supervisor.core.orders import Conclude, JoinAgain, Order, StartCycle, WindDown
+from supervisor.engine import record_text
 from supervisor.engine.cycle_records import RecordedPeers
-from supervisor.engine.job_book import JobRecord
+from supervisor.engine.job_book import JobRecord, RecordedCycle
 from supervisor.engine.loop import Engine
 from supervisor.ports import CycleInfo
 from tests.engine.world import SetClock
@@ -45,7 +46,8 @@ class Leader:
         self.clock = SetClock()
         engine = Engine(clock=self.clock, node_name="n1", jitter=lambda: 0.0)
         spec = JobSpec("j", ("t.py",), local_world_size=2, logs=JobLogs("/l/t.log", "", folder))
-        jobs = {"j": JobRecord(spec, environ, 5, "/logs")}
+        self.job = JobRecord(spec, environ, 5, "/logs")
+        jobs = {"j": self.job}
         self.kept: list[tuple[str, CycleInfo]] = []
         self.passed_on: list[Order] = []
         self.peers = RecordedPeers(
@@ -95,6 +97,21 @@ def test_a_node_that_takes_the_place_of_another_is_in_the_next_generation() -> N
     leader.start(0, "n1", "n2")
     leader.send(StartCycle(Assignment(0, 1, 2, 4, first_rank=2), "n2 is lost", is_running=True), "n3")
     assert (leader.last.active_nodes, leader.last.active_ranks, leader.last.generation) == ("n[1,3]", "0-1,2-3", 1)
+
+
+def test_a_supervisor_that_comes_back_writes_the_end_of_the_cycle_that_the_one_before_it_has_begun() -> None:
+    before = Leader({})
+    before.start(0, "n1", "n2")
+    kept = record_text.read(record_text.write(before.job.recorded_cycle))
+    assert isinstance(kept, RecordedCycle)
+    leader = Leader({})
+    leader.job.recorded_cycle = kept
+    leader.clock.at_s = 140.0
+    leader.send(JoinAgain(1, "a rank has failed"))
+    again, end = (info for _, info in leader.kept)
+    assert again == before.last  # It may not have been on the disk.
+    assert (end.cycle, end.active_nodes, end.generation) == (0, "n[1-2]", 1)
+    assert (end.started_at_ns, end.ended_at_ns) == (again.started_at_ns, 140_000_000_000)
 
 
 def test_the_scheduler_says_what_the_job_is_called_and_how_often_it_was_started() -> None:

@@ -1,7 +1,8 @@
 """Is anything lost of a node's jobs if their supervisor is killed at random moments, again and again?
 
-Each job has ranks that fail at known cycles with known exit codes. At its end the journal must tell of each worker
-once: its start, its end, its exit code; no event number may be missing or told twice, no restart be counted twice.
+Each job has ranks that fail at known cycles with known exit codes, fall silent, or leave a wrapped call by an
+exception; they count aloud. At its end the journal must tell of each worker once: its start, its end, its exit code or
+its hang; no event number, no line of output may be missing or told twice, no restart be counted twice.
 """
 
 from __future__ import annotations
@@ -14,28 +15,17 @@ import random
 import statistics
 import tempfile
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.e2e.daemons import NodeDaemon
 from tests.e2e.launch import Launch, processes_with, wait_until
+from tests.soak import kill_verdicts
 
-# A rank ends itself at a cycle, with a code of its own; the others wait to be ended.
-SCRIPT = """
-import json, os, random, signal, sys, time
-rank, cycle, last = (int(os.environ[name]) for name in ("RANK", "TORCHELASTIC_RESTART_COUNT", "LAST_CYCLE"))
-with open(os.environ["TRACE"], "a") as file:
-    file.write(json.dumps({"what": "started", "rank": rank, "cycle": cycle, "pid": os.getpid()}) + "\\n")
-if cycle == last:
-    time.sleep(random.uniform(0, 0.3))
-    sys.exit(0)
-if rank == cycle % int(os.environ["WORLD_SIZE"]):
-    time.sleep(random.uniform(0, 0.5))
-    os._exit(10 + cycle % 100)
-signal.pause()
-"""
+SCRIPTS = Path(__file__).parent / "scripts"
 RANKS = 2
+WRAPPED_SHARE = 0.3  # of the jobs
+SILENT_S = "1"  # that long, and a rank hangs
 ENDS_WITHIN_S = 90.0
 AWAY_MAX_S = 0.5  # between a kill and the next start
 LIVES_MAX_S = 1.2  # of one supervisor, from the moment it was started
@@ -70,8 +60,6 @@ def run(chance: random.Random, *, seconds: float, kills_max: int, cycles: int) -
     until_s = time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="supervisor-kills-") as name:
         folder = Path(name)
-        script = folder / "train.py"
-        script.write_text(SCRIPT)
         with NodeDaemon(folder / "daemon") as daemon:
             for number in itertools.count():
                 if kills.wrong or kills.kills >= kills_max or time.monotonic() > until_s:
@@ -79,15 +67,16 @@ def run(chance: random.Random, *, seconds: float, kills_max: int, cycles: int) -
                 place = folder / f"job{number}"
                 place.mkdir()
                 kills.jobs += 1
-                kills.wrong += _one_job(place, script, daemon, chance, kills, cycles)
+                kills.wrong += _one_job(place, daemon, chance, kills, cycles)
     raise AssertionError("count() never ends")
 
 
-def _one_job(
-    place: Path, script: Path, daemon: NodeDaemon, chance: random.Random, kills: Kills, cycles: int
-) -> list[str]:
+def _one_job(place: Path, daemon: NodeDaemon, chance: random.Random, kills: Kills, cycles: int) -> list[str]:
+    wrapped = chance.random() < WRAPPED_SHARE
+    script = SCRIPTS / ("wrapped_as_planned.py" if wrapped else "failing_as_planned.py")
+    silence = () if wrapped else ("--ft-rank-heartbeat-timeout", SILENT_S)
     launch = Launch(
-        ["--nproc-per-node", str(RANKS), "--max-restarts", str(cycles), str(script)],
+        ["--nproc-per-node", str(RANKS), "--max-restarts", str(cycles), *silence, str(script)],
         place,
         {"HOLDFAST_SOCKET_DIR": str(daemon.socket_dir), "LAST_CYCLE": str(cycles)},
     )
@@ -101,7 +90,7 @@ def _one_job(
             launch.process.kill()
         return found
     wait_until(daemon.is_serving, timeout_s=ENDS_WITHIN_S, what="the supervisor")
-    wrong = judged(launch.events(), launch.traced("started"), cycles=cycles, exit_code=launch.process.returncode)
+    wrong = _judged(launch, cycles, wrapped=wrapped)
     wrong += [f"process {pid} is left" for pid in _left(launch)]
     if wrong:
         wrong.append(f"{launch.stderr_text()}\n{daemon.errors.read_text()[-3000:]}")
@@ -137,34 +126,12 @@ def _left(launch: Launch) -> list[int]:
     return left
 
 
-def judged(
-    events: list[dict[str, object]], started: list[dict[str, object]], *, cycles: int, exit_code: int
-) -> list[str]:
-    """What is wrong with the history of a job that was to fail in each of `cycles` cycles, and to succeed then."""
-    wrong: list[str] = []
-    numbers = [int(str(event["sequence"])) for event in events]
-    if numbers != list(range(1, len(events) + 1)):
-        wrong.append(f"event numbers have gaps, or come twice: {numbers}")
-    if exit_code != 0:
-        wrong.append(f"the job ended with exit code {exit_code}")
-    expected = {(cycle, rank) for cycle in range(cycles + 1) for rank in range(RANKS)}
-    ran = Counter((int(str(line["cycle"])), int(str(line["rank"]))) for line in started)
-    if any(count > 1 for count in ran.values()):
-        wrong.append(f"workers were started twice: {[key for key, count in ran.items() if count > 1]}")
-    for what, kinds in {"starts": {"worker_started"}, "ends": {"worker_failed", "worker_exited"}}.items():
-        told = Counter((event["cycle"], event["rank"]) for event in events if event["kind"] in kinds)
-        if told != Counter(expected):
-            odd = {key: count for key, count in told.items() if count != 1} | dict.fromkeys(expected - {*told}, 0)
-            wrong.append(f"{what} of workers that are not told exactly once: {odd}")
-    for cycle in range(cycles):
-        code = 10 + cycle % 100
-        if not any(
-            (event["kind"], event["cycle"], event["rank"]) == ("worker_failed", cycle, cycle % RANKS)
-            and f"exit code {code}" in str(event["reason"])
-            for event in events
-        ):
-            wrong.append(f"exit code {code} of cycle {cycle} was lost")
-    decided = sum(event["kind"] == "restart_decided" for event in events)
-    if decided != cycles:
-        wrong.append(f"{decided} restarts were decided instead of {cycles}")
+def _judged(launch: Launch, cycles: int, *, wrapped: bool) -> list[str]:
+    judge = kill_verdicts.wrapped_as_planned if wrapped else kill_verdicts.failing_as_planned
+    wrong = judge(launch.events(), launch.traced(None if wrapped else "started"), cycles=cycles, ranks=RANKS)
+    if launch.process.returncode != 0:
+        wrong.append(f"the job ended with exit code {launch.process.returncode}")
+    logged = launch.holdfast("logs", launch.job_id).stdout
+    for where, text in {"logs": logged, "terminal": launch.stdout_text()}.items():
+        wrong += kill_verdicts.output(text, where=where, cycles=cycles, ranks=RANKS)
     return wrong

@@ -7,6 +7,8 @@ import os
 import pytest
 from holdfast_wire import page as layout
 
+from worker_client import heartbeats, sections
+from worker_client import progress as progress_module
 from worker_client.progress import Progress
 from worker_client.progress_page import PageUnusableError, ProgressPage
 
@@ -49,6 +51,36 @@ def test_a_new_page_is_complete_before_it_counts():
     }  # fmt: skip
     assert set(second.stores) == written
     assert layout.WORD_LAYOUT not in recorder.stores
+
+
+def test_a_silence_goes_on_under_the_next_supervisor_and_the_time_between_counts_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    now_ns = 1_000
+
+    def clock() -> int:
+        return now_ns
+
+    for module in (progress_module, heartbeats, sections):
+        monkeypatch.setattr(module, "monotonic_ns", clock)
+    progress = Progress()
+    progress.begin()
+    progress.adopt(ProgressPage.private(), NAMES)
+    now_ns = 2_000
+    progress.heartbeats.beat()
+    now_ns = 2_500
+    progress.sections.start("setup")
+    now_ns = 3_000
+    progress.lose()
+    now_ns = 7_000
+    progress.lose()  # It is still away.
+    progress.sections.start("step")
+    now_ns = 10_000
+    page = ProgressPage.private()
+    assert progress.adopt(page, NAMES)
+    shown = page.snapshot()
+    assert (shown.initialised_ns, shown.heartbeat_ns) == (8_000, 9_000)
+    assert dict(shown.open_sections) == {0: 10_000, 1: 9_500}
 
 
 def test_a_step_tells_its_number_before_it_opens():

@@ -119,7 +119,7 @@ class ClientLeft(msgspec.Struct, frozen=True):
 
 
 class ProgressRead(msgspec.Struct, frozen=True):
-    """Answer to ReadProgress, or a section opened that shortens the next deadline."""
+    """Answer to ReadProgress, or the next deadline is earlier: a section has opened, or a silence is older than it."""
 
     job_id: str
     cycle: int

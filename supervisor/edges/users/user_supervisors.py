@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 
 import anyio
@@ -48,12 +48,22 @@ class _User(msgspec.Struct):
 class UserSupervisors:
     """Root's process has one of these. Nothing here reads what a user wrote, but for the words of door_words.py."""
 
-    def __init__(self, folders: UserFolders, start: Start, tasks: TaskGroup) -> None:
+    def __init__(
+        self,
+        folders: UserFolders,
+        start: Start,
+        tasks: TaskGroup,
+        *,
+        cordon: str = "",
+        keep_cordon: Callable[[str], Coroutine[None, None, None]] | None = None,
+    ) -> None:
+        """`cordon`: why the node is cordoned from the start. `keep_cordon` notes it for the next process of root's."""
         self._folders = folders
         self._start = start
         self._tasks = tasks
         self._users: dict[str, _User] = {}
-        self._cordon = ""
+        self._cordon = cordon
+        self._keep_cordon = keep_cordon
         self._is_ending = False
 
     async def hand_over(self, client: socket.socket, identity: Identity, limits: Limits) -> None:
@@ -151,6 +161,8 @@ class UserSupervisors:
         if reason != self._cordon:
             self._cordon = reason
             self._tasks.start_soon(self.tell_all, words.Cordon(reason))
+            if self._keep_cordon is not None:
+                self._tasks.start_soon(self._keep_cordon, reason)
 
     async def _keep(self, user: _User, link: UserLink) -> None:
         """Until the supervisor has gone; one that was not asked to go is started again, for the sake of its jobs."""

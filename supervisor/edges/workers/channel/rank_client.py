@@ -121,8 +121,8 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
         return node_messages.RankSaid(*self.key, word)
 
     def _take_progress(self, told: codec.ProgressTold) -> node_messages.Event | None:
-        if self.page is not None:
-            return None  # The page knows better.
+        if self.page is not None:  # The page knows better: this is a sign to look.
+            return node_messages.ProgressRead(*self.key, self.progress())
         read_ns = now_ns(self.clock)
         before = set(self.stamps.open_slots)
         self.stamps.take(stamps_from_frame(told, now_ns=read_ns), now_ns=read_ns)

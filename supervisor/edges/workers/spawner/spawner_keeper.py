@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.config.run_folder import run_folder
 from supervisor.edges.machine.own_process.side_threads import SideThreads, StuckError
 from supervisor.edges.machine.processes.job_claims import JobClaims
-from supervisor.edges.workers.spawner.return_places import FoundSpawner
+from supervisor.edges.workers.spawner.return_places import FoundSpawner, ReturnPlace
 from supervisor.edges.workers.spawner.spawner_link import SpawnerLink
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess, start_process
 from supervisor.edges.workers.spawner.spawner_succession import Hearing, SpawnerSuccession
@@ -38,6 +39,8 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
     return_folder: Path | None = None  # where the next supervisor looks for spawners; None: private, there is none
     # Started by the supervisor before this one, by job: the next `keep` of the job takes them over.
     found: dict[str, list[FoundSpawner]] = msgspec.field(default_factory=dict[str, list[FoundSpawner]])
+    # Of spawners that have ended: what they kept is needed until the end of their job is recorded.
+    gone: dict[str, ReturnPlace] = msgspec.field(default_factory=dict[str, ReturnPlace])
     start_timeout_s: float = START_TIMEOUT_S
     threads: dict[str, SideThreads] = msgspec.field(default_factory=dict[str, SideThreads])  # by job
 
@@ -59,6 +62,7 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
                 on_message=hearing.on_message,
                 on_lost=hearing.on_lost,
                 on_end_seen=on_end_seen,
+                let_go=partial(self._let_go, spec.job_id),
             )
 
         async def start(learned: Learned | None, hearing: Hearing) -> SpawnerLink:
@@ -74,6 +78,15 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
             return await succession.run(on_started) or "the spawner ended as it was told"
         except HoldfastError as error:
             return str(error)
+
+    def forget(self, job_id: str) -> None:
+        """How the job has ended is recorded."""
+        if (place := self.gone.pop(job_id, None)) is not None:
+            place.remove()
+
+    def _let_go(self, job_id: str, place: ReturnPlace) -> None:
+        self.forget(job_id)
+        self.gone[job_id] = place
 
     async def _start(self, spec: JobSpec, environment: Mapping[str, str], learned: Learned | None) -> SpawnerProcess:
         """Beside the loop: folder, interpreter and output may lie where nobody answers. Raises HoldfastError."""

@@ -17,7 +17,7 @@ from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.machine.processes.whereabouts import whereabouts
 from supervisor.edges.workers.spawner.keeping import Keeping
 from supervisor.edges.workers.spawner.orphans import Orphans, kill_cgroup, wait_for_end
-from supervisor.edges.workers.spawner.return_places import FoundSpawner
+from supervisor.edges.workers.spawner.return_places import FoundSpawner, ReturnPlace
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess
 from supervisor.edges.workers.spawner.worker_ends import OnEndSeen, WorkerEnds
 from supervisor.ports import nobody_asks
@@ -46,11 +46,13 @@ class SpawnerLink:
         on_message: Callable[[wire.FromSpawner], None],
         on_lost: Callable[[str], None],
         on_end_seen: OnEndSeen = nobody_asks,
+        let_go: Callable[[ReturnPlace], None] = ReturnPlace.remove,
     ) -> None:
         """Takes over what `start_process` made, or what a supervisor before this one has left; `run` must follow."""
         self.pid = started.pid
         self._process = started.process if isinstance(started, SpawnerProcess) else None
         self._place = started.place
+        self._let_go = let_go
         self._pidfd = started.pidfd
         self._socket = started.socket
         self._on_message = on_message
@@ -158,7 +160,7 @@ class SpawnerLink:
             self._socket.close()
             os.close(self._pidfd)
             if self._place is not None:
-                self._place.remove()
+                self._let_go(self._place)
         if not self._ended:
             self._on_lost(reason)
 

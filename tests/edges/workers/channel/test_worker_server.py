@@ -58,6 +58,10 @@ async def test_stamps_in_the_page_are_read_without_a_message(tmp_path: Path):
         assert [name for name, _ in progress.open_sections] == ["eval", "step"]
         assert progress.read_at_s is not None
         assert len(served.posted) == 1  # the join and nothing since
+        # A client with an older silence than the page had as the welcome was sent asks for a look at it.
+        await rank.send(worker_pb2.WorkerFrame(progress=worker_pb2.Progress(initialised_age_ns=10**9)))
+        await until(lambda: served.of(node_messages.ProgressRead))
+        assert served.of(node_messages.ProgressRead)[0].progress.heartbeat_at_s == progress.heartbeat_at_s
 
 
 @pytest.mark.parametrize("why", ["client", "clock"])

@@ -17,6 +17,7 @@ from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
 from supervisor.edges.workers.spawner import spawner_process
+from supervisor.edges.workers.spawner import leftovers, return_places
 from supervisor.edges.workers.spawner.spawner_keeper import STUCK_STARTS_MAX, SpawnerKeeper
 from supervisor.ports import Spawner
 from tests.edges.workers.worker_side import until
@@ -63,6 +64,28 @@ async def test_one_that_was_told_to_end_is_no_loss(spec: JobSpec) -> None:
             ear.spawners[0].send(link.End())
     assert reasons == ["the spawner ended as it was told"]
     assert isinstance(ear.heard[-1], link.Ended)
+
+
+async def test_what_it_kept_stays_until_the_end_of_the_job_is_recorded(spec: JobSpec, tmp_path: Path) -> None:
+    ear = Ear()
+    folder = tmp_path / "spawners"
+    folder.mkdir(mode=0o700)
+    keeper = SpawnerKeeper(private=False, output_dir=None, return_folder=folder)
+
+    async def keep() -> None:
+        await keeper.keep(spec, os.environ, on_started=ear.spawners.append, on_message=ear.take)
+
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(keep)
+            await ear.ready.wait()
+            ear.spawners[0].keep({"state": "all of it"}, (link.End(),))
+    (place,) = return_places.places(folder)
+    left = leftovers.read(place)
+    assert left is not None
+    assert left.texts["state"] == "all of it"
+    keeper.forget(spec.job_id)
+    assert return_places.places(folder) == []
 
 
 async def test_one_that_is_killed_is_a_loss_and_takes_its_workers_with_it(spec: JobSpec) -> None:

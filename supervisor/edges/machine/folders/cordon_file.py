@@ -1,0 +1,59 @@
+"""How does a node stay cordoned when its supervisor is restarted, crashes, or the node boots again?
+
+The reason stands in a file of the state directory for as long as the node is cordoned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+
+import anyio
+from anyio import CapacityLimiter, to_thread
+
+NAME = "cordoned"
+REASON_BYTES_MAX = 16 * 1024
+KEPT_WITHIN_S = 2.0  # longer, and the command that cordons does not wait for the disk
+
+_log = logging.getLogger("holdfast")
+
+
+class CordonFile:
+    """The disk may be full, or may not answer: then a restart forgets what was said last, and a warning says so."""
+
+    def __init__(self, state: Path) -> None:
+        self._path = state / NAME
+        self._one_at_a_time = CapacityLimiter(1)  # also of those for which nobody waits any more
+
+    def read(self) -> str:
+        """Why the node is cordoned, "" where it is not. Blocks; never raises."""
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with open(descriptor, "rb") as file:
+                return file.read(REASON_BYTES_MAX).decode(errors="replace")
+        return ""
+
+    async def keep(self, reason: str) -> None:
+        """`reason`: "" once the node takes jobs again."""
+        try:
+            with anyio.fail_after(KEPT_WITHIN_S):
+                await to_thread.run_sync(self._write, reason, abandon_on_cancel=True, limiter=self._one_at_a_time)
+        except OSError as error:  # TimeoutError is one
+            what = "that the node is cordoned" if reason else "that the node is no longer cordoned"
+            why = error.strerror or "the disk does not answer"
+            _log.warning("cannot note %s in %s: %s; the next supervisor will not know it", what, self._path, why)
+
+    def _write(self, reason: str) -> None:
+        """Raises OSError."""
+        if not reason:
+            self._path.unlink(missing_ok=True)
+            return
+        fresh = self._path.with_suffix(".new")
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(reason.encode(errors="replace")[:REASON_BYTES_MAX])
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self._path)

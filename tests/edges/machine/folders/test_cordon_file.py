@@ -1,0 +1,45 @@
+"""Does a cordon outlive the process, and what if the disk takes nothing?"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor.edges.machine.folders import cordon_file
+from supervisor.edges.machine.folders.cordon_file import CordonFile
+
+
+async def test_a_cordon_is_read_until_it_is_lifted(tmp_path: Path):
+    assert CordonFile(tmp_path).read() == ""
+    await CordonFile(tmp_path).keep("bad memory · Überlauf")
+    assert CordonFile(tmp_path).read() == "bad memory · Überlauf"
+    await CordonFile(tmp_path).keep("second thoughts")
+    assert CordonFile(tmp_path).read() == "second thoughts"
+    await CordonFile(tmp_path).keep("")
+    assert CordonFile(tmp_path).read() == ""
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_folder_that_is_gone_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        await CordonFile(tmp_path / "none").keep("bad memory")
+    assert "cannot note that the node is cordoned" in caplog.text
+    assert "No such file or directory" in caplog.text
+
+
+async def test_a_disk_that_does_not_answer_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cordon_file, "KEPT_WITHIN_S", 0.05)
+    os.mkfifo(tmp_path / "cordoned.new")  # opening it to write waits for a reader
+    with caplog.at_level(logging.WARNING, "holdfast"), anyio.fail_after(10):
+        await CordonFile(tmp_path).keep("bad memory")
+    assert "the disk does not answer" in caplog.text
+    reader = threading.Thread(target=(tmp_path / "cordoned.new").read_bytes)
+    reader.start()
+    reader.join(10)
