@@ -52,6 +52,7 @@ class ChannelOwner(Protocol):
 
     def welcomed(self, welcome: Welcomed, page: ProgressPage) -> bool:
         """Monitoring goes on in `page`. Returns whether a silence goes on in it that began under another connection."""
+        ...
 
     def unreachable(self, reason: str) -> None:
         """Nobody answers at the moment, or the connection ended; the channel tries again by itself."""

@@ -305,11 +305,10 @@ class WholeDesk:
             case ShowStacks(budget_s, rank):
                 return Stacks(await self._desk.stacks(job_id, rank, min(budget_s, 2 * STACKS_FOR_PEOPLE_S)))
             case SetCordon(cordoned, reason):
-                return Done(self._set_own_cordon(self._book.own_name(job_id), cordoned, reason))
+                return Done(await self._set_own_cordon(self._book.own_name(job_id), cordoned, reason))
             case TellSections():
                 self._check_leads(job_id)
                 return self.take_sections(job_id, by, question)
-                return Done(await self._set_own_cordon(self._book.own_name(job_id), cordoned, reason))
             case ReadLogs() | CloseLogs():
                 return await self.read_logs(by, part.part, question)
 

@@ -41,10 +41,11 @@ class Owner:
         self.heard_calls: list[CallEvent] = []
         self.breaks = False
 
-    def welcomed(self, welcome: Welcomed, page: ProgressPage) -> None:
+    def welcomed(self, welcome: Welcomed, page: ProgressPage) -> bool:
         self.welcomes += 1
         for frame in self.standing:
             self.say(frame)
+        return False
 
     def unreachable(self, reason: str) -> None:
         self.reasons.append(reason)

@@ -16,8 +16,7 @@ import pytest
 from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
-from supervisor.edges.workers.spawner import spawner_process
-from supervisor.edges.workers.spawner import leftovers, return_places
+from supervisor.edges.workers.spawner import leftovers, return_places, spawner_process
 from supervisor.edges.workers.spawner.spawner_keeper import STUCK_STARTS_MAX, SpawnerKeeper
 from supervisor.ports import Spawner
 from tests.edges.workers.worker_side import until
