@@ -72,7 +72,8 @@ class Lead(Protocol):
 
         A write that was given up may still arrive, but never after a later one.
 
-        `is_last`: it says how the job has ended, and is of no use after some minutes.
+        `is_last`: it says how the job has ended, no other follows, and it is of no use after some minutes. Any other
+        one must stay until the next one is written, also if all leases end.
         """
         ...
 

@@ -116,12 +116,11 @@ class Backend:
         self.hold(term, LEASE_S)
         return True
 
-    def write(self, term: int, ledger: Ledger) -> bool:
+    def write(self, term: int, ledger: Ledger, *, is_last: bool = False) -> bool:
         if self.leader is None or self.leader.term != term:
             return False
         self._ledger = ledger
-        has_ended = ledger.verdict is not None  # Then it is kept for a while only.
-        self._ledger_until_s = self._world.timeline.now_s + ENDED_KEPT_S if has_ended else math.inf
+        self._ledger_until_s = self._world.timeline.now_s + ENDED_KEPT_S if is_last else math.inf
         return True
 
     def resign(self, term: int) -> bool:
@@ -155,11 +154,13 @@ class Backend:
 
     def revoke(self) -> bool:
         """All leases at once, as etcd does it now and then."""
-        if self.leader is None or self._world.timeline.now_s < self.lost_until_s:
+        if self._world.timeline.now_s < self.lost_until_s:
+            return False
+        if self._ledger_until_s < math.inf:  # It is kept by a lease once its last leader has left it.
+            self._ledger_until_s = 0.0
+        if self.leader is None:
             return False
         self.leader.reign.disturb()
-        if self._ledger.verdict is not None:  # It is kept by a lease then.
-            self._ledger_until_s = 0.0
         self._depose()
         return True
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from supervisor.core.cluster import coordinator
 from supervisor.core.facts import JobEvent, JobState, RestartPolicyName, Verdict
 from supervisor.core.node import messages
-from supervisor.core.orders import Order, StartCycle
+from supervisor.core.orders import Conclude, Order, StartCycle
 from tests.sim.faults import WISHES, Fault, Kind
 from tests.sim.setup import HEARTBEAT_S, LIMIT_S
 
@@ -22,7 +22,8 @@ _OF_LEADER = frozenset({
     Kind.SUPERVISOR_PAUSE, Kind.NODE_PAUSE, Kind.CUT, Kind.CUT_UP, Kind.CUT_DOWN, Kind.PEERS_CUT, Kind.BACKEND_LOST,
     Kind.BACKEND_CUT, Kind.NODE_CRASH,
 })  # fmt: skip
-ELSEWHERE = "the job may still run on the nodes that it had"  # of nodes that can't know how it goes on there
+# Of nodes that can't know how it goes on elsewhere, or has ended.
+ELSEWHERE = ("the job may still run on the nodes that it had", "the job has ended, or still runs on other nodes")
 UNDER_WAY_S = 3.0  # what is planned sooner than that may be an answer
 SLACK_S = 0.5  # for a kill, beyond the time that a spawner takes for it
 
@@ -141,14 +142,10 @@ class OneLeader(Checker):
 
 
 class OneRun(Checker):
-    """A process begins nothing in another run of the job than that of the first leader that it has met.
-
-    Excepted is a run whose first leader was lost: the next one does not know that there was a run before.
-    """
+    """A process begins nothing in another run of the job than that of the first leader that it has met."""
 
     def spawn(self, host: Host, action: messages.SpawnWorkers) -> None:
-        leaders = sum(run == host.run_number for run in self.world.run_of_term.values())
-        if host.first_run not in (None, host.run_number) and leaders == 1:
+        if host.first_run not in (None, host.run_number):
             self.complain(f"{host.name} takes part in run {host.run_number} of the job, and knew run {host.first_run}")
 
 
@@ -246,13 +243,18 @@ class Budget(Checker):
 class Agreement(Checker):
     """All nodes end with the same verdict, once.
 
-    Excepted are nodes that the leader has lost, or that have lost it, and nodes that were excluded: they leave alone,
-    or, if they lead, end with an exit code of their own.
+    Excepted are nodes that the leader has lost, or that have lost it before they were told, and nodes that were
+    excluded: they leave alone, or, if they lead, end with an exit code of their own.
     """
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._heard: dict[Host, Verdict] = {}
+        self._ordered: set[Verdict] = set()
+
+    def order(self, leader: Host, term: int, name: str, order: Order) -> None:
+        if isinstance(order, Conclude):
+            self._ordered.add(order.verdict)
 
     def verdict(self, host: Host, verdict: Verdict) -> None:
         if host in self._heard:
@@ -266,15 +268,14 @@ class Agreement(Checker):
         by_leader = {
             host: each
             for host, each in self._heard.items()
-            if not host.lost_leader and not (host.name in leaving and _is_its_own(each))
-            if not each.reason.startswith(ELSEWHERE)
+            if not host.lost_leader or each in self._ordered
+            if not (host.name in leaving and _is_its_own(each)) and not each.reason.startswith(ELSEWHERE)
         }
         known = {(each.state, each.exit_code, each.reason) for each in by_leader.values()}
         if len(known) > 1 + max(self.world.run_of_term.values(), default=0):
             self.complain(f"the nodes disagree: { ({host.name: each for host, each in by_leader.items()}) }")
         for host, each in self._heard.items():
-            is_told = (each.state, each.exit_code, each.reason) in known  # before the leader was lost
-            if host.lost_leader and not is_told and (each.state, each.exit_code) != (JobState.FAILED, 1):
+            if host.lost_leader and each not in self._ordered and (each.state, each.exit_code) != (JobState.FAILED, 1):
                 self.complain(f"{host.name} has lost its leader and ends as {each}")
 
 

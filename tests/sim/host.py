@@ -289,6 +289,7 @@ class Host:
         if self.voter is not None:
             self.voter.send(name, ordered)
             return
+        self.world.note_order(self, 0, name, ordered.order)
         if name == self.name:
             self.world.timeline.after(0.0, lambda: self.take(ordered))
             return

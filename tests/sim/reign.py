@@ -33,7 +33,7 @@ class Reign:
         self.term = 0
         self.is_over = False
         self.nodes: dict[str, Link] = {}  # by name
-        self.recorded: Ledger | None = None
+        self._recorded = Ledger()
         self._voter = voter
         self._world = voter.host.world
         self._timeline = self._world.timeline
@@ -50,7 +50,7 @@ class Reign:
     def begin(self, term: int, ledger: Ledger, *, asked_at_s: float) -> None:
         self.term, self._renewed_s = term, self.host.local_s(asked_at_s)
         self._valid_until_s = self._renewed_s + LEASE_S
-        self._witnesses = frozenset(ledger.witnesses)
+        self._recorded, self._witnesses = ledger, frozenset(ledger.witnesses)
         self._keep_soon(0.0)
 
     @property
@@ -149,7 +149,7 @@ class Reign:
             else:
                 self._witnesses = frozenset(ledger.witnesses)
                 if self._waiting[0] is ledger:
-                    self.recorded = ledger
+                    self._recorded = ledger
                     self._waiting.popleft()
                 self._let_out()
 
@@ -228,9 +228,10 @@ class Reign:
             self.end("the job has ended")
             self._backend.ask(self.host, lambda: self._backend.resign(self.term), lambda _: None)
 
-        if is_heard and self.recorded is not None and self.recorded.verdict is not None:
-            told = after_all_know(self.recorded)
-            self._backend.ask(self.host, lambda: self._backend.write(self.term, told), resign, timeout_s=LEASE_S)
+        if self._recorded.verdict is not None:
+            last = after_all_know(self._recorded, self.term) if is_heard else self._recorded
+            write = self._backend.write
+            self._backend.ask(self.host, lambda: write(self.term, last, is_last=True), resign, timeout_s=LEASE_S)
         else:
             resign(False)
 

@@ -11,7 +11,7 @@ from supervisor.core import orders
 from supervisor.core.cluster import coordinator, endings, membership, restart_policy, rounds, takeover
 from supervisor.core.cluster import messages as cluster
 from supervisor.core.facts import Verdict
-from supervisor.core.ledger import Ledger
+from supervisor.core.ledger import Former, Ledger
 from supervisor.core.node import messages, node
 from supervisor.core.silence import Silence
 from tests.sim import host, network, voting
@@ -74,8 +74,8 @@ def no_own_fence(patch: _Patch) -> None:
 def forgotten_end(patch: _Patch) -> None:
     """A node that missed the end takes it for that of another run."""
 
-    def forget(found: Ledger, *, is_newcomer: bool) -> tuple[Ledger, Verdict | None]:
-        del is_newcomer
+    def forget(found: Ledger, *, term: int, met_term: int) -> tuple[Ledger, Former | None]:
+        del term, met_term
         return (Ledger(), None) if found.is_told else (found, None)
 
     patch.setattr(voting, "of_this_run", forget)

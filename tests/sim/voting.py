@@ -353,8 +353,8 @@ class Voter:
 
     def _reign(self, reign: Reign, term: int, ledger: Ledger, *, asked_at_s: float) -> None:
         self.reign, self._waits_since_s, self._newest_term = reign, None, term
-        ledger, former = of_this_run(ledger, is_newcomer=self._left_s is None)
-        self.host.world.note_lead(self.host, term, ledger)
+        ledger, former = of_this_run(ledger, term=term, met_term=self._met_term)
+        self.host.world.note_lead(self.host, term, ledger, former or ledger.former)
         self.host.lead(cluster.LeadershipTaken(term, ledger, former))
         self.host.take(messages.Ordered(JOB, orders.Introduce()))
         reign.begin(term, ledger, asked_at_s=asked_at_s)

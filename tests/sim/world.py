@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from supervisor.core.cluster import coordinator
 from supervisor.core.facts import JobEvent, Verdict
-from supervisor.core.ledger import Ledger
+from supervisor.core.ledger import Former, Ledger
 from supervisor.core.node import messages
 from supervisor.core.orders import Order, StartCycle
 from supervisor.simulation.timeline import Timeline
@@ -56,6 +56,7 @@ class World:
         self._passing: list[Fault] = []
         self._undecided = set(self.hosts.values())
         self.run_of_term: dict[int, int] = {}
+        self._run_after: dict[int, int] = {}  # the last term of a run, and the run that follows it
         self._had_ended = False
 
     @property
@@ -144,10 +145,14 @@ class World:
         for each in self._told.verdict:
             each(host, verdict)
 
-    def note_lead(self, leader: Host, term: int, ledger: Ledger) -> None:
+    def note_lead(self, leader: Host, term: int, ledger: Ledger, former: Former | None) -> None:
         """A process that was there at no end may use the job's id again: what runs then is another run of it."""
         newest = max(self.run_of_term.values(), default=0)
-        self.run_of_term[term] = newest + 1 if self._had_ended and ledger == Ledger() else newest
+        if former is not None:
+            newest = self._run_after.setdefault(former.term, newest + 1)
+        elif self._had_ended and ledger == Ledger():  # Nothing is known any more of the run before.
+            newest += 1
+        self.run_of_term[term] = newest
 
     def note_meeting(self, host: Host, term: int) -> None:
         if host.first_run is None:

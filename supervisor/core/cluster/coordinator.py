@@ -347,7 +347,7 @@ def _node_succeeded(state: State, event: cluster_messages.NodeSucceeded, now_s: 
     if state.members.count(MemberState.RUNNING):
         return state, (said(state, "node_succeeded", succeeded_sentence(f"of node {event.node} ", event.lost)),)
     lost = tuple(rank for each in state.members.values() for rank in each.lost if each.cycle == state.cycle)
-    return endings.wind_down(state, Verdict(JobState.SUCCEEDED, 0, succeeded_sentence("", lost)), now_s)
+    return endings.wind_down(state, endings.succeeded_verdict(lost), now_s)
 
 
 # --- hangs and wrapped calls ---------------------------------------------------------------------------------------

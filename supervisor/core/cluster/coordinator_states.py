@@ -12,7 +12,7 @@ from supervisor.core.cluster import evidence, restart_policy
 from supervisor.core.cluster.membership import Member, Members, MemberState
 from supervisor.core.cluster.messages import Action, Event, NodeLost, NodeStands, Publish
 from supervisor.core.facts import JobEvent, JobRules, RestartRules, Verdict
-from supervisor.core.ledger import Ledger
+from supervisor.core.ledger import Former, Ledger
 from supervisor.core.orders import UseStore
 
 # --- phases --------------------------------------------------------------------------------------------------------
@@ -74,13 +74,6 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 Phase = Unopened | TakingOver | Gathering | Running | WindingDown | Ended
-
-
-class Former(msgspec.Struct, frozen=True):
-    """An earlier run of the job, as it ended: all nodes are of it that have met a leader before `term`."""
-
-    verdict: Verdict
-    term: int
 
 
 class State(msgspec.Struct, frozen=True):

@@ -26,6 +26,7 @@ from supervisor.core.cluster.coordinator_states import (
 from supervisor.core.cluster.membership import GONE, UNHEARD, Member, MemberState
 from supervisor.core.cluster.messages import Action, Event, Send
 from supervisor.core.facts import JobState, Verdict
+from supervisor.core.job_sentences import succeeded_sentence
 from supervisor.core.root_cause import first_cause
 from supervisor.core.stop_verdict import stopped_verdict
 
@@ -38,6 +39,11 @@ VERDICT_S = 60.0  # for a node to say that it knows the verdict
 def is_over(state: State) -> bool:
     """Every node knows the verdict, or was given up."""
     return isinstance(state.phase, Ended) and state.members.are_all(*GONE)
+
+
+def succeeded_verdict(lost: tuple[int, ...]) -> Verdict:
+    """`lost`: ranks that a wrapped call has gone on without."""
+    return Verdict(JobState.SUCCEEDED, 0, succeeded_sentence("", lost))
 
 
 def wind_down(state: State, outcome: Verdict | Stop, now_s: float) -> Outcome:

@@ -10,8 +10,8 @@ import enum
 import msgspec
 
 from supervisor.core.calls.words import Told
-from supervisor.core.facts import Assignment, Cause, Evidence, JobEvent, JobRules, Verdict
-from supervisor.core.ledger import Ledger
+from supervisor.core.facts import Assignment, Cause, Evidence, JobEvent, JobRules
+from supervisor.core.ledger import Former, Ledger
 from supervisor.core.orders import Order
 
 
@@ -190,7 +190,7 @@ class LeadershipTaken(msgspec.Struct, frozen=True):
 
     term: int
     ledger: Ledger
-    former: Verdict | None = None  # of another run of the job, of which nodes may be left that have not heard it
+    former: Former | None = None  # another run of the job, of which nodes may be left that have not heard its end
 
 
 class LeadershipLost(msgspec.Struct, frozen=True):

@@ -197,26 +197,21 @@ def _placed(state: State, placed: Placement, before: tuple[str, ...]) -> tuple[A
     return (said(state, "nodes_placed", text),)
 
 
-def _order_cycle(state: State, chosen: tuple[str, ...], reason: str, now_s: float) -> Outcome:
-    cycle, local_world_size = state.cycle + 1, state.rules.local_world_size
-    world_size = len(chosen) * local_world_size
-    parts = tuple(
-        Send(
-            node,
-            orders.StartCycle(
-                Assignment(
-                    cycle=cycle,
-                    group_rank=group_rank,
-                    group_world_size=len(chosen),
-                    world_size=world_size,
-                    first_rank=group_rank * local_world_size,
-                ),
-                reason,
-                state.policy.used,
-            ),
-        )
-        for group_rank, node in enumerate(chosen)
+def start_order(state: State, group_rank: int, reason: str) -> orders.StartCycle:
+    """To the node that has this part in the cycle that was decided last."""
+    local_world_size = state.rules.local_world_size
+    part = Assignment(
+        cycle=state.cycle,
+        group_rank=group_rank,
+        group_world_size=len(state.parts),
+        world_size=len(state.parts) * local_world_size,
+        first_rank=group_rank * local_world_size,
     )
+    return orders.StartCycle(part, reason, state.policy.used)
+
+
+def _order_cycle(state: State, chosen: tuple[str, ...], reason: str, now_s: float) -> Outcome:
+    cycle = state.cycle + 1
     for node, each in list(state.members.items()):
         if each.cause is not None:
             state.members.put(node, msgspec.structs.replace(each, cause=None))
@@ -229,9 +224,9 @@ def _order_cycle(state: State, chosen: tuple[str, ...], reason: str, now_s: floa
         cycle=cycle,
         parts=chosen,
         first_failure="",
-        calls=wrapped_call.initial_state(world_size),
+        calls=wrapped_call.initial_state(len(chosen) * state.rules.local_world_size),
         store=None,
         lost_in_call=(),
         evidence=evidence.initial_state(),
     )
-    return state, parts
+    return state, tuple(Send(node, start_order(state, part, reason)) for part, node in enumerate(chosen))

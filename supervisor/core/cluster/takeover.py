@@ -10,11 +10,10 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.core import fence, orders
-from supervisor.core.cluster import endings, membership, restart_policy, rounds, wrapped_call
+from supervisor.core.cluster import endings, inherited_cycle, membership, restart_policy, rounds, wrapped_call
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.cluster.coordinator_states import (
     Ended,
-    Former,
     Gathering,
     Outcome,
     Running,
@@ -26,6 +25,7 @@ from supervisor.core.cluster.coordinator_states import (
     said,
     with_member,
 )
+from supervisor.core.cluster.inherited_cycle import InheritedCycle
 from supervisor.core.cluster.membership import Member, MemberState
 from supervisor.core.cluster.messages import Action, Event, LeadershipTaken, NodeStands, Send
 from supervisor.core.facts import JobState, Verdict
@@ -36,6 +36,10 @@ EARLY_REPORTS_MAX = 65536  # that may overtake the JobOpened whose rules count
 LATER_MAX = 4096  # reports that wait until it is clear how the job stands
 NAMES_MAX = 8  # in a sentence
 
+_OfNode = (
+    cluster_messages.NodeJoined | cluster_messages.NodeFailed | cluster_messages.NodeDown
+    | cluster_messages.NodeSucceeded | cluster_messages.NodeStopped | cluster_messages.VerdictTaken
+)  # fmt: skip
 Resolved = tuple[State, tuple[Action, ...], tuple[Event, ...]]  # the events are to be taken as if they came now
 
 
@@ -43,7 +47,7 @@ def initial_state(job_id: str, taken: LeadershipTaken, *, leader: str, now_s: fl
     """Of the node `leader`, whose decisions are recorded. An empty ledger: the job begins."""
     ledger = taken.ledger
     phase = TakingOver(now_s + TAKE_OVER_S) if ledger != Ledger() else Unopened()
-    former = Former(taken.former, taken.term) if taken.former is not None else None
+    former = taken.former or ledger.former
     return State(job_id, leader, phase=phase, cycle=ledger.cycle, recorded=ledger, former=former)
 
 
@@ -89,7 +93,10 @@ def with_record(state: State, actions: tuple[Action, ...]) -> Outcome:
 
 def ledger_of(state: State) -> Ledger:
     opened = state.cycle + 1 if isinstance(state.phase, Gathering) else max(state.cycle, 0)
-    ledger = Ledger(state.cycle, opened, state.policy.used, parts=state.parts, witnesses=state.members.witnesses)
+    ledger = Ledger(
+        state.cycle, opened, state.policy.used,
+        parts=state.parts, witnesses=state.members.witnesses, former=state.former,
+    )  # fmt: skip
     match state.phase:
         case Ended(verdict) | WindingDown(Verdict() as verdict):
             return msgspec.structs.replace(ledger, verdict=verdict)
@@ -136,7 +143,7 @@ def meet(state: State, stands: NodeStands) -> Resolved:
 
 def _missed_the_end(state: State, stands: NodeStands) -> bool:
     """The node is of the run before, and has not heard how that has ended."""
-    return state.former is not None and 0 < stands.met_term < state.former.term
+    return state.former is not None and 0 < stands.met_term <= state.former.term
 
 
 def _told_of_the_end(state: State, stands: NodeStands) -> tuple[Action, ...]:
@@ -152,7 +159,10 @@ def _told_of_the_end(state: State, stands: NodeStands) -> tuple[Action, ...]:
 def take(state: State, phase: TakingOver, event: Event, now_s: float) -> Resolved:
     """Until it is clear how the job stands, reports wait."""
     match event:
+        case NodeStands() if _missed_the_end(state, event):
+            return state, _told_of_the_end(state, event), ()
         case NodeStands(node):
+            _forget(phase, node)
             phase.stands[node] = event
             phase.left_at_s[node] = now_s - event.left_ago_s
         case cluster_messages.JobOpened(node, rules):
@@ -160,7 +170,7 @@ def take(state: State, phase: TakingOver, event: Event, now_s: float) -> Resolve
             phase.left_at_s[node] = now_s
         case cluster_messages.NodeLost(node):  # As if it had not come; it may come again.
             phase.stands.pop(node, None)
-            phase.later[:] = [each for each in phase.later if getattr(each, "node", "") != node]
+            _forget(phase, node)
             return state, (), ()
         case cluster_messages.DeadlineReached():
             pass
@@ -176,6 +186,12 @@ def take(state: State, phase: TakingOver, event: Event, now_s: float) -> Resolve
     return *_wait(state, phase, now_s), ()
 
 
+def _forget(phase: TakingOver, node: str) -> None:
+    """What it has reported is in what it says next: a fault that is told late is the one that it stands with."""
+    if phase.later:
+        phase.later[:] = [each for each in phase.later if not isinstance(each, _OfNode) or each.node != node]
+
+
 def next_deadline_s(state: State, phase: TakingOver) -> float | None:
     if not phase.stands:
         return None
@@ -187,6 +203,8 @@ def next_deadline_s(state: State, phase: TakingOver) -> float | None:
 
 def _replaces_from_s(state: State, phase: TakingOver) -> float | None:
     ledger = state.recorded or Ledger()
+    if ledger == Ledger() and not inherited_cycle.is_at_work(phase.stands):
+        return None  # It was lost or deleted, as it is some minutes after the job's end.
     ends = ledger.verdict is not None or ledger.stop_signal is not None  # Then nothing new begins.
     return fence.replaces_from_s(phase.until_s, () if ends else ledger.witnesses, phase.left_at_s)
 
@@ -199,13 +217,10 @@ def _wait(state: State, phase: TakingOver, now_s: float) -> Outcome:
     """None of the nodes has come that the leader before heard: they may train on, where nobody here hears of it."""
     if now_s < phase.until_s or _replaces_from_s(state, phase) is not None:
         return state, ()
-    named = state.recorded.witnesses if state.recorded is not None else ()
-    names = ", ".join(named[:NAMES_MAX]) + (" …" if len(named) > NAMES_MAX else "")
-    text = f"the job may still run on the nodes that it had ({names}): none of them has come to the new leader"
+    text, way_out = _why_it_waits(state.recorded.witnesses if state.recorded is not None else ())
     if now_s >= _gives_up_s(phase):
         # Not recorded: it is the end of these nodes' attempt, and the job may go on elsewhere.
-        why = f"{text}; start one of them again, or another --rdzv-id, or delete the job's ledger if they are dead"
-        verdict = Verdict(JobState.FAILED, 1, why)
+        verdict = Verdict(JobState.FAILED, 1, f"{text}; {way_out}")
         ended = Ended(verdict, now_s + endings.VERDICT_S)
         for node, each in phase.stands.items():
             state.members.put(node, Member(MemberState.OPENED, facts=each.rules.facts))
@@ -217,46 +232,31 @@ def _wait(state: State, phase: TakingOver, now_s: float) -> Outcome:
     return state, (said(state, "rendezvous_waits", f"{text}; nothing new begins before one has"),)
 
 
+def _why_it_waits(witnesses: tuple[str, ...]) -> tuple[str, str]:
+    """The sentence for people, and what they can do."""
+    if not witnesses:
+        text = "the job has ended, or still runs on other nodes: its ledger is lost, nothing of it runs on those that"
+        return f"{text} have come to the new leader, and others have not come", "start the job again if it has to run"
+    names = ", ".join(witnesses[:NAMES_MAX]) + (" …" if len(witnesses) > NAMES_MAX else "")
+    text = f"the job may still run on the nodes that it had ({names}): none of them has come to the new leader"
+    return text, "start one of them again, or another --rdzv-id, or delete the job's ledger if they are dead"
+
+
 def _is_complete(state: State, phase: TakingOver) -> bool:
-    """Whether all nodes of the newest cycle have said how they stand."""
-    newest = max(each.cycle for each in phase.stands.values())
-    knows_rules = not state.leader or state.leader in phase.stands
-    if not knows_rules or newest < max(state.cycle, 0):
+    """Whether the rules that count are known, and all nodes of the newest cycle have said how they stand."""
+    if state.leader and state.leader not in phase.stands:
         return False
-    names = _names(state.recorded or Ledger(), newest)
-    parts = _parts(phase, newest, names)
-    return bool(parts) and len(parts) == _group_size(parts, names)
-
-
-def _names(ledger: Ledger, cycle: int) -> tuple[str, ...]:
-    """The nodes of the cycle by group rank; () where that is not known."""
-    return ledger.parts if ledger.cycle == cycle else ()
-
-
-def _parts(phase: TakingOver, cycle: int, names: tuple[str, ...]) -> dict[int, NodeStands]:
-    """By group rank."""
-    return {
-        each.assignment.group_rank: each
-        for each in phase.stands.values()
-        if each.assignment is not None and each.assignment.cycle == cycle == each.cycle
-        if not names or each.node in names[each.assignment.group_rank :][:1]  # Else a spare has its place.
-    }
-
-
-def _group_size(parts: dict[int, NodeStands], names: tuple[str, ...]) -> int:
-    sizes = (each.assignment.group_world_size for each in parts.values() if each.assignment is not None)
-    return len(names) or max(sizes, default=0)
+    return inherited_cycle.find(state.recorded or Ledger(), phase.stands).is_complete
 
 
 def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
     ledger, stands = state.recorded or Ledger(), phase.stands
-    cycle = max(ledger.cycle, *(each.cycle for each in stands.values()))
-    names = _names(ledger, cycle)
-    parts = _parts(phase, cycle, names)
+    inherited = inherited_cycle.find(ledger, stands)
+    cycle, names, parts = inherited.number, inherited.names, inherited.parts
     rules = stands.get(state.leader, next(iter(stands.values()))).rules
     used = max(ledger.restarts_used, *(each.restarts_used for each in stands.values()))
     policy = restart_policy.initial_state(rules.restart, training_iteration=None)
-    group_size = _group_size(parts, names) or rules.restart.min_nodes
+    group_size = inherited.size or rules.restart.min_nodes
     members = membership.for_rules(rules.rendezvous)
     for name in names:
         members.put(name, Member(MemberState.LOST, cycle))
@@ -271,17 +271,19 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
         parts=names,
         calls=wrapped_call.initial_state(group_size * rules.local_world_size),
     )
-    missing = tuple(rank for rank in range(group_size) if rank not in parts)
+    missing = inherited.missing(group_size)
     later = tuple(phase.later)
     if ledger.verdict is not None or ledger.stop_signal is not None:
         outcome = ledger.verdict or Stop(ledger.stop_signal or 0, ledger.stop_reason)
         state = msgspec.structs.replace(state, parts=names or tuple(parts[rank].node for rank in sorted(parts)))
         state, actions = endings.wind_down(state, outcome, now_s)
         return state, actions, later
-    if ledger.opened > cycle or cycle < 0 or _never_began(stands, cycle, missing, names):
+    if ledger.opened > cycle or cycle < 0 or inherited_cycle.never_began(stands, inherited, missing):
         return *_gather(state, stands, now_s), later
-    absent = {rank: _absent(stands, names, rank) for rank in missing}
-    return *_run(state, parts, absent, now_s), *_with_faults(parts, absent, cycle, later)
+    if inherited.has_succeeded:  # So it was decided, and what was recorded of that is lost.
+        return *endings.wind_down(state, endings.succeeded_verdict(inherited.lost), now_s), later
+    absent = {rank: inherited.absentee(rank, stands) for rank in missing}
+    return *_run(state, inherited, absent, now_s), *_with_faults(parts, absent, cycle, later)
 
 
 def _member(stands: NodeStands, cycle: int) -> Member:
@@ -291,21 +293,6 @@ def _member(stands: NodeStands, cycle: int) -> Member:
         return Member(MemberState.FAILED, stands.cycle, facts=facts)
     part = stands.cycle if took_part else -1
     return Member(stands.state, part, lost=stands.lost, all_succeeded=stands.all_succeeded, facts=facts)
-
-
-def _never_began(stands: dict[str, NodeStands], cycle: int, missing: tuple[int, ...], names: tuple[str, ...]) -> bool:
-    """The order has not reached the nodes that wait for it: no fault of theirs.
-
-    A process that has met no leader waits for no order: it has taken the place of one that is lost.
-    """
-    if names:
-        waiting = (stands.get(names[rank]) for rank in missing)
-        return bool(missing) and all(each and each.cycle < cycle and each.met_term for each in waiting)
-    waiting = sum(
-        each.state is MemberState.JOINED and each.assignment is not None and each.cycle < cycle
-        for each in stands.values()
-    )
-    return 0 < len(missing) <= waiting
 
 
 def _gather(state: State, stands: dict[str, NodeStands], now_s: float) -> Outcome:
@@ -318,9 +305,10 @@ def _gather(state: State, stands: dict[str, NodeStands], now_s: float) -> Outcom
     return state, (said(state, "leader_changed", text), *announced, *closed)
 
 
-def _run(state: State, parts: dict[int, NodeStands], absent: dict[int, str], now_s: float) -> Outcome:
+def _run(state: State, inherited: InheritedCycle, absent: dict[int, str], now_s: float) -> Outcome:
     """The cycle runs on; a part that is missing is still in it, until it is taken for lost."""
-    names = {rank: each.node for rank, each in parts.items()} | absent
+    parts, waiting = inherited.parts, inherited.waiting
+    names = {rank: each.node for rank, each in (parts | waiting).items()} | absent
     actions: list[Action] = []
     present = set(names.values())
     for node, member in list(state.members.items()):
@@ -331,17 +319,15 @@ def _run(state: State, parts: dict[int, NodeStands], absent: dict[int, str], now
         state.members.put(name, Member(MemberState.RUNNING, state.cycle, facts=known.facts))
     store = next((each for each in parts.values() if each.store_host), None)
     use = orders.UseStore(state.cycle, store.store_host, store.store_port) if store is not None else None
-    told = tuple(Send(each.node, use) for each in parts.values() if use is not None and each is not store)
-    text = f"the leader is new; cycle {state.cycle} goes on, {len(parts)} of {len(names)} nodes are there"
+    there = len(parts) + len(waiting)
+    text = f"the leader is new; cycle {state.cycle} goes on, {there} of {len(names)} nodes are there"
+    text += f", {len(waiting)} of them begin it now" if waiting else ""
     ordered = tuple(names[rank] for rank in sorted(names))
     state = msgspec.structs.replace(state, phase=Running(now_s), parts=ordered, store=use)
-    return state, (said(state, "leader_changed", text), *told, *actions)
-
-
-def _absent(stands: dict[str, NodeStands], names: tuple[str, ...], group_rank: int) -> str:
-    """The node that had this part; under a name of its own where that one is there and has no part in the cycle."""
-    name = names[group_rank] if names else ""
-    return name if name and name not in stands else f"{membership.ABSENTEE}{group_rank}"
+    begun = tuple(Send(names[rank], rounds.start_order(state, rank, text)) for rank in waiting)
+    others = (each.node for each in (parts | waiting).values() if each is not store)
+    told = tuple(Send(node, use) for node in others if use is not None)
+    return state, (said(state, "leader_changed", text), *begun, *told, *actions)
 
 
 def _with_faults(

@@ -284,7 +284,7 @@ class ElectedPeers:
             return
         reign = Reign(
             voter, lead, self._post, self._fence, self.colleagues.take,
-            asked_at_s=asked_at_s, is_newcomer=self._left_at_s is None,
+            asked_at_s=asked_at_s, met_term=self._met_term,
         )  # fmt: skip
         why = "it ends"
         try:

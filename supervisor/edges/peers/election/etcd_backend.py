@@ -1,8 +1,8 @@
 """How does etcd elect the leader of a job, and keep what the next one needs to know?
 
 Two keys a job. `leader` belongs to a short lease; the revision at which it was made is the term. `ledger` is written
-only while `leader` is still the one of that term. It has no lease, since etcd may revoke all leases at once, until the
-job has ended.
+only while `leader` is still the one of that term. It has no lease, since etcd may revoke all leases at once, until its
+last leader leaves it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from supervisor.rendezvous_backend import (
 )
 
 DEFAULT_PREFIX = "/holdfast"
-ENDED_TTL_S = 900  # from the end of a job: for nodes that do not know its verdict yet
+ENDED_TTL_S = 900  # after the last leader of a job: for nodes that do not know its verdict yet
 RESIGN_S = 2.0
 WRITES_MAX = 5
 # torch has two spellings of the same, for its two etcd backends.

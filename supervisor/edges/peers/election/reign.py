@@ -40,15 +40,15 @@ class Reign:
 
     def __init__(
         self, voter: Voter, lead: Lead, post: Post, own_fence: OwnFence, on_aside: Callable[[str, Aside], None],
-        *, asked_at_s: float, is_newcomer: bool = False,
+        *, asked_at_s: float, met_term: int = 0,
     ) -> None:  # fmt: skip
-        """`is_newcomer`: this process has met no leader yet, so an end that was told was another run's."""
+        """`met_term`: of the leader that this process has met last; 0: none."""
         self._voter = voter
         self._post = post
         self._fence = own_fence
         self._renewed_at_s = asked_at_s
         self.lead = lead
-        self.found, self.former = of_this_run(_read_ledger(lead.state), is_newcomer=is_newcomer)
+        self.found, self.former = of_this_run(_read_ledger(lead.state), term=lead.term, met_term=met_term)
         self.gate = OrderGate(self._deliver, valid_until_s=asked_at_s + lead.ttl_s, witnesses=self.found.witnesses)
         self.server = ClusterServer(
             job_id=voter.job_id,
@@ -63,6 +63,7 @@ class Reign:
             may_answer=self._may_answer,
         )
         self._ended = ""
+        self._is_concluded = False
 
     async def run(
         self, listeners: list[socket.socket], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
@@ -86,19 +87,30 @@ class Reign:
     async def end(self) -> None:
         """It was not lost: others need not wait for its end."""
         if not self._ended:
+            await self._keep_last(self._ledger)
             await self.lead.resign()
 
     async def conclude(self) -> None:
         """All nodes that are there know the verdict. One that is not finds it in the ledger, and begins nothing."""
-        ended = self.gate.last_recorded
-        if ended is None or ended.verdict is None:
+        if self._ledger.verdict is not None:
+            await self._keep_last(after_all_know(self._ledger, self.lead.term))
+            await self.lead.resign()
+
+    @property
+    def _ledger(self) -> Ledger:
+        """As the backend has it, as far as this leader knows."""
+        return self.gate.last_recorded or self.found
+
+    async def _keep_last(self, ended: Ledger) -> None:
+        """For some minutes. Until here it had no limit: what a backend drops by itself, it may drop early."""
+        if ended.verdict is None or self._is_concluded:
             return
         with (
             suppress(LeadLostError, BackendUnavailableError, BackendRefusedError),
             anyio.move_on_after(self.lead.ttl_s),
         ):
-            await self._write(after_all_know(ended))
-        await self.lead.resign()
+            await self.lead.write(msgspec.json.encode(ended), is_last=True)
+            self._is_concluded = True
 
     def _deliver(self, node: str, order: orders.Order) -> None:
         if node == self._voter.node:
@@ -112,7 +124,7 @@ class Reign:
         self._post(reported)
 
     async def _write(self, ledger: Ledger) -> None:
-        await self.lead.write(msgspec.json.encode(ledger), is_last=ledger.verdict is not None)
+        await self.lead.write(msgspec.json.encode(ledger), is_last=False)
 
     async def _keep(self) -> None:
         """Renews the lead. Raises LeadLostError."""

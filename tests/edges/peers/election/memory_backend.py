@@ -19,6 +19,7 @@ class Memory:
         self.term = 0
         self.away: set[str] = set()  # nodes that can't reach it
         self.written: list[bytes] = []
+        self.may_vanish = False  # what was written last
         self._changed = anyio.Event()
 
     def elect(self, leader: Leader | None) -> None:
@@ -44,7 +45,7 @@ class MemoryLead:
 
     async def write(self, state: bytes, *, is_last: bool) -> None:
         self._check()
-        self._memory.state = state
+        self._memory.state, self._memory.may_vanish = state, is_last
         self._memory.written.append(state)
 
     async def resign(self) -> None:

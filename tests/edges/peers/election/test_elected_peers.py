@@ -25,7 +25,7 @@ from supervisor.core.cluster.messages import (
     StopAsked,
 )
 from supervisor.core.facts import JobRules, JobState, Verdict
-from supervisor.core.ledger import Ledger
+from supervisor.core.ledger import Former, Ledger
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.peers import cluster_client
 from supervisor.edges.peers.election import elected_peers, election, own_fence
@@ -309,7 +309,7 @@ async def test_a_job_that_has_ended_is_not_begun_again_by_a_node_that_missed_its
             await a.until(lambda: len(a.reports(NodeStands)) == 2)
             a.peers.record(JOB, ENDED)
             await a.peers.until_all_is_heard()
-        assert msgspec.json.decode(memory.state, type=Ledger) == msgspec.structs.replace(ENDED, is_told=True)
+        assert msgspec.json.decode(memory.state, type=Ledger) == msgspec.structs.replace(ENDED, is_told=True, told_by=1)
         await b.until(lambda: b.reports(LeadershipTaken))
         (taken,) = b.reports(LeadershipTaken)
         assert isinstance(taken, LeadershipTaken)
@@ -319,7 +319,8 @@ async def test_a_job_that_has_ended_is_not_begun_again_by_a_node_that_missed_its
         (taken,) = c.reports(LeadershipTaken)
         assert isinstance(taken, LeadershipTaken)
         assert taken.ledger == Ledger(), "the id is used again"
-        assert taken.former == ENDED.verdict, "for nodes that still wait for it"
+        assert ENDED.verdict is not None
+        assert taken.former == Former(ENDED.verdict, 2), "for nodes that still wait for it; b led last"
 
 
 async def test_an_end_that_was_not_told_holds_for_a_new_process_too():

@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import anyio
 import msgspec
 
 from supervisor.core import orders
 from supervisor.core.cluster.messages import NodeLost, Reported
-from supervisor.core.ledger import Ledger
+from supervisor.core.facts import JobState, Verdict
+from supervisor.core.ledger import Ledger, after_all_know
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.peers.cluster_link import PeerAddress
+from supervisor.edges.peers.election import etcd_backend
 from supervisor.edges.peers.election.own_fence import OwnFence
 from supervisor.edges.peers.election.reign import Reign
 from supervisor.edges.peers.election.voter import Voter
 from supervisor.edges.peers.listening import listen
+from supervisor.rendezvous_backend import Lead, Place
 from tests.edges.peers.election.memory_backend import Memory, MemoryBackend
+from tests.etcd_server import etcd
 
 LIMIT_S = 30.0
 
 
+ENDED = Ledger(4, 4, 1, verdict=Verdict(JobState.SUCCEEDED, 0, "all ranks exited with code 0"))
+
+
 async def begin(memory: Memory) -> tuple[Reign, OwnFence, list[Ordered | Reported | FenceMoved | JobAbandoned]]:
-    posted: list[Ordered | Reported | FenceMoved | JobAbandoned] = []
     lead = await MemoryBackend(memory, "a").try_to_lead("a", "127.0.0.1:1")
     assert lead is not None
+    return of(lead)
+
+
+def of(lead: Lead) -> tuple[Reign, OwnFence, list[Ordered | Reported | FenceMoved | JobAbandoned]]:
+    posted: list[Ordered | Reported | FenceMoved | JobAbandoned] = []
     own_fence = OwnFence("job", "a", posted.append)
     voter = Voter("job", "a", "127.0.0.1", b"a token of the test", 0.5)
     asked_at_s = anyio.current_time()
     return Reign(voter, lead, posted.append, own_fence, lambda _, __: None, asked_at_s=asked_at_s), own_fence, posted
+
+
+async def write_down(reign: Reign, ledger: Ledger) -> None:
+    reign.gate.record(ledger)
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(reign.gate.run, reign._write)  # pyright: ignore[reportPrivateUsage]
+            await reign.gate.until_empty()
+            tasks.cancel_scope.cancel()
 
 
 async def test_it_ends_once_another_may_lead():
@@ -73,3 +95,63 @@ async def test_it_gives_up_once_its_workers_have_ended_and_the_backend_does_not_
     assert listeners is not None
     with anyio.fail_after(LIMIT_S):
         assert "the backend does not come back" in await begun.run(listeners)
+
+
+async def test_a_verdict_is_kept_without_a_limit_until_its_leader_leaves_it():
+    memory = Memory()
+    begun, _, _ = await begin(memory)
+    await write_down(begun, ENDED)
+    assert not memory.may_vanish
+    await begun.conclude()
+    assert memory.may_vanish
+    assert msgspec.json.decode(memory.state, type=Ledger) == after_all_know(ENDED, 1)
+    assert memory.leader is None
+
+
+async def test_a_verdict_that_was_not_told_to_all_is_kept_for_a_while_as_such():
+    memory = Memory()
+    begun, _, _ = await begin(memory)
+    await write_down(begun, ENDED)
+    await begun.end()
+    assert memory.may_vanish
+    assert msgspec.json.decode(memory.state, type=Ledger) == ENDED
+    assert memory.leader is None
+
+
+async def test_a_leader_that_finds_the_verdict_and_has_nothing_to_record_says_that_it_was_told():
+    memory = Memory()
+    memory.state = msgspec.json.encode(ENDED)
+    begun, _, _ = await begin(memory)
+    await begun.conclude()
+    assert msgspec.json.decode(memory.state, type=Ledger) == after_all_know(ENDED, 1)
+
+
+async def test_a_leader_of_a_job_that_goes_on_leaves_the_ledger_as_it_is():
+    memory = Memory()
+    begun, _, _ = await begin(memory)
+    await write_down(begun, Ledger(4, 4, 1))
+    await begun.conclude()
+    await begun.end()
+    assert (memory.may_vanish, len(memory.written)) == (False, 1)
+
+
+async def test_etcd_revokes_all_leases_before_a_verdict_was_told_and_the_next_leader_finds_it(tmp_path: Path):
+    with etcd(tmp_path / "etcd") as server:
+        server.ctl("endpoint", "health")
+        backend = etcd_backend.open_backend(Place("job", "127.0.0.1", server.port, {}, ttl_s=5.0))
+
+        def revoke_all() -> None:
+            for lease in server.ctl("lease", "list").split()[3:]:
+                server.ctl("lease", "revoke", lease)
+
+        for last in (None, ENDED):  # As its leader is lost, and as it leaves.
+            lead = await backend.try_to_lead("a", "127.0.0.1:1")
+            assert lead is not None
+            begun, _, _ = of(lead)
+            assert begun.found == (last or Ledger())
+            await write_down(begun, ENDED)
+            if last is None:
+                revoke_all()
+        await begun.end()
+        assert len(server.ctl("lease", "list").split()[3:]) == 1, "etcd forgets it after some minutes"
+        await backend.close()

@@ -1,0 +1,90 @@
+"""What does a new leader find of the newest cycle: which nodes have a part in it, wait for it, or are missing?
+
+The ledger says which cycle was ordered last and of which nodes, unless it was lost. The rest is what the nodes say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from supervisor.core.cluster import membership
+from supervisor.core.cluster.messages import MemberState, NodeStands
+from supervisor.core.ledger import Ledger
+
+_IDLE = (MemberState.OPENED, MemberState.JOINED, MemberState.DOWN)
+_AT_WORK = (MemberState.RUNNING, MemberState.SUCCEEDED)
+
+
+class InheritedCycle(msgspec.Struct, frozen=True):
+    number: int  # -1: none was ordered
+    names: tuple[str, ...]  # its nodes by group rank; () where that is not known
+    parts: dict[int, NodeStands]  # by group rank: those that have begun it
+    waiting: dict[int, NodeStands]  # those that the order has not reached, which is no fault of theirs
+    size: int  # how many nodes it has; 0: unknown
+
+    @property
+    def is_complete(self) -> bool:
+        """All of its nodes have said how they stand."""
+        return 0 < self.size == len(self.parts) + len(self.waiting)
+
+    @property
+    def has_succeeded(self) -> bool:
+        """All ranks of all of its nodes have ended well."""
+        return 0 < self.size == len(self.parts) and all(
+            each.state is MemberState.SUCCEEDED or (each.state is MemberState.STOPPED and each.all_succeeded)
+            for each in self.parts.values()
+        )
+
+    @property
+    def lost(self) -> tuple[int, ...]:
+        """Ranks that a wrapped call has gone on without."""
+        return tuple(rank for each in self.parts.values() for rank in each.lost)
+
+    def missing(self, group_size: int) -> tuple[int, ...]:
+        return tuple(rank for rank in range(group_size) if rank not in self.parts and rank not in self.waiting)
+
+    def absentee(self, group_rank: int, stands: Mapping[str, NodeStands]) -> str:
+        """The node that had this part; under a name of its own where that one is there and has no part."""
+        name = self.names[group_rank] if self.names else ""
+        return name if name and name not in stands else f"{membership.ABSENTEE}{group_rank}"
+
+
+def find(ledger: Ledger, stands: Mapping[str, NodeStands]) -> InheritedCycle:
+    number = max(ledger.cycle, *(each.cycle for each in stands.values()))
+    names = ledger.parts if ledger.cycle == number else ()
+    parts = _parts(stands, number, names)
+    sizes = (each.assignment.group_world_size for each in parts.values() if each.assignment is not None)
+    return InheritedCycle(number, names, parts, _waiting(stands, number, names), len(names) or max(sizes, default=0))
+
+
+def is_at_work(stands: Mapping[str, NodeStands]) -> bool:
+    """Whether any of these nodes runs its part of a cycle, or has run it to its end."""
+    return any(each.state in _AT_WORK for each in stands.values())
+
+
+def never_began(stands: Mapping[str, NodeStands], inherited: InheritedCycle, missing: tuple[int, ...]) -> bool:
+    """The order has not reached the nodes that are missing; which of them had which part, nobody knows."""
+    if inherited.names:
+        return False
+    idle = sum(
+        each.state is MemberState.JOINED and each.assignment is not None and each.cycle < inherited.number
+        for each in stands.values()
+    )
+    return 0 < len(missing) <= idle
+
+
+def _parts(stands: Mapping[str, NodeStands], cycle: int, names: tuple[str, ...]) -> dict[int, NodeStands]:
+    return {
+        each.assignment.group_rank: each
+        for each in stands.values()
+        if each.assignment is not None and each.assignment.cycle == cycle == each.cycle
+        if not names or each.node in names[each.assignment.group_rank :][:1]  # Else a spare has its place.
+    }
+
+
+def _waiting(stands: Mapping[str, NodeStands], cycle: int, names: tuple[str, ...]) -> dict[int, NodeStands]:
+    """A process that has met no leader waits for no order: it has taken the place of one that is lost."""
+    named = ((rank, stands.get(name)) for rank, name in enumerate(names))
+    return {rank: each for rank, each in named if each and each.cycle < cycle and each.met_term and each.state in _IDLE}

@@ -1,0 +1,70 @@
+"""What a new leader finds of the newest cycle: who has a part in it, who waits for it, and who is missing."""
+
+from __future__ import annotations
+
+from supervisor.core.cluster import inherited_cycle
+from supervisor.core.cluster.messages import MemberState, NodeStands
+from supervisor.core.facts import Assignment, JobRules
+from supervisor.core.ledger import Ledger
+
+RULES = JobRules("job", 2)
+LEDGER = Ledger(cycle=4, opened=4, parts=("a", "b", "c"))
+
+
+def stands(
+    node: str,
+    group_rank: int | None,
+    state: MemberState = MemberState.RUNNING,
+    *,
+    cycle: int = 4,
+    met_term: int = 6,
+    all_succeeded: bool = False,
+) -> dict[str, NodeStands]:
+    part = Assignment(cycle, group_rank, 3, 6, 2 * group_rank) if group_rank is not None else None
+    said = NodeStands(
+        node, RULES, state, cycle if part else -1, part, met_term=met_term, all_succeeded=all_succeeded
+    )  # fmt: skip
+    return {node: said}
+
+
+def test_nodes_that_the_order_has_not_reached_wait_and_none_is_missing():
+    nodes = stands("a", 0) | stands("b", None, MemberState.JOINED) | stands("c", 1, MemberState.JOINED, cycle=3)
+    found = inherited_cycle.find(LEDGER, nodes)
+    assert (list(found.parts), sorted(found.waiting), found.missing(3)) == ([0], [1, 2], ())
+    assert found.is_complete
+
+
+def test_a_new_process_of_a_node_waits_for_no_order_and_neither_does_one_that_has_stopped():
+    nodes = stands("a", 0) | stands("b", None, MemberState.JOINED, met_term=0) | stands("c", None, MemberState.STOPPED)
+    found = inherited_cycle.find(LEDGER, nodes)
+    assert (found.missing(3), found.is_complete) == ((1, 2), False)
+    assert found.absentee(1, nodes) == "of group rank 1", "its name is that of the new process"
+    assert found.absentee(1, {}) == "b"
+
+
+def test_a_spare_that_has_the_place_of_a_lost_node_counts_and_the_lost_node_does_not():
+    found = inherited_cycle.find(LEDGER, stands("x", 1) | stands("a", 0))
+    assert (list(found.parts), found.missing(3)) == ([0], (1, 2))
+
+
+def test_without_a_ledger_the_nodes_say_how_many_they_are_and_nobody_knows_who_waits():
+    nodes = stands("a", 0) | stands("b", 1) | stands("c", 2, MemberState.JOINED, cycle=3)
+    found = inherited_cycle.find(Ledger(), nodes)
+    assert (found.number, found.size, found.names, found.waiting) == (4, 3, (), {})
+    assert found.missing(3) == (2,)
+    assert inherited_cycle.never_began(nodes, found, (2,))
+    assert not inherited_cycle.never_began(nodes, found, (1, 2))
+    assert not inherited_cycle.never_began(nodes, inherited_cycle.find(LEDGER, nodes), (2,)), "the ledger knows who"
+
+
+def test_a_cycle_has_succeeded_once_all_ranks_of_all_its_nodes_have_ended_well():
+    nodes = stands("a", 0, MemberState.SUCCEEDED) | stands("b", 1, MemberState.STOPPED, all_succeeded=True)
+    assert not inherited_cycle.find(LEDGER, nodes).has_succeeded, "c has not said anything"
+    assert inherited_cycle.find(LEDGER, nodes | stands("c", 2, MemberState.SUCCEEDED)).has_succeeded
+    assert not inherited_cycle.find(LEDGER, nodes | stands("c", 2, MemberState.STOPPED)).has_succeeded
+
+
+def test_a_node_is_at_work_while_it_runs_its_part_or_has_run_it_to_its_end():
+    assert inherited_cycle.is_at_work(stands("a", 0))
+    assert inherited_cycle.is_at_work(stands("a", 0, MemberState.SUCCEEDED))
+    assert not inherited_cycle.is_at_work(stands("a", 0, MemberState.JOINED) | stands("b", 1, MemberState.FAILED))

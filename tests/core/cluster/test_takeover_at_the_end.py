@@ -1,0 +1,128 @@
+"""A job changes hands as it ends, after its end, or as its ledger is lost: nothing begins again."""
+
+# pyright: reportUnusedExpression=false
+from __future__ import annotations
+
+import pytest
+
+from supervisor.core import fence
+from supervisor.core.cluster import coordinator
+from supervisor.core.cluster.coordinator_states import Gathering, Running
+from supervisor.core.cluster.messages import (
+    DeadlineReached,
+    MemberState,
+    NodeJoined,
+    NodeLost,
+    NodeStopped,
+    Record,
+    Send,
+    StopAsked,
+    VerdictTaken,
+)
+from supervisor.core.facts import JobState, Verdict
+from supervisor.core.ledger import Former, Ledger
+from supervisor.core.orders import Conclude, JoinAgain, StartCycle, WindDown
+from tests.core.new_leader import RULES, kinds, new_leader, orders_to, recorded, stands
+
+FORMER = Verdict(JobState.SUCCEEDED, 0, "all ranks exited with code 0")
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_node_of_the_run_before_that_missed_its_end_is_told_it_and_begins_nothing_in_this_run(is_open: bool):
+    play = new_leader(Ledger(), leader="c", former=Former(FORMER, 6))
+    if is_open:
+        play >> stands("c", None, MemberState.OPENED)
+    play >> stands("a", 0, MemberState.JOINED)
+    assert [each.order.verdict for each in play.of(Send) if each.node == "a"] == [FORMER]
+    play >> VerdictTaken("a")
+    play >> stands("spare", None, MemberState.JOINED, met_term=6)
+    assert orders_to(play, Conclude) == ["spare"]
+    play >> (NodeJoined("c", -1) if is_open else stands("c", None, MemberState.JOINED))
+    assert isinstance(play.state.phase, Gathering)
+    assert (play.state.cycle, list(play.state.members)) == (-1, ["c"])
+    play >> stands("b", None, MemberState.JOINED, met_term=7)
+    assert orders_to(play, StartCycle) == ["b", "c"], "b has left this leader, and comes back"
+    play >> NodeLost("b", "silent")
+    play >> stands("b", 1, met_term=7)
+    assert orders_to(play, JoinAgain) == ["b"], "it is of this run, and only comes back"
+
+
+def test_the_next_leader_of_a_run_knows_of_the_run_before():
+    """Seed 20876 of the simulator: it took a node along that had missed the end of the run before."""
+    former = Former(FORMER, 6)
+    play = new_leader(Ledger(), leader="c", former=former)
+    play >> stands("c", None, MemberState.JOINED) >> stands("d", None, MemberState.JOINED)
+    (ledger,) = [each.ledger for each in play.of(Record)]
+    assert ledger.former == former
+    play = new_leader(ledger, leader="d")
+    play >> stands("d", 1, cycle=0, met_term=7, restarts_used=0)
+    play >> stands("spare", None, MemberState.JOINED, met_term=6)
+    assert [each.order.verdict for each in play.of(Send) if each.node == "spare"] == [FORMER]
+    play >> stands("c", 0, cycle=0, met_term=7, restarts_used=0)
+    assert isinstance(play.state.phase, Running)
+    play >> stands("a", 0, MemberState.JOINED)
+    assert [each.order.verdict for each in play.of(Send) if each.node == "a"] == [FORMER]
+
+
+def test_what_was_recorded_is_lost_and_the_nodes_know_better():
+    play = new_leader(Ledger())
+    play >> stands("b", 1) << ()
+    play >> stands("a", 0)
+    assert isinstance(play.state.phase, Running)
+    assert (play.state.cycle, play.state.policy.used) == (4, 1)
+    assert recorded(play) == [Ledger(cycle=4, opened=4, restarts_used=1)]
+
+
+def test_the_ledger_is_lost_and_nothing_runs_so_nothing_begins_before_all_nodes_are_there():
+    """A told verdict may be lost with its lease: a node that has missed the end does not begin the job again."""
+    play = new_leader(Ledger(), leader="b")
+    play >> stands("b", 1, MemberState.JOINED) << ()
+    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
+    assert kinds(play) == ["rendezvous_waits"]
+    give_up_s = fence.TAKE_OVER_S + RULES.rendezvous.join_timeout_s
+    assert coordinator.next_deadline_s(play.state) == give_up_s
+    play.at(give_up_s) >> DeadlineReached()
+    assert orders_to(play, Conclude) == ["b"]
+    assert "its ledger is lost" in play.of(Send)[0].order.verdict.reason
+    assert not recorded(play)
+
+
+def test_the_ledger_is_lost_and_all_nodes_of_the_cycle_have_ended_well():
+    play = new_leader(Ledger())
+    play >> stands("a", 0, MemberState.STOPPED, all_succeeded=True)
+    play >> stands("b", 1, MemberState.SUCCEEDED)
+    assert orders_to(play, WindDown) == ["a", "b"]
+    play >> NodeStopped("b", all_succeeded=True)
+    (verdict,) = {each.order.verdict for each in play.of(Send) if isinstance(each.order, Conclude)}
+    assert verdict == FORMER
+
+
+def test_the_ledger_is_lost_and_a_node_that_runs_is_not_held_up_by_one_that_is_lost():
+    play = new_leader(Ledger())
+    play >> stands("a", 0)
+    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
+    assert recorded(play) == [Ledger(cycle=4, opened=5, restarts_used=2)]
+
+
+def test_a_job_that_has_ended_or_is_stopped_is_not_begun_again():
+    verdict = Verdict(JobState.FAILED, 1, "the budget is used up")
+    play = new_leader(Ledger(4, 4, 3, verdict=verdict))
+    play >> stands("a", 0)
+    play >> stands("b", 1, MemberState.STOPPED)
+    assert orders_to(play, WindDown) == ["a", "b"]
+    play >> NodeStopped("a", all_succeeded=False)
+    assert {each.order.verdict for each in play.of(Send) if isinstance(each.order, Conclude)} == {verdict}
+
+    stopped = new_leader(Ledger(4, 4, 1, stop_signal=15, stop_reason="holdfast run got SIGTERM"))
+    stopped >> stands("a", 0)
+    stopped >> StopAsked("holdfast run got SIGTERM", 15)
+    stopped >> stands("b", 1)
+    assert [each.order for each in stopped.of(Send)] == [WindDown("holdfast run got SIGTERM", 15)] * 2
+
+
+def test_an_end_that_is_decided_needs_no_witness():
+    ended = Ledger(4, 4, 3, verdict=Verdict(JobState.FAILED, 1, "x"), parts=("a", "b"), witnesses=("a", "b"))
+    play = new_leader(ended, leader="c")
+    play >> stands("c", None, MemberState.JOINED)
+    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
+    assert orders_to(play, WindDown) == ["c"]

@@ -1,0 +1,44 @@
+"""A new leader, which finds a ledger and hears how the nodes stand."""
+
+from __future__ import annotations
+
+import msgspec
+
+from supervisor.core.cluster import coordinator, takeover
+from supervisor.core.cluster.messages import LeadershipTaken, MemberState, NodeStands, Publish, Record, Send
+from supervisor.core.facts import Assignment, JobRules, RestartRules
+from supervisor.core.ledger import Former, Ledger
+from tests.core.playbook import Playbook
+
+RULES = JobRules("job", 2, restart=RestartRules(max_restarts=3, min_nodes=2))
+IN_CYCLE_4 = Ledger(cycle=4, opened=4, restarts_used=1)
+
+
+def new_leader(
+    ledger: Ledger = IN_CYCLE_4, leader: str = "a", former: Former | None = None
+) -> Playbook[coordinator.State]:
+    state = takeover.initial_state("job", LeadershipTaken(7, ledger, former), leader=leader, now_s=0.0)
+    return Playbook(coordinator.step, state, jitter=0.0)
+
+
+def stands(
+    node: str, group_rank: int | None, state: MemberState = MemberState.RUNNING, *, cycle: int = 4, **more: object
+) -> NodeStands:
+    """A node of the cycle; `group_rank` None: a spare, or a node that is new."""
+    if group_rank is None:
+        return NodeStands(node, RULES, state, -1, **more)  # pyright: ignore
+    part = Assignment(cycle, group_rank, 2, 4, 2 * group_rank)
+    return NodeStands(node, RULES, state, cycle, part, **({"restarts_used": 1, "met_term": 6} | more))  # pyright: ignore
+
+
+def orders_to(play: Playbook[coordinator.State], kind: type) -> list[str]:
+    return sorted(each.node for each in play.of(Send) if isinstance(each.order, kind))
+
+
+def recorded(play: Playbook[coordinator.State]) -> list[Ledger]:
+    """Without the names of nodes."""
+    return [msgspec.structs.replace(each.ledger, parts=(), witnesses=()) for each in play.of(Record)]
+
+
+def kinds(play: Playbook[coordinator.State]) -> list[str]:
+    return [each.event.kind for each in play.of(Publish)]
