@@ -80,6 +80,7 @@ class NodeFacts(msgspec.Struct, frozen=True):
     domain: str = ""  # its NVLink domain (ClusterUUID of its GPUs); "": unknown, or it is in none
     replacement_group: str = ""  # nodes that come and go together; "": the node belongs to none
     program: str = ""  # what its workers run, without arguments and folder; "": unknown
+    process: str = ""  # which of the processes that this node has had one after the other; "": unknown
 
 
 class JobRules(msgspec.Struct, frozen=True):

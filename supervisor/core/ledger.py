@@ -28,6 +28,7 @@ class Ledger(msgspec.Struct, frozen=True):
     stop_signal: int | None = None  # a stop is under way; the verdict depends on how the ranks end
     stop_reason: str = ""
     parts: tuple[str, ...] = ()  # the nodes of that cycle, by group rank
+    processes: tuple[str, ...] = ()  # the same: which of a node's processes was ordered it; "": unknown
     witnesses: tuple[str, ...] = ()  # nodes that the leader heard (see fence.py)
     former: Former | None = None  # the run before, of which nodes may be left that have not heard its end
 

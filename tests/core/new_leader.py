@@ -6,7 +6,7 @@ import msgspec
 
 from supervisor.core.cluster import coordinator, takeover
 from supervisor.core.cluster.messages import LeadershipTaken, MemberState, NodeStands, Publish, Record, Send
-from supervisor.core.facts import Assignment, JobRules, RestartRules
+from supervisor.core.facts import Assignment, JobRules, NodeFacts, RestartRules
 from supervisor.core.ledger import Former, Ledger
 from tests.core.playbook import Playbook
 
@@ -22,13 +22,26 @@ def new_leader(
 
 
 def stands(
-    node: str, group_rank: int | None, state: MemberState = MemberState.RUNNING, *, cycle: int = 4, **more: object
+    node: str,
+    group_rank: int | None,
+    state: MemberState = MemberState.RUNNING,
+    *,
+    cycle: int = 4,
+    process: str = "",
+    **more: object,
 ) -> NodeStands:
-    """A node of the cycle; `group_rank` None: a spare, or a node that is new."""
+    """A node of the cycle; `group_rank` None: a spare, or a node that is new. `process` "": the first of the node."""
+    rules = msgspec.structs.replace(RULES, facts=NodeFacts(process=process or f"{node}1"))
     if group_rank is None:
-        return NodeStands(node, RULES, state, -1, **more)  # pyright: ignore
+        return NodeStands(node, rules, state, -1, **more)  # pyright: ignore
     part = Assignment(cycle, group_rank, 2, 4, 2 * group_rank)
-    return NodeStands(node, RULES, state, cycle, part, **({"restarts_used": 1, "met_term": 6} | more))  # pyright: ignore
+    return NodeStands(node, rules, state, cycle, part, **({"restarts_used": 1, "met_term": 6} | more))  # pyright: ignore
+
+
+def of_nodes(ledger: Ledger, *nodes: str) -> Ledger:
+    """The newest cycle was ordered of the first process of each of them, and all were heard."""
+    processes = tuple(f"{node}1" for node in nodes)
+    return msgspec.structs.replace(ledger, parts=nodes, processes=processes, witnesses=nodes)
 
 
 def orders_to(play: Playbook[coordinator.State], kind: type) -> list[str]:
@@ -37,7 +50,7 @@ def orders_to(play: Playbook[coordinator.State], kind: type) -> list[str]:
 
 def recorded(play: Playbook[coordinator.State]) -> list[Ledger]:
     """Without the names of nodes."""
-    return [msgspec.structs.replace(each.ledger, parts=(), witnesses=()) for each in play.of(Record)]
+    return [msgspec.structs.replace(each.ledger, parts=(), processes=(), witnesses=()) for each in play.of(Record)]
 
 
 def kinds(play: Playbook[coordinator.State]) -> list[str]:

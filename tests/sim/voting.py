@@ -125,7 +125,9 @@ class Voter:
         self.reign: Reign | None = None
         self.fence = OwnFence(host, self._ask_while_unheard)
         self._timeline = host.world.timeline
-        self._rules = host.world.setup.rules
+        rules = host.world.setup.rules
+        facts = msgspec.structs.replace(rules.facts, process=str(host.world.next_process()))
+        self._rules = msgspec.structs.replace(rules, facts=facts)
         self._client: tuple[Link, Reign] | None = None  # to whom it is
         self._seen: Leader | None = None
         self._newest_term = 0
@@ -156,9 +158,11 @@ class Voter:
             if isinstance(report, cluster.NodeStopped):
                 self._conclude()
             return
-        if isinstance(report, cluster.NodeStands) and self._left_s is not None:
-            left_ago_s = max(0.0, self.host.elapsed_s(self._left_s))
-            report = msgspec.structs.replace(report, left_ago_s=left_ago_s, met_term=self._met_term)
+        if isinstance(report, cluster.NodeStands):
+            left_ago_s = max(0.0, self.host.elapsed_s(self._left_s)) if self._left_s is not None else 0.0
+            report = msgspec.structs.replace(
+                report, rules=self._rules, left_ago_s=left_ago_s, met_term=self._met_term
+            )  # fmt: skip
         self._leave(report)
         if isinstance(report, cluster.NodeStands):
             for at_s, wish in self._wishes:

@@ -53,6 +53,7 @@ class World:
         self.checkers = checkers.all_of(self)
         self._told = checkers.Listeners(self.checkers)
         self._pids = 100
+        self._processes = 0
         self._passing: list[Fault] = []
         self._undecided = set(self.hosts.values())
         self.run_of_term: dict[int, int] = {}
@@ -70,6 +71,10 @@ class World:
 
     def chance(self, odds: float) -> bool:
         return self.random.random() < odds
+
+    def next_process(self) -> int:
+        self._processes += 1
+        return self._processes
 
     def next_pid(self) -> int:
         self._pids += 1

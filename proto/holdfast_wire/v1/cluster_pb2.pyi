@@ -515,18 +515,20 @@ class NodeExcluded(_message.Message):
     def __init__(self, node: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class NodeFacts(_message.Message):
-    __slots__ = ["domain", "infrastructure_rank", "program", "rank_source", "replacement_group"]
+    __slots__ = ["domain", "infrastructure_rank", "process", "program", "rank_source", "replacement_group"]
     DOMAIN_FIELD_NUMBER: _ClassVar[int]
     INFRASTRUCTURE_RANK_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     RANK_SOURCE_FIELD_NUMBER: _ClassVar[int]
     REPLACEMENT_GROUP_FIELD_NUMBER: _ClassVar[int]
     domain: str
     infrastructure_rank: int
+    process: str
     program: str
     rank_source: str
     replacement_group: str
-    def __init__(self, infrastructure_rank: _Optional[int] = ..., rank_source: _Optional[str] = ..., domain: _Optional[str] = ..., replacement_group: _Optional[str] = ..., program: _Optional[str] = ...) -> None: ...
+    def __init__(self, infrastructure_rank: _Optional[int] = ..., rank_source: _Optional[str] = ..., domain: _Optional[str] = ..., replacement_group: _Optional[str] = ..., program: _Optional[str] = ..., process: _Optional[str] = ...) -> None: ...
 
 class NodeFailed(_message.Message):
     __slots__ = ["cycle", "exit_code", "first_failure", "node", "reason", "restart_allowed", "training_iteration"]

@@ -87,6 +87,7 @@ class State(msgspec.Struct, frozen=True):
     )
     members: Members = msgspec.field(default_factory=Members)  # changes in place
     parts: tuple[str, ...] = ()  # the nodes of the last cycle in the order of their group ranks
+    processes: tuple[str, ...] = ()  # the same: those that were ordered it (NodeFacts.process)
     first_failure: str = ""  # the worker's that opened the round or brought the end
     calls: call_state.State | None = None  # of the last cycle; changes in place
     store: UseStore | None = None  # of the last cycle, once it is served
@@ -102,6 +103,13 @@ Outcome = tuple[State, tuple[Action, ...]]
 def with_member(state: State, node: str, member: Member) -> State:
     state.members.put(node, member)
     return state
+
+
+def with_parts(state: State, parts: tuple[str, ...]) -> State:
+    """These nodes have the parts of the newest cycle from now on."""
+    known = (state.members.get(node) for node in parts)
+    processes = tuple(each.facts.process if each is not None else "" for each in known)
+    return msgspec.structs.replace(state, parts=parts, processes=processes)
 
 
 def without(state: State, node: str) -> State:

@@ -56,7 +56,8 @@ def find(ledger: Ledger, stands: Mapping[str, NodeStands]) -> InheritedCycle:
     names = ledger.parts if ledger.cycle == number else ()
     parts = _parts(stands, number, names)
     sizes = (each.assignment.group_world_size for each in parts.values() if each.assignment is not None)
-    return InheritedCycle(number, names, parts, _waiting(stands, number, names), len(names) or max(sizes, default=0))
+    waiting = _waiting(stands, number, names, ledger.processes)
+    return InheritedCycle(number, names, parts, waiting, len(names) or max(sizes, default=0))
 
 
 def is_at_work(stands: Mapping[str, NodeStands]) -> bool:
@@ -84,7 +85,14 @@ def _parts(stands: Mapping[str, NodeStands], cycle: int, names: tuple[str, ...])
     }
 
 
-def _waiting(stands: Mapping[str, NodeStands], cycle: int, names: tuple[str, ...]) -> dict[int, NodeStands]:
-    """A process that has met no leader waits for no order: it has taken the place of one that is lost."""
+def _waiting(
+    stands: Mapping[str, NodeStands], cycle: int, names: tuple[str, ...], processes: tuple[str, ...]
+) -> dict[int, NodeStands]:
+    """Another process of the node waits for no order: it has taken the place of one that is lost."""
     named = ((rank, stands.get(name)) for rank, name in enumerate(names))
-    return {rank: each for rank, each in named if each and each.cycle < cycle and each.met_term and each.state in _IDLE}
+    return {
+        rank: each
+        for rank, each in named
+        if each and each.cycle < cycle and each.state in _IDLE
+        if each.rules.facts.process in processes[rank : rank + 1] and each.rules.facts.process
+    }

@@ -11,7 +11,7 @@ import msgspec
 from supervisor.core import orders
 from supervisor.core.calls.decisions import EndCall, Replace
 from supervisor.core.cluster import placement, restart_policy
-from supervisor.core.cluster.coordinator_states import Outcome, Running, State, with_member
+from supervisor.core.cluster.coordinator_states import Outcome, Running, State, with_member, with_parts
 from supervisor.core.cluster.membership import BUSY, MemberState
 from supervisor.core.cluster.messages import NodeLost, Send
 from supervisor.core.cluster.wrapped_call import RanksGone, RanksOffered
@@ -117,7 +117,7 @@ def fill(state: State, decision: Replace) -> Outcome:
         if not _is_vacant(state, state.parts[place]) or spare is None:
             continue
         parts = (*state.parts[:place], spare, *state.parts[place + 1 :])
-        state = msgspec.structs.replace(state, parts=parts, store=None if place == 0 else state.store)
+        state = msgspec.structs.replace(with_parts(state, parts), store=None if place == 0 else state.store)
         begun = msgspec.structs.replace(
             state.members[spare], state=MemberState.RUNNING, cycle=state.cycle, cause=None, lost=()
         )

@@ -10,7 +10,7 @@ import msgspec
 
 from supervisor.core import orders
 from supervisor.core.cluster import endings, evidence, wrapped_call
-from supervisor.core.cluster.coordinator_states import Gathering, Outcome, Running, State, said, with_member
+from supervisor.core.cluster.coordinator_states import Gathering, Outcome, Running, State, said, with_member, with_parts
 from supervisor.core.cluster.membership import UNHEARD, Member, MemberState
 from supervisor.core.cluster.messages import Action, NodeCordoned, NodeExcluded, Send
 from supervisor.core.cluster.placement import Placement, place
@@ -219,10 +219,9 @@ def _order_cycle(state: State, chosen: tuple[str, ...], reason: str, now_s: floa
         each = msgspec.structs.replace(state.members[node], state=MemberState.RUNNING, cycle=cycle)
         state.members.put(node, each)
     state = msgspec.structs.replace(
-        state,
+        with_parts(state, chosen),
         phase=Running(now_s),
         cycle=cycle,
-        parts=chosen,
         first_failure="",
         calls=wrapped_call.initial_state(len(chosen) * state.rules.local_world_size),
         store=None,

@@ -24,6 +24,7 @@ from supervisor.core.cluster.coordinator_states import (
     WindingDown,
     said,
     with_member,
+    with_parts,
 )
 from supervisor.core.cluster.inherited_cycle import InheritedCycle
 from supervisor.core.cluster.membership import Member, MemberState
@@ -95,7 +96,7 @@ def ledger_of(state: State) -> Ledger:
     opened = state.cycle + 1 if isinstance(state.phase, Gathering) else max(state.cycle, 0)
     ledger = Ledger(
         state.cycle, opened, state.policy.used,
-        parts=state.parts, witnesses=state.members.witnesses, former=state.former,
+        parts=state.parts, processes=state.processes, witnesses=state.members.witnesses, former=state.former,
     )  # fmt: skip
     match state.phase:
         case Ended(verdict) | WindingDown(Verdict() as verdict):
@@ -268,14 +269,13 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
         rules=rules,
         policy=msgspec.structs.replace(policy, used=used),
         members=members,
-        parts=names,
         calls=wrapped_call.initial_state(group_size * rules.local_world_size),
     )
-    missing = inherited.missing(group_size)
+    state, missing = with_parts(state, names), inherited.missing(group_size)
     later = tuple(phase.later)
     if ledger.verdict is not None or ledger.stop_signal is not None:
         outcome = ledger.verdict or Stop(ledger.stop_signal or 0, ledger.stop_reason)
-        state = msgspec.structs.replace(state, parts=names or tuple(parts[rank].node for rank in sorted(parts)))
+        state = with_parts(state, names or tuple(parts[rank].node for rank in sorted(parts)))
         state, actions = endings.wind_down(state, outcome, now_s)
         return state, actions, later
     if ledger.opened > cycle or cycle < 0 or inherited_cycle.never_began(stands, inherited, missing):
@@ -322,8 +322,8 @@ def _run(state: State, inherited: InheritedCycle, absent: dict[int, str], now_s:
     there = len(parts) + len(waiting)
     text = f"the leader is new; cycle {state.cycle} goes on, {there} of {len(names)} nodes are there"
     text += f", {len(waiting)} of them begin it now" if waiting else ""
-    ordered = tuple(names[rank] for rank in sorted(names))
-    state = msgspec.structs.replace(state, phase=Running(now_s), parts=ordered, store=use)
+    state = with_parts(state, tuple(names[rank] for rank in sorted(names)))
+    state = msgspec.structs.replace(state, phase=Running(now_s), store=use)
     begun = tuple(Send(names[rank], rounds.start_order(state, rank, text)) for rank in waiting)
     others = (each.node for each in (parts | waiting).values() if each is not store)
     told = tuple(Send(node, use) for node in others if use is not None)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from supervisor.core.cluster import inherited_cycle
 from supervisor.core.cluster.messages import MemberState, NodeStands
-from supervisor.core.facts import Assignment, JobRules
+from supervisor.core.facts import Assignment, JobRules, NodeFacts
 from supervisor.core.ledger import Ledger
 
-RULES = JobRules("job", 2)
-LEDGER = Ledger(cycle=4, opened=4, parts=("a", "b", "c"))
+LEDGER = Ledger(cycle=4, opened=4, parts=("a", "b", "c"), processes=("a1", "b1", "c1"))
 
 
 def stands(
@@ -17,13 +18,12 @@ def stands(
     state: MemberState = MemberState.RUNNING,
     *,
     cycle: int = 4,
-    met_term: int = 6,
+    process: str = "",
     all_succeeded: bool = False,
 ) -> dict[str, NodeStands]:
     part = Assignment(cycle, group_rank, 3, 6, 2 * group_rank) if group_rank is not None else None
-    said = NodeStands(
-        node, RULES, state, cycle if part else -1, part, met_term=met_term, all_succeeded=all_succeeded
-    )  # fmt: skip
+    rules = JobRules("job", 2, facts=NodeFacts(process=process or f"{node}1"))
+    said = NodeStands(node, rules, state, cycle if part else -1, part, all_succeeded=all_succeeded)
     return {node: said}
 
 
@@ -35,11 +35,21 @@ def test_nodes_that_the_order_has_not_reached_wait_and_none_is_missing():
 
 
 def test_a_new_process_of_a_node_waits_for_no_order_and_neither_does_one_that_has_stopped():
-    nodes = stands("a", 0) | stands("b", None, MemberState.JOINED, met_term=0) | stands("c", None, MemberState.STOPPED)
+    nodes = (
+        stands("a", 0) | stands("b", None, MemberState.JOINED, process="b2") | stands("c", None, MemberState.STOPPED)
+    )
     found = inherited_cycle.find(LEDGER, nodes)
     assert (found.missing(3), found.is_complete) == ((1, 2), False)
     assert found.absentee(1, nodes) == "of group rank 1", "its name is that of the new process"
     assert found.absentee(1, {}) == "b"
+
+
+def test_where_the_processes_are_not_known_nobody_waits():
+    """The ledger is of an older version, or the node is."""
+    older = msgspec.structs.replace(LEDGER, processes=())
+    assert not inherited_cycle.find(older, stands("b", None, MemberState.JOINED)).waiting
+    unknown = msgspec.structs.replace(LEDGER, processes=("", "", ""))
+    assert not inherited_cycle.find(unknown, stands("b", None, MemberState.JOINED, process="b2")).waiting
 
 
 def test_a_spare_that_has_the_place_of_a_lost_node_counts_and_the_lost_node_does_not():

@@ -3,7 +3,6 @@
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from supervisor.core import fence
@@ -28,7 +27,7 @@ from supervisor.core.cluster.messages import (
 from supervisor.core.facts import Assignment, JobState
 from supervisor.core.ledger import Ledger
 from supervisor.core.orders import Conclude, JoinAgain, StartCycle, UseStore, WindDown
-from tests.core.new_leader import IN_CYCLE_4, RULES, kinds, new_leader, orders_to, recorded, stands
+from tests.core.new_leader import IN_CYCLE_4, RULES, kinds, new_leader, of_nodes, orders_to, recorded, stands
 
 
 def test_a_running_cycle_goes_on_as_soon_as_all_its_nodes_have_said_how_they_stand():
@@ -95,7 +94,7 @@ def test_an_order_that_did_not_reach_all_nodes_costs_nothing():
 
 def test_nodes_that_the_order_has_not_reached_begin_the_cycle_and_those_that_run_it_go_on():
     """Seeds 43385 and 99259 of the simulator. A lease was revoked while some nodes had begun, and others had not."""
-    ledger = msgspec.structs.replace(IN_CYCLE_4, parts=("a", "b", "c"), witnesses=("a", "b", "c"))
+    ledger = of_nodes(IN_CYCLE_4, "a", "b", "c")
     play = new_leader(ledger, leader="d")
     play >> stands("d", None, MemberState.JOINED, met_term=6)
     play >> stands("c", 1, MemberState.JOINED, cycle=3)
@@ -112,7 +111,7 @@ def test_nodes_that_the_order_has_not_reached_begin_the_cycle_and_those_that_run
 
 
 def test_a_node_that_crashed_while_the_others_began_is_a_fault_and_those_that_wait_begin_all_the_same():
-    ledger = msgspec.structs.replace(IN_CYCLE_4, parts=("a", "b", "c"), witnesses=("a", "b", "c"))
+    ledger = of_nodes(IN_CYCLE_4, "a", "b", "c")
     play = new_leader(ledger)
     play >> stands("a", 0)
     play >> stands("b", 1, MemberState.JOINED, cycle=3)
@@ -184,7 +183,7 @@ def test_the_first_leader_begins_the_job():
 
 def test_nobody_is_replaced_before_a_node_comes_that_the_leader_before_heard():
     """The old leader may train on with all of its nodes, cut off from the backend."""
-    play = new_leader(msgspec.structs.replace(IN_CYCLE_4, parts=("a", "b"), witnesses=("a", "b")), leader="x")
+    play = new_leader(of_nodes(IN_CYCLE_4, "a", "b"), leader="x")
     play >> stands("x", None, MemberState.JOINED) >> stands("y", None, MemberState.JOINED)
     play.at(fence.TAKE_OVER_S) >> DeadlineReached()
     assert kinds(play) == ["rendezvous_waits"]
@@ -200,13 +199,13 @@ def test_nobody_is_replaced_before_a_node_comes_that_the_leader_before_heard():
 
 
 def test_a_witness_that_left_a_dead_leader_long_ago_holds_up_nobody():
-    play = new_leader(msgspec.structs.replace(IN_CYCLE_4, parts=("a", "b"), witnesses=("a", "b")), leader="b")
+    play = new_leader(of_nodes(IN_CYCLE_4, "a", "b"), leader="b")
     play >> stands("b", 1, left_ago_s=2.0) << ()
     assert coordinator.next_deadline_s(play.state) == fence.TAKE_OVER_S
 
 
 def test_where_no_witness_ever_comes_the_newcomers_end_and_the_job_does_not():
-    play = new_leader(msgspec.structs.replace(IN_CYCLE_4, parts=("a", "b"), witnesses=("a", "b")), leader="x")
+    play = new_leader(of_nodes(IN_CYCLE_4, "a", "b"), leader="x")
     play >> stands("x", None, MemberState.JOINED)
     play.at(fence.TAKE_OVER_S) >> DeadlineReached()
     give_up_s = fence.TAKE_OVER_S + RULES.rendezvous.join_timeout_s
@@ -221,7 +220,7 @@ def test_where_no_witness_ever_comes_the_newcomers_end_and_the_job_does_not():
 
 def test_the_first_order_did_not_reach_anybody():
     """The nodes have no part in any cycle: nothing has failed, and no unit of the budget is used."""
-    play = new_leader(Ledger(0, 0, 0, parts=("a", "b"), witnesses=("a", "b", "c")), leader="b")
+    play = new_leader(of_nodes(Ledger(0, 0, 0), "a", "b"), leader="b")
     for node in "ba":
         play >> stands(node, None, MemberState.JOINED, met_term=6)
     assert orders_to(play, StartCycle) == ["a", "b"]
@@ -230,16 +229,16 @@ def test_the_first_order_did_not_reach_anybody():
 
 def test_a_node_that_crashed_and_came_back_takes_a_unit_though_its_leader_was_lost_too():
     """Seed 269 of the simulator. A leader's node that crashes again and again would never use up the budget."""
-    play = new_leader(Ledger(0, 0, 0, parts=("a", "b"), witnesses=("a", "b")), leader="b")
+    play = new_leader(of_nodes(Ledger(0, 0, 0), "a", "b"), leader="b")
     play >> stands("b", 1, cycle=0, left_ago_s=1.0, restarts_used=0)
-    play >> stands("a", None, MemberState.JOINED)
+    play >> stands("a", None, MemberState.JOINED, process="a2", met_term=6)
     play.at(fence.LEFT_S) >> DeadlineReached()
     assert (play.state.cycle, play.state.policy.used) == (0, 1)
     assert orders_to(play, JoinAgain) == ["a", "b"]
 
 
 def test_a_node_that_is_lost_keeps_its_name_and_may_come_back_under_it():
-    play = new_leader(msgspec.structs.replace(IN_CYCLE_4, parts=("a", "b"), witnesses=("a", "b")), leader="b")
+    play = new_leader(of_nodes(IN_CYCLE_4, "a", "b"), leader="b")
     play >> stands("b", 1, left_ago_s=3.0)
     play.at(fence.TAKE_OVER_S) >> DeadlineReached()
     states = {each.name: each.state for each in rosters.roster(play.state).nodes}
@@ -260,9 +259,9 @@ def test_a_part_that_nobody_knows_the_name_of_is_not_listed():
 
 
 def test_a_new_process_of_a_node_that_took_part_does_not_stand_for_its_old_one():
-    ledger = msgspec.structs.replace(IN_CYCLE_4, parts=("a", "b"), witnesses=("a", "b"))
+    ledger = of_nodes(IN_CYCLE_4, "a", "b")
     play = new_leader(ledger, leader="a")
-    play >> stands("a", None, MemberState.JOINED) >> stands("c", None, MemberState.JOINED)
+    play >> stands("a", None, MemberState.JOINED, process="a2") >> stands("c", None, MemberState.JOINED)
     play.at(fence.LEFT_S) >> DeadlineReached()
     play >> NodeJoined("a", -1)
     assert play.state.policy.used == 2
@@ -270,7 +269,7 @@ def test_a_new_process_of_a_node_that_took_part_does_not_stand_for_its_old_one()
 
 
 def test_a_lost_node_whose_place_a_spare_has_does_not_take_part():
-    ledger = msgspec.structs.replace(IN_CYCLE_4, parts=("a", "c"), witnesses=("a", "c"))
+    ledger = of_nodes(IN_CYCLE_4, "a", "c")
     play = new_leader(ledger)
     play >> stands("a", 0) >> stands("b", 1)
     assert not isinstance(play.state.phase, Running)

@@ -5,6 +5,7 @@ One group runs at a time, cycles and budget only grow, a fault takes one unit at
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable
 
@@ -31,12 +32,13 @@ from supervisor.core.cluster.messages import (
     Send,
     VerdictTaken,
 )
-from supervisor.core.facts import Assignment, JobRules, RendezvousRules, RestartRules
+from supervisor.core.facts import Assignment, JobRules, NodeFacts, RendezvousRules, RestartRules
 from supervisor.core.ledger import Ledger
 from supervisor.core.orders import Conclude, JoinAgain, Order, StartCycle, WindDown
 
 NAMES = "abcd"
 MIN_NODES, MAX_RESTARTS = 2, 100
+_processes = itertools.count()
 RULES = JobRules(
     "job",
     1,
@@ -54,6 +56,7 @@ class Node:
         self.assignment: Assignment | None = None
         self.used = 0
         self.inbox: deque[Order] = deque()
+        self.rules = msgspec.structs.replace(RULES, facts=NodeFacts(process=f"{name}{next(_processes)}"))
 
     @property
     def cycle(self) -> int:
@@ -64,7 +67,7 @@ class Node:
         return self.cycle if self.state is MemberState.RUNNING else None
 
     def stands(self) -> NodeStands:
-        return NodeStands(self.name, RULES, self.state, self.cycle, self.assignment, self.used, met_term=1)
+        return NodeStands(self.name, self.rules, self.state, self.cycle, self.assignment, self.used, met_term=1)
 
     def take(self, order: Order) -> tuple[Event, ...]:
         ends = self.state in (MemberState.STOPPED, MemberState.INFORMED)
@@ -103,7 +106,7 @@ class Job:
         self.newest, self.used, self.faults = -1, 0, 0
         self.lead()
         for name in NAMES:
-            self.tell(JobOpened(name, RULES))
+            self.tell(JobOpened(name, self.nodes[name].rules))
             self.tell(NodeJoined(name, -1))
 
     def lead(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+import secrets
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 
@@ -28,7 +29,7 @@ from supervisor.core.cluster.messages import (
     RestartAsked,
     StopAsked,
 )
-from supervisor.core.facts import JobState, Verdict
+from supervisor.core.facts import JobRules, JobState, Verdict
 from supervisor.core.fence import FENCE_S, HEARD_S
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import Ordered
@@ -81,6 +82,7 @@ class ElectedPeers:
         self._client: ClusterClient | None = None
         self._reign: Reign | None = None
         self._fence = OwnFence(voter.job_id, voter.node, post)
+        self._process = secrets.token_hex(4)
         self._left_at_s: float | None = None  # when the leader before may have heard this node for the last time
         self._met_term = 0  # of that leader
         self._waits_since_s: float | None = anyio.current_time()  # for a leader, with nothing that runs
@@ -115,14 +117,20 @@ class ElectedPeers:
             if isinstance(report, NodeStopped):
                 self._conclude()
             return
-        if isinstance(report, NodeStands) and self._left_at_s is not None:
-            left_ago_s = max(0.0, now_s - self._left_at_s)
-            report = msgspec.structs.replace(report, left_ago_s=left_ago_s, met_term=self._met_term)
+        if isinstance(report, NodeStands):
+            left_ago_s = max(0.0, now_s - self._left_at_s) if self._left_at_s is not None else 0.0
+            report = msgspec.structs.replace(
+                report, rules=self._with_process(report.rules), left_ago_s=left_ago_s, met_term=self._met_term
+            )
         self._leave(report)
         if isinstance(report, NodeStands):
             for at_s, wish in self._wishes:
                 if isinstance(wish, _Standing) or now_s - at_s < WISHES_KEPT_S:
                     self._leave(wish)
+
+    def _with_process(self, rules: JobRules) -> JobRules:
+        facts = msgspec.structs.replace(rules.facts, process=self._process)
+        return msgspec.structs.replace(rules, facts=facts)
 
     def _pass_on(self, node: str, aside: Aside) -> bool:
         if self._reign is not None:
