@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q install
 .DEFAULT_GOAL := help
 # The distribution was once called holdfast, a name that is another project's on the package index: ours goes, theirs stays.
 OLD_NAME := $(VENV)/lib/python*/site-packages/holdfast-*.dist-info/entry_points.txt
-.PHONY: help demo demo-cluster install wheel dist test packages lint ruff format type layers gpu bench soak sim docs docs-check pictures proto clean
+.PHONY: help demo demo-cluster install wheel dist test packages lint ruff format type layers gpu bench soak sim docs docs-check docs-site pictures proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-12s %s\n' "$$name" "$$text"; done
@@ -40,7 +40,7 @@ dist: $(VENV)/.venv ## build wheel, sdist, SBOM and the package for this Debian 
 	deploy/build-dist $(BIN)/python dist all
 	@ls dist
 
-test: $(VENV)/.dev $(VENV)/.e2e packages ## install what the tests need and run them all
+test: $(VENV)/.dev $(VENV)/.e2e $(VENV)/.docs packages ## install what the tests need and run them all
 ifneq ($(findstring tests/,$(ARGS)),)
 	$(BIN)/python -m pytest $(ARGS)
 else
@@ -89,6 +89,10 @@ sim: $(VENV)/.dev ## simulate jobs on many nodes under random faults, 10,000 see
 docs: $(VENV)/.dev ## regenerate what docs/ has from the code
 	@set -e; for script in docs/make_*.py; do echo "$$script"; $(BIN)/python "$$script"; done
 
+docs-site: $(VENV)/.docs docs/site/static/mermaid.min.js ## build the documentation site, strictly, into build/site
+	$(BIN)/python -m sphinx -q -W -n --keep-going -c docs/site docs build/site
+	@echo 'the site: build/site/index.html'
+
 pictures: $(VENV)/.dev ## draw docs/pictures from real terminals of this machine (as root); look at them
 	$(BIN)/python -m docs.draw_pictures
 
@@ -120,6 +124,13 @@ $(VENV)/.holdfast: pyproject.toml $(VENV)/.torch
 $(VENV)/.dev: pyproject.toml $(VENV)/.holdfast
 	$(PIP) --group dev
 	@touch $@
+
+$(VENV)/.docs: pyproject.toml $(VENV)/.dev
+	$(PIP) --group docs
+	@touch $@
+
+docs/site/static/mermaid.min.js: docs/site/fetch_mermaid.py $(VENV)/.dev
+	$(BIN)/python $<
 
 $(VENV)/.e2e: pyproject.toml $(VENV)/.dev
 	$(PIP) --group e2e

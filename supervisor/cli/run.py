@@ -81,7 +81,7 @@ def _run(request: RunRequest) -> int:
 
 def _run_privately(request: RunRequest) -> int:
     claims = JobClaims()
-    claims.take(request.spec.job_id)
+    claims.take(request.spec.job_id, has_more_nodes=request.spec.nodes is not None)
     # The spawner starts while the rest is loaded: who waits for the first worker waits for the slower of the two.
     early = start_process(
         request.spec, env=request.environment, private=True, claim=claims.descriptors(request.spec.job_id)

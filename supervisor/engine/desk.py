@@ -86,7 +86,7 @@ class Desk:
                 f"another --job-id, or holdfast stop {spec.job_id}"
             )
         check_log_dir(spec.log_dir)
-        submitted_at_ns = self._claims.take(spec.job_id)
+        submitted_at_ns = self._claims.take(spec.job_id, has_more_nodes=spec.nodes is not None)
         if self.meetings is not None and spec.nodes is not None:
             spec = await self._meet(self.meetings, spec)
         self._forget_oldest()

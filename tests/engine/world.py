@@ -71,7 +71,7 @@ class FakeClaims:
         self._clock = clock
         self.held: set[str] = set()
 
-    def take(self, job_id: str) -> int:
+    def take(self, job_id: str, *, has_more_nodes: bool = False) -> int:
         self.held.add(job_id)
         return self._clock.unix_ns()
 

@@ -54,15 +54,17 @@ class JobClaims:
         self._held: dict[str, tuple[int, int, Path | None]] = {}  # job id -> descriptor or -1, since, file
         self._marks: dict[Path, int] = {}  # claim folder -> a lock that keeps systemd-tmpfiles out of it
 
-    def take(self, job_id: str) -> int:
+    def take(self, job_id: str, *, has_more_nodes: bool = False) -> int:
         """Since when it is ours, in Unix nanoseconds; a second call for it changes nothing. Raises AlreadyExistsError.
+
+        `has_more_nodes`: the job may have a second node on this machine, which is told what it needs.
 
         Where no claim can be written at all, the job goes on without one.
         """
         if job_id in self._held:
             return self._held[job_id][1]
         if any(is_held(job_id, folder) for folder in self._folders):
-            raise _refusal(job_id, self._folders)
+            raise _refusal(job_id, self._folders, has_more_nodes)
         since_ns = Clock().unix_ns()
         faults: list[str] = []
         for folder in self._folders:
@@ -70,7 +72,7 @@ class JobClaims:
                 self._mark(folder)
                 descriptor = _lock(folder / f"{job_id}{SUFFIX}", since_ns)
             except BlockingIOError:  # taken since we looked
-                raise _refusal(job_id, self._folders) from None
+                raise _refusal(job_id, self._folders, has_more_nodes) from None
             except OSError as error:
                 faults.append(f"{folder}: {error.strerror or error}")
                 continue
@@ -173,10 +175,12 @@ def holder(job_id: str, folders: Sequence[Path] | None = None) -> Holder | None:
     return None
 
 
-def _refusal(job_id: str, folders: Sequence[Path]) -> AlreadyExistsError:
+def _refusal(job_id: str, folders: Sequence[Path], has_more_nodes: bool) -> AlreadyExistsError:
     from datetime import datetime  # Late: only a refusal needs it.
 
     remedy = f"choose another --job-id, or holdfast stop {job_id}"
+    if has_more_nodes:
+        remedy += f"; a second node on this machine needs a {CLAIM_DIR_VARIABLE}, --state-dir and --local-addr of its own"
     held_by = holder(job_id, folders)
     if held_by is None:
         return AlreadyExistsError(f"cannot start job {job_id}: a job of that id is live on this node; {remedy}")
