@@ -122,6 +122,12 @@ _HANGS = {
         "The stacks of some ranks could not be taken.",
         "Install py-spy, and allow ptrace in the container.",
     ),
+    "straggler_found": Kind(
+        _NEWS,
+        "A rank or a node is slower than the others in a section, by more than noise.",
+        "Compare that node's clocks, temperature and neighbours; see the page on stragglers.",
+    ),
+    "straggler_gone": Kind(_NEWS, "It is as fast as the others again, or no longer measured."),
     "limits_calculated": Kind(_ROUTINE, "The ranks have calculated new limits from what they measured."),
 }
 _NODES = {
@@ -271,12 +277,17 @@ _OUTPUT_AND_LOADING_AHEAD = {
         "Output of a rank was not kept, and how much.",
         "Look at the disk that the reason names, or print less.",
     ),
+    "log_server_trouble": Kind(
+        _NEWS,
+        "A part of the job's log server was lost or can't write; the ranks go on.",
+        "Look at the folder and the node that the reason names.",
+    ),
     "cycle_log_closed": Kind(_ROUTINE, "The log of a cycle is complete: its path, size and lost lines."),
 }
 THEMES = (
     ("A job and its cycles", _JOB_CYCLES),
     ("Faults and restarts", _FAULTS_AND_RESTARTS),
-    ("Hangs", _HANGS),
+    ("Hangs and slow ranks", _HANGS),
     ("Nodes", _NODES),
     ("GPU memory and binding", _GPU_MEMORY_AND_BINDING),
     ("Wrapped calls: restart inside the process", _WRAPPED_CALLS),

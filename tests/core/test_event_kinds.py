@@ -13,7 +13,7 @@ PRODUCT = Path(__file__).parents[2] / "supervisor"
 TELLS = {"JobEvent", "Say", "Warn", "_say", "say", "said"}  # functions and records that take a kind
 NOT_EVENTS = {"missing_file"}  # a kind of sign that the attribution finds in a log
 BY_STATE = {"job_succeeded", "job_failed", "job_stopped"}  # made of "job_" and the job's state
-BY_NAME = {"node_suspected"}  # a constant of the restart policy
+BY_NAME = {"node_suspected", "straggler_found", "straggler_gone"}  # told by a constant's name
 
 
 def _literals(node: ast.expr) -> Iterator[str]:

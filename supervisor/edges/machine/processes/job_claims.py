@@ -180,7 +180,7 @@ def _refusal(job_id: str, folders: Sequence[Path], has_more_nodes: bool) -> Alre
 
     remedy = f"choose another --job-id, or holdfast stop {job_id}"
     if has_more_nodes:
-        remedy += f"; a second node on this machine needs a {CLAIM_DIR_VARIABLE}, --state-dir and --local-addr of its own"
+        remedy += f"; a second node on this machine needs its own {CLAIM_DIR_VARIABLE}, --state-dir and --local-addr"
     held_by = holder(job_id, folders)
     if held_by is None:
         return AlreadyExistsError(f"cannot start job {job_id}: a job of that id is live on this node; {remedy}")
