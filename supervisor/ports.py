@@ -262,7 +262,7 @@ class Clock(Protocol):
 class Claims(Protocol):
     """One live group per job id, user and node, under any supervisor."""
 
-    def take(self, job_id: str) -> int:
+    def take(self, job_id: str, *, has_more_nodes: bool = False) -> int:
         """Since when it is ours (Unix nanoseconds): the run's submission. Raises AlreadyExistsError."""
         ...
 
