@@ -67,7 +67,8 @@ class RecordedPeers:
             cycle = RecordedCycle(assignment.cycle, self._clock.unix_ns(), assignment.group_world_size)
             job.recorded_cycle = cycle
         first = assignment.first_rank
-        cycle.parts = {name: ranks for name, ranks in cycle.parts.items() if ranks[:1] != (first,)}
+        if len(cycle.parts) >= cycle.nodes_max:  # A node takes another one's place.
+            cycle.parts = {name: ranks for name, ranks in cycle.parts.items() if ranks[:1] != (first,)}
         cycle.parts[node] = tuple(range(first, first + job.spec.local_world_size))
         if len(cycle.parts) >= cycle.nodes_max:  # The last of its orders, or one for a node that was replaced.
             led = self._engine.coordinators.get(job_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -126,3 +127,12 @@ def test_orders_reach_the_real_peers_and_a_job_that_does_not_ask_is_not_recorded
     assert leader.kept == []
     assert len(leader.passed_on) == 1
     assert leader.peers.leads("j")
+
+
+def test_ten_thousand_parts_are_recorded_without_looking_at_all_of_them_for_each() -> None:
+    leader = Leader({})
+    names = [f"n{number}" for number in range(10_000)]
+    before_s = time.process_time()
+    leader.start(0, *names)
+    assert time.process_time() - before_s < 5.0  # Looking at all of them for each takes half a minute.
+    assert leader.last.active_nodes == "n[0-9],n[10-99],n[100-999],n[1000-9999]"
