@@ -120,5 +120,6 @@ class Inbox(Generic[Item]):
 
     def _add(self, lane: _Lane[Item], event: Item, *, in_turn: bool) -> None:
         lane.events.append((event, in_turn))
+        if not self._waiting:
+            self._arrived.set()
         self._waiting.setdefault(lane.name, lane)
-        self._arrived.set()

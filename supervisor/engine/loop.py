@@ -225,6 +225,8 @@ def _nobody(job_id: str, lost: cluster_messages.NodeLost) -> None:
 def _job_of(event: EngineEvent) -> str:
     """Events of one job keep their order; those of different jobs are taken in turn."""
     match event:
+        case cluster_messages.Reported(job_id):  # A leader has thousands of these at once.
+            return job_id
         case node_messages.JobSubmitted(rules):
             return rules.job_id
         case node_messages.DeadlineReached():

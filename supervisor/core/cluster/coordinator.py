@@ -68,6 +68,8 @@ def step(state: State, event: Event, *, now_s: float, jitter: float) -> Outcome:
 
 def _step(state: State, event: Event, now_s: float, jitter: float) -> Outcome:
     match state.phase:
+        case Gathering() | Running():
+            return _step_open(state, event, now_s, jitter)
         case Unopened():
             return _go_on(takeover.open_job(state, state.phase, event, now_s), now_s, jitter)
         case TakingOver():
@@ -76,8 +78,6 @@ def _step(state: State, event: Event, now_s: float, jitter: float) -> Outcome:
             return endings.step_ended(state, state.phase, event, now_s)
         case WindingDown():
             return endings.step_winding_down(state, state.phase, event, now_s)
-        case Gathering() | Running():
-            return _step_open(state, event, now_s, jitter)
         case _:
             assert_never(state.phase)
 
@@ -167,9 +167,10 @@ def _node_emptied(
     if event.cycle > state.cycle or event.cycle < known.cycle or known.state is MemberState.REFUSED:
         return state, ()  # Of another life of the job, or overtaken.
     # While the cycle runs, its fault may still be under way: joining alone decides nothing.
-    emptied = msgspec.structs.replace(known, state=MemberState.DOWN)
     if isinstance(event, cluster_messages.NodeJoined):
         emptied = msgspec.structs.replace(known, state=MemberState.JOINED, cause=event.cause)
+    else:
+        emptied = msgspec.structs.replace(known, state=MemberState.DOWN)
     state = with_member(state, event.node, emptied)
     offer = node_loss.offer(state)
     outcome = rounds.close_round(state, now_s) if offer is None else _step_calls(state, offer, now_s, jitter)

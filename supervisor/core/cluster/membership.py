@@ -109,7 +109,8 @@ class Members(msgspec.Struct):
 
     @property
     def busy(self) -> int:
-        return self.count(*BUSY)
+        counts = self._counts
+        return counts[MemberState.RUNNING] + counts[MemberState.SUCCEEDED] + counts[MemberState.FAILED]
 
     @property
     def excluded(self) -> int:
@@ -149,19 +150,21 @@ class Members(msgspec.Struct):
         self.witnesses = (*rest, *itertools.islice(heard, 1))
 
     def _tally(self, node: str, member: Member, by: int) -> None:
-        self._counts[member.state] += by
-        self._excluded[member.state] += by if member.excluded else 0
-        if member.is_returning:
-            self._returning[member.cycle] = self._returning.get(member.cycle, 0) + by
-        rank = member.facts.infrastructure_rank
-        if rank is not None and member.state not in GONE:
+        state, facts = member.state, member.facts
+        self._counts[state] += by
+        if member.excluded:
+            self._excluded[state] += by
+        rank = facts.infrastructure_rank
+        if rank is not None and state not in GONE:
             if by > 0:
                 self._by_rank[rank] = node
             elif self._by_rank.get(rank) == node:
                 del self._by_rank[rank]
-        if member.is_ready:
+        if state is MemberState.JOINED and member.is_ready:
             self.ready += by
-            self._tally_ready(node, member.facts, by)
+            self._tally_ready(node, facts, by)
+        elif state is MemberState.DOWN and member.is_returning:
+            self._returning[member.cycle] = self._returning.get(member.cycle, 0) + by
 
     def _tally_ready(self, node: str, facts: NodeFacts, by: int) -> None:
         if self.group_size is None:

@@ -227,17 +227,19 @@ class Conversation:
         line, sends = self._line, self._sends
         if line is None or sends is None or not self._is_kept():
             return
-        while line.is_writable and (waiting := self._outbox.take_unsent(UNSENT_BYTES_MAX) or self._next_aside()):
+        outbox = self._outbox
+        while (outbox.has_unsent or self._asides) and line.is_writable:
+            waiting = outbox.take_unsent(UNSENT_BYTES_MAX) or self._next_aside()
             self._told_received = received = self._arrivals.received
             line.send(*[sends.close(payload, number=number, received=received) for number, payload in waiting])
         if self._settled is not None:
             self._settle()
 
     def _next_aside(self) -> list[tuple[int, bytes]]:
+        assert self._asides
+        payload = self._asides.popleft()
         if not self._asides:
             self._asides = None
-            return []
-        payload = self._asides.popleft()
         self._asides_bytes -= len(payload)
         return [(0, payload)]
 

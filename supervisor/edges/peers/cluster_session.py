@@ -154,6 +154,10 @@ class Outbox:
         return not self._kept
 
     @property
+    def has_unsent(self) -> bool:
+        return self._sent < self._last
+
+    @property
     def last(self) -> int:
         """The number of the last message."""
         return self._last

@@ -44,11 +44,18 @@ class Shape(NamedTuple):
 
 def record_shape(kind: type[msgspec.Struct], message: Descriptor) -> Shape:
     fields = [_field(field, message.fields_by_name[field.name]) for field in msgspec.structs.fields(kind)]
-    writes = tuple((name, attrgetter(name), write) for name, write, _ in fields)
     gets = tuple(get for _, _, get in fields)
+    plain = tuple(name for name, write, _ in fields if write is int or write is bool)
+    if len(plain) < 2:
+        plain = ()
+    writes = tuple((name, attrgetter(name), write) for name, write, _ in fields if name not in plain)
+    get_plain = attrgetter(*plain) if plain else None  # All in one call: a leader writes these for each of its nodes.
 
     def write(record: object) -> dict[str, object]:
-        return {name: write(value(record)) for name, value, write in writes}
+        written = {name: write(value(record)) for name, value, write in writes}
+        if get_plain is not None:
+            written.update(zip(plain, get_plain(record), strict=True))
+        return written
 
     def read(message: Message) -> msgspec.Struct:
         return kind(*[get(message) for get in gets])
