@@ -103,7 +103,7 @@ def step(state: State, event: Event, *, now_s: float, job_id: str, node: str, cy
 
 
 def next_deadline_s(state: State) -> float | None:
-    if state.is_over:
+    if state.is_over or not (state.standings or state.round):
         return None
     moments = [moment for each in state.standings for moment in (each.late_at_s, each.due_s)]
     if state.round is not None and state.joins is not None:

@@ -117,7 +117,11 @@ def step(state: State, event: Event, *, now_s: float) -> Outcome:
 
 
 def next_deadline_s(state: State) -> float | None:
-    return min((rank.away_until_s for rank in state.ranks if rank.away_until_s is not None), default=None)
+    earliest_s: float | None = None
+    for rank in state.ranks:
+        if rank.away_until_s is not None and (earliest_s is None or rank.away_until_s < earliest_s):
+            earliest_s = rank.away_until_s
+    return earliest_s
 
 
 class _Book:

@@ -62,6 +62,11 @@ from supervisor.core.node.messages import (
 
 ENDED_JOBS_MAX = 100  # ended jobs that can still be viewed
 
+_OF_CYCLE = (
+    WorkerSpawned, SpawnFailed, WorkerExited, WorkerEndSeen, WorkersEmptied, ClientJoined, ClientLeft, ProgressRead,
+    LimitsCalculated, ControlRequested, EvidenceCollected, RankSaid,
+)  # fmt: skip
+
 
 class Deadlines(dict[str, float | None]):
     """The earliest one of each job whose machines were asked since they changed. Says nothing that they do not."""
@@ -241,7 +246,8 @@ def _abandon(state: State, job_id: str, reason: str) -> tuple[State, tuple[Actio
 
 def _due_s(machines: JobMachines) -> float | None:
     """The earliest deadline of all machines of a job."""
-    moments = [
+    earliest_s: float | None = None
+    for moment_s in (
         worker_group.next_deadline_s(machines.group),
         hang_response.next_deadline_s(machines.hangs),
         local_call.next_deadline_s(machines.calls),
@@ -250,8 +256,10 @@ def _due_s(machines: JobMachines) -> float | None:
         gpu_reclaim.next_deadline_s(machines.reclaim),
         *map(rank_monitor.next_deadline_s, machines.monitors),
         *map(call_watch.next_deadline_s, machines.watches),
-    ]
-    return min([moment for moment in moments if moment is not None], default=None)
+    ):
+        if moment_s is not None and (earliest_s is None or moment_s < earliest_s):
+            earliest_s = moment_s
+    return earliest_s
 
 
 def _is_fenced(event: Event, machines: JobMachines) -> bool:
@@ -259,22 +267,19 @@ def _is_fenced(event: Event, machines: JobMachines) -> bool:
 
     The store of a cycle to come may be asked for ahead.
     """
+    if isinstance(event, _OF_CYCLE):
+        return event.cycle != machines.job.cycle
     match event:
         case SpawnerReady() | SpawnerLost():
             return not machines.job.has_spawner or event.number != machines.job.spawners
         case StoreReady() | StoreFailed():
             return event.cycle < machines.job.cycle
-        case (
-            WorkerSpawned() | SpawnFailed() | WorkerExited() | WorkerEndSeen() | WorkersEmptied() | ClientJoined()
-            | ClientLeft() | ProgressRead() | LimitsCalculated() | ControlRequested() | EvidenceCollected() | RankSaid()
-        ):  # fmt: skip
-            return event.cycle != machines.job.cycle
         case _:
             return False
 
 
 def _with(state: State, job_id: str, machines: JobMachines) -> State:
-    asked = Deadlines(state.asked)
+    asked = Deadlines(state.asked) if len(state.jobs) > 1 else Deadlines()
     asked.pop(job_id, None)
     return State(state.node, {**state.jobs, job_id: machines}, asked)
 

@@ -151,7 +151,7 @@ def next_deadline_s(state: State) -> float | None:
         case Absent():
             return None
         case Serving(debts=debts):
-            return min((debt.until_s for debt in debts), default=None)
+            return min([debt.until_s for debt in debts]) if debts else None
         case Killing(until_s=until_s):
             return until_s
         case _:

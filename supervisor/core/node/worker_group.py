@@ -149,17 +149,19 @@ def step(state: State, event: Event, *, now_s: float, rules: JobRules) -> Outcom
 def next_deadline_s(state: State) -> float | None:
     match state:
         case Starting(workers=workers, grace_until_s=until_s) | Running(workers=workers, grace_until_s=until_s):
-            moments = [until_s]
+            earliest_s = until_s
         case Terminating(workers=workers, kill_at_s=kill_at_s):
-            moments = [kill_at_s]
+            earliest_s = kill_at_s
         case Faulted(workers=workers):
-            moments = []
+            earliest_s = None
         case Empty() | Prepared() | Done() | Killing():
             return None
         case _:
             assert_never(state)
-    moments += [worker.kill_at_s for worker in workers]
-    return min((moment for moment in moments if moment is not None), default=None)
+    for worker in workers:
+        if worker.kill_at_s is not None and (earliest_s is None or worker.kill_at_s < earliest_s):
+            earliest_s = worker.kill_at_s
+    return earliest_s
 
 
 def workers_of(state: State) -> tuple[Worker, ...]:

@@ -155,7 +155,7 @@ class Trunk(Talk):
             kind, channel, length = _PART.unpack_from(sealed, at)
             at += _PART.size + length
             if kind == Kind.DATA:
-                node: Node = self._nodes[channel - 1]
+                node = self._nodes[int(channel) - 1]
                 node.take(sealed[at - length : at])
             elif kind == Kind.CLOSE:
                 fail("the leader has ended the connection of a node that comes by a relay")
