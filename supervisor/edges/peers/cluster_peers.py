@@ -21,7 +21,7 @@ from supervisor.core.facts import JobState, Verdict
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, Ordered
 from supervisor.edges.machine.gpus import nvlink_domain
-from supervisor.edges.peers import cluster_tls
+from supervisor.edges.peers import cluster_tls, garbage
 from supervisor.edges.peers.archive import Archive
 from supervisor.edges.peers.cluster_client import SPAWNER_LATER_S, ClusterClient
 from supervisor.edges.peers.cluster_link import PeerAddress
@@ -175,6 +175,7 @@ async def open_peers(
                 nodes_max=meeting.nodes_max,
                 archive=archive,
             )
+            garbage.look_seldom(meeting.nodes_max)
             await tasks.start(server.run, listener)
             leader = LeaderPeers(meeting, server, post, colleagues)
             archive.read = leader.letters

@@ -28,7 +28,6 @@ from supervisor.edges.peers import (
     cluster_link,
     cluster_session,
     cluster_versions,
-    garbage,
     introduction,
     known_node,
     listening,
@@ -114,7 +113,6 @@ class ClusterServer:
         self._turns = Turns()
         self._confirm_later = Later(cluster_link.CONFIRM_S)
         self._tasks: TaskGroup | None = None
-        garbage.look_seldom(nodes_max)
 
     async def run(
         self, listeners: Sequence[socket.socket], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED

@@ -149,14 +149,16 @@ class Trunk(Talk):
         heard = [TICK.pack(each.channel) for each in self._nodes]
         self.put(Kind.BEAT, 0, b"".join([TICK.pack(self._tick), *heard]))
 
+    def _node(self, channel: int) -> Node:
+        return self._nodes[channel - 1]
+
     def hear(self, sealed: bytes) -> None:
         at, end = OVERHEAD_BYTES, len(sealed)
         while at < end:
             kind, channel, length = _PART.unpack_from(sealed, at)
             at += _PART.size + length
             if kind == Kind.DATA:
-                node = self._nodes[int(channel) - 1]
-                node.take(sealed[at - length : at])
+                self._node(channel).take(sealed[at - length : at])
             elif kind == Kind.CLOSE:
                 fail("the leader has ended the connection of a node that comes by a relay")
 

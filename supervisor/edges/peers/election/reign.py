@@ -19,6 +19,7 @@ from supervisor.core import fence, orders
 from supervisor.core.cluster.messages import NodeLost, Reported
 from supervisor.core.ledger import Ledger, after_all_know, of_this_run
 from supervisor.core.node.messages import Ordered
+from supervisor.edges.peers import garbage
 from supervisor.edges.peers.cluster_frames import Aside
 from supervisor.edges.peers.cluster_server import ClusterServer
 from supervisor.edges.peers.election.order_gate import OrderGate
@@ -78,6 +79,7 @@ class Reign:
                     self._ended = str(error)
                     tasks.cancel_scope.cancel()
 
+            garbage.look_seldom(self._voter.others_max)
             await tasks.start(self.server.run, listeners)
             tasks.start_soon(until_lost, lambda: self.gate.run(self._write))
             tasks.start_soon(until_lost, self._keep)
