@@ -85,6 +85,7 @@ def main() -> int:
         recoveries = [recovery(fault, events, points) for fault in read_faults(output)]
         show_recoveries(recoveries)
         show_curve(points)
+        write_report(output)
         if len(recoveries) != len(FAULTS_AT):
             raise DemoError(f"{len(recoveries)} of {len(FAULTS_AT)} faults struck")
         if points[-1].step != STEPS - 1:
@@ -119,6 +120,15 @@ def run_job(output: Path) -> int:
 def holdfast() -> str:
     """The program beside this interpreter, which need not be on the PATH."""
     return str(Path(sys.executable).with_name("holdfast"))
+
+
+def write_report(output: Path) -> None:
+    """The job's life on one page, as `holdfast report` writes it for every job."""
+    path = output / "report.html"
+    told = subprocess.run([holdfast(), "report", JOB_ID, "-o", str(path)], capture_output=True, text=True, check=False)
+    if told.returncode:
+        raise DemoError(f"holdfast report: {told.stderr.strip()}")
+    print(f"\nThe job's life on one page: {path}")
 
 
 # --- what was recorded ---------------------------------------------------------------------------------------------

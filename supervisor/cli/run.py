@@ -9,10 +9,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 
+import msgspec
+
 from supervisor.cli import names
 from supervisor.cli.event_handlers import event_handlers
 from supervisor.config.job_spec import Entry
 from supervisor.config.resolve import RunRequest, parse_run
+from supervisor.config.told_settings import with_sources
 from supervisor.edges.machine.folders import private_dir, socket_dir
 from supervisor.edges.machine.own_process import standard_streams
 from supervisor.edges.machine.processes.job_claims import JobClaims
@@ -37,7 +40,7 @@ def execute_argv(argv: Sequence[str]) -> int:
 
         sys.stdout.write(plan_text(request, supervisor=_whose(request)))
         return 0
-    return _run(request)
+    return _run(msgspec.structs.replace(request, spec=with_sources(request.spec, request.sources)))
 
 
 def _hidden_client(request: RunRequest, cwd: str) -> tuple[str, ...]:

@@ -111,6 +111,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     learned_limit_floor_s: float = 5.0  # calculated limits are not below it
     install_exception_hook: bool = False
     checkpoint_iteration_file: str = ""
+    sources: tuple[tuple[str, str], ...] = ()  # setting's name, and where it was written; absent: a default
     # Of a job of one of several users: name, soft and hard limit of the process that submits it. (): the supervisor's.
     resource_limits: tuple[tuple[str, int, int], ...] = ()
 

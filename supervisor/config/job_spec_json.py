@@ -22,6 +22,7 @@ from supervisor.config.values import ValueProblem, parse_job_id
 from supervisor.errors import InvalidRequestError
 
 COMMAND_WORDS_MAX = 10_000
+SOURCES_MAX, SOURCE_CHARACTERS_MAX = 200, 8_192
 
 
 def job_spec_to_json(spec: JobSpec) -> str:
@@ -65,6 +66,10 @@ def check_job_spec(spec: JobSpec) -> None:
         raise _refusal("gpus_per_numa: it is below the least value 1")
     if fault := nodes_check.fault_of(spec):
         raise _refusal(fault)
+    if len(spec.sources) > SOURCES_MAX or any(
+        len(text) > SOURCE_CHARACTERS_MAX for one in spec.sources for text in one
+    ):
+        raise _refusal(f"sources: more than {SOURCES_MAX}, or one of more than {SOURCE_CHARACTERS_MAX} characters")
     for name in ("backoff_base_s", "backoff_max_s"):
         if not getattr(spec.restart, name) >= 0:
             raise _refusal(f"restart.{name}: it is below the least value 0")

@@ -12,6 +12,7 @@ import msgspec
 import supervisor
 from supervisor.config import JobSpec
 from supervisor.config.run_folder import check_log_dir, run_folder
+from supervisor.config.told_settings import told_settings
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.messages import NodeCordoned
 from supervisor.core.facts import Evidence, HangLimits, JobState, JobView, RankView
@@ -101,7 +102,8 @@ class Desk:
         self._ended[spec.job_id] = anyio.Event()
         self.on_submitted(spec.job_id)
         rules, checks = spec.rules(), spec.health.plans(job.node_name(self._node_name))
-        self._engine.post(node_messages.JobSubmitted(rules, checks, spec.memory_rules(), job.node_name("")))
+        told = told_settings(spec)
+        self._engine.post(node_messages.JobSubmitted(rules, checks, spec.memory_rules(), job.node_name(""), told))
         if self.meetings is not None:
             self.meetings.begin(spec.job_id)
         return spec.job_id

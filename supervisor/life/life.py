@@ -136,11 +136,11 @@ class Incident(msgspec.Struct, frozen=True):
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """`source` "": the default."""
+    """One that somebody has written; all others had their defaults."""
 
     name: str
     value: str
-    source: str = ""
+    source: str
 
 
 class Life(msgspec.Struct, frozen=True):

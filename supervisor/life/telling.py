@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from supervisor.config.told_settings import SOURCE, VALUE
 from supervisor.core.event_weights import ENDS, Weight, weight
 from supervisor.core.facts import JobState
 from supervisor.life.course import course_of, with_phases
@@ -16,7 +17,6 @@ from supervisor.ports import JobReport, RecordedEvent
 
 MARKS_MAX = 2_000
 STRAGGLER = "straggler_"  # the beginning of the kinds of events about slow ranks
-SET, FROM = "set ", "from "  # keys in the details of job_submitted
 
 
 def life_of(report: JobReport, events: Iterable[RecordedEvent], *, now_ns: int) -> Life:
@@ -79,9 +79,9 @@ def _settings(events: Sequence[RecordedEvent]) -> tuple[Setting, ...]:
     submitted = next((event for event in events if event.kind == "job_submitted" and event.details), None)
     details = dict(submitted.details) if submitted is not None else {}
     return tuple(
-        Setting(key.removeprefix(SET), value, details.get(FROM + key.removeprefix(SET), ""))
+        Setting(key.removeprefix(VALUE), value, details.get(SOURCE + key.removeprefix(VALUE), ""))
         for key, value in details.items()
-        if key.startswith(SET)
+        if key.startswith(VALUE)
     )
 
 

@@ -173,9 +173,9 @@ def _cycles(life: Life) -> str:
 
 def _nodes(life: Life) -> str:
     runs = by_node(life)
-    if len(runs) + len(life.nodes) < 2:
-        return ""
     known = {each.name: each for each in life.nodes}
+    if len(runs.keys() | known.keys()) < 2:
+        return ""
     names = sorted(runs.keys() | known.keys(), key=lambda name: (-_failures(runs.get(name, [])), name))
     rows = [
         (
@@ -214,16 +214,12 @@ def _events(life: Life) -> str:
 
 
 def _settings(life: Life) -> str:
-    """What was written somewhere first; the defaults folded."""
     if not life.settings:
         return ""
-    heads = ("Setting", "Value", "From")
-    written = [_setting(each.name, each.value, each.source) for each in life.settings if each.source]
-    defaults = [_setting(each.name, each.value, "default") for each in life.settings if not each.source]
-    told = table("Settings that were given", heads, written) if written else "<p>Nothing but defaults was used.</p>"
-    if defaults:
-        told += details(f"{words.plural(len(defaults), 'default')}", table("Defaults", heads, defaults))
-    return section("settings", "Configuration", told)
+    rows = [_setting(each.name, each.value, each.source) for each in life.settings]
+    told = table("Settings that were given", ("Setting", "Value", "From"), rows)
+    note = '<p class="quiet">All others had the defaults of the version of Holdfast that ran the job.</p>'
+    return section("settings", "Configuration", told + note)
 
 
 def _setting(name: str, value: str, source: str) -> tuple[str, str, str]:

@@ -14,6 +14,8 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 def duration(seconds: float) -> str:
     """Three digits at most below a minute: 85 ms, 1.23 s, 12.3 s, 3 min 05 s, 2 h 14 min, 5 d 03 h."""
     seconds = max(seconds, 0.0)
+    if 0.00005 <= seconds < 0.0095:
+        return f"{seconds * 1000:.2g} ms"
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 59.95:

@@ -41,13 +41,14 @@ Actions = moves.Actions
 Outcome = moves.Outcome
 
 
-def open_job(rules: JobRules, *, node: str) -> Outcome:
+def open_job(rules: JobRules, *, node: str, settings: tuple[tuple[str, str], ...] = ()) -> Outcome:
     """A job was submitted."""
     job_id = rules.job_id
     workers = "1 worker" if rules.local_world_size == 1 else f"{rules.local_world_size} workers"
+    submitted = f"job {job_id} with {workers} on {node} was submitted"
     state, start = moves.start_spawner(State(node, rules, phases.Pending()), "the spawner is being started")
     return state, (
-        moves.say(state, "job_submitted", f"job {job_id} with {workers} on {node} was submitted"),
+        node_messages.Publish(job_id, JobEvent("job_submitted", submitted, details=settings)),
         moves.tell(state, cluster_messages.JobOpened(node, rules)),
         *start,
     )

@@ -23,6 +23,7 @@ class JobSubmitted(msgspec.Struct, frozen=True):
     checks: tuple[CheckPlan, ...] = ()  # that this node has to pass before it joins
     memory: MemoryRules | None = None  # how GPU memory is waited for at a restart; None: it is not
     node: str = ""  # this node's name in the job; "": its own
+    settings: tuple[tuple[str, str], ...] = ()  # that were written somewhere, as they are recorded
 
 
 class SpawnerReady(msgspec.Struct, frozen=True):

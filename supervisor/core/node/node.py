@@ -159,7 +159,7 @@ def _submit(state: State, event: JobSubmitted, now_s: float) -> tuple[State, tup
     known = state.jobs.get(rules.job_id)
     if known is not None and not isinstance(known.job.phase, job_phases.Ended):
         return state, ()
-    life, actions = job.open_job(rules, node=event.node or state.node)
+    life, actions = job.open_job(rules, node=event.node or state.node, settings=event.settings)
     machines = JobMachines(
         life,
         worker_group.initial_state(),

@@ -1,0 +1,57 @@
+"""Which settings of a job are recorded with it, and where was each of them written?
+
+Those that somebody has written; all others have their defaults. Options of a rendezvous backend and commands for events
+are left out: a password may be among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from supervisor.config import launch_settings
+from supervisor.config.given import clip
+from supervisor.config.job_spec import JobSpec
+from supervisor.config.launch_settings import RUN_SETTINGS
+from supervisor.config.redacted_lines import redacted_line
+from supervisor.config.setting import Setting, value_at
+
+VALUE, SOURCE = "set ", "from "  # the beginnings of the keys under which they are recorded
+_WITHOUT_PATH = (
+    launch_settings.WORKERS, launch_settings.NNODES, launch_settings.BACKEND, launch_settings.ENDPOINT,
+)  # fmt: skip
+
+
+def with_sources(spec: JobSpec, sources: Mapping[str, str]) -> JobSpec:
+    """The same job, which knows where its settings were written. `sources`: by name of the setting."""
+    told = tuple((setting.name, sources[setting.name]) for setting in _recorded() if setting.name in sources)
+    return msgspec.structs.replace(spec, sources=told)
+
+
+def told_settings(spec: JobSpec) -> tuple[tuple[str, str], ...]:
+    """What is recorded: value and source of each, under keys of their own."""
+    known = {setting.name: setting for setting in _recorded()}
+    told: list[tuple[str, str]] = []
+    for name, source in spec.sources:
+        setting = known.get(name)
+        if setting is None:
+            continue
+        value = setting.kind.show(value_at(spec, setting.path)) if setting.path else _value_of(spec, name)
+        told += [(VALUE + name, redacted_line(clip(value))), (SOURCE + name, redacted_line(clip(source)))]
+    return tuple(told)
+
+
+def _recorded() -> tuple[Setting, ...]:
+    return tuple(setting for setting in RUN_SETTINGS if setting.path or setting in _WITHOUT_PATH)
+
+
+def _value_of(spec: JobSpec, name: str) -> str:
+    nodes = spec.nodes
+    if name == launch_settings.WORKERS.name:
+        return str(spec.local_world_size)
+    if nodes is None:
+        return "one node"
+    if name == launch_settings.NNODES.name:
+        return f"{nodes.min_nodes}:{nodes.max_nodes}"
+    return nodes.backend if name == launch_settings.BACKEND.name else f"{nodes.host}:{nodes.port}"
