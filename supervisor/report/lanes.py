@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from supervisor.life.life import Incident, Life, Phase, Run, RunEnd
+from supervisor.life.life import Incident, Life, Phase, Run, RunEnd, Trouble
+from supervisor.report import words
 from supervisor.report.phases import LOOKS
 
 RANK_LANES_MAX = 40  # more ranks than that are drawn by node
@@ -37,13 +39,14 @@ def chosen_lanes(life: Life) -> tuple[Lane, ...]:
     painter = Painter(life)
     if sum(len({run.rank for run in runs}) for runs in nodes.values()) <= RANK_LANES_MAX:
         return tuple(_ranks_below_nodes(nodes, painter))
-    troubled = sorted(nodes, key=lambda name: -sum(is_failure(run) for run in nodes[name]))
+    troubles = troubles_of(life)
+    troubled = sorted(nodes, key=lambda name: -troubles[name])
     shown = sorted(troubled[:NODE_LANES_MAX])
     lanes = [painter.lane(name, nodes[name]) for name in shown]
     if rest := troubled[NODE_LANES_MAX:]:
         runs = [run for name in rest for run in nodes[name]]
-        failures = sum(map(is_failure, runs))
-        told = f"{failures:,} failed" if failures else "no fault"
+        failures = sum(troubles[name] for name in rest)
+        told = words.plural(failures, "fault") if failures else "no fault"
         lanes.append(painter.lane(f"{len(rest):,} more nodes ({told})", runs))
     return tuple(lanes)
 
@@ -52,6 +55,13 @@ def by_node(life: Life) -> dict[str, list[Run]]:
     found: dict[str, list[Run]] = {}
     for run in life.runs:
         found.setdefault(run.node, []).append(run)
+    return found
+
+
+def troubles_of(life: Life) -> Counter[str]:
+    """How often a process of each node failed, was lost or hung."""
+    found = Counter(run.node for run in life.runs if is_failure(run))
+    found.update(each.node for each in life.incidents if each.trouble is Trouble.HANG and each.node)
     return found
 
 

@@ -10,11 +10,11 @@ from functools import cache
 from importlib import resources
 
 from supervisor.core.event_weights import Weight, weight
-from supervisor.life.life import Life, Run
+from supervisor.life.life import Life
 from supervisor.report import summary, words
 from supervisor.report.incident_part import incidents_part
 from supervisor.report.lane_data import timeline_json
-from supervisor.report.lanes import by_node, is_failure
+from supervisor.report.lanes import by_node, troubles_of
 from supervisor.report.parts import details, element, key, section, table, text
 from supervisor.report.phases import LEGEND, LOOKS, NAMES
 from supervisor.report.svg import STYLE, picture_of
@@ -107,7 +107,7 @@ def _timeline(life: Life) -> str:
         "Timeline",
         f'<div id="explorer" hidden><form class="controls" role="search" id="controls">'
         '<label for="find">Find a rank or a node</label><input id="find" type="search" autocomplete="off" '
-        'placeholder="rank 12, node7"><label class="check"><input type="checkbox" id="troubled"> only with failures'
+        'placeholder="rank 12, node7"><label class="check"><input type="checkbox" id="troubled"> only with faults'
         '</label><span class="buttons"><button type="button" id="earlier" aria-label="Earlier">←</button>'
         '<button type="button" id="later" aria-label="Later">→</button>'
         '<button type="button" id="closer" aria-label="Zoom in">+</button>'
@@ -173,29 +173,26 @@ def _cycles(life: Life) -> str:
 
 def _nodes(life: Life) -> str:
     runs = by_node(life)
+    troubles = troubles_of(life)
     known = {each.name: each for each in life.nodes}
     if len(runs.keys() | known.keys()) < 2:
         return ""
-    names = sorted(runs.keys() | known.keys(), key=lambda name: (-_failures(runs.get(name, [])), name))
+    names = sorted(runs.keys() | known.keys(), key=lambda name: (-troubles[name], name))
     rows = [
         (
             text(name),
             text(known[name].state if name in known else "-"),
             text(words.ranks([run.rank for run in runs.get(name, [])])) or "-",
-            str(_failures(runs.get(name, []))),
+            str(troubles[name]),
             text(known[name].reason if name in known else ""),
         )
         for name in names
     ]
-    heads = ("Node", "State", "Ranks", "Failures", "Why")
-    told = table("Nodes, those with the most failures first", heads, rows[:NODES_SHOWN_MAX], number_columns=(3,))
+    heads = ("Node", "State", "Ranks", "Faults", "Why")
+    told = table("Nodes, those with the most faults first", heads, rows[:NODES_SHOWN_MAX], number_columns=(3,))
     if rest := rows[NODES_SHOWN_MAX:]:
         told += details(f"{len(rest):,} more nodes", table("More nodes", heads, rest, number_columns=(3,)))
     return section("nodes", "Nodes", told)
-
-
-def _failures(runs: list[Run]) -> int:
-    return sum(map(is_failure, runs))
 
 
 def _events(life: Life) -> str:

@@ -24,6 +24,7 @@ def test_the_demo_survives_its_faults_and_says_how(tmp_path: Path):
     kinds = [json.loads(line)["kind"] for line in (output / "events.jsonl").read_text().splitlines()]
     assert kinds.count("cycle_started") == 4  # the first, and one after each fault
     assert kinds.count("hang_detected") == 2
+    assert "3 incidents, 3 of 5 restarts used" in (output / "report.html").read_text()
     curve = [json.loads(line) for line in (output / "curve.jsonl").read_text().splitlines()]
     assert sum(point["resumed"] for point in curve) == 3
     assert curve[-1]["loss"] < curve[0]["loss"] / 2

@@ -113,7 +113,7 @@ def test_a_search_finds_one_rank_of_eight_thousand(opened: Open):
     assert [each[-9:] for each in lanes(shown)] == [" node0588", "rank 4711"]
     assert shown.page.locator("#chosen").text_content() == "2 lanes found"
     shown.page.get_by_label("Find a rank or a node").fill("")
-    shown.page.get_by_label("only with failures").check()
+    shown.page.get_by_label("only with faults").check()
     shown.page.wait_for_function("document.querySelectorAll('#lanes text').length < 10")
     assert shown.complaints == []
 

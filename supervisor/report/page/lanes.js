@@ -19,6 +19,11 @@ function readNodes() {
       node.failures += run.end === "f" || run.end === "l" ? 1 : 0;
     });
   }
+  for (const each of life.incidents) {
+    for (const node of nodes) {
+      if (each.at > each.from && each.ranks.some((rank) => node.ranks.has(rank)) && each.node === node.name) node.failures += 1;
+    }
+  }
   const total = nodes.reduce((sum, node) => sum + node.ranks.size, 0);
   for (const node of nodes) node.isOpen = total <= EXPANDED_RANKS_MAX;
   // Of many, those that are worth a look come first.
@@ -39,7 +44,8 @@ function rankLanes(node) {
 
 function lane(label, runs, node) {
   const failures = runs.filter((run) => run.end === "f" || run.end === "l");
-  return { label, runs, node, failures, bars: null };
+  const wasSilent = silences.some((each) => runs.some((run) => run.cycle === each.cycle && each.ranks.includes(run.rank)));
+  return { label, runs, node, failures, isTroubled: failures.length > 0 || wasSilent, bars: null };
 }
 
 // Written when the lane is first seen: of thousands, few are.
@@ -99,7 +105,7 @@ function rowsOf(nodes, wanted, onlyTroubled) {
     if (wanted && !hasRank && !node.name.toLowerCase().includes(name)) continue;
     if (nodes.length > 1) rows.push(nodeLane(node));
     if (node.isOpen || nodes.length === 1 || hasRank) {
-      const all = rankLanes(node).filter((each) => !onlyTroubled || each.failures.length);
+      const all = rankLanes(node).filter((each) => !onlyTroubled || each.isTroubled);
       rows.push(...(hasRank && !node.name.toLowerCase().includes(name)
         ? all.filter((each) => each.label === `rank ${Number(rank[1])}`) : all));
     }
