@@ -16,12 +16,13 @@ END_S = 30.0
 class NodeDaemon:
     """`holdfast daemon`. A context manager: at its end the jobs are ended and the supervisor is stopped."""
 
-    def __init__(self, place: Path, *arguments: str) -> None:
+    def __init__(self, place: Path, *arguments: str, python: str = sys.executable) -> None:
         place.mkdir()
         self.socket_dir = place / "run"
         self.state_dir = place / "state"
         self.errors = place / "errors"
         self._arguments = arguments
+        self.python = python  # of the next start
         self.process: subprocess.Popen[bytes] | None = None
         self.ready_s = 0.0  # how long the last start took until people could ask
         self.start()
@@ -35,11 +36,14 @@ class NodeDaemon:
 
     def launch(self) -> None:
         command = [
-            sys.executable, "-m", "supervisor", "daemon", "--socket-dir", str(self.socket_dir),
+            self.python, "-m", "supervisor", "daemon", "--socket-dir", str(self.socket_dir),
             "--state-dir", str(self.state_dir), *self._arguments,
         ]  # fmt: skip
         with self.errors.open("ab") as errors:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
+            # In a folder without packages: -m would find those first.
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, cwd=self.errors.parent
+            )
 
     def is_serving(self) -> bool:
         assert self.process is not None

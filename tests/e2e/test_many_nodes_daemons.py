@@ -28,7 +28,8 @@ LIMIT_S = 60.0
 class Node:
     """A daemon, and the commands that are typed on its node."""
 
-    def __init__(self, folder: Path, number: int) -> None:
+    def __init__(self, folder: Path, number: int, program: Path = HOLDFAST) -> None:
+        self.program = program
         self.address = f"127.0.0.{number}"
         self.home = folder / f"node{number}"
         for place in (self.home, self.home / "claims"):
@@ -44,7 +45,7 @@ class Node:
 
     def _start(self) -> subprocess.Popen[bytes]:
         with (self.home / "daemon").open("ab") as said:
-            return subprocess.Popen([str(HOLDFAST), "daemon"], env=self.environment, stdout=said, stderr=said)
+            return subprocess.Popen([str(self.program), "daemon"], env=self.environment, stdout=said, stderr=said)
 
     @property
     def is_serving(self) -> bool:
@@ -64,7 +65,7 @@ class Node:
         wait_until(lambda: self.is_serving, timeout_s=LIMIT_S, what="the daemon that comes back")
 
     def run(self, job_id: str, *arguments: str) -> subprocess.Popen[bytes]:
-        command = [str(HOLDFAST), "run", "--job-id", job_id, "--nproc-per-node", "2", *arguments]
+        command = [str(self.program), "run", "--job-id", job_id, "--nproc-per-node", "2", *arguments]
         with (self.home / f"{job_id}.txt").open("wb") as output:
             process = subprocess.Popen(command, env=self.environment, stdout=output, stderr=output)
         self.runs.append(process)
@@ -75,7 +76,7 @@ class Node:
 
     def holdfast(self, *arguments: str) -> str:
         return subprocess.run(
-            [str(HOLDFAST), *arguments],
+            [str(self.program), *arguments],
             env=self.environment,
             capture_output=True,
             text=True,
@@ -85,7 +86,7 @@ class Node:
 
     def ask(self, *arguments: str) -> subprocess.Popen[bytes]:
         """A command that may take its time."""
-        process = subprocess.Popen([str(HOLDFAST), *arguments], env=self.environment, stdout=subprocess.DEVNULL)
+        process = subprocess.Popen([str(self.program), *arguments], env=self.environment, stdout=subprocess.DEVNULL)
         self.runs.append(process)
         return process
 

@@ -1,0 +1,129 @@
+"""Row B4: this version and the one before it take over each other's jobs, serve each other's ranks and share jobs."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e import version_before
+from tests.e2e.daemons import NodeDaemon
+from tests.e2e.hangs import MONITORED, told
+from tests.e2e.launch import SCRIPTS, Launch, wait_until
+from tests.e2e.test_cluster_supervisor_returns import events, pids, shown
+from tests.e2e.test_many_nodes import SCRIPT
+from tests.e2e.test_many_nodes_daemons import HOLDFAST, LIMIT_S, Job, Node
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Start
+
+pytestmark = pytest.mark.timeout(240)
+
+UPGRADE, DOWNGRADE = "upgrade", "downgrade"
+BOTH_WAYS = pytest.mark.parametrize("way", [UPGRADE, DOWNGRADE])
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of the version before."""
+    return version_before.installed(tmp_path_factory.mktemp("before"))
+
+
+@pytest.fixture
+def pythons(before: Path, way: str) -> tuple[str, str]:
+    """Of the first supervisor and its job, and of the second supervisor."""
+    return (str(before), sys.executable) if way == UPGRADE else (sys.executable, str(before))
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, pythons: tuple[str, str]) -> Generator[NodeDaemon]:
+    with NodeDaemon(tmp_path / "daemon", python=pythons[0]) as running:
+        yield running
+
+
+def replace(daemon: NodeDaemon, python: str) -> None:
+    """As systemctl restart does after an upgrade."""
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGUSR1)
+    assert daemon.process.wait(30) == 0
+    daemon.python = python
+    daemon.start()
+
+
+def run_under(start: Start, daemon: NodeDaemon, python: str, *arguments: str) -> Launch:
+    environment = {"HOLDFAST_SOCKET_DIR": str(daemon.socket_dir)}
+    return start("--nproc-per-node", "2", *arguments, environment=environment, python=python)
+
+
+@BOTH_WAYS
+def test_b4_the_other_version_goes_on_with_a_job_its_spawner_and_its_ranks(
+    start: Start, daemon: NodeDaemon, pythons: tuple[str, str]
+) -> None:
+    launch = run_under(
+        start, daemon, pythons[0], "--max-restarts", "2", "--ft-rank-heartbeat-timeout", "1.5",
+        MONITORED, "0:0/init,beat-for=600", "0:1/init,beat,await-file,exit=3", "1:1/init,beat,hang=sleep",
+        "2:*/init,beat,exit=0",
+    )  # fmt: skip
+    launch.wait_for_trace("initialised", count=2)
+    replace(daemon, pythons[1])
+    (launch.folder / "go").touch()
+    assert launch.wait() == 0, launch.explained() + daemon.errors.read_text()
+    assert [event["sequence"] for event in launch.events()] == [*range(1, len(launch.events()) + 1)]
+    (failed,) = told(launch, "worker_failed")
+    assert "failed with exit code 3" in str(failed["reason"])
+    (hang,) = told(launch, "hang_detected")
+    assert (hang["cycle"], hang["rank"]) == (1, 1)
+    assert len(told(launch, "supervisor_returned")) == 1
+    assert len(launch.traced("started")) == 6
+
+
+@BOTH_WAYS
+def test_b4_a_wrapped_call_goes_on_under_the_other_version(
+    start: Start, daemon: NodeDaemon, pythons: tuple[str, str]
+) -> None:
+    launch = run_under(start, daemon, pythons[0], str(SCRIPTS / "wrapped.py"), "exception")
+    launch.wait_for_trace("fn", count=2)
+    replace(daemon, pythons[1])
+    assert launch.wait() == 0, launch.explained() + daemon.errors.read_text()
+    assert sorted((line["iteration"], line["rank"]) for line in launch.traced("fn")) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert not told(launch, "restart_decided")
+
+
+@pytest.mark.soak
+@BOTH_WAYS
+def test_b4_nodes_of_both_versions_share_a_job_while_one_of_them_is_replaced(
+    tmp_path: Path, before: Path, way: str
+) -> None:
+    """The leader or the other node is of the version before. Its supervisor is then replaced by one of this version."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    older = before.with_name("holdfast")
+    leads, follows = (older, HOLDFAST) if way == UPGRADE else (HOLDFAST, older)
+    both: list[Node] = []
+    try:
+        both += [Node(tmp_path, 1, leads), Node(tmp_path, 2, follows)]
+        for node in both:
+            wait_until(lambda node=node: node.is_serving, timeout_s=LIMIT_S, what="a daemon")
+        replaced = both[0] if way == UPGRADE else both[1]
+        job = Job(tmp_path, "job", both, "2", "60")
+        job.until_running(0, 4)
+        running = pids(both[0], job)
+        assert shown(both[1], job)["state"] == "running"
+        replaced.process.send_signal(signal.SIGUSR1)
+        assert replaced.process.wait(30) == 0
+        replaced.program = HOLDFAST
+        replaced.start_again()
+        assert pids(both[0], job) == running
+        replaced.holdfast("restart", job.job_id)
+        job.until_running(1, 4)
+        job.let_end()
+        assert job.exit_codes() == [0, 0], replaced.daemon_said
+        seen = events(both[0], job)
+        assert [event["sequence"] for event in seen] == list(range(1, len(seen) + 1))
+        assert not [each for each in seen if each["kind"] in ("node_lost", "events_missing")]
+    finally:
+        for node in both:
+            node.end()

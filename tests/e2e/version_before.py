@@ -1,0 +1,59 @@
+"""Where is the version of Holdfast before this one: a wheel of an earlier commit, in an environment of its own?"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# Until a version is released, this one stands for it: the first whose supervisors take back jobs of several nodes.
+COMMIT = "d40ace5b2e1aaecdfeffa93ced3b3903fdec520b"
+LIMIT_S = 200.0
+
+
+def release() -> str:
+    """The newest tag of a version before this commit, else COMMIT."""
+    tagged = _git("describe", "--tags", "--abbrev=0", "--match", "v[0-9]*", "HEAD^")
+    return tagged.stdout.decode().strip() if tagged.returncode == 0 else COMMIT
+
+
+def installed(folder: Path) -> Path:
+    """The interpreter of an environment that has that version, and what else this one has. Skips without history."""
+    version = release()
+    if _git("cat-file", "-e", f"{version}^{{commit}}").returncode:
+        pytest.skip(f"NOT TESTED against the version before: this clone has no {version[:12]}; git fetch --unshallow")
+    with tarfile.open(fileobj=BytesIO(_git("archive", version).stdout)) as archive:
+        archive.extractall(folder / "sources", filter="data")
+    has_builder = importlib.util.find_spec("hatchling") is not None
+    isolation = ["--no-build-isolation"] if has_builder else []
+    _pip("wheel", "--no-deps", *isolation, "--wheel-dir", str(folder), str(folder / "sources"))
+    (wheel,) = folder.glob("holdfast*.whl")
+    place = folder / "environment"
+    venv.create(place, with_pip=False, symlinks=True)
+    _pip("--python", str(place / "bin/python"), "install", "--no-deps", str(wheel))
+    (packages,) = place.glob("lib/python*/site-packages")
+    # After its own packages. An editable install of this version, which is a .pth file there, is not found by that.
+    (packages / "rest.pth").write_text(sysconfig.get_paths()["purelib"])
+    python = place / "bin/python"
+    where = "import supervisor, worker_client, holdfast_wire; print(supervisor.__file__, worker_client.__file__)"
+    found = subprocess.run([python, "-c", where], capture_output=True, text=True, cwd=folder, check=True, timeout=60)
+    assert all(each.startswith(str(place)) for each in found.stdout.split()), found.stdout
+    return python
+
+
+def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, timeout=LIMIT_S, check=False)
+
+
+def _pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr
