@@ -1,23 +1,38 @@
 """What is wired so that cycles, and words about them, are written where a job's user wants them?
 
-These are the records of cycles (--ft-cycle-info-dir) and the supervisor's words (--ft-nvrx-logfile).
+These are the records of cycles (--ft-cycle-info-dir) and the supervisor's words (--ft-nvrx-logfile). An attribution
+service (--ft-attribution-endpoint) hears of cycles in the same way.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
+from anyio.abc import TaskGroup
+
+from supervisor.core.orders import Order
 from supervisor.edges.machine.logs.cycle_info import CycleInfoFiles
 from supervisor.edges.machine.logs.job_words import JobWords
+from supervisor.engine.chronicle import Chronicle
 from supervisor.engine.cycle_records import RecordedPeers
 from supervisor.engine.job_book import JobRecord
 from supervisor.engine.loop import Engine
 from supervisor.ports import Clock, Peers
 
+if TYPE_CHECKING:
+    from supervisor.attributing import Attributions
+
 
 def recorded(
-    stack: contextlib.AsyncExitStack, peers: Peers, jobs: Mapping[str, JobRecord], engine: Engine, clock: Clock
+    stack: contextlib.AsyncExitStack,
+    peers: Peers,
+    jobs: Mapping[str, JobRecord],
+    engine: Engine,
+    chronicle: Chronicle,
+    clock: Clock,
+    tasks: TaskGroup,
 ) -> Peers:
     """The same peers. What is to be written when `stack` is left still is, for a bounded time."""
     files = stack.enter_context(contextlib.closing(CycleInfoFiles()))
@@ -28,4 +43,24 @@ def recorded(
 
     words = stack.enter_context(contextlib.closing(JobWords(path_of, engine.node_name)))
     words.open()
-    return RecordedPeers(peers, jobs, engine, clock, files.keep)
+    attributions: list[Attributions] = []
+
+    def of_all_jobs() -> Attributions:
+        if not attributions:
+            from supervisor.attributing import Attributions  # Late: few jobs ask for it.
+
+            attributions.append(Attributions(tasks, engine, chronicle, clock))
+            stack.push_async_callback(attributions[0].aclose)
+        return attributions[0]
+
+    def attribute(job: JobRecord, order: Order) -> None:
+        if job.spec.attribution.is_asked:
+            of_all_jobs().saw(job, order)
+
+    def lead(job_id: str, leads: bool) -> None:
+        job = jobs.get(job_id)
+        if job is not None and job.spec.attribution.is_asked:
+            of_all_jobs().lead(job, leads=leads)
+
+    engine.on_lead = lead
+    return RecordedPeers(peers, jobs, engine, clock, files.keep, attribute)

@@ -121,7 +121,9 @@ async def open_supervisor(
                 spawners = make_spawners(workers, tokens) if make_spawners else _keeper(place, limit, claims, early)
                 desk, performer = _wire(
                     place, clock, engine, workers, spawners,
-                    log_funnel.FunnelledPeers(cycle_recording.recorded(claimed, peers, jobs, engine, clock), funnel),
+                    log_funnel.FunnelledPeers(
+                        cycle_recording.recorded(claimed, peers, jobs, engine, chronicle, clock, tasks), funnel
+                    ),
                     tokens, checks, chronicle, jobs, claims, spawner_tasks, gpus,
                 )  # fmt: skip
                 _keep_logs(retention, jobs, desk, performer, funnel, tidies=not place.private)

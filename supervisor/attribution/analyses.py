@@ -9,21 +9,24 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 import msgspec
 
+from supervisor.attribution.waiting_line import WaitingLine
 from supervisor.core.attribution.analysis import Analysis, Judgement
+from supervisor.edges.machine.own_process.side_threads import SideThreads, StuckError
 from supervisor.errors import ExhaustedError, InvalidRequestError
 
 LOGS_MAX = 1_000  # remembered; the oldest are forgotten
 QUEUE_LOGS_MAX = 64
 READ_BYTES = 1 << 20
+READ_TIMEOUT_S = 600.0  # for one look at a log
+STUCK_MAX = 8  # looks whose disk has never answered
 LOG_BYTES_MAX = 4 << 30  # of one log, read at all
 TAIL_LINES = 200  # kept for a model
 CYCLE = re.compile(r"_cycle(\d+)(?=\.[^.]*$|$)")
@@ -70,21 +73,20 @@ class Analyses:
         self.on_result: Callable[[Result], Awaitable[None]] | None = None
         self._opinion = opinion
         self._signatures: dict[tuple[str, str], dict[int, str]] = {}
-        self._queue: deque[Asked] = deque()
-        self._came = anyio.Event()
+        self._line: WaitingLine[Asked] = WaitingLine(most=QUEUE_LOGS_MAX)
+        self._threads = SideThreads(stuck_max=STUCK_MAX)
 
     def submit(self, asked: Asked) -> None:
         """Raises InvalidRequestError for a path that is not below the folder, ExhaustedError where too many wait."""
         path = self.place(asked.path)
-        if len(self._queue) >= QUEUE_LOGS_MAX:
+        if self._line.is_full:
             raise ExhaustedError(f"cannot analyse {path}: {QUEUE_LOGS_MAX} logs wait already; ask again later")
         log = self.logs.setdefault(path, _Log())
         log.is_due = True
         self.logs.move_to_end(path)
         while len(self.logs) > LOGS_MAX:
             self.logs.popitem(last=False)
-        self._queue.append(msgspec.structs.replace(asked, path=path))
-        self._came.set()
+        self._line.put(msgspec.structs.replace(asked, path=path))
 
     def place(self, path: str) -> str:
         """The real path. Raises InvalidRequestError where that is not below the folder."""
@@ -101,25 +103,31 @@ class Analyses:
 
     async def run(self) -> None:
         """Analyses what is submitted, until cancelled."""
-        while True:
-            if not self._queue:
-                self._came = anyio.Event()
-                await self._came.wait()
-            asked = self._queue.popleft()
-            log = self.logs.get(asked.path)
-            if log is None:
-                continue  # forgotten meanwhile
-            try:
-                await self._analyse(log, asked)
-                log.problem = ""
-            except OSError as error:
-                log.problem = f"cannot read {asked.path}: {error.strerror or error}"
-            log.is_due = False
-            log.changed.set()
-            log.changed = anyio.Event()
+        await self._line.serve(self._take)
+
+    async def idle(self) -> None:
+        """Returns once all that was submitted is analysed."""
+        await self._line.emptied()
+
+    async def _take(self, asked: Asked) -> None:
+        log = self.logs.get(asked.path)
+        if log is None:
+            return  # forgotten meanwhile
+        try:
+            await self._analyse(log, asked)
+            log.problem = ""
+        except StuckError as error:
+            log.problem = f"cannot read {asked.path}: {error}; check its disk"
+            del self.logs[asked.path]  # The thread that is stuck has it.
+        except OSError as error:
+            log.problem = f"cannot read {asked.path}: {error.strerror or error}"
+        log.is_due = False
+        log.changed.set()
+        log.changed = anyio.Event()
 
     async def _analyse(self, log: _Log, asked: Asked) -> None:
-        await anyio.to_thread.run_sync(partial(_read_on, log, asked.path, to_the_end=asked.is_terminal))
+        read = partial(_read_on, log, asked.path, to_the_end=asked.is_terminal)
+        await self._threads.call(read, timeout_s=READ_TIMEOUT_S, discard=_nothing)
         series, cycle = _series(asked)
         signatures = self._signatures.setdefault(series, {})
         earlier = [signatures[each] for each in sorted(signatures) if each < cycle]
@@ -132,6 +140,10 @@ class Analyses:
         log.result = Result(asked, judgement, source)
         if asked.is_terminal and self.on_result is not None:
             await self.on_result(log.result)
+
+
+def _nothing(_: None) -> None:
+    """A look that came back too late: its log is not looked at by anyone else."""
 
 
 def _series(asked: Asked) -> tuple[tuple[str, str], int]:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import partial
 from urllib.parse import urlsplit
 
-import anyio.to_thread
 import msgspec
 
 from supervisor.attribution.posting import post_json
 from supervisor.core.attribution.analysis import Judgement
 from supervisor.core.attribution.signs import Advice
+from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.errors import ConfigurationError
 
 TIMEOUT_S = 60.0
+STUCK_MAX = 4  # questions that nobody waits for any more
 LOG_CHARACTERS_MAX = 40_000
 SOURCE = "rules and model"
 
@@ -54,10 +56,12 @@ class LanguageModel:
                 "--llm-base-url"
             )
         self._settings = settings
+        self._threads = SideThreads(stuck_max=STUCK_MAX)
 
     async def __call__(self, judgement: Judgement, tail: str) -> tuple[Judgement, str]:
         try:
-            told = await anyio.to_thread.run_sync(self._ask, judgement, tail)
+            ask = partial(self._ask, judgement, tail)
+            told = await self._threads.call(ask, timeout_s=TIMEOUT_S, discard=_nothing)
         except (OSError, ValueError, msgspec.MsgspecError) as error:
             _log.warning("the language model at %s was not heard: %s", self._settings.base_url, error)
             return judgement, "rules"
@@ -88,3 +92,7 @@ class LanguageModel:
         if begin < 0 or end < begin:
             raise ValueError("its answer holds no JSON object")
         return msgspec.json.decode(text[begin : end + 1].encode(), type=_Told)
+
+
+def _nothing(_: _Told) -> None:
+    """The answer came too late."""

@@ -7,17 +7,18 @@ GET /logs?log_path=… tells what came out. Also: /healthz, /stats, /jobs, /infl
 from __future__ import annotations
 
 import logging
-from collections import deque
 from functools import partial
 from typing import Literal
 
 import anyio
-import anyio.to_thread
 import msgspec
-from anyio.abc import TaskStatus
+from anyio.abc import SocketStream, TaskStatus
+from anyio.streams.stapled import MultiListener
 
 from supervisor.attribution.analyses import Analyses, Asked, Result
 from supervisor.attribution.posting import post_json
+from supervisor.attribution.waiting_line import WaitingLine
+from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.operators import http_server
 from supervisor.edges.operators.http_server import Answer, Request
 from supervisor.errors import ExhaustedError, InvalidRequestError
@@ -25,6 +26,8 @@ from supervisor.errors import ExhaustedError, InvalidRequestError
 WAIT_S = 30.0
 EXPORT_TIMEOUT_S = 10.0
 EXPORT_QUEUE_MAX = 256
+EXPORTS_STUCK_MAX = 4
+STOP_TIMEOUT_S = 4.0  # less than what its supervisor waits for its end
 
 _log = logging.getLogger("holdfast.attribution")
 
@@ -57,13 +60,13 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 async def serve(
     analyses: Analyses,
-    address: tuple[str, int],
+    listener: MultiListener[SocketStream],
+    stopped: anyio.Event,
     *,
     export_url: str = "",
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serves until cancelled. Raises ConfigurationError where the address is taken."""
-    listener = await http_server.listen(address, None, what="attribution", flag="--listen")
+    """Serves until it is stopped; what was submitted by then is still analysed and exported, a bounded time."""
     routes = {
         "POST /logs": partial(_submit, analyses),
         "GET /logs": partial(_tell, analyses),
@@ -72,13 +75,21 @@ async def serve(
         "GET /jobs": partial(_jobs, analyses),
         "GET /inflight": partial(_in_flight, analyses),
     }
+    exporter = _Exporter(export_url)
+    if export_url:
+        analyses.on_result = exporter.take
     async with anyio.create_task_group() as tasks:
-        if export_url:
-            exporter = _Exporter(export_url)
-            analyses.on_result = exporter.take
-            tasks.start_soon(exporter.run)
+        tasks.start_soon(exporter.run)
         tasks.start_soon(analyses.run)
-        await http_server.serve(listener, routes, task_status=task_status)
+        async with anyio.create_task_group() as serving:
+            await serving.start(partial(http_server.serve, listener, routes))
+            task_status.started()
+            await stopped.wait()
+            serving.cancel_scope.cancel()
+        with anyio.move_on_after(STOP_TIMEOUT_S):
+            await analyses.idle()
+            await exporter.line.emptied()
+        tasks.cancel_scope.cancel()
 
 
 def outcome_of(path: str, result: Result | None, problem: str, *, is_due: bool) -> Outcome:
@@ -161,22 +172,21 @@ class _Exporter:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._waiting: deque[bytes] = deque()
-        self._came = anyio.Event()
+        self._threads = SideThreads(stuck_max=EXPORTS_STUCK_MAX)
+        self.line: WaitingLine[bytes] = WaitingLine(most=EXPORT_QUEUE_MAX)
 
     async def take(self, result: Result) -> None:
-        if len(self._waiting) >= EXPORT_QUEUE_MAX:
+        if self.line.is_full:
             _log.warning("a result was not exported: %d wait for %s already", EXPORT_QUEUE_MAX, self._url)
             return
-        self._waiting.append(msgspec.json.encode(outcome_of(result.asked.path, result, "", is_due=False)))
-        self._came.set()
+        self.line.put(msgspec.json.encode(outcome_of(result.asked.path, result, "", is_due=False)))
 
     async def run(self) -> None:
-        while True:
-            if not self._waiting:
-                self._came = anyio.Event()
-                await self._came.wait()
-            try:
-                await anyio.to_thread.run_sync(post_json, self._url, self._waiting.popleft(), EXPORT_TIMEOUT_S)
-            except (OSError, ValueError) as error:
-                _log.warning("a result was not exported to %s: %s", self._url, error)
+        await self.line.serve(self._post)
+
+    async def _post(self, document: bytes) -> None:
+        post = partial(post_json, self._url, document, EXPORT_TIMEOUT_S)
+        try:
+            await self._threads.call(post, timeout_s=EXPORT_TIMEOUT_S, discard=len)
+        except (OSError, ValueError) as error:
+            _log.warning("a result was not exported to %s: %s", self._url, error)

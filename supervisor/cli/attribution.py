@@ -5,18 +5,21 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from functools import partial
 from pathlib import Path
 
 import anyio
+from anyio.abc import SocketAttribute, SocketStream
+from anyio.streams.stapled import MultiListener
 
+from supervisor.config.attribution import KEY_VARIABLE, MANAGED_ADDRESS, NO_MODEL, read_key
 from supervisor.edges.machine.own_process import sd_notify, signals
+from supervisor.edges.operators import http_server
 from supervisor.errors import ConfigurationError, InvalidRequestError
 
-DEFAULT_LISTEN = "127.0.0.1:50050"
-KEY_VARIABLE = "LLM_API_KEY_FILE"
-KEY_BYTES_MAX = 16_384
+DEFAULT_LISTEN = "{}:{}".format(*MANAGED_ADDRESS)
+NICENESS = 10  # of one that a supervisor has started: training comes first
 EXAMPLES = """\
 examples:
   holdfast attribution --app-log-dir /lustre/job123
@@ -33,15 +36,19 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--app-log-dir", metavar="DIR", required=True, help="logs below this folder may be analysed")
     parser.add_argument("--listen", metavar="H:P", default=DEFAULT_LISTEN, help="address (default: %(default)s)")
     parser.add_argument("--llm-base-url", metavar="URL", default="", help="also ask a model, at an API like OpenAI's")
-    parser.add_argument("--llm-model", metavar="NAME", default="", help="which model")
+    parser.add_argument("--llm-model", metavar="NAME", default="", help=f"which model; {NO_MODEL}: none")
     parser.add_argument("--llm-api-key-file", metavar="F", default="", help=f"its key (default: ${KEY_VARIABLE})")
     parser.add_argument("--export-url", metavar="URL", default="", help="post each result there as JSON")
+    parser.add_argument("--log-file", metavar="F", default="", help="append messages to this file (default: stderr)")
+    parser.add_argument("--parent-fd", type=int, default=None, help=SUPPRESS)  # of a supervisor that has started it
     parser.add_argument("--log-level", choices=["debug", "info", "warning"], default="info")
 
 
 def execute(arguments: Namespace) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit code. Raises HoldfastError."""
     address = listen_address(arguments.listen)
+    if arguments.log_file:
+        _write_to(arguments.log_file)
     folder = Path(arguments.app_log_dir)
     if not folder.is_dir():
         raise ConfigurationError(f"cannot analyse logs below {folder}: it is no folder; name one with --app-log-dir")
@@ -67,33 +74,34 @@ def listen_address(text: str) -> tuple[str, int]:
     return host.strip("[]"), number
 
 
-def read_key(path: str) -> str:
-    """Raises ConfigurationError where the file can't be read or is empty."""
-    if not path:
-        raise ConfigurationError(
-            f"cannot ask a language model: no key is given; set --llm-api-key-file or the variable {KEY_VARIABLE}"
-        )
+def _write_to(path: str) -> None:
+    """All that this process prints from now on. Raises ConfigurationError."""
     try:
-        with open(path, encoding="utf-8") as file:
-            key = file.read(KEY_BYTES_MAX).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise ConfigurationError(f"cannot read the language model's key {path}: {why}; check the file") from error
-    if not key:
-        raise ConfigurationError(f"cannot read the language model's key {path}: the file is empty; check it")
-    return key
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot write to {path}: {error.strerror}; name another file with --log-file"
+        ) from error
+    for standard in (1, 2):
+        os.dup2(descriptor, standard)
+    os.close(descriptor)
 
 
 async def _serve(arguments: Namespace, address: tuple[str, int], folder: Path) -> int:
     from supervisor.attribution import service
     from supervisor.attribution.analyses import Analyses
     from supervisor.attribution.language_model import LanguageModel, ModelSettings
+    from supervisor.edges.services.parent_link import ParentLink
 
+    parent = None
+    if arguments.parent_fd is not None:
+        parent = ParentLink(arguments.parent_fd)
+        os.nice(NICENESS)
     model = None
-    if arguments.llm_base_url:
-        key = read_key(arguments.llm_api_key_file or os.environ.get(KEY_VARIABLE, ""))
+    if arguments.llm_base_url and arguments.llm_model != NO_MODEL:
+        key = read_key(arguments.llm_api_key_file or os.environ.get(KEY_VARIABLE, ""), flags="--llm")
         model = LanguageModel(ModelSettings(arguments.llm_base_url, arguments.llm_model, key))
-    analyses = Analyses(folder, model)
+    listener, (host, port) = await _listen(address, may_move=parent is not None)
     stopped = anyio.Event()
     notifier = sd_notify.Notifier()
 
@@ -103,11 +111,29 @@ async def _serve(arguments: Namespace, address: tuple[str, int], folder: Path) -
 
     async with anyio.create_task_group() as tasks:
         await tasks.start(signals.receive, ("SIGTERM", "SIGINT"), on_signal)
-        await tasks.start(partial(service.serve, analyses, address, export_url=arguments.export_url))
-        logging.getLogger("holdfast.attribution").info("serving http://%s:%d for logs below %s", *address, folder)
-        notifier.ready(f"serving {arguments.listen}")
-        await stopped.wait()
-        notifier.stopping()
+        if parent is not None:
+            tasks.start_soon(parent.await_end, stopped.set)
+        serve = partial(service.serve, Analyses(folder, model), listener, stopped, export_url=arguments.export_url)
+        async with anyio.create_task_group() as serving:
+            await serving.start(serve)
+            logging.getLogger("holdfast.attribution").info("serving http://%s:%d for logs below %s", host, port, folder)
+            notifier.ready(f"serving {host}:{port}")
+            if parent is not None:
+                parent.say_where(host, port)
+            await stopped.wait()
+            notifier.stopping()
         tasks.cancel_scope.cancel()
     notifier.close()
     return 0
+
+
+async def _listen(address: tuple[str, int], *, may_move: bool) -> tuple[MultiListener[SocketStream], tuple[str, int]]:
+    """`may_move`: to a port that is free, if the one of the address is taken. Raises ConfigurationError."""
+    try:
+        listener = await http_server.listen(address, None, what="attribution", flag="--listen")
+    except ConfigurationError as error:
+        if not may_move:
+            raise
+        logging.getLogger("holdfast.attribution").warning("%s; another port is taken", error)
+        listener = await http_server.listen((address[0], 0), None, what="attribution", flag="--listen")
+    return listener, (address[0], listener.listeners[0].extra(SocketAttribute.local_port))

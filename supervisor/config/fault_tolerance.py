@@ -7,6 +7,7 @@ the values that ask for nothing in `harmless`; one that has nothing to act on in
 from __future__ import annotations
 
 from supervisor.config import health_endpoint, job_logs, log_server_settings, storage_paths, values
+from supervisor.config.attribution_flags import ATTRIBUTION
 from supervisor.config.setting import Group, Setting, Status
 
 ITERATIONS_MAX = 1_000_000_000
@@ -307,6 +308,7 @@ NO_EFFECT: tuple[Setting, ...] = (
     _inert("pci-topo-file", values.PATH, "", "all network cards of the node are checked, wherever they are connected"),
     _inert("restart-check-interval", _PERIOD, 60.0, "nothing polls for restarts"),
     _inert("skip-section-response", values.BOOLEAN, True, "heartbeats and sections never wait for an answer"),
+    _inert("attribution-analysis-backend", values.choice("lib", "mcp"), "lib", "there is one analyser"),
     _inert("rdzv-impl", values.choice("barrier", "legacy"), "barrier", "there is one rendezvous"),
     _inert(
         "log-level",
@@ -324,19 +326,6 @@ NO_EFFECT: tuple[Setting, ...] = (
     ),
 )
 
-NOT_YET: tuple[Setting, ...] = (
-    _later("attribution-endpoint", values.text("ENDPOINT"), "", "asking an attribution service is"),
-    _later("attribution-startup-timeout", _SECONDS, 20.0, "asking an attribution service is"),
-    _later("attribution-llm-api-key-file", values.PATH, "", "asking an attribution service is"),
-    _later("attribution-llm-base-url", values.text("URL"), "", "asking an attribution service is"),
-    _later("attribution-llm-model", values.text("MODEL"), "", "asking an attribution service is"),
-    _later("attribution-analysis-backend", values.choice("lib", "mcp"), None, "asking an attribution service is"),
-    _later("attribution-stop-action", values.choice("log", "no-restart"), "log", "asking an attribution service is"),
-    _later(
-        "attribution-log-level", values.choice("debug", "info", "warning"), None, "asking an attribution service is"
-    ),
-    _later("attribution-export-url", values.text("URL"), "", "asking an attribution service is"),
-    _later("scheduler-exclusion-dir", values.PATH, "", "scheduler exclusion files are"),
-)
+NOT_YET: tuple[Setting, ...] = (_later("scheduler-exclusion-dir", values.PATH, "", "scheduler exclusion files are"),)
 
-FT_SETTINGS: tuple[Setting, ...] = WORKING + NO_EFFECT + NOT_YET
+FT_SETTINGS: tuple[Setting, ...] = WORKING + ATTRIBUTION + NO_EFFECT + NOT_YET

@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from supervisor.config.attribution import Attribution
 from supervisor.config.health_checks import HealthChecks
 from supervisor.config.job_logs import JobLogs, LogServer
 from supervisor.core.facts import HangLimits, JobRules, NodeFacts, RendezvousRules, RestartRules
@@ -92,6 +93,7 @@ class JobSpec(msgspec.Struct, frozen=True):
 
     logs: JobLogs = msgspec.field(default_factory=JobLogs)
     log_server: LogServer = msgspec.field(default_factory=LogServer)
+    attribution: Attribution = msgspec.field(default_factory=Attribution)
 
     hang_limits: HangLimits = msgspec.field(default_factory=HangLimits)
     restart: RestartRules = msgspec.field(default_factory=RestartRules)

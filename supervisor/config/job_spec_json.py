@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from supervisor.config import nodes_check
+from supervisor.config.attribution import Attribution
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.launch_settings import RUN_SETTINGS
 from supervisor.config.launch_values import WORKERS_MAX
@@ -29,6 +30,8 @@ def job_spec_to_json(spec: JobSpec) -> str:
     """One line of JSON, every field of `spec` by its name, but for what the supervisor itself finds out."""
     body = msgspec.to_builtins(spec)
     del body["resource_limits"]
+    if spec.attribution == Attribution():
+        del body["attribution"]  # A supervisor of the version before takes all jobs but those that ask for it.
     return json.dumps(body, separators=(",", ":"))
 
 

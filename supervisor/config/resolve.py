@@ -16,6 +16,7 @@ from typing import cast
 import msgspec
 
 from supervisor.config import (
+    attribution_check,
     devices,
     environment,
     launch_settings,
@@ -99,7 +100,8 @@ def parse_run(
     values = _Values(given)
     warnings = [*dict.fromkeys(line.warnings), *_judge(given), *environment.variable_warnings(environ)]
     spec = _job_spec(line, values, environ, cwd, count_gpus)
-    warnings += [*_rank_warnings(values, spec), *_log_server_warnings(values, spec)]
+    spec, more = _with_attribution(spec, given, cwd, environ)
+    warnings += [*_rank_warnings(values, spec), *_log_server_warnings(values, spec), *more]
     base, notes = environment.job_environment(environ, spec.local_world_size)
     return RunRequest(
         spec=spec,
@@ -201,6 +203,20 @@ def _job_spec(
             raise one.problem("it is not an absolute path", "write such as /sys/class/infiniband/{nic}/ports/1/state")
     spec = replace_at(spec, "health.has_gpus", devices.has_gpu_driver(environ))
     return replace_at(spec, "health.has_network_cards", devices.has_network_cards())
+
+
+def _with_attribution(
+    spec: JobSpec, given: Mapping[str, Given], cwd: str, environ: Mapping[str, str]
+) -> tuple[JobSpec, list[str]]:
+    attribution, warnings = attribution_check.checked(
+        spec.attribution,
+        given,
+        log_prefix=spec.logs.cycle_prefix,
+        is_alone=spec.nodes is None,
+        cwd=cwd,
+        environ=environ,
+    )
+    return msgspec.structs.replace(spec, attribution=attribution), warnings
 
 
 def replace_at(spec: JobSpec, path: str, value: object) -> JobSpec:

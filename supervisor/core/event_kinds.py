@@ -283,6 +283,16 @@ _OUTPUT_AND_LOADING_AHEAD = {
         "Look at the folder and the node that the reason names.",
     ),
     "cycle_log_closed": Kind(_ROUTINE, "The log of a cycle is complete: its path, size and lost lines."),
+    "cycle_attributed": Kind(
+        _NEWS,
+        "What the attribution service says about a cycle: why it ended, and whether another try is worth it.",
+        "Mend the cause if the advice is STOP; `--ft-attribution-stop-action no-restart` ends the job then.",
+    ),
+    "attribution_unavailable": Kind(
+        _FAULT,
+        "The attribution service can't be asked; the job goes on without it. Said once for each job.",
+        "Look at the address, or at the log of the job's own service (`*_attribution.log`).",
+    ),
 }
 THEMES = (
     ("A job and its cycles", _JOB_CYCLES),

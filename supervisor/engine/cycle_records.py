@@ -21,6 +21,7 @@ from supervisor.ports import Clock, CycleInfo, Peers
 
 STANDBY = frozenset({"ready", "spare"})
 
+SeeOrder = Callable[[JobRecord, Order], None]
 KeepRecord = Callable[[str, CycleInfo], None]  # the folder, and what is to be written there
 
 
@@ -28,19 +29,29 @@ class RecordedPeers:
     """See ports.Peers: everything goes on to the real ones, orders after they were looked at."""
 
     def __init__(
-        self, peers: Peers, jobs: Mapping[str, JobRecord], engine: Engine, clock: Clock, keep: KeepRecord
+        self,
+        peers: Peers,
+        jobs: Mapping[str, JobRecord],
+        engine: Engine,
+        clock: Clock,
+        keep: KeepRecord,
+        attribute: SeeOrder | None = None,
     ) -> None:
+        """`attribute` gets the orders of jobs about whose cycles a service is asked."""
         self._peers = peers
         self._jobs = jobs
         self._engine = engine
         self._clock = clock
         self._keep = keep
+        self._attribute = attribute
         self.leads = peers.leads
 
     def send(self, node: str, job_id: str, order: Order) -> None:
         job = self._jobs.get(job_id)
         if job is not None and job.spec.logs.cycle_info_dir:
             self._look_at(job, node, order)
+        if job is not None and job.spec.attribution.endpoint and self._attribute is not None:
+            self._attribute(job, order)
         self._peers.send(node, job_id, order)
 
     def report(self, job_id: str, report: Report) -> None:

@@ -75,6 +75,7 @@ class Engine:
         self._stepped: set[str] = set()  # jobs whose coordinator has moved in this turn
         self._performer: Performer | None = None
         self.on_node_lost: Callable[[str, cluster_messages.NodeLost], None] = _nobody  # of a job that is led from here
+        self.on_lead: Callable[[str, bool], None] = _nobody_leads  # a job is led from here from now on, or is no more
 
     def attach(self, performer: Performer) -> None:
         """The performer and the engine need each other; this closes the circle before `run`."""
@@ -102,6 +103,7 @@ class Engine:
         self.node_state = node.with_job(self.node_state, job_id, machines)
         if led is not None:
             self.coordinators[job_id] = led
+            self.on_lead(job_id, True)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled."""
@@ -176,6 +178,7 @@ class Engine:
             assert self._performer is not None, "attach() comes before run()"
             leader, now_s = self._performer.name_in(job_id), self._clock.now_s()
             self.coordinators[job_id] = takeover.initial_state(job_id, change, leader=leader, now_s=now_s)
+        self.on_lead(job_id, isinstance(change, cluster_messages.LeadershipTaken))
 
     def _step_coordinator(self, job_id: str, report: cluster_messages.Event) -> None:
         assert self._performer is not None
@@ -220,6 +223,10 @@ class Engine:
 
 def _nobody(job_id: str, lost: cluster_messages.NodeLost) -> None:
     """Nobody remembers lost nodes."""
+
+
+def _nobody_leads(job_id: str, leads: bool) -> None:
+    """Nobody has to do with that."""
 
 
 def _job_of(event: EngineEvent) -> str:

@@ -35,6 +35,14 @@ SAMPLES: dict[str, tuple[str, str, str]] = {
     "--ft-nvrx-logfile": ("/n/a.log", "/n/b", "/n/c.txt"),
     "--ft-cycle-info-dir": ("/c/a", "/c/b", "/c/c"),
     "--ft-per-cycle-applog-prefix": ("/l/a.log", "/l/b", "/l/c.txt"),
+    "--ft-attribution-endpoint": ("http://h:8000", "https://h/base", "grpc://h:1"),
+    "--ft-attribution-stop-action": ("no-restart", "no-restart", "no-restart"),
+    "--ft-attribution-startup-timeout": ("1", "2.5", "60"),
+    "--ft-attribution-llm-api-key-file": ("/k/a", "/k/b", "/k/c"),
+    "--ft-attribution-llm-base-url": ("http://m/v1", "https://m", "http://m:1"),
+    "--ft-attribution-llm-model": ("none", "a/b", "c"),
+    "--ft-attribution-log-level": ("debug", "warning", "debug"),
+    "--ft-attribution-export-url": ("http://e/x", "https://e", "http://e:1"),
     "--ft-restart-policy": ("min-healthy", "min-healthy", "min-healthy"),
     "--ft-no-restart-exit-code": ("94", "95", "96"),
     "--ft-max-no-progress-cycles": ("0", "5", "7"),
@@ -64,6 +72,9 @@ SAMPLES: dict[str, tuple[str, str, str]] = {
     "--ft-storage-health-check-path": ("/a,/b", "/c", "/d"),
     "--ft-numa-bind-strict": ("false", "false", "false"),
 }
+
+# What must be set besides, as variables.
+NEEDED: dict[str, dict[str, str]] = {"--ft-attribution-endpoint": {"PET_FT_PER_CYCLE_APPLOG_PREFIX": "/l/t.log"}}
 
 SETTINGS: tuple[Setting, ...] = tuple(setting for setting in RUN_SETTINGS if setting.path)
 SECTION_SETTINGS: tuple[Setting, ...] = tuple(setting for setting in SETTINGS if setting.keys)

@@ -151,9 +151,6 @@ NOT_YET = [
     (["--duplicate-stdout-filters", "a"], "a filtered copy of the output is"),
     (["--logs-specs", "mine"], "a logging plug-in of torchrun is"),
     (["--virtual-local-rank"], "a virtual local rank is"),
-    (["--ft-attribution-endpoint", "localhost"], "asking an attribution service is"),
-    (["--ft_attribution_llm_model", "nvidia/x"], "asking an attribution service is"),
-    (["--ft-attribution-startup-timeout", "30"], "asking an attribution service is"),
 ]  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from supervisor.config.values import JOB_ID, SECTIONS, Shape
 from supervisor.core.facts import HangLimits, RestartPolicyName, RestartRules
 from supervisor.errors import ConfigurationError, InvalidRequestError
 from tests.config.runs import CWD, request, with_section
-from tests.config.samples import SAMPLES, SECTION_SETTINGS, SETTINGS
+from tests.config.samples import NEEDED, SAMPLES, SECTION_SETTINGS, SETTINGS
 
 
 def by_flag(setting: Setting) -> str:
@@ -47,7 +47,7 @@ def test_every_setting_has_samples() -> None:
 @pytest.mark.parametrize("setting", SETTINGS, ids=by_flag)
 def test_command_line_beats_variable_beats_default(setting: Setting) -> None:
     first, second, _ = SAMPLES[setting.flag]
-    environ = {setting.variables[0]: first}
+    environ = {setting.variables[0]: first, **NEEDED.get(setting.flag, {})}
     default = value_at(request("train.py").spec, setting.path)
     from_variable = value_at(request("train.py", environ=environ).spec, setting.path)
     typed = value_at(request(f"{setting.flag}={second}", "train.py", environ=environ).spec, setting.path)
@@ -60,9 +60,10 @@ def test_variable_beats_file_beats_default_and_the_command_line_beats_all(settin
     first, second, third = SAMPLES[setting.flag]
     in_file = f"\n  {first.replace(':', ': ')}" if setting.kind is SECTIONS else f" {first}"
     section = f"{setting.keys[0]}:{in_file}"
-    environ = {setting.variables[0]: second}
+    needed = NEEDED.get(setting.flag, {})
+    environ = {setting.variables[0]: second, **needed}
 
-    def value(*argv: str, environ: dict[str, str] | None = None) -> object:
+    def value(*argv: str, environ: dict[str, str] = needed) -> object:
         return value_at(with_section(tmp_path, section, *argv, environ=environ).spec, setting.path)
 
     assert value() == setting.kind.parse(first) != value_at(request("train.py").spec, setting.path)
@@ -77,7 +78,8 @@ def test_both_spellings_of_a_flag(setting: Setting) -> None:
     typed = [[f"{setting.flag}={text}"], [f"{underscored}={text}"], [setting.flag, text], [underscored, text]]
     if setting.kind.shape is Shape.BOOLEAN:
         typed.append([setting.flag, text.upper()])
-    found = [value_at(request(*argv, "train.py").spec, setting.path) for argv in typed]
+    environ = NEEDED.get(setting.flag, {})
+    found = [value_at(request(*argv, "train.py", environ=environ).spec, setting.path) for argv in typed]
     assert found == [setting.kind.parse(text)] * len(typed)
 
 
@@ -85,7 +87,7 @@ def test_both_spellings_of_a_flag(setting: Setting) -> None:
 def test_the_older_names_of_ft_flags_mean_the_same_and_warn_once(flag: str) -> None:
     (setting,) = (one for one in SETTINGS if one.flag == flag)
     old = "--ft-param-" + flag.removeprefix("--ft-").replace("-", "_")
-    run = request(old, SAMPLES[flag][0], old, SAMPLES[flag][0], "train.py")
+    run = request(old, SAMPLES[flag][0], old, SAMPLES[flag][0], "train.py", environ=NEEDED.get(flag))
     assert value_at(run.spec, setting.path) == setting.kind.parse(SAMPLES[flag][0])
     assert [each for each in run.warnings if "old name" in each] == [f"{old} is an old name: write {flag}"]
 

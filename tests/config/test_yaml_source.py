@@ -193,6 +193,14 @@ _VALUES: dict[str, st.SearchStrategy[object]] = {
     "--ft-nvrx-logfile": _NAMES.filter(lambda name: not name.endswith("/")).map(lambda name: "/n/" + name),
     "--ft-cycle-info-dir": _NAMES.map(lambda name: "/" + name),
     "--ft-per-cycle-applog-prefix": _NAMES.filter(lambda name: not name.endswith("/")).map(lambda name: "/l/" + name),
+    "--ft-attribution-endpoint": st.sampled_from(["", "http://h:8000", "https://h", "grpc://h:1", "unix:///run/a"]),
+    "--ft-attribution-stop-action": st.sampled_from(["log", "no-restart"]),
+    "--ft-attribution-startup-timeout": st.floats(0.01, 1000),
+    "--ft-attribution-llm-api-key-file": _NAMES.map(lambda name: "/" + name),
+    "--ft-attribution-llm-base-url": st.sampled_from(["", "http://m/v1", "https://m"]),
+    "--ft-attribution-llm-model": _NAMES,
+    "--ft-attribution-log-level": st.sampled_from(["debug", "info", "warning"]),
+    "--ft-attribution-export-url": st.sampled_from(["", "http://e/x", "https://e"]),
     "--ft-restart-policy": st.sampled_from(["any-failed", "min-healthy"]),
     "--ft-no-restart-exit-code": st.integers(1, 255),
     "--ft-max-no-progress-cycles": st.integers(-1, 1_000_000),
@@ -233,6 +241,8 @@ def test_what_a_specification_writes_is_what_it_reads(values: dict[str, object],
     for setting in SECTION_SETTINGS:
         if setting.flag in values:
             spec = replace_at(spec, setting.path, values[setting.flag])
+    if spec.attribution.endpoint and not spec.logs.cycle_prefix:
+        spec = replace_at(spec, "logs.cycle_prefix", "/l/t.log")
     read = run_file(tmp_path, fault_tolerance_yaml(spec))
     for setting in SECTION_SETTINGS:
         assert value_at(read, setting.path) == value_at(spec, setting.path), setting.flag

@@ -33,7 +33,6 @@ from supervisor.core.cluster.coordinator_states import (
     Outcome,
     Running,
     State,
-    Stop,
     TakingOver,
     Unopened,
     WindingDown,
@@ -130,8 +129,8 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
             return _step_evidence(state, event, now_s)
         case cluster_messages.NodeExcluded() | cluster_messages.NodeCordoned():
             return _let_go(*rounds.keep_out(state, event, now_s), event.node)
-        case cluster_messages.StopAsked(reason, signal):
-            return endings.wind_down(state, Stop(signal, reason), now_s)
+        case cluster_messages.StopAsked() | cluster_messages.JobForbidden():
+            return endings.wind_down(state, endings.outcome_asked(state, event), now_s)
         case cluster_messages.RestartAsked(reason):
             return _restart_asked(state, reason, now_s)
         case cluster_messages.DeadlineReached():

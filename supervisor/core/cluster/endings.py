@@ -46,6 +46,13 @@ def succeeded_verdict(lost: tuple[int, ...]) -> Verdict:
     return Verdict(JobState.SUCCEEDED, 0, succeeded_sentence("", lost))
 
 
+def outcome_asked(state: State, event: cluster_messages.StopAsked | cluster_messages.JobForbidden) -> Verdict | Stop:
+    if isinstance(event, cluster_messages.StopAsked):
+        return Stop(event.signal, event.reason)
+    exit_code = state.rules.restart.no_restart_exit_code if event.exit_code is None else event.exit_code
+    return Verdict(JobState.FAILED, exit_code, event.reason)
+
+
 def wind_down(state: State, outcome: Verdict | Stop, now_s: float) -> Outcome:
     signal = outcome.signal if isinstance(outcome, Stop) else 0
     asked_at_s = now_s if isinstance(outcome, Stop) else None
@@ -91,7 +98,7 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
             | cluster_messages.NodeSucceeded() | cluster_messages.VerdictTaken() | cluster_messages.StoreServed()
             | cluster_messages.CallReport() | cluster_messages.StacksWanted() | cluster_messages.NodeExcluded()
             | cluster_messages.NodeCordoned()
-            | cluster_messages.RestartAsked() | cluster_messages.NodeLost()
+            | cluster_messages.RestartAsked() | cluster_messages.JobForbidden() | cluster_messages.NodeLost()
         ):  # fmt: skip
             return state, ()  # It has crossed the order to stop, which the node answers next.
         case _:

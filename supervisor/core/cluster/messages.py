@@ -154,6 +154,13 @@ class RestartAsked(msgspec.Struct, frozen=True):
     reason: str
 
 
+class JobForbidden(msgspec.Struct, frozen=True):
+    """The leader's own node has learned that no cycle may follow. It stays there: no node says so to another."""
+
+    reason: str
+    exit_code: int | None = None  # None: the one that tells a scheduler not to start the job again
+
+
 class NodeStands(msgspec.Struct, frozen=True):
     """What a node says to a leader that is new to it (answer to Introduce): all that the leader knows of it."""
 
@@ -181,7 +188,7 @@ class DeadlineReached(msgspec.Struct, frozen=True):
 Event = (
     JobOpened | NodeJoined | NodeFailed | NodeDown | NodeSucceeded | NodeStopped | NodeLost | VerdictTaken
     | StoreServed | CallReport | StacksWanted | StacksTaken | NodeExcluded | NodeCordoned | StopAsked | RestartAsked
-    | NodeStands | DeadlineReached
+    | JobForbidden | NodeStands | DeadlineReached
 )  # fmt: skip
 
 

@@ -26,7 +26,11 @@ HANDSHAKE: tuple[Kind, ...] = tuple(each for each in get_args(Frame) if each not
 OWN_ORDERS: tuple[Kind, ...] = (Introduce, StandBack)
 ORDERS: tuple[Kind, ...] = tuple(each for each in get_args(Order) if each not in OWN_ORDERS)
 # The coordinator's own clock, and what its own node's server notices.
-NEVER_TRAVEL: tuple[Kind, ...] = (cluster_messages.DeadlineReached, cluster_messages.NodeLost)
+NEVER_TRAVEL: tuple[Kind, ...] = (
+    cluster_messages.DeadlineReached,
+    cluster_messages.NodeLost,
+    cluster_messages.JobForbidden,
+)
 REPORTS: tuple[Kind, ...] = tuple(each for each in get_args(cluster_messages.Event) if each not in NEVER_TRAVEL)
 TO_RANK: tuple[Kind, ...] = get_args(ToRank)
 WORDS: tuple[Kind, ...] = get_args(Word)

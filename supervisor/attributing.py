@@ -1,0 +1,118 @@
+"""What is wired so that an attribution service is asked about the cycles of a job that this supervisor leads?
+
+All of it is loaded for the first such job: no other pays for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+
+import anyio
+from anyio.abc import TaskGroup
+
+from supervisor.config.attribution import submitter
+from supervisor.core.attribution.asking import ServiceDown
+from supervisor.core.cluster.messages import JobForbidden, Reported
+from supervisor.core.orders import Order, StartCycle
+from supervisor.edges.services.attribution_client import AttributionClient
+from supervisor.edges.services.managed_attribution import ManagedAttribution
+from supervisor.engine.attributed_job import AttributedJob, Ways
+from supervisor.engine.chronicle import Chronicle
+from supervisor.engine.job_book import JobRecord
+from supervisor.engine.loop import Engine
+from supervisor.errors import ConfigurationError
+from supervisor.ports import Clock
+
+CLOSE_TIMEOUT_S = 16.0  # the last words about jobs that have ended, and the end of their services, are all bounded
+
+_log = logging.getLogger("holdfast")
+
+
+class Attributions:
+    """Of all jobs of this supervisor."""
+
+    def __init__(self, tasks: TaskGroup, engine: Engine, chronicle: Chronicle, clock: Clock) -> None:
+        self._tasks = tasks
+        self._engine = engine
+        self._chronicle = chronicle
+        self._clock = clock
+        self._asked: dict[str, AttributedJob] = {}
+        self._ended = anyio.Event()
+
+    def saw(self, job: JobRecord, order: Order) -> None:
+        """An order of a job's coordinator, on its way to a node."""
+        asked = self._asked.get(job.spec.job_id)
+        if asked is None or asked.job is not job:
+            is_first = isinstance(order, StartCycle) and order.assignment.cycle == 0
+            asked = self._begin(job, may_end_job=is_first)
+        asked.saw(order)
+
+    def lead(self, job: JobRecord, *, leads: bool) -> None:
+        """This node leads the job from now on, which has begun elsewhere; or it leads it no more."""
+        asked = self._asked.get(job.spec.job_id)
+        if asked is not None and not leads:
+            asked.dismiss()
+        elif asked is None and leads:
+            self._begin(job, may_end_job=False)
+
+    def _begin(self, job: JobRecord, *, may_end_job: bool) -> AttributedJob:
+        """`may_end_job`: if the key for its own service can't be read. Once it runs, that is no reason."""
+        job_id, settings = job.spec.job_id, job.spec.attribution
+        ways = Ways(
+            clock=self._clock,
+            watch=partial(self._chronicle.watch, job_id, ended=job.ended_at_ns is not None),
+            publish=partial(self._chronicle.publish, job),
+            forbid=partial(self._forbid, job_id),
+            coordinator=partial(self._engine.coordinators.get, job_id),
+        )
+        who = submitter(job.environment)
+        if settings.is_managed:
+            asked = AttributedJob(job, ways, None)
+            managed = ManagedAttribution(settings, job.spec.logs.cycle_prefix, job.environment, who, self._clock)
+            self._tasks.start_soon(self._serve, asked, partial(self._keep, asked, managed, may_end_job))
+        else:
+            asked = AttributedJob(job, ways, AttributionClient(settings.endpoint, who))
+            self._tasks.start_soon(self._serve, asked, None)
+        self._asked[job_id] = asked
+        return asked
+
+    async def _keep(self, asked: AttributedJob, managed: ManagedAttribution, may_end_job: bool) -> None:
+        def goes_down(reason: str) -> None:
+            asked.hear(ServiceDown(reason))
+
+        try:
+            await managed.check_key()
+        except ConfigurationError as error:
+            if may_end_job:
+                self._forbid(asked.job.spec.job_id, str(error), error.exit_code)
+            goes_down(str(error))
+            return
+        await managed.run(asked.comes_up, goes_down)
+
+    def _forbid(self, job_id: str, reason: str, exit_code: int | None = None) -> None:
+        self._engine.post(Reported(job_id, JobForbidden(reason, exit_code)))
+
+    async def _serve(self, asked: AttributedJob, keep: Callable[[], Coroutine[object, object, None]] | None) -> None:
+        """`keep`: the service, for as long as the job is asked about."""
+        job_id = asked.job.spec.job_id
+        try:
+            async with anyio.create_task_group() as tasks:
+                if keep is not None:
+                    tasks.start_soon(keep)
+                await asked.run()
+                tasks.cancel_scope.cancel()
+        except Exception as error:  # noqa: BLE001 - the bulkhead: that nobody is asked must not end the job
+            _log.error("the attribution service is not asked about job %s any more", job_id, exc_info=error)
+        finally:
+            if self._asked.get(job_id) is asked:
+                del self._asked[job_id]
+            self._ended.set()
+
+    async def aclose(self) -> None:
+        """Waits for the last words about jobs that have ended, a bounded time."""
+        with anyio.move_on_after(CLOSE_TIMEOUT_S):
+            while self._asked:
+                self._ended = anyio.Event()
+                await self._ended.wait()

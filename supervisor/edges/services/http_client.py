@@ -1,0 +1,156 @@
+"""How is an HTTP service asked that may be slow, hostile or dead? One connection for each request, by h11.
+
+Everything is bounded: the time of all of it together, the length of the answer. A redirect is an answer as any other:
+nothing is sent to a place that the user has not named. Names are resolved, and certificates loaded, beside the loop.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from functools import partial
+from typing import cast
+from urllib.parse import urlsplit
+
+import anyio
+import h11
+import msgspec
+from anyio.abc import ByteStream
+from anyio.streams.tls import TLSStream
+
+import supervisor
+from supervisor.edges.machine.own_process.side_threads import SideThreads
+
+ANSWER_BYTES_MAX = 1 << 20
+HEAD_BYTES_MAX = 65_536
+READ_BYTES = 65_536
+STUCK_MAX = 4  # names that are being resolved, or files that are being read, and nobody waits any more
+PORTS = {"http": 80, "https": 443}
+
+
+class NoAnswerError(Exception):
+    """Raised where nothing came that can be read; says why, as the end of a sentence."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    status: int
+    body: bytes
+
+
+class HttpClient:
+    """For one service, at a URL of http or https. For the event loop's thread."""
+
+    def __init__(self, url: str, *, timeout_s: float) -> None:
+        """`timeout_s`: of each request, from its start to the last byte of its answer."""
+        parts = urlsplit(url)
+        self._scheme, self._host = parts.scheme, parts.hostname or ""
+        self._port = parts.port or PORTS[parts.scheme]
+        self._authority, self._base = parts.netloc, parts.path.rstrip("/")
+        self._timeout_s = timeout_s
+        self._threads = SideThreads(stuck_max=STUCK_MAX)
+        self._certificates: ssl.SSLContext | None = None
+
+    async def ask(self, method: str, target: str, body: bytes | None = None) -> Answer:
+        """`target`: path and query below the URL. `body`: JSON. Raises NoAnswerError."""
+        try:
+            with anyio.fail_after(self._timeout_s):
+                async with await self._connected() as stream:
+                    return await _converse(stream, self._request(method, target, body), body)
+        except TimeoutError:
+            raise NoAnswerError(f"it has not answered within {self._timeout_s:g} s") from None
+        except ssl.SSLError as error:
+            raise NoAnswerError(f"TLS with it failed: {error.reason or error}") from error
+        except OSError as error:
+            raise NoAnswerError(_reason(error)) from error
+        except (anyio.BrokenResourceError, anyio.EndOfStream) as error:
+            raise NoAnswerError("it has closed the connection") from error
+        except h11.RemoteProtocolError as error:
+            raise NoAnswerError(f"what it answered is no HTTP: {error}") from error
+
+    def _request(self, method: str, target: str, body: bytes | None) -> h11.Request:
+        headers = [
+            ("host", self._authority),
+            ("user-agent", f"holdfast/{supervisor.__version__}"),
+            ("accept", "application/json"),
+            ("connection", "close"),
+        ]
+        if body is not None:
+            headers += [("content-type", "application/json"), ("content-length", str(len(body)))]
+        return h11.Request(method=method, target=f"{self._base}{target}", headers=headers)
+
+    async def _connected(self) -> ByteStream:
+        """The first address that answers. Raises OSError."""
+        resolve = partial(socket.getaddrinfo, self._host, self._port, type=socket.SOCK_STREAM)
+        found = await self._threads.call(resolve, timeout_s=self._timeout_s, discard=_nothing)
+        addresses = tuple(dict.fromkeys(str(each[4][0]) for each in found))
+        refusal: OSError = OSError(None, f"{self._host} has no address")
+        for address in addresses:
+            try:
+                with anyio.fail_after(self._timeout_s / len(addresses)):
+                    stream = await anyio.connect_tcp(address, self._port)
+            except OSError as error:
+                refusal = error
+                continue
+            return stream if self._scheme == "http" else await self._secured(stream)
+        raise refusal
+
+    async def _secured(self, stream: ByteStream) -> ByteStream:
+        if self._certificates is None:
+            self._certificates = await self._threads.call(
+                ssl.create_default_context, timeout_s=self._timeout_s, discard=_nothing
+            )
+        try:
+            return await TLSStream.wrap(
+                stream, hostname=self._host, ssl_context=self._certificates, standard_compatible=False
+            )
+        except BaseException:  # whatever it is, it is raised again; nobody else would close the stream
+            await anyio.aclose_forcefully(stream)
+            raise
+
+
+async def _converse(stream: ByteStream, request: h11.Request, body: bytes | None) -> Answer:
+    connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES_MAX)
+    events: list[h11.Event] = [request, *([h11.Data(data=body)] if body else []), h11.EndOfMessage()]
+    await stream.send(b"".join(connection.send(event) or b"" for event in events))
+    status, answer = 0, b""
+    while True:
+        event = connection.next_event()
+        if event is h11.NEED_DATA:
+            received = await _received(stream)
+            if not received and not status:
+                raise NoAnswerError("it has closed the connection")
+            connection.receive_data(received)
+        elif isinstance(event, h11.Response):
+            status = event.status_code
+        elif isinstance(event, h11.Data):
+            answer += event.data
+            if len(answer) > ANSWER_BYTES_MAX:
+                raise NoAnswerError(f"its answer is longer than {ANSWER_BYTES_MAX >> 20} MiB")
+        elif isinstance(event, h11.EndOfMessage):
+            return Answer(status, answer)
+        elif isinstance(event, h11.ConnectionClosed):
+            raise NoAnswerError("it has closed the connection")
+
+
+async def _received(stream: ByteStream) -> bytes:
+    try:
+        return await stream.receive(READ_BYTES)
+    except anyio.EndOfStream:
+        return b""  # The end of an answer without a length; h11 says whether it may be.
+
+
+def _reason(error: OSError) -> str:
+    """In the kernel's words. anyio tells of several attempts in one error."""
+    told: OSError = error
+    cause = error.__cause__
+    if isinstance(cause, BaseExceptionGroup):
+        cause = cast("BaseExceptionGroup[BaseException]", cause).exceptions[0]
+    if isinstance(cause, OSError):
+        told = cause
+    by_kernel = os.strerror(told.errno) if told.errno and told.errno > 0 else ""  # asyncio's text names the address
+    return (by_kernel or told.strerror or str(told) or type(told).__name__).lower()
+
+
+def _nothing(result: object) -> None:
+    """A result that came too late is of no use."""

@@ -1,0 +1,164 @@
+"""How does the leader of a job ask the attribution service about its cycles, and what does the job hear of it?
+
+What happens comes from the leader's own orders, and from the events of all nodes; core/attribution/asking.py decides
+what is asked. Nothing of the job waits for any of this.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol, assert_never
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from supervisor.config.attribution import StopAction
+from supervisor.config.job_logs import cycle_log_path
+from supervisor.core import orders
+from supervisor.core.attribution import asking
+from supervisor.core.cluster.coordinator_states import Running
+from supervisor.core.cluster.coordinator_states import State as Led
+from supervisor.core.cluster.membership import UNHEARD
+from supervisor.core.facts import JobEvent, JobState
+from supervisor.engine.job_book import JobRecord
+from supervisor.ports import Clock, RecordedEvent
+
+LOG_CLOSED = "cycle_log_closed"
+
+
+class Service(Protocol):
+    """Neither raises; both answer within a bounded time."""
+
+    async def submit(self, log_path: str, *, is_terminal: bool) -> asking.Reply: ...
+
+    async def verdict(self, log_path: str) -> asking.Reply: ...
+
+
+class Ways(msgspec.Struct, frozen=True):
+    """What this part of the engine needs of the rest, for one job."""
+
+    clock: Clock
+    watch: Callable[[], AbstractAsyncContextManager[AsyncIterator[RecordedEvent]]]  # the events of all its nodes
+    publish: Callable[[JobEvent], None]
+    forbid: Callable[[str], None]  # no other cycle: the job ends, on all its nodes
+    coordinator: Callable[[], Led | None]
+
+
+class AttributedJob:
+    """One run of a job that is led from here. `hear` and `saw` never block and never raise."""
+
+    def __init__(self, job: JobRecord, ways: Ways, service: Service | None) -> None:
+        """`service` None: one is being started, and comes with `comes_up`."""
+        self.job = job
+        self._ways = ways
+        self._service = service
+        self._forbids = job.spec.attribution.stop_action is StopAction.NO_RESTART
+        self._state = asking.initial_state(forbids=self._forbids, is_up=service is not None)
+        self._inbox: deque[asking.Event] = deque()
+        self._came = anyio.Event()
+        self._request = anyio.CancelScope()
+        self._is_dismissed = False
+
+    def dismiss(self) -> None:
+        """Another node leads the job."""
+        self._is_dismissed = True
+        self._came.set()
+
+    def comes_up(self, service: Service) -> None:
+        """It may be another one than before."""
+        self._service = service
+        self.hear(asking.ServiceUp())
+
+    def hear(self, event: asking.Event) -> None:
+        self._inbox.append(event)
+        self._came.set()
+
+    def saw(self, order: orders.Order) -> None:
+        """An order of the coordinator, on its way to a node."""
+        match order:
+            case orders.StartCycle():
+                self.hear(asking.CycleBegan(order.assignment.cycle))
+            case orders.JoinAgain() | orders.WindDown():
+                led = self._ways.coordinator()
+                if led is not None and led.cycle >= 0 and not isinstance(led.phase, Running):
+                    self.hear(asking.CycleEnded(led.cycle, _writers(led)))
+            case _:
+                pass
+
+    async def run(self) -> None:
+        """Until nothing is left to ask: a few seconds after the end of the job, at most."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._follow)
+            while not self._state.is_over and not self._is_dismissed:
+                await self._wait()
+                while self._inbox:
+                    self._step(self._inbox.popleft(), tasks)
+                self._step(asking.DeadlineReached(), tasks)
+            tasks.cancel_scope.cancel()
+
+    async def _wait(self) -> None:
+        deadline_s = asking.next_deadline_s(self._state)
+        wait_s = float("inf") if deadline_s is None else max(0.0, deadline_s - self._ways.clock.now_s())
+        with anyio.move_on_after(wait_s):
+            await self._came.wait()
+        self._came = anyio.Event()
+
+    async def _follow(self) -> None:
+        """Tells of each log that a node has closed, and of the job's end, after which no event comes."""
+        async with self._ways.watch() as events:
+            async for event in events:
+                if event.kind == LOG_CLOSED:
+                    self.hear(asking.LogClosed(event.cycle, event.node))
+        verdict = self.job.verdict
+        self.hear(asking.JobEnded(succeeded=verdict is not None and verdict.state is JobState.SUCCEEDED))
+
+    def _step(self, event: asking.Event, tasks: TaskGroup) -> None:
+        self._state, actions = asking.step(self._state, event, now_s=self._ways.clock.now_s())
+        for action in actions:
+            match action:
+                case asking.Submit() | asking.AskVerdict():
+                    self._request.cancel()  # One that a service was asked that is gone.
+                    self._request = anyio.CancelScope()
+                    tasks.start_soon(self._ask, action, self._request)
+                case asking.Warn(reason):
+                    sentence = f"{reason}; the job goes on without it"
+                    self._ways.publish(JobEvent("attribution_unavailable", sentence, cycle=self.job.cycle))
+                case asking.Tell(cycle, judged):
+                    self._ways.publish(self._told(cycle, judged))
+                case asking.Forbid(reason):
+                    self._ways.forbid(f"the attribution service advises to stop: {reason}")
+                case _:
+                    assert_never(action)
+
+    async def _ask(self, request: asking.Submit | asking.AskVerdict, scope: anyio.CancelScope) -> None:
+        service = self._service
+        if service is None:
+            return
+        path = cycle_log_path(self.job.spec.logs.cycle_prefix, request.cycle)
+        with scope:
+            if isinstance(request, asking.Submit):
+                reply = await service.submit(path, is_terminal=request.is_terminal)
+            else:
+                reply = await service.verdict(path)
+            self.hear(asking.Replied(request, reply))
+
+    def _told(self, cycle: int, judged: asking.Judged) -> JobEvent:
+        advice = f"its advice is {judged.advice}"
+        if judged.advice == asking.STOP and not self._forbids:
+            advice += ", which --ft-attribution-stop-action no-restart would follow"
+        reason = judged.reason or "no reason is given"
+        return JobEvent(
+            "cycle_attributed",
+            f"the attribution service about cycle {cycle}: {reason}; {advice}",
+            cycle=cycle,
+            details=(("advice", judged.advice), ("reason", judged.reason), ("source", judged.source)),
+        )
+
+
+def _writers(led: Led) -> tuple[str, ...]:
+    """The nodes of the newest cycle, but for those that are lost."""
+    nodes = {node: led.members.get(node) for node in led.parts}
+    return tuple(node for node, known in nodes.items() if known is not None and known.state not in UNHEARD)

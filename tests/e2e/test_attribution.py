@@ -1,0 +1,114 @@
+"""Does `holdfast run` ask an attribution service about its cycles, and do as it says? Real jobs, a real service."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.attribution.played import played
+from tests.attribution.test_service import asked, served
+from tests.e2e.launch import Launch, assert_nothing_left, launched
+
+FAILING = """
+import os, sys, time
+rank, cycle = os.environ["RANK"], int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+print("step 1", flush=True)
+if cycle == 0 and rank == "1":
+    raise OSError(28, "No space left on device")
+if cycle:
+    time.sleep({later_s})
+"""
+
+
+def attributed(launch: Launch) -> list[dict[str, object]]:
+    return [event for event in launch.events() if event["kind"] == "cycle_attributed"]
+
+
+def test_advice_to_stop_ends_the_job_with_the_code_that_forbids_another_start(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "train.py").write_text(FAILING.format(later_s=60))
+    with served(tmp_path / "logs") as url:
+        arguments = (
+            "--nproc-per-node", "2", "--max-restarts", "3",
+            "--ft-per-cycle-applog-prefix", f"{tmp_path}/logs/train.log",
+            "--ft-attribution-endpoint", url, "--ft-attribution-stop-action", "no-restart", "train.py",
+        )  # fmt: skip
+        who = {"SLURM_JOB_USER": "ada", "SLURM_JOB_ID": "12", "SLURM_ARRAY_JOB_ID": "11"}
+        with launched(tmp_path, *arguments, environment=who) as launch:
+            assert launch.wait() == 93, launch.explained()
+            assert_nothing_left(launch)
+            (told,) = [event for event in attributed(launch) if event["cycle"] == 0]
+        known = asked(f"{url}/jobs")[1]
+    assert "No space left on device" in str(told["reason"])
+    assert "attribution service advises to stop" in launch.stderr_text()
+    assert {log["log_path"] for log in known["11"]} == {f"{tmp_path}/logs/train_cycle{n}.log" for n in (0, 1)}
+    assert {log["user"] for log in known["11"]} == {"ada"}
+    assert {log["analysis_intent"] for log in known["11"]} == {"terminal"}
+
+
+def test_otherwise_the_advice_is_only_told(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "train.py").write_text(FAILING.format(later_s=3))
+    with served(tmp_path / "logs") as url:
+        arguments = (
+            "--nproc-per-node", "2", "--max-restarts", "3",
+            "--ft-per-cycle-applog-prefix", f"{tmp_path}/logs/train.log", "--ft-attribution-endpoint", url, "train.py",
+        )  # fmt: skip
+        with launched(tmp_path, *arguments) as launch:
+            assert launch.wait() == 0, launch.explained()
+            (told,) = attributed(launch)
+    assert "its advice is STOP, which --ft-attribution-stop-action no-restart would follow" in str(told["reason"])
+
+
+def test_a_dead_service_costs_one_warning_and_no_time(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FAILING.format(later_s=0))
+    arguments = (
+        "--nproc-per-node", "2", "--max-restarts", "3",
+        "--ft-per-cycle-applog-prefix", f"{tmp_path}/logs/train.log",
+        "--ft-attribution-endpoint", "http://127.0.0.1:1", "train.py",
+    )  # fmt: skip
+    with launched(tmp_path, *arguments) as launch:
+        assert launch.wait() == 0, launch.explained()
+        kinds = launch.kinds()
+    assert kinds.count("attribution_unavailable") == 1
+    assert launch.stderr_text().count("connection refused") == 1
+
+
+def test_the_guides_example_of_a_service_of_the_jobs_own(tmp_path: Path) -> None:
+    """With the paths and URLs of this test: a model that says STOP is followed, and what it said is exported."""
+    (tmp_path / "train.py").write_text(FAILING.format(later_s=60))
+    (tmp_path / "llm_api_key").write_text("the key\n")
+    with played() as model, played() as export:
+        advice = '{"action": "STOP", "reason": "says the model"}'
+        model.answers = [json.dumps({"choices": [{"message": {"content": advice}}]}).encode()]
+        arguments = (
+            "--nproc-per-node", "2", "--max-restarts", "3",
+            "--ft-per-cycle-applog-prefix", f"{tmp_path}/job123/train.log",
+            "--ft-attribution-endpoint", "localhost",
+            "--ft-attribution-llm-api-key-file", f"{tmp_path}/llm_api_key",
+            "--ft-attribution-llm-base-url", f"{model.url}/v1",
+            "--ft-attribution-llm-model", "nvidia/nemotron-3-super-120b-a12b",
+            "--ft-attribution-export-url", f"{export.url}/dataflow2/example-index/posting",
+            "--ft-attribution-stop-action", "no-restart",
+            "train.py",
+        )  # fmt: skip
+        with launched(tmp_path, *arguments, environment={"SLURM_JOB_ID": "7"}) as launch:
+            assert launch.wait() == 93, launch.explained()
+            assert_nothing_left(launch)
+            (told,) = [event for event in attributed(launch) if event["cycle"] == 0]
+        said = (tmp_path / "job123" / "train_attribution.log").read_text()
+    assert "says the model" in str(told["reason"])
+    assert {heard["Authorization"] for heard in model.headers} == {"Bearer the key"}
+    assert model.heard[0]["model"] == "nvidia/nemotron-3-super-120b-a12b"
+    assert {each["job_id"] for each in export.heard} == {"7"}
+    assert export.heard[0]["log_path"] == f"{tmp_path}/job123/train_cycle0.log"
+    assert "serving http://127.0.0.1:" in said
+
+
+def test_without_a_key_that_can_be_read_nothing_starts(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("open('ran', 'w')")
+    prefix = ("--ft-per-cycle-applog-prefix", f"{tmp_path}/logs/train.log", "--ft-attribution-endpoint", "localhost")
+    with launched(tmp_path, *prefix, "--ft-attribution-llm-api-key-file", "/missing", "train.py") as launch:
+        assert launch.wait() == 78
+    assert "cannot read the language model's key /missing: No such file or directory" in launch.stderr_text()
+    assert not (tmp_path / "ran").exists()

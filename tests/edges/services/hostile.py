@@ -1,0 +1,68 @@
+"""A server that answers each connection with the bytes that a test names, slowly, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Generator
+
+
+class Hostile:
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.requests: list[bytes] = []
+
+
+def says(answer: bytes) -> Callable[[socket.socket], None]:
+    return lambda connection: connection.sendall(answer)
+
+
+def json_of(text: str, status: str = "200 OK") -> Callable[[socket.socket], None]:
+    body = text.encode()
+    return says(b"HTTP/1.1 %s\r\ncontent-length: %d\r\n\r\n%s" % (status.encode(), len(body), body))
+
+
+def endless(first: bytes, more: bytes) -> Callable[[socket.socket], None]:
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(first)
+        while True:
+            connection.sendall(more)
+
+    return answer
+
+
+def silent(connection: socket.socket) -> None:
+    while connection.recv(1024):
+        pass
+
+
+@contextlib.contextmanager
+def hostile(answer: Callable[[socket.socket], None]) -> Generator[Hostile]:
+    """It reads a request before it answers, and closes the connection then."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = Hostile(listener.getsockname()[1])
+        threads: list[threading.Thread] = []
+
+        def meet(connection: socket.socket) -> None:
+            with connection, contextlib.suppress(OSError):
+                connection.settimeout(20)
+                server.requests.append(connection.recv(65536))
+                answer(connection)
+
+        def listen() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    threads.append(threading.Thread(target=meet, args=(connection,), daemon=True))
+                    threads[-1].start()
+
+        accepting = threading.Thread(target=listen, daemon=True)
+        accepting.start()
+        try:
+            yield server
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            accepting.join(5)
+            for thread in threads:
+                thread.join(5)

@@ -1,0 +1,82 @@
+"""Is any answer of an HTTP service survived, within its time, without a word too much being believed?"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from supervisor.edges.services import http_client
+from supervisor.edges.services.http_client import Answer, HttpClient, NoAnswerError
+from tests.edges.services.hostile import endless, hostile, json_of, says, silent
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+
+
+async def test_a_request_and_its_answer():
+    with hostile(json_of('{"a": 1}', "202 Accepted")) as server:
+        client = HttpClient(f"{server.url}/base/", timeout_s=10)
+        assert await client.ask("POST", "/logs?x=1", b"{}") == Answer(202, b'{"a": 1}')
+    (request,) = server.requests
+    assert request.startswith(b"POST /base/logs?x=1 HTTP/1.1\r\n")
+    assert b"content-type: application/json\r\n" in request.lower()
+
+
+async def test_an_answer_without_a_length_ends_with_its_connection():
+    with hostile(says(HEAD + b"\r\nabc")) as server:
+        assert (await HttpClient(server.url, timeout_s=10).ask("GET", "/")).body == b"abc"
+
+
+async def test_a_redirect_leads_nowhere():
+    with hostile(says(b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n")) as server:
+        assert (await HttpClient(server.url, timeout_s=10).ask("GET", "/")).status == 302
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (silent, "it has not answered within 0.5 s"),
+        (endless(HEAD + b"\r\n", b"x" * 4096), "its answer is longer than 1 MiB"),
+        (endless(HEAD, b"x-header: y\r\n"), "is no HTTP"),
+        (says(b"220 mail.example ESMTP\r\n"), "closed the connection"),
+        (says(b"220 mail.example ESMTP\r\n\r\n"), "is no HTTP"),
+        (says(b"\x16\x03\x01\x00\xff" * 40), "is no HTTP"),
+        (says(HEAD + b"content-length: 10\r\n\r\nabc"), "is no HTTP"),
+        (says(HEAD + b"content-length: -1\r\n\r\nabc"), "is no HTTP"),
+        (says(b""), "closed the connection"),
+    ],
+)
+async def test_what_is_no_answer(answer: Callable[[socket.socket], None], why: str):
+    with hostile(answer) as server:
+        timeout_s = 0.5 if answer is silent else 20
+        with pytest.raises(NoAnswerError, match=why):
+            await HttpClient(server.url, timeout_s=timeout_s).ask("GET", "/")
+
+
+async def test_nobody_is_there():
+    with pytest.raises(NoAnswerError, match="connection refused"):
+        await HttpClient("http://127.0.0.1:1", timeout_s=10).ask("GET", "/")
+    with pytest.raises(NoAnswerError, match=r"(?i)name|temporary|address"):
+        await HttpClient("http://no-such-host.invalid", timeout_s=10).ask("GET", "/")
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_refused():
+    with hostile(says(b"")) as server, pytest.raises(NoAnswerError):
+        await HttpClient(server.url.replace("http:", "https:"), timeout_s=10).ask("GET", "/")
+
+
+async def test_a_name_that_is_never_resolved_costs_its_request_alone(monkeypatch: pytest.MonkeyPatch):
+    def stuck(*_: object, **__: object) -> list[object]:
+        released.wait(20)
+        return []
+
+    released = threading.Event()
+    monkeypatch.setattr(http_client.socket, "getaddrinfo", stuck)
+    try:
+        with pytest.raises(NoAnswerError, match=r"has not answered within 0\.2 s"):
+            await HttpClient("http://slow.example", timeout_s=0.2).ask("GET", "/")
+    finally:
+        released.set()
