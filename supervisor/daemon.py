@@ -119,11 +119,9 @@ async def open_supervisor(
                 claimed.push_async_callback(gpus.aclose)
                 claimed.callback(tokens.remove_all)  # Once the directory is released, they are another supervisor's.
                 spawners = make_spawners(workers, tokens) if make_spawners else _keeper(place, limit, claims, early)
+                recorded = cycle_recording.recorded(claimed, peers, jobs, engine, chronicle, clock, tasks)
                 desk, performer = _wire(
-                    place, clock, engine, workers, spawners,
-                    log_funnel.FunnelledPeers(
-                        cycle_recording.recorded(claimed, peers, jobs, engine, chronicle, clock, tasks), funnel
-                    ),
+                    place, clock, engine, workers, spawners, log_funnel.FunnelledPeers(recorded, funnel),
                     tokens, checks, chronicle, jobs, claims, spawner_tasks, gpus,
                 )  # fmt: skip
                 _keep_logs(retention, jobs, desk, performer, funnel, tidies=not place.private)

@@ -106,8 +106,8 @@ SECTION_MISTAKES = [
     ("safety_factor: !!python/name:os.system 3",
      "line 2: safety_factor has the tag tag:yaml.org,2002:python/name:os.system; write a plain value"),
     ("attribution_endpoint: localhost",
-     "line 2 (attribution_endpoint: localhost): asking an attribution service is not supported yet; remove "
-     "attribution_endpoint"),
+     "line 2 (attribution_endpoint: localhost): the service reads the logs of cycles, and none are written; add "
+     "--ft-per-cycle-applog-prefix /path/to/train.log"),
     ("link_state_path_template: /sys/state",
      "line 2 (link_state_path_template: /sys/state): there is no {nic} in it; write {nic} where the card's name stands"),
     ("link_down_path_template: counters/{nic}",
