@@ -8,12 +8,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from supervisor.cli import names
 from supervisor.cli.event_handlers import event_handlers
-from supervisor.config.job_spec import Entry
+from supervisor.config.job_spec import Entry, JobSpec
 from supervisor.config.resolve import RunRequest, parse_run
 from supervisor.config.told_settings import with_sources
 from supervisor.edges.machine.folders import private_dir, socket_dir
@@ -21,6 +22,9 @@ from supervisor.edges.machine.own_process import standard_streams
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess, start_process
 from supervisor.errors import HoldfastError, InvalidRequestError
+
+if TYPE_CHECKING:
+    from logging import Handler
 
 SPAWNER_END_TIMEOUT_S = 10.0  # it kills what is left after 5 s
 
@@ -95,15 +99,16 @@ def _run_privately(request: RunRequest) -> int:
         _end(early)
         raise
     try:
-        gc.disable()  # What is loaded stays: to look for garbage in it would only take time.
-        import anyio
-
-        from supervisor.daemon import run_job
-
-        gc.freeze()
-        gc.enable()
         with ExitStack() as stack:
-            handlers = event_handlers(request.event_hooks, stack)
+            shown = _shown_waiting(request.spec, stack)
+            gc.disable()  # What is loaded stays: to look for garbage in it would only take time.
+            import anyio
+
+            from supervisor.daemon import run_job
+
+            gc.freeze()
+            gc.enable()
+            handlers = (*shown, *event_handlers(request.event_hooks, stack))
             report = anyio.run(run_job, request, folder, early, claims, handlers, backend_options={"use_uvloop": True})
     except BaseException:  # whatever it was, the job ends before we do; raised again
         _end(early)
@@ -117,6 +122,15 @@ def _run_privately(request: RunRequest) -> int:
 
         tell_failure(report)
     return 1 if report.exit_code is None else report.exit_code
+
+
+def _shown_waiting(spec: JobSpec, stack: ExitStack) -> tuple[Handler, ...]:
+    """For a person at a terminal, who sees nothing while torch is loaded."""
+    if not standard_streams.stderr_is_terminal():
+        return ()
+    from supervisor.cli.waiting import waiting
+
+    return (waiting(spec, stack),)
 
 
 def _end(early: SpawnerProcess) -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from supervisor.cli.last_words import tell_failure
 from supervisor.cli.steady_client import SteadyClient
+from supervisor.config.job_spec import JobSpec
 from supervisor.config.resolve import RunRequest
 from supervisor.core.event_weights import Weight, addition, weight
 from supervisor.edges.machine.folders.socket_dir import CONTROL_SOCKET
@@ -47,7 +48,7 @@ def run_on_node(request: RunRequest, directory: Path) -> int:
         shown = SteadyClient(client, job_id, say=_unsaid, is_taken_over=is_taken_over)
         output = threading.Thread(target=_show_output, args=(shown,), daemon=True)
         output.start()
-        report = _follow(steady, listener)
+        report = _follow(steady, _heard(spec, listener, stack))
         output.join(LAST_OUTPUT_TIMEOUT_S)
         if report is None or report.exit_code is None:
             raise NoSupervisorError(
@@ -57,6 +58,24 @@ def run_on_node(request: RunRequest, directory: Path) -> int:
             )
         tell_failure(report, lambda choice: client.logs(job_id, choice, this_node=True))
     return report.exit_code
+
+
+def _heard(
+    spec: JobSpec, listener: Callable[[RecordedEvent], None] | None, stack: ExitStack
+) -> Callable[[RecordedEvent], None] | None:
+    """The listener, and the line that a person at a terminal reads before the first workers start."""
+    if not standard_streams.stderr_is_terminal():
+        return listener
+    from supervisor.cli.waiting import waiting
+
+    shown = waiting(spec, stack)
+
+    def hear(event: RecordedEvent) -> None:
+        shown.hear(event.kind)
+        if listener is not None:
+            listener(event)
+
+    return hear
 
 
 def _listener(request: RunRequest, stack: ExitStack) -> Callable[[RecordedEvent], None] | None:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import os
 import select
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TextIO
 
 WAIT_S = 0.5  # for a reader of stderr that is slow
 PIPE_BYTES = 4096  # PIPE_BUF: a pipe that is ready takes so much without blocking
+
+before_writing: Callable[[], None] | None = None  # makes room where a line stands that will be taken back
 
 
 def open_missing() -> None:
@@ -43,6 +46,13 @@ def say(text: str, *, wait_s: float = WAIT_S) -> bool:
 
 def write(stream: TextIO, text: str, *, wait_s: float = WAIT_S) -> bool:
     """The same for any stream and text; without a descriptor, the stream is written to as it is."""
+    if before_writing is not None:
+        before_writing()
+    return write_raw(stream, text, wait_s=wait_s)
+
+
+def write_raw(stream: TextIO, text: str, *, wait_s: float = WAIT_S) -> bool:
+    """The same, past `before_writing`."""
     try:
         descriptor = stream.fileno()
     except (OSError, ValueError):
@@ -61,6 +71,14 @@ def write(stream: TextIO, text: str, *, wait_s: float = WAIT_S) -> bool:
     except (OSError, ValueError):
         return False
     return True
+
+
+def stderr_is_terminal() -> bool:
+    """Whether somebody looks, on a terminal that can take a line back."""
+    try:
+        return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    except ValueError:  # it was closed
+        return False
 
 
 def _is_ready(descriptor: int, wait_s: float) -> bool:

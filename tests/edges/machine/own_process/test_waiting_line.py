@@ -1,0 +1,68 @@
+"""Does the line come late, go before others, and leave nothing behind, on a terminal alone?"""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+import pytest
+
+from supervisor.edges.machine.own_process import standard_streams
+from supervisor.edges.machine.own_process.waiting_line import CLEAR, WaitingLine
+
+WAIT_S = 20.0
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """What is written to stderr, which is a terminal."""
+    mine, theirs = pty.openpty()
+    stream: TextIO = os.fdopen(theirs, "w")
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    yield mine
+    stream.close()
+    os.close(mine)
+
+
+def _read_until(screen: int, text: str) -> str:
+    said = ""
+    while text not in said:
+        assert select.select([screen], [], [], WAIT_S)[0], said
+        said += os.read(screen, 4096).decode()
+    return said
+
+
+def test_it_comes_late_and_goes_before_another_line(screen: int) -> None:
+    line = WaitingLine()
+    line.show("loading torch")
+    assert _read_until(screen, "loading").startswith(f"{CLEAR}holdfast: loading torch … ")
+    standard_streams.say("holdfast: a message")
+    assert f"{CLEAR}holdfast: a message" in _read_until(screen, "message")
+    _read_until(screen, "loading torch … ")  # It comes again at its next tick.
+    line.close()
+    assert _read_until(screen, CLEAR).endswith(CLEAR)
+    assert standard_streams.before_writing is None
+    line.show("too late")
+    standard_streams.say("the end")
+    assert "too late" not in _read_until(screen, "the end")
+
+
+def test_what_is_over_at_once_is_never_shown(screen: int) -> None:
+    line = WaitingLine()
+    line.show("loading torch")
+    line.close()
+    standard_streams.say("the end")
+    assert _read_until(screen, "the end").startswith("the end")
+
+
+def test_without_a_terminal_nothing_is_written(capfd: pytest.CaptureFixture[str]) -> None:
+    line = WaitingLine()
+    line.show("loading torch")
+    assert standard_streams.before_writing is None
+    line.close()
+    assert capfd.readouterr().err == ""
