@@ -6,8 +6,9 @@ import os
 import pty
 import select
 import sys
-from collections.abc import Iterator
-from typing import TextIO
+from collections.abc import Generator
+from contextlib import contextmanager
+from unittest import mock
 
 import pytest
 
@@ -17,15 +18,16 @@ from supervisor.edges.machine.own_process.waiting_line import CLEAR, WaitingLine
 WAIT_S = 20.0
 
 
-@pytest.fixture
-def screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """What is written to stderr, which is a terminal."""
+@contextmanager
+def terminal() -> Generator[int]:
+    """stderr is a terminal; where to read what it shows. No fixture: pytest takes stderr back between the two."""
     mine, theirs = pty.openpty()
-    stream: TextIO = os.fdopen(theirs, "w")
-    monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setenv("TERM", "xterm")
-    yield mine
-    stream.close()
+    with (
+        os.fdopen(theirs, "w") as stream,
+        mock.patch.object(sys, "stderr", stream),
+        mock.patch.dict(os.environ, TERM="xterm"),
+    ):
+        yield mine
     os.close(mine)
 
 
@@ -37,27 +39,29 @@ def _read_until(screen: int, text: str) -> str:
     return said
 
 
-def test_it_comes_late_and_goes_before_another_line(screen: int) -> None:
-    line = WaitingLine()
-    line.show("loading torch")
-    assert _read_until(screen, "loading").startswith(f"{CLEAR}holdfast: loading torch … ")
-    standard_streams.say("holdfast: a message")
-    assert f"{CLEAR}holdfast: a message" in _read_until(screen, "message")
-    _read_until(screen, "loading torch … ")  # It comes again at its next tick.
-    line.close()
-    assert _read_until(screen, CLEAR).endswith(CLEAR)
-    assert standard_streams.before_writing is None
-    line.show("too late")
-    standard_streams.say("the end")
-    assert "too late" not in _read_until(screen, "the end")
+def test_it_comes_late_and_goes_before_another_line() -> None:
+    with terminal() as screen:
+        line = WaitingLine()
+        line.show("loading torch")
+        assert _read_until(screen, "loading").startswith(f"{CLEAR}holdfast: loading torch … ")
+        standard_streams.say("holdfast: a message")
+        assert f"{CLEAR}holdfast: a message" in _read_until(screen, "message")
+        _read_until(screen, "loading torch … ")  # It comes again at its next tick.
+        line.close()
+        assert _read_until(screen, CLEAR).endswith(CLEAR)
+        assert standard_streams.before_writing is None
+        line.show("too late")
+        standard_streams.say("the end")
+        assert "too late" not in _read_until(screen, "the end")
 
 
-def test_what_is_over_at_once_is_never_shown(screen: int) -> None:
-    line = WaitingLine()
-    line.show("loading torch")
-    line.close()
-    standard_streams.say("the end")
-    assert _read_until(screen, "the end").startswith("the end")
+def test_what_is_over_at_once_is_never_shown() -> None:
+    with terminal() as screen:
+        line = WaitingLine()
+        line.show("loading torch")
+        line.close()
+        standard_streams.say("the end")
+        assert _read_until(screen, "the end").startswith("the end")
 
 
 def test_without_a_terminal_nothing_is_written(capfd: pytest.CaptureFixture[str]) -> None:
