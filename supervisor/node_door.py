@@ -38,6 +38,8 @@ from supervisor.edges.users.user_supervisors import UserSupervisors
 from supervisor.edges.users.user_units import UserUnits
 from supervisor.errors import ConfigurationError, HoldfastError
 
+NICE = -10  # a user who floods the door with connections must not keep the others waiting
+
 _log = logging.getLogger("holdfast.users")
 
 
@@ -55,6 +57,8 @@ async def serve_users(settings: DaemonSettings, reread: Callable[[], DaemonSetti
     states = state_dir.find(settings.state_dir)
     log = SupervisorLog(state_dir.default_log_dir(states))
     log.open()
+    with contextlib.suppress(OSError):  # a container's root may not; a unit has it already
+        os.setpriority(os.PRIO_PROCESS, 0, min(NICE, os.getpriority(os.PRIO_PROCESS, 0)))
     try:
         folders = UserFolders(folder, states)
         await to_thread.run_sync(folders.make)

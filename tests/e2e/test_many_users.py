@@ -167,6 +167,51 @@ def test_a_node_that_root_has_cordoned_takes_no_job_of_a_user(service: Service, 
     )
 
 
+FLOOD = """
+import socket, sys
+while True:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(sys.argv[1])
+"""
+ASK = """
+import json, socket, sys, time
+frames = b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + b"\\0\\0\\0\\4\\0\\0\\0\\0\\0"
+took_s = []
+for _ in range(40):
+    began_s = time.monotonic()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(20)  # so that connect() does not wait, as in gRPC
+        try:
+            client.connect(sys.argv[1])
+            client.sendall(frames)
+            answered = client.recv(9)
+        except BlockingIOError:
+            answered = b""
+    if answered:
+        took_s.append(time.monotonic() - began_s)
+    time.sleep(0.05)
+print(json.dumps(took_s))
+"""
+
+
+def test_a_user_who_floods_the_door_does_not_keep_the_others_out(service: Service, facts: dict[str, object]):
+    """Before there was a bound for each user, bob got in once of nine times, after 8 s."""
+    path = str(service.socket_dir / "control.sock")
+    assert service.jobs(BOB) == {}
+    floods = [service.started(ALICE, sys.executable, "-c", FLOOD, path, groups=TEAM) for _ in range(3)]
+    try:
+        asked = service.run(BOB, sys.executable, "-c", ASK, path)
+        assert all(flood.poll() is None for flood in floods), "the flood is over"
+    finally:
+        for flood in floods:
+            flood.kill()
+            flood.communicate()
+    took_s = sorted(json.loads(asked.stdout))
+    assert len(took_s) >= 30, f"{40 - len(took_s)} of 40 times, bob did not get in"
+    assert took_s[len(took_s) // 2] < 1.0
+    until(lambda: service.jobs(ALICE)["of-alice"]["state"] == "running", "alice gets in again")
+
+
 def test_jobs_outlive_the_service_and_the_next_one_has_them(service: Service, facts: dict[str, object]):
     before = service.jobs(ALICE)["of-alice"]
     _, pid = service.supervisor_of(ALICE, TEAM)

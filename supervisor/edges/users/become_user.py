@@ -23,6 +23,8 @@ def become(uid: int, gid: int, groups: list[int], limits: list[tuple[str, int, i
     """Raises OSError or ValueError; nothing may be executed then."""
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write("0")  # The service is shielded from the kernel's memory killer; a user must not be.
+    if os.getpriority(os.PRIO_PROCESS, 0) < 0:
+        os.setpriority(os.PRIO_PROCESS, 0, 0)  # and gets its turn before others
     os.umask(UMASK)
     for name, _, hard in limits:
         number = getattr(resource, f"RLIMIT_{name}")

@@ -17,12 +17,14 @@ from pathlib import Path
 import anyio
 from anyio.abc import TaskGroup
 
-from supervisor.edges.machine.processes.peer_identity import Identity, Limits, identity_of, limits_of_peer
+from supervisor.edges.machine.processes.peer_identity import Identity, Limits, identity_of, limits_of_peer, uid_of
 from supervisor.edges.users.admission import Admission
+from supervisor.edges.users.knocks import Knocks
 from supervisor.errors import HoldfastError, NotPermittedError
 from supervisor.pauses import pause
 
-BACKLOG = 1024
+BACKLOG = 4096  # or less: net.core.somaxconn
+AT_ONCE_MAX = 256  # connections that are looked at before those of them that were let in go on
 WAITING_OF_ONE_MAX = 32  # connections of one user that are being handed over; more are closed at once
 REFUSED_MAX = 8  # that are being answered; more are closed at once
 SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -44,6 +46,7 @@ class FrontDoor:
         self._hand_over = hand_over
         self._refuse = refuse
         self._waiting: Counter[int] = Counter()
+        self._knocks = Knocks()
         self._refused = 0
 
     async def run(self) -> None:
@@ -54,27 +57,32 @@ class FrontDoor:
                 await self._accept(tasks)
 
     async def _accept(self, tasks: TaskGroup) -> None:
-        try:
-            client, _ = self._listener.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
-        except OSError as error:
-            if error.errno not in SHORTAGE:
-                raise
-            await pause(SHORTAGE_PAUSE_S, why="the kernel does not tell when a descriptor is free again")
-            return
-        client.setblocking(False)
-        try:
-            identity = identity_of(client)
-        except OSError as error:
-            _log.warning("a connection was closed: the kernel does not say of whom it is: %s", error)
-            client.close()
-            return
-        if self._waiting[identity.uid] >= WAITING_OF_ONE_MAX:
-            client.close()
-            return
-        self._waiting[identity.uid] += 1
-        tasks.start_soon(self._serve, client, identity)
+        """All who wait, a bounded number: one turn of the loop for each would leave the others waiting in a flood."""
+        for _ in range(AT_ONCE_MAX):
+            try:
+                client = self._listener.accept()[0]
+            except BlockingIOError:
+                return
+            except (InterruptedError, ConnectionAbortedError):
+                continue
+            except OSError as error:
+                if error.errno not in SHORTAGE:
+                    raise
+                await pause(SHORTAGE_PAUSE_S, why="the kernel does not tell when a descriptor is free again")
+                return
+            try:
+                uid = uid_of(client)
+                if self._waiting[uid] >= WAITING_OF_ONE_MAX or not self._knocks.may_enter(uid, anyio.current_time()):
+                    client.close()
+                    continue
+                client.setblocking(False)
+                identity = identity_of(client)
+            except OSError as error:
+                _log.warning("a connection was closed: the kernel does not say of whom it is: %s", error)
+                client.close()
+                continue
+            self._waiting[uid] += 1
+            tasks.start_soon(self._serve, client, identity)
 
     async def _serve(self, client: socket.socket, identity: Identity) -> None:
         try:

@@ -24,6 +24,7 @@ print(json.dumps({
     "uids": os.getresuid(), "gids": os.getresgid(), "groups": os.getgroups(),
     "caps": [int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")],
     "no_new_privileges": status["NoNewPrivs"], "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+    "nice": os.getpriority(os.PRIO_PROCESS, 0),
 }))
 try:
     os.setuid(0)
@@ -35,7 +36,7 @@ except PermissionError:
 
 def _become(**changes: object) -> list[str]:
     wanted: dict[str, object] = {"uid": 54321, "gid": 54322, "groups": [54330], "limits": []}
-    command = [sys.executable, "-c", LOOK, become_user.__file__, json.dumps(wanted | changes)]
+    command = ["nice", "-n", "-10", sys.executable, "-c", LOOK, become_user.__file__, json.dumps(wanted | changes)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -50,6 +51,7 @@ def test_nothing_of_root_is_left():
         "caps": [0, 0, 0, 0],
         "no_new_privileges": "1",
         "files": None,
+        "nice": 0,
     }
     assert again == "never root again"
 

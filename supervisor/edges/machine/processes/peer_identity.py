@@ -56,6 +56,11 @@ def identity_of(sock: socket.socket) -> Identity:
     return Identity(uid, gid, tuple(sorted(struct.unpack(f"{count}I", packed))))
 
 
+def uid_of(sock: socket.socket) -> int:
+    """The user alone, of the peer when it connected. Raises OSError."""
+    return _credentials(sock)[1]
+
+
 def limits_of_peer(sock: socket.socket) -> Limits:
     """Those of the process that connected. Raises OSError where it is gone, or in another pid namespace."""
     pid, uid, _ = _credentials(sock)

@@ -1,0 +1,25 @@
+"""How many connections of one user are let in, and that they are counted for each user alone."""
+
+from __future__ import annotations
+
+from supervisor.edges.users.knocks import BURST, PER_S, USERS_MAX, Knocks
+
+
+def _entered(knocks: Knocks, uid: int, knocked: int, now_s: float) -> int:
+    return sum(knocks.may_enter(uid, now_s) for _ in range(knocked))
+
+
+def test_a_user_who_floods_the_door_gets_in_at_a_rate_and_nobody_else_notices():
+    knocks = Knocks()
+    assert _entered(knocks, 1, 10_000, now_s=5.0) == BURST
+    assert _entered(knocks, 2, 10, now_s=5.0) == 10
+    assert _entered(knocks, 1, 10_000, now_s=6.0) == PER_S
+    assert _entered(knocks, 1, 10_000, now_s=1_000.0) == BURST
+
+
+def test_what_is_remembered_is_bounded():
+    knocks = Knocks()
+    assert all(knocks.may_enter(uid, now_s=0.0) for uid in range(3 * USERS_MAX))
+    _entered(knocks, 7, 10_000, now_s=0.0)
+    assert all(knocks.may_enter(uid, now_s=0.5) for uid in range(100, 100 + 2 * USERS_MAX))
+    assert len(knocks._left) <= USERS_MAX  # pyright: ignore[reportPrivateUsage]
