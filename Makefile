@@ -92,7 +92,7 @@ docs: $(VENV)/.dev ## regenerate what docs/ has from the code
 
 docs-site: $(VENV)/.docs docs/site/static/mermaid.min.js ## build the documentation site, strictly, into build/site
 	$(BIN)/python -m sphinx -q -W -n --keep-going -c docs/site docs build/site
-	@echo 'the site: build/site/index.html'
+	@echo 'the site: build/site/index.html, with its search: python3 -m http.server -d build/site'
 
 pictures: $(VENV)/.dev ## draw docs/pictures from real terminals of this machine (as root); look at them
 	$(BIN)/python -m docs.draw_pictures

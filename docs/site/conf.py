@@ -16,11 +16,14 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx_copybutton",
     "diagrams",
+    "captions",
 ]
 html_theme = "furo"
 html_title = "Holdfast"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_js_files = ["access.js"]
+html_favicon = "static/favicon.svg"
 html_copy_source = False
 exclude_patterns = ["site", "examples", "pictures", "man"]
 

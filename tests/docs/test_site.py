@@ -6,13 +6,18 @@ import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import worker_client
+from tests.report.browser import Opened, Scheme, chromium
 from worker_client import inprocess
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +51,50 @@ def test_every_public_name_has_its_place_in_the_reference(site: Path) -> None:
     wanted |= {"worker_client.inprocess.Wrapper", "worker_client.inprocess.CallWrapper"}
     wanted -= {"worker_client.inprocess.wrap.Wrapper"}  # shown as inprocess.Wrapper
     assert not wanted - anchors
+
+
+@contextmanager
+def _served(folder: Path) -> Generator[str]:
+    """As a web server has it: a search reads other pages, which a browser forbids to a file."""
+    handler = partial(_Quiet, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """A test says nothing."""
+
+
+def test_pages_work_in_a_browser_for_everybody(site: Path) -> None:
+    """No complaint of the browser's console, no violation that axe finds, nothing fetched from elsewhere."""
+    with chromium() as browser, _served(site) as address:
+        shown: tuple[tuple[str, Scheme], ...] = (
+            ("index", "light"), ("reference/events", "dark"), ("troubleshooting", "light"),
+        )  # fmt: skip
+        for page, scheme in shown:
+            opened = Opened(browser, f"{address}/{page}.html", scheme=scheme)
+            assert not opened.complaints
+            assert not opened.violations(), page
+            assert all(request.startswith((address, "data:")) for request in opened.requests)
+            opened.close()
+        found = Opened(browser, f"{address}/search.html?q=hard_timeout")
+        found.page.wait_for_selector("ul.search li", timeout=20_000)
+        assert "In-process" in found.page.locator("#search-results").inner_text() or found.page.locator("li").count()
+        assert not found.complaints
+
+
+def test_diagrams_are_drawn(site: Path) -> None:
+    if not (ROOT / "docs/site/static/mermaid.min.js").exists():
+        pytest.skip("docs/site/static/mermaid.min.js is not here; make docs-site brings it")
+    with chromium() as browser, _served(site) as address:
+        opened = Opened(browser, f"{address}/architecture/README.html", scheme="dark")
+        opened.page.wait_for_selector("pre.mermaid svg", timeout=20_000)
+        assert not opened.complaints
 
 
 def test_every_command_and_page_is_reachable_and_searchable(site: Path) -> None:
