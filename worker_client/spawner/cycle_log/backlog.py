@@ -17,16 +17,21 @@ from typing import NamedTuple
 
 from worker_client.spawner.sinks import open_log
 
+from .rank_lines import Parts
+
 BACKLOG_BYTES_MAX = 64 * 1024 * 1024
 PART_BYTES = 512  # that a few lines take in memory beside their own bytes
 WRITE_BYTES = 4 * 1024 * 1024  # at once
 WRITE_PARTS_MAX = 1000  # IOV_MAX is 1024
+OUTPUT_BYTES = 256 * 1024  # of a worker that are taken at once
+GATHER_BYTES = 1024 * 1024  # are written at once where they come ...
+GATHER_S = 0.005  # ... so soon: each turn of the other thread costs as much as some pages do
 RETRY_S = 1.0  # between two attempts to open a file that can't be opened
+LOOK_S = 1.0  # between two looks whether the file is still where it was
 SLOW = "the disk took them too slowly"
+GONE = b"[holdfast: the file was removed or moved away; the log goes on here]\n"
 
 _REMEDIES = {errno.ENOSPC: "; free space on that disk", errno.EDQUOT: "; free space on that disk"}
-
-Parts = tuple[bytes, ...]
 
 
 class Loss(NamedTuple):
@@ -51,6 +56,7 @@ class CycleFile:
         self.is_torn = False  # the last line in it is not whole
         self.trouble = ""  # why it could not be opened or written last
         self.retry_at_s = 0.0
+        self.look_at_s = 0.0
 
 
 class Backlog:
@@ -68,6 +74,10 @@ class Backlog:
     def start(self) -> None:
         threading.Thread(target=self._write_all, name="cycle log", daemon=True).start()
 
+    @property
+    def read_bytes_max(self) -> int:
+        return OUTPUT_BYTES
+
     def put(self, file: CycleFile, parts: Parts) -> None:
         """Whole lines. Never waits for a disk."""
         size = sum(map(len, parts)) + PART_BYTES
@@ -80,8 +90,9 @@ class Backlog:
             if file.gap.lines:
                 parts, file.gap = (note(file.gap), *parts), Loss()
             self._waiting.append((file, parts, size))
-            self._bytes += size
-            self._changed.notify()
+            before, self._bytes = self._bytes, self._bytes + size
+            if not before or before < GATHER_BYTES <= self._bytes:
+                self._changed.notify()
 
     def close(self, file: CycleFile) -> None:
         """Nothing more comes for this file; `on_closed` is called once all that waits is written."""
@@ -101,13 +112,15 @@ class Backlog:
             else:
                 self._finish(file)
 
-    def _take(self) -> tuple[CycleFile, list[bytes], int]:
+    def _take(self) -> tuple[CycleFile, list[bytes | memoryview], int]:
         """The next parts of one file; none: it is to be closed."""
         with self._changed:
             while not self._waiting:
                 self._changed.wait()
+            if 0 < self._bytes < GATHER_BYTES and len(self._waiting) < 2:
+                self._changed.wait(GATHER_S)
             file = self._waiting[0][0]
-            parts: list[bytes] = []
+            parts: list[bytes | memoryview] = []
             size = 0
             while self._waiting and self._waiting[0][0] is file:
                 _, more, more_bytes = self._waiting[0]
@@ -120,8 +133,9 @@ class Backlog:
                     break
             return file, parts, size
 
-    def _write(self, file: CycleFile, parts: list[bytes]) -> None:
-        before = b"\n" * file.is_torn + note(file.refused)
+    def _write(self, file: CycleFile, parts: list[bytes | memoryview]) -> None:
+        is_gone = self._leave_if_gone(file)
+        before = (GONE if is_gone else b"\n" * file.is_torn) + note(file.refused)
         everything = [before, *parts] if before else parts
         size, done = sum(map(len, everything)), 0
         try:
@@ -136,10 +150,30 @@ class Backlog:
             left = _from(parts, max(0, done - len(before)))
             file.trouble = f"{error.strerror}{_REMEDIES.get(error.errno or 0, '')}"
             with self._changed:
-                file.refused = self._lose(file, file.refused, tuple(map(bytes, left)), file.trouble)
+                file.refused = self._lose(file, file.refused, tuple(left), file.trouble)
             return
         file.refused, file.is_torn = Loss(), False
         file.written_bytes += size
+
+    def _leave_if_gone(self, file: CycleFile) -> bool:
+        """A file that somebody has removed or rotated away takes what nobody will read."""
+        now_s = time.monotonic()
+        if file.fd < 0 or now_s < file.look_at_s:
+            return False
+        file.look_at_s = now_s + LOOK_S
+        try:
+            there = os.stat(file.path)
+        except FileNotFoundError:
+            there = None
+        except OSError:
+            return False  # It can't be known now.
+        own = os.fstat(file.fd)
+        if there is not None and (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino):
+            return False
+        with contextlib.suppress(OSError):
+            os.close(file.fd)
+        file.fd = -1
+        return True
 
     def _open(self, file: CycleFile) -> None:
         now_s = time.monotonic()
@@ -147,6 +181,7 @@ class Backlog:
             raise OSError(0, file.trouble)
         try:
             file.fd = open_log(file.path, os.O_APPEND)
+            file.look_at_s = now_s + LOOK_S
         except OSError:
             file.retry_at_s = now_s + RETRY_S
             raise
@@ -160,9 +195,9 @@ class Backlog:
             file.fd = -1
         self._on_closed(file)
 
-    def _lose(self, file: CycleFile, known: Loss, parts: tuple[bytes, ...], reason: str) -> Loss:
+    def _lose(self, file: CycleFile, known: Loss, parts: Parts, reason: str) -> Loss:
         """`known` with these lines, which are counted in the file's loss, too."""
-        lines, size = sum(part.count(b"\n") for part in parts), sum(map(len, parts))
+        lines, size = sum(bytes(part).count(b"\n") for part in parts), sum(map(len, parts))
         file.loss = Loss(file.loss.lines + lines, file.loss.dropped_bytes + size, reason)
         self._on_loss(file)
         return Loss(known.lines + lines, known.dropped_bytes + size, reason)
@@ -175,7 +210,7 @@ def note(loss: Loss) -> bytes:
     return f"[holdfast: {loss.lines} lines ({loss.dropped_bytes} bytes) were lost here: {loss.reason}]\n".encode()
 
 
-def _from(parts: list[bytes], done: int) -> list[bytes | memoryview]:
+def _from(parts: list[bytes | memoryview], done: int) -> list[bytes | memoryview]:
     """What is left of the parts after so many bytes."""
     left: list[bytes | memoryview] = []
     for part in parts:
@@ -189,7 +224,7 @@ def _from(parts: list[bytes], done: int) -> list[bytes | memoryview]:
     return left
 
 
-def _ends_line(parts: list[bytes], done: int) -> bool:
+def _ends_line(parts: list[bytes | memoryview], done: int) -> bool:
     for part in parts:
         if done <= len(part):
             return part[done - 1 : done] == b"\n"

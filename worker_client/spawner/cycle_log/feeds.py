@@ -21,7 +21,8 @@ from worker_client.spawner.last_words import TAIL_BYTES
 PIPE_BYTES = 1024 * 1024
 MESSAGE_BYTES_MAX = 32 * 1024
 FLOOD_BYTES = 64 * 1024  # what comes in one piece of at least this size is taken in large pieces ...
-FLOOD_REST_S = 0.004  # ... so often
+REST_MIN_S = 0.004  # ... so often: as often as it takes to half fill the pipe, between these two
+REST_MAX_S = 0.032
 HOLD_S = 0.2
 DRAIN_BYTES_MAX = 2 * PIPE_BYTES
 STOOD_STILL = "the process that writes the log stood still"
@@ -36,7 +37,7 @@ class Feed:
 
     __slots__ = (
         "cycle", "door", "fd", "has_ended", "is_held", "is_resting", "is_stuck", "local_rank", "lost_bytes", "path",
-        "pending", "prefix", "rest_bytes_max", "sink", "tail",
+        "pending", "prefix", "rest_bytes_max", "rest_s", "sink", "tail",
     )  # fmt: skip
 
     def __init__(self, fd: int, cycle: int, local_rank: int, path: str, prefix: str, door: str) -> None:
@@ -53,6 +54,7 @@ class Feed:
         self.is_held = False  # not read until the sink takes bytes
         self.is_resting = False
         self.rest_bytes_max = 0
+        self.rest_s = REST_MIN_S
         self.is_stuck = False  # was held for too long: what comes is thrown away
         self.lost_bytes = 0  # since then
 
@@ -216,10 +218,14 @@ class Feeds:
     def _on_readable(self, feed: Feed) -> None:
         taken = self._turn(feed)
         # A pipe that is more than half full would hold its worker up meanwhile.
-        if FLOOD_BYTES <= taken <= feed.rest_bytes_max and feed.fd >= 0 and not feed.is_held:
+        if taken > feed.rest_bytes_max:
+            feed.rest_s = max(REST_MIN_S, feed.rest_s / 2)
+        elif taken >= FLOOD_BYTES and feed.fd >= 0 and not feed.is_held:
             self._events.forget(feed.fd)  # Much comes: it is taken in fewer and larger pieces.
             feed.is_resting = True
-            self._events.set_timer(f"rest {feed.fd}", FLOOD_REST_S, lambda: self._wake(feed))
+            self._events.set_timer(f"rest {feed.fd}", feed.rest_s, lambda: self._wake(feed))
+            if taken < feed.rest_bytes_max // 2:
+                feed.rest_s = min(REST_MAX_S, feed.rest_s * 2)
 
     def _wake(self, feed: Feed) -> None:
         if feed.is_resting and feed.fd >= 0:
@@ -229,19 +235,18 @@ class Feeds:
     def _turn(self, feed: Feed) -> int:
         """Pass on once; the bytes taken."""
         waiting = _waiting_bytes(feed.fd)
-        moved = 0
-        if waiting >= FLOOD_BYTES and not feed.is_stuck:
-            try:
-                moved = os.splice(feed.fd, feed.sink, waiting - TAIL_BYTES, flags=os.SPLICE_F_NONBLOCK)
-            except BlockingIOError:
-                self._hold(feed)
-                return 0
-            except OSError:
-                return self._on_broken_sink(feed)
-            if moved < waiting - TAIL_BYTES:
-                self._hold(feed)
-                return moved
-        return moved + self._copy(feed)
+        if waiting < FLOOD_BYTES or feed.is_stuck:
+            return self._copy(feed)
+        try:
+            moved = os.splice(feed.fd, feed.sink, waiting - TAIL_BYTES, flags=os.SPLICE_F_NONBLOCK)
+        except BlockingIOError:
+            self._hold(feed)
+            return 0
+        except OSError:
+            return self._on_broken_sink(feed)
+        if moved < waiting - TAIL_BYTES:
+            self._hold(feed)
+        return moved  # The rest stays in the pipe for a moment: more may come, of which only the end is copied.
 
     def _copy(self, feed: Feed) -> int:
         try:

@@ -7,6 +7,7 @@ spawner until all that was printed is written, for a bounded time.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import socket
@@ -22,7 +23,7 @@ from .rank_lines import RankLines
 if TYPE_CHECKING:
     from .uplink import Uplink
 
-READ_BYTES = 64 * 1024
+KEPT_BYTES = 8 * 1024 * 1024  # of memory that is free again; else each piece would be mapped and cleared by the kernel
 MESSAGE_BYTES_MAX = 32 * 1024
 LINGER_S = 10.0  # after the spawner's end, for what is not written yet
 SWITCH_S = 0.0005  # between the thread that reads and the one that writes
@@ -114,7 +115,7 @@ class LogProcess:
 
     def _on_output(self, fd: int, file: CycleFile, lines: RankLines, way: Backlog | Uplink) -> None:
         try:
-            data = os.read(fd, READ_BYTES)
+            data = os.read(fd, way.read_bytes_max)
         except BlockingIOError:
             return
         parts = lines.feed(data) if data else lines.finish()
@@ -166,9 +167,19 @@ class LogProcess:
 def serve(link: int) -> NoReturn:
     """Be this process until the end of the job, then end it."""
     sys.setswitchinterval(SWITCH_S)
+    _keep_freed_memory()
     for number in (0, 1, 2):  # Nobody must wait for their end.
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, number)
         os.close(null)
     LogProcess(link).run()
     os._exit(0)
+
+
+def _keep_freed_memory() -> None:
+    """Costs half of the time of a flood where it can't be had: another C library may know nothing of it."""
+    trim_threshold, mmap_threshold = -1, -3  # malloc.h
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(trim_threshold, KEPT_BYTES)
+        libc.mallopt(mmap_threshold, KEPT_BYTES)

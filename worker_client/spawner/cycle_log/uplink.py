@@ -17,10 +17,12 @@ from holdfast_wire.log_door import DoorPiece, DoorReceipt, DoorTrouble
 
 from worker_client.spawner.events import READ, WRITE, Events
 
-from .backlog import BACKLOG_BYTES_MAX, PART_BYTES, CycleFile, Loss, Parts, note
+from .backlog import BACKLOG_BYTES_MAX, PART_BYTES, CycleFile, Loss, note
+from .rank_lines import Parts
 
 SEND_BYTES = 256 * 1024  # made into frames at once
 READ_BYTES = 64 * 1024
+OUTPUT_BYTES = 64 * 1024  # of a worker that are taken at once: with a prefix before each line they fit into a frame
 AGAIN_FIRST_S, AGAIN_MOST_S = 0.05, 1.0
 AWAY = "the log server could not be reached"
 SLOW = "the log server took them too slowly"
@@ -67,6 +69,10 @@ class Uplink:
         self._writes = False
         self._again_s = AGAIN_FIRST_S
         self._trouble = AWAY
+
+    @property
+    def read_bytes_max(self) -> int:
+        return OUTPUT_BYTES
 
     def put(self, file: CycleFile, parts: Parts) -> None:
         """Whole lines. Never waits."""
@@ -118,7 +124,7 @@ class Uplink:
         self._bytes += len(lines) + PART_BYTES
 
     def _lose(self, file: CycleFile, parts: Parts, size: int) -> None:
-        lines = sum(part.count(b"\n") for part in parts)
+        lines = sum(bytes(part).count(b"\n") for part in parts)
         file.loss = Loss(file.loss.lines + lines, file.loss.dropped_bytes + size, self._trouble or SLOW)
         file.gap = Loss(file.gap.lines + lines, file.gap.dropped_bytes + size, self._trouble or SLOW)
         self._on_loss(file)

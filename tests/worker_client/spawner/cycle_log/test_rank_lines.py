@@ -28,6 +28,7 @@ def fed(*pieces: bytes, prefix: bytes = b"7: ") -> bytes:
         ((b"gr\xc3", b"n\xff\n"), "7: gr\N{REPLACEMENT CHARACTER}n\N{REPLACEMENT CHARACTER}\n".encode()),
         ((b"\xc3",), "7: \N{REPLACEMENT CHARACTER}\n".encode()),
         ((b"1/2\r2/2\r", b"\nend\r\n"), b"7: 1/2\n7: 2/2\n7: end\n"),
+        ((b"1/2\r", b"\n", b"\nend\n"), b"7: 1/2\n7: \n7: end\n"),
         ((), b""),
         ((b"",), b""),
     ],
@@ -51,6 +52,14 @@ def test_a_line_without_an_end_is_cut_between_characters_and_takes_no_more_memor
     rest = b"".join(lines.finish())
     assert len(rest) <= LINE_BYTES_MAX + 1
     assert (written + rest).decode().replace("\n", "") == text
+
+
+@given(st.lists(st.text("ab\n\r\0ü", max_size=9), max_size=8), st.sampled_from([b"", b"7: ", b"[0]:"]))
+def test_plain_text_and_what_has_to_be_put_right_take_turns(pieces: list[str], prefix: bytes) -> None:
+    text = "".join(pieces).replace("\r\n", "\n").replace("\r", "\n").replace("\0", "<NUL>")
+    lines = text.split("\n")
+    expected = "".join(f"{prefix.decode()}{line}\n" for line in (lines if lines[-1] else lines[:-1]))
+    assert fed(*(piece.encode() for piece in pieces), prefix=prefix).decode() == expected
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=8))
