@@ -36,6 +36,10 @@ from supervisor.core.ledger import Ledger
 EARLY_REPORTS_MAX = 65536  # that may overtake the JobOpened whose rules count
 LATER_MAX = 4096  # reports that wait until it is clear how the job stands
 NAMES_MAX = 8  # in a sentence
+ENDS_AS_BEFORE = (
+    "the nodes of the job before are gone, which was ending, and none had heard how: this one ends as that one was to; "
+    "start the job again for another run"
+)
 
 _OfNode = (
     cluster_messages.NodeJoined | cluster_messages.NodeFailed | cluster_messages.NodeDown
@@ -277,7 +281,10 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
         outcome = ledger.verdict or Stop(ledger.stop_signal or 0, ledger.stop_reason)
         state = with_parts(state, names or tuple(parts[rank].node for rank in sorted(parts)))
         state, actions = endings.wind_down(state, outcome, now_s)
-        return state, actions, later
+        told = (
+            () if any(each.met_term for each in stands.values()) else (said(state, "leader_changed", ENDS_AS_BEFORE),)
+        )
+        return state, (*told, *actions), later
     if ledger.opened > cycle or cycle < 0 or inherited_cycle.never_began(stands, inherited, missing):
         return *_gather(state, stands, now_s), later
     if inherited.has_succeeded:  # So it was decided, and what was recorded of that is lost.

@@ -14,6 +14,7 @@ from supervisor.core.cluster.messages import (
     NodeJoined,
     NodeLost,
     NodeStopped,
+    Publish,
     Record,
     Send,
     StopAsked,
@@ -118,6 +119,17 @@ def test_a_job_that_has_ended_or_is_stopped_is_not_begun_again():
     stopped >> StopAsked("holdfast run got SIGTERM", 15)
     stopped >> stands("b", 1)
     assert [each.order for each in stopped.of(Send)] == [WindDown("holdfast run got SIGTERM", 15)] * 2
+
+
+def test_an_end_that_nobody_is_left_to_hear_ends_the_next_run_and_says_so():
+    play = new_leader(Ledger(4, 4, 1, verdict=FORMER), leader="a")
+    play >> stands("a", None, MemberState.JOINED)
+    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
+    assert "start the job again for another run" in play.of(Publish)[0].event.reason
+    play = new_leader(Ledger(4, 4, 1, verdict=FORMER), leader="a")
+    play >> stands("a", None, MemberState.JOINED, met_term=6)
+    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
+    assert kinds(play) == [], "it is of that run"
 
 
 def test_an_end_that_is_decided_needs_no_witness():

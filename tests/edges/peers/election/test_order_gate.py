@@ -144,6 +144,6 @@ async def test_how_long_nothing_has_left_that_was_to_leave_is_known():
     opened, delivered = gate(valid_for_s=-1.0)
     assert opened.waits_for_s == 0.0
     opened.send("a", order(1))
-    await anyio.sleep(0.05)
+    await anyio.sleep(0.05)  # The loop's clock counts in milliseconds.
     opened.send("a", order(2))
-    assert (delivered, opened.waits_for_s >= 0.05) == ([], True)
+    assert (delivered, opened.waits_for_s > 0.04) == ([], True)
