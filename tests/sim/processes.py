@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal as signals
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -77,6 +78,7 @@ class Processes:
         self.started = 0
         self.silent_until_s = 0.0
         self._busy_until_s = 0.0
+        self._told: deque[tuple[float, int, Callable[[], None]]] = deque()
         self.frozen_until_s = 0.0  # the whole machine stands still
         self.serves_store = False
         self._fence_s = math.inf  # then the living spawner ends all that it has started
@@ -119,23 +121,29 @@ class Processes:
     # --- the spawner
 
     def by_spawner(self, what: Callable[[], None], delay_s: float | None = None) -> None:
-        """What the spawner that lives now does, once it does anything."""
-        spawner = self.spawner
+        """What the spawner that lives now does, once it does anything, in the order in which it was told."""
         now_s = self._world.timeline.now_s
         if delay_s is None:
             delay_s = self._world.random.uniform(0.0, self._world.setup.answer_max_s)
         self._busy_until_s = at_s = max(self._busy_until_s, now_s + delay_s)  # It does one thing after the other.
+        if self.spawner:
+            self._told.append((at_s, self.spawner, what))
+            self._world.timeline.at(at_s, self._obey)
 
-        def do() -> None:
-            if not spawner or spawner != self.spawner:
-                return
-            until_s = max(self.silent_until_s, self.frozen_until_s)
-            if until_s <= self._world.timeline.now_s:
+    def _obey(self) -> None:
+        now_s = self._world.timeline.now_s
+        while self._told:
+            at_s, spawner, what = self._told[0]
+            until_s = max(at_s, self.silent_until_s, self.frozen_until_s)
+            if spawner != self.spawner:
+                self._told.popleft()
+            elif until_s <= now_s:
+                self._told.popleft()
                 what()
-            elif until_s < FOREVER_S:
-                self._world.timeline.at(until_s, do)
-
-        self._world.timeline.at(at_s, do)
+            else:
+                if at_s <= now_s and until_s < FOREVER_S:
+                    self._world.timeline.at(until_s, self._obey)
+                return
 
     def _start_spawner(self, number: int) -> None:
         self.started = number

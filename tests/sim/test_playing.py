@@ -26,12 +26,19 @@ def test_every_seed_keeps_every_promise(first: int):
 @pytest.mark.parametrize(
     ("seed", "nodes", "numbers"),
     [
+        (819, 3, (0, 1)),  # another process of a node meets a leader before the next take-over
         (1061, 5, (0,)),  # a stop, before all nodes have met the leader
         (3553, 5, (0,)),
+        (3860, 2, (1, 4, 7)),
         (9353, 2, (0,)),  # a lost node tells its old fault late
         (16065, 3, (0,)),  # a node stands still just as its ranks are to start
         (20876, 5, (0, 1)),  # the leader of the next run is lost at once
         (22297, 2, (0, 3, 5)),  # two runs, of which the first had a fault
+        (40024, 2, (0,)),  # a lease is revoked while a job ends well
+        (43385, 5, (1,)),  # the same while some nodes have begun a cycle
+        (62325, 3, (0, 4, 8, 9)),  # all but one that have heard the verdict are lost
+        (89380, 2, (0,)),  # a fault is told just before the node says how it stands
+        (107611, 2, (0, 1)),  # a spawner is silent twice
     ],
 )
 def test_seeds_that_have_found_something(seed: int, nodes: int, numbers: tuple[int, ...]):
