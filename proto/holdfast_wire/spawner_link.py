@@ -262,12 +262,18 @@ class WelcomeBack(NamedTuple):
     taken: int
 
 
+class Unknown(NamedTuple):
+    """A message of a later version, which nothing here can act on; an answer to it has a deadline there."""
+
+    type: str
+
+
 Report = (
     Ready | StoreReady | StoreFailed | Spawned | SpawnFailed | Exited | StoreExited | Emptied | OutputDropped
     | CycleLogClosed | Learned | Ended
 )  # fmt: skip
-ToSpawner = Order | Keep
-FromSpawner = Report | Kept | WelcomeBack
+ToSpawner = Order | Keep | Unknown
+FromSpawner = Report | Kept | WelcomeBack | Unknown
 Message = ToSpawner | FromSpawner
 
 _TYPES: dict[str, type[Message]] = {
@@ -306,7 +312,7 @@ def payloads(message: Message, *, bytes_max: int) -> list[bytes]:
 
 
 def decode(payload: bytes) -> Message:
-    """The message in `payload`. Raises SpawnerProtocolError. Unknown fields are ignored, unknown types refused."""
+    """The message in `payload`. Raises SpawnerProtocolError. Unknown fields are ignored; see Unknown."""
     try:
         return _of_type(json.loads(payload))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -318,7 +324,11 @@ def _typed(message: Message) -> dict[str, object]:
 
 
 def _of_type(body: dict[str, object]) -> Message:
-    return _build(_TYPES[cast("str", body["type"])], body)
+    name = body["type"]
+    if not isinstance(name, str):
+        raise TypeError(f"a type that is {name!r}")
+    kind = _TYPES.get(name)
+    return Unknown(name) if kind is None else _build(kind, body)
 
 
 def _plain(message: Message) -> dict[str, object]:
@@ -352,7 +362,8 @@ def _shared_env(workers: tuple[WorkerPlan, ...]) -> dict[str, str]:
 def _build(kind: type[Message], body: dict[str, object]) -> Message:
     values = _known(kind, body)
     if kind is Keep:
-        values["orders"] = tuple(_of_type(order) for order in cast("tuple[dict[str, object], ...]", values["orders"]))
+        orders = map(_of_type, cast("tuple[dict[str, object], ...]", values["orders"]))
+        values["orders"] = tuple(order for order in orders if not isinstance(order, Unknown))
     if kind is WelcomeBack:
         values["ready"] = _build(Ready, cast("dict[str, object]", values["ready"]))
     if kind is Spawn:

@@ -7,11 +7,14 @@ from holdfast_wire.spawner_link import (
     Exited,
     Fence,
     ForkAhead,
+    Keep,
+    KillTree,
     Message,
     PrepareStore,
     Spawn,
     SpawnerProtocolError,
     StreamPlan,
+    Unknown,
     WorkerPlan,
     decode,
     encode,
@@ -69,6 +72,14 @@ def test_one_worker_alone_can_be_too_long() -> None:
     assert len(payload) > 1000
 
 
+def test_what_a_later_version_says_is_known_as_such_and_spoils_nothing_beside_it() -> None:
+    assert decode(b'{"type":"Rewind","cycle":3}') == Unknown("Rewind")
+    orders = b'[{"type":"Rewind"},{"type":"KillTree","cycle":3,"how":1}]'
+    assert decode(b'{"type":"Keep","texts":{},"taken":0,"orders":' + orders + b"}") == Keep({}, 0, (KillTree(3),))
+
+
 def test_garbage_is_refused() -> None:
+    with pytest.raises(SpawnerProtocolError):
+        decode(b'{"type":7}')
     with pytest.raises(SpawnerProtocolError):
         decode(b'{"type":"Spawn","cycle":0,"workers":[{}]}')
