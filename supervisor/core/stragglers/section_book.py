@@ -60,9 +60,13 @@ class SectionBook:
         ]
         if len(ranks) < self._known:
             self._note_missing()
-        for rank in ranks:
-            self._standing[rank], self._missed[rank] = KNOWN, 0
-            self._base_times[rank], self._base_s[rank] = self._times[rank], self._total_s[rank]
+            for rank in ranks:
+                self._standing[rank], self._missed[rank] = KNOWN, 0
+                self._base_times[rank], self._base_s[rank] = self._times[rank], self._total_s[rank]
+        else:  # All at once: of tens of thousands of ranks, each by itself would take the leader too long.
+            self._standing = self._standing.replace(bytes([FULL]), bytes([KNOWN]))
+            self._missed = bytearray(len(self._missed))
+            self._base_times, self._base_s = self._times[:], self._total_s[:]
         self._full, self._opened_s = 0, None
         return ranks, means
 

@@ -22,6 +22,7 @@ FOUND, GONE = "straggler_found", "straggler_gone"
 RANK_MAX = 1 << 17
 CELLS_MAX = 1 << 19  # ranks times sections: what is beyond it is not compared
 NAMED_MAX = 32  # in one section
+COMPARED_AT_ONCE_MAX = 16384  # ranks of all sections, in one step: the leader has more to do
 CROWD_MIN = 8  # of so many ranks or more, stragglers are few: if more are slow, the ranks do different work
 CROWD_SHARE = 4
 
@@ -62,10 +63,14 @@ def step(state: State, event: Event, *, now_s: float, patience_s: float) -> tupl
         actions = _begin_cycle(state, event.cycle)
     for rank in event.ranks:
         _take(state, event, rank, now_s)
+    compared = 0
     for name in event.names:
         section = state.sections.get(name)
         if section is not None and section.book.is_due(now_s, patience_s=patience_s):
             actions += _close_round(state, name, section)
+            compared += len(section.excesses.ranks)
+            if compared > COMPARED_AT_ONCE_MAX:
+                break  # The next word of any node brings the next section.
     return state, actions
 
 

@@ -180,3 +180,12 @@ def test_many_names_are_bounded():
 
 def test_nothing_has_to_be_waited_for():
     assert stragglers.next_deadline_s(_Job(1, 1).state) is None
+
+
+def test_sections_of_a_large_job_are_compared_one_after_the_other(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(stragglers, "COMPARED_AT_ONCE_MAX", 3)
+    job = _Job(4, 2)
+    job.names = ("forward", "step", "unused")
+    job.slow = {5: 1.5}
+    assert job.run(90.0) == [FOUND]
+    assert [each.ranks for each in job.named] == [(5,)]
