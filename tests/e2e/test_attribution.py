@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.attribution.played import played
 from tests.attribution.test_service import asked, served
-from tests.e2e.launch import Launch, assert_nothing_left, launched
+from tests.e2e.launch import Launch, assert_nothing_left, launched, wait_until
+from tests.e2e.test_many_nodes import Nodes
+from tests.e2e.test_many_nodes import nodes as several
+from tests.etcd_server import free_ports
 
 FAILING = """
 import os, sys, time
@@ -18,6 +23,10 @@ if cycle == 0 and rank == "1":
 if cycle:
     time.sleep({later_s})
 """
+
+
+def outputs(nodes: Nodes) -> str:
+    return "\n".join(nodes.output(number) for number in (1, 2))
 
 
 def attributed(launch: Launch) -> list[dict[str, object]]:
@@ -112,3 +121,44 @@ def test_without_a_key_that_can_be_read_nothing_starts(tmp_path: Path) -> None:
         assert launch.wait() == 78
     assert "cannot read the language model's key /missing: No such file or directory" in launch.stderr_text()
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("server", ["", "with the log server"])
+def test_every_node_ends_with_the_same_code(tmp_path: Path, server: str) -> None:
+    """The failing rank is on the second node, the service on the first."""
+    with several(tmp_path, "2") as nodes:
+        (tmp_path / "train.py").write_text(FAILING.replace('"1"', '"3"').format(later_s=60))
+        flags = (
+            "--ft-per-cycle-applog-prefix", f"{tmp_path}/logs/train.log", "--ft-attribution-endpoint", "localhost",
+            "--ft-attribution-llm-model", "none", "--ft-attribution-stop-action", "no-restart",
+        )  # fmt: skip
+        if server:
+            flags += ("--ft-enable-log-server", "true", "--ft-log-server-port", str(free_ports(1)[0]))
+        started = [nodes.start(number, flags=flags) for number in (1, 2)]
+        assert [each.wait(60) for each in started] == [93, 93], outputs(nodes)
+    said = (tmp_path / "logs" / "train_attribution.log").read_text()
+    assert said.count("serving http://127.0.0.1:") == 1
+    assert "the attribution service advises to stop" in outputs(nodes)
+
+
+def test_on_several_nodes_a_key_that_the_leader_can_not_read_ends_the_job(tmp_path: Path) -> None:
+    with several(tmp_path, "2") as nodes:
+        flags = ("--ft-per-cycle-applog-prefix", f"{tmp_path}/logs/train.log", "--ft-attribution-endpoint", "localhost")
+        flags += ("--ft-attribution-llm-api-key-file", "/missing")
+        started = [nodes.start(number, "60", flags=flags) for number in (1, 2)]
+        assert [each.wait(60) for each in started] == [78, 78], outputs(nodes)
+    assert "cannot read the language model's key /missing: No such file or directory" in outputs(nodes)
+
+
+def test_a_service_of_the_jobs_own_does_not_outlive_a_killed_supervisor(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import time; time.sleep(60)")
+    log = tmp_path / "logs" / "train_attribution.log"
+    arguments = (
+        "--ft-per-cycle-applog-prefix", f"{tmp_path}/logs/train.log", "--ft-attribution-endpoint", "localhost",
+        "--ft-attribution-llm-model", "none", "train.py",
+    )  # fmt: skip
+    with launched(tmp_path, *arguments) as launch:
+        wait_until(lambda: log.exists() and "serving" in log.read_text(), timeout_s=60, what="the service")
+        launch.process.kill()
+        launch.process.wait()
+        assert_nothing_left(launch, within_s=20)

@@ -1,0 +1,35 @@
+"""Is work done in the order in which it came, one after the other, and is the end of it known?"""
+
+from __future__ import annotations
+
+import anyio
+
+from supervisor.attribution.waiting_line import WaitingLine
+
+
+async def test_work_is_done_in_order_and_its_end_is_known():
+    line: WaitingLine[int] = WaitingLine(most=2)
+    done: list[int] = []
+    gate = anyio.Event()
+
+    async def work(item: int) -> None:
+        await gate.wait()
+        done.append(item)
+
+    await line.emptied()
+    line.put(1)
+    assert not line.is_full
+    line.put(2)
+    assert line.is_full
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(line.serve, work)
+            await anyio.lowlevel.checkpoint()
+            line.put(3)
+            gate.set()
+            await line.emptied()
+            assert done == [1, 2, 3]
+            line.put(4)
+            await line.emptied()
+            assert done == [1, 2, 3, 4]
+            tasks.cancel_scope.cancel()
