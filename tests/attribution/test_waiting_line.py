@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import anyio
+import anyio.lowlevel
 
 from supervisor.attribution.waiting_line import WaitingLine
 

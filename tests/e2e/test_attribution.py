@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from tests.attribution.test_service import asked, served
 from tests.e2e.launch import Launch, assert_nothing_left, launched, wait_until
 from tests.e2e.test_many_nodes import Nodes
 from tests.e2e.test_many_nodes import nodes as several
+from tests.edges.services.hostile import hostile, says, silent
 from tests.etcd_server import free_ports
 
 FAILING = """
@@ -69,18 +73,32 @@ def test_otherwise_the_advice_is_only_told(tmp_path: Path) -> None:
     assert "its advice is STOP, which --ft-attribution-stop-action no-restart would follow" in str(told["reason"])
 
 
-def test_a_dead_service_costs_one_warning_and_no_time(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(FAILING.format(later_s=0))
-    arguments = (
-        "--nproc-per-node", "2", "--max-restarts", "3",
-        "--ft-per-cycle-applog-prefix", f"{tmp_path}/logs/train.log",
-        "--ft-attribution-endpoint", "http://127.0.0.1:1", "train.py",
-    )  # fmt: skip
-    with launched(tmp_path, *arguments) as launch:
-        assert launch.wait() == 0, launch.explained()
-        kinds = launch.kinds()
-    assert kinds.count("attribution_unavailable") == 1
-    assert launch.stderr_text().count("connection refused") == 1
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (None, "connection refused"),
+        (silent, "it has not answered within 5 s"),
+        (says(b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n\xff\xfe{[[[]"), "what it answered can't be read"),
+    ],
+)
+def test_a_service_that_does_not_answer_costs_one_warning_and_no_time(
+    tmp_path: Path, answer: Callable[[socket.socket], None] | None, why: str
+) -> None:
+    (tmp_path / "train.py").write_text(FAILING.format(later_s=6 if answer is silent else 1))
+    with hostile(answer or silent) as server:
+        arguments = (
+            "--nproc-per-node", "2", "--max-restarts", "3",
+            "--ft-per-cycle-applog-prefix", f"{tmp_path}/logs/train.log",
+            "--ft-attribution-endpoint", server.url if answer else "http://127.0.0.1:1", "train.py",
+        )  # fmt: skip
+        with launched(tmp_path, *arguments) as launch:
+            assert launch.wait() == 0, launch.explained()
+            events = launch.events()
+    assert [why in str(event["reason"]) for event in events if event["kind"] == "attribution_unavailable"] == [True]
+    assert launch.stderr_text().count("cannot ask the attribution service") == 1
+    moments = {(event["kind"], event["cycle"]): datetime.fromisoformat(str(event["at"])) for event in events}
+    failed, running = moments["worker_failed", 0], moments["workers_started", 1]
+    assert (running - failed).total_seconds() < 4, "the restart has waited for an answer"
 
 
 def test_the_guides_example_of_a_service_of_the_jobs_own(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from supervisor.core.cluster import coordinator, endings
 from supervisor.core.cluster.messages import (
     DeadlineReached,
+    JobForbidden,
     JobOpened,
     MemberState,
     NodeFailed,
@@ -77,6 +78,18 @@ def test_a_second_signal_ends_everything_at_once_but_not_the_echo_of_the_first()
     play.at(0.05) >> SIGNALLED << ()
     play.at(0.5) >> SIGNALLED
     assert {each.order for each in play.of(Send)} == {WindDown("the launcher got SIGTERM", 15, at_once=True)}
+
+
+def test_a_job_that_may_not_restart_ends_everywhere_with_the_code_that_says_so() -> None:
+    play = running(max_restarts=3) >> JobForbidden("another try would end alike")
+    play >> JobForbidden("the same again") << ()
+    assert verdict(stopped(play)) == Verdict(JobState.FAILED, 93, "another try would end alike")
+    assert verdict(stopped(running() >> JobForbidden("no key", 78))).exit_code == 78
+
+
+def test_advice_that_comes_too_late_changes_no_verdict() -> None:
+    play = running() >> NodeSucceeded("a", 0) >> NodeSucceeded("b", 0) >> JobForbidden("x")
+    assert verdict(stopped(play)).state is JobState.SUCCEEDED
 
 
 def test_a_command_after_a_signal_shortens_the_grace() -> None:
