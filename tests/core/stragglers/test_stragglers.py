@@ -185,7 +185,6 @@ def test_nothing_has_to_be_waited_for():
 def test_sections_of_a_large_job_are_compared_one_after_the_other(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(stragglers, "COMPARED_AT_ONCE_MAX", 3)
     job = _Job(4, 2)
-    job.names = ("forward", "step", "unused")
     job.slow = {5: 1.5}
     assert job.run(90.0) == [FOUND]
     assert [each.ranks for each in job.named] == [(5,)]
