@@ -12,6 +12,7 @@ import pytest
 
 from tests.attribution.played import played
 from tests.attribution.test_service import asked, served
+from tests.e2e.daemons import NodeDaemon
 from tests.e2e.launch import Launch, assert_nothing_left, launched, wait_until
 from tests.e2e.test_many_nodes import Nodes
 from tests.e2e.test_many_nodes import nodes as several
@@ -180,3 +181,30 @@ def test_a_service_of_the_jobs_own_does_not_outlive_a_killed_supervisor(tmp_path
         launch.process.kill()
         launch.process.wait()
         assert_nothing_left(launch, within_s=20)
+
+
+def test_a_supervisor_that_returns_keeps_a_service_again(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, time\n"
+        "while os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and not os.path.exists('fail'):\n    time.sleep(0.05)\n"
+        "if os.path.exists('fail') and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n    raise ValueError('x')\n"
+        "while not os.path.exists('end'):\n    time.sleep(0.05)\n"
+    )
+    log = tmp_path / "logs" / "train_attribution.log"
+    with NodeDaemon(tmp_path / "node") as node:
+        arguments = (
+            "--socket-dir", str(node.socket_dir), "--max-restarts", "3",
+            "--ft-per-cycle-applog-prefix", f"{tmp_path}/logs/train.log", "--ft-attribution-endpoint", "localhost",
+            "--ft-attribution-llm-model", "none", "train.py",
+        )  # fmt: skip
+        with launched(tmp_path, *arguments, environment={"HOLDFAST_SOCKET_DIR": str(node.socket_dir)}) as launch:
+            wait_until(lambda: log.exists() and "serving" in log.read_text(), timeout_s=60, what="the service")
+            node.kill()
+            node.start()
+            wait_until(lambda: log.read_text().count("serving") == 2, timeout_s=60, what="another service")
+            (tmp_path / "fail").touch()
+            wait_until(lambda: "cycle_attributed" in launch.kinds(), timeout_s=60, what="a verdict")
+            (tmp_path / "end").touch()
+            assert launch.wait() == 0, launch.explained()
+            (told,) = attributed(launch)
+    assert "ValueError: x" in str(told["reason"])
