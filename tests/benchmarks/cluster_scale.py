@@ -28,11 +28,7 @@ START_OF_MANY_S = 240.0  # of all nodes of a row, on a busy machine
 TOLD_S = {1024: 0.1, MANY: 0.5}
 
 
-def measure_nodes(bench: Bench) -> list[Row]:
-    return [*_rendezvous(bench), *_many(bench), *_by_relays(bench)]
-
-
-def _rendezvous(bench: Bench) -> list[Row]:
+def measure_rendezvous(bench: Bench) -> list[Row]:
     rows: list[Row] = []
     for nodes, limit_s in RENDEZVOUS_S.items():
         row = Row(
@@ -61,7 +57,7 @@ def _told(nodes: int) -> Row:
     return Row(f"nodes_told_{nodes}", Group.SPEED, title, Unit.SECONDS, Target(at_most=TOLD_S[nodes]))
 
 
-def _many(bench: Bench) -> list[Row]:
+def measure_many(bench: Bench) -> list[Row]:
     """All of them connected to the leader itself."""
     nodes = int(bench.length(MANY, MANY_QUICK))
     told = _told(MANY)
@@ -106,7 +102,7 @@ def _many(bench: Bench) -> list[Row]:
     return [told, warm, cold, cpu, memory]
 
 
-def _by_relays(bench: Bench) -> list[Row]:
+def measure_by_relays(bench: Bench) -> list[Row]:
     """What is left for the leader: what relays and their nodes say to each other costs it nothing, and is left out."""
     nodes, fan_out = int(bench.length(MANY, MANY_QUICK)), int(bench.length(FAN_OUT, FAN_OUT_QUICK))
     title = f"{MANY:,} nodes, {FAN_OUT:,} at the leader and the others by relays"
