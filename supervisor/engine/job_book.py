@@ -17,6 +17,8 @@ from supervisor.core.facts import Assignment, JobEvent, Verdict
 from supervisor.core.gpu_places import GpuPlace
 from supervisor.ports import RankReport, RecordedEvent, Spawner
 
+# Decided once in a cycle. A supervisor that decides it again may word it otherwise: it gets no stacks of what has ended.
+DECIDED_ONCE = frozenset({"restart_decided"})
 ENDED_JOBS_MAX = 64  # ended jobs that stay in memory; the journal has all
 
 
@@ -117,9 +119,12 @@ class JobRecord(msgspec.Struct):
 
     def was_recorded(self, event: JobEvent, *, node: str) -> bool:
         """Whether the last supervisor has recorded what is recorded now, since the same led to it again."""
-        what = (event.kind, event.reason, event.cycle, event.rank, node)
+        what = (event.kind, event.cycle, event.rank, node)
         return self._forget_recorded(
-            lambda known: (known.kind, known.reason, known.cycle, known.rank, known.node) == what
+            lambda known: (
+                (known.kind, known.cycle, known.rank, known.node) == what
+                and (known.reason == event.reason or event.kind in DECIDED_ONCE)
+            )
         )
 
     def was_taken_in(self, event: RecordedEvent) -> bool:

@@ -66,3 +66,15 @@ def test_what_was_recorded_before_is_recognised_once_by_where_it_happened() -> N
     assert not job.was_recorded(JobEvent("workers_started", "all run"), node="n1")
     assert job.was_recorded(JobEvent("workers_started", "all run"), node="n0")
     assert job.recorded_before == []
+
+
+def test_a_restart_that_is_decided_again_for_another_reason_is_the_one_that_was_recorded() -> None:
+    """The last supervisor had stacks of the hung rank; it was killed before its decision was kept."""
+    job = record()
+    before = RecordedEvent(
+        "j", 7, 5, "restart_decided", "rank 1 is in load_batch; restarting at once", cycle=5, node="n0"
+    )
+    job.recorded_before = [before]
+    assert not job.was_recorded(JobEvent("restart_decided", "rank 1 sent no heartbeat; restarting", 6), node="n0")
+    assert job.was_recorded(JobEvent("restart_decided", "rank 1 sent no heartbeat; restarting", 5), node="n0")
+    assert not job.was_recorded(JobEvent("restart_decided", "rank 1 sent no heartbeat; restarting", 5), node="n0")
