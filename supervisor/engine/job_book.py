@@ -17,7 +17,7 @@ from supervisor.core.facts import Assignment, JobEvent, Verdict
 from supervisor.core.gpu_places import GpuPlace
 from supervisor.ports import RankReport, RecordedEvent, Spawner
 
-# Decided once in a cycle. A supervisor that decides it again may word it otherwise: it gets no stacks of what has ended.
+# Once in a cycle. A supervisor that decides it again may word it otherwise: it gets no stacks of what has ended.
 DECIDED_ONCE = frozenset({"restart_decided"})
 ENDED_JOBS_MAX = 64  # ended jobs that stay in memory; the journal has all
 
