@@ -1,0 +1,105 @@
+"""Leaf and root as real processes: random deaths, strangers, a disk that is full, certificates."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.edges.peers import certificates
+from tests.log_service import crowd
+
+TOKEN = b"0123456789abcdef"
+LIMIT_S = 60.0
+NODES, LINES = 12, 400
+
+
+async def test_whatever_is_killed_no_line_is_lost_or_doubled(tmp_path: Path):
+    draw = random.Random(7)
+    with anyio.fail_after(LIMIT_S):
+        async with crowd.servers(tmp_path, TOKEN) as servers, crowd.nodes(NODES, servers.address, TOKEN) as nodes:
+
+            async def speak(node: crowd.Node) -> None:
+                for _ in range(LINES // 10):
+                    await node.until_room()
+                    node.say(10)
+                    await anyio.sleep(0.02)
+                node.end()
+                await node.until_ended()
+
+            async with anyio.create_task_group() as tasks:
+                for node in nodes:
+                    tasks.start_soon(speak, node)
+                for tier in (servers.leaf, servers.root, servers.leaf, servers.root):
+                    await tier.ready.wait()
+                    await anyio.sleep(draw.uniform(0.05, 0.3))
+                    if tier.pid:
+                        os.kill(tier.pid, signal.SIGKILL)
+    assert crowd.faults_in(servers.log, {node.number: node.said for node in nodes}) == ""
+    assert len(servers.lost) == 4
+    assert not [name for name in os.listdir(tmp_path) if "positions" in name]
+
+
+async def test_a_stranger_gets_nothing_written(tmp_path: Path):
+    with anyio.fail_after(LIMIT_S):
+        async with crowd.servers(tmp_path, TOKEN) as servers:
+            async with crowd.nodes(1, servers.address, b"another token of a job") as (stranger,):
+                stranger.say(5)
+                await stranger.until_trouble("does not know the job's token")
+            async with crowd.nodes(1, servers.root_address, b"") as (stranger,):
+                stranger.say(5)
+                await stranger.until_trouble("does not know the job's token")
+            async with crowd.nodes(1, servers.address, TOKEN) as (node,):
+                node.say(3)
+                node.end()
+                await node.until_ended()
+    assert crowd.faults_in(servers.log, {0: 3}) == ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a small file system is mounted")
+async def test_behind_a_full_disk_lines_wait_and_nothing_is_lost(tmp_path: Path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    await anyio.run_process(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)])
+    try:
+        with anyio.fail_after(LIMIT_S):
+            async with crowd.servers(disk) as servers, crowd.nodes(2, servers.address) as nodes:
+                for node in nodes:
+                    node.say(2000)
+                    node.end()
+                await nodes[0].until_trouble("No space left on device; free space")
+                await anyio.run_process(["mount", "-o", "remount,size=4m", str(disk)])
+                for node in nodes:
+                    await node.until_ended()
+        assert crowd.faults_in(servers.log, {0: 2000, 1: 2000}) == ""
+    finally:
+        await anyio.run_process(["umount", "-l", str(disk)])
+
+
+async def test_certificates_of_one_authority_let_in_and_others_do_not(tmp_path: Path):
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for place in (ours, theirs):
+        place.mkdir()
+        certificates.make_authority(place)
+    server, node, stranger = (
+        {"tls_cert": made.certificate, "tls_key": made.key, "tls_ca": made.authority}
+        for made in (
+            certificates.make_node(ours, "server"),
+            certificates.make_node(ours, "node"),
+            certificates.make_node(theirs, "stranger"),
+        )
+    )
+    with anyio.fail_after(LIMIT_S):
+        async with crowd.servers(tmp_path, **server) as servers:
+            async with crowd.nodes(1, servers.address, **stranger) as (unknown,):
+                unknown.say(3)
+                await unknown.until_trouble("")
+            async with crowd.nodes(1, servers.address, **node) as (known,):
+                known.say(3)
+                known.end()
+                await known.until_ended()
+    assert crowd.faults_in(servers.log, {0: 3}) == ""
