@@ -121,7 +121,7 @@ async def open_supervisor(
                 spawners = make_spawners(workers, tokens) if make_spawners else _keeper(place, limit, claims, early)
                 recorded = cycle_recording.recorded(claimed, peers, jobs, engine, chronicle, clock, tasks)
                 desk, performer = _wire(
-                    place, clock, engine, workers, spawners, log_funnel.FunnelledPeers(recorded, funnel),
+                    place, clock, engine, workers, spawners, funnel.fed_by(recorded, peers.colleagues),
                     tokens, checks, chronicle, jobs, claims, spawner_tasks, gpus,
                 )  # fmt: skip
                 _keep_logs(retention, jobs, desk, performer, funnel, tidies=not place.private)

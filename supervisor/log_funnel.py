@@ -11,13 +11,14 @@ import os
 import socket
 from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.config.job_logs import log_door
+from supervisor.config.job_spec import EMBEDDED
 from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.facts import JobEvent
 from supervisor.core.ledger import Ledger
@@ -30,10 +31,15 @@ if TYPE_CHECKING:
     from supervisor.edges.machine.logs.log_tier import LogTier
 
 DOOR_BACKLOG = 64
+SENDER_LOG = "log_sender.log"  # in the folder of the run's logs
 SENDER_ENDS_IN_S = 15.0  # after its supervisor: log processes that are alone give up by then
 
-LeaderHost = Callable[[str], str]
 Publish = Callable[[JobRecord, JobEvent], None]
+
+
+@runtime_checkable
+class KnowsLeaders(Protocol):
+    def leader_host(self, job_id: str) -> str: ...
 
 
 class _JobTiers:
@@ -61,7 +67,7 @@ class LogFunnel:
         self._worker_socket = str(worker_socket)
         self._private = private
         self._tiers: dict[str, _JobTiers] = {}
-        self.leader_host: LeaderHost = self._endpoint_host
+        self.elected_host: Callable[[str], str] = _nowhere  # of the node that leads a job by election
 
     def submitted(self, job_id: str) -> None:
         job = self._jobs[job_id]
@@ -106,7 +112,7 @@ class LogFunnel:
         tiers.root = self._start(tiers, self._server_settings(tiers.job, -1), "the root of the log server")
         from supervisor.core.log_funnel.tiers import root_port
 
-        address = _address(self.leader_host(job_id), root_port(server.port, leaves))
+        address = _address(self._leader_host(tiers.job), root_port(server.port, leaves))
         for leaf in range(leaves):
             tier = self._start(tiers, self._server_settings(tiers.job, leaf), f"leaf {leaf} of the log server")
             tier.tell(_line({"address": address}))
@@ -121,6 +127,12 @@ class LogFunnel:
         for scope in tiers.server_scopes:
             scope.cancel()
         tiers.servers, tiers.root, tiers.server_scopes, tiers.before_root = [], None, [], []
+
+    def fed_by(self, peers: Peers, colleagues: object) -> Peers:
+        """The same peers. `colleagues` may know where leaders are reached that were elected."""
+        if isinstance(colleagues, KnowsLeaders):
+            self.elected_host = colleagues.leader_host
+        return FunnelledPeers(peers, self)
 
     def finish_all(self) -> None:
         for job_id in list(self._tiers):
@@ -165,7 +177,7 @@ class LogFunnel:
         from supervisor.core.log_funnel.tiers import leaf_port, shard
 
         spec = tiers.job.spec
-        host = self.leader_host(spec.job_id)
+        host = self._leader_host(tiers.job)
         if tiers.sender is None or not host or spec.nodes is None:
             return
         leaf = shard(spec.facts.infrastructure_rank, spec.nodes.name, self._leaves(tiers.job))
@@ -196,7 +208,7 @@ class LogFunnel:
         name = job.spec.nodes.name
         return {
             **self._shared_settings(job), "tier": "sender", "name": f"node {name}", "door_fd": door_fd,
-            "graceful_s": SENDER_ENDS_IN_S,
+            "graceful_s": SENDER_ENDS_IN_S, "log_path": f"{job.log_dir}/{SENDER_LOG}",
         }  # fmt: skip
 
     def _server_settings(self, job: JobRecord, leaf: int) -> dict[str, object]:
@@ -206,25 +218,29 @@ class LogFunnel:
 
         logs, leaves, nodes = job.spec.logs, self._leaves(job), job.spec.nodes
         assert nodes is not None
-        server, host = job.spec.log_server, self.leader_host(job.spec.job_id)
+        server, host = job.spec.log_server, self._leader_host(job)
         shared = {**self._shared_settings(job), "host": host}
+        if nodes.backend != EMBEDDED:  # Another node leads soon, and its root waits for the end of this one.
+            shared["ends_with_supervisor"] = True
         own_log = f"{server_log_prefix(logs, server)}_{'root' if leaf < 0 else f'leaf_{leaf}'}.log"
         if leaf < 0:
             return {
                 **shared, "tier": "root", "name": "root", "port": root_port(server.port, leaves), "log_path": own_log,
                 "cycle_prefix": logs.cycle_prefix, "supervisor_log": logs.supervisor_log,
-                "graceful_s": 2 * server.graceful_s,
+                "graceful_s": 2 * server.graceful_s, "callers": leaves,
             }  # fmt: skip
         return {
             **shared, "tier": "leaf", "name": f"leaf {leaf}", "port": leaf_port(server.port, leaf),
-            "log_path": own_log, "graceful_s": server.graceful_s,
+            "log_path": own_log, "graceful_s": server.graceful_s, "callers": max(1, nodes.min_nodes // leaves),
             "queue_chunks": queue_chunks(server.leaf_queue_chunks, nodes.max_nodes, leaves),
         }  # fmt: skip
 
-    def _endpoint_host(self, job_id: str) -> str:
-        """Of an embedded leader, which is where the nodes meet."""
-        nodes = self._jobs[job_id].spec.nodes
-        return nodes.host if nodes is not None else ""
+    def _leader_host(self, job: JobRecord) -> str:
+        """ "": nobody leads, as far as is known. An embedded leader is where the nodes meet."""
+        nodes = job.spec.nodes
+        if nodes is None or nodes.backend != EMBEDDED:
+            return self.elected_host(job.spec.job_id)
+        return nodes.host
 
 
 class FunnelledPeers:
@@ -269,6 +285,11 @@ def _listen(path: str) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def _nowhere(job_id: str) -> str:
+    del job_id
+    return ""
 
 
 def _address(host: str, port: int) -> str:

@@ -77,7 +77,8 @@ class Links:
         self._told_for = 0  # links, when terms were told last
         self._trouble = ""
         self.on_change: Callable[[], None] = _nothing
-        self.unparted = 0  # connections that ended and whose caller did not say that it has nothing more
+        self.parted: set[str] = set()  # callers that have said that they have nothing more
+        self.unparted = 0  # connections that ended without that word
 
     @property
     def count(self) -> int:
@@ -151,6 +152,8 @@ class Links:
         finally:
             del self._links[number]
             self.unparted += not parts
+            if parts:
+                self.parted.add(session.peer)
             _log.info("%s %s", session.peer, "has nothing more to say" if parts else "has lost its connection")
             self._taker.lose(number)
             self._on_count()

@@ -32,7 +32,7 @@ LEAF_BYTES_MAX = 64 * 1024 * 1024
 ROOT_BYTES_MAX = 64 * 1024 * 1024
 SENDER_BYTES_MAX = 8 * 1024 * 1024
 SENDER_PIECES_MAX = SENDER_BYTES_MAX // PIECE_BYTES
-QUIET_S = 1.5  # in which a caller that has lost its connection is back
+QUIET_S = 3.0  # in which a caller that has lost its connection is back
 LINE_BYTES_MAX = 64 * 1024
 AWAY = "away"  # the next tier is not reached: the supervisor says where it is now
 
@@ -134,7 +134,7 @@ async def _serve(
         is_complete = False
         if not wishes.at_once:
             with anyio.move_on_after(settings.graceful_s):
-                await _until_quiet(links, is_idle, changed)
+                await _until_quiet(links, is_idle, changed, settings.callers)
                 await part()
                 is_complete = True
         tasks.cancel_scope.cancel()
@@ -142,17 +142,20 @@ async def _serve(
     raise AssertionError
 
 
-async def _until_quiet(links: Links, is_idle: Callable[[], bool], changed: Bell) -> None:
-    """Everybody has said that nothing more comes, or has been away for a while, and nothing waits."""
+async def _until_quiet(links: Links, is_idle: Callable[[], bool], changed: Bell, callers: int) -> None:
+    """Everybody has said that nothing more comes; or nobody was there for a while, and nothing waits.
+
+    A process that has taken the place of another does not know who was there: they may be on their way.
+    """
     while True:
         while links.count or not is_idle():
-            await changed.wait_for_s(QUIET_S / 10 if not links.count else QUIET_S)
-        if not links.unparted:
+            await changed.wait_for_s(QUIET_S)
+        if not links.unparted and len(links.parted) >= callers:
             return
-        with anyio.move_on_after(QUIET_S):
+        with anyio.move_on_after(QUIET_S) as quiet:
             while not links.count:
                 await changed.wait()
-        if not links.count and is_idle():
+        if quiet.cancelled_caught and is_idle():
             return
 
 

@@ -76,6 +76,7 @@ class Upstream:
     def move(self, address: str) -> None:
         """The next tier is elsewhere."""
         if address != self.address:
+            _log.info("the next tier is at %s", address)
             self.address = address
             self._moved.ring()
 
@@ -91,7 +92,8 @@ class Upstream:
         again_s = AGAIN_FIRST_S
         while True:
             if not self.address:
-                await self._moved.wait()
+                self.on_away()
+                await self._moved.wait_for_s(AGAIN_MOST_S)
                 continue
             address = self.address
             why, was_connected = "", False

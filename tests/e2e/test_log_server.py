@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.launch import wait_until
+from tests.etcd_server import etcd
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 LIMIT_S = 60.0
@@ -52,14 +53,15 @@ class Cluster:
             other.bind(("127.0.0.1", 0))
             self.port, self.log_port = probe.getsockname()[1], other.getsockname()[1]
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.meet = ("--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{self.port}")
 
     def start(self, number: int, *script: str, flags: tuple[str, ...] = ()) -> None:
         home = self.folder / f"node{number}"
         for place in (home, home / "claims", home / "state", home / "run"):
             place.mkdir(mode=0o700)
         command = [
-            str(HOLDFAST), "run", "--nnodes", "2", "--rdzv-id", f"job-{self.port}",
-            "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--local-addr", f"127.0.0.{number}", "--nproc-per-node", "2",
+            str(HOLDFAST), "run", *self.meet, "--rdzv-id", f"job-{self.port}",
+            "--local-addr", f"127.0.0.{number}", "--nproc-per-node", "2",
             "--max-restarts", "2", "--ft-enable-log-server", "true", "--ft-log-server-port", str(self.log_port),
             "--ft-per-cycle-applog-prefix", str(self.logs / "train.log"), *flags,
             str(self.folder / "train.py"), *script,
@@ -74,6 +76,10 @@ class Cluster:
 
     def wait(self) -> list[int]:
         return [process.wait(LIMIT_S) for process in self.processes]
+
+    def until_half(self, cycle: int) -> None:
+        half = [self.folder / f"half-{cycle}-{rank}" for rank in range(4)]
+        wait_until(lambda: all(each.exists() for each in half), timeout_s=LIMIT_S, what=f"half of cycle {cycle}")
 
     def output(self) -> str:
         return "\n".join(path.read_text() for path in sorted(self.folder.glob("node*/output")))
@@ -124,8 +130,7 @@ def test_two_nodes_have_one_writer_of_each_cycles_log(cluster: Cluster) -> None:
 def test_leaf_root_and_senders_are_killed_and_no_line_is_lost_or_doubled(cluster: Cluster) -> None:
     for number in (1, 2):
         cluster.start(number, "400", str(cluster.folder), "wait")
-    half = [cluster.folder / f"half-0-{rank}" for rank in range(4)]
-    wait_until(lambda: all(each.exists() for each in half), timeout_s=LIMIT_S, what="half of the lines")
+    cluster.until_half(0)
     for kind in ("leaf", "root", "sender"):
         wait_until(lambda kind=kind: cluster.tiers(kind), timeout_s=LIMIT_S, what=f"a {kind}")
         for pid in cluster.tiers(kind):
@@ -134,3 +139,22 @@ def test_leaf_root_and_senders_are_killed_and_no_line_is_lost_or_doubled(cluster
     assert cluster.wait() == [0, 0], cluster.output()
     assert sorted(cluster.lines(0)) == sorted(expected(0, 400))
     assert "is replaced: it was ended by SIGKILL" in cluster.output()
+
+
+@pytest.mark.soak
+def test_where_another_node_leads_its_servers_go_on(cluster: Cluster, tmp_path: Path) -> None:
+    with etcd(tmp_path / "etcd") as server:
+        cluster.meet = ("--nnodes", "2:3", "--rdzv-endpoint", server.endpoint, "--rdzv-backend", "etcd")
+        cluster.start(1, "200", str(cluster.folder), "wait")
+        wait_until(lambda: server.ctl("get", "--prefix", "/holdfast/").strip(), timeout_s=LIMIT_S, what="a leader")
+        for number in (2, 3):
+            cluster.start(number, "200", str(cluster.folder), "wait")
+        cluster.until_half(0)
+        cluster.processes[0].kill()
+        cluster.until_half(1)
+        (cluster.folder / "go").touch()
+        assert cluster.wait()[1:] == [0, 0], cluster.output()
+    assert sorted(cluster.lines(1)) == sorted(expected(1, 200))
+    before = cluster.lines(0)
+    assert len(before) == len(set(before))
+    assert {f"{rank}: rank {rank} cycle 0 line {number}" for rank in (2, 3) for number in range(101)} <= set(before)

@@ -113,10 +113,10 @@ class Servers:
             "token_file": str(token_file) if token else "",
         }
         shared |= secrets
-        prefix = {"cycle_prefix": str(folder / "train.log")}
-        self.root = self._tier({"tier": "root", "name": "root", "port": root_port} | shared | prefix, tasks)
+        prefix: dict[str, object] = {"cycle_prefix": str(folder / "train.log")}
+        self.root = self._tier({"tier": "root", "name": "root", "port": root_port, **shared, **prefix}, tasks)
         self.leaf = self._tier(
-            {"tier": "leaf", "name": "leaf 0", "port": leaf_port, "queue_chunks": 393_216} | shared, tasks
+            {"tier": "leaf", "name": "leaf 0", "port": leaf_port, "queue_chunks": 393_216, **shared}, tasks
         )
         self.leaf.tell(json.dumps({"address": self.root_address}).encode())
 

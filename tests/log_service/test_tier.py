@@ -94,11 +94,11 @@ async def test_certificates_of_one_authority_let_in_and_others_do_not(tmp_path: 
         )
     )
     with anyio.fail_after(LIMIT_S):
-        async with crowd.servers(tmp_path, **server) as servers:
-            async with crowd.nodes(1, servers.address, **stranger) as (unknown,):
+        async with crowd.servers(tmp_path, b"", **server) as servers:
+            async with crowd.nodes(1, servers.address, b"", **stranger) as (unknown,):
                 unknown.say(3)
                 await unknown.until_trouble("")
-            async with crowd.nodes(1, servers.address, **node) as (known,):
+            async with crowd.nodes(1, servers.address, b"", **node) as (known,):
                 known.say(3)
                 known.end()
                 await known.until_ended()

@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import cast
+from typing import Protocol, cast, runtime_checkable
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -33,6 +33,14 @@ Joining = Callable[[JobSpec, Nodes, Archive], Awaitable[tuple[JobSpec, Opener]]]
 FromPeers = Ordered | Reported | FenceMoved | JobAbandoned
 
 _log = logging.getLogger("holdfast.cluster")
+
+
+@runtime_checkable
+class KnowsLeader(Protocol):
+    """Of one job: where the node is reached that leads it now."""
+
+    @property
+    def leader_host(self) -> str: ...
 
 
 class _Meeting:
@@ -183,6 +191,11 @@ class PeersOfJobs:
     def leads(self, job_id: str) -> bool:
         peers = self._of(job_id)
         return peers is not None and peers.leads(job_id)
+
+    def leader_host(self, job_id: str) -> str:
+        """Of a job whose leader is elected; "": nobody leads it, or it has another way to find its leader."""
+        peers = self._of(job_id)
+        return peers.leader_host if isinstance(peers, KnowsLeader) else ""
 
     def send(self, node: str, job_id: str, order: Order) -> None:
         if (peers := self._of(job_id)) is not None:

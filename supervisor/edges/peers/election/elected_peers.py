@@ -90,6 +90,13 @@ class ElectedPeers:
         self._has_stopped = False  # as it has reported
         self._over = ""
 
+    @property
+    def leader_host(self) -> str:
+        """Where the node is reached that leads now, as far as is known; "": nobody does."""
+        if self._reign is not None:
+            return self._voter.host
+        return _address(self._seen.address).host if isinstance(self._seen, Leader) else ""
+
     # --- ports.Peers -----------------------------------------------------------------------------------------------
 
     def leads(self, job_id: str) -> bool:
