@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.core.log_funnel.pieces import Piece, Receipt, file_of_cycle
@@ -43,7 +44,8 @@ class Node:
     def __init__(self, number: int, address: str, known: Secrets, secrets: dict[str, str]) -> None:
         self.number = number
         self.relay = Relay(bytes_max=KEPT_BYTES_MAX, pieces_max=100_000)
-        settings = Settings(tier="sender", job_id=JOB, name=f"node {number}", **secrets)
+        settings = Settings(tier="sender", job_id=JOB, name=f"node {number}")
+        settings = msgspec.structs.replace(settings, **secrets)
         self.upstream = Upstream(settings, known, self.relay, on_receipt=self._on_receipt, on_trouble=self.note_trouble)
         self.upstream.move(address)
         self._stream = number + 1
