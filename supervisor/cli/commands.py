@@ -35,6 +35,7 @@ _ALL = (
     Command("logs", "supervisor.cli.logs", "show what the ranks of a job printed"),
     Command("stacks", "supervisor.cli.stacks", "show where each rank of a job stands now"),
     Command("report", "supervisor.cli.report", "show a job's life: faults, what they cost, why; text or one page"),
+    Command("web", "supervisor.cli.web", "show all jobs live in a browser; nothing can be changed there"),
     Command("stop", "supervisor.cli.stop", "stop a job"),
     Command("restart", "supervisor.cli.restart", "restart all workers of a job"),
     Command("cordon", "supervisor.cli.cordon", "stop a node from taking new jobs"),
@@ -55,7 +56,7 @@ LOG_TIER = Command("log-tier", "supervisor.cli.log_tier", "one process of a job'
 COMMANDS = {command.name: command for command in _ALL}
 THEMES = (
     Theme("Run a job", ("run", "daemon", "doctor", "simulate")),
-    Theme("Look at jobs", ("status", "top", "jobs", "events", "logs", "stacks", "report")),
+    Theme("Look at jobs", ("status", "top", "jobs", "events", "logs", "stacks", "report", "web")),
     Theme("Act on a job", ("stop", "restart")),
     Theme("Nodes", ("nodes", "cordon", "uncordon", "drain", "healthd", "attribution")),
     Theme("Your shell", ("completion",)),
@@ -67,9 +68,7 @@ examples:
   holdfast events JOB --tail 20
   holdfast report JOB -o report.html
 """
-LATER = {
-    "web": "live view in a browser",
-}
+LATER: dict[str, str] = {}
 
 
 def usage(*, everything: bool = False) -> str:
@@ -83,7 +82,7 @@ def usage(*, everything: bool = False) -> str:
     for theme in THEMES:
         lines += [f"{theme.title}:", *(f"  {name:<11} {COMMANDS[name].summary}" for name in theme.names), ""]
     lines += EXAMPLES.splitlines()
-    if everything:
+    if everything and LATER:
         lines += ["", "Not supported yet:"]
         lines += [f"  {name:<11} {summary}" for name, summary in LATER.items()]
     lines += [

@@ -31,7 +31,7 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         (["statsu"], "cannot run holdfast statsu: there is no such command, did you mean status; see holdfast --help"),
-        (["web"], "cannot run holdfast web: not supported yet"),
+        (["web", "--listen", "nowhere"], "cannot listen at 'nowhere': it is no address; write such as"),
         (["status", "--colour"], "unrecognized arguments: --colour"),
         (["stop", "job", "--signal", "SIGFOO"], "there is no signal 'SIGFOO'"),
         (["logs"], "the following arguments are required: JOB"),

@@ -1,0 +1,183 @@
+"""What does the web page show of each job, and how does it learn what is new without asking again and again?
+
+A live job's supervisor streams its events, and after each of them the job is looked at once more. The kernel notices
+new jobs: every supervisor writes them into a journal.
+"""
+
+from __future__ import annotations
+
+import threading
+from argparse import Namespace
+from collections import Counter, deque
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from supervisor.cli.supervisors import FoundJob, Supervisors
+from supervisor.core.event_weights import Weight, weight
+from supervisor.edges.machine.clock import Clock
+from supervisor.edges.operators.control_client import ControlClient
+from supervisor.edges.operators.event_document import timestamp
+from supervisor.errors import HoldfastError
+from supervisor.ports import JobReport, RecordedEvent
+
+EVENTS_MAX = 40  # of each job, the newest ones
+ENDED_MAX = 50  # jobs that have ended, the newest ones
+FOLLOWED_MAX = 64  # live jobs; each takes two threads
+ODD_RANKS_MAX = 40
+_USUAL = ("running", "exited")
+
+Key = tuple[str, int]  # job id and submission
+
+
+class Shown(msgspec.Struct):
+    """One job; `version` counts its changes."""
+
+    report: JobReport
+    is_live: bool
+    version: int = 1
+    events: deque[RecordedEvent] = msgspec.field(default_factory=lambda: deque[RecordedEvent](maxlen=EVENTS_MAX))
+
+
+class Board:
+    """For several threads. `on_change` is called in any of them; it must not block."""
+
+    def __init__(self, arguments: Namespace, on_change: Callable[[], None]) -> None:
+        self._arguments = arguments
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self._shown: dict[Key, Shown] = {}
+        self._followed: set[Key] = set()
+        self._messages: tuple[str, ...] = ()
+
+    def look_again(self) -> None:
+        """Which jobs are there? Blocks; never raises."""
+        messages: list[str] = []
+        found: list[FoundJob] = []
+        try:
+            with Supervisors(self._arguments, say=messages.append) as supervisors:
+                found = supervisors.jobs(include_ended=True)
+                supervisors.tell_refusals()
+        except HoldfastError as error:
+            messages.append(str(error))
+        ended = 0
+        kept: set[Key] = set()
+        for job in found:
+            ended += not job.is_live
+            if job.is_live or ended <= ENDED_MAX:
+                kept.add(_key(job.report))
+                self._take_report(job.report, is_live=job.is_live)
+                if job.is_live and job.supervisor is not None:
+                    self._follow(job.report, job.supervisor.client)
+        with self._lock:
+            self._messages = tuple(messages)
+            self._shown = {key: shown for key, shown in self._shown.items() if key in kept or key in self._followed}
+        self._on_change()
+
+    def news(self, known: dict[str, int]) -> dict[str, object]:
+        """What a reader does not know yet. `known`: the version of each job that it has; brought up to date."""
+        with self._lock:
+            shown = sorted(self._shown.items(), key=lambda each: (not each[1].is_live, -each[0][1]))
+            changed: dict[str, object] = {}
+            for key, each in shown:
+                name = f"{key[0]}@{key[1]}"
+                if known.get(name) != each.version:
+                    known[name] = each.version
+                    changed[name] = _document(each)
+            return {"order": [f"{key[0]}@{key[1]}" for key, _ in shown], "jobs": changed, "messages": self._messages}
+
+    def _take_report(self, report: JobReport, *, is_live: bool) -> None:
+        with self._lock:
+            known = self._shown.setdefault(_key(report), Shown(report, is_live, 0))
+            if known.version and (known.report, known.is_live) == (report, is_live):
+                return
+            known.report, known.is_live = report, is_live
+            known.version += 1
+        self._on_change()
+
+    def _take_event(self, key: Key, event: RecordedEvent) -> None:
+        with self._lock:
+            known = self._shown.get(key)
+            if known is None or weight(event.kind) is Weight.ROUTINE:
+                return
+            known.events.append(event)
+            known.version += 1
+        self._on_change()
+
+    def _follow(self, report: JobReport, client: ControlClient) -> None:
+        key = _key(report)
+        with self._lock:
+            if key in self._followed or len(self._followed) >= FOLLOWED_MAX:
+                return
+            self._followed.add(key)
+        threading.Thread(target=self._read_stream, args=(key, client.socket_path), daemon=True).start()
+
+    def _read_stream(self, key: Key, socket_path: Path) -> None:
+        """Until the job has ended, or its supervisor has gone."""
+        happened, over = threading.Event(), threading.Event()
+        with ControlClient(socket_path) as client:
+            looker = threading.Thread(target=self._look_at, args=(key, client, happened, over), daemon=True)
+            looker.start()
+            try:
+                for told in client.watch(key[0], follow=True):
+                    if isinstance(told, JobReport):
+                        self._take_report(told, is_live=not told.state.has_ended)
+                    else:
+                        self._take_event(key, told)
+                        happened.set()
+            except HoldfastError:
+                pass  # The next look says what has become of it.
+            over.set()
+            happened.set()
+            looker.join()
+        with self._lock:
+            self._followed.discard(key)
+        self.look_again()
+
+    def _look_at(self, key: Key, client: ControlClient, happened: threading.Event, over: threading.Event) -> None:
+        """Once after each event, or after all that have come meanwhile."""
+        while not over.is_set():
+            happened.wait()
+            happened.clear()
+            try:
+                report = client.job(key[0])
+            except HoldfastError:
+                return
+            if _key(report) == key:
+                self._take_report(report, is_live=not report.state.has_ended)
+
+
+def _key(report: JobReport) -> Key:
+    return report.job_id, report.submitted_at_ns
+
+
+def _document(shown: Shown) -> dict[str, object]:
+    report = shown.report
+    states = Counter(rank.state for rank in report.ranks)
+    odd = [rank for rank in report.ranks if rank.state not in _USUAL]
+    return {
+        "job_id": report.job_id,
+        "state": report.state.value,
+        "is_live": shown.is_live,
+        "cycle": report.cycle,
+        "iteration": report.iteration,
+        "restarts_used": report.restarts_used,
+        "max_restarts": report.max_restarts,
+        "reason": report.reason,
+        "nodes": len(report.nodes),
+        "ranks": len(report.ranks),
+        "rank_states": dict(sorted(states.items())),
+        "odd_ranks": [
+            {"rank": rank.rank, "node": rank.node, "state": rank.state} for rank in odd[:ODD_RANKS_MAX]
+        ],
+        "submitted_at": timestamp(report.submitted_at_ns),
+        "ended_at": timestamp(report.ended_at_ns) if report.ended_at_ns is not None else None,
+        "now": timestamp(Clock().unix_ns()),
+        "exit_code": report.exit_code,
+        "events": [
+            {"at": timestamp(each.at_ns), "kind": each.kind, "reason": each.reason, "rank": each.rank,
+             "node": each.node, "cycle": each.cycle, "is_fault": weight(each.kind) >= Weight.FAULT}
+            for each in reversed(shown.events)
+        ],
+    }  # fmt: skip

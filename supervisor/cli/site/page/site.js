@@ -1,0 +1,106 @@
+"use strict";
+// How is what the server pushes shown? One article for each job; what has not changed is not touched.
+
+const jobs = new Map();
+const byId = (name) => document.getElementById(name);
+
+function made(name, kind, text) {
+  const element = document.createElement(name);
+  if (kind) element.className = kind;
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+
+function fact(name, value) {
+  const pair = made("div");
+  pair.append(made("dt", "", name), made("dd", "", value));
+  return pair;
+}
+
+function clock(at) {
+  return new Date(at).toLocaleTimeString(undefined, { hour12: false });
+}
+
+function long(from, to) {
+  const seconds = Math.max(0, Math.round((new Date(to) - new Date(from)) / 1000));
+  if (seconds < 60) return `${seconds} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+  return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
+}
+
+function ranksOf(job) {
+  const parts = Object.entries(job.rank_states).map(([state, number]) => `${number} ${state}`);
+  return `${job.ranks}${parts.length ? ` (${parts.join(", ")})` : ""} on ${job.nodes} ${job.nodes === 1 ? "node" : "nodes"}`;
+}
+
+// Its last word was that it runs, and nobody answers for it.
+function isLost(job) {
+  return !job.is_live && !job.ended_at;
+}
+
+function write(article, job) {
+  const open = article.querySelector("details")?.open ?? job.is_live;
+  const head = made("div", "head");
+  head.append(made("h2", "", job.job_id), made("span", `state ${job.state}`, isLost(job) ? `${job.state}?` : job.state));
+  const link = made("a", "", `Report on ${job.job_id}`);
+  link.href = `/report/${encodeURIComponent(job.job_id)}`;
+  head.append(link);
+  const facts = made("dl", "facts");
+  facts.append(
+    fact("Ranks", ranksOf(job)),
+    fact("Cycle", job.iteration ? `${job.cycle}, iteration ${job.iteration}` : `${job.cycle}`),
+    fact("Restarts", `${job.restarts_used} of ${job.max_restarts}`),
+    fact("Submitted", new Date(job.submitted_at).toLocaleString(undefined, { hour12: false })),
+    fact(job.ended_at ? "Took" : "Runs since", long(job.submitted_at, job.ended_at ?? job.now)),
+  );
+  if (job.exit_code !== null) facts.append(fact("Exit code", `${job.exit_code}`));
+  article.replaceChildren(head, made("p", "reason", job.reason), facts);
+  if (job.odd_ranks.length) {
+    const odd = job.odd_ranks.map((rank) => `rank ${rank.rank} (${rank.node}) ${rank.state}`).join(", ");
+    article.append(made("p", "quiet", `Not running: ${odd}`));
+  }
+  if (job.events.length) article.append(eventsOf(job, open));
+}
+
+function eventsOf(job, open) {
+  const details = made("details");
+  details.open = open;
+  details.append(made("summary", "", `Newest events (${job.events.length})`));
+  const list = made("ul", "events");
+  for (const event of job.events) {
+    const item = made("li");
+    const at = made("time", "", clock(event.at));
+    at.dateTime = event.at;
+    item.append(at, made("span", event.is_fault ? "fault" : "", event.reason));
+    list.append(item);
+  }
+  details.append(list);
+  return details;
+}
+
+function take(news) {
+  for (const [name, job] of Object.entries(news.jobs)) {
+    if (!jobs.has(name)) {
+      const article = made("article", "job");
+      article.setAttribute("aria-label", `Job ${job.job_id}`);
+      jobs.set(name, article);
+    }
+    write(jobs.get(name), job);
+  }
+  for (const name of [...jobs.keys()]) if (!news.order.includes(name)) jobs.delete(name);
+  const articles = news.order.map((name) => jobs.get(name)).filter(Boolean);
+  const shown = [...byId("jobs").children];
+  if (articles.length !== shown.length || articles.some((article, at) => article !== shown[at])) byId("jobs").replaceChildren(...articles);
+  byId("none").hidden = articles.length > 0;
+  byId("messages").replaceChildren(...news.messages.map((message) => made("li", "", message)));
+}
+
+const stream = new EventSource("/stream");
+stream.onmessage = (message) => {
+  byId("link").textContent = "live";
+  take(JSON.parse(message.data));
+};
+stream.onerror = () => {
+  byId("link").textContent = stream.readyState === EventSource.CLOSED ? "not connected; reload the page" : "connection lost; trying again …";
+};

@@ -1,0 +1,144 @@
+"""`holdfast web`: the jobs of all supervisors that one may see, live in a browser."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import secrets
+import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Generator
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+
+from supervisor.cli import output
+from supervisor.cli.supervisors import add_place_arguments
+from supervisor.edges.machine.own_process import signals
+from supervisor.errors import ConfigurationError, InvalidRequestError
+
+if TYPE_CHECKING:
+    import uvicorn
+
+DEFAULT_LISTEN = "127.0.0.1:8790"
+TOKEN_MIN = 16  # characters
+LAST_ANSWERS_S = 2  # for what is under way when the command is stopped
+EXAMPLES = """\
+examples:
+  holdfast web
+  ssh -L 8790:127.0.0.1:8790 NODE holdfast web      (then open the printed address on your own machine)
+
+Who has the token sees all jobs that you see. Nothing can be changed by the page.
+"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.formatter_class, parser.epilog = RawDescriptionHelpFormatter, EXAMPLES
+    parser.add_argument("--listen", metavar="H:P", default=DEFAULT_LISTEN, help="address (default: %(default)s)")
+    parser.add_argument("--token-file", metavar="F", help="the token is in this file (default: a new one each time)")
+    add_place_arguments(parser)
+
+
+def execute(arguments: Namespace) -> int:
+    """Serves until SIGTERM or SIGINT; returns the exit code. Raises HoldfastError."""
+    host, port = _address(arguments.listen)
+    token = _token(arguments.token_file)
+    try:
+        for name in ("starlette", "uvicorn"):
+            import_module(name)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"cannot serve a web page: module {error.name} is not installed for {sys.executable}; install "
+            "holdfast-torch with its extra [web]: in a clone, pip install '.[supervisor,web]'"
+        ) from error
+    if not _is_loopback(host):
+        output.say(f"warning: {host} is no loopback address: the token and all pages travel unencrypted; better ssh -L")
+    return anyio.run(_serve, arguments, host, port, token)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    host = host.strip("[]")
+    try:
+        number = int(port)
+        ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= 65_535:
+        raise InvalidRequestError(f"cannot listen at {text!r}: it is no address; write such as {DEFAULT_LISTEN}")
+    return host, number
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or ipaddress.ip_address(host).is_loopback
+
+
+def _token(path: str | None) -> str:
+    if path is None:
+        return secrets.token_urlsafe(32)
+    try:
+        token = Path(path).read_text("ascii").strip()
+        mode = os.stat(path).st_mode
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ConfigurationError(f"cannot read the token in {path}: {why}; check the file") from error
+    if len(token) < TOKEN_MIN or not token.isprintable() or " " in token:
+        raise ConfigurationError(f"cannot use the token in {path}: it needs {TOKEN_MIN} characters or more, one word")
+    if mode & 0o077:
+        raise ConfigurationError(f"cannot use the token in {path}: others may read the file; chmod 600 {path}")
+    return token
+
+
+async def _serve(arguments: Namespace, host: str, port: int, token: str) -> int:
+    import socket
+
+    import uvicorn
+
+    from supervisor.cli.site.serving import Site
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(64)
+    except OSError as error:
+        listener.close()
+        raise ConfigurationError(
+            f"cannot serve a web page at {host}:{port}: {error.strerror}; name another address with --listen"
+        ) from error
+    site = Site(arguments, token)
+    config = uvicorn.Config(
+        site.app(), log_level="warning", access_log=False, lifespan="off", server_header=False, date_header=False,
+        timeout_graceful_shutdown=LAST_ANSWERS_S,
+    )  # fmt: skip
+    server = _server(config)
+    shown = f"[{host}]" if ":" in host else host
+
+    def stop(number: int) -> None:
+        del number
+        site.close()
+        server.should_exit = True
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(signals.receive, ("SIGTERM", "SIGINT"), stop)
+        tasks.start_soon(site.look_for_jobs)
+        output.write(f"http://{shown}:{listener.getsockname()[1]}/?token={token}\n")
+        await server.serve(sockets=[listener])
+        tasks.cancel_scope.cancel()
+    return 0
+
+
+def _server(config: uvicorn.Config) -> uvicorn.Server:
+    """One that leaves our signals alone."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Generator[None]:
+            yield
+
+    return Server(config)

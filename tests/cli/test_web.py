@@ -1,0 +1,148 @@
+"""Does `holdfast web` show jobs live in a browser, to those alone who have the token, and change nothing?"""
+
+from __future__ import annotations
+
+import json
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http.client import HTTPResponse
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import pytest
+
+from supervisor.core.facts import JobState
+from tests.cli.supervised import Home
+from tests.cli.test_report import recorded
+from tests.edges.operators.fake_desk import running
+from tests.life.jobs import killed_and_hung
+from tests.report.browser import Opened, chromium
+
+JOB = "train-7f3a"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    made = Home(tmp_path)
+    yield made
+    made.close()
+
+
+class Web:
+    """A `holdfast web` that serves."""
+
+    def __init__(self, home: Home, *arguments: str) -> None:
+        self.process: Popen[str] = home.start("web", "--listen", "127.0.0.1:0", *arguments)
+        assert self.process.stdout is not None
+        self.address = self.process.stdout.readline().strip()
+        assert self.address.startswith("http://127.0.0.1:"), self.process.communicate(timeout=20)
+        self.root, _, self.token = self.address.partition("/?token=")
+
+    def get(self, path: str, *, token: str | None = None, method: str = "GET") -> HTTPResponse:
+        headers = {"Authorization": f"Bearer {self.token if token is None else token}"}
+        return urllib.request.urlopen(
+            urllib.request.Request(self.root + path, headers=headers, method=method), timeout=30
+        )
+
+    def refusal(self, path: str, *, token: str | None = None, method: str = "GET") -> tuple[int, str]:
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            self.get(path, token=token, method=method)
+        with refused.value as answer:
+            return answer.code, answer.read().decode()
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        out, err = self.process.communicate(timeout=20)
+        assert (self.process.returncode, out, err) == (0, "", "")
+
+
+def news(stream: HTTPResponse) -> dict[str, Any]:
+    """The next of it."""
+    for line in stream:
+        if line.startswith(b"data: "):
+            return json.loads(line[6:])
+    raise AssertionError("the stream has ended")
+
+
+def test_events_are_pushed_to_those_who_have_the_token(home: Home) -> None:
+    with home.supervisor(running()) as supervisor:
+        web = Web(home)
+        for path in ("/", "/stream", f"/report/{JOB}", "/site.js"):
+            assert web.refusal(path, token="wrong")[0] == 401
+        assert web.refusal("/", method="POST")[0] == 405
+        with web.get("/stream") as stream:
+            told = news(stream)
+            while not any(job["is_live"] for job in told["jobs"].values()):
+                told = news(stream)
+            (name,) = told["order"]
+            assert told["jobs"][name]["rank_states"] == {"running": 4}
+            supervisor.tell(f"publish {JOB}")
+            supervisor.tell(f"end {JOB}")
+            while told["jobs"].get(name, {}).get("is_live", True):
+                told = news(stream)
+            assert JobState(told["jobs"][name]["state"]).has_ended
+        page = web.get(f"/report/{JOB}").read().decode()
+        assert page.startswith("<!DOCTYPE html>")
+        assert "hunter2" not in page + json.dumps(told)
+        assert web.refusal("/report/other")[0] == 404
+        web.end()
+
+
+def test_in_a_browser(home: Home) -> None:
+    recorded(home, killed_and_hung())
+    web = Web(home)
+    with chromium() as browser:
+        shown = Opened(browser, web.address)
+        page = shown.page
+        page.get_by_role("heading", name="job", exact=True).wait_for()
+        assert "token" not in page.url  # It is in a cookie that scripts can't read.
+        assert page.evaluate("document.cookie") == ""
+        assert page.locator("#link").text_content() == "live"
+        assert shown.violations() == []
+        with home.supervisor(running()) as supervisor:
+            page.get_by_role("heading", name=JOB).wait_for()  # It has appeared by itself.
+            page.locator(f'article:first-child[aria-label="Job {JOB}"]').wait_for()  # Live jobs come first.
+            supervisor.tell(f"end {JOB}")
+            page.locator(f'article[aria-label="Job {JOB}"] .state:not(.running)').wait_for()
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.className") == "skip"
+        assert shown.complaints == []
+        page.get_by_role("link", name="Report on job", exact=True).click()
+        page.get_by_role("heading", name="Incidents", exact=True).wait_for()
+        assert shown.complaints == []
+        shown.close()
+    web.end()
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "why"),
+    [
+        ("short", 0o600, "it needs 16 characters or more"),
+        ("0123456789abcdef", 0o644, "others may read the file; chmod 600"),
+        (None, 0o600, "No such file or directory; check the file"),
+    ],
+)
+def test_a_token_that_is_none(home: Home, text: str | None, mode: int, why: str) -> None:
+    path = home.root / "token"
+    if text is not None:
+        path.write_text(text)
+        path.chmod(mode)
+    done = home.holdfast("web", "--token-file", str(path))
+    assert done.code == 78
+    assert why in done.err
+
+
+def test_a_token_of_ones_own_and_an_address_in_use(home: Home) -> None:
+    path = home.root / "token"
+    path.write_text("0123456789abcdef\n")
+    path.chmod(0o600)
+    web = Web(home, "--token-file", str(path))
+    assert web.token == "0123456789abcdef"
+    port = web.root.rpartition(":")[2]
+    done = home.holdfast("web", "--listen", f"127.0.0.1:{port}")
+    assert done.code == 78
+    assert "Address already in use; name another address with --listen" in done.err
+    web.end()
