@@ -125,8 +125,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     @property
     def has_log_server(self) -> bool:
         """On one node, its own log process is the only writer already."""
-        logs = self.logs
-        return self.nodes is not None and self.log_server.enabled and bool(logs.cycle_prefix or logs.supervisor_log)
+        return self.nodes is not None and self.log_server.enabled and bool(self.logs.cycle_prefix)
 
     def memory_rules(self) -> MemoryRules | None:
         """How a restart waits for GPU memory; None: not at all."""
