@@ -73,4 +73,4 @@ async def serve_adopted(
 async def _stop_when(idle: anyio.Event, desk: Desk, job_id: str) -> None:
     await idle.wait()
     with contextlib.suppress(HoldfastError):  # It has ended by itself in this moment.
-        desk.stop(job_id, reason="no rank is left, and none has come", signal=0)
+        desk.stop(job_id, reason="no rank is left, and no new one has connected", signal=0)

@@ -104,7 +104,7 @@ class Attributions:
                 await asked.run()
                 tasks.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - the bulkhead: that nobody is asked must not end the job
-            _log.error("the attribution service is not asked about job %s any more", job_id, exc_info=error)
+            _log.error("the attribution service is no longer asked about job %s", job_id, exc_info=error)
         finally:
             if self._asked.get(job_id) is asked:
                 del self._asked[job_id]

@@ -145,7 +145,7 @@ class Returning(msgspec.Struct, frozen=True):
             await self._end_lost(job_id, places, found, str(error))
             return
         except UnreadableError as error:
-            _log.error("job %s is ended, it can't be taken over: %s", job_id, error)
+            _log.error("cannot take over job %s, which ends: %s", job_id, error)
             for each in found:
                 _end(each)
             return

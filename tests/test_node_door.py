@@ -27,7 +27,7 @@ def test_recoveries_of_all_users_are_traced_and_roots_jobs_alone_are_measured():
 
 def test_a_collector_that_no_user_could_reach_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch):
     otlp.check_for_users("")
-    with pytest.raises(ConfigurationError, match="there is a password in the address, which users could read"):
+    with pytest.raises(ConfigurationError, match="its address contains a password, which users could read"):
         otlp.check_for_users("http://me:hunter2@collector:4318")
     monkeypatch.setattr(otlp, "find_spec", dict[str, str]().get)
     with pytest.raises(ConfigurationError, match=r"http://x: opentelemetry\.sdk is not installed"):

@@ -272,7 +272,7 @@ def exchange_value(call: int, iteration: int, *, name: str, rank: int, value: st
     """Raises ValueError for what is too long, or is no text."""
     if sendable(name) != name or sendable(value) != value:
         raise ValueError(
-            f"cannot exchange {sendable(name)[:40]!r}: name or value has lone surrogates, which are no text; exchange "
+            f"cannot exchange {sendable(name)[:40]!r}: name or value has lone surrogates, which are not text; exchange "
             "what encodes as UTF-8"
         )
     if len(name) > EXCHANGE_NAME_CHARACTERS_MAX or len(value) > EXCHANGE_VALUE_CHARACTERS_MAX:

@@ -229,7 +229,7 @@ class Monitoring:
         if welcome.install_exception_hook and self._hook is None:
             self._hook = ExceptionHook()
         if self._has_warned:
-            log.info("rank %d: the supervisor answers, monitoring starts afresh", self._rank)
+            log.info("rank %d: the supervisor answers, monitoring starts again", self._rank)
         self._answered.set()
         return goes_on
 

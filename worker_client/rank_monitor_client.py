@@ -218,7 +218,7 @@ class RankMonitorClient:
             accepted = once.request_control(request, timeout_s=CONTROL_WAIT_S)
             once.release()
         if not accepted:
-            log.warning("the supervisor has not accepted %s; nothing may come of it", request.action.name)
+            log.warning("the supervisor has not accepted %s; it may have no effect", request.action.name)
 
     # --- attributes ---
 

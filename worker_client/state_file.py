@@ -24,7 +24,7 @@ def load(client: RankMonitorClient, folder: Path) -> None:
     except FileNotFoundError:
         return
     except (OSError, ValueError, RankMonitorClientError) as error:
-        log.warning("cannot take learned timeouts from %s: %s", path, error)
+        log.warning("cannot load learned timeouts from %s: %s", path, error)
 
 
 def save(client: RankMonitorClient, folder: Path) -> None:
@@ -36,7 +36,7 @@ def save(client: RankMonitorClient, folder: Path) -> None:
         draft.write_text(json.dumps(client.state_dict(), indent=2))
         draft.replace(path)
     except OSError as error:
-        log.warning("cannot keep learned timeouts in %s: %s", path, error)
+        log.warning("cannot save learned timeouts in %s: %s", path, error)
 
 
 def mark_finished() -> None:

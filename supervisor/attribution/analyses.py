@@ -80,7 +80,7 @@ class Analyses:
         """Raises InvalidRequestError for a path that is not below the folder, ExhaustedError where too many wait."""
         path = self.place(asked.path)
         if self._line.is_full:
-            raise ExhaustedError(f"cannot analyse {path}: {QUEUE_LOGS_MAX} logs wait already; ask again later")
+            raise ExhaustedError(f"cannot analyse {path}: {QUEUE_LOGS_MAX} logs are already waiting; ask again later")
         log = self.logs.setdefault(path, _Log())
         log.is_due = True
         self.logs.move_to_end(path)

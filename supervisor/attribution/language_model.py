@@ -52,7 +52,7 @@ class LanguageModel:
         """Raises ConfigurationError for an address that is no HTTP URL."""
         if urlsplit(settings.base_url).scheme not in ("http", "https"):
             raise ConfigurationError(
-                f"cannot ask a language model at {settings.base_url!r}: it is no http:// or https:// URL; set "
+                f"cannot ask a language model at {settings.base_url!r}: it is not an http:// or https:// URL; set "
                 "--llm-base-url"
             )
         self._settings = settings
@@ -63,7 +63,7 @@ class LanguageModel:
             ask = partial(self._ask, judgement, tail)
             told = await self._threads.call(ask, timeout_s=TIMEOUT_S, discard=_nothing)
         except (OSError, ValueError, msgspec.MsgspecError) as error:
-            _log.warning("the language model at %s was not heard: %s", self._settings.base_url, error)
+            _log.warning("no usable answer from the language model at %s: %s", self._settings.base_url, error)
             return judgement, "rules"
         said = msgspec.structs.replace(
             judgement, advice=told.action, reason=told.reason, culprits=told.culprits or judgement.culprits

@@ -177,7 +177,7 @@ class _Exporter:
 
     async def take(self, result: Result) -> None:
         if self.line.is_full:
-            _log.warning("a result was not exported: %d wait for %s already", EXPORT_QUEUE_MAX, self._url)
+            _log.warning("cannot export a result: %d already wait for %s", EXPORT_QUEUE_MAX, self._url)
             return
         self.line.put(msgspec.json.encode(outcome_of(result.asked.path, result, "", is_due=False)))
 
@@ -189,4 +189,4 @@ class _Exporter:
         try:
             await self._threads.call(post, timeout_s=EXPORT_TIMEOUT_S, discard=len)
         except (OSError, ValueError) as error:
-            _log.warning("a result was not exported to %s: %s", self._url, error)
+            _log.warning("cannot export a result to %s: %s", self._url, error)

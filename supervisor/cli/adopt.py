@@ -42,12 +42,14 @@ def execute_argv(argv: Sequence[str]) -> int:
     parser.add_argument("--dir", type=Path, required=True, help="a 0700 directory of this user, removed at the end")
     parser.add_argument("--ready-fd", type=int, required=True)
     parser.add_argument("--turn-fd", type=int, default=-1, help="a lock that is released once ranks can come")
-    parser.add_argument("--successor", action="store_true", help="of one that died: its ranks are here already")
+    parser.add_argument(
+        "--successor", action="store_true", help="replaces a supervisor that died: its ranks already run"
+    )
     parser.add_argument("--local-world-size", type=int, required=True)
     parser.add_argument("--job-id", required=True)
-    parser.add_argument("--nodes", type=int, default=1, help="of the job; the ranks of each have a supervisor")
+    parser.add_argument("--nodes", type=int, default=1, help="nodes of the job; each has a supervisor")
     parser.add_argument("--node-rank", type=int, default=0, help="0: this one leads")
-    parser.add_argument("--host", default="", help="where the other nodes reach the leader's")
+    parser.add_argument("--host", default="", help="address at which the other nodes reach the leader's supervisor")
     parser.add_argument("--meeting-fd", type=int, default=-1, help="what the leader has published")
     parser.add_argument("command", nargs="*", help="what the ranks run, for people")
     given = parser.parse_args(argv)

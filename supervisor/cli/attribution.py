@@ -26,7 +26,7 @@ examples:
   curl -d '{"log_path": "/lustre/job123/train_cycle0.log"}' http://127.0.0.1:50050/logs
   curl 'http://127.0.0.1:50050/logs?log_path=/lustre/job123/train_cycle0.log&wait=true'
 
-There is no authentication: everybody who reaches the address may ask.
+There is no authentication: anyone who can reach the address may ask.
 """
 
 
@@ -51,9 +51,9 @@ def execute(arguments: Namespace) -> int:
         _write_to(arguments.log_file)
     folder = Path(arguments.app_log_dir)
     if not folder.is_dir():
-        raise ConfigurationError(f"cannot analyse logs below {folder}: it is no folder; name one with --app-log-dir")
+        raise ConfigurationError(f"cannot analyse logs below {folder}: it is not a folder; name one with --app-log-dir")
     if arguments.export_url and not arguments.export_url.startswith(("http://", "https://")):
-        raise InvalidRequestError(f"cannot export to {arguments.export_url!r}: it is no http:// or https:// URL")
+        raise InvalidRequestError(f"cannot export to {arguments.export_url!r}: it is not an http:// or https:// URL")
     logging.basicConfig(level=arguments.log_level.upper(), format="holdfast attribution: %(levelname)s: %(message)s")
     return anyio.run(_serve, arguments, address, folder, backend_options={"use_uvloop": True})
 
@@ -65,10 +65,10 @@ def listen_address(text: str) -> tuple[str, int]:
         number = int(port)
         is_all = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host.strip("[]")).is_unspecified
     except ValueError:
-        raise InvalidRequestError(f"cannot listen at {text!r}: it is no address; write {DEFAULT_LISTEN}") from None
+        raise InvalidRequestError(f"cannot listen at {text!r}: it is not an address; write {DEFAULT_LISTEN}") from None
     if is_all:
         raise InvalidRequestError(
-            f"cannot listen at {text}: everybody who reaches this machine could ask; name one address, such as "
+            f"cannot listen at {text}: anyone who can reach this machine could use it; name one address, such as "
             f"{DEFAULT_LISTEN}"
         )
     return host.strip("[]"), number

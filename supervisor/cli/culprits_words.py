@@ -60,7 +60,7 @@ def _read(read_logs: ReadLogs, cycle: int, rank: int) -> LastWords:
         lines = last_lines(read_logs(LogChoice(rank=rank, cycle=cycle, tail_lines=LINES)))
     except (HoldfastError, OSError) as error:
         return LastWords(rank, note=f"its output can't be read: {error}")
-    return LastWords(rank, lines, "" if lines else "it has printed nothing that is still there")
+    return LastWords(rank, lines, "" if lines else "none of its output was kept")
 
 
 def last_lines(pieces: Iterable[LogPiece]) -> tuple[str, ...]:

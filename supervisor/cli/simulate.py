@@ -45,7 +45,7 @@ def seconds(text: str) -> float:
     """What a user typed for a duration."""
     given = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", text.strip())
     if not given:
-        raise ArgumentTypeError(f"{text!r} is no duration; write a number and a unit, such as 30s, 10m, 2h or 250d")
+        raise ArgumentTypeError(f"{text!r} is not a duration; write a number and a unit, such as 30s, 10m, 2h or 250d")
     return float(given[1]) * UNITS_S[given[2]]
 
 
@@ -55,7 +55,7 @@ def share(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1:
-        raise ArgumentTypeError(f"{text!r} is no share; write a number from 0 to 1, or a percentage such as 50%")
+        raise ArgumentTypeError(f"{text!r} is not a share; write a number from 0 to 1, or a percentage such as 50%")
     return value
 
 
@@ -77,17 +77,19 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--mtbf", "mtbf_s", seconds, "TIME", "mean time between the faults of one node")
     add("--lost-share", "lost_share", share, "SHARE", "faults that take the node away")
     add("--hang-share", "hang_share", share, "SHARE", "faults that leave ranks silent; the rest ends a process")
-    add("--repair", "repair_s", seconds, "TIME", "until a lost node is back")
+    add("--repair", "repair_s", seconds, "TIME", "time until a lost node is back")
     add("--checkpoint-every", "checkpoint_interval_s", seconds, "TIME", "training between two checkpoints")
-    add("--checkpoint-pause", "checkpoint_pause_s", seconds, "TIME", "for which a checkpoint stops training")
-    add("--load", "load_s", seconds, "TIME", "from the start of the ranks to their first step")
-    add("--restart", "restart_s", seconds, "TIME", "from a known fault to the start of new ranks")
-    add("--hang-timeout", "hang_timeout_s", seconds, "TIME", "after which a silence is a hang")
+    add("--checkpoint-pause", "checkpoint_pause_s", seconds, "TIME", "how long a checkpoint stops training")
+    add("--load", "load_s", seconds, "TIME", "time from the start of the ranks to their first step")
+    add("--restart", "restart_s", seconds, "TIME", "time from a detected fault to the start of new ranks")
+    add("--hang-timeout", "hang_timeout_s", seconds, "TIME", "silence that counts as a hang")
     add("--max-restarts", "max_restarts", output.count, "N", "budget of each job")
-    add("--join-timeout", "join_timeout_s", seconds, "TIME", "for which a job waits for missing nodes")
-    add("--requeue", "requeue_s", seconds, "TIME", "from the end of a job to its next start")
-    parser.add_argument("--runs", type=output.count, default=3, metavar="N", help="lives to play (default: 3)")
-    parser.add_argument("--seed", type=output.count, default=0, metavar="N", help="of the first one (default: 0)")
+    add("--join-timeout", "join_timeout_s", seconds, "TIME", "how long a job waits for missing nodes")
+    add("--requeue", "requeue_s", seconds, "TIME", "time from the end of a job to its next start")
+    parser.add_argument(
+        "--runs", type=output.count, default=3, metavar="N", help="number of simulated runs (default: 3)"
+    )
+    parser.add_argument("--seed", type=output.count, default=0, metavar="N", help="seed of the first run (default: 0)")
     parser.add_argument(
         "-o", "--output", default="table", metavar="table|json|F.svg", help="output format, or a picture's file"
     )

@@ -27,7 +27,7 @@ def execute(arguments: Namespace) -> int:
     """Returns once the user quits. Raises HoldfastError."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
         raise InvalidRequestError(
-            "cannot show a live view: stdin and stdout are no terminal that can do it; see holdfast status --watch"
+            "cannot show a live view: stdin and stdout are not a terminal that can show it; see holdfast status --watch"
         )
     job_id = ""
     with Supervisors(arguments) as supervisors:

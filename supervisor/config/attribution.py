@@ -127,13 +127,13 @@ def _checked_url(text: str, schemes: tuple[str, ...]) -> str:
     except ValueError:
         raise ValueProblem("it is no URL", _URL_REMEDY) from None
     if parts.scheme not in schemes or not host or port == 0:
-        raise ValueProblem("it is no URL with a host", _URL_REMEDY)
+        raise ValueProblem("it is not a URL with a host", _URL_REMEDY)
     if parts.username is not None or parts.password is not None:
         raise ValueProblem("it holds a user or a password, which others may read here", "write it without")
     if parts.query or parts.fragment:
         raise ValueProblem("it has a query or a fragment", "write it without ? and #")
     if _is_unspecified(host):
-        raise ValueProblem(f"{host} stands for all addresses, and is none to connect to", _ENDPOINT_REMEDY)
+        raise ValueProblem(f"{host} means all addresses, so nothing can connect to it", _ENDPOINT_REMEDY)
     return text
 
 

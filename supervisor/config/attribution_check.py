@@ -39,7 +39,7 @@ def checked(
         )
     if not attribution.is_asked:
         return attribution, [
-            f"{endpoint.shown} is kept, but only http:// and https:// are spoken yet: no log is submitted"
+            f"{endpoint.shown} has no effect yet: only http:// and https:// are supported, so no log is submitted"
         ]
     if not attribution.is_managed:
         own = [one for one in named if one.setting.name != STOP_ACTION_NAME]

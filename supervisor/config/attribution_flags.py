@@ -23,7 +23,8 @@ ATTRIBUTION: tuple[Setting, ...] = (
         "stop-action",
         attribution.STOP_ACTION,
         "stop_action",
-        "if the service says that another try would end alike: only log it, or end the job (--ft-no-restart-exit-code)",
+        "if the service says that another try would end the same way: "
+        "only log it, or end the job (--ft-no-restart-exit-code)",
     ),
     _flag(
         "startup-timeout",

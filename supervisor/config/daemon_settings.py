@@ -107,7 +107,7 @@ OTLP_TRACES = _daemon(
 )  # fmt: skip
 
 USERS = _daemon(
-    user_service.USERS_FLAG, user_service.USERS_KIND, user_service.USERS_MEANING, words="none: its own user alone"
+    user_service.USERS_FLAG, user_service.USERS_KIND, user_service.USERS_MEANING, words="none: only its own user"
 )
 USER_MEMORY = _daemon(user_service.MEMORY_FLAG, user_service.MEMORY_KIND, user_service.MEMORY_MEANING, default=0.0)
 USER_TASKS = _daemon(user_service.TASKS_FLAG, user_service.TASKS_KIND, user_service.TASKS_MEANING, default=0)

@@ -12,7 +12,7 @@ from supervisor.core.event_weights import Weight, weight
 
 COMMAND_FLAG, COMMAND_MEANING = "--on-event", "shell command to run at notable events; it gets each as JSON on stdin"
 URL_FLAG, URL_MEANING = "--on-event-url", "URL to which notable events are posted as JSON"
-KINDS_FLAG, KINDS_MEANING = "--on-event-kinds", "which events to tell: kinds separated by commas, notable or all"
+KINDS_FLAG, KINDS_MEANING = "--on-event-kinds", "which events to send: kinds separated by commas, notable or all"
 NOTABLE = "notable"
 ALL = "all"
 

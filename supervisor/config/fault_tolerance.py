@@ -93,7 +93,7 @@ CYCLE_LOG = _works(
     job_logs.LOG_PATH,
     Group.OUTPUT,
     "logs.cycle_prefix",
-    "what all ranks print goes to one file a cycle: _cycle<N> is added to this name",
+    "write what all ranks print to one file per cycle: _cycle<N> is added to this name",
 )
 
 WORKING: tuple[Setting, ...] = (
@@ -103,7 +103,7 @@ WORKING: tuple[Setting, ...] = (
         job_logs.LOG_PATH,
         Group.OUTPUT,
         "logs.supervisor_log",
-        "file for the messages of the supervisors about this job",
+        "file for the supervisors' messages about this job",
     ),
     _works(
         "cycle-info-dir",
@@ -209,7 +209,7 @@ WORKING: tuple[Setting, ...] = (
         _PERIOD,
         Group.HEALTH,
         "health.devices_period_s",
-        "while the job runs, GPUs and network cards are checked that often; before each cycle in any case",
+        "how often GPUs and network cards are checked while the job runs; each cycle always begins with a check",
     ),
     _works(
         "enable-nic-healthcheck",
@@ -239,28 +239,28 @@ WORKING: tuple[Setting, ...] = (
         values.PATH,
         Group.HEALTH,
         "health.link_down_template",
-        "file that counts how often its link went down, likewise",
+        "file that counts how often the port's link went down, with {nic} for the card",
     ),
     _works(
         "gpu-memory-reclaim-timeout",
         _SECONDS,
         Group.HEALTH,
         "gpu_memory_timeout_s",
-        "at a restart, wait so long for the memory of the job's GPUs to be free, then go on; 0: do not wait",
+        "at a restart, wait at most this long until the memory of the job's GPUs is free; 0: do not wait",
     ),
     _works(
         "gpu-memory-tolerance-mb",
         values.number(0.0, _MIB_MAX, "MiB"),
         Group.HEALTH,
         "gpu_memory_tolerance_mib",
-        "a GPU with at most so much memory in use is free",
+        "a GPU with at most this much memory in use counts as free",
     ),
     _works(
         "gpu-memory-poll-interval",
         _PERIOD,
         Group.HEALTH,
         "gpu_memory_look_s",
-        "look at the memory at least so often (at most 30 ms pass between two looks in any case)",
+        "check the memory at least this often (and never less often than every 30 ms)",
     ),
     _works(
         "numa-bind-strict",

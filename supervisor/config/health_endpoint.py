@@ -14,7 +14,7 @@ def parse_endpoint(text: str) -> str:
     """The path of the socket. Raises ValueProblem for what is no Unix socket."""
     scheme, separator, rest = text.partition("://")
     if separator and scheme != "unix":
-        raise ValueProblem(f"{scheme}:// is no Unix socket", _REMEDY)
+        raise ValueProblem(f"{scheme}:// is not a Unix socket", _REMEDY)
     path = rest if separator else text
     if separator and not path.startswith("/"):
         raise ValueProblem("the path behind unix:// is not absolute", _REMEDY)

@@ -113,7 +113,7 @@ RENDEZVOUS_OPTIONS = Setting(
 NODE_RANK = Setting(
     "--node-rank",
     values.integer(0, 1_000_000),
-    "place of this node in their order, where neither SLURM_PROCID nor GROUP_RANK is set",
+    "position of this node among all nodes, if neither SLURM_PROCID nor GROUP_RANK is set",
     Group.NODES,
     default=0,
 )
@@ -173,7 +173,7 @@ ON_EVENT_KINDS = Setting(
 STANDALONE = Setting(
     "--standalone",
     values.BOOLEAN,
-    "run on one node; accepted for torchrun's sake",
+    "run on one node; accepted for compatibility with torchrun",
     Group.NODES,
     default=False,
     is_switch=True,
@@ -228,7 +228,7 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
     Setting(
         "--term-timeout",
         _STOP,
-        "after this command got a signal, time between SIGTERM and SIGKILL",
+        "after this command received a signal, time between SIGTERM and SIGKILL",
         Group.RESTART,
         path="term_timeout_s",
         keys=("term_timeout",),
@@ -307,7 +307,7 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
     LOCAL_ADDRESS,
     _of_nodes(
         "--keep-ranks",
-        "at a restart, nodes that stay keep their ranks; else the order of all nodes is restored",
+        "at a restart, nodes that stay keep their ranks; otherwise all nodes are ordered again",
         "rendezvous.keep_ranks",
     ),
     _of_nodes(

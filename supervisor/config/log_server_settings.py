@@ -44,7 +44,7 @@ ALL = (
         "log-leaf-max-queue-chunks",
         values.integer(-1, 100_000_000, "chunks"),
         "leaf_queue_chunks",
-        "the longest queue of a leaf, which never has more than 128 MiB in any case; -1: by the number of nodes",
+        "longest queue of a leaf, never more than 128 MiB; -1: chosen by the number of nodes",
     ),
     _setting(
         "log-server-log-prefix",
@@ -56,7 +56,7 @@ ALL = (
         "log-server-graceful-shutdown-timeout",
         values.seconds(zero=True),
         "graceful_s",
-        "at the end of the job, wait at most so long for lines that are on their way",
+        "at the end of the job, wait at most this long for lines that are still on their way",
     ),
 )
 
@@ -72,7 +72,7 @@ def log_server_warnings(spec: JobSpec) -> list[str]:
         return [f"{ENABLED.flag} has no effect here: on one node, one process writes the logs in any case"]
     leaves = leaf_count(server.leaves, spec.nodes.max_nodes)
     if leaves > LEAVES_USUAL_MAX:
-        return [f"{LEAVES.flag} {leaves} is much: each leaf is a process of about 50 MiB on the leader's node"]
+        return [f"{LEAVES.flag} {leaves} is a lot: each leaf is a process of about 50 MiB on the leader's node"]
     return []
 
 

@@ -85,7 +85,8 @@ def with_nodes(spec: JobSpec, given: Mapping[str, Given], environ: Mapping[str, 
         return spec
     if segment is not None and nodes.min_nodes % segment:
         raise given[SEGMENT.name].problem(
-            f"the job needs {nodes.min_nodes} nodes, which is no multiple of it", "write --nnodes with one as its MIN"
+            f"the job needs {nodes.min_nodes} nodes, which is not a multiple of it",
+            "write --nnodes with one as its MIN",
         )
     facts = node_facts.read(given, environ, spec.entry, spec.command[0], domain=options.get("nvlink_domain", ""))
     group_size = _group_size(options, facts.replacement_group)
@@ -142,7 +143,7 @@ def _backend_options(
     if left and backend == EMBEDDED:
         known = ", ".join(sorted(OWN_OPTIONS))
         raise given[launch_settings.RENDEZVOUS_OPTIONS.name].problem(
-            f"nothing knows the option {left[0][0]}", f"write one of {known}"
+            f"there is no option {left[0][0]}", f"write one of {known}"
         )
     return left
 
@@ -178,6 +179,6 @@ def _seconds(options: Mapping[str, str], key: str, default_s: float, *, least: f
         value = -1.0
     if not least <= value < float("inf"):
         raise InvalidRequestError(
-            f"cannot use --rdzv-conf {key}={text}: it is no time in seconds; write {key}={default_s:g}"
+            f"cannot use --rdzv-conf {key}={text}: it is not a time in seconds; write {key}={default_s:g}"
         )
     return value

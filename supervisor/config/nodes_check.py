@@ -28,7 +28,7 @@ def fault_of(spec: JobSpec) -> str:
 
 def _fault_of(nodes: Nodes) -> str:
     if not (1 <= nodes.min_nodes <= nodes.max_nodes <= NODES_MAX and nodes.max_nodes > 1):
-        return "nodes.min_nodes, nodes.max_nodes: there are 1 or more, and more than one at most"
+        return "nodes.min_nodes, nodes.max_nodes: the minimum is 1 or more, and the maximum above 1"
     if not 1 <= nodes.port <= 65535:
         return "nodes.port: a port is 1 to 65535"
     try:
@@ -41,10 +41,10 @@ def _fault_of(nodes: Nodes) -> str:
     for name in FILES:
         path = getattr(nodes, name)
         if path and (not os.path.isabs(path) or "\0" in path):
-            return f"nodes.{name}: it is no absolute path"
+            return f"nodes.{name}: it is not an absolute path"
     for name in ("join_timeout_s", "leader_ttl_s"):
         if not getattr(nodes, name) > 0:
-            return f"nodes.{name}: it is no time above 0"
+            return f"nodes.{name}: it is not a time above 0"
     if not 1 <= nodes.fan_out <= NODES_MAX:
         return "nodes.fan_out: one node or more is connected to the leader itself"
     has_tls = [bool(getattr(nodes, name)) for name in FILES[1:]]
@@ -73,7 +73,7 @@ def _disagreement(spec: JobSpec, nodes: Nodes) -> str:
     if not (spec.rendezvous.join_timeout_s > 0 and spec.rendezvous.last_call_s >= 0):
         return "rendezvous.join_timeout_s, rendezvous.last_call_s: a time is below the least value"
     if segment is not None and (segment < 1 or nodes.min_nodes % segment):
-        return "rendezvous.segment: nodes.min_nodes is no multiple of it"
+        return "rendezvous.segment: nodes.min_nodes is not a multiple of it"
     if group_size is not None and group_size < 1:
         return "rendezvous.replacement_group_size: it is below the least value 1"
     return ""

@@ -91,7 +91,7 @@ def _command(spec: JobSpec) -> str:
 
 def _source_of_job_id(spec: JobSpec, sources: _Sources) -> str:
     """Several nodes take the id of their rendezvous where no --job-id names the job."""
-    otherwise = "made of the script's name"
+    otherwise = "made from the script's name"
     if spec.nodes is not None:
         otherwise = sources.of(launch_settings.RUN_ID, otherwise)
     return sources.of(launch_settings.JOB_ID, otherwise)

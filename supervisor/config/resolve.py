@@ -198,7 +198,7 @@ def _job_spec(
         template = value_at(spec, path)
         one = values.given.get(f"ft_{'link_state' if 'state' in path else 'link_down'}_path_template")
         if one is not None and template and "{nic}" not in str(template):
-            raise one.problem("there is no {nic} in it", "write {nic} where the card's name stands")
+            raise one.problem("there is no {nic} in it", "write {nic} in place of the card's name")
         if one is not None and template and not str(template).startswith("/"):
             raise one.problem("it is not an absolute path", "write such as /sys/class/infiniband/{nic}/ports/1/state")
     spec = replace_at(spec, "health.has_gpus", devices.has_gpu_driver(environ))
@@ -336,7 +336,7 @@ def _rank_warnings(values: _Values, spec: JobSpec) -> list[str]:
     pairs: tuple[tuple[str, str], ...] = options if isinstance(options, tuple) else ()  # pyright: ignore[reportUnknownVariableType]
     unknown = [key for key, _ in pairs if key not in many_nodes.OWN_OPTIONS | many_nodes.IDLE_OPTIONS]
     if unknown and spec.nodes is None:
-        warnings.append(f"--rdzv-conf {unknown[0]} has no effect here: nothing knows this key")
+        warnings.append(f"--rdzv-conf {unknown[0]} has no effect here: there is no such key")
     backend = values.has(launch_settings.BACKEND)
     if backend is not None and spec.nodes is not None and backend.value != spec.nodes.backend:
         meant = spec.nodes.backend

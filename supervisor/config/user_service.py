@@ -29,7 +29,7 @@ def _template(text: str) -> str:
     """Without .service."""
     found = _TEMPLATE.fullmatch(text)
     if found is None:
-        raise values.ValueProblem("it is no template of units", "write holdfast-user@.service")
+        raise values.ValueProblem("it is not the name of a template unit", "write holdfast-user@.service")
     return found[1]
 
 

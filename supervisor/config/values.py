@@ -118,7 +118,8 @@ def parse_seconds(text: str, *, zero: bool, none: bool, most: float = SECONDS_MA
     value = _parse_float(text, "seconds", "30" + (", or none for no limit" if none else ""))
     if value == 0.0 and not zero:
         raise ValueProblem(
-            "0 seconds would never be kept", "write none for no limit" if none else "write more than 0 seconds"
+            "a limit of 0 seconds could never be met",
+            "write none for no limit" if none else "write more than 0 seconds",
         )
     if value > SECONDS_MAX:
         remedy = "write seconds, not milliseconds" + (", or none for no limit" if none else "")
@@ -162,7 +163,7 @@ def choice(*words: str) -> Kind:
     def parse(text: str) -> object:
         if text.lower() in words:
             return text.lower()
-        raise ValueProblem(f"it is none of {', '.join(words)}", f"write {' or '.join(words)}")
+        raise ValueProblem(f"it is not one of {', '.join(words)}", f"write {' or '.join(words)}")
 
     return Kind("|".join(words), "", Shape.TEXT, parse)
 

@@ -28,7 +28,7 @@ class NumaNode(msgspec.Struct, frozen=True):
 
     number: int
     cpus: Cpus
-    socket: int = -1  # -1: the kernel does not tell it
+    socket: int = -1  # -1: the kernel does not report it
     cores: tuple[Cpus, ...] = ()
     complexes: tuple[Cpus, ...] = ()
 
@@ -87,7 +87,7 @@ def _complex(node: NumaNode, turn: int, allowed: Collection[int]) -> Cpus:
     """The largest ones first; where there are fewer than GPUs, several share one."""
     complexes = sorted(_usable(node.complexes, allowed), key=lambda each: (-len(each), each))
     if not complexes:
-        raise NoRoomError(f"no CPU of NUMA node {node.number} may be used, or the kernel tells nothing of their caches")
+        raise NoRoomError(f"no CPU of NUMA node {node.number} may be used, or the kernel does not report their caches")
     return complexes[turn % len(complexes)]
 
 

@@ -10,4 +10,5 @@ def defect_sentence(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {frames[-1].filename.rpartition('/supervisor/')[2]}:{frames[-1].lineno}" if frames else ""
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return f"a defect of Holdfast was met ({what}{where}); the job is ended, please report it with the supervisor's log"
+    report = "the job is ended, please report it with the supervisor's log"
+    return f"Holdfast hit a defect of its own ({what}{where}); {report}"

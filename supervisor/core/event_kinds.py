@@ -37,7 +37,7 @@ _JOB_CYCLES = {
     "cycle_started": Kind(_ROUTINE, "A new attempt begins: its number, its ranks, its world size."),
     "worker_started": Kind(_ROUTINE, "The process of a rank has started."),
     "workers_started": Kind(_ROUTINE, "All ranks of the cycle have started."),
-    "worker_exited": Kind(_ROUTINE, "A rank has ended without a fault of its own, or as it was told."),
+    "worker_exited": Kind(_ROUTINE, "A rank has ended without a fault of its own, or because it was asked to."),
     "workers_stopping": Kind(_ROUTINE, "The ranks of the cycle get their signal, with the grace period."),
     "workers_stopped": Kind(_ROUTINE, "Nothing of the cycle is left."),
     "stop_requested": Kind(_NEWS, "Somebody has asked for the job's end."),
@@ -50,7 +50,7 @@ _JOB_CYCLES = {
     "job_stopped": Kind(_NEWS, "The job has ended because somebody asked for it."),
     "supervisor_returned": Kind(
         _NEWS,
-        "The supervisor was away and has taken the job back; what happened meanwhile is told.",
+        "The supervisor was away and has taken the job back; the events of the meantime follow.",
         "Nothing was lost; find out why it went: `journalctl -u holdfast`.",
     ),
 }
@@ -96,14 +96,14 @@ _FAULTS_AND_RESTARTS = {
     "running_again": Kind(_NEWS, "All ranks run again after a fault, and how long that took."),
     "defect_met": Kind(
         _FAULT,
-        "A defect of Holdfast was met; the job goes on where it can.",
+        "Holdfast hit a defect of its own; the job goes on where it can.",
         "Please report it with the lines of the supervisor's log.",
     ),
 }
 _HANGS = {
     "hang_detected": Kind(
         _ROUTINE,
-        "A rank has exceeded a limit. Nothing was signalled yet: first all stacks are taken.",
+        "A rank has exceeded a limit. No signal has been sent yet: all stacks are taken first.",
         "Read hang_explained, which follows.",
     ),
     "hang_explained": Kind(
@@ -169,12 +169,12 @@ _NODES = {
     "clocks_differ": Kind(
         _NEWS,
         "The clock of a node is off, and with it the times of its events.",
-        "Let the nodes' clocks be set by NTP or chrony.",
+        "Set the nodes' clocks by NTP or chrony.",
     ),
     "events_missing": Kind(
         _NEWS,
         "Some events of another node did not reach the leader in time.",
-        "They stand in that node's own journal.",
+        "They are in that node's own journal.",
     ),
     "node_checked": Kind(_ROUTINE, "The node's checks before a cycle, with the verdict of each."),
     "node_check_changed": Kind(
@@ -241,7 +241,7 @@ _WRAPPED_CALLS = {
     ),
     "iteration_delayed": Kind(
         _NEWS,
-        "Iterations have come to nothing several times; the next one waits.",
+        "Several iterations in a row have failed; the next one waits.",
         "Mend the cause: it is the same each time.",
     ),
     "hard_timeout_reached": Kind(
@@ -290,7 +290,7 @@ _OUTPUT_AND_LOADING_AHEAD = {
     ),
     "attribution_unavailable": Kind(
         _FAULT,
-        "The attribution service can't be asked; the job goes on without it. Said once for each job.",
+        "The attribution service can't be asked; the job goes on without it. Reported once for each job.",
         "Look at the address, or at the log of the job's own service (`*_attribution.log`).",
     ),
 }

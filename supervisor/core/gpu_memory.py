@@ -72,7 +72,7 @@ def held_sentence(report: MemoryReport, tolerance_bytes: int) -> str:
 def findings(report: MemoryReport, rules: MemoryRules) -> tuple[Finding, ...]:
     """The wait as a check of the node: one finding for each GPU."""
     if report.unknown:
-        return (Finding(CHECK, Health.UNANSWERED, f"GPU memory can't be asked for: {report.unknown}", report.took_s),)
+        return (Finding(CHECK, Health.UNANSWERED, f"GPU memory can't be read: {report.unknown}", report.took_s),)
     return tuple(_finding(each, report, rules) for each in report.gpus)
 
 
@@ -83,7 +83,7 @@ def is_suspect(found: Iterable[Finding]) -> bool:
 def suspicion_sentence(node: str, found: Iterable[Finding], rules: MemoryRules) -> str:
     held = [each.subject for each in found if each.health is Health.SUSPECT]
     if not held:
-        return f"node {node} is not suspect any more: the memory of its GPUs is free"
+        return f"node {node} is no longer suspect: the memory of its GPUs is free"
     return (
         f"node {node} is suspect: memory of {', '.join(held)} was still in use after {rules.timeout_s:g} s; "
         "it stays in the job; end what holds the memory, or keep the node out of later cycles with "

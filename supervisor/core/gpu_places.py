@@ -6,7 +6,7 @@ import msgspec
 
 
 class GpuPlace(msgspec.Struct, frozen=True):
-    """`numa_node` -1: the kernel does not tell it. `cpus`: those that its worker is bound to."""
+    """`numa_node` -1: the kernel does not report it. `cpus`: those that its worker is bound to."""
 
     gpu: str
     numa_node: int = -1

@@ -11,7 +11,7 @@ def control_sentence(action: str, description: str, *, rank: int, node: str) -> 
         "exclude_this_node": f"to exclude node {node}",
         "shutdown_workload": "to shut the workload down",
     }
-    wish = wishes.get(action, f"for {action!r}, which means nothing here")
+    wish = wishes.get(action, f"for {action!r}, which has no effect here")
     return f"rank {rank} asked {wish}" + (f": {description}" if description else "")
 
 

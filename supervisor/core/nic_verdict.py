@@ -49,7 +49,7 @@ def judge(
     present = {port.name for port in ports}
     if states:
         findings += [
-            _finding(name, ["was ACTIVE and is not there any more; check lspci and the kernel log"], took_s)
+            _finding(name, ["was ACTIVE and is no longer there; check lspci and the kernel log"], took_s)
             for name in known.active
             if name not in present
         ]

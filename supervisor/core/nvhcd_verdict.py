@@ -61,11 +61,11 @@ def judge(answer: Answer, policy: HealthCheckPolicy, *, took_s: float = 0.0) -> 
 def _judge_output(reply: Reply, policy: HealthCheckPolicy, took_s: float) -> Finding:
     report = _report(reply.output, last_line=policy is HealthCheckPolicy.TOLERANT)
     if report is None or "fail_count" not in report:
-        why = "its output is no JSON object" if report is None else "its output has no fail_count"
+        why = "its output is not a JSON object" if report is None else "its output has no fail_count"
         return judge(Unusable(f"{why}: {_shown(reply.output)}"), policy, took_s=took_s)
     count = report["fail_count"]
     if isinstance(count, bool) or not isinstance(count, int | float):
-        why = f"its fail_count is no number: {_shown(_plain(count))}"
+        why = f"its fail_count is not a number: {_shown(_plain(count))}"
         return judge(Unusable(why), policy, took_s=took_s)
     failed = count > 0 if policy is HealthCheckPolicy.TOLERANT else count != 0
     if not failed:

@@ -81,7 +81,7 @@ def _memory(area: Area, devices: list[dict[str, int | str]]) -> None:
                 f"gpu {index}",
                 told,
                 why="a job that starts now has less memory",
-                remedy=f"fuser -v /dev/nvidia{index} says who holds it",
+                remedy=f"fuser -v /dev/nvidia{index} shows who holds it",
             )
         else:
             area.ok(f"gpu {index}", told)

@@ -32,7 +32,7 @@ def look(machine: Machine) -> list[Finding]:
 def _version(area: Area, release: str) -> None:
     found = re.match(r"(\d+)\.(\d+)", release)
     if not found:
-        area.skip("version", "the kernel does not tell its version")
+        area.skip("version", "the kernel does not report its version")
         return
     version = int(found[1]), int(found[2])
     if version < NEEDED:
@@ -157,7 +157,7 @@ def _clock(area: Area) -> None:
         area.note(
             "clock",
             "it is not synchronised",
-            why="times in logs and events of several nodes do not fit each other; timeouts do not depend on it",
+            why="times in logs and events of several nodes do not match; timeouts do not depend on it",
             remedy="timedatectl set-ntp true, or start chronyd",
         )
     else:

@@ -48,7 +48,7 @@ def look(machine: Machine, endpoint: Endpoint | None = None) -> list[Finding]:
 def _ports(area: Area, machine: Machine) -> None:
     words = machine.text("/proc/sys/net/ipv4/ip_local_port_range").split()
     if len(words) != 2:
-        area.skip("ports", "the kernel does not tell its range of ports")
+        area.skip("ports", "the kernel does not report its range of ports")
         return
     low, high = map(int, words)
     free = max(0, low - 1024) + (65535 - high)
@@ -66,14 +66,14 @@ def _ports(area: Area, machine: Machine) -> None:
 def _backlog(area: Area, machine: Machine) -> None:
     value = machine.text("/proc/sys/net/core/somaxconn")
     if not value.isdigit():
-        area.skip("backlog", "the kernel does not tell it")
+        area.skip("backlog", "the kernel does not report it")
     elif int(value) >= BACKLOG_MIN:
         area.ok("backlog", f"{value} connections may wait")
     else:
         area.note(
             "backlog",
             f"{value} connections may wait",
-            why="of more ranks that connect at once, some try again a second later",
+            why="if more ranks connect at once, some try again a second later",
             remedy="sysctl net.core.somaxconn=4096",
         )
 
@@ -84,7 +84,7 @@ def _name(area: Area, name: str) -> None:
         area.note(
             "host name",
             f"{name} cannot be resolved",
-            why="one node needs no name; several are told the leader's address by --rdzv-endpoint",
+            why="one node needs no name; with several nodes, --rdzv-endpoint gives the leader's address",
             remedy=f"add {name} to DNS or /etc/hosts, or use IP addresses",
         )
         return
@@ -102,7 +102,7 @@ def _reverse(area: Area, machine: Machine) -> None:
         return
     address = _outward_address()
     if not address:
-        area.skip("reverse names", "this node has no address but its own")
+        area.skip("reverse names", "this node has only loopback addresses")
         return
     clock = Clock()
     started_s = clock.now_s()
@@ -114,7 +114,7 @@ def _reverse(area: Area, machine: Machine) -> None:
     area.warn(
         "reverse names",
         f"{address} takes {took_s * 1000:.0f} ms{' or longer' if took_s >= ANSWER_TIMEOUT_S else ''}",
-        why="torch's TCPStore asks for each rank that connects, one after the other: 1,024 ranks wait so long each",
+        why="torch's TCPStore looks up each rank that connects, one after the other: 1,024 ranks take 1,024 times this",
         remedy="add the nodes to /etc/hosts, or write 'hosts: files' in /etc/nsswitch.conf",
     )
 
@@ -185,14 +185,16 @@ def _etcd(area: Area, place: str) -> None:
         with urllib.request.urlopen(f"http://{place}/health", timeout=ANSWER_TIMEOUT_S) as answer:
             healthy = str(json.loads(answer.read(4096)).get("health")) == "true"
     except (OSError, ValueError, AttributeError) as error:
-        area.note("etcd", f"{place} does not say over plain HTTP whether it is well ({error})", why="it may want TLS")
+        area.note(
+            "etcd", f"{place} does not say over plain HTTP whether it is healthy ({error})", why="it may want TLS"
+        )
         return
     if healthy:
         area.ok("etcd", f"{place} is well")
     else:
         area.problem(
             "etcd",
-            f"{place} says that it is not well",
+            f"{place} reports that it is unhealthy",
             why="no leader can be elected until it has a quorum",
             remedy=f"etcdctl --endpoints http://{place} endpoint status --cluster -w table",
         )

@@ -13,7 +13,7 @@ from supervisor.edges.machine.health.node_checks import NodeChecks
 
 PATIENCE_S = 30.0  # a job has more with its health service: people wait here
 UNHEALTHY_WHY = "this node would leave the job with exit code 1 before its first cycle"
-SILENT_WHY = "a check without an answer keeps no node out, so what it looks for is not found"
+SILENT_WHY = "a check without an answer excludes no node, so what it looks for goes unnoticed"
 REMEDIES = {
     nvhcd_verdict.CHECK: "systemctl status nvhcd, or the service that serves the socket",
     storage_verdict.CHECK: "ls -ld the path, then findmnt and dmesg",

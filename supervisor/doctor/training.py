@@ -100,7 +100,7 @@ def _client(area: Area, told: Mapping[str, str], python: str) -> None:
         area.note(
             "worker client",
             f"{told['client_version']} in the job's Python, {__version__} here",
-            why="neighbouring versions understand each other; older ones lack what came since",
+            why="versions that are close work together; an older one lacks what came since",
         )
     else:
         area.ok("worker client", f"{told['client']}, with protobuf {told['protobuf']}")

@@ -105,7 +105,7 @@ class WholeBook:
             if event.sequence > taken + 1:
                 if event.sequence - 1 > news.gone_through:
                     break
-                text = f"{event.sequence - 1 - taken} events of node {node} were not told in time; see its own journal"
+                text = f"{event.sequence - 1 - taken} events of node {node} did not arrive in time; see its own journal"
                 self._chronicle.publish(job, JobEvent("events_missing", text, job.cycle))
             taken = event.sequence
             self._chronicle.take_in(job, msgspec.structs.replace(event, job_id=job_id, node=node))

@@ -91,7 +91,7 @@ def _gaps(report: JobReport, events: Sequence[RecordedEvent], marks: int) -> Ite
         return
     first = min(event.sequence for event in events)
     if first > 1:
-        yield f"the first {first - 1} events are no longer recorded: what they told is missing here"
+        yield f"the first {first - 1} events are no longer recorded: what they reported is missing here"
     elif len({event.sequence for event in events}) < max(event.sequence for event in events):
         yield "some events are missing"
     if marks > MARKS_MAX:

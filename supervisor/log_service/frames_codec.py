@@ -116,9 +116,9 @@ class Called:
         """Raises SessionError."""
         hello = _frame(data).hello
         if hello.version != VERSION or hello.job_id != self._job_id or len(hello.caller) > NAME_CHARACTERS_MAX:
-            raise SessionError(f"it means another job or version than {self._job_id}, version {VERSION}")
+            raise SessionError(f"it is for another job or version than {self._job_id}, version {VERSION}")
         if len(hello.nonce) != cluster_session.NONCE_BYTES:
-            raise SessionError("its nonce has not the right length")
+            raise SessionError("its nonce has the wrong length")
         self._peer, self._caller_nonce = hello.caller, hello.nonce
         self._bound = _bound(self._job_id, hello.caller, hello.nonce, self._nonce)
         proof = cluster_session.proof(self._secrets.token, "leader", *self._bound)

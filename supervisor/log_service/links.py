@@ -111,7 +111,7 @@ class Links:
                 server.add_secure_port(address, credentials)
         except RuntimeError as error:
             raise ConfigurationError(
-                f"cannot listen at {address}: it is in use or no address of this node; check --ft-log-server-port"
+                f"cannot listen at {address}: it is in use or not an address of this node; check --ft-log-server-port"
             ) from error
         await server.start()
         try:
@@ -129,7 +129,7 @@ class Links:
                 await context.write(called.challenge(await _read(context)))
                 session = called.admit(await _read(context))
         except (SessionError, TimeoutError) as error:
-            _log.warning("%s is refused: %s", context.peer(), error or "it did not say who it is in time")
+            _log.warning("%s is refused: %s", context.peer(), error or "it did not identify itself in time")
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error) or "too late")
             raise AssertionError from error  # It does not return.
         self._last += 1
@@ -154,7 +154,7 @@ class Links:
             self.unparted += not parts
             if parts:
                 self.parted.add(session.peer)
-            _log.info("%s %s", session.peer, "has nothing more to say" if parts else "has lost its connection")
+            _log.info("%s %s", session.peer, "has nothing more to send" if parts else "has lost its connection")
             self._taker.lose(number)
             self._on_count()
 

@@ -105,8 +105,8 @@ class Upstream:
             if self._has_parted or (self._parting and self._relay.is_empty):
                 self._parted.set()
                 return
-            _log.warning("%s is not reached: %s", address, why)
-            self._on_trouble(f"the log server at {address} is not reached: {why}")
+            _log.warning("%s cannot be reached: %s", address, why)
+            self._on_trouble(f"the log server at {address} cannot be reached: {why}")
             self.on_away()
             again_s = AGAIN_FIRST_S if was_connected else min(AGAIN_MOST_S, again_s * 2)
             await self._moved.wait_for_s(again_s)

@@ -106,7 +106,9 @@ def _seconds(key: str, value: object) -> float:
         seconds = -1.0
     if 0 < seconds < float("inf") or (seconds == 0 and key == "last_call_timeout"):
         return seconds
-    raise ValueError(f"cannot use --rdzv-conf {key}={value}: it is no time in seconds; write {key}={_SECONDS[key]:g}")
+    raise ValueError(
+        f"cannot use --rdzv-conf {key}={value}: it is not a time in seconds; write {key}={_SECONDS[key]:g}"
+    )
 
 
 def _wish(

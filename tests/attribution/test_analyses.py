@@ -84,7 +84,7 @@ async def test_the_queue_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "QUEUE_LOGS_MAX", 1)
     analyses = Analyses(tmp_path)  # that nobody runs
     analyses.submit(Asked(str(tmp_path / "a"), is_terminal=True))
-    with pytest.raises(ExhaustedError, match="1 logs wait already"):
+    with pytest.raises(ExhaustedError, match="1 logs are already waiting"):
         analyses.submit(Asked(str(tmp_path / "b"), is_terminal=True))
 
 

@@ -40,7 +40,7 @@ async def test_an_answer_that_is_none_changes_nothing(answer: bytes, caplog: pyt
     with played() as server:
         server.answers = [answer]
         assert await LanguageModel(ModelSettings(server.url, "m", "k"))(RULES, "") == (RULES, "rules")
-    assert "was not heard" in caplog.text
+    assert "no usable answer" in caplog.text
 
 
 async def test_a_refusal_and_a_dead_server_change_nothing():
@@ -52,5 +52,5 @@ async def test_a_refusal_and_a_dead_server_change_nothing():
 
 
 def test_only_http_is_an_address():
-    with pytest.raises(ConfigurationError, match="it is no http://"):
+    with pytest.raises(ConfigurationError, match="it is not an http://"):
         LanguageModel(ModelSettings("file:///etc/passwd", "m", "k"))

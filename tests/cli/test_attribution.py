@@ -15,10 +15,10 @@ from tests.attribution.test_service import SERVE
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--app-log-dir", "/nonexistent"], 78, "cannot analyse logs below /nonexistent: it is no folder"),
-        (["--app-log-dir", "/", "--listen", "0.0.0.0:50050"], 2, "everybody who reaches this machine could ask"),
-        (["--app-log-dir", "/", "--listen", "50050"], 2, "it is no address"),
-        (["--app-log-dir", "/", "--export-url", "ftp://x"], 2, "it is no http:// or https:// URL"),
+        (["--app-log-dir", "/nonexistent"], 78, "cannot analyse logs below /nonexistent: it is not a folder"),
+        (["--app-log-dir", "/", "--listen", "0.0.0.0:50050"], 2, "anyone who can reach this machine could use it"),
+        (["--app-log-dir", "/", "--listen", "50050"], 2, "it is not an address"),
+        (["--app-log-dir", "/", "--export-url", "ftp://x"], 2, "it is not an http:// or https:// URL"),
         (["--app-log-dir", "/", "--llm-base-url", "http://x"], 78, "no key is given"),
         (["--app-log-dir", "/", "--llm-base-url", "http://x", "--llm-api-key-file", "/none"], 78, "No such file"),
     ],

@@ -56,7 +56,7 @@ def test_a_thousand_ranks_are_sorted_filtered_and_scrolled(home: Home) -> None:
         opened.press("End")
         opened.shows(" 999   running")
         opened.press("/")
-        opened.shows("words that a row must have")
+        opened.shows("show only rows with these words")
         opened.press("1", "7", "7", "7")  # the pid of rank 977
         screen = opened.shows(" 977   running")
         assert len(re.findall(r"running +0\.2s", screen)) == 1
@@ -148,7 +148,7 @@ def test_without_colour_the_screen_has_no_colour(home: Home) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        ((), 2, "cannot show a live view: stdin and stdout are no terminal that can do it; see holdfast status"),
+        ((), 2, "cannot show a live view: stdin and stdout are not a terminal that can show it; see holdfast status"),
         (("-d", "0.1"), 2, "'0.1' is not a number of seconds from 0.5 to 3600"),
     ],
 )

@@ -52,7 +52,7 @@ def test_the_file_says_the_same(tmp_path: Path):
 def test_other_transports_are_kept_and_said_to_be_silent(endpoint: str):
     run = request(*LOG, "--ft-attribution-endpoint", endpoint, "train.py")
     assert (run.spec.attribution.endpoint, run.spec.attribution.is_asked) == (endpoint, False)
-    assert any("only http:// and https:// are spoken yet: no log is submitted" in each for each in run.warnings)
+    assert any("only http:// and https:// are supported, so no log is submitted" in each for each in run.warnings)
 
 
 @pytest.mark.parametrize(

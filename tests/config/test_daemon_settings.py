@@ -144,7 +144,9 @@ def test_the_unit_of_users_supervisors_comes_with_the_unit_of_the_service() -> N
     environ = {"HOLDFAST_USER_UNIT": "holdfast-user@.service"}
     assert parse_daemon(["--users", "all"], environ=environ).user_service.unit == "holdfast-user@"
     assert parse_daemon(["--users", "all", "--user-unit", "mine@"], environ=environ).user_service.unit == "mine@"
-    with pytest.raises(InvalidRequestError, match=r"it is no template of units; write holdfast-user@\.service"):
+    with pytest.raises(
+        InvalidRequestError, match=r"it is not the name of a template unit; write holdfast-user@\.service"
+    ):
         parse_daemon(["--users", "all", "--user-unit", "holdfast.service"], environ={})
     with pytest.raises(HoldfastError, match="it is for the jobs of other users; give --users as well"):
         parse_daemon([], environ=environ)

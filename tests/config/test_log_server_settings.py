@@ -28,7 +28,7 @@ def test_it_is_for_several_nodes_and_a_log() -> None:
 def test_many_leaves_are_told() -> None:
     run = request("--ft-enable-log-server", "--ft-log-aggregator-count", "17", *NODES, *LOG, "t.py")
     assert run.warnings == (
-        "--ft-log-aggregator-count 17 is much: each leaf is a process of about 50 MiB on the leader's node",
+        "--ft-log-aggregator-count 17 is a lot: each leaf is a process of about 50 MiB on the leader's node",
     )
 
 

@@ -64,7 +64,7 @@ def test_certificates_stand_for_a_token():
          "cannot use --rdzv-conf tls_cert: both sides of a connection show a certificate; write tls_key and tls_ca, "
          "too"),
         ((*MEET, "--rdzv-conf", "join_timeout=soon"),
-         "cannot use --rdzv-conf join_timeout=soon: it is no time in seconds; write join_timeout=600"),
+         "cannot use --rdzv-conf join_timeout=soon: it is not a time in seconds; write join_timeout=600"),
         ((*MEET, "--rdzv-conf", "fan_out=0"),
          "cannot use --rdzv-conf fan_out=0: it is not a number of nodes from 1 to 100000; write fan_out=1024"),
         (("--node-rank", "1"),

@@ -51,7 +51,7 @@ USAGE: list[tuple[list[str], str]] = [
     (["--spawn-method", "fork", "--no-python", "ls"],
      "cannot use --spawn-method fork: a command that is not Python cannot be forked; write --spawn-method auto"),
     (["--spawn-method", "thread", "t"],
-     "cannot use --spawn-method thread: it is none of auto, fork, exec; write auto or fork or exec"),
+     "cannot use --spawn-method thread: it is not one of auto, fork, exec; write auto or fork or exec"),
     (["--preload", "a b", "t"],
      "cannot use --preload a b: it is neither auto, torch, none nor a list of modules; write modules such as torch,numpy"),
     (["--job-id", ".hidden", "t"],
@@ -71,7 +71,7 @@ USAGE: list[tuple[list[str], str]] = [
     (["--ft-rank-heartbeat-timeout", "5m", "t"],
      "cannot use --ft-rank-heartbeat-timeout 5m: seconds are plain numbers without a unit; write 300"),
     (["--ft-rank-heartbeat-timeout", "0", "t"],
-     "cannot use --ft-rank-heartbeat-timeout 0: 0 seconds would never be kept; write none for no limit"),
+     "cannot use --ft-rank-heartbeat-timeout 0: a limit of 0 seconds could never be met; write none for no limit"),
     (["--ft-rank-heartbeat-timeout", "-5", "t"],
      "cannot use --ft-rank-heartbeat-timeout -5: it is below the least value 0 s; write 0 or more"),
     (["--ft-rank-heartbeat-timeout", "nan", "t"],
@@ -111,7 +111,7 @@ USAGE: list[tuple[list[str], str]] = [
     (["--ft-per-cycle-applog-prefix", "/lustre/", "t"],
      "cannot use --ft-per-cycle-applog-prefix /lustre/: it names a folder; add the name of a file, such as train.log"),
     (["--ft-restart-policy", "none-failed", "t"],
-     "cannot use --ft-restart-policy none-failed: it is none of any-failed, min-healthy; write any-failed or min-healthy"),
+     "cannot use --ft-restart-policy none-failed: it is not one of any-failed, min-healthy; write any-failed or min-healthy"),
 ]  # fmt: skip
 
 
@@ -192,7 +192,7 @@ WARNINGS = [
     (["--ft-skip-section-response", "false"],
      "--ft-skip-section-response false has no effect here: heartbeats and sections never wait for an answer"),
     (["--ft-ignore-missing-cfg"], "--ft-ignore-missing-cfg has no effect here: no configuration file is needed"),
-    (["--rdzv-conf", "join_timeuot=3"], "--rdzv-conf join_timeuot has no effect here: nothing knows this key"),
+    (["--rdzv-conf", "join_timeuot=3"], "--rdzv-conf join_timeuot has no effect here: there is no such key"),
     (["--local-ranks-filter", "0,5"], "output flags name local rank 5, but local ranks are 0 to 0: it has no effect"),
 ]  # fmt: skip
 

@@ -82,7 +82,7 @@ def test_alone_a_node_needs_no_domain():
     ("argv", "environ", "message"),
     [
         (("--ft-segment", "4"), {},
-         "cannot use --ft-segment 4: the job needs 2 nodes, which is no multiple of it; "
+         "cannot use --ft-segment 4: the job needs 2 nodes, which is not a multiple of it; "
          "write --nnodes with one as its MIN"),
         ((), {"SLURM_PROCID": "-1"},
          "cannot use SLURM_PROCID=-1: it is not a whole number from 0 to 2147483647; unset SLURM_PROCID where no "
@@ -102,7 +102,7 @@ def test_alone_a_node_needs_no_domain():
          "cannot take the node's rank from SLURMD_NODENAME=gpu-2024110001-2024110002: it has more than 18 digits; "
          "unset NVRX_INFRA_RANK_FROM_NODENAME"),
         (("--rdzv-conf", "last_call_timeout=x"), {},
-         "cannot use --rdzv-conf last_call_timeout=x: it is no time in seconds; write last_call_timeout=1"),
+         "cannot use --rdzv-conf last_call_timeout=x: it is not a time in seconds; write last_call_timeout=1"),
         (("--rdzv-conf", "replacement_group_size=0"), {},
          "cannot use --rdzv-conf replacement_group_size=0: it is not a number of nodes from 1 to 100000; "
          "write one such as 2"),

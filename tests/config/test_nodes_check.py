@@ -45,9 +45,9 @@ def test_each_way_to_meet_travels(changes: dict[str, Any]):
 @pytest.mark.parametrize(
     ("spec", "fault"),
     [
-        (of_nodes(min_nodes=0), "nodes.min_nodes, nodes.max_nodes: there are 1 or more"),
-        (of_nodes(min_nodes=4), "nodes.min_nodes, nodes.max_nodes: there are 1 or more"),
-        (of_nodes(min_nodes=1, max_nodes=1), "nodes.min_nodes, nodes.max_nodes: there are 1 or more"),
+        (of_nodes(min_nodes=0), "nodes.min_nodes, nodes.max_nodes: the minimum is 1 or more"),
+        (of_nodes(min_nodes=4), "nodes.min_nodes, nodes.max_nodes: the minimum is 1 or more"),
+        (of_nodes(min_nodes=1, max_nodes=1), "nodes.min_nodes, nodes.max_nodes: the minimum is 1 or more"),
         (of_nodes(min_nodes=1), "restart.min_nodes: it is not nodes.min_nodes"),
         (of_nodes(max_nodes=9), "rendezvous.max_nodes: it is not nodes.max_nodes"),
         (of_nodes(port=0), "nodes.port: a port is 1 to 65535"),
@@ -57,16 +57,16 @@ def test_each_way_to_meet_travels(changes: dict[str, Any]):
         (of_nodes(name=""), "nodes.name: it is empty"),
         (of_nodes(name="a\nb"), "nodes.name: it is empty, too long or not printable"),
         (of_nodes(backend="x" * 300), "nodes.backend: it is empty, too long or not printable"),
-        (of_nodes(token_file="token"), "nodes.token_file: it is no absolute path"),
-        (of_nodes(token_file="/a\0b"), "nodes.token_file: it is no absolute path"),
+        (of_nodes(token_file="token"), "nodes.token_file: it is not an absolute path"),
+        (of_nodes(token_file="/a\0b"), "nodes.token_file: it is not an absolute path"),
         (of_nodes(fan_out=0), "nodes.fan_out: one node or more is connected to the leader itself"),
-        (of_nodes(join_timeout_s=0.0), "nodes.join_timeout_s: it is no time above 0"),
+        (of_nodes(join_timeout_s=0.0), "nodes.join_timeout_s: it is not a time above 0"),
         (of_nodes(tls_cert="/c", tls_key="/k"), "nodes.tls_cert, nodes.tls_key, nodes.tls_ca: some of the three"),
         (replace(SPEC, facts=replace(SPEC.facts, infrastructure_rank=-1)), "facts.infrastructure_rank: a rank is 0"),
         (replace(SPEC, facts=replace(SPEC.facts, domain="a\0")), "facts.domain: it is too long or not printable"),
         (
             replace(of_nodes(min_nodes=3), restart=replace(SPEC.restart, min_nodes=3)),
-            "rendezvous.segment: nodes.min_nodes is no multiple of it",
+            "rendezvous.segment: nodes.min_nodes is not a multiple of it",
         ),
     ],
 )

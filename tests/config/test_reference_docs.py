@@ -141,4 +141,4 @@ def test_the_id_of_a_rendezvous_names_no_job_of_one_node() -> None:
     lines = [" ".join(line.split()) for line in plan_text(request("--rdzv-id", "j", "t.py")).splitlines()]
     (line,) = [line for line in lines if line.startswith("job_id: ")]
     assert line.startswith('job_id: "t-')
-    assert line.endswith("# made of the script's name")
+    assert line.endswith("# made from the script's name")

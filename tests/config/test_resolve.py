@@ -241,7 +241,7 @@ def test_the_numa_node_of_the_gpu_needs_no_program() -> None:
     assert request("--numa-binding", "node", "t.py", environ={"PATH": "/nowhere"}).spec.numa_binding == "node"
     for mode in ("socket", "exclusive", "core-complex"):
         assert request("--numa-binding", mode, "t.py").spec.numa_binding == mode
-    with pytest.raises(InvalidRequestError, match="it is none of none, node, socket, exclusive, core-complex"):
+    with pytest.raises(InvalidRequestError, match="it is not one of none, node, socket, exclusive, core-complex"):
         request("--numa-binding", "l3", "t.py")
     with pytest.raises(InvalidRequestError, match="HOLDFAST_GPUS_PER_NUMA binds the workers already"):
         request("--numa-binding", "node", "t.py", environ={"HOLDFAST_GPUS_PER_NUMA": "4", "PATH": "/bin:/usr/bin"})

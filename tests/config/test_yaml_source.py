@@ -109,7 +109,7 @@ SECTION_MISTAKES = [
      "line 2 (attribution_endpoint: localhost): the service reads the logs of cycles, and none are written; add "
      "--ft-per-cycle-applog-prefix /path/to/train.log"),
     ("link_state_path_template: /sys/state",
-     "line 2 (link_state_path_template: /sys/state): there is no {nic} in it; write {nic} where the card's name stands"),
+     "line 2 (link_state_path_template: /sys/state): there is no {nic} in it; write {nic} in place of the card's name"),
     ("link_down_path_template: counters/{nic}",
      "line 2 (link_down_path_template: counters/{nic}): it is not an absolute path; write such as "
      "/sys/class/infiniband/{nic}/ports/1/state"),

@@ -113,7 +113,7 @@ class OneNode:
                     self.events.append(said)
                 case messages.EndSpawner() if self.spawner_obeys:
                     self.actions.append(action)
-                    self._send(messages.SpawnerLost(JOB, NOW, "the spawner ended as it was told"))
+                    self._send(messages.SpawnerLost(JOB, NOW, "the spawner ended because it was asked to"))
                 case _:
                     self.actions.append(action)
 

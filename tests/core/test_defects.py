@@ -8,9 +8,9 @@ def test_it_names_the_error_and_its_place() -> None:
         raise AssertionError("a store without a port")
     except AssertionError as error:
         text = defect_sentence(error)
-    assert text.startswith("a defect of Holdfast was met (AssertionError: a store without a port at ")
+    assert text.startswith("Holdfast hit a defect of its own (AssertionError: a store without a port at ")
     assert "test_defects.py:" in text
 
 
 def test_an_error_without_words_or_place() -> None:
-    assert defect_sentence(KeyError()).startswith("a defect of Holdfast was met (KeyError); the job is ended")
+    assert defect_sentence(KeyError()).startswith("Holdfast hit a defect of its own (KeyError); the job is ended")

@@ -7,7 +7,7 @@ from supervisor.core.job_sentences import control_sentence, limits_sentence
 def test_control() -> None:
     assert control_sentence("exclude_this_node", "", rank=3, node="n1") == "rank 3 asked to exclude node n1"
     assert (
-        control_sentence("dance", "now", rank=3, node="n1") == "rank 3 asked for 'dance', which means nothing here: now"
+        control_sentence("dance", "now", rank=3, node="n1") == "rank 3 asked for 'dance', which has no effect here: now"
     )
 
 

@@ -47,7 +47,7 @@ def test_a_port_that_is_gone_is_unhealthy_and_one_that_can_not_be_read_is_not() 
     assert [(each.subject, each.health) for each in found] == [
         ("mlx5_0 port 1", Health.HEALTHY), ("mlx5_1 port 1", Health.UNHEALTHY),
     ]  # fmt: skip
-    assert "is not there any more" in found[1].reason
+    assert "is no longer there" in found[1].reason
 
 
 def test_a_link_that_goes_down_now_and_then_is_noted_and_one_that_flaps_is_unhealthy() -> None:

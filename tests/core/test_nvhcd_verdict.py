@@ -60,9 +60,9 @@ def test_the_reason_names_the_failed_checks_and_what_was_said() -> None:
         "nvhcd says that the node is unhealthy (bcm): Xid 79 on GPU 2, exit code 3"
     )
     noisy = judge(said("WARN clock\n" + "x" * 500), HealthCheckPolicy.DOCUMENTED)
-    assert noisy.reason.startswith("the answer of nvhcd can't be used: its output is no JSON object: WARN clock xxx")
+    assert noisy.reason.startswith("the answer of nvhcd can't be used: its output is not a JSON object: WARN clock xxx")
     assert noisy.reason.endswith("…")
-    assert judge(said('{"fail_count": null}'), HealthCheckPolicy.DOCUMENTED).reason.endswith("is no number: null")
+    assert judge(said('{"fail_count": null}'), HealthCheckPolicy.DOCUMENTED).reason.endswith("is not a number: null")
 
 
 @pytest.mark.parametrize("digits", [7, 400, 5000])

@@ -79,7 +79,7 @@ def test_otherwise_the_advice_is_only_told(tmp_path: Path) -> None:
     [
         (None, "connection refused"),
         (silent, "it has not answered within 5 s"),
-        (says(b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n\xff\xfe{[[[]"), "what it answered can't be read"),
+        (says(b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n\xff\xfe{[[[]"), "its answer can't be read"),
     ],
 )
 def test_a_service_that_does_not_answer_costs_one_warning_and_no_time(

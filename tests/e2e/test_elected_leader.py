@@ -59,7 +59,7 @@ def test_the_leaders_node_is_lost_and_a_spare_steps_in(tmp_path: Path, server: E
         assert [process.wait(LIMIT_S) for process in job.processes[1:]] == [0, 0]
         assert back_s < BACK_S
         said = job.output(2) + job.output(3)
-        assert "node 127.0.0.1 of group rank 0 is lost: it has not said how it stands to the new leader" in said
+        assert "node 127.0.0.1 of group rank 0 is lost: it has not reported its state to the new leader" in said
         assert "restarts used 1 of 2" in said
         # Who missed the end finds it; a new run of this id is told that it was another's.
         assert _kept(server, job, "ledger")["is_told"] is True

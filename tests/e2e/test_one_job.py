@@ -100,7 +100,7 @@ def test_every_node_shows_the_whole_job_and_acts_on_it(tmp_path: Path):
         lost = next(node for node in people.status(2)["nodes"] if node["state"] == "lost")
         assert "the other side has closed the connection" in lost["reason"]
         assert lost["ranks"] == [2, 3]
-        assert "the output of node 127.0.0.3 lies there in" in people.type(2, "logs", "JOB").stderr
+        assert "the output of node 127.0.0.3 is on that node in" in people.type(2, "logs", "JOB").stderr
         wait_until(lambda: people.events(1) == people.events(2), timeout_s=LIMIT_S, what="the same events everywhere")
         events = people.events(2)
         assert [event["sequence"] for event in events] == list(range(1, len(events) + 1))

@@ -81,7 +81,7 @@ def test_e8_storage_that_never_answers_holds_up_neither_the_cycles_nor_the_end(
     silent.swallow()
     launch = start("--max-restarts", "1", "--ft-storage-health-check-path", str(silent.folder), script(tmp_path))
     assert launch.wait() == 0, launch.stderr_text()
-    assert f"has no answer, which keeps no node out: {silent.folder} has not answered for" in launch.stderr_text()
+    assert f"has no answer, which excludes no node: {silent.folder} has not answered for" in launch.stderr_text()
     first, second = events(launch, "node_checked")
     assert "unanswered" in first["reason"]
     assert "unanswered" in second["reason"]

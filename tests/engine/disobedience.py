@@ -122,7 +122,7 @@ class DisobedientSpawner:
     ) -> None:
         self.pid = 77
         self.ended = anyio.Event()
-        self.why = "the spawner ended as it was told"
+        self.why = "the spawner ended because it was asked to"
         self._job_id = job_id
         self._population = population
         self._schedule = population.schedule
@@ -143,7 +143,7 @@ class DisobedientSpawner:
         if self._chance(0.15):
             self._schedule.after(after_s, lambda: self._end("it was killed by SIGKILL"))
         elif self._chance(0.05):
-            self._schedule.after(after_s, lambda: self._end("the spawner ended as it was told"))  # Nobody has.
+            self._schedule.after(after_s, lambda: self._end("the spawner ended because it was asked to"))  # Nobody has.
         elif self._chance(0.1):
             self._schedule.after(after_s, self._stop)
 

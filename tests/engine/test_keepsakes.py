@@ -70,7 +70,7 @@ class OneSpawner(FakeSpawners):
         for message in untaken:
             self.spawner.tell(message)
         await self.spawner.ended.wait()
-        return "the spawner ended as it was told"
+        return "the spawner ended because it was asked to"
 
 
 async def play(log_dir: Path, *, lost_after: frozenset[int]) -> tuple[list[RecordedEvent], JobRecord]:

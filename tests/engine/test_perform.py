@@ -313,7 +313,7 @@ async def test_reports_of_an_ended_run_that_waited_for_a_file_do_not_reach_the_n
         monkeypatch.setattr(world.files, "read_iteration", read_slowly)
         spec = JobSpec("j", ("t.py",), checkpoint_iteration_file="/ckpt/iteration")
         await world.submit(spec)
-        world.engine.post(node_messages.JobAbandoned("j", "a defect of Holdfast was met"))
+        world.engine.post(node_messages.JobAbandoned("j", "Holdfast hit a defect of its own"))
         await world.settle()
         await world.submit(JobSpec("j", ("t.py",)))
         answered.set()

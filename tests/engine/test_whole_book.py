@@ -40,7 +40,9 @@ async def test_what_a_node_had_to_give_up_is_counted_and_told(tmp_path: Path):
     async with shared_job(tmp_path) as shared:
         assert shared.book.take_news("j", "n1", news(4, 5, gone_through=3)) == 5
         missing = [event for event in shared.world.journal.events if event.kind == "events_missing"]
-        assert [event.reason for event in missing] == ["3 events of node n1 were not told in time; see its own journal"]
+        assert [event.reason for event in missing] == [
+            "3 events of node n1 did not arrive in time; see its own journal"
+        ]
 
 
 @settings(deadline=None, max_examples=25)

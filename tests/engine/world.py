@@ -209,7 +209,7 @@ class ObedientSpawner:
         self.living: set[tuple[int, int]] = set()
         self.errors: dict[int, tuple[str, float | None]] = {}  # what @record wrote
         self.ended = anyio.Event()
-        self.why = "the spawner ended as it was told"
+        self.why = "the spawner ended because it was asked to"
 
     def keep(self, texts: Mapping[str, str], orders: Sequence[link.Order]) -> None:
         self.kept |= texts

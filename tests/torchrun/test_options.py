@@ -76,11 +76,11 @@ def test_other_backends_keys_cause_a_warning(caplog: pytest.LogCaptureFixture):
         ),
         (
             {"join_timeout": "long"},
-            "cannot use --rdzv-conf join_timeout=long: it is no time in seconds; write join_timeout=600",
+            "cannot use --rdzv-conf join_timeout=long: it is not a time in seconds; write join_timeout=600",
         ),
         (
             {"close_timeout": "0"},
-            "cannot use --rdzv-conf close_timeout=0: it is no time in seconds; write close_timeout=30",
+            "cannot use --rdzv-conf close_timeout=0: it is not a time in seconds; write close_timeout=30",
         ),
         (
             {"is_host": "maybe"},

@@ -66,7 +66,7 @@ class RanksOfJob:
     def title(self, look: Look) -> str:
         report = self.report(look)
         if report is None:
-            return f"{self.job_id}, which nobody knows now"
+            return f"{self.job_id}, which is no longer known"
         _, state, cycle, restarts, up, *_ = rows.job_row(report, look.at_ns).cells
         return f"{report.job_id} {state}, cycle {cycle}, restarts {restarts}, ranks {up}"
 

@@ -16,7 +16,7 @@ from supervisor.cli.live.contents import AllJobs, Contents, RanksOfJob
 from supervisor.cli.live.looking import Look
 from supervisor.cli.live.tables import RowsTable
 
-FILTER_HINT = "words that a row must have; Enter keeps, Escape clears"
+FILTER_HINT = "show only rows with these words; Enter keeps, Escape clears"
 
 
 class Listing(Screen[None]):

@@ -270,7 +270,7 @@ def _sentence(cause: Finding, culprits: tuple[int, ...]) -> str:
         return f"{_named(culprits)}: {cause.says}" if culprits else cause.says
     others = f"{_named(cause.ranks)}: {cause.says}"
     if not culprits:
-        return f"{others}; which rank began it can't be told from the log"
+        return f"{others}; the log does not show which rank began it"
     return f"{others}; {_named(culprits)} {'does' if len(culprits) == 1 else 'do'} not say so, and probably began it"
 
 

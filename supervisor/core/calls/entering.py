@@ -137,7 +137,7 @@ def hear_while_rebuilding(state: State, node: str, told: Told) -> Orders:
     if call_state.hold(state, node, told):
         return []
     state.entries.pop(told.member, None)
-    reason = f"said more than {call_state.HELD_WORDS_MAX} words while its supervisor came back"
+    reason = f"sent more than {call_state.HELD_WORDS_MAX} words while its supervisor came back"
     return refuse(told.member, state.call, f"cannot go on: rank {told.member} {reason}")
 
 
@@ -183,7 +183,7 @@ def tell_phase(state: State, members: tuple[int, ...]) -> Orders:
 
 def late_sentence(state: State, member: int) -> str:
     why = state.absent.get(member, "is not a rank of this job")
-    return f"cannot take part: rank {member} {why}, and the others have gone on without; a new cycle takes it in again"
+    return f"cannot take part: rank {member} {why}, and the others have gone on without; the next cycle includes it"
 
 
 # --- a coordinator that knows nothing of the call -----------------------------------------------------------------

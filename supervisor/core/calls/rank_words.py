@@ -121,7 +121,7 @@ def _value(state: State, member: int, word: ExchangeValue) -> Orders:
 def _excess(state: State) -> str | None:
     """Why there can't be one name more."""
     if len(state.now.exchanges) >= EXCHANGE_NAMES_OPEN_MAX:
-        return f"{EXCHANGE_NAMES_OPEN_MAX} names wait for the values of other ranks, and no more may"
+        return f"{EXCHANGE_NAMES_OPEN_MAX} names already wait for the values of other ranks, and that is the limit"
     if len(state.now.exchanges) + len(state.now.exchanged) >= EXCHANGE_NAMES_MAX:
         return f"one rank assignment has {EXCHANGE_NAMES_MAX} names at most"
     return None

@@ -134,7 +134,7 @@ def step_unasked(
     if isinstance(event, cluster_messages.NodeStopped) or known is None or known.state in UNHEARD:
         return state, ()  # The one of a node that was refused.
     state = with_member(state, event.node, Member(MemberState.STOPPED))
-    return wind_down(state, Verdict(JobState.FAILED, 1, f"node {event.node} has given the job up"), now_s)
+    return wind_down(state, Verdict(JobState.FAILED, 1, f"node {event.node} has given up the job"), now_s)
 
 
 def root_cause_found(state: State) -> tuple[Action, ...]:

@@ -148,7 +148,7 @@ def _score(state: State, event: FaultHappened) -> tuple[State, str, tuple[Action
         state = msgspec.structs.replace(state, short=state.short + 1 if is_short else 0)
         if state.training_iteration is None or state.is_unknown_told:
             return state, "", ()
-        text = "the checkpoint iteration file can't be read: this cycle counts neither as progress nor as none"
+        text = "the checkpoint iteration file can't be read: this cycle counts neither as progress nor as a lack of it"
         return msgspec.structs.replace(state, is_unknown_told=True), "", (Warn("progress_unknown", text),)
     state = msgspec.structs.replace(state, is_unknown_told=False, short=0)
     if state.training_iteration is None:

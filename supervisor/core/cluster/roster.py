@@ -59,7 +59,7 @@ def _job_state(state: State) -> tuple[JobState, str]:
         case Running():
             return JobState.RUNNING, ""
         case TakingOver():
-            return JobState.RUNNING, "another node leads the job now, and asks all others how they stand"
+            return JobState.RUNNING, "another node leads the job now, and asks all others for their state"
         case WindingDown(outcome):
             return JobState.STOPPING, outcome.reason
         case Ended(verdict):

@@ -37,8 +37,8 @@ EARLY_REPORTS_MAX = 65536  # that may overtake the JobOpened whose rules count
 LATER_MAX = 4096  # reports that wait until it is clear how the job stands
 NAMES_MAX = 8  # in a sentence
 ENDS_AS_BEFORE = (
-    "the nodes of the job before are gone, which was ending, and none had heard how: this one ends as that one was to; "
-    "start the job again for another run"
+    "an earlier run of the job was ending when its nodes were lost, so this run ends the same way; "
+    "start the job again for a new run"
 )
 
 _OfNode = (
@@ -154,7 +154,7 @@ def _missed_the_end(state: State, stands: NodeStands) -> bool:
 def _told_of_the_end(state: State, stands: NodeStands) -> tuple[Action, ...]:
     if state.former is None:
         return ()
-    text = f"node {stands.node} is of the run before, which has ended; it is told how"
+    text = f"node {stands.node} belongs to the run before, which has ended; it learns how"
     return said(state, "node_refused", text), Send(stands.node, orders.Conclude(state.former.verdict))
 
 
@@ -240,10 +240,12 @@ def _wait(state: State, phase: TakingOver, now_s: float) -> Outcome:
 def _why_it_waits(witnesses: tuple[str, ...]) -> tuple[str, str]:
     """The sentence for people, and what they can do."""
     if not witnesses:
-        text = "the job has ended, or still runs on other nodes: its ledger is lost, nothing of it runs on those that"
-        return f"{text} have come to the new leader, and others have not come", "start the job again if it has to run"
+        text = (
+            "the job has ended, or still runs on other nodes: its ledger is lost, nothing of it runs on the nodes that"
+        )
+        return f"{text} have reached the new leader, and the others are missing", "start the job again if it has to run"
     names = ", ".join(witnesses[:NAMES_MAX]) + (" …" if len(witnesses) > NAMES_MAX else "")
-    text = f"the job may still run on the nodes that it had ({names}): none of them has come to the new leader"
+    text = f"the job may still run on the nodes that it had ({names}): none of them has reached the new leader"
     return text, "start one of them again, or another --rdzv-id, or delete the job's ledger if they are dead"
 
 
@@ -353,13 +355,13 @@ def _with_faults(
                 node, cycle, reason, restart_allowed=each.restart_allowed, first_failure=each.first_failure
             )
             events.append(failed)
-        if each.state is MemberState.STOPPED:  # It has given the job up: no leader has ended it.
+        if each.state is MemberState.STOPPED:  # It has given up the job: no leader has ended it.
             events.append(cluster_messages.VerdictTaken(node))
         if each.state is MemberState.SUCCEEDED:
             events.append(cluster_messages.NodeSucceeded(node, cycle, each.lost))
         events += reports_of(each)[1:]
     for rank, name in absent.items():
         who = f"node {name}" if not name.startswith(membership.ABSENTEE) else "the node"
-        text = f"{who} of group rank {rank} is lost: it has not said how it stands to the new leader"
+        text = f"{who} of group rank {rank} is lost: it has not reported its state to the new leader"
         events.append(cluster_messages.NodeLost(name, text))
     return ((*events, *later),)

@@ -84,13 +84,13 @@ def _among_waiters(groups: list[_Group], unknown: list[_Group]) -> HangVerdict:
     if unknown:
         which = subject(tuple(sorted(rank for group in unknown for rank in group.ranks)))
         text = ", while ".join(_waiting(group) for group in groups)
-        return HangVerdict(Pattern.UNKNOWN, f"{text}; what {which} does cannot be told: no stack came", (), waiters)
+        return HangVerdict(Pattern.UNKNOWN, f"{text}; what {which} does is unknown: no stack arrived", (), waiters)
     if len(groups) == 1:
         (group,) = groups
         if len(group.ranks) == 1:
-            return HangVerdict(Pattern.ALL_WAIT, f"{_waiting(group)}; for whom cannot be told", (), waiters)
+            return HangVerdict(Pattern.ALL_WAIT, f"{_waiting(group)}; it is unknown for whom", (), waiters)
         text = f"all {len(waiters)} ranks wait in {group.finding.call}, called from {group.finding.place}"
-        why = "which of them holds the others up cannot be told; check the network and the shapes that they pass"
+        why = "it is unknown which of them holds up the others; check the network and the shapes that they pass"
         return HangVerdict(Pattern.ALL_WAIT, f"{text}; {why}", (), waiters)
     text = listed_clauses((_waiting(group) for group in groups), ", while ")
     fewest, next_fewest = len(groups[0].ranks), len(groups[1].ranks)
@@ -115,11 +115,11 @@ def _without_waiters(known: list[_Group], facts: tuple[RankFacts, ...], findings
     clauses = [said_of(group.ranks, group.finding.clause) for group in stand]
     clauses += [said_of(unseen, findings[unseen[0]].clause)] if unseen else []
     if not clauses:
-        return HangVerdict(Pattern.UNKNOWN, "which rank hangs cannot be told: no rank stands where it would be seen")
+        return HangVerdict(Pattern.UNKNOWN, "which rank hangs is unknown: no rank was seen where it hangs")
     culprits = tuple(sorted({rank for group in stand for rank in group.ranks} | set(unseen)))
     text = listed_clauses(clauses, "; ")
     if len(culprits) == len(facts) > 1 and len(clauses) > 1:
-        return HangVerdict(Pattern.UNKNOWN, f"{text}; which of them holds the others up cannot be told")
+        return HangVerdict(Pattern.UNKNOWN, f"{text}; it is unknown which of them holds up the others")
     return HangVerdict(stand[0].finding.pattern if stand else Pattern.UNKNOWN, text, culprits)
 
 

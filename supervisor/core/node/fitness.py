@@ -244,7 +244,7 @@ class _Teller(msgspec.Struct, frozen=True):
 
 _SAID = {
     Health.SKIPPED: ("node_check_skipped", "is skipped"),
-    Health.UNANSWERED: ("node_check_unanswered", "has no answer, which keeps no node out"),
+    Health.UNANSWERED: ("node_check_unanswered", "has no answer, which excludes no node"),
 }
 
 

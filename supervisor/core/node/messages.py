@@ -102,7 +102,7 @@ class WorkersEmptied(msgspec.Struct, frozen=True):
 
 
 class ClientJoined(msgspec.Struct, frozen=True):
-    """A worker's client said hello; its monitoring starts afresh."""
+    """A worker's client said hello; its monitoring starts again."""
 
     job_id: str
     cycle: int

@@ -167,7 +167,7 @@ def _gone(each: Straggler, why: str, cycle: int) -> Tell:
 
 def _why_gone(each: Straggler, judged: dict[int, Judged], compared: list[int]) -> str:
     if not set(compared).issuperset(each.ranks):
-        return "it does not run the section any more"
+        return "it no longer runs the section"
     last = [judged[rank] for rank in each.ranks]
     if all(now.is_well for now in last):
         return sentences.well_again(max(now.ratio for now in last), len(compared))

@@ -300,7 +300,7 @@ class ControlService:
 def _lost_output(report: JobReport, rank: int | None) -> list[str]:
     """What can't be shown, since it lies on a node that is lost."""
     return [
-        f"the output of node {node.name} lies there in {node.log_dir}: {node.reason}"
+        f"the output of node {node.name} is on that node in {node.log_dir}: {node.reason}"
         for node in report.nodes
         if node.lost_at_ns is not None and node.log_dir and (rank is None or rank in node.ranks)
     ]

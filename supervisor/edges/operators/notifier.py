@@ -53,7 +53,9 @@ class Notifier:
         if process is None or process.stdin is None:
             return
         if self._unsent or self._dropped:
-            standard_streams.say(f"holdfast: warning: {self._dropped or 'some'} events were not told: --on-event hangs")
+            standard_streams.say(
+                f"holdfast: warning: {self._dropped or 'some'} events were not delivered: --on-event hangs"
+            )
         with suppress(OSError):
             process.stdin.close()
         try:
@@ -77,7 +79,7 @@ class Notifier:
         except BlockingIOError:
             return  # It goes with the next event.
         except OSError as error:
-            standard_streams.say(f"holdfast: warning: events are not told any more: {error.strerror}")
+            standard_streams.say(f"holdfast: warning: events are no longer delivered: {error.strerror}")
             self._unsent = b""
             self.close()
 

@@ -58,7 +58,7 @@ class Teller:
         self._thread.join(timeout_s)
         lost = self._dropped + len(self._waiting) + self._thread.is_alive()
         if lost:
-            say(f"{self._flag} was not told of {lost} events: it was too slow")
+            say(f"{self._flag} did not receive {lost} events: it was too slow")
 
     def _run(self) -> None:
         while True:

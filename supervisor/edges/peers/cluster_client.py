@@ -238,7 +238,7 @@ class ClusterClient:
         finally:
             if not is_held:
                 self._note_silence(line)
-                line.end("the node has no more to say", says_all=True)
+                line.end("the node has nothing more to send", says_all=True)
 
     def _note_silence(self, line: Line) -> None:
         if not self._is_careful and self._loop.time() - line.heard_at_s > ALIVE_S:
@@ -276,7 +276,7 @@ class ClusterClient:
         finally:
             if not is_held:
                 self._note_silence(outer)
-                outer.end("the node has no more to say", says_all=True)
+                outer.end("the node has nothing more to send", says_all=True)
 
     async def _first_word(self, line: Line, door: NodesDoor) -> Challenge | None:
         """It may take its time, where thousands of nodes come at once. None: it sends this node on."""
@@ -292,7 +292,7 @@ class ClusterClient:
         try:
             return introduction.challenge(first)
         except ClusterProtocolError as error:
-            raise ClusterProtocolError(f"cannot join: {self._address} is no leader of a job") from error
+            raise ClusterProtocolError(f"cannot join: {self._address} is not the leader of a job") from error
 
     def _hint(self) -> str:
         if self._tls is not None or self._known_at_s is not None:
@@ -308,7 +308,7 @@ class ClusterClient:
             return
         fence_s = self._known_at_s + FENCE_S
         if now_s >= fence_s:
-            line.end(f"it has answered nothing for {FENCE_S:g} s")
+            line.end(f"it has not answered for {FENCE_S:g} s")
             return
         if now_s - self._beat_due_s < LATE_S:  # Else what has come meanwhile waits to be heard.
             self._conversation.judge(now_s)

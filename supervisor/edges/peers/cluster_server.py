@@ -247,7 +247,7 @@ class ClusterServer:
         known = self._nodes.get(hello.node)
         if hello.relay_port:
             is_known = known is not None and known.incarnation == hello.incarnation and self._relays is not None
-            return "" if is_known else "it is no relay of this job"
+            return "" if is_known else "it is not a relay of this job"
         taken = hello.node == self._own_name or (
             known is not None and known.incarnation != hello.incarnation and known.conversation.line is not None
         )
@@ -309,7 +309,7 @@ class ClusterServer:
         self._looked_at.put(trunk, anyio.current_time())
 
     def _end_trunk(self, node: str, trunk: Trunk, why: str) -> None:
-        _log.info("node %s is a relay of job %s no more: %s", node, self._job_id, why)
+        _log.info("node %s is no longer a relay of job %s: %s", node, self._job_id, why)
         if self._trunks.get(node) is trunk and self._relays is not None:
             del self._trunks[node]
             self._relays.closed(node)

@@ -125,7 +125,7 @@ class Outbox:
         if count <= 0:
             return False
         if received > self._last:
-            raise SessionError(f"it confirms message {received}, and {self._last} is the last that there was")
+            raise SessionError(f"it confirms message {received}, but {self._last} was the last one sent")
         self._kept_bytes -= sum(map(len, self._kept[:count])) + count * KEPT_BYTES_EACH
         del self._kept[:count]
         self._sent = max(self._sent, received)

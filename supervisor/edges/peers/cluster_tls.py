@@ -67,12 +67,14 @@ def _context(protocol: int, certificate: Path, key: Path, authority: Path) -> ss
         context.load_cert_chain(certificate, key, password="")
     except (ssl.SSLError, OSError, ValueError) as error:
         is_pair = "KEY_VALUES_MISMATCH" not in str(error)
-        why = "they are no PEM files without a password" if is_pair else "they do not belong together"
+        why = "they are not PEM files without a password" if is_pair else "they do not belong together"
         raise ConfigurationError(f"cannot use {certificate} with the key {key}: {why}; check --rdzv-conf") from error
     try:
         context.load_verify_locations(authority)
     except ssl.SSLError as error:
-        raise ConfigurationError(f"cannot use {authority} of tls_ca: no PEM file; check --rdzv-conf") from error
+        raise ConfigurationError(
+            f"cannot use {authority} of tls_ca: it is not a PEM file; check --rdzv-conf"
+        ) from error
     return context
 
 

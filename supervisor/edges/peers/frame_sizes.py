@@ -47,7 +47,7 @@ def halves(frame: Frame) -> tuple[Frame, Frame]:
             first, rest = (msgspec.structs.replace(report, told=part) for part in (told[:middle], told[middle:]))
             return Reported(job_id, first), Reported(job_id, rest)
         case _:
-            raise AssertionError(f"{type(frame).__name__} is longer than a frame and can't be parted")
+            raise AssertionError(f"{type(frame).__name__} is longer than a frame and can't be split")
 
 
 def _with_the_oddest(evidence: Evidence, bytes_max: int, evidence_bytes: Callable[[Evidence], int]) -> Evidence:

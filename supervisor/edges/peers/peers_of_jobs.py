@@ -89,7 +89,7 @@ class PeersOfJobs:
         return await self._open(spec, None)
 
     async def _open(self, spec: JobSpec, kept: Correspondence | None) -> JobSpec:
-        assert spec.nodes is not None, "a job of one node meets nobody"
+        assert spec.nodes is not None, "a job of one node has no peers"
         earlier = self._meetings.get(spec.job_id)
         if earlier is not None:
             await earlier.is_closed.wait()  # Its last words go out; that takes a bounded time.
@@ -108,7 +108,7 @@ class PeersOfJobs:
         return spec
 
     async def reopen(self, spec: JobSpec, kept: Correspondence | None) -> None:
-        why = "nothing was kept of what its nodes have told each other"
+        why = "no record of what its nodes have exchanged was kept"
         try:
             if kept is not None:
                 await self._open(spec, kept)
@@ -169,8 +169,8 @@ class PeersOfJobs:
             fault = _first(error)
             if meeting.peers is None:
                 raise fault from None  # Its submitter reads it.
-            _log.error("job %s has lost its way to the other nodes", job_id, exc_info=error)
-            text = f"the way to the other nodes was lost by a fault of the supervisor: {type(fault).__name__}: {fault}"
+            _log.error("job %s has lost its connection to the other nodes", job_id, exc_info=error)
+            text = f"a fault of the supervisor broke the connection to the other nodes: {type(fault).__name__}: {fault}"
             meeting.post(JobAbandoned(job_id, text))
             meeting.peers = None
             await meeting.is_over.wait()
@@ -214,7 +214,7 @@ class PeersOfJobs:
     async def ask(self, job_id: str, to: str, question: Question, *, timeout_s: float) -> Answer:
         peers = self._of(job_id)
         if peers is None:
-            raise NoAnswerError(f"cannot ask the other nodes of job {job_id}: there is no way to them any more")
+            raise NoAnswerError(f"cannot ask the other nodes of job {job_id}: the connection to them is lost")
         return await peers.colleagues.ask(job_id, to, question, timeout_s=timeout_s)
 
     def answer_with(self, handler: Handler) -> None:

@@ -50,7 +50,7 @@ class AttributionClient:
         try:
             outcome = msgspec.json.decode(answer.body, type=_Outcome)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            return Failed(self._sentence(f"what it answered can't be read: {error}"))
+            return Failed(self._sentence(f"its answer can't be read: {error}"))
         if outcome.status != COMPLETED:
             return Pending()
         told = outcome.recommendation or _Recommendation("UNKNOWN")

@@ -66,7 +66,7 @@ class HttpClient:
         except (anyio.BrokenResourceError, anyio.EndOfStream) as error:
             raise NoAnswerError("it has closed the connection") from error
         except h11.RemoteProtocolError as error:
-            raise NoAnswerError(f"what it answered is no HTTP: {error}") from error
+            raise NoAnswerError(f"its answer is not HTTP: {error}") from error
 
     def _request(self, method: str, target: str, body: bytes | None) -> h11.Request:
         headers = [

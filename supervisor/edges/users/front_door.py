@@ -78,7 +78,7 @@ class FrontDoor:
                 client.setblocking(False)
                 identity = identity_of(client)
             except OSError as error:
-                _log.warning("a connection was closed: the kernel does not say of whom it is: %s", error)
+                _log.warning("a connection was closed: the kernel does not say who opened it: %s", error)
                 client.close()
                 continue
             self._waiting[uid] += 1

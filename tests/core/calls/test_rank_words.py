@@ -95,7 +95,7 @@ def test_names_are_bounded_and_a_flood_costs_each_word_the_same() -> None:
             refused.append(order.order.reason)
     assert len(state.now.exchanges) == EXCHANGE_NAMES_OPEN_MAX
     assert refused == [
-        "cannot exchange 'name 16': 16 names wait for the values of other ranks, and no more may; "
+        "cannot exchange 'name 16': 16 names already wait for the values of other ranks, and that is the limit; "
         "exchange several values under one name"
     ]
     assert set(state.members) == {1, 2}

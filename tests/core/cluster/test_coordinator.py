@@ -222,20 +222,20 @@ def test_a_node_that_lost_its_spawner_while_it_was_ready_is_not_ready() -> None:
 def test_a_node_that_wants_no_restart_is_heard_though_its_fault_belongs_to_another() -> None:
     play = running("a", "b")
     play >> NodeFailed("a", 0, "rank 0 died")
-    play >> NodeFailed("b", 0, "a defect of Holdfast was met", restart_allowed=False)
-    assert concluded(play) == Verdict(JobState.FAILED, 1, "a defect of Holdfast was met")
+    play >> NodeFailed("b", 0, "Holdfast hit a defect of its own", restart_allowed=False)
+    assert concluded(play) == Verdict(JobState.FAILED, 1, "Holdfast hit a defect of its own")
 
 
 def test_a_node_that_ends_the_job_by_itself_ends_it_everywhere() -> None:
     """Its report has crossed the order of a new cycle, so it is fenced."""
     play = running("a", "b")
-    play >> NodeFailed("a", -1, "a defect of Holdfast was met", restart_allowed=False) << ()
+    play >> NodeFailed("a", -1, "Holdfast hit a defect of its own", restart_allowed=False) << ()
     play >> NodeStopped("a", all_succeeded=False) << ()
     play >> VerdictTaken("a")
     assert ordered(play, WindDown) == ["a", "b"]
     play >> NodeStopped("b", all_succeeded=False)
     (verdict,) = {each.order.verdict for each in play.of(Send)}
-    assert verdict.reason == "node a has given the job up"
+    assert verdict.reason == "node a has given up the job"
 
 
 def test_a_delay_is_waited_for_once_and_ends_by_itself() -> None:

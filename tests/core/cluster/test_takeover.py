@@ -187,7 +187,7 @@ def test_nobody_is_replaced_before_a_node_comes_that_the_leader_before_heard():
     play >> stands("x", None, MemberState.JOINED) >> stands("y", None, MemberState.JOINED)
     play.at(fence.TAKE_OVER_S) >> DeadlineReached()
     assert kinds(play) == ["rendezvous_waits"]
-    assert "(a, b): none of them has come to the new leader" in play.of(Publish)[0].event.reason
+    assert "(a, b): none of them has reached the new leader" in play.of(Publish)[0].event.reason
     play.at(100.0) >> DeadlineReached() << ()
     play >> stands("b", 1, left_ago_s=1.0) << ()
     play.at(100.0 + fence.LEFT_S - 1.1) >> DeadlineReached() << ()
@@ -244,7 +244,7 @@ def test_a_node_that_is_lost_keeps_its_name_and_may_come_back_under_it():
     states = {each.name: each.state for each in rosters.roster(play.state).nodes}
     assert states == {"a": "lost", "b": "stopping"}
     lost = next(each.event.reason for each in play.of(Publish) if each.event.kind == "restart_decided")
-    assert lost.startswith("node a of group rank 0 is lost: it has not said how it stands to the new leader; ")
+    assert lost.startswith("node a of group rank 0 is lost: it has not reported its state to the new leader; ")
     play >> NodeJoined("b", 4)
     play >> stands("a", 0, MemberState.JOINED)
     assert orders_to(play, StartCycle) == ["a", "b"]

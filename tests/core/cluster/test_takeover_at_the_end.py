@@ -125,7 +125,7 @@ def test_an_end_that_nobody_is_left_to_hear_ends_the_next_run_and_says_so():
     play = new_leader(Ledger(4, 4, 1, verdict=FORMER), leader="a")
     play >> stands("a", None, MemberState.JOINED)
     play.at(fence.TAKE_OVER_S) >> DeadlineReached()
-    assert "start the job again for another run" in play.of(Publish)[0].event.reason
+    assert "start the job again for a new run" in play.of(Publish)[0].event.reason
     play = new_leader(Ledger(4, 4, 1, verdict=FORMER), leader="a")
     play >> stands("a", None, MemberState.JOINED, met_term=6)
     play.at(fence.TAKE_OVER_S) >> DeadlineReached()

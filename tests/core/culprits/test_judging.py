@@ -104,8 +104,8 @@ def test_all_in_the_same_collective_is_not_told_as_the_fault_of_all() -> None:
     verdict = judged(dict.fromkeys(range(3), IN_REDUCE), silent=(0, 1, 2))
     assert (verdict.pattern, verdict.culprits) == (Pattern.ALL_WAIT, ())
     assert verdict.sentence == (
-        "all 3 ranks wait in all_reduce, called from train (train.py:31); which of them holds the others up cannot be "
-        "told; check the network and the shapes that they pass"
+        "all 3 ranks wait in all_reduce, called from train (train.py:31); it is unknown which of them holds up the "
+        "others; check the network and the shapes that they pass"
     )
 
 
@@ -119,7 +119,7 @@ def test_the_same_collective_at_another_line_is_a_mismatch() -> None:
 def test_a_rank_without_a_stack_is_not_accused_but_named() -> None:
     verdict = judged({0: IN_REDUCE, 2: IN_REDUCE}, RankFacts(1, STILL), silent=(0,))
     assert verdict.culprits == ()
-    assert verdict.sentence.endswith("; what rank 1 does cannot be told: no stack came")
+    assert verdict.sentence.endswith("; what rank 1 does is unknown: no stack arrived")
 
 
 def test_a_silent_rank_among_healthy_ones_hangs_by_itself() -> None:
@@ -143,7 +143,7 @@ def test_where_a_wait_has_no_name_the_crowd_is_not_accused() -> None:
 def test_ranks_that_hang_in_different_places_are_not_weighed() -> None:
     verdict = judged({0: (LEAVES,), 1: AT_LOAD}, silent=(0, 1))
     assert verdict.culprits == ()
-    assert verdict.sentence.endswith("; which of them holds the others up cannot be told")
+    assert verdict.sentence.endswith("; it is unknown which of them holds up the others")
 
 
 def test_nothing_known_is_no_verdict() -> None:
@@ -192,7 +192,7 @@ def test_whatever_is_seen_the_verdict_is_one_sentence_about_these_ranks(
     assert "{" not in verdict.sentence
     assert set(verdict.culprits) | set(verdict.waiters) <= set(ranks)
     assert not set(verdict.culprits) & set(verdict.waiters)
-    assert verdict.culprits or "cannot be told" in verdict.sentence or verdict.pattern is Pattern.MISMATCH
+    assert verdict.culprits or "unknown" in verdict.sentence or verdict.pattern is Pattern.MISMATCH
     stopped = {
         each.rank
         for each in facts

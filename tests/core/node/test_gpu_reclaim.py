@@ -110,7 +110,7 @@ def test_a_node_is_suspect_until_its_memory_is_found_free() -> None:
     assert node.state.seen == (CheckView(Finding("gpu_memory", Health.HEALTHY, "", 0.02, "GPU 0"), 60.0),)
     assert [text for kind, text in node.said if kind == "node_suspect"] == [SUSPECT], "told once"
     assert [text for kind, text in node.said if kind == "node_cleared"] == [
-        "node a is not suspect any more: the memory of its GPUs is free"
+        "node a is no longer suspect: the memory of its GPUs is free"
     ]
 
 

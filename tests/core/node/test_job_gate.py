@@ -60,7 +60,7 @@ def test_a_restart_waits_for_a_check_that_is_late_and_not_longer_than_its_deadli
     job.pass_to(job.now_s + CHECK_S + 1)
     assert job.view().cycle == 1
     assert job.said("node_check_unanswered") == [
-        "a check of node a has no answer, which keeps no node out: the check nvhcd has not answered within 150 s"
+        "a check of node a has no answer, which excludes no node: the check nvhcd has not answered within 150 s"
     ]
 
 

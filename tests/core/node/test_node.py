@@ -96,7 +96,7 @@ def test_a_defect_after_the_verdict_changes_nothing_of_it() -> None:
     verdict = Verdict(JobState.SUCCEEDED, 0, "all ranks exited with code 0")
     state, _ = node.step(node.initial_state("a"), messages.JobSubmitted(rules(1)), now_s=0.0)
     state, _ = node.step(state, messages.Ordered(JOB, orders.Conclude(verdict)), now_s=1.0)
-    state, actions = node.step(state, messages.JobAbandoned(JOB, "a defect of Holdfast was met"), now_s=2.0)
+    state, actions = node.step(state, messages.JobAbandoned(JOB, "Holdfast hit a defect of its own"), now_s=2.0)
     assert messages.FinishJob(JOB, verdict) in actions
     view = node.view(state, JOB)
     assert view is not None

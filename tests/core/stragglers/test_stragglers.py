@@ -160,7 +160,7 @@ def test_a_lost_node_is_let_go():
     tell, job.tell = job.tell, lambda node: None if node == 1 else tell(node)  # type: ignore[method-assign]
     job.run(600.0)
     assert job.named == []
-    assert job.told[-1].event.reason.endswith("it does not run the section any more")
+    assert job.told[-1].event.reason.endswith("it no longer runs the section")
 
 
 def test_what_a_rank_says_is_bounded():

@@ -92,8 +92,8 @@ def test_a_command_that_hangs_and_a_dead_server_delay_nothing(
         assert time.monotonic() - began_s < 20
         assert len(posted) == 1
     err = capfd.readouterr().err
-    assert "--on-event was not told of" in err
-    assert "--on-event-url was not told of" in err
+    assert "--on-event did not receive" in err
+    assert "--on-event-url did not receive" in err
 
 
 def test_failures_are_said_once_and_the_next_event_is_told_all_the_same(
@@ -130,4 +130,4 @@ def test_a_notifier_that_was_killed_is_said_once(capfd: pytest.CaptureFixture[st
     for number in range(3):
         notifier.tell(event(number))
     notifier.close()
-    assert capfd.readouterr().err.count("events are not told any more") == 1
+    assert capfd.readouterr().err.count("events are no longer delivered") == 1

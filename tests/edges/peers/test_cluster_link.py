@@ -107,7 +107,7 @@ async def test_a_node_that_the_leader_does_not_hear_ends_its_workers_though_it_h
                     break
         ends = [each for each in at_b.orders() if isinstance(each, orders.WindDown)]
         assert [each.at_once for each in ends] == [True]
-        assert "is lost: it has answered nothing for 0.5 s" in ends[0].reason
+        assert "is lost: it has not answered for 0.5 s" in ends[0].reason
         assert again(0) in at_b.orders()
 
 

@@ -139,8 +139,8 @@ def test_files_that_cannot_be_used_are_named(place: Path, tmp_path: Path):
     assert "they do not belong together; check --rdzv-conf" in refused(key=str(place / "foreign.key"))
     garbage = tmp_path / "garbage.pem"
     garbage.write_text("no certificate")
-    assert "they are no PEM files without a password" in refused(certificate=str(garbage))
-    assert refused(authority=str(garbage)) == f"cannot use {garbage} of tls_ca: no PEM file; check --rdzv-conf"
+    assert "they are not PEM files without a password" in refused(certificate=str(garbage))
+    assert refused(authority=str(garbage)) == f"cannot use {garbage} of tls_ca: it is not a PEM file; check --rdzv-conf"
 
 
 async def test_a_stranger_without_a_certificate_hears_nothing(place: Path):

@@ -90,5 +90,5 @@ def test_a_report_of_many_words_is_two_of_fewer():
     [Reported("j", CallReport("n", 1, (Told(0, Started()),))), Ordered("j", TellMembers(1, (0,), Interrupt(1, 0)))],
 )
 def test_what_has_no_parts_is_not_parted(frame: Frame):
-    with pytest.raises(AssertionError, match="can't be parted"):
+    with pytest.raises(AssertionError, match="can't be split"):
         halves(frame)

@@ -23,7 +23,7 @@ from supervisor.ports import JobReport, NodeReport, Post
 from supervisor.questions import LEADER, Answer, Handler, Part, PeersAndColleagues, Question, ShowPart
 
 LIMIT_S = 10.0
-WHY = "the way to the other nodes was lost by a fault of the supervisor: RuntimeError: a planted fault"
+WHY = "a fault of the supervisor broke the connection to the other nodes: RuntimeError: a planted fault"
 NODES = Nodes(2, 2, "127.0.0.1", 1, "a-in-the-job")
 
 
@@ -216,7 +216,9 @@ async def test_questions_of_every_job_come_to_one_counter():
             await peers.ask("alone", LEADER, ShowPart(), timeout_s=1.0)
         rig.jobs["led"].fails.set()
         await rig.until_posted(JobAbandoned("led", WHY))
-        with pytest.raises(NoAnswerError, match="cannot ask the other nodes of job led: there is no way to them"):
+        with pytest.raises(
+            NoAnswerError, match="cannot ask the other nodes of job led: the connection to them is lost"
+        ):
             await peers.ask("led", "b", ShowPart(), timeout_s=1.0)
 
 

@@ -38,10 +38,10 @@ COMPLETED = {"status": "completed", "recommendation": {"action": "stop", "reason
         ("302 Found", "", Refused("it has answered 302")),
         ("500 Oops", "<html>", Failed("it has answered 500")),
         ("429 Slow", '["x"]', Failed("it has answered 429")),
-        ("200 OK", "<html>", Failed("what it answered can't be read")),
-        ("200 OK", "[" * 100_000, Failed("what it answered can't be read")),
-        ("200 OK", '{"status": 3}', Failed("what it answered can't be read")),
-        ("200 OK", '{"status": "completed", "recommendation": "STOP"}', Failed("what it answered can't be read")),
+        ("200 OK", "<html>", Failed("its answer can't be read")),
+        ("200 OK", "[" * 100_000, Failed("its answer can't be read")),
+        ("200 OK", '{"status": 3}', Failed("its answer can't be read")),
+        ("200 OK", '{"status": "completed", "recommendation": "STOP"}', Failed("its answer can't be read")),
     ],
 )
 async def test_what_an_answer_means(status: str, text: str, reply: Reply):

@@ -40,12 +40,12 @@ async def test_a_redirect_leads_nowhere():
     [
         (silent, "it has not answered within 0.5 s"),
         (endless(HEAD + b"\r\n", b"x" * 4096), "its answer is longer than 1 MiB"),
-        (endless(HEAD, b"x-header: y\r\n"), "is no HTTP"),
+        (endless(HEAD, b"x-header: y\r\n"), "is not HTTP"),
         (says(b"220 mail.example ESMTP\r\n"), "closed the connection"),
-        (says(b"220 mail.example ESMTP\r\n\r\n"), "is no HTTP"),
-        (says(b"\x16\x03\x01\x00\xff" * 40), "is no HTTP"),
-        (says(HEAD + b"content-length: 10\r\n\r\nabc"), "is no HTTP"),
-        (says(HEAD + b"content-length: -1\r\n\r\nabc"), "is no HTTP"),
+        (says(b"220 mail.example ESMTP\r\n\r\n"), "is not HTTP"),
+        (says(b"\x16\x03\x01\x00\xff" * 40), "is not HTTP"),
+        (says(HEAD + b"content-length: 10\r\n\r\nabc"), "is not HTTP"),
+        (says(HEAD + b"content-length: -1\r\n\r\nabc"), "is not HTTP"),
         (says(b""), "closed the connection"),
     ],
 )

@@ -79,7 +79,7 @@ class Coordination:
                     return entered
                 case _:
                     pass
-            why = "not all ranks came; all of them must call the wrapped function, and as often"
+            why = "not all ranks came; all of them must call the wrapped function equally often"
             if not self._standing.is_connected:
                 why = "the supervisor cannot be reached"
             raise BarrierTimeout(

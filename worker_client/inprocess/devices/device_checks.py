@@ -114,7 +114,7 @@ def _check_recovery_action(nvml: Any, handle: Any) -> Verdict:  # noqa: ANN401  
     if value.nvmlReturn == nvml.NVML_ERROR_GPU_IS_LOST:
         raise nvml.NVMLError(value.nvmlReturn)
     if value.nvmlReturn != nvml.NVML_SUCCESS:
-        raise _SkippedError(f"the driver tells no recovery action: {nvml.nvmlErrorString(value.nvmlReturn)}")
+        raise _SkippedError(f"the driver reports no recovery action: {nvml.nvmlErrorString(value.nvmlReturn)}")
     action = int(value.value.uiVal)
     if action == nvml.NVML_GPU_RECOVERY_ACTION_NONE:
         return Verdict(False, "the GPU needs no recovery action")
@@ -194,7 +194,7 @@ def _names(nvml: Any, device: Device) -> list[str]:  # noqa: ANN401  # pynvml is
     if device.is_each:
         return [name for name in names if _is_a_gpus(name)]
     if device.local_rank is None:
-        raise _SkippedError("no LOCAL_RANK tells which GPU is this rank's")
+        raise _SkippedError("LOCAL_RANK is not set, so this rank's GPU is unknown")
     if shown is None:
         return [str(device.local_rank)]
     # A launcher may show each rank its own GPU alone.
@@ -202,7 +202,7 @@ def _names(nvml: Any, device: Device) -> list[str]:  # noqa: ANN401  # pynvml is
     if _is_a_gpus(name):
         return [name]
     raise _SkippedError(
-        f"CUDA_VISIBLE_DEVICES={shown!r} does not tell which GPU is that of local rank {device.local_rank}"
+        f"CUDA_VISIBLE_DEVICES={shown!r} does not say which GPU belongs to local rank {device.local_rank}"
     )
 
 

@@ -38,7 +38,8 @@ class NodeMeeting:
         self._key = f"{PREFIX}{launch_key}/"
         if self._world_size % local:
             raise self._failed(
-                f"{self._world_size} ranks can't be on nodes with {local} ranks each; start as many on each"
+                f"{self._world_size} ranks can't run on nodes with {local} ranks each; "
+                "start the same number on each node"
             )
         self._store: Store = self._tried(open_store)
         self.attempt = self._tried(self._answer_all if self._rank == 0 else self._ask)

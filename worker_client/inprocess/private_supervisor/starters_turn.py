@@ -53,4 +53,6 @@ def _opened(folder: Path) -> int:
         except OSError as error:
             why = f"cannot open {folder} for a private supervisor: {error.strerror}; check its file system"
             raise InternalError(why) from error
-    raise InternalError(f"cannot open {folder} for a private supervisor: it is removed each time; see who does it")
+    raise InternalError(
+        f"cannot open {folder} for a private supervisor: it is removed each time; find out what removes it"
+    )

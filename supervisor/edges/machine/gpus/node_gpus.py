@@ -100,7 +100,7 @@ class NodeGpus:
         except (SilentError, NoRoomError) as error:
             return (), f"the workers are not bound: {error}"
         if all(each.numa_node < 0 for each in found):
-            return (), "the workers are not bound: the kernel tells no NUMA node of their GPUs"
+            return (), "the workers are not bound: the kernel reports no NUMA node for their GPUs"
         return found, ""
 
     def probes(self) -> Mapping[str, Callable[[], GpuProbe | NicProbe]]:

@@ -13,7 +13,7 @@ CACHES_MAX = 16  # of one CPU
 
 
 def numa_node(sysfs: str, pci_address: str) -> int:
-    """-1 where the kernel does not tell it. Where there is only one node, it is that."""
+    """-1 where the kernel does not report it. Where there is only one node, it is that."""
     node = _number(f"{sysfs}/bus/pci/devices/{pci_address}/numa_node") if pci_address else -1
     numbers = node_numbers(sysfs)
     return numbers[0] if node < 0 and pci_address and len(numbers) == 1 else node
@@ -48,7 +48,7 @@ def structure(sysfs: str, cpus: Iterable[int]) -> tuple[int, list[list[int]], li
 
 
 def _last_cache(folder: str) -> list[int]:
-    """The CPUs that share the cache of the highest level with this one; [] where the kernel does not tell it."""
+    """The CPUs that share the cache of the highest level with this one; [] where the kernel does not report it."""
     level, shared = 0, list[int]()
     for index in range(CACHES_MAX):
         cache = f"{folder}/cache/index{index}"

@@ -159,7 +159,7 @@ def _make_room(path: Path) -> None:
         return
     except ConnectionRefusedError:
         if not path.is_socket():  # The kernel refuses a connection to a file of any other kind in the same way.
-            raise ConfigurationError(f"cannot serve {path}: it is no socket; choose another socket_path") from None
+            raise ConfigurationError(f"cannot serve {path}: it is not a socket; choose another socket_path") from None
         path.unlink(missing_ok=True)
         return
     except BlockingIOError:

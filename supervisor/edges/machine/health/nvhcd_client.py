@@ -107,7 +107,7 @@ async def _call(path: str, timeout_s: float) -> Answer:
         except grpc.aio.AioRpcError as error:
             return _what_failed(path, timeout_s, cast("Any", error).code(), cast("Any", error).details() or "")
         except Exception as error:  # noqa: BLE001 - protobuf's runtimes differ in what they raise for broken bytes
-            return Unusable(f"it is no HealthCheckResponse ({type(error).__name__})")
+            return Unusable(f"it is not a HealthCheckResponse ({type(error).__name__})")
     return Reply(reply.success, reply.output, reply.exit_code, reply.error)
 
 

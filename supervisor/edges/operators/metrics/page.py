@@ -53,7 +53,7 @@ class _Page(Collector):
         names = ["check", "subject"]
         verdict = GaugeMetricFamily(
             "holdfast_node_check",
-            "What a check of this node has found last: 1 for its verdict.",
+            "The latest verdict of each check of this node, marked by 1.",
             labels=[*names, "verdict"],
         )
         took = GaugeMetricFamily("holdfast_node_check_seconds", "How long that check took.", labels=names)
@@ -83,7 +83,7 @@ class _Page(Collector):
     def _recoveries(self) -> Metric:
         family = HistogramMetricFamily(
             "holdfast_recovery_seconds",
-            "How long recoveries took: stop and start of workers, both as whole, and inside the process.",
+            "How long recoveries took: stop and start of workers, both together, and restarts inside the process.",
             labels=["phase"],
         )
         for phase, histogram in self._meter.recoveries.items():
@@ -112,7 +112,7 @@ class _Page(Collector):
         )
         slow = GaugeMetricFamily(
             "holdfast_straggler_ratio",
-            "How much longer than the median of all ranks a slow rank takes for a section; told by the job's leader.",
+            "How much longer than the median of all ranks a slow rank takes for a section; from the job's leader.",
             labels=[*names, "section"],
         )
         for job in jobs:

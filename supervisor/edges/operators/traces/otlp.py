@@ -33,7 +33,7 @@ def check_for_users(url: str) -> None:
     """Raises ConfigurationError where supervisors of users could not send there, or would tell users a password."""
     if "@" in url:
         raise ConfigurationError(
-            "cannot use --otlp-traces with --users: there is a password in the address, which users could read; "
+            "cannot use --otlp-traces with --users: its address contains a password, which users could read; "
             "let the collector take traces of this node without one"
         )
     if url:

@@ -270,7 +270,7 @@ class ElectedPeers:
         if client.is_refused and self._waits_since_s is not None:
             self._give_up(why)
             return
-        _log.warning("the leader of job %s is not heard any more: %s", voter.job_id, why)
+        _log.warning("the leader of job %s is no longer heard: %s", voter.job_id, why)
         await pause(AGAIN_S, why="nothing tells when it can be reached again")
 
     # --- as a leader -----------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ class ElectedPeers:
         voter = self._voter
         listeners = await listen(PeerAddress(voter.host, 0))
         if listeners is None:
-            self._give_up(f"cannot listen at {voter.host}: it is no address of this node; check --local-addr")
+            self._give_up(f"cannot listen at {voter.host}: it is not an address of this node; check --local-addr")
             return
         asked_at_s = anyio.current_time()
         lead: Lead | None = None
@@ -316,7 +316,7 @@ class ElectedPeers:
             self._post(Reported(voter.job_id, LeadershipLost(why)))
             with anyio.CancelScope(shield=True):
                 await reign.end()
-        _log.warning("this node leads job %s no more: %s", voter.job_id, why)
+        _log.warning("this node no longer leads job %s: %s", voter.job_id, why)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 

@@ -63,7 +63,7 @@ class EtcdLead:
 
     async def renew(self) -> None:
         if not await self._client.keep_alive(self._lease):
-            raise LeadLostError("its lease has ended in etcd")
+            raise LeadLostError("its lease has expired in etcd")
 
     async def write(self, state: bytes, *, is_last: bool = False) -> None:
         """A write that was given up may still arrive. It changes nothing once a later one has."""

@@ -60,7 +60,7 @@ class Relay:
                     self._tasks.start_soon(self._accept, listener)
                 self._tasks.start_soon(self._tell, trunk)
                 why = await trunk.until_ended()
-                _log.info("this node is a relay of job %s no more: %s", self._who.job_id, why)
+                _log.info("this node is no longer a relay of job %s: %s", self._who.job_id, why)
                 self._tasks.cancel_scope.cancel()
         finally:
             for listener in listeners:

@@ -214,7 +214,8 @@ class WorkerServer:
         except TimeoutError:
             self.counters.timed_out += 1
             _tell_seldom(
-                self.counters.timed_out, f"dropped the connection of pid {peer.pid}: it says and reads nothing"
+                self.counters.timed_out,
+                f"dropped the connection of pid {peer.pid}: it neither sends nor reads anything",
             )
         except OSError:
             pass  # The peer is gone: that's all that there is to know.

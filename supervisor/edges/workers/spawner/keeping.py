@@ -70,7 +70,7 @@ class Keeping:
         if _too_long(message):
             if not self._too_long_told:
                 self._too_long_told = True
-                _log.warning("what is kept for the next supervisor is too long: it can't take this job over")
+                _log.warning("the record for the next supervisor is too long: it can't take over this job")
             changed = {STATE: ""}  # Nothing is better than what is old.
             message = wire.Keep(changed, self._taken)
         self._kept |= changed

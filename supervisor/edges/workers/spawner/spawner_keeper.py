@@ -75,7 +75,7 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
         if found:
             succession.take_back(found, link)
         try:
-            return await succession.run(on_started) or "the spawner ended as it was told"
+            return await succession.run(on_started) or "the spawner ended because it was asked to"
         except HoldfastError as error:
             return str(error)
 

@@ -96,7 +96,7 @@ class SpawnerLink:
                 for payload in wire.payloads(message, bytes_max=SPAWNER_FRAME_BYTES_MAX)
             ]
         except (ValueError, TypeError) as error:
-            self.kill(f"{type(message).__name__} can't be said to it: {error}")
+            self.kill(f"{type(message).__name__} can't be sent to it: {error}")
             return
         if len(self._unsent) + sum(map(len, frames)) > UNSENT_BYTES_MAX:
             self.kill(f"it takes no orders: {len(self._unsent)} bytes wait already, and it {whereabouts(self.pid)}")

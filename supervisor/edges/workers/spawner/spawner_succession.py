@@ -330,7 +330,7 @@ class SpawnerSuccession:
         stuck_pids = await link.emptied(timeout_s=EMPTIED_TIMEOUT_S)
         if stuck_pids and relied:
             named = ", ".join(map(str, stuck_pids))
-            self._lost.append(f"processes {named} of it can't be killed (state D) and were given up")
+            self._lost.append(f"processes {named} of it can't be killed (state D) and are left behind")
 
 
 def _as_order(message: wire.Message) -> wire.Order:

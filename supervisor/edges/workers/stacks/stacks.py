@@ -194,7 +194,7 @@ class StackCollector:
             if text is not None:
                 this.answers[rank] = not was_forced(text)
             this.refusals[rank] = (
-                ", and its client has not answered" if text is None else ", nor has its client a stack"
+                ", and its client has not answered" if text is None else ", and its client sent no stack"
             )
             take(from_faulthandler(text) if text else None, "faulthandler")
 

@@ -65,7 +65,7 @@ async def test_each_gpu_is_near_the_cpus_that_the_kernel_names(gpus: Gpus, sysfs
 
 async def test_why_nothing_is_bound(gpus: Gpus, sysfs: Path) -> None:
     assert await places(gpus, sysfs, "2") == (
-        (), "the workers are not bound: the kernel tells no NUMA node of their GPUs"
+        (), "the workers are not bound: the kernel reports no NUMA node for their GPUs"
     )  # fmt: skip
     gpus.state.init_status = 9
     assert await places(gpus, sysfs) == ((), "the workers are not bound: NVML says Driver Not Loaded")

@@ -125,5 +125,5 @@ def test_a_file_in_the_place_of_the_socket_is_left_alone(tmp_path: Path) -> None
     command = [sys.executable, "-m", "supervisor", "healthd", "--config", str(config)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 78
-    assert f"cannot serve {mine}: it is no socket; choose another socket_path" in ended.stderr
+    assert f"cannot serve {mine}: it is not a socket; choose another socket_path" in ended.stderr
     assert mine.read_text() == "mine"

@@ -183,7 +183,7 @@ async def test_no_service_whatever_it_does_costs_more_than_the_deadline(
     ("payload", "why"),
     [
         (wire.HealthCheckResponse(success=True, output="x" * 2_000_000).SerializeToString(), "it is larger than 1024"),
-        (b"\xff\xff\xff\xff", "it is no HealthCheckResponse"),
+        (b"\xff\xff\xff\xff", "it is not a HealthCheckResponse"),
     ],
 )
 async def test_an_answer_that_cannot_be_used(tmp_path: Path, payload: bytes, why: str) -> None:

@@ -77,9 +77,7 @@ def test_names_of_torchrun_are_mapped():
 
 
 def test_an_option_that_nothing_knows_is_refused():
-    with pytest.raises(
-        InvalidRequestError, match="nothing knows the option tokenfile; write one of fan_out, join_timeout"
-    ):
+    with pytest.raises(InvalidRequestError, match="there is no option tokenfile; write one of fan_out, join_timeout"):
         parsed("--rdzv-conf", "tokenfile=x")
     with pytest.raises(ConfigurationError, match="etcd has no option tokenfile"):
         backends.open_backend("x", nodes("etcd", tokenfile="x"))

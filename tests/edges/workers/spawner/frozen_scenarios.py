@@ -90,7 +90,7 @@ async def stuck_spawner(spec: JobSpec, frozen: Path) -> None:
         assert f"processes {spawner.pid} of it can't be killed" in job.reason, job.reason
         assert psutil.Process(other.workers()[0]).is_running()
         other.spawners[0].send(link.End())
-    assert other.reason == "the spawner ended as it was told"
+    assert other.reason == "the spawner ended because it was asked to"
 
 
 async def given_up(spec: JobSpec, frozen: Path) -> int:

@@ -61,7 +61,7 @@ async def test_one_that_was_told_to_end_is_no_loss(spec: JobSpec) -> None:
             tasks.start_soon(keep)
             await ear.ready.wait()
             ear.spawners[0].send(link.End())
-    assert reasons == ["the spawner ended as it was told"]
+    assert reasons == ["the spawner ended because it was asked to"]
     assert isinstance(ear.heard[-1], link.Ended)
 
 

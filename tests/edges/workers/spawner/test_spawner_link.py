@@ -176,7 +176,7 @@ async def test_what_can_t_be_said_is_the_reason_for_its_end():
         run.link.send(wire.Spawn(0, (wire.WorkerPlan(local_rank=0, rank=0, env=endless),)))
         run.link.send(wire.KillTree(0))  # nobody listens: nothing happens
         await until(lambda: run.lost)
-    assert "Spawn can't be said to it: cannot take a frame of" in run.lost[0]
+    assert "Spawn can't be sent to it: cannot take a frame of" in run.lost[0]
 
 
 async def test_an_order_that_is_too_long_for_a_frame_comes_in_several(monkeypatch: pytest.MonkeyPatch):

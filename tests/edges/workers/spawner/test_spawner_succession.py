@@ -181,7 +181,7 @@ async def test_the_next_cycle_is_started_by_the_successor_and_the_first_one_ends
         await job.start(2)
         assert (await job.records(3))[-1] == "2 True"
         job.spawner.send(link.End())
-    assert job.reason == "the spawner ended as it was told"
+    assert job.reason == "the spawner ended because it was asked to"
 
 
 async def test_what_is_said_to_an_old_cycle_reaches_its_own_spawner(spec: JobSpec) -> None:
@@ -196,7 +196,7 @@ async def test_what_is_said_to_an_old_cycle_reaches_its_own_spawner(spec: JobSpe
         assert (exited.pid, exited.signal) == (pid, signal.SIGTERM)
         await job.empty(0)
         job.spawner.send(link.End())
-    assert job.reason == "the spawner ended as it was told"
+    assert job.reason == "the spawner ended because it was asked to"
 
 
 async def test_a_new_cycle_waits_for_a_load_that_is_under_way(spec: JobSpec) -> None:
@@ -213,7 +213,7 @@ async def test_a_new_cycle_waits_for_a_load_that_is_under_way(spec: JobSpec) -> 
         await job.start(1)
         assert await job.records(2) == ["0 False", "1 True"]
         job.spawner.send(link.End())
-    assert job.reason == "the spawner ended as it was told"
+    assert job.reason == "the spawner ended because it was asked to"
 
 
 async def test_a_load_that_takes_too_long_is_not_waited_for_and_does_not_delay_the_end(
@@ -229,7 +229,7 @@ async def test_a_load_that_takes_too_long_is_not_waited_for_and_does_not_delay_t
         await job.empty(0)
         job.spawner.send(link.PrepareStore(2, "127.0.0.1"))  # Held, as the job ends.
         job.spawner.send(link.End())
-    assert job.reason == "the spawner ended as it was told"
+    assert job.reason == "the spawner ended because it was asked to"
 
 
 async def test_orders_of_a_cycle_that_is_given_up_do_not_wait(spec: JobSpec) -> None:
@@ -241,7 +241,7 @@ async def test_orders_of_a_cycle_that_is_given_up_do_not_wait(spec: JobSpec) -> 
         job.spawner.send(link.KillTree(1))
         await job.hears(link.Emptied, lambda emptied: emptied.cycle == 1)
         job.spawner.send(link.End())
-    assert job.reason == "the spawner ended as it was told"
+    assert job.reason == "the spawner ended because it was asked to"
 
 
 async def test_a_successor_that_dies_or_cannot_be_used_is_no_loss(spec: JobSpec) -> None:
@@ -254,7 +254,7 @@ async def test_a_successor_that_dies_or_cannot_be_used_is_no_loss(spec: JobSpec)
         await job.start(1)
         assert job.spawner.pid == first
         job.spawner.send(link.End())
-    assert job.reason == "the spawner ended as it was told"
+    assert job.reason == "the spawner ended because it was asked to"
 
 
 async def test_one_that_cannot_be_forked_from_is_refused_with_its_reason(spec: JobSpec) -> None:
@@ -269,7 +269,7 @@ async def test_one_that_cannot_be_forked_from_is_refused_with_its_reason(spec: J
         await job.start(1)
         assert len([message for message in job.heard if isinstance(message, link.Ready)]) == 1
         job.spawner.send(link.End())
-    assert job.reason == "the spawner ended as it was told"
+    assert job.reason == "the spawner ended because it was asked to"
 
 
 @pytest.mark.parametrize("killed", ["first", "successor"])

@@ -97,5 +97,5 @@ def test_a_store_that_fails_is_an_error_that_says_what_to_do() -> None:
 
 
 def test_nodes_with_different_numbers_of_ranks_are_refused() -> None:
-    with pytest.raises(InternalError, match="3 ranks can't be on nodes with 2 ranks each"):
+    with pytest.raises(InternalError, match="3 ranks can't run on nodes with 2 ranks each"):
         NodeMeeting(environment(0, 3, 2), "job", Store)
