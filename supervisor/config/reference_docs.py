@@ -17,7 +17,7 @@ _INTRODUCTION = f"""\
 <!-- Written by docs/make_configuration.py from supervisor/config. Do not edit: run `make docs`. -->
 
 If a value is given in several places, the last of these wins: default, YAML file, environment, command line.
-Timeouts that the ranks calculate together at run time replace all of them.
+Timeouts that the ranks calculate together at run time override all of them.
 
 - Flags may be written with `-` or `_`, and with `=` or a space before the value. If a flag is given twice, the
   last value counts. The first word that is not a flag is the script; everything after it belongs to the script.
@@ -28,10 +28,10 @@ Timeouts that the ranks calculate together at run time replace all of them.
 - Booleans are `true`, `1`, `yes`, `on` or `false`, `0`, `no`, `off`, in any case.
 - Signals are names in any case, with or without `SIG`, or numbers.
 - Sections are `NAME:SECONDS,NAME:null` in a flag, and a mapping in a file.
-- The older `--ft-param-<name>` is `--ft-<name>`; it and the other old names work and warn once.
-- A mistake on the command line ends with exit code 2, a mistake in a file or a variable with 78.
-- A torchrun flag or a key of the reference launcher that has no effect here causes a warning. What is not
-  supported yet is an error, unless the value asks for nothing. `--help` leaves both out, `--help-all` lists them.
+- The older `--ft-param-<name>` means `--ft-<name>`; all old names work, with one warning.
+- An error on the command line ends with exit code 2; an error in a file or a variable ends with 78.
+- A torchrun flag or a key of the reference launcher that has no effect here causes a warning. A flag that is not
+  supported yet is an error, unless its value asks for nothing. `--help` leaves both out, `--help-all` lists them.
 
 ## The YAML file
 
@@ -50,9 +50,9 @@ fault_tolerance:
   max_no_progress_cycles: 3
 ```
 
-`holdfast run --dry-run` prints the job that would be run, as YAML that `--ft-cfg-path` can read: its command, nodes,
-store and supervisor, the variables that each rank gets, and its whole section. Behind each value stands where it came
-from: a flag, a variable, a file with its line, or the default.
+`holdfast run --dry-run` prints the job without running it, as YAML that `--ft-cfg-path` can read: its command, nodes,
+store and supervisor, the variables of each rank, and its whole section. A comment after each value names its source:
+a flag, a variable, a file with its line, or the default.
 """
 
 _VARIABLES = (
@@ -61,13 +61,13 @@ _VARIABLES = (
     (LOG_LINE_PREFIX, "prefix of each line under --tee; ${role_name}, ${rank} and ${local_rank} are filled in"),
     (
         f"{FROM_NAME}, {CROSS_RANK}, {TOPOLOGY}, {SLURM_RANK}, {GROUP_RANK}",
-        "where this node stands among those of its job; see [which node gets which rank]"
+        "this node's place in the order of the job's nodes; see [which node gets which rank]"
         "(many-nodes.md#which-node-gets-which-rank)",
     ),
     ("OMP_NUM_THREADS", "set to 1 for the workers if it is not set and there is more than one worker"),
     ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "set to 1 for the workers if it is not set"),
     ("CUDA_VISIBLE_DEVICES", "the [job's GPUs](gpu.md), which are counted, checked and waited for"),
-    ("CUDA_DEVICE_ORDER", "PCI_BUS_ID is needed for --numa-binding where GPUs differ and numbers name them"),
+    ("CUDA_DEVICE_ORDER", "must be PCI_BUS_ID for --numa-binding if GPUs differ and are named by numbers"),
 )
 
 
@@ -87,7 +87,7 @@ def configuration_page() -> str:
     parts += [f"| `{name}` | {_cell(why)} |\n" for name, why in NOT_READ.items()]
     parts.append(
         "\n## `holdfast daemon`\n\nThe keys are at the top level of the file that `--config` names. A "
-        "`fault_tolerance` section in that file is checked and otherwise left to `holdfast run`.\n\n"
+        "`fault_tolerance` section in that file is checked but otherwise ignored; it is for `holdfast run`.\n\n"
     )
     parts.append(_table([setting for setting in DAEMON_SETTINGS if setting.status is Status.WORKS]))
     if later := [setting for setting in DAEMON_SETTINGS if setting.status is Status.LATER]:
