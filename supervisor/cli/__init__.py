@@ -24,7 +24,7 @@ BROKEN_PIPE = 141  # 128 + SIGPIPE: who read our output has gone
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. Never raises for what a user can cause."""
+    """Runs one command and returns its exit code. Never raises for a mistake that a user can make."""
     standard_streams.open_missing()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if fault := names.fault():
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fault(error: Exception, arguments: Sequence[str]) -> int:
-    """What nobody has thought of. A result that could not be written is told as that."""
+    """Reports an error that nobody expected. If a result could not be written, says that instead."""
     if isinstance(error, OSError) and (why := standard_streams.stdout_is_broken()):
         return _say(f"cannot write to stdout: {why}; check where the output goes", FAULT)
     from supervisor.cli.fault_report import told
@@ -60,7 +60,7 @@ def _fault(error: Exception, arguments: Sequence[str]) -> int:
 
 
 def _not_installed(error: ModuleNotFoundError, arguments: Sequence[str]) -> int:
-    """A library of the extra [supervisor] where only the base was installed; else it is a fault."""
+    """Explains that a library of the extra [supervisor] is missing; any other missing module is a fault."""
     name = error.name or ""
     if not name or name.partition(".")[0] in ("supervisor", "worker_client", "holdfast_wire"):
         return _fault(error, arguments)

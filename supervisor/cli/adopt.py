@@ -78,7 +78,7 @@ def execute_argv(argv: Sequence[str]) -> int:
 
 
 def _meeting(given: Namespace, home: AdoptedDir, starter: _Starter) -> NodeMeeting | None:
-    """With whom this supervisor serves the job. Raises HoldfastError."""
+    """Returns the supervisors with which this one serves the job. Raises HoldfastError."""
     if given.nodes == 1:
         return None
     from supervisor.edges.peers import adopted_peers
@@ -109,7 +109,7 @@ def _serve(spec: JobSpec, home: AdoptedDir, starter: _Starter, meeting: NodeMeet
 
 
 class _Starter:
-    """Who started this supervisor and waits for one line; and the others, which wait for the end of its turn."""
+    """The rank that started this supervisor and waits for one line, and the ranks that wait for the end of its turn."""
 
     def __init__(self, descriptor: int, turn: int) -> None:
         self._descriptor = descriptor
@@ -119,13 +119,13 @@ class _Starter:
                 os.set_inheritable(each, False)
 
     def say_first(self, line: str) -> None:
-        """Before the one that ends the start."""
+        """Writes a line before the one that ends the start."""
         if self._descriptor >= 0:
             with suppress(OSError):
                 os.write(self._descriptor, f"{line}\n".encode())
 
     def say(self, line: str) -> None:
-        """Once; a rank that waited may be gone."""
+        """Writes the line that ends the start, once; the rank that waited may be gone."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             with suppress(OSError):

@@ -59,7 +59,7 @@ def execute(arguments: Namespace) -> int:
 
 
 def listen_address(text: str) -> tuple[str, int]:
-    """Raises InvalidRequestError where it is no single address: without authentication, all of them are too many."""
+    """Raises InvalidRequestError unless it is one address: without authentication, all addresses are too many."""
     host, _, port = text.rpartition(":")
     try:
         number = int(port)
@@ -75,7 +75,7 @@ def listen_address(text: str) -> tuple[str, int]:
 
 
 def _write_to(path: str) -> None:
-    """All that this process prints from now on. Raises ConfigurationError."""
+    """Sends all output of this process to the file from now on. Raises ConfigurationError."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
@@ -128,7 +128,7 @@ async def _serve(arguments: Namespace, address: tuple[str, int], folder: Path) -
 
 
 async def _listen(address: tuple[str, int], *, may_move: bool) -> tuple[MultiListener[SocketStream], tuple[str, int]]:
-    """`may_move`: to a port that is free, if the one of the address is taken. Raises ConfigurationError."""
+    """Listens at the address, or with `may_move` at a free port if its port is taken. Raises ConfigurationError."""
     try:
         listener = await http_server.listen(address, None, what="attribution", flag="--listen")
     except ConfigurationError as error:

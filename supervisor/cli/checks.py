@@ -1,4 +1,4 @@
-"""How do the checks of nodes look to people: all of one node, and the bad ones of many?"""
+"""How are the checks of nodes shown to people: all checks of one node, the bad ones of many?"""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def name(check: CheckReport) -> str:
 
 
 def counts(checks: Sequence[CheckReport]) -> str:
-    """ "1 unhealthy, 12 healthy"; "" where there are none."""
+    """Returns a text like "1 unhealthy, 12 healthy"; "" if there are none."""
     numbers = Counter(check.verdict for check in checks)
     known = [verdict for verdict in ORDER if verdict in numbers]
     return ", ".join(f"{numbers[verdict]} {verdict}" for verdict in (*known, *sorted(set(numbers).difference(ORDER))))
 
 
 def table(nodes: Sequence[JobNodeReport], now_ns: int, page: output.Paper) -> str:
-    """ "" where no node has checks."""
+    """Returns the table of checks; "" if no node has any."""
     pairs = [(check, node.name) for node in nodes for check in node.checks]
     if len(pairs) > ROWS_MAX:
         pairs = [(check, node) for check, node in pairs if check.verdict != "healthy"]

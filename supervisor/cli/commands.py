@@ -72,7 +72,7 @@ LATER: dict[str, str] = {}
 
 
 def usage(*, everything: bool = False) -> str:
-    """What `holdfast --help` prints; `everything`: the commands that are not supported yet, too."""
+    """Returns what `holdfast --help` prints; with `everything`, also the commands that are not supported yet."""
     lines = [
         "usage: holdfast COMMAND [options]",
         "",
@@ -97,7 +97,7 @@ def usage(*, everything: bool = False) -> str:
 
 
 def near_miss(name: str) -> str:
-    """A hint for a mistyped command, "" if none is near."""
+    """Returns a hint for a mistyped command, "" if no command is similar."""
     import difflib
 
     near = difflib.get_close_matches(name, [*COMMANDS, *LATER], n=1)

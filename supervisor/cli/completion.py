@@ -1,6 +1,6 @@
 """`holdfast completion SHELL`: what a shell needs to complete commands, flags, their values and job ids.
 
-Prints the shell's own code. Later the shell calls `holdfast` with the line as far as it is typed; `answer` then tells
+Prints the shell's own code. Later the shell calls `holdfast` with the line typed so far; `answer` then says
 what may follow, and nothing else runs.
 """
 
@@ -56,14 +56,14 @@ def _names_script(words: list[str]) -> bool:
 
 
 def _files_only() -> ArgumentParser:
-    """For the arguments of the script: its flags are none of ours."""
+    """Completes the script's arguments with files only: its flags are not ours."""
     parser = ArgumentParser(prog="holdfast", add_help=False, prefix_chars="\0")
     parser.add_argument("words", nargs="*")
     return parser
 
 
 class _Values(BaseCompleter):
-    """Values that no list of choices gives: names of jobs and nodes, else files."""
+    """Completes values that have no list of choices: names of jobs and nodes, otherwise files."""
 
     def __init__(self, command: str) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def ask_live(supervisors: Supervisors, name: str, *, verb: str) -> tuple[str, ControlClient]:
-    """The job's whole id and its supervisor. Raises NotNowError for a job that has ended, NotFoundError, …"""
+    """Returns the job's whole id and its supervisor. Raises NotNowError for a job that has ended, NotFoundError, …"""
     found = supervisors.find(name, verb=verb, live_only=True)
     report = found.report
     if report.state.has_ended:
@@ -25,7 +25,7 @@ def ask_live(supervisors: Supervisors, name: str, *, verb: str) -> tuple[str, Co
 
 
 def ask_node(supervisors: Supervisors, name: str, *, verb: str) -> ControlClient:
-    """A supervisor that can reach the node: its own daemon, or one that shares a job with it.
+    """Returns a supervisor that can reach the node: its own daemon, or one that shares a job with it.
 
     A private supervisor alone on its node takes no other jobs anyway.
     """

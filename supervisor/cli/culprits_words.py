@@ -1,4 +1,4 @@
-"""What had the ranks to blame printed last? Read from the logs, as long as they are there."""
+"""What did the culprit ranks print last? Read from the logs, as long as they exist."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ReadLogs = Callable[[LogChoice], Iterable[LogPiece]]
 
 
 def with_last_words(life: Life, read_logs: ReadLogs) -> Life:
-    """The life with what its culprits printed. Waits for a disk, or a supervisor, for a bounded time."""
+    """Returns the life with the last output of its culprits. Waits for a disk or a supervisor for a bounded time."""
     wanted = _wanted(life.incidents)
     found: dict[tuple[int, int], LastWords] = {}
 
@@ -50,7 +50,7 @@ def with_last_words(life: Life, read_logs: ReadLogs) -> Life:
 
 
 def _wanted(incidents: Sequence[Incident]) -> dict[tuple[int, int], None]:
-    """Cycle and rank. A request is nobody's fault."""
+    """Returns cycle and rank of each culprit. A request has no culprit."""
     chosen = [each for each in incidents if each.outcome is not Outcome.TOLERATED][-INCIDENTS_MAX:]
     return {(each.cycle, rank): None for each in chosen for rank in each.culprits[:RANKS_MAX]}
 
@@ -64,7 +64,7 @@ def _read(read_logs: ReadLogs, cycle: int, rank: int) -> LastWords:
 
 
 def last_lines(pieces: Iterable[LogPiece]) -> tuple[str, ...]:
-    """Of stderr, where errors go; of stdout where stderr has none."""
+    """Returns the last lines of stderr, where errors go; of stdout if stderr has none."""
     streams = {True: b"", False: b""}
     for piece in pieces:
         streams[piece.is_stderr] += piece.data

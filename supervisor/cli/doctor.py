@@ -1,4 +1,4 @@
-"""`holdfast doctor`: is this node fit for a job, and do the job's settings fit each other?"""
+"""`holdfast doctor`: is this node fit for a job, and do the job's settings match each other?"""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def execute(arguments: Namespace) -> int:
 
 
 def _request(arguments: Namespace) -> RunRequest:
-    """What a run with these options would ask for. Raises what the run would raise."""
+    """Returns what a run with these options would ask for. Raises what the run would raise."""
     options: list[str] = arguments.run_options
     return parse_run([*options, "script.py"], environ=os.environ, cwd=os.getcwd())
 
 
 def _areas(arguments: Namespace, request: RunRequest) -> Iterator[list[Finding]]:
-    """One after the other, so that people read the first while the slow ones are asked."""
+    """Yields one area after the other, so that people read the first results while the slow checks run."""
     machine, spec = Machine(), request.spec
     looks: tuple[Callable[[], list[Finding]], ...] = (
         lambda: kernel.look(machine),
@@ -91,7 +91,7 @@ def _endpoint(spec: JobSpec) -> network.Endpoint | None:
 
 
 def _told(finding: Finding, page: output.Paper) -> str:
-    """A line, and below it why it matters and what to type."""
+    """Prints a finding, and below it why it matters and what to type."""
     grade = output.coloured(finding.grade.value, page) + " " * (8 - len(finding.grade.value))
     head = f"{finding.area:<14}  {finding.check:<20}  "
     found = output.folded(output.printable(finding.found), page, indent=len(head) + 10)

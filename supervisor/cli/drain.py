@@ -30,7 +30,7 @@ def execute(arguments: Namespace) -> int:
 
 
 def _cordon(asked: Sequence[Answering], reason: str) -> None:
-    """Where several users share the node, root's own supervisor acts for those of all, and these refuse."""
+    """Cordons the node. If several users share it, only root's own supervisor does so; the others refuse."""
     refused: list[NotPermittedError] = []
     for each in asked:
         try:

@@ -9,7 +9,7 @@ from supervisor.config.event_hooks import EventHooks
 
 
 def event_handlers(hooks: EventHooks, stack: ExitStack) -> tuple[Handler, ...]:
-    """Closed with `stack`, which waits a bounded time for the last event to be told."""
+    """Returns the handlers; closing `stack` waits a bounded time for the last event to be delivered."""
     if not hooks.are_set:
         return ()
     from supervisor.edges.operators.notifier import EventHandler, notifying  # Loaded only where it is asked for.

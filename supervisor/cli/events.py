@@ -57,7 +57,7 @@ def execute(arguments: Namespace) -> int:
 
 
 class _Chosen:
-    """The events that were asked for; counts those that were seen, to say why none of them fits."""
+    """The events that were asked for; counts those that were seen, to say why none of them matches."""
 
     def __init__(self, arguments: Namespace) -> None:
         self._arguments = arguments
@@ -100,7 +100,7 @@ class _Chosen:
 
 
 def events_of(found: FoundJob, supervisors: Supervisors, *, follow: bool) -> Iterator[RecordedEvent]:
-    """From its supervisor; from the journal when there is none, or when it ends while it is asked."""
+    """Reads from the supervisor, or from the journal if there is none or if it ends during the call."""
     job_id = found.report.job_id
     last = 0
     shown: set[tuple[object, ...]] = set()  # The journal of a node that does not lead numbers its own events alone.
@@ -137,7 +137,7 @@ def _identity(event: RecordedEvent) -> tuple[object, ...]:
 
 
 def in_time(events: Iterable[RecordedEvent]) -> Iterator[RecordedEvent]:
-    """Events of other nodes arrive later than they happen. One whose clock is far off stays where it arrived."""
+    """Sorts by time: events of other nodes arrive late. One whose clock is far off stays where it arrived."""
     waiting: list[tuple[int, int, RecordedEvent]] = []
     for event in events:
         heapq.heappush(waiting, (moment_ns(event), event.sequence, event))
@@ -148,7 +148,7 @@ def in_time(events: Iterable[RecordedEvent]) -> Iterator[RecordedEvent]:
 
 
 def _write_table(events: Iterable[RecordedEvent], report: JobReport, page: output.Paper) -> None:
-    """With a column for the nodes where there are several."""
+    """Writes the table, with a column for the nodes if there are several."""
     node_width = max((len(node.name) for node in report.nodes), default=0)
     has_nodes = len(report.nodes) > 1
     heads = (*HEADS[:2], "NODE", *HEADS[2:]) if has_nodes else HEADS

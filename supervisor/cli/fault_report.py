@@ -18,7 +18,7 @@ FOLDER = "faults"
 
 
 def told(error: BaseException, arguments: Sequence[str]) -> str:
-    """The sentence. Writes the traceback to a file of the user's own."""
+    """Returns the sentence. Writes the traceback to a file that belongs to the user."""
     error = _alone(error)
     what = f"cannot run holdfast {arguments[0]}" if arguments else "cannot run holdfast"
     why = " ".join(f"{type(error).__name__}: {error}".split())[:500]
@@ -28,7 +28,7 @@ def told(error: BaseException, arguments: Sequence[str]) -> str:
 
 
 def _alone(error: BaseException) -> BaseException:
-    """What a group of one holds."""
+    """Returns the only exception of a group of one."""
     inner = cast("Sequence[BaseException]", getattr(error, "exceptions", ()))  # only groups have it
     return _alone(inner[0]) if len(inner) == 1 else error
 

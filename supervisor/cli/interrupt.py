@@ -1,4 +1,4 @@
-"""What ends a command early while it asks a supervisor: Ctrl-C, or a reader of its output that has gone?"""
+"""What ends a command early while it asks a supervisor: Ctrl-C, or the loss of the reader of its output?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import NoReturn
 
 @contextmanager
 def ends_at_once(exit_code: int) -> Generator[None]:
-    """It ends the process where it stands: an exception within gRPC leaves a channel behind that can't be closed."""
+    """Ends the process on the spot: an exception within gRPC leaves a channel behind that can't be closed."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         del number, frame
@@ -33,7 +33,7 @@ def ends_at_once(exit_code: int) -> Generator[None]:
 
 
 def end_when_unread(exit_code: int) -> None:
-    """From now on, the process ends as soon as the reader of stdout has gone, though there is nothing to write."""
+    """Ends the process as soon as the reader of stdout has gone, even if there is nothing to write."""
     poller = select.poll()
     try:
         poller.register(sys.stdout.fileno(), 0)  # errors only

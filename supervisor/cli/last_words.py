@@ -25,7 +25,7 @@ ReadLogs = Callable[[LogChoice], Iterable[LogPiece]]
 
 
 def tell_failure(report: JobReport, read_logs: ReadLogs | None = None) -> None:
-    """To stderr; nothing where the job has not failed, or where nothing of it ever ran.
+    """Writes to stderr, unless the job has not failed or never ran.
 
     `read_logs`: how its logs are read; None: in the folder that the report names.
     """
@@ -49,14 +49,14 @@ def tell_failure(report: JobReport, read_logs: ReadLogs | None = None) -> None:
 
 
 def culprit(report: JobReport) -> int | None:
-    """The rank that the verdict names first; None where it names none of the job's."""
+    """Returns the rank that the verdict names first; None if it names no rank of the job."""
     named = re.search(r"\brank (\d+)\b", report.reason)
     rank = int(named[1]) if named else None
     return rank if any(each.rank == rank for each in report.ranks) else None
 
 
 def last_lines(pieces: Iterable[LogPiece]) -> list[str]:
-    """Of stderr, where errors go; of stdout where stderr has none."""
+    """Returns the last lines of stderr, where errors go; of stdout if stderr has none."""
     streams = {True: b"", False: b""}
     for piece in pieces:
         streams[piece.is_stderr] += piece.data
@@ -73,7 +73,7 @@ def _from_folder(report: JobReport) -> ReadLogs:
 
 
 def _read_bounded(read: Callable[[], list[str]]) -> list[str] | None:
-    """None: they can't be had, or not in time."""
+    """Returns None if the lines can't be read, or not in time."""
     found: list[list[str]] = []
 
     def keep() -> None:

@@ -20,7 +20,7 @@ WORDS_END_S = 1.0
 
 
 def execute_argv(argv: Sequence[str]) -> int:
-    """Settings are the first line of stdin. Returns 0 if everything that came was passed on. Raises HoldfastError."""
+    """Reads settings from the first line of stdin. Returns 0 if everything was passed on. Raises HoldfastError."""
     del argv
     import anyio
     import msgspec
@@ -41,7 +41,7 @@ def execute_argv(argv: Sequence[str]) -> int:
 
 
 def _first_line() -> bytes:
-    """And nothing beyond it, which another reader takes."""
+    """Reads nothing beyond the first line: the rest belongs to another reader."""
     line = bytearray()
     while len(line) < LINE_BYTES_MAX and (byte := os.read(0, 1)) not in (b"", b"\n"):
         line += byte

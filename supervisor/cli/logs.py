@@ -55,7 +55,7 @@ def execute(arguments: Namespace) -> int:
 
 
 class _Counted:
-    """Pieces on their way, and how many bytes they had."""
+    """Passes pieces on and counts their bytes."""
 
     def __init__(self, pieces: Iterable[LogPiece]) -> None:
         self._pieces = pieces
@@ -77,7 +77,7 @@ def _pieces(found: FoundJob, choice: LogChoice, *, follow: bool) -> Iterator[Log
 
 
 def _lines(pieces: Iterable[LogPiece]) -> Iterator[LogPiece]:
-    """Whole lines, each with its end; a last one without an end gets one."""
+    """Yields whole lines with their ends; adds the end that a last line lacks."""
     waiting: dict[tuple[int, int, bool], bytes] = {}
     for piece in pieces:
         key = (piece.cycle, piece.rank, piece.is_stderr)

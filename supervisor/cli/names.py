@@ -1,6 +1,6 @@
 """Does something else have a name of ours: the package `supervisor`, the command `holdfast`, a folder beside a script?
 
-Each question costs a look at one file. The owner's name is looked up only where there is another owner.
+Each question reads one file at most. The owner's name is looked up only if there is another owner.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _REINSTALL = "pip install --force-reinstall --no-deps holdfast-torch, from its c
 
 
 def fault() -> str:
-    """Why this package is not whole, "" if it is."""
+    """Returns why this package is not complete, "" if it is."""
     if hasattr(supervisor, "__version__"):
         return ""
     owner = "supervisord is installed there, too" if _has_supervisord() else "its first file is missing"
@@ -28,7 +28,7 @@ def fault() -> str:
 
 
 def warning(program: str) -> str:
-    """What will go wrong some day, "" if nothing. `program` is the command as it was started (sys.argv[0])."""
+    """Returns what will go wrong later, "" if nothing. `program` is the command as it was started (sys.argv[0])."""
     if _has_supervisord():
         return (
             f"the distribution 'supervisor' (supervisord) has its files in {_FOLDER}, too: upgrading or removing "
@@ -44,7 +44,7 @@ def warning(program: str) -> str:
 
 
 def hidden_client(folder: str) -> str:
-    """What a script in `folder` gets for `import worker_client` instead of ours, "" if that is ours."""
+    """Returns what a script in `folder` gets for `import worker_client`, "" if it gets ours."""
     ours = os.path.join(os.path.dirname(_FOLDER), "worker_client")
     for name in ("worker_client", "worker_client.py"):
         path = os.path.join(folder, name)

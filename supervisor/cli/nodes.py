@@ -43,7 +43,7 @@ def execute(arguments: Namespace) -> int:
 
 
 def _each_once(nodes: list[tuple[NodeReport, bool]]) -> list[tuple[NodeReport, bool]]:
-    """Supervisors that share a job all know its nodes."""
+    """Lists each node once: all supervisors of a job know its nodes."""
     found = {(each.name, each.supervisor_pid, each.started_at_ns): (each, private) for each, private in nodes}
     return list(found.values())
 

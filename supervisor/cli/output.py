@@ -1,4 +1,4 @@
-"""How do results look: tables for people, lines of JSON for programs, plain where nobody looks?"""
+"""How are results shown: tables for people, lines of JSON for programs, plain text without a terminal?"""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COLOURS = {
 
 
 class Paper(msgspec.Struct, frozen=True):
-    """What stdout is. `width` None: not a terminal, so nothing is cut or wrapped."""
+    """Describes stdout. With `width` None it is not a terminal, so nothing is cut or wrapped."""
 
     width: int | None
     colours: bool
@@ -64,19 +64,19 @@ def write(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """A message for people, not a result: where stderr takes none, the command goes on without."""
+    """Writes a message for people, not a result: if stderr can't be written, the command goes on without it."""
     standard_streams.say(f"holdfast: {text}")
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], page: Paper) -> str:
-    """Columns as wide as they must be. The last one is a sentence: folded, or below its row on a narrow terminal."""
+    """Sizes columns to their contents. The last is a sentence: folded, or below its row on a narrow terminal."""
     cells = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
     return _line(heads, widths, page, is_head=True) + "".join(_line(row, widths, page) for row in cells)
 
 
 def row(cells: Sequence[str], widths: Sequence[int], page: Paper, *, is_head: bool = False) -> str:
-    """One line of a table that grows while it is read: its widths are given beforehand."""
+    """Returns one line of a table that grows while it is read: its widths are given in advance."""
     return _line([printable(cell) for cell in cells], widths, page, is_head=is_head)
 
 
@@ -94,7 +94,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], page: Paper, *, is_head: 
 
 
 def _fixed_cells(pairs: Sequence[tuple[str, int]], page: Paper) -> str:
-    """Side by side; those for which a terminal is too narrow stand below, indented."""
+    """Puts cells side by side; those that a terminal is too narrow for go below, indented."""
     text, used = "", 0
     for cell, width in pairs:
         if page.width is not None and used and used + max(width, len(cell)) > page.width:
@@ -105,7 +105,7 @@ def _fixed_cells(pairs: Sequence[tuple[str, int]], page: Paper) -> str:
 
 
 def folded(text: str, page: Paper, *, indent: int, first_indent: int | None = None) -> str:
-    """Wrapped at words, later lines indented; one long line where stdout is no terminal. Ends its last line.
+    """Wraps at words and indents later lines; one long line if stdout is not a terminal. Ends its last line.
 
     `first_indent` None: the first line stands behind a label that is as wide as `indent`.
     """
@@ -122,29 +122,29 @@ def _coloured(cell: str, page: Paper) -> str:
 
 
 def coloured(word: str, page: Paper) -> str:
-    """A state in its colour."""
+    """Returns a state in its colour."""
     return _coloured(word, page)
 
 
 def printable(text: str) -> str:
-    """On one line and without control characters: a worker's words must not steer the reader's terminal."""
+    """Returns one line without control characters: a worker's output must not control the reader's terminal."""
     return "".join(each if each.isprintable() else " " if each in "\n\t" else f"\\x{ord(each):02x}" for each in text)
 
 
 def _encodable(text: str) -> str:
-    """What the terminal's encoding cannot show becomes an escape instead of an error."""
+    """Escapes what the terminal's encoding cannot show, instead of failing."""
     encoding = sys.stdout.encoding or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def local_time(at_ns: int, *, milliseconds: bool = False) -> str:
-    """ISO 8601 in local time with its offset, the one form in which people are shown a time."""
+    """Returns ISO 8601 in local time with its offset, the only form of a time that people see."""
     moment = datetime.fromtimestamp(at_ns // 10**9).astimezone().replace(microsecond=at_ns % 10**9 // 1000)
     return moment.isoformat(timespec="milliseconds" if milliseconds else "seconds")
 
 
 def moment(text: str) -> int:
-    """What a user typed for a moment, in Unix nanoseconds: an age such as 10m, or an ISO 8601 time."""
+    """Reads a moment that a user typed, as Unix nanoseconds: an age such as 10m, or an ISO 8601 time."""
     age = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
     if age:
         return Clock().unix_ns() - int(float(age[1]) * AGE_UNITS_S[age[2]] * 1e9)
@@ -157,21 +157,21 @@ def moment(text: str) -> int:
 
 
 def count(text: str) -> int:
-    """What a user typed for how many."""
+    """Reads a number that a user typed."""
     if not text.isascii() or not text.isdigit():
         raise ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
     return int(text)
 
 
 def rank_number(text: str) -> int:
-    """What a user typed for a rank."""
+    """Reads a rank that a user typed."""
     if not text.isascii() or not text.isdigit():
         raise ArgumentTypeError(f"{text!r} is not a rank; ranks are numbers from 0")
     return int(text)
 
 
 def duration(seconds: float) -> str:
-    """Two units at most: 0.4s, 12s, 3m05s, 2h14m, 5d03h."""
+    """Returns two units at most: 0.4s, 12s, 3m05s, 2h14m, 5d03h."""
     if seconds < 10:
         return f"{max(seconds, 0.0):.1f}s"
     whole = int(seconds)
@@ -200,7 +200,7 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def show_again(show: Callable[[], bool], page: Paper) -> None:
-    """Show, and again every two seconds, until `show` says that it was the last time. Ages change without events."""
+    """Calls `show` every two seconds until it says that it is done. Ages change without events."""
     never = threading.Event()
     while True:
         if page.width is not None:

@@ -1,4 +1,4 @@
-"""How is a mistake in the arguments of a small command reported? In one sentence, like all others."""
+"""How is a mistake in the arguments of a small command reported? In one sentence, like every other mistake."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from supervisor.errors import InvalidRequestError
 
 
 class Parser(ArgumentParser):
-    """Raises InvalidRequestError where argparse would print the usage and exit."""
+    """A parser that raises InvalidRequestError where argparse would print the usage and exit."""
 
     def error(self, message: str) -> NoReturn:
         raise InvalidRequestError(f"cannot run {self.prog}: {message}; see {self.prog} --help")

@@ -46,7 +46,7 @@ def execute(arguments: Namespace) -> int:
 
 
 def whole_life(found: FoundJob, supervisors: Supervisors) -> Life:
-    """Of a job that lives, so far; with what its culprits printed."""
+    """Returns the job's life, so far if it still runs, with the last output of its culprits."""
     events = list(events_of(found, supervisors, follow=False))
     life = life_of(found.report, events, now_ns=Clock().unix_ns())
     return with_last_words(life, partial(_logs, found))
@@ -59,7 +59,7 @@ def _logs(found: FoundJob, choice: LogChoice) -> Iterable[LogPiece]:
 
 
 def _nobody(note: str) -> None:
-    """What is missing is missing in the report."""
+    """Does nothing: whatever is missing is left out of the report."""
 
 
 def _output(word: str) -> str:
@@ -84,7 +84,7 @@ def _show(life: Life, arguments: Namespace) -> None:
 
 
 def rendered(life: Life, suffix: str) -> str:
-    """The contents of a file of that kind."""
+    """Returns the contents of a file of that kind."""
     if suffix == ".html":
         from supervisor.report.page import page_of
 
@@ -101,7 +101,7 @@ def rendered(life: Life, suffix: str) -> str:
 
 
 def write_file(path: Path, text: str) -> None:
-    """All of it or nothing: a page that is being read is replaced at once."""
+    """Writes all of it or nothing: a page that is being read is replaced at once."""
     try:
         number, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         with contextlib.ExitStack() as undo:

@@ -30,7 +30,7 @@ SPAWNER_END_TIMEOUT_S = 10.0  # it kills what is left after 5 s
 
 
 def execute_argv(argv: Sequence[str]) -> int:
-    """The whole command; returns its exit code. Blocks until the job has ended. Raises HoldfastError."""
+    """Runs the whole command and returns its exit code. Blocks until the job has ended. Raises HoldfastError."""
     cwd = _folder()
     request = parse_run(argv, environ=os.environ, cwd=cwd)
     if not cwd and request.spec.entry is Entry.SCRIPT and not os.path.isabs(request.spec.command[0]):
@@ -48,7 +48,7 @@ def execute_argv(argv: Sequence[str]) -> int:
 
 
 def _hidden_client(request: RunRequest, cwd: str) -> tuple[str, ...]:
-    """A warning where the script's own folder has a worker_client of its own."""
+    """Returns a warning if the script's own folder has a worker_client of its own."""
     spec = request.spec
     if spec.entry is Entry.COMMAND:
         return ()
@@ -58,7 +58,7 @@ def _hidden_client(request: RunRequest, cwd: str) -> tuple[str, ...]:
 
 
 def _folder() -> str:
-    """The current folder; "" where it was removed: the job then runs in it all the same, as it would without us."""
+    """Returns the current folder; "" if it was removed: the job still runs in it, as it would without us."""
     try:
         return os.getcwd()
     except OSError:
@@ -66,7 +66,7 @@ def _folder() -> str:
 
 
 def _whose(request: RunRequest) -> str:
-    """Which supervisor would get the job; what `_run` decides."""
+    """Says which supervisor would get the job, as `_run` decides."""
     for place in socket_dir.candidates(request.socket_dir):
         if socket_dir.answers(place.path / socket_dir.CONTROL_SOCKET):
             return f"the node's, at {place.path}"
@@ -125,7 +125,7 @@ def _run_privately(request: RunRequest) -> int:
 
 
 def _shown_waiting(spec: JobSpec, stack: ExitStack) -> tuple[Handler, ...]:
-    """For a person at a terminal, who sees nothing while torch is loaded."""
+    """Returns the handler that shows progress to a person at a terminal while torch is loaded."""
     if not standard_streams.stderr_is_terminal():
         return ()
     from supervisor.cli.waiting import waiting
@@ -134,7 +134,7 @@ def _shown_waiting(spec: JobSpec, stack: ExitStack) -> tuple[Handler, ...]:
 
 
 def _end(early: SpawnerProcess) -> None:
-    """A private spawner ends its job once nobody holds the other end of its socket."""
+    """Closes the link: a private spawner ends its job once nobody holds the other end of its socket."""
     early.socket.close()
     with suppress(subprocess.TimeoutExpired):
         early.process.wait(SPAWNER_END_TIMEOUT_S)

@@ -63,7 +63,7 @@ def run_on_node(request: RunRequest, directory: Path) -> int:
 def _heard(
     spec: JobSpec, listener: Callable[[RecordedEvent], None] | None, stack: ExitStack
 ) -> Callable[[RecordedEvent], None] | None:
-    """The listener, and the line that a person at a terminal reads before the first workers start."""
+    """Returns the listener, and the line that a person at a terminal reads before the first workers start."""
     if not standard_streams.stderr_is_terminal():
         return listener
     from supervisor.cli.waiting import waiting
@@ -79,7 +79,7 @@ def _heard(
 
 
 def _listener(request: RunRequest, stack: ExitStack) -> Callable[[RecordedEvent], None] | None:
-    """This process tells the user's command and URL, as the user: the daemon runs nothing for anybody."""
+    """Returns what delivers events to the user's command and URL, as that user: the daemon runs nothing for users."""
     if not request.event_hooks.are_set:
         return None
     from supervisor.edges.operators.notifier import notifying
@@ -88,9 +88,9 @@ def _listener(request: RunRequest, stack: ExitStack) -> Callable[[RecordedEvent]
 
 
 def _follow(client: SteadyClient, listener: Callable[[RecordedEvent], None] | None) -> JobReport | None:
-    """Says what happens to the job, of one on several nodes to this node's part: each has such a command.
+    """Says what happens to the job; with several nodes, to this node's part, because each node has such a command.
 
-    Returns the last that was told of it: its verdict, if its supervisor told it.
+    Returns the last report of it: its verdict, if its supervisor sent one.
     """
     last: JobReport | None = None
     stop_reason = before = ""
@@ -116,7 +116,7 @@ def tell(message: str) -> None:
 
 
 def _unsaid(note: str) -> None:
-    """It is said elsewhere, or of no use here."""
+    """Whether the event is reported elsewhere, or is of no use here."""
 
 
 def _forward(client: SteadyClient, numbers: set[signal.Signals]) -> None:

@@ -18,7 +18,7 @@ from supervisor.errors import InvalidRequestError
 
 
 def execute_argv(argv: Sequence[str]) -> int:
-    """Serves until it is let go; returns the exit code. Raises HoldfastError."""
+    """Serves until it is released; returns the exit code. Raises HoldfastError."""
     parser = ArgumentParser(prog="holdfast serve-user", allow_abbrev=False, add_help=False)
     parser.add_argument("--door-fd", type=int)
     parser.add_argument("--service-dir", type=Path, default=Path("/run/holdfast"))

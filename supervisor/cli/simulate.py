@@ -1,4 +1,4 @@
-"""`holdfast simulate`: what would become of a job on a cluster whose nodes fail so often?"""
+"""`holdfast simulate`: how would a job fare on a cluster whose nodes fail at a given rate?"""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _Kind = Callable[[str], object]
 
 
 def seconds(text: str) -> float:
-    """What a user typed for a duration."""
+    """Reads a duration that a user typed."""
     given = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", text.strip())
     if not given:
         raise ArgumentTypeError(f"{text!r} is not a duration; write a number and a unit, such as 30s, 10m, 2h or 250d")
@@ -156,7 +156,7 @@ def _check(question: Question, arguments: Namespace) -> None:
 
 
 def _numbers(question: Question, life: Life) -> dict[str, float]:
-    """By the names that they have in JSON."""
+    """Returns the numbers by their names in JSON."""
     whole_s = question.duration_s
     return {
         "goodput": life.goodput,

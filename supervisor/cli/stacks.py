@@ -1,4 +1,4 @@
-"""`holdfast stacks JOB`: where does each rank stand at this moment?"""
+"""`holdfast stacks JOB`: where is each rank at this moment?"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def execute(arguments: Namespace) -> int:
 
 
 def stacks_text(evidence: Evidence) -> str:
-    """Innermost frame last, as in a traceback."""
+    """Returns the stacks with the innermost frame last, as in a traceback."""
     parts: list[str] = []
     for group in evidence.groups:
         word = "rank" if len(group.ranks) == 1 else "ranks"

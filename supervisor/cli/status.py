@@ -1,4 +1,4 @@
-"""`holdfast status`: which jobs are live, or how does one job stand, rank by rank?"""
+"""`holdfast status`: which jobs are live, or what is the state of one job, rank by rank?"""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def execute(arguments: Namespace) -> int:
 
 
 class _Watch:
-    """Shows again and again. Once it has shown something, a supervisor that is away for a moment does not end it."""
+    """Refreshes the view. Once it has shown something, a brief absence of the supervisor does not end it."""
 
     def __init__(self, show: Callable[[], FoundJob | None]) -> None:
         self._show = show
@@ -61,7 +61,7 @@ class _Watch:
         self._away_told = False
 
     def again(self) -> bool:
-        """True: there is more to see. Raises HoldfastError."""
+        """Returns True if there is more to see. Raises HoldfastError."""
         try:
             found = self._show()
         except (NoSupervisorError, NotFoundError):
@@ -80,7 +80,7 @@ class _Watch:
         return True
 
     def _may_return(self) -> bool:
-        """Whether the supervisor is waited for: as long as anything of the job is left, and a moment longer."""
+        """Whether to wait for the supervisor: as long as anything of the job is left, and a moment longer."""
         if not self._is_replaced:
             return False
         if not self._away_told:
@@ -213,7 +213,7 @@ def _rank_row(rank: RankReport, now_ns: int) -> tuple[str, ...]:
 
 
 def heartbeat_cell(rank: RankReport) -> str:
-    """How long the rank has been silent, and how long it may be."""
+    """Returns how long the rank has been silent, and its limit."""
     limit = "" if rank.heartbeat_limit_s is None else f" (limit {output.duration(rank.heartbeat_limit_s)})"
     if rank.heartbeat_age_s is not None:
         return f"{output.duration(rank.heartbeat_age_s)} ago{limit}"

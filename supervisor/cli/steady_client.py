@@ -1,4 +1,4 @@
-"""How does a command go on if the supervisor that it asks is away for a moment?
+"""How does a command continue if the supervisor that it asks is away for a moment?
 
 A node's supervisor that was killed comes back to its jobs. What follows a job waits for it as long as anything of the
 job is left, and goes on where it was.
@@ -32,7 +32,7 @@ class SteadyClient:
         is_left: Callable[[str], bool] = is_live,
         is_taken_over: bool = True,
     ) -> None:
-        """`say` is told that the supervisor is away, once each time.
+        """`say` is called once each time that the supervisor is away.
 
         `is_taken_over`: by a supervisor that comes back. A job whose leader is elected is not, so nobody waits for it.
         """
@@ -46,7 +46,7 @@ class SteadyClient:
     def watch(
         self, *, after_sequence: int = 0, on_note: Say, this_node: bool = False
     ) -> Generator[JobReport | RecordedEvent]:
-        """The job, then its events, until its last. Raises NoSupervisorError once nothing of the job is left."""
+        """Yields the job, then its events, until the last. Raises NoSupervisorError once nothing of the job is left."""
         last = after_sequence
         while True:
             try:
@@ -62,7 +62,7 @@ class SteadyClient:
                 self._wait(error)
 
     def logs(self, choice: LogChoice, *, on_note: Say, this_node: bool = False) -> Generator[LogPiece]:
-        """What the ranks print, each byte once. A choice of the last lines alone can't be gone on with."""
+        """Yields what the ranks print, each byte once. A choice of last lines only can't be resumed."""
         shown: dict[tuple[int, int, bool], int] = {}
         while True:
             skipped = dict(shown)
@@ -83,7 +83,7 @@ class SteadyClient:
                 self._wait(error)
 
     def stop(self, *, reason: str, signal: int) -> None:
-        """Raises HoldfastError."""
+        """Stops the job. Raises HoldfastError."""
         while True:
             try:
                 self._client.stop(self._job_id, reason=reason, signal=signal)

@@ -34,7 +34,7 @@ class Answering(msgspec.Struct, frozen=True):
 
 
 class FoundJob(msgspec.Struct, frozen=True):
-    """A job and who knows it; `supervisor` None: a journal."""
+    """A job and the supervisor that knows it; None if only a journal does."""
 
     report: JobReport
     supervisor: Answering | None
@@ -48,7 +48,7 @@ class Supervisors:
     """All supervisors of this user that answer, and the journals. A context manager that closes their channels."""
 
     def __init__(self, arguments: Namespace, *, say: Callable[[str], None] = output.say) -> None:
-        """`say` is told who could not be asked."""
+        """`say` gets a sentence about each supervisor that could not be asked."""
         self._say = say
         self._candidates = socket_dir.candidates(arguments.socket_dir)
         self._is_explicit = any(candidate.explicit for candidate in self._candidates)
@@ -90,9 +90,9 @@ class Supervisors:
                 self._add(path, is_private=True)
 
     def _add_users_of(self, service: Path) -> bool:
-        """Of a service of several users: this user's supervisors that run; for root, those of all users.
+        """Adds this user's running supervisors of a service of several users; for root, those of all users.
 
-        False where none runs: then the service is asked, which starts one.
+        Returns False if none runs: then the service is asked, which starts one.
         """
         users = service / socket_dir.USERS
         if not users.is_dir():
@@ -111,7 +111,7 @@ class Supervisors:
             self.answering.append(Answering(self._closing.enter_context(ControlClient(path)), is_private))
 
     def jobs(self, *, include_ended: bool) -> list[FoundJob]:
-        """Newest first. A supervisor that has ended meanwhile is left out, one that hangs is told about."""
+        """Returns jobs, newest first. Leaves out a supervisor that has ended meanwhile, and reports one that hangs."""
         found: dict[tuple[str, int], FoundJob] = {}
         for each in self.answering:
             try:
@@ -130,7 +130,7 @@ class Supervisors:
         return [job for number, job in enumerate(jobs) if not any(_is_same(job, other) for other in jobs[:number])]
 
     def find(self, name: str, *, verb: str, live_only: bool = False) -> FoundJob:
-        """The newest run of that id or unique beginning; a live one comes first. Raises NotFoundError, …"""
+        """Returns the newest run of that id or unique prefix, a live one first. Raises NotFoundError, …"""
         jobs = self.jobs(include_ended=True)
         for fits in (_is_named(name), _begins_with(name)):
             for chosen in ([job for job in jobs if job.is_live], jobs):
@@ -144,7 +144,7 @@ class Supervisors:
         raise NotFoundError(f"cannot {verb} job {name}: there is no such job; {hint}" + self._hint())
 
     def tell_refusals(self) -> None:
-        """For lists that may be incomplete."""
+        """Says which supervisors could not be asked, for lists that may be incomplete."""
         for refusal in self._refusals:
             self._say(refusal)
 
@@ -167,7 +167,7 @@ class Supervisors:
 
 
 def why_silent(socket_path: Path) -> str:
-    """ "" if somebody accepts on the socket within a second, else why not. Costs no gRPC."""
+    """Returns "" if the socket accepts a connection within a second, else why not. Needs no gRPC."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(socket_dir.PROBE_TIMEOUT_S)
         try:
@@ -194,7 +194,7 @@ def check_rank(report: JobReport, rank: int | None, *, verb: str) -> None:
 
 
 def who_asks() -> str:
-    """For the reason that is recorded."""
+    """Returns the user's name for the reason that is recorded."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -202,7 +202,7 @@ def who_asks() -> str:
 
 
 def _is_same(job: FoundJob, other: FoundJob) -> bool:
-    """Whether both are parts of one live job, whose nodes are here: each of them shows, and acts on, all of it."""
+    """Whether both are parts of one live job with nodes here: each part shows, and acts on, the whole job."""
     return (
         job.is_live
         and other.is_live
@@ -224,7 +224,7 @@ def _begins_with(name: str) -> Callable[[str], bool]:
 
 
 def _only(matches: Sequence[FoundJob], name: str, verb: str) -> FoundJob:
-    """The newest of one id; an error where several ids begin so, or several live jobs have the id."""
+    """Returns the newest of one id. Fails if several ids have that prefix, or several live jobs the id."""
     ids = list(dict.fromkeys(job.report.job_id for job in matches))
     if len(ids) > 1:
         raise NotFoundError(f"cannot {verb} job {name}: it may mean {', '.join(ids[:5])}; type more characters")

@@ -1,4 +1,4 @@
-"""`holdfast top`: a live view of all jobs that one may see, on a terminal."""
+"""`holdfast top`: a live view of all jobs that the user may see, on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does `holdfast run` wait for before its first workers start, as a person at a terminal reads it?"""
+"""What does a person at a terminal read while `holdfast run` waits for its first workers to start?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENDS = frozenset({"cycle_started", "nodes_placed", "job_failed", "job_stopped",
 
 
 class Waiting(logging.Handler):
-    """Follows a job's events until its first cycle. Also a log handler, since a supervisor tells events so."""
+    """Follows a job's events until its first cycle. It is a log handler, too, because a supervisor logs its events."""
 
     def __init__(self, line: WaitingLine, *, has_more_nodes: bool, has_checks: bool) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Waiting(logging.Handler):
 
 
 def waiting(spec: JobSpec, stack: ExitStack) -> Waiting:
-    """Its line is gone with `stack`."""
+    """Shows the line until `stack` closes."""
     line = WaitingLine()
     stack.callback(line.close)
     has_checks = bool(spec.health.plans(""))

@@ -1,4 +1,4 @@
-"""`holdfast web`: the jobs of all supervisors that one may see, live in a browser."""
+"""`holdfast web`: the jobs of all supervisors that the user may see, live in a browser."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def _serve(arguments: Namespace, host: str, port: int, token: str) -> int:
 
 
 def _server(config: uvicorn.Config) -> uvicorn.Server:
-    """One that leaves our signals alone."""
+    """Returns a server that leaves our signals alone."""
     import uvicorn
 
     class Server(uvicorn.Server):

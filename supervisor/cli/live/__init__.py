@@ -1,1 +1,1 @@
-"""The live view, `holdfast top`: jobs and ranks on a terminal, refreshed while one looks."""
+"""The live view, `holdfast top`: jobs and ranks on a terminal, refreshed continuously."""

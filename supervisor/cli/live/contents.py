@@ -13,7 +13,7 @@ from supervisor.ports import JobReport
 
 
 class Contents(Protocol):
-    """Of one screen. `order` is an index of `orders`, the names of the ways to sort."""
+    """The contents of one screen. `order` is an index of `orders`, the names of the ways to sort."""
 
     @property
     def heads(self) -> Sequence[str]: ...
@@ -44,7 +44,7 @@ class AllJobs:
         )
 
     def rows(self, look: Look, order: int) -> list[Row]:
-        """Of several runs of an id, the first in that order."""
+        """Returns the rows; of several runs with one id, only the first in that order."""
         found: dict[str, Row] = {}
         for report in sorted((job.report for job in look.jobs), key=rows.JOB_ORDERS[order].key):
             found.setdefault(report.job_id, rows.job_row(report, look.at_ns))
@@ -85,5 +85,5 @@ class RanksOfJob:
         return output.table(rows.NODE_HEADS, cells, output.Paper(None, colours=False))
 
     def report(self, look: Look) -> JobReport | None:
-        """None: nobody knows the job now."""
+        """Returns the job's report; None if no supervisor knows the job now."""
         return next((job.report for job in look.jobs if job.report.job_id == self.job_id), None)

@@ -1,4 +1,4 @@
-"""What stands over the live view: a text to read, a question before something is done."""
+"""What opens above the live view: a text to read, or a question before an action?"""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Page(ModalScreen[None]):
 
 
 class Question(ModalScreen[bool]):
-    """Yes only by the key y: what was meant for the view must not stop a job."""
+    """A question that only the key y affirms: a key that was meant for the view must not stop a job."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "Yes"),

@@ -1,4 +1,4 @@
-"""What do all supervisors that this user may ask say now, and what has happened since the last look?
+"""What do all supervisors that this user may ask report now, and what has happened since the last look?
 
 Blocking; the view calls it in a thread, so that a supervisor that hangs never holds up the keys.
 """
@@ -23,7 +23,7 @@ EVENTS_KEPT = 200  # of each job
 
 
 class Look(msgspec.Struct, frozen=True):
-    """One moment. `messages`: who did not answer, and why."""
+    """The state at one moment. `messages` says which supervisors did not answer, and why."""
 
     at_ns: int
     jobs: tuple[FoundJob, ...] = ()
@@ -33,7 +33,7 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Lookout:
-    """Asks again and again; remembers the events that it has seen. For one thread at a time."""
+    """Asks repeatedly and remembers the events that it has seen. May be used by one thread at a time."""
 
     def __init__(self, arguments: Namespace) -> None:
         self._arguments = arguments
@@ -42,7 +42,7 @@ class Lookout:
         self._whole: set[tuple[str, int]] = set()  # ended jobs whose events are all known
 
     def look(self, *, include_ended: bool = False, opened: str = "") -> Look:
-        """Never raises: what went wrong is told in `messages`. `opened`: a job that is wanted though it has ended."""
+        """Never raises: `messages` says what went wrong. `opened` is a job that is wanted even if it has ended."""
         messages: list[str] = []
         try:
             with Supervisors(self._arguments, say=messages.append) as supervisors:
@@ -61,7 +61,7 @@ class Lookout:
         return Look(self._clock.unix_ns(), tuple(jobs), asked, tuple(messages), tuple(events))
 
     def ask(self, verb: str, job_id: str, question: Callable[[ControlClient, str], str]) -> str:
-        """What a question to the job's supervisor has brought; a refusal is an answer, too."""
+        """Returns the answer of the job's supervisor; a refusal is an answer, too."""
         told: list[str] = []
         try:
             with Supervisors(self._arguments, say=told.append) as supervisors:
@@ -71,7 +71,7 @@ class Lookout:
             return str(error)
 
     def _read_events(self, job: FoundJob, supervisors: Supervisors, say: Callable[[str], None]) -> None:
-        """Those that are new; of an ended job all, once."""
+        """Reads the new events; all events of an ended job, once."""
         kept = self._events.setdefault(_run(job), deque(maxlen=EVENTS_KEPT))
         last = kept[-1].sequence if kept else 0
         try:

@@ -1,4 +1,4 @@
-"""What stands in the rows of the live view, in which order, and which rows fit what was typed?
+"""What do the rows of the live view show, in which order, and which rows match the typed words?
 
 Pure: from reports to texts. A row's first cell is its key: a job id, a rank.
 """
@@ -40,7 +40,7 @@ NODE_HEADS = ("NODE", "STATE", "GROUP", "RANKS", "REASON")
 
 
 def silent_share(rank: RankReport) -> float:
-    """The rank's silence as a share of its limit; 0 where no limit holds. Sections count like heartbeats."""
+    """Returns the rank's silence as a share of its limit; 0 without a limit. Sections count like heartbeats."""
     shares = [each.age_s / each.limit_s for each in rank.sections if each.limit_s]
     if rank.heartbeat_age_s is not None and rank.heartbeat_limit_s:
         shares.append(rank.heartbeat_age_s / rank.heartbeat_limit_s)
@@ -48,7 +48,7 @@ def silent_share(rank: RankReport) -> float:
 
 
 def silence(rank: RankReport) -> str:
-    """How long since the last heartbeat, of how long it may be: `1.2s/60s`."""
+    """Returns the age of the last heartbeat and its limit: `1.2s/60s`."""
     limit = "" if rank.heartbeat_limit_s is None else f"/{output.duration(rank.heartbeat_limit_s)}"
     if rank.heartbeat_age_s is None:
         return f"none{limit}" if limit else "-"
@@ -56,7 +56,7 @@ def silence(rank: RankReport) -> str:
 
 
 def most_silent(report: JobReport) -> RankReport | None:
-    """The rank that is nearest to its limit."""
+    """Returns the rank that is nearest to its limit."""
     return max(report.ranks, key=silent_share, default=None)
 
 
@@ -107,7 +107,7 @@ def node_row(node: JobNodeReport) -> Row:
 
 
 def event_line(event: RecordedEvent, *, with_job: bool) -> str:
-    """One line of the newest events: time, job, node and rank where they are known, what and why."""
+    """Returns an event as one line: time, job, node and rank if known, what happened and why."""
     words = [output.local_time(event.at_ns)[11:19]]
     if with_job:
         words.append(event.job_id)
@@ -133,7 +133,7 @@ RANK_ORDERS: tuple[Order[RankReport], ...] = (
 
 
 def _silent_tenths(rank: RankReport) -> int:
-    """In steps, so that healthy ranks do not change places at every look."""
+    """Rounds the silence, so that healthy ranks do not change places at every refresh."""
     return int(silent_share(rank) * 10)
 
 
@@ -142,6 +142,6 @@ def _state_place(state: str) -> int:
 
 
 def fitting(rows: Sequence[Row], text: str) -> list[Row]:
-    """The rows in which each typed word stands somewhere. Capitals make no difference."""
+    """Returns the rows that contain each typed word. Case makes no difference."""
     words = text.casefold().split()
     return [row for row in rows if all(any(word in cell.casefold() for cell in row.cells) for word in words)]

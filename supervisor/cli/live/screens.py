@@ -61,12 +61,12 @@ class Listing(Screen[None]):
 
     @property
     def job_id(self) -> str:
-        """The job that a key is meant for, "" for none."""
+        """Returns the job that a key is meant for, "" for none."""
         return self._contents.job_id if isinstance(self._contents, RanksOfJob) else self.table.chosen
 
     @property
     def rank(self) -> int | None:
-        """The rank that a key is meant for; None: all."""
+        """Returns the rank that a key is meant for; None for all."""
         return int(self.table.chosen) if isinstance(self._contents, RanksOfJob) and self.table.chosen else None
 
     def show(self, look: Look) -> None:
@@ -93,7 +93,7 @@ class Listing(Screen[None]):
         events.update(Text("\n".join(newest), no_wrap=True, overflow="ellipsis"))
 
     def _show_detail(self) -> None:
-        """The table cuts its last column at the terminal's edge; here it stands whole."""
+        """Shows the last column in full: the table cuts it at the terminal's edge."""
         row = self.table.chosen_row
         self.query_one("#detail", Static).update(Text(f"{row.key}: {row.cells[-1]}" if row and row.cells[-1] else ""))
 
@@ -120,7 +120,7 @@ class Listing(Screen[None]):
         self._leave_filter()
 
     def action_back(self) -> None:
-        """Out of the filter first, then out of the screen."""
+        """Leaves the filter first, then the screen."""
         field = self.query_one("#filter", Input)
         if field.display or self._words:
             field.value = ""

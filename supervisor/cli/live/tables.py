@@ -43,7 +43,7 @@ class RowsTable(DataTable[Text]):
         return self._shown.get(self.chosen)
 
     def show(self, rows: Sequence[Row]) -> None:
-        """Replaces what has changed; all of it where the order has."""
+        """Replaces the changed cells; the whole table if the order has changed."""
         if [row.key for row in rows] == list(self._shown):
             for row in rows:
                 self._change(self._shown[row.key], row)

@@ -1,4 +1,4 @@
-"""The live view as a program: it looks again and again, and does what the keys ask for."""
+"""How does the live view run: what refreshes it, and what does each key do?"""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class LiveView(App[None]):
-    """Runs until q. `job_id`: the job that is opened first."""
+    """Runs until the user presses q. `job_id` names the job that is opened first."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = STYLE
@@ -83,7 +83,7 @@ class LiveView(App[None]):
         self._look_again()
 
     def _look_again(self) -> None:
-        """Ages change without events, so they are asked for. One question at a time."""
+        """Refreshes on a timer, because ages change without events. Asks one question at a time."""
         if not self._is_looking:
             self._is_looking = True
             opened = next((each.job_id for each in self.screen_stack if isinstance(each, OneJob)), "")
@@ -91,7 +91,7 @@ class LiveView(App[None]):
             self._ask(lambda: self._lookout.look(include_ended=include_ended, opened=opened), self._show)
 
     def _ask(self, question: Callable[[], Answer], show: Callable[[Answer], None]) -> None:
-        """Asks in a thread that nobody waits for: who quits while a supervisor hangs is not held up."""
+        """Asks in a thread that nobody waits for, so that the user can quit while a supervisor hangs."""
 
         def ask() -> None:
             answer = question()
@@ -123,7 +123,7 @@ class LiveView(App[None]):
             self.push_screen(Page(f"{self.screen.job_id}: nodes", self.screen.ranks.nodes(self._look)))
 
     def action_ask(self, what: str) -> None:
-        """Output, stacks; stop and restart after a question."""
+        """Shows output or stacks; stops or restarts a job after a question."""
         screen = self.screen
         if not isinstance(screen, Listing) or not screen.job_id:
             return

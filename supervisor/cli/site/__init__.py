@@ -1,1 +1,1 @@
-"""The web page, `holdfast web`: jobs in a browser, told what is new by the supervisors' own streams."""
+"""The web page, `holdfast web`: jobs in a browser, kept up to date by the supervisors' own streams."""

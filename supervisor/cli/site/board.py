@@ -1,4 +1,4 @@
-"""What does the web page show of each job, and how does it learn what is new without asking again and again?
+"""What does the web page show of each job, and how does it learn of changes without polling?
 
 A live job's supervisor streams its events, and after each of them the job is looked at once more. The kernel notices
 new jobs: every supervisor writes them into a journal.
@@ -41,7 +41,7 @@ class Shown(msgspec.Struct):
 
 
 class Board:
-    """For several threads. `on_change` is called in any of them; it must not block."""
+    """A board that several threads may use. `on_change` is called in any of them; it must not block."""
 
     def __init__(self, arguments: Namespace, on_change: Callable[[], None]) -> None:
         self._arguments = arguments
@@ -52,7 +52,7 @@ class Board:
         self._messages: tuple[str, ...] = ()
 
     def look_again(self) -> None:
-        """Which jobs are there? Blocks; never raises."""
+        """Looks for jobs. Blocks; never raises."""
         messages: list[str] = []
         found: list[FoundJob] = []
         try:
@@ -76,7 +76,7 @@ class Board:
         self._on_change()
 
     def news(self, known: dict[str, int]) -> dict[str, object]:
-        """What a reader does not know yet. `known`: the version of each job that it has; brought up to date."""
+        """Returns what a reader does not know yet. `known` has the version of each known job, and is updated."""
         with self._lock:
             shown = sorted(self._shown.items(), key=lambda each: (not each[1].is_live, -each[0][1]))
             changed: dict[str, object] = {}
@@ -114,7 +114,7 @@ class Board:
         threading.Thread(target=self._read_stream, args=(key, client.socket_path), daemon=True).start()
 
     def _read_stream(self, key: Key, socket_path: Path) -> None:
-        """Until the job has ended, or its supervisor has gone."""
+        """Reads until the job has ended or its supervisor has gone."""
         happened, over = threading.Event(), threading.Event()
         with ControlClient(socket_path) as client:
             looker = threading.Thread(target=self._look_at, args=(key, client, happened, over), daemon=True)
@@ -136,7 +136,7 @@ class Board:
         self.look_again()
 
     def _look_at(self, key: Key, client: ControlClient, happened: threading.Event, over: threading.Event) -> None:
-        """Once after each event, or after all that have come meanwhile."""
+        """Refreshes the job after each event, or once after several that came meanwhile."""
         while not over.is_set():
             happened.wait()
             happened.clear()

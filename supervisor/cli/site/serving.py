@@ -1,4 +1,4 @@
-"""Who may see the web page, and what is answered at which path? Nothing that could change a job."""
+"""Who may see the web page, and what does each path answer? No path can change a job."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Site:
         return Starlette(routes=routes)
 
     async def look_for_jobs(self) -> None:
-        """At once, and whenever a supervisor comes or writes into a journal; until cancelled."""
+        """Looks now, and whenever a supervisor appears or writes to a journal, until cancelled."""
         watch = DirectoryWatch()
         try:
             while True:
@@ -76,14 +76,14 @@ class Site:
             watch.close()
 
     def _folders(self) -> list[Path]:
-        """Those with the journals, and those in which sockets of a node's supervisors appear."""
+        """Returns the folders of the journals, and those in which sockets of a node's supervisors appear."""
         folders = list(state_dir.places(self._arguments.state_dir))
         for candidate in socket_dir.candidates(self._arguments.socket_dir):
             folders += [candidate.path.parent, candidate.path]
         return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
 
     def _on_change(self) -> None:
-        """In any thread."""
+        """Wakes the streams; may be called in any thread."""
         with suppress(RuntimeError):  # The loop has ended, and this thread has not heard of it.
             self._loop.call_soon_threadsafe(self._ring)
 
@@ -139,7 +139,7 @@ class Site:
         return StreamingResponse(self._news(), media_type="text/event-stream", headers=HEADERS)
 
     async def _news(self) -> AsyncIterator[str]:
-        """First everything, then what has changed, as fast as this reader takes it."""
+        """Sends everything first, then the changes, as fast as this reader takes them."""
         known: dict[str, int] = {}
         self._streams += 1
         try:
