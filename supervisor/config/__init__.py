@@ -1,4 +1,4 @@
-"""What a user may set, and where each value may come from."""
+"""What may a user set, and where may each value come from?"""
 
 from supervisor.config.job_spec import Entry, JobSpec, Redirect, SpawnMethod
 

@@ -1,4 +1,4 @@
-"""Which attribution service is asked why a job's cycles end, and how is it run where it is the job's own?"""
+"""Which attribution service is asked why a job's cycles end, and how does a job run one of its own?"""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _URL_REMEDY = "write one such as http://attribution.internal:8000"
 
 
 class StopAction(enum.StrEnum):
-    """What follows where the service says that another try would end alike."""
+    """What follows if the service says that another try would end the same way."""
 
     LOG = "log"
     NO_RESTART = "no-restart"
 
 
 class Attribution(msgspec.Struct, frozen=True):
-    """`endpoint` "": no service is asked. All but the first two are about a service of the job's own."""
+    """With `endpoint` "", no service is asked. All but the first two fields are about a service of the job's own."""
 
     endpoint: str = ""
     stop_action: StopAction = StopAction.LOG
@@ -50,7 +50,7 @@ class Attribution(msgspec.Struct, frozen=True):
 
     @property
     def is_asked(self) -> bool:
-        """Whether anything is sent: some endpoints are only kept."""
+        """Whether anything is sent: some endpoints are accepted but not used."""
         return self.is_managed or self.endpoint.partition("://")[0].lower() in SPOKEN
 
     @property
@@ -59,20 +59,20 @@ class Attribution(msgspec.Struct, frozen=True):
 
 
 def attribution_log_path(prefix: str) -> str:
-    """What the job's own service says: /logs/train.log gives /logs/train_attribution.log."""
+    """Returns the log of the job's own service: /logs/train.log gives /logs/train_attribution.log."""
     stem, suffix = os.path.splitext(prefix)
     return f"{stem}_attribution{suffix or DEFAULT_SUFFIX}"
 
 
 def submitter(environ: Mapping[str, str]) -> dict[str, str]:
-    """Whose job it is, as far as the environment says so: `user` and `job_id`."""
+    """Returns the owner of the job as far as the environment names one: `user` and `job_id`."""
     user = environ.get("SLURM_JOB_USER") or environ.get("USER")
     job_id = environ.get("SLURM_ARRAY_JOB_ID") or environ.get("SLURM_JOB_ID")
     return {name: value for name, value in (("user", user), ("job_id", job_id)) if value}
 
 
 def read_key(path: str, *, flags: str = "--ft-attribution-llm") -> str:
-    """The key of a language model. Raises ConfigurationError where the file can't be read or is empty. Blocks."""
+    """Returns the key of a language model. Raises ConfigurationError if the file can't be read or is empty. Blocks."""
     if not path:
         raise ConfigurationError(
             f"cannot ask a language model: no key is given; set {flags}-api-key-file or the variable {KEY_VARIABLE}, "
@@ -93,7 +93,7 @@ def read_key(path: str, *, flags: str = "--ft-attribution-llm") -> str:
 
 
 def parse_endpoint(text: str) -> str:
-    """`localhost`, or a URL; "" is none. Raises ValueProblem."""
+    """Reads `localhost` or a URL; "" is none. Raises ValueProblem."""
     if text in ("", MANAGED):
         return text
     scheme, separator, rest = text.partition("://")
@@ -108,7 +108,7 @@ def parse_endpoint(text: str) -> str:
 
 
 def parse_url(text: str) -> str:
-    """An http or https URL; "" is none. Raises ValueProblem."""
+    """Reads an http or https URL; "" is none. Raises ValueProblem."""
     return _checked_url(text, SPOKEN) if text else text
 
 

@@ -1,4 +1,4 @@
-"""Do a job's settings of attribution fit each other, and which of them have no effect?"""
+"""Do a job's settings of attribution match each other, and which of them have no effect?"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def checked(
     cwd: str,
     environ: Mapping[str, str],
 ) -> tuple[Attribution, list[str]]:
-    """The settings as they hold, and warnings. Raises InvalidRequestError or ConfigurationError.
+    """Returns the settings in effect, and warnings. Raises InvalidRequestError or ConfigurationError.
 
     `is_alone`: no other node can lead the job, so a key that can't be read is a mistake here and now.
     """

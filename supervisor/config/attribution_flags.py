@@ -1,4 +1,4 @@
-"""Which flags are there about attribution?"""
+"""Which flags does attribution have?"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from supervisor.config.yaml_source import SECTION, YamlFile, read_keys, read_yam
 
 
 def read_daemon_file(path: str, known: Mapping[str, Setting]) -> tuple[dict[str, Given], tuple[str, ...]]:
-    """The supervisor's own keys at the file's top, and warnings. Raises ConfigurationError.
+    """Returns the supervisor's own keys at the file's top, and warnings. Raises ConfigurationError.
 
     One file may serve the daemon and the jobs: a fault_tolerance section is checked here too, and has no effect here.
     """

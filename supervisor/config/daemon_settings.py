@@ -148,7 +148,7 @@ class TlsFiles(msgspec.Struct, frozen=True):
 
 
 class DaemonSettings(msgspec.Struct, frozen=True):
-    """What one `holdfast daemon` was asked to be. None: the default place, see the edges that own it."""
+    """The settings of one `holdfast daemon`. None stands for the default place; see the edges that own it."""
 
     config_file: str | None = None
     socket_dir: str | None = None
@@ -165,7 +165,7 @@ class DaemonSettings(msgspec.Struct, frozen=True):
 
 
 def parse_daemon(argv: Sequence[str], *, environ: Mapping[str, str]) -> DaemonSettings:
-    """The settings of `holdfast daemon <argv>`: defaults < file < environment < command line.
+    """Returns the settings of `holdfast daemon <argv>`: defaults < file < environment < command line.
 
     Reads the file that --config names. Raises InvalidRequestError or ConfigurationError. `--help` prints the help and
     raises SystemExit(0).
@@ -204,14 +204,14 @@ def parse_daemon(argv: Sequence[str], *, environ: Mapping[str, str]) -> DaemonSe
 
 
 def _file_values(path: str) -> tuple[dict[str, Given], tuple[str, ...]]:
-    """Keys at the top are ours, whatever they are; a fault_tolerance section is checked and left to the jobs."""
+    """Reads the file: all keys at the top are ours; a fault_tolerance section is checked and left to the jobs."""
     from supervisor.config import daemon_file  # yaml costs 20 ms: only where there is a file
 
     return daemon_file.read_daemon_file(path, settings_by_key(DAEMON_SETTINGS))
 
 
 def _event_hooks(given: Mapping[str, Given]) -> EventHooks:
-    """The daemon's owner alone may say what it runs, which may be root: no other user can write the file."""
+    """Accepts a command only from the daemon's owner, which may be root: no other user may write the file."""
     hooks = hooks_from(lambda setting: _value(given, setting), ON_EVENT, ON_EVENT_URL, ON_EVENT_KINDS)
     config = given.get(CONFIG.name)
     if config is None or not hooks.are_set:
@@ -265,7 +265,7 @@ def _address(given: Mapping[str, Given], setting: Setting) -> tuple[str, int] | 
 
 
 def _tls(given: Mapping[str, Given]) -> TlsFiles | None:
-    """All three files or none; over TCP nobody is served without them."""
+    """Requires all three files or none; over TCP nobody is served without them."""
     paths = [_path(given, setting) for setting in (TLS_CERT, TLS_KEY, TLS_CA)]
     named = [given[setting.name] for setting in (TLS_CERT, TLS_KEY, TLS_CA) if setting.name in given]
     listen = given.get(LISTEN.name)

@@ -14,7 +14,7 @@ _DRIVER_SIGNS = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")  # the las
 
 
 def count_cpus() -> int:
-    """CPUs that this process may run on."""
+    """Counts the CPUs that this process may run on."""
     return len(os.sched_getaffinity(0))
 
 
@@ -34,13 +34,13 @@ def has_network_cards(folder: str = INFINIBAND) -> bool:
 
 
 def count_gpus(environ: Mapping[str, str]) -> int:
-    """GPUs that CUDA would show a process with this environment; 0 without a driver. Blocks while NVML answers."""
+    """Counts the GPUs that CUDA would show in this environment; 0 without a driver. Blocks while NVML answers."""
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     return visible_count(visible, _device_uuids())
 
 
 def visible_count(visible: str | None, uuids: tuple[str, ...]) -> int:
-    """CUDA's rule for CUDA_VISIBLE_DEVICES: entries count up to the first that names no device.
+    """Applies CUDA's rule for CUDA_VISIBLE_DEVICES: entries count up to the first that names no device.
 
     A device named twice leaves none. Of MIG devices a process sees one.
     """
@@ -69,7 +69,7 @@ def _device_index(entry: str, uuids: tuple[str, ...]) -> int | None:
 
 
 def _device_uuids() -> tuple[str, ...]:
-    """UUIDs of all devices, in NVML's order; () where there is no NVIDIA driver."""
+    """Returns the UUIDs of all devices in NVML's order; () without an NVIDIA driver."""
     try:
         import pynvml  # pyright: ignore[reportMissingTypeStubs]  # costs 20 ms: only where GPUs are counted
     except ImportError as error:

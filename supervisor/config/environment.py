@@ -30,7 +30,7 @@ NOT_READ: dict[str, str] = {
 
 
 def read_variables(environ: Mapping[str, str], settings: Sequence[Setting] = RUN_SETTINGS) -> dict[str, Given]:
-    """What the settings' variables say; an empty variable is not set. Raises ConfigurationError."""
+    """Reads the settings' variables; an empty one counts as not set. Raises ConfigurationError."""
     given: dict[str, Given] = {}
     for setting in settings:
         for variable in setting.variables:
@@ -42,7 +42,7 @@ def read_variables(environ: Mapping[str, str], settings: Sequence[Setting] = RUN
 
 
 def variable_warnings(environ: Mapping[str, str]) -> list[str]:
-    """One sentence for each variable that looks meant for us and is not read."""
+    """Returns a sentence for each variable that looks meant for us and is not read."""
     warnings = [f"{name} has no effect here: {why}" for name, why in NOT_READ.items() if name in environ]
     unknown = [name for name in environ if name.startswith("PET_")]
     if unknown:
@@ -55,7 +55,7 @@ def variable_warnings(environ: Mapping[str, str]) -> list[str]:
 
 
 def visible_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
-    """The entries of CUDA_VISIBLE_DEVICES; None where it is not set."""
+    """Returns the entries of CUDA_VISIBLE_DEVICES; None if it is not set."""
     text = environ.get("CUDA_VISIBLE_DEVICES")
     return None if text is None else tuple(each.strip() for each in text.split(","))
 
@@ -66,7 +66,7 @@ def counts_gpus_by_bus(environ: Mapping[str, str]) -> bool:
 
 
 def gpus_per_numa(environ: Mapping[str, str]) -> int | None:
-    """GPUs of a NUMA node, to bind workers by; None: no binding. Raises ConfigurationError."""
+    """Returns the number of GPUs per NUMA node, for binding; None for no binding. Raises ConfigurationError."""
     ours, theirs = environ.get(GPUS_PER_NUMA, ""), environ.get(GPUS_PER_NUMA_REFERENCE, "")
     if ours and theirs and ours != theirs:
         raise ConfigurationError(
@@ -85,7 +85,7 @@ def gpus_per_numa(environ: Mapping[str, str]) -> int | None:
 
 
 def job_environment(environ: Mapping[str, str], local_world_size: int) -> tuple[dict[str, str], list[str]]:
-    """What the job's processes inherit, with the variables that torchrun adds unless the user has set them."""
+    """Returns what the job's processes inherit, with the variables that torchrun adds unless the user has set them."""
     environment = dict(environ)
     environment.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if local_world_size > 1 and "OMP_NUM_THREADS" not in environment:

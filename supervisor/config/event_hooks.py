@@ -40,7 +40,7 @@ KINDS_KIND = values.Kind("KINDS", "", values.Shape.TEXT, _parse_kinds)
 
 
 class EventHooks(msgspec.Struct, frozen=True):
-    """`command` and `url`: "" for none."""
+    """Where notable events go; `command` and `url` are "" for none."""
 
     command: str = ""
     url: str = ""
@@ -51,7 +51,7 @@ class EventHooks(msgspec.Struct, frozen=True):
         return bool(self.command or self.url)
 
     def wants(self, kind: str) -> bool:
-        """Notable is what a terminal is shown, and a success."""
+        """Whether the event is wanted. Notable events are those shown on a terminal, and a success."""
         words = self.kinds.split(",")
         if kind in words or ALL in words:
             return True

@@ -27,13 +27,13 @@ class Given(msgspec.Struct, frozen=True):
 
 
 def problem(what: str, why: str, remedy: str, *, from_flag: bool) -> HoldfastError:
-    """The error for a mistake on the command line (exit code 2) or in a file or variable (78)."""
+    """Returns the error for a mistake on the command line (exit code 2) or in a file or variable (78)."""
     kind = InvalidRequestError if from_flag else ConfigurationError
     return kind(f"cannot {what}: {why}; {remedy}")
 
 
 def read(setting: Setting, text: str, *, shown: str, removal: str, from_flag: bool = False) -> Given:
-    """The value in `text`. Raises InvalidRequestError or ConfigurationError."""
+    """Reads the value in `text`. Raises InvalidRequestError or ConfigurationError."""
     try:
         value = setting.kind.parse(text)
     except ValueProblem as trouble:
@@ -46,14 +46,14 @@ def from_variable(setting: Setting, variable: str, text: str) -> Given:
 
 
 def clip(text: str) -> str:
-    """`text` on one line and short enough for a message; '' where it is empty."""
+    """Returns `text` on one line and short enough for a message; '' if it is empty."""
     line = text if text.isprintable() else ascii(text)[1:-1]
     line = line if len(line) <= SHOWN_MAX else line[: SHOWN_MAX - 1] + "…"
     return line if line and not line.isspace() else f"'{line}'"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that was probably meant, or ""."""
+    """Returns the known word that was probably meant, or ""."""
     import difflib  # only for mistakes
 
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)

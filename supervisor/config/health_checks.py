@@ -1,4 +1,4 @@
-"""Which checks does a job ask for on this node, until when must each answer, and what waits for it?"""
+"""Which checks does a job ask for on this node, when must each answer, and what waits for it?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STORAGE_PERIOD_S = 60.0  # between two cycles; all nodes of a job ask the same s
 
 
 class HealthChecks(msgspec.Struct, frozen=True):
-    """What this node has to prove before it joins a cycle."""
+    """The checks that this node has to pass before it joins a cycle."""
 
     nvhcd_socket: str = ""  # of the node's health service; "": it is not asked
     policy: HealthCheckPolicy = HealthCheckPolicy.DOCUMENTED
@@ -32,7 +32,7 @@ class HealthChecks(msgspec.Struct, frozen=True):
     devices_period_s: float = 5.0  # between two looks at GPUs and cards while the job runs
 
     def plans(self, node: str) -> tuple[CheckPlan, ...]:
-        """One for each check that edges/machine/health/node_checks.py will be asked for on this node."""
+        """Returns a plan for each check that edges/machine/health/node_checks.py will run on this node."""
         late = Health.UNHEALTHY if self.policy is HealthCheckPolicy.STRICT else Health.UNANSWERED
         plans: list[CheckPlan] = []
         if self.nvhcd_socket:

@@ -11,7 +11,7 @@ _REMEDY = "write the path of the socket, such as /var/run/nvhcd.sock or unix:///
 
 
 def parse_endpoint(text: str) -> str:
-    """The path of the socket. Raises ValueProblem for what is no Unix socket."""
+    """Returns the path of the socket. Raises ValueProblem for anything but a Unix socket."""
     scheme, separator, rest = text.partition("://")
     if separator and scheme != "unix":
         raise ValueProblem(f"{scheme}:// is not a Unix socket", _REMEDY)

@@ -18,7 +18,7 @@ TIMEOUT_S_DEFAULT = 120.0
 
 
 class HealthdSettings(msgspec.Struct, frozen=True):
-    """`timeout_s`: how long the script may take before it is killed."""
+    """The settings of the service. The script is killed after `timeout_s`."""
 
     healthcheck_path: str
     socket_path: str = SOCKET_PATH_DEFAULT
@@ -38,7 +38,7 @@ SETTINGS = (_SCRIPT, _SOCKET, _LEVEL, _TIMEOUT)
 
 
 def read_healthd_file(path: str) -> HealthdSettings:
-    """Raises ConfigurationError with file, line and remedy."""
+    """Reads the file. Raises ConfigurationError with file, line and remedy."""
     file = read_yaml(path)
     root = file.root
     if root is not None and not isinstance(root, yaml.MappingNode):

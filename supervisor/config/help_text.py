@@ -38,7 +38,7 @@ docs/configuration.md explains every flag, key, variable and unit.
 
 
 def run_help(*, everything: bool = False, width: int | None = None) -> str:
-    """One entry for each flag, in groups. `everything`: those without an effect, too. `width` None: the terminal's."""
+    """Returns the help, flags in groups; `everything` adds those without effect. `width` None: the terminal's."""
     width = width or _width()
     parts = [_paragraphs(USAGE, width), "\n", EXAMPLES]
     first = sorted((each for each in RUN_SETTINGS if each.flag in FIRST), key=lambda each: FIRST.index(each.flag))
@@ -76,7 +76,7 @@ def _width() -> int:
 
 
 def _paragraphs(text: str, width: int) -> str:
-    """Lines that are too long are wrapped; a line that fits stays as it is."""
+    """Wraps lines that are too long; a line that fits stays as it is."""
     lines = [textwrap.fill(line, width, break_on_hyphens=False) for line in text.splitlines()]
     return "\n".join(lines) + "\n"
 

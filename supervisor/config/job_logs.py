@@ -18,7 +18,7 @@ DEFAULT_SUFFIX = ".log"
 
 
 class LogServer(msgspec.Struct, frozen=True):
-    """With several nodes, one process writes each file of the whole job; it gets lines of all nodes over gRPC."""
+    """With several nodes, one process writes each file of the whole job, and gets the lines of all nodes over gRPC."""
 
     enabled: bool = False
     port: int = 50051  # of the first leaf
@@ -29,7 +29,7 @@ class LogServer(msgspec.Struct, frozen=True):
 
 
 class JobLogs(msgspec.Struct, frozen=True):
-    """What is kept beside the logs of each rank. Paths are absolute; "": not wanted."""
+    """The logs that are kept beside those of each rank. Paths are absolute; "" means not wanted."""
 
     cycle_prefix: str = ""  # cycle_log_path makes the path of each cycle of it
     supervisor_log: str = ""
@@ -37,53 +37,53 @@ class JobLogs(msgspec.Struct, frozen=True):
 
 
 def cycle_log_path(prefix: str, cycle: int) -> str:
-    """The file of one cycle: /logs/train.log gives /logs/train_cycle3.log, and so does /logs/train."""
+    """Returns the file of one cycle: /logs/train.log gives /logs/train_cycle3.log, and so does /logs/train."""
     stem, suffix = os.path.splitext(prefix)
     return f"{stem}_cycle{cycle}{suffix or DEFAULT_SUFFIX}"
 
 
 def server_log_prefix(logs: JobLogs, server: LogServer) -> str:
-    """What the names of the log servers' own logs begin with."""
+    """Returns the prefix of the names of the log servers' own logs."""
     if server.log_prefix:
         return server.log_prefix
     return f"{(logs.supervisor_log or logs.cycle_prefix).removesuffix(DEFAULT_SUFFIX)}_grpc"
 
 
 def log_door(worker_socket: str, job_id: str) -> str:
-    """The socket at which this node's log processes reach the sender; beside that of the workers, and no longer."""
+    """Returns the socket of this node's sender, for its log processes; beside that of the workers, and no longer."""
     digest = hashlib.sha256(job_id.encode("utf-8", "surrogateescape")).hexdigest()
     return f"{os.path.dirname(worker_socket)}/log.{digest[:6]}"
 
 
 def rank_prefix(rank: int, world_size: int) -> str:
-    """What stands before each line of a rank: the numbers are aligned."""
+    """Returns the prefix of each line of a rank, with the numbers aligned."""
     return f"{rank:>{len(str(world_size - 1))}}: "
 
 
 def scheduler_job_id(environ: Mapping[str, str], job_id: str) -> str:
-    """By which programs around the job know it: the scheduler's number where there is one."""
+    """Returns the id by which other programs know the job: the scheduler's number if there is one."""
     known = environ.get("SLURM_ARRAY_JOB_ID") or environ.get("SLURM_JOB_ID") or job_id
     return re.sub(r"[^A-Za-z0-9._-]", "_", known)
 
 
 def attempt_of(environ: Mapping[str, str]) -> int:
-    """How often the scheduler has started the job again."""
+    """Returns how often the scheduler has restarted the job."""
     count = environ.get("SLURM_RESTART_COUNT", "")
     return int(count) if re.fullmatch(r"[0-9]{1,9}", count) else 0
 
 
 def cycle_info_name(job_id: str, attempt: int, cycle: int) -> str:
-    """`job_id`: as `scheduler_job_id` says."""
+    """Returns the name of a cycle's record. `job_id` is that of `scheduler_job_id`."""
     return f"cycle_info.{job_id}.{attempt}.{cycle}"
 
 
 def current_cycle_info(folder: str, job_id: str) -> str:
-    """The link to the record of the newest cycle."""
+    """Returns the link to the record of the newest cycle."""
     return os.path.join(folder, f"cycle_info.{job_id}.current")
 
 
 def parse_log_path(text: str) -> str:
-    """An absolute path of a file, to whose name something may be added; "" is none. Raises ValueProblem."""
+    """Reads an absolute path of a file whose name may be extended; "" is none. Raises ValueProblem."""
     if not text:
         return ""
     if not text.startswith("/"):
@@ -100,7 +100,7 @@ def parse_log_path(text: str) -> str:
 
 
 def parse_folder(text: str) -> str:
-    """An absolute path of a folder; "" is none. Raises ValueProblem."""
+    """Reads an absolute path of a folder; "" is none. Raises ValueProblem."""
     if text and not text.startswith("/"):
         raise ValueProblem("it is not an absolute path", "write a path such as /lustre/job123/cycles")
     if "\0" in text or len(text.encode("utf-8", "surrogateescape")) > PATH_BYTES_MAX - NAME_BYTES_MAX:

@@ -17,7 +17,7 @@ KEPT_NODES_MAX = 1024  # of a job that a supervisor which comes back goes on wit
 
 
 class Entry(enum.StrEnum):
-    """What `command` starts with."""
+    """What the first word of `command` is."""
 
     SCRIPT = "script"  # a Python file
     MODULE = "module"  # -m
@@ -31,7 +31,7 @@ class SpawnMethod(enum.StrEnum):
 
 
 class Redirect(enum.IntFlag):
-    """torchrun's numbers for --redirects and --tee."""
+    """The streams to redirect or tee, by torchrun's numbers."""
 
     NONE = 0
     OUT = 1
@@ -40,7 +40,7 @@ class Redirect(enum.IntFlag):
 
 
 class Nodes(msgspec.Struct, frozen=True):
-    """With which other nodes a job runs, and as who this one joins them."""
+    """The other nodes of a job, and the name under which this node joins them."""
 
     min_nodes: int
     max_nodes: int
@@ -119,22 +119,22 @@ class JobSpec(msgspec.Struct, frozen=True):
 
     @property
     def may_come_back(self) -> bool:
-        """Whether a node's supervisor that comes back goes on with it. A lead that was elected can't be taken back."""
+        """Whether a returning supervisor may take over the job. An elected lead can't be taken back."""
         return self.nodes is None or (self.nodes.backend == EMBEDDED and self.nodes.max_nodes <= KEPT_NODES_MAX)
 
     @property
     def has_log_server(self) -> bool:
-        """On one node, its own log process is the only writer already."""
+        """Whether the job has a log server. On one node, its log process is already the only writer."""
         return self.nodes is not None and self.log_server.enabled and bool(self.logs.cycle_prefix)
 
     def memory_rules(self) -> MemoryRules | None:
-        """How a restart waits for GPU memory; None: not at all."""
+        """Returns how a restart waits for GPU memory; None if it does not wait."""
         if not self.gpu_memory_timeout_s:
             return None
         return MemoryRules(self.gpu_memory_timeout_s, int(self.gpu_memory_tolerance_mib * MIB), self.gpu_memory_look_s)
 
     def rules(self) -> JobRules:
-        """The part that the core's machines decide by."""
+        """Returns the part by which the core's machines decide."""
         return JobRules(
             job_id=self.job_id,
             local_world_size=self.local_world_size,

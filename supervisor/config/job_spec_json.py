@@ -27,7 +27,7 @@ SOURCES_MAX, SOURCE_CHARACTERS_MAX = 200, 8_192
 
 
 def job_spec_to_json(spec: JobSpec) -> str:
-    """One line of JSON, every field of `spec` by its name, but for what the supervisor itself finds out."""
+    """Returns one line of JSON with every field of `spec`, except what the supervisor itself finds out."""
     body = msgspec.to_builtins(spec)
     del body["resource_limits"]
     if spec.attribution == Attribution():
@@ -36,7 +36,7 @@ def job_spec_to_json(spec: JobSpec) -> str:
 
 
 def job_spec_from_json(text: str) -> JobSpec:
-    """The specification in `text`, checked as strictly as flags are. Raises InvalidRequestError.
+    """Reads the specification in `text`, checked as strictly as flags. Raises InvalidRequestError.
 
     A field that is missing has its default, an unknown one is refused.
     """
@@ -54,7 +54,7 @@ def job_spec_from_json(text: str) -> JobSpec:
 
 
 def check_job_spec(spec: JobSpec) -> None:
-    """Refuse what no flag could have said: each value must survive its own reader. Raises InvalidRequestError."""
+    """Refuses what no flag could express: each value must survive its own reader. Raises InvalidRequestError."""
     try:
         parse_job_id(spec.job_id)
     except ValueProblem as trouble:
@@ -93,12 +93,12 @@ def _refusal(why: str) -> InvalidRequestError:
 
 @cache
 def _fields(kind: type) -> dict[str, tuple[Any, bool]]:
-    """Name → type, and whether the field must be there."""
+    """Returns name → type, and whether the field is required."""
     return {field.name: (field.type, field.required) for field in msgspec.structs.fields(kind)}
 
 
 def _build(annotation: object, value: object, where: str) -> object:
-    """`value`, as the JSON decoder gave it, as a `kind`."""
+    """Converts `value`, as the JSON decoder returned it, to a `kind`."""
     kind = cast("Any", annotation)
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):

@@ -1,4 +1,4 @@
-"""Which of torchrun's flags are there, and which of our own?"""
+"""Which of torchrun's flags does `holdfast run` take, and which of its own?"""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ RUN_SETTINGS: tuple[Setting, ...] = LAUNCH_SETTINGS + FT_SETTINGS
 
 @cache
 def settings_by_flag(settings: tuple[Setting, ...] = RUN_SETTINGS) -> dict[str, tuple[Setting, bool]]:
-    """Every long and short spelling with dashes → its setting, and whether the spelling is an old one."""
+    """Returns every spelling with dashes → its setting, and whether the spelling is an old one."""
     table: dict[str, tuple[Setting, bool]] = {}
     for setting in settings:
         for flag in (setting.flag, *setting.other_flags, *filter(None, (setting.short,))):
@@ -359,5 +359,5 @@ def settings_by_flag(settings: tuple[Setting, ...] = RUN_SETTINGS) -> dict[str, 
 
 @cache
 def settings_by_key(settings: tuple[Setting, ...] = RUN_SETTINGS) -> dict[str, Setting]:
-    """Every key of the fault_tolerance section (or of the daemon's file)."""
+    """Returns the settings by their keys in the fault_tolerance section (or in the daemon's file)."""
     return {key: setting for setting in settings for key in setting.keys}

@@ -1,4 +1,4 @@
-"""How are the values that are torchrun's own read: nodes, ranks, redirects, addresses?"""
+"""How are torchrun's own values read: nodes, ranks, redirects, addresses?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MODULES = re.compile(r"[A-Za-z_][\w.]*(,[A-Za-z_][\w.]*)*")
 
 
 def parse_nodes(value: str) -> tuple[int, int]:
-    """MIN or MIN:MAX."""
+    """Reads MIN or MIN:MAX."""
     parts = value.split(":")
     if len(parts) > 2 or not all(part.isascii() and part.isdigit() for part in parts):
         raise ValueProblem("it is neither a number of nodes nor MIN:MAX", "write 1")
@@ -33,7 +33,7 @@ def show_nodes(value: object) -> str:
 
 
 def parse_workers(value: str) -> int | str:
-    """A number, or auto, cpu, gpu: counted later."""
+    """Reads a number, or auto, cpu or gpu, which are counted later."""
     word = value.strip().lower()
     if word in WORKER_WORDS:
         return word
@@ -49,7 +49,7 @@ def parse_workers(value: str) -> int | str:
 
 
 def parse_streams(value: str) -> StreamMap:
-    """torchrun's `3` for all ranks, or `0:1,1:3` for each."""
+    """Reads torchrun's `3` for all ranks, or `0:1,1:3` for each."""
     if value in ("0", "1", "2", "3"):
         return () if value == "0" else ((None, Redirect(int(value))),)
     if not _STREAM_MAP.fullmatch(value):
@@ -66,7 +66,7 @@ def show_streams(value: object) -> str:
 
 
 def parse_ranks(value: str) -> tuple[int, ...]:
-    """Local ranks with commas between them; nothing at all is all ranks."""
+    """Reads local ranks separated by commas; an empty text means all ranks."""
     if not value.strip():
         return ()
     ranks = [part.strip() for part in value.split(",")]
@@ -76,7 +76,7 @@ def parse_ranks(value: str) -> tuple[int, ...]:
 
 
 def parse_endpoint(value: str) -> str:
-    """HOST or HOST:PORT, an IPv6 address in brackets; nothing at all is no endpoint."""
+    """Reads HOST or HOST:PORT, an IPv6 address in brackets; an empty text is no endpoint."""
     host, port = split_endpoint(value)
     if value and not host:
         raise ValueProblem("it names no host", "write HOST:PORT, an IPv6 address in brackets")
@@ -86,7 +86,7 @@ def parse_endpoint(value: str) -> str:
 
 
 def split_endpoint(value: str) -> tuple[str, int | None]:
-    """Host without brackets, and the port if there is one. Raises ValueProblem."""
+    """Returns the host without brackets, and the port if there is one. Raises ValueProblem."""
     found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:\[\]]*))(?::([0-9]{1,9}))?", value)
     if not found:
         raise ValueProblem("it is not HOST:PORT", "write HOST:PORT, an IPv6 address in brackets")
@@ -94,7 +94,7 @@ def split_endpoint(value: str) -> tuple[str, int | None]:
 
 
 def parse_address(value: str) -> str:
-    """A host name or an address; IPv6 with or without brackets."""
+    """Reads a host name or an address; IPv6 with or without brackets."""
     bare = value[1:-1] if value.startswith("[") and value.endswith("]") else value
     if not re.fullmatch(r"[A-Za-z0-9._:%-]+", bare):
         raise ValueProblem("it is neither a host name nor an address", "write one such as 127.0.0.1")
@@ -108,7 +108,7 @@ def parse_preload(value: str) -> str:
 
 
 def parse_rendezvous_options(value: str) -> tuple[tuple[str, str], ...]:
-    """`key=value,key=value`."""
+    """Reads `key=value,key=value`."""
     pairs: list[tuple[str, str]] = []
     for part in value.split(",") if value.strip() else ():
         key, equals, setting = part.partition("=")

@@ -1,4 +1,4 @@
-"""Which flags does the log server have, and which of them can hardly be meant as they are?"""
+"""Which flags does the log server have, and which combinations of them are probably mistakes?"""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ ALL = (
 
 
 def log_server_warnings(spec: JobSpec) -> list[str]:
-    """About a log server that was asked for."""
+    """Returns warnings about a log server that was asked for."""
     server = spec.log_server
     if not server.enabled:
         return []
@@ -77,6 +77,6 @@ def log_server_warnings(spec: JobSpec) -> list[str]:
 
 
 def last_port(spec: JobSpec) -> int:
-    """The root's."""
+    """Returns the root's port."""
     nodes = spec.nodes.max_nodes if spec.nodes is not None else 1
     return root_port(spec.log_server.port, leaf_count(spec.log_server.leaves, nodes))

@@ -37,7 +37,7 @@ IDLE_OPTIONS = frozenset(
 
 
 def read(given: Mapping[str, Given], cwd: str, environ: Mapping[str, str]) -> Nodes | None:
-    """None: the job runs on this node alone. Raises InvalidRequestError or ConfigurationError."""
+    """Returns None if the job runs on this node only. Raises InvalidRequestError or ConfigurationError."""
     asked = given.get(launch_settings.NNODES.name)
     low, high = cast("tuple[int, int]", asked.value) if asked is not None else (1, 1)
     if asked is None or high == 1:
@@ -79,7 +79,7 @@ def read(given: Mapping[str, Given], cwd: str, environ: Mapping[str, str]) -> No
 
 
 def with_nodes(spec: JobSpec, given: Mapping[str, Given], environ: Mapping[str, str]) -> JobSpec:
-    """The job with what its nodes must agree on, and with what this one says of itself. Raises as `read` does."""
+    """Adds to the job what its nodes must agree on, and the facts of this node. Raises as `read` does."""
     nodes, options, segment = spec.nodes, _options(given), spec.rendezvous.segment
     if nodes is None:
         return spec
@@ -129,7 +129,7 @@ def _fan_out(options: Mapping[str, str]) -> int:
 
 
 def backend_of(given: Mapping[str, Given]) -> str:
-    """ "embedded", "etcd", or the name of one that a package offers."""
+    """Returns "embedded", "etcd", or the name of a backend that a package offers."""
     asked = given.get(launch_settings.BACKEND.name)
     name = str(asked.value) if asked is not None else EMBEDDED
     return launch_values.BACKENDS.get(name, name)
@@ -138,7 +138,7 @@ def backend_of(given: Mapping[str, Given]) -> str:
 def _backend_options(
     given: Mapping[str, Given], backend: str, options: Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
-    """Those that are none of ours. A backend checks them as it is opened; the embedded one has none."""
+    """Returns options that are not ours. A backend checks them when it opens; the embedded one has none."""
     left = tuple((key, value) for key, value in options.items() if key not in OWN_OPTIONS | IDLE_OPTIONS)
     if left and backend == EMBEDDED:
         known = ", ".join(sorted(OWN_OPTIONS))
@@ -155,7 +155,7 @@ def _check_alone(given: Mapping[str, Given]) -> None:
 
 
 def _tls(options: Mapping[str, str], cwd: str) -> dict[str, str]:
-    """All three files, or none."""
+    """Requires all three files, or none."""
     found = {key: os.path.join(cwd, options[key]) for key in TLS_KEYS if options.get(key)}
     missing = [key for key in TLS_KEYS if key not in found]
     if found and missing:

@@ -1,4 +1,4 @@
-"""Where does this node stand among the nodes of its job, according to the scheduler that started it?
+"""Which place has this node among the nodes of its job, according to the scheduler that started it?
 
 Read from the environment of the command that submits the job, and carried with the job from there.
 """
@@ -33,7 +33,7 @@ NAME_DIGITS_MAX = 18  # a rank travels as 64 bits
 def read(
     given: Mapping[str, Given], environ: Mapping[str, str], entry: Entry, program: str, *, domain: str = ""
 ) -> NodeFacts:
-    """Raises ConfigurationError."""
+    """Reads the facts of this node. Raises ConfigurationError."""
     rank, source = _rank(given, environ)
     return NodeFacts(
         infrastructure_rank=rank,
@@ -45,7 +45,7 @@ def read(
 
 
 def _rank(given: Mapping[str, Given], environ: Mapping[str, str]) -> tuple[int | None, str]:
-    """The documented order; what torchrun calls the node's rank comes last, since torchrun often ignores it."""
+    """Follows the documented order; torchrun's rank of the node comes last, because torchrun often ignores it."""
     if _is_on(environ, FROM_NAME):
         return _rank_in_name(environ), f"{FROM_NAME} and {NODE_NAME}"
     if environ.get(CROSS_RANK):
@@ -74,7 +74,7 @@ def _is_on(environ: Mapping[str, str], name: str) -> bool:
 
 
 def _rank_in_name(environ: Mapping[str, str]) -> int:
-    """All digits of the node's name: nvl72134-T01 has 7213401."""
+    """Returns all digits of the node's name: nvl72134-T01 has 7213401."""
     name = environ.get(NODE_NAME, "")
     digits = "".join(letter for letter in name if letter.isascii() and letter.isdigit())
     if 0 < len(digits) <= NAME_DIGITS_MAX:
@@ -87,7 +87,7 @@ def _rank_in_name(environ: Mapping[str, str]) -> int:
 
 
 def _rank_in_block(environ: Mapping[str, str]) -> int | None:
-    """Nodes of one block of the network stand together. None: Slurm knows no blocks, or names them without numbers."""
+    """Keeps nodes of one network block together. None: Slurm knows no blocks, or names them without numbers."""
     named = IN_BLOCK.fullmatch(environ.get(TOPOLOGY, ""))
     if named is None or environ.get(TOPOLOGY_PATTERN, "").strip() != "block.node":
         return None

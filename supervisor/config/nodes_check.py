@@ -1,6 +1,6 @@
-"""What is wrong with the nodes of a submitted job, which no flags could have said so?
+"""What is wrong with the nodes of a submitted job that no flags could express?
 
-A specification that came as JSON is checked as strictly as flags are; what flags say is many_nodes.py's to judge.
+A specification that came as JSON is checked as strictly as flags are; many_nodes.py judges what flags say.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FILES = ("token_file", "tls_cert", "tls_key", "tls_ca")
 
 
 def fault_of(spec: JobSpec) -> str:
-    """The first one, with the field's name; "" where nothing is wrong."""
+    """Returns the first fault, with the field's name; "" if nothing is wrong."""
     if spec.nodes is None:
         return "" if spec.restart.min_nodes == 1 else "restart.min_nodes: a job without nodes has one node"
     return _fault_of(spec.nodes) or _disagreement(spec, spec.nodes) or _fault_of_facts(spec.facts)
@@ -64,7 +64,7 @@ def is_of_this_machine(host: str) -> bool:
 
 
 def _disagreement(spec: JobSpec, nodes: Nodes) -> str:
-    """Between the two places in which the job says the same."""
+    """Finds a difference between the two places in which the job says the same."""
     segment, group_size = spec.rendezvous.segment, spec.rendezvous.replacement_group_size
     if spec.restart.min_nodes != nodes.min_nodes:
         return "restart.min_nodes: it is not nodes.min_nodes"

@@ -1,4 +1,4 @@
-"""With which command is a worker bound to its NUMA node, and which flag binds it without a command?"""
+"""Which command binds a worker to its NUMA node, and which flag does so without a command?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUMA_BINDING = Setting(
 
 
 def numactl_prefix(spec: JobSpec, local_rank: int) -> tuple[str, ...]:
-    """What stands before the worker's own command; () where no binding is asked for.
+    """Returns what goes before the worker's own command; () if no binding is asked for.
 
     Strict: memory from that node only. Else the kernel prefers it and falls back to others when it is full.
     """

@@ -28,14 +28,14 @@ _OF_RENDEZVOUS = {
 
 
 class _Line(NamedTuple):
-    """One line of YAML, and where its value came from; "" says nothing."""
+    """One line of YAML and the source of its value; "" for no comment."""
 
     text: str
     source: str = ""
 
 
 def plan_text(request: RunRequest, *, supervisor: str = "") -> str:
-    """The plan as YAML that `--ft-cfg-path` reads back, with the source of each value behind it as a comment.
+    """Returns the plan as YAML that `--ft-cfg-path` reads back, with the source of each value as a comment.
 
     `supervisor`: which one would get the job. Shows the variables that a worker gets from us, none that it inherits.
     """
@@ -64,7 +64,7 @@ def plan_text(request: RunRequest, *, supervisor: str = "") -> str:
 
 
 def fault_tolerance_yaml(spec: JobSpec) -> str:
-    """Every setting of `spec` that the section has a key for, as YAML."""
+    """Returns every setting of `spec` that has a key in the section, as YAML."""
     return _columns(_section(spec, None))
 
 
@@ -90,7 +90,7 @@ def _command(spec: JobSpec) -> str:
 
 
 def _source_of_job_id(spec: JobSpec, sources: _Sources) -> str:
-    """Several nodes take the id of their rendezvous where no --job-id names the job."""
+    """Names the source of the job id: several nodes use their rendezvous id if no --job-id names the job."""
     otherwise = "made from the script's name"
     if spec.nodes is not None:
         otherwise = sources.of(launch_settings.RUN_ID, otherwise)
@@ -108,7 +108,7 @@ def _store(spec: JobSpec, sources: _Sources) -> str:
 
 
 def _nodes(nodes: Nodes, sources: _Sources) -> list[_Line]:
-    """Without the options of the backend: a password may be among them."""
+    """Leaves out the options of the backend: a password may be among them."""
     wanted = str(nodes.min_nodes) if nodes.min_nodes == nodes.max_nodes else f"{nodes.min_nodes}:{nodes.max_nodes}"
     return [
         _Line("nodes:"),
@@ -150,7 +150,7 @@ def _section(spec: JobSpec, sources: _Sources | None) -> list[_Line]:
 
 
 def _columns(lines: list[_Line]) -> str:
-    """Comments below each other, like a column."""
+    """Aligns the comments in a column."""
     width = max((len(line.text) for line in lines if len(line.text) <= COMMENT_COLUMN_MAX), default=0)
     return "".join(f"{text:<{width}}  # {source}\n" if source else f"{text}\n" for text, source in lines)
 
@@ -171,6 +171,6 @@ def _number(value: float | None) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A YAML double-quoted scalar: JSON's strings are among them, with other escapes beyond 16 bits."""
+    """Returns a YAML double-quoted scalar, as JSON quotes, but with other escapes beyond 16 bits."""
     quoted = json.dumps(text, ensure_ascii=False)
     return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in quoted)

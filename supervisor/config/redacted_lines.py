@@ -1,4 +1,4 @@
-"""Which parts of a line that a job has printed are secrets that no report may show? Those that say that they are."""
+"""Which parts of a line that a job has printed are secrets that no report may show? Those that are marked as such."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does docs/configuration.md read? Written from the tables that the parsers use, so it cannot be wrong."""
+"""What does docs/configuration.md contain? It is generated from the tables of the parsers, so it cannot be wrong."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _VARIABLES = (
 
 
 def configuration_page() -> str:
-    """The whole page."""
+    """Returns the whole page."""
     parts = [_INTRODUCTION, "\n## `holdfast run`\n"]
     for group in Group:
         members = [setting for setting in RUN_SETTINGS if setting.group is group]

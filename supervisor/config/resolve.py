@@ -1,4 +1,4 @@
-"""Which job results from defaults, file, environment and command line?
+"""Which job do defaults, file, environment and command line describe?
 
 Order: defaults < file < environment (PET_*) < command line. Only the value that wins is judged for what it asks; a
 value that cannot be read at all is an error wherever it stands.
@@ -40,7 +40,7 @@ from supervisor.errors import ConfigurationError, InvalidRequestError
 
 
 class RunRequest(msgspec.Struct, frozen=True):
-    """What one `holdfast run` asks for."""
+    """The request of one `holdfast run`."""
 
     spec: JobSpec
     environment: dict[str, str]  # what the job's processes inherit; never stored or shown
@@ -79,7 +79,7 @@ def parse_run(
     cwd: str,
     count_gpus: Callable[[Mapping[str, str]], int] = devices.count_gpus,
 ) -> RunRequest:
-    """The job that `holdfast run <argv>` asks for.
+    """Returns the job that `holdfast run <argv>` asks for.
 
     Reads the YAML file if one is named, asks NVML if GPUs are to be counted, else touches nothing. Raises
     InvalidRequestError (exit code 2) for a mistake on the command line, ConfigurationError (78) for one in file or
@@ -140,7 +140,7 @@ def _file_values(path: str) -> dict[str, Given]:
 
 
 def _judge(given: Mapping[str, Given]) -> list[str]:
-    """Warnings for what does nothing; an error for what is not there yet."""
+    """Returns warnings for settings without effect; raises for those that are not supported yet."""
     warnings: list[str] = []
     for one in given.values():
         setting = one.setting
@@ -220,7 +220,7 @@ def _with_attribution(
 
 
 def replace_at(spec: JobSpec, path: str, value: object) -> JobSpec:
-    """`spec` with the field at a dotted path replaced; words become the field's enumeration."""
+    """Returns `spec` with the field at a dotted path replaced; words become the field's enumeration."""
     old = value_at(spec, path)
     if isinstance(old, enum.Enum):
         value = type(old)(value)
@@ -231,7 +231,7 @@ def replace_at(spec: JobSpec, path: str, value: object) -> JobSpec:
 
 
 def default_job_id(entry: Entry, program: str, suffix: str) -> str:
-    """Readable and unique: train-9f3a1c07."""
+    """Returns a readable and unique id: train-9f3a1c07."""
     stem = program if entry is Entry.MODULE else PurePath(program).stem
     clean = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-.") else "-" for letter in stem)
     return f"{clean.strip('.-')[:40] or 'job'}-{suffix}"
@@ -263,7 +263,7 @@ def _local_world_size(
 
 
 def _addresses(spec: JobSpec, values: _Values) -> JobSpec:
-    """--local-addr is where the workers' store is told to be, unless --master-addr says another place."""
+    """Uses --local-addr as the address of the workers' store, unless --master-addr names another."""
     local = values.text(launch_settings.LOCAL_ADDRESS)
     if local is not None and values.has(launch_settings.MASTER_ADDRESS) is None:
         return msgspec.structs.replace(spec, master_addr=local)
@@ -271,7 +271,7 @@ def _addresses(spec: JobSpec, values: _Values) -> JobSpec:
 
 
 def _stop_timeouts(spec: JobSpec, values: _Values) -> JobSpec:
-    """torchrun has one stop timeout where there are two here; an explicit one of the two wins."""
+    """Applies torchrun's one stop timeout to our two; an explicit one of the two wins."""
     both = values.has(launch_settings.SHUTDOWN_TIMEOUT)
     if both is None or not isinstance(both.value, float):
         return spec
@@ -310,7 +310,7 @@ _MEANT = {
 
 
 def _log_server_warnings(values: _Values, spec: JobSpec) -> list[str]:
-    """Raises InvalidRequestError where its ports do not fit."""
+    """Returns warnings about the log server. Raises InvalidRequestError if its ports exceed the range."""
     last = last_port(spec)
     asked = values.given.get(PORT.name) or values.given.get(LEAVES.name)
     if last > PORT_MAX and asked is not None:
@@ -319,7 +319,7 @@ def _log_server_warnings(values: _Values, spec: JobSpec) -> list[str]:
 
 
 def _rank_warnings(values: _Values, spec: JobSpec) -> list[str]:
-    """Things that torchrun lets pass and that can hardly be meant."""
+    """Warns of values that torchrun accepts and that are probably mistakes."""
     warnings: list[str] = []
     for rules, name in ((spec.redirects, "redirects"), (spec.tee, "tee")):
         other = values.given.get(name)

@@ -35,7 +35,7 @@ class TypedLine(msgspec.Struct):
 
 
 def read_command_line(argv: Sequence[str], line: TypedLine | None = None) -> TypedLine:
-    """Take `argv` (without the program and its command) apart into `line`. Raises InvalidRequestError."""
+    """Parses `argv` (without the program and its command) into `line`. Raises InvalidRequestError."""
     line = line or TypedLine()
     words = list(argv)
     position = 0
@@ -56,14 +56,14 @@ def read_command_line(argv: Sequence[str], line: TypedLine | None = None) -> Typ
 
 
 def _is_flag(word: str) -> bool:
-    """argparse's rule: a dash alone, a negative number, and a word with a space in it are no flags."""
+    """Applies argparse's rule: a dash alone, a negative number, and a word with a space in it are not flags."""
     if len(word) < 2 or word[0] != "-" or _NEGATIVE_NUMBER.fullmatch(word):
         return False
     return " " not in word.partition("=")[0]
 
 
 def _command(words: list[str]) -> tuple[str, ...]:
-    """The script and its arguments. One `--` before it is dropped; else one right after it, as argparse does."""
+    """Returns the script and its arguments, without one `--` before it, or else right after it, as argparse does."""
     if words[0] == "--":
         return tuple(words[1:])
     return (words[0], *words[2:]) if words[1:2] == ["--"] else tuple(words)
@@ -84,7 +84,7 @@ def _read_long(line: TypedLine, word: str, following: list[str]) -> int:
 
 
 def _read_short(line: TypedLine, word: str, following: list[str]) -> int:
-    """-m, -r3, -r 3, -r=3, and switches joined with others: -mr3."""
+    """Reads -m, -r3, -r 3, -r=3, and switches joined with others: -mr3."""
     for index, letter in enumerate(word[1:], start=1):
         found = line.flags.get("-" + letter)
         if found is None:
@@ -101,7 +101,7 @@ def _read_short(line: TypedLine, word: str, following: list[str]) -> int:
 
 
 def _read_value(line: TypedLine, setting: Setting, typed: str, following: list[str]) -> int:
-    """The value in the next word, if the flag takes one. Returns how many words were used."""
+    """Reads the value in the next word if the flag takes one. Returns how many words were used."""
     next_word = following[0] if following else None
     if setting.is_switch:
         if _is_value_of_switch(setting, following):

@@ -1,4 +1,4 @@
-"""In which folder do the logs of one run of a job lie, and can a file system hold it?
+"""Which folder holds the logs of one run of a job, and can a file system hold it?
 
 Each run has a folder of its own, named after its submission: no run is mixed with another of the same id, no number has
 to be looked for on a disk that may hang, and names sort by age.
@@ -17,7 +17,7 @@ RUN_PREFIX = "run_"
 
 
 def run_name(submitted_at_ns: int) -> str:
-    """run_20261122T021322.123Z: UTC, to the millisecond."""
+    """Returns a name such as run_20261122T021322.123Z: UTC, to the millisecond."""
     moment = datetime.fromtimestamp(submitted_at_ns // 10**9, UTC)
     return f"{RUN_PREFIX}{moment:%Y%m%dT%H%M%S}.{submitted_at_ns // 10**6 % 1000:03}Z"
 
@@ -27,7 +27,7 @@ def run_folder(log_dir: str, job_id: str, submitted_at_ns: int) -> str:
 
 
 def check_log_dir(log_dir: str) -> None:
-    """Raises InvalidRequestError for what no file system could hold, whatever is on it; "" is the default place."""
+    """Raises InvalidRequestError for a path that no file system could hold; "" is the default place."""
     if not log_dir:
         return
     shown = ascii(log_dir if len(log_dir) <= 80 else f"{log_dir[:77]}...")

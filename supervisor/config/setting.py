@@ -1,4 +1,4 @@
-"""What is known about one setting: its names, kind, default, and whether it has an effect yet?"""
+"""What is known about a setting: its names, its kind, its default, and whether it has an effect yet?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from supervisor.config.values import Kind
 
 
 class Group(enum.StrEnum):
-    """Heads of the help, in its order."""
+    """The headings of the help, in their order."""
 
     WORKERS = "Workers"
     RESTART = "Stop and restart"
@@ -32,7 +32,7 @@ class Status(enum.Enum):
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """`path` leads to its field in JobSpec; "" where resolve.py treats it by name."""
+    """One setting. `path` leads to its field in JobSpec; "" if resolve.py treats it by name."""
 
     flag: str  # the spelling that help and messages use
     kind: Kind
@@ -59,7 +59,7 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The first that is set counts."""
+        """Returns the variables; the first that is set counts."""
         own = ("PET_" + self.name.upper(),) if self.has_pet_variable else ()
         return own + self.other_variables
 
@@ -67,7 +67,7 @@ class Setting(msgspec.Struct, frozen=True):
         return value_at(_defaults(), self.path) if self.path else self.default
 
     def default_text(self) -> str:
-        """As the user would write it; "" where there is none."""
+        """Returns the default as the user would write it; "" if there is none."""
         if self.default_words:
             return self.default_words
         value = self.default_value()
@@ -82,7 +82,7 @@ def _defaults() -> JobSpec:
 
 
 def value_at(spec: JobSpec, path: str) -> object:
-    """The field of `spec` at a dotted path."""
+    """Returns the field of `spec` at a dotted path."""
     value: object = spec
     for part in path.split("."):
         value = getattr(value, part)

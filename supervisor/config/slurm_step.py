@@ -1,4 +1,4 @@
-"""What does Slurm know of a job's nodes, so that nobody has to write it: how many there are, and where they meet?
+"""What does Slurm know of a job's nodes that users need not write: how many there are, and where they meet?
 
 A step of srun with several nodes and one task on each is one job, unless flags, variables or the file say otherwise.
 """
@@ -19,7 +19,7 @@ PORT_FIRST, PORTS = 24_000, 5_000  # below the ports that the kernel gives away,
 
 
 def given_by(environ: Mapping[str, str], known: Mapping[str, Given]) -> dict[str, Given]:
-    """What the step says of the job, where `known` says nothing. Nothing outside of such a step."""
+    """Returns what the step says of the job where `known` says nothing; nothing outside of such a step."""
     nodes = _count(environ, STEP_NODES)
     standalone = known.get(launch_settings.STANDALONE.name)
     if nodes < 2 or nodes != _count(environ, STEP_TASKS) or (standalone is not None and standalone.value):
@@ -40,7 +40,7 @@ def given_by(environ: Mapping[str, str], known: Mapping[str, Given]) -> dict[str
 
 
 def first_node(node_list: str) -> str:
-    """n[1-3,7]-ib0 begins with n1-ib0. "" if it is no list of nodes."""
+    """Returns the first node: n1-ib0 for n[1-3,7]-ib0; "" if the text is not a list of nodes."""
     first = re.match(r"(?:[A-Za-z0-9._-]|\[[0-9,-]+\])+", node_list)
     if first is None or (len(first[0]) < len(node_list) and node_list[len(first[0])] != ","):
         return ""

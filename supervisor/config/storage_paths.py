@@ -12,7 +12,7 @@ _EXAMPLE = "/data/checkpoints,/mnt/dataset"
 
 
 def parse_paths(text: str) -> tuple[str, ...]:
-    """Absolute paths with commas between them, each once; "" is none. Raises ValueProblem."""
+    """Reads absolute paths separated by commas, each once; "" is none. Raises ValueProblem."""
     paths = tuple(dict.fromkeys(path for part in text.split(",") if (path := part.strip())))
     if text.strip() and not paths:
         raise ValueProblem("it names no path", f"write paths such as {_EXAMPLE}")

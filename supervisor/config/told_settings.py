@@ -1,4 +1,4 @@
-"""Which settings of a job are recorded with it, and where was each of them written?
+"""Which settings of a job are recorded with it, and where was each of them set?
 
 Those that somebody has written; all others have their defaults. Options of a rendezvous backend and commands for events
 are left out: a password may be among them.
@@ -24,13 +24,13 @@ _WITHOUT_PATH = (
 
 
 def with_sources(spec: JobSpec, sources: Mapping[str, str]) -> JobSpec:
-    """The same job, which knows where its settings were written. `sources`: by name of the setting."""
+    """Returns the job with the places where its settings were written. `sources` is by name of the setting."""
     told = tuple((setting.name, sources[setting.name]) for setting in _recorded() if setting.name in sources)
     return msgspec.structs.replace(spec, sources=told)
 
 
 def told_settings(spec: JobSpec) -> tuple[tuple[str, str], ...]:
-    """What is recorded: value and source of each, under keys of their own."""
+    """Returns what is recorded: value and source of each setting, under keys of their own."""
     known = {setting.name: setting for setting in _recorded()}
     told: list[tuple[str, str]] = []
     for name, source in spec.sources:

@@ -1,4 +1,4 @@
-"""Which users does a node's service serve, and how much may the jobs of one of them have together?"""
+"""Which users does a node's service serve, and how much may all jobs of one user use together?"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TEMPLATE = re.compile(r"([A-Za-z0-9:_.\\-]{1,100}@)(\.service)?")
 
 
 def _template(text: str) -> str:
-    """Without .service."""
+    """Returns the template's name without .service."""
     found = _TEMPLATE.fullmatch(text)
     if found is None:
         raise values.ValueProblem("it is not the name of a template unit", "write holdfast-user@.service")
@@ -37,7 +37,7 @@ UNIT_KIND = values.Kind("UNIT", "", values.Shape.TEXT, _template)
 
 
 class UserShares(msgspec.Struct, frozen=True):
-    """0: no limit."""
+    """The shares of one user; 0 is no limit."""
 
     memory_gib: float = 0.0
     tasks: int = 0
@@ -45,7 +45,7 @@ class UserShares(msgspec.Struct, frozen=True):
 
 
 class UserService(msgspec.Struct, frozen=True):
-    """`users` (): the daemon serves its own user alone."""
+    """The service of several users. With `users` (), the daemon serves only its own user."""
 
     users: tuple[str, ...] = ()
     shares: UserShares = UserShares()

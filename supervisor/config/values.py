@@ -31,7 +31,7 @@ _NOT_ENDING = frozenset(
 
 
 class ValueProblem(Exception):
-    """Raised by a kind: why the text is no value of it, and what to write instead."""
+    """Raised by a kind: says why the text is not one of its values, and what to write instead."""
 
     def __init__(self, why: str, remedy: str) -> None:
         super().__init__(why)
@@ -40,7 +40,7 @@ class ValueProblem(Exception):
 
 
 class Shape(enum.Enum):
-    """What a value is in a file."""
+    """The shape of a value in a file."""
 
     NUMBER = "a number"
     BOOLEAN = "true or false"
@@ -61,7 +61,7 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 def show_number(value: object) -> str:
-    """2700.0 as 2700, 0.25 as 0.25, None as none."""
+    """Shows 2700.0 as 2700, 0.25 as 0.25, None as none."""
     if value is None:
         return "none"
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
@@ -72,7 +72,7 @@ def show_boolean(value: object) -> str:
 
 
 def parse_boolean(text: str) -> bool:
-    """The one reader of booleans."""
+    """Reads a boolean; all booleans are read here."""
     word = text.strip().lower()
     if word in TRUE_WORDS:
         return True
@@ -104,7 +104,7 @@ def _within(value: float, low: float, high: float, unit: str = "") -> None:
 
 
 def parse_seconds(text: str, *, zero: bool, none: bool, most: float = SECONDS_MAX) -> float | None:
-    """Seconds as a plain number. `none`: the words none, null and nothing at all mean no limit."""
+    """Reads seconds as a plain number. With `none`, the words none and null and an empty text mean no limit."""
     if none and text.strip().lower() in NONE_WORDS:
         return None
     with_unit = _WITH_UNIT.fullmatch(text.strip())
@@ -188,7 +188,7 @@ def parse_job_id(value: str) -> str:
 
 
 def parse_signal(value: str) -> int:
-    """A signal by name in any case, with or without SIG, or by number."""
+    """Reads a signal by name in any case, with or without SIG, or by number."""
     name = value.strip().upper()
     try:
         return int(signal.Signals(int(name)))
@@ -213,7 +213,7 @@ def show_signal(value: object) -> str:
 
 
 def parse_signals(value: str) -> tuple[str, ...]:
-    """Names of signals that a process can handle, with commas between them."""
+    """Reads names of signals that a process can handle, separated by commas."""
     names: list[str] = []
     for part in value.split(","):
         found = parse_signal(part)
@@ -233,7 +233,7 @@ SectionLimits = tuple[tuple[str, float | None], ...]
 
 
 def parse_sections(value: str) -> SectionLimits:
-    """`setup:600,step:60,checkpointing:null`; nothing at all is no section."""
+    """Reads `setup:600,step:60,checkpointing:null`; an empty text is no section."""
     limits: dict[str, float | None] = {}
     for part in value.split(",") if value.strip() else ():
         name, colon, limit = part.rpartition(":")

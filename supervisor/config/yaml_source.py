@@ -1,4 +1,4 @@
-"""What does a YAML file say, and on which line?
+"""What does a YAML file contain, and on which line?
 
 Nodes are composed, never constructed: no tag makes an object, and every message can name the line.
 """
@@ -44,7 +44,7 @@ class YamlFile(msgspec.Struct, frozen=True):
 
 
 def read_yaml(path: str) -> YamlFile:
-    """Read and compose `path`. Raises ConfigurationError."""
+    """Reads and composes `path`. Raises ConfigurationError."""
     try:
         with open(path, "rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)
@@ -70,7 +70,7 @@ def read_yaml(path: str) -> YamlFile:
 
 
 def _check_depth(path: str, text: str) -> None:
-    """Events are read without recursion; composing recurses in C and would overflow its stack."""
+    """Limits the depth: events are read without recursion, but composing recurses in C and could overflow its stack."""
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -85,7 +85,7 @@ def _check_depth(path: str, text: str) -> None:
 
 
 def fault_tolerance_section(file: YamlFile) -> yaml.MappingNode | None:
-    """The one `fault_tolerance` mapping, at the top or nested anywhere; None where it is there but empty."""
+    """Returns the one `fault_tolerance` mapping, at the top or nested anywhere; None if it is empty."""
     found: list[tuple[yaml.Node, yaml.Node]] = []
     similar: list[yaml.Node] = []
     for key, value in _all_pairs(file):
@@ -109,7 +109,7 @@ def fault_tolerance_section(file: YamlFile) -> yaml.MappingNode | None:
 
 
 def read_keys(file: YamlFile, section: yaml.MappingNode | None, known: Mapping[str, Setting]) -> dict[str, Given]:
-    """The values of a mapping's keys, by the settings' names. Null is left out where it is no value."""
+    """Returns the values of a mapping's keys, by the settings' names. Null is left out if it is not a value."""
     given: dict[str, Given] = {}
     if section is None:
         return given
@@ -128,7 +128,7 @@ def read_keys(file: YamlFile, section: yaml.MappingNode | None, known: Mapping[s
 
 
 def pairs_of(file: YamlFile, mapping: yaml.MappingNode, depth: int = 0) -> list[tuple[yaml.ScalarNode, yaml.Node]]:
-    """Keys and values of `mapping`, merged ones (<<) last and overridden by its own. Duplicates are an error."""
+    """Returns keys and values of `mapping`, merged ones (<<) last, overridden by its own. Duplicates are an error."""
     own: dict[str, tuple[yaml.ScalarNode, yaml.Node]] = {}
     merged: list[yaml.Node] = []
     for key, value in mapping.value:
@@ -167,7 +167,7 @@ def _read_value(file: YamlFile, setting: Setting, name: str, node: yaml.Node) ->
 
 
 def _check_shape(file: YamlFile, setting: Setting, name: str, node: yaml.ScalarNode) -> None:
-    """Quotes make text of a value, and text is no number; a number is no text."""
+    """Checks the shape: quotes make a value text, and text is not a number nor a number text."""
     shape, quoted = setting.kind.shape, node.style in ("'", '"', "|", ">")
     if shape in (Shape.NUMBER, Shape.BOOLEAN) and quoted:
         raise file.error(node, f"{name} must be {shape.value}, and quotes make it text", "remove the quotes")
@@ -201,7 +201,7 @@ def _read_sections(file: YamlFile, name: str, node: yaml.Node) -> SectionLimits:
 
 
 def _all_pairs(file: YamlFile) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-    """Every key with its value, depth first. A node that aliases name again is seen once."""
+    """Yields every key with its value, depth first. A node that aliases repeat is seen once."""
     waiting: list[yaml.Node] = [file.root] if file.root is not None else []
     seen: set[int] = set()
     while waiting:
