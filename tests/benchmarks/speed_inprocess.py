@@ -104,7 +104,7 @@ def measure_kill(bench: Bench) -> list[Row]:
         "in-process, rank 1 of 4 kills itself and is replaced, defaults: → entered again on all 4",
         Unit.SECONDS,
         Target(at_most=0.6),
-        notes=["holdfast run with --max-restarts. The reference starts no rank anew."],
+        notes=["holdfast run with --max-restarts. The reference never replaces a rank."],
     )
     replaced = int(bench.length(6, 2))
 
