@@ -1,4 +1,4 @@
-"""The part that runs inside the training process: heartbeats, sections, learned timeouts, workload control.
+"""What runs inside the training process? Heartbeats, sections, learned timeouts, workload control.
 
 Names are loaded when they are first used, so that importing this package costs next to nothing.
 """

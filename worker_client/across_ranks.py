@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def global_rank() -> int | None:
-    """This rank's number in the default process group; None where there is none. Loads nothing."""
+    """Returns this rank's number in the default process group; None if there is none. Loads nothing."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
@@ -26,9 +26,9 @@ def global_rank() -> int | None:
 
 
 def maxima(values: Sequence[float]) -> list[float]:
-    """Elementwise maxima over the ranks of the default group; the values themselves if this is the only rank.
+    """Returns elementwise maxima over the ranks of the default group; the values themselves if this is the only rank.
 
-    Blocks until all ranks have called. Raises RankMonitorClientError where there are several ranks and no group.
+    Blocks until all ranks have called. Raises RankMonitorClientError if there are several ranks and no group.
     """
     if global_rank() is None:
         if os.environ.get("WORLD_SIZE", "1") == "1":
@@ -49,7 +49,7 @@ def _reduce(values: Sequence[float]) -> list[float]:
 
 
 def _device(backend_config: str) -> torch.device:
-    """Where the default group reduces; `backend_config` is torch's "cpu:gloo,cuda:nccl". The CPU if it may choose."""
+    """Returns the default group's device, the CPU if possible; `backend_config` is torch's "cpu:gloo,cuda:nccl"."""
     import torch
 
     devices = dict(entry.split(":", 1) for entry in backend_config.split(",") if ":" in entry)

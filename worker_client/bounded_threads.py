@@ -23,7 +23,7 @@ class BoundedThread:
         self._thread.start()
 
     def join(self, timeout_s: float) -> bool:
-        """Blocks until the call has ended, at most `timeout_s`; whether it has."""
+        """Blocks until the call has ended, at most `timeout_s`; returns whether it has."""
         self._thread.join(max(timeout_s, 0.0))
         return not self._thread.is_alive()
 
@@ -35,7 +35,7 @@ class BoundedThread:
 
 
 def join_all(threads: Sequence[BoundedThread], timeout_s: float) -> bool:
-    """Blocks until all have ended, at most `timeout_s` together; whether they have. Logs each that failed or hangs."""
+    """Blocks until all have ended, at most `timeout_s`; returns whether they have. Logs each that failed or hangs."""
     deadline_s = monotonic() + timeout_s
     have_ended = True
     for thread in threads:

@@ -20,7 +20,7 @@ from holdfast_wire.v1 import worker_pb2
 
 
 class Stage(enum.Enum):
-    """Where the rank's main thread stands; names as on the wire."""
+    """The place of the rank's main thread; names as on the wire."""
 
     ENTERING = enum.auto()  # waits for Entered
     RUNNING = enum.auto()
@@ -30,7 +30,7 @@ class Stage(enum.Enum):
 
 
 class Leaving(enum.Enum):
-    """Why a rank takes part in nothing more of the call; names as on the wire."""
+    """Why a rank no longer takes part in the call; names as on the wire."""
 
     DONE = enum.auto()
     FAULT = enum.auto()
@@ -38,7 +38,7 @@ class Leaving(enum.Enum):
 
 
 class CallSettings(NamedTuple):
-    """What the coordinator must know of the Wrapper's arguments."""
+    """The Wrapper's arguments that the coordinator needs."""
 
     last_call_wait: timedelta
     soft_timeout: timedelta
@@ -50,7 +50,7 @@ class CallSettings(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where a rank stands in a call; `rank` and `world_size` are current ones."""
+    """The position of a rank in a call; `rank` and `world_size` are current ones."""
 
     stage: Stage
     iteration: int
@@ -98,7 +98,7 @@ class Entered(NamedTuple):
 
 
 class CallUnderway(NamedTuple):
-    """The rank has come too late. It is told Entered when the others restart, or that the call is over."""
+    """The rank has come too late. It gets Entered when the others restart, or hears that the call is over."""
 
     call: int
 
@@ -136,7 +136,7 @@ CallEvent = (
 
 
 def event(frame: worker_pb2.SupervisorFrame) -> CallEvent | None:
-    """What `frame` says about a call; None if it is about something else."""
+    """Returns what `frame` says about a call; None if it is about something else."""
     match frame.WhichOneof("body"):
         case "entered":
             told = frame.entered
@@ -239,7 +239,7 @@ def arrive_at_completion(call: int, position: Position) -> bytes:
 
 
 def arrive_at_iteration(call: int, position: Position) -> bytes:
-    """At the end of `position.iteration`."""
+    """Reports the rank's arrival at the end of `position.iteration`."""
     return _arrive(call, position, "ITERATION")
 
 
@@ -269,7 +269,7 @@ def call_leave(call: int, iteration: int, why: Leaving, reason: str, *, is_unfit
 
 
 def exchange_value(call: int, iteration: int, *, name: str, rank: int, value: str) -> bytes:
-    """Raises ValueError for what is too long, or is no text."""
+    """Sends a value to the other ranks. Raises ValueError for what is too long or is not text."""
     if sendable(name) != name or sendable(value) != value:
         raise ValueError(
             f"cannot exchange {sendable(name)[:40]!r}: name or value has lone surrogates, which are not text; exchange "
@@ -286,7 +286,7 @@ def exchange_value(call: int, iteration: int, *, name: str, rank: int, value: st
 
 
 def sendable(text: str) -> str:
-    """Protobuf takes no lone surrogates, which an exception's text may have."""
+    """Replaces lone surrogates, which an exception's text may have and protobuf does not accept."""
     return text.encode(errors="replace").decode()
 
 

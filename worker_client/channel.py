@@ -61,7 +61,7 @@ class ChannelOwner(Protocol):
         """The supervisor wants nothing to do with this rank; the channel gives up."""
 
     def heard(self, event: CallEvent) -> None:
-        """Word about a wrapped call."""
+        """A message about a wrapped call has come."""
 
 
 class _ConnectionEndedError(Exception):
@@ -69,7 +69,7 @@ class _ConnectionEndedError(Exception):
 
 
 class _Ending(enum.Enum):
-    """Why the channel connects no more."""
+    """Why the channel no longer connects."""
 
     CLOSED = enum.auto()  # by its owner
     REFUSED = enum.auto()  # by the supervisor, for good
@@ -115,7 +115,7 @@ class Channel:
 
     @property
     def has_given_up(self) -> bool:
-        """The supervisor has refused this rank for good."""
+        """Whether the supervisor has refused this rank for good."""
         return self._ending is not None
 
     # --- called by other threads ---
@@ -150,7 +150,7 @@ class Channel:
         self._outbox.say(frame)
 
     def wait_sent(self, timeout_s: float) -> bool:
-        """Blocks until the kernel has all that was said, at most `timeout_s`; whether it has.
+        """Blocks until the kernel has all that was said, at most `timeout_s`; returns whether it has.
 
         After a lost connection that means: all that was said again on the next one.
         """
@@ -164,7 +164,7 @@ class Channel:
             self._outbox.tell_watch()
 
     def request_control(self, request: WorkloadControlRequest, *, timeout_s: float) -> bool:
-        """Blocks until the supervisor has accepted, at most `timeout_s`; whether it has. A reconnect sends it again."""
+        """Blocks until the supervisor has accepted, at most `timeout_s`; returns whether. A reconnect resends it."""
         accepted = self._outbox.request_control(request)
         return accepted is not None and accepted.wait(timeout_s)
 
@@ -177,7 +177,7 @@ class Channel:
             self._close_wake_descriptor()
 
     def abandon(self) -> None:
-        """In a forked child: lets go of this process's copies; the parent's connection is untouched."""
+        """Releases the copies of a forked child; the parent's connection is untouched."""
         sock, self._sock = self._sock, None
         if sock is not None:
             sock.close()
@@ -219,7 +219,7 @@ class Channel:
         return before == (self._socket_path, self._identity)
 
     def _rest(self, pause_s: float) -> None:
-        """Until the pause is over, the channel closes, or somebody waits for an answer."""
+        """Waits until the pause is over, the channel closes, or somebody waits for an answer."""
         poller = select.poll()
         poller.register(self._wake_descriptor, select.POLLIN)
         until_s = monotonic() + pause_s
@@ -230,7 +230,7 @@ class Channel:
                     return
 
     def _converse(self) -> None:
-        """One connection, from hello to its end. Returns when the channel closes; raises why else it ended."""
+        """Runs one connection. Returns when the channel closes; raises the reason if it ends otherwise."""
         sock = self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         sock.setblocking(False)
         sock.connect(self._socket_path)  # a full backlog is an error at once, not a wait
@@ -262,7 +262,7 @@ class Channel:
             self._say_goodbye(sock)
 
     def _say_goodbye(self, sock: socket.socket) -> None:
-        """After all that is still to be said; a socket that is full has GOODBYE_TIMEOUT_S to take it."""
+        """Says goodbye after all that waits; a socket that is full has GOODBYE_TIMEOUT_S to take it."""
         poller = select.poll()
         poller.register(sock, select.POLLOUT)
         until_s = monotonic() + GOODBYE_TIMEOUT_S
@@ -279,7 +279,7 @@ class Channel:
         return max(self._progress_due_s - monotonic(), 0) * 1000
 
     def _say_what_is_due(self) -> None:
-        """One note after the other, each once the socket has taken the one before."""
+        """Sends one note after the other, each once the socket has taken the one before."""
         while not self._out and (note := self._outbox.take()) is not None:
             match note:
                 case Watch.CHANGED:
@@ -297,7 +297,7 @@ class Channel:
                 self._tell_progress()
 
     def _limits_frame(self, limits: Limits) -> bytes:
-        """Nothing for limits that no frame can hold: another connection could not hold them either."""
+        """Returns nothing for limits that no frame can hold: another connection could not hold them either."""
         try:
             return self._session.limits_calculated(limits)
         except ValueError as error:
@@ -305,7 +305,7 @@ class Channel:
             return b""
 
     def _tell_progress(self) -> None:
-        """A frame with what was stamped, where there is no shared page."""
+        """Sends what was stamped in a frame if there is no shared page."""
         if self._progress_due_s is None:
             return
         snapshot = self._progress.rearm()
@@ -357,7 +357,7 @@ class Channel:
                 self._owner.heard(event)
 
     def _page(self, welcome: Welcomed) -> ProgressPage:
-        """The shared page, or a private one that travels by frames."""
+        """Returns the shared page, or a private one that travels by frames."""
         if not welcome.page_shared:
             self._progress_due_s = monotonic()
             return ProgressPage.private()
@@ -371,7 +371,7 @@ class Channel:
             raise _ConnectionEndedError(str(error)) from error
 
     def _send(self, frame: bytes) -> None:
-        """Sends what the socket takes now; the rest goes before anything else."""
+        """Sends what the socket takes now; the rest is sent before anything else."""
         if len(self._out) > OUT_BYTES_MAX:
             raise _ConnectionEndedError("the supervisor asks and does not read the answers")
         self._out += frame

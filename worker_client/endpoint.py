@@ -30,13 +30,13 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class NoEndpoint:
-    """There is no supervisor to speak to; `reason` is for people."""
+    """No supervisor can be reached; `reason` is for people."""
 
     reason: str
 
 
 def from_environment(environment: Mapping[str, str]) -> Endpoint | NoEndpoint:
-    """What the supervisor told this worker in its environment. Reads the token's file; never blocks, never raises."""
+    """Reads what the supervisor put in this worker's environment, and the token's file. Never blocks, never raises."""
     socket_path = next((environment[name] for name in SOCKET_VARIABLES if environment.get(name)), "")
     if not socket_path:
         return NoEndpoint(f"{SOCKET_VARIABLES[0]} is not set; start the script with `holdfast run`")
@@ -54,7 +54,7 @@ def from_environment(environment: Mapping[str, str]) -> Endpoint | NoEndpoint:
 
 
 def _read_token(path: str) -> bytes:
-    """The token, from a file of this user or root, or from an inherited descriptor (/dev/fd/N)."""
+    """Returns the token, from a file of this user or root, or from an inherited descriptor (/dev/fd/N)."""
     if (known := _tokens.get(path)) is not None:
         return known
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

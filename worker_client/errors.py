@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class RankMonitorClientError(RuntimeError):
-    """Raised for misuse of the client's API, never because of the supervisor: that one may be away at any time."""
+    """Raised for misuse of the client's API, never because of the supervisor, which may be away at any time."""
 
 
 class ChannelProtocolError(ValueError):
-    """Raised for bytes from the supervisor that are no frame of the worker channel; the connection is given up."""
+    """Raised for bytes from the supervisor that are not a frame of the worker channel; the connection is given up."""

@@ -1,4 +1,4 @@
-"""How does a rank that failed end at once, although its other threads or its teardown would hang?"""
+"""How does a rank that failed end at once, even if its other threads or its teardown would hang?"""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ EXIT_CODE = 1
 
 
 class ExceptionHook:
-    """In sys.excepthook from construction until `remove()`."""
+    """A hook in sys.excepthook from construction until `remove()`."""
 
     def __init__(self) -> None:
         self._previous = sys.excepthook
         sys.excepthook = self._hook = self._end
 
     def remove(self) -> None:
-        """Restores what was there before, unless somebody has put a hook of their own over this one."""
+        """Restores the previous hook, unless somebody has put a hook of their own over this one."""
         if sys.excepthook is self._hook:
             sys.excepthook = self._previous
 

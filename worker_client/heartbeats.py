@@ -1,4 +1,4 @@
-"""When was this rank's last heartbeat, and which was the longest silence between two?
+"""When was this rank's last heartbeat, and what was the longest silence between two?
 
 The hottest path of the client. After a pause of the rank nearly all of its cost is memory that the processor's caches
 have lost, so it touches as little as it can: one clock reading, one object, two stores, written out by the numbers of
@@ -14,7 +14,7 @@ from worker_client.progress_page import Carried, ProgressPage
 
 
 class Heartbeats:
-    """Of one rank, since `begin()`. Any thread may beat, and a signal handler in the middle of a beat."""
+    """The heartbeats of one rank since `begin()`. Any thread may beat, and so may a signal handler during a beat."""
 
     __slots__ = ("attends", "count", "first_gap_ns", "last_ns", "longest_gap_ns", "rouse", "words")
 
@@ -26,7 +26,7 @@ class Heartbeats:
         self.begin(monotonic_ns())
 
     def begin(self, now_ns: int) -> None:
-        """The silence before the first heartbeat counts from here."""
+        """Starts the silence before the first heartbeat."""
         self.last_ns = now_ns
         self.first_gap_ns = self.longest_gap_ns = 0  # 0: not measured yet
         self.attends = True  # the first one is a case of its own
@@ -51,7 +51,7 @@ class Heartbeats:
         self.rouse()
 
     def move(self, page: ProgressPage, carried: Carried) -> None:
-        """Goes on in a new page."""
+        """Continues in a new page."""
         self.words = page.words
         # After the page is in place: a beat that went to the old one is seen here, a later one goes to the new.
         last_ns = self.last_ns

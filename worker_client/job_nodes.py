@@ -26,7 +26,7 @@ def has_other_nodes(environment: Mapping[str, str]) -> bool:
 
 
 def node_rank(environment: Mapping[str, str]) -> int:
-    """Launchers give consecutive ranks to a node."""
+    """Returns this node's rank: launchers give consecutive ranks to a node."""
     rank = environment.get("RANK", "")
     return int(rank) // local_world_size(environment) if rank.isdecimal() else 0
 
@@ -36,7 +36,7 @@ def node_count(environment: Mapping[str, str]) -> int:
 
 
 def own_address(master_addr: str) -> str:
-    """The address of this node in the network of `master_addr`; "" where that is this node, or can't be looked up."""
+    """Returns this node's address in the network of `master_addr`; "" if that is this node, or can't be looked up."""
     try:
         found = socket.getaddrinfo(master_addr, ANY_PORT, type=socket.SOCK_DGRAM)
         family, kind, protocol, _, target = found[0]
@@ -50,6 +50,6 @@ def own_address(master_addr: str) -> str:
 
 
 def number(environment: Mapping[str, str], name: str, default: int) -> int:
-    """What the variable says; the default where it is missing, 0 or no number."""
+    """Returns the variable's value; the default if it is missing, 0 or not a number."""
     text = environment.get(name, "")
     return int(text) if text.isdecimal() and int(text) else default

@@ -26,7 +26,7 @@ ExceptionPolicy = Callable[[BaseException], "WorkloadControlRequest | None"]
 
 
 class _Trainer(Protocol):
-    """What is used of Lightning's trainer."""
+    """The part of Lightning's trainer that is used here."""
 
     is_global_zero: bool
     sanity_checking: bool
@@ -40,7 +40,7 @@ class _Trainer(Protocol):
 
 
 class _Monitored:
-    """What both callbacks share: the client's life, the state file, the end of training."""
+    """The part that both callbacks share: the client's life, the state file, the end of training."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class _Monitored:
         """`exp_dir` holds the learned timeouts; a folder that all ranks see (the trainer's root folder by default).
 
         With `autoresume`, the file named in FAULT_TOL_FINISHED_FLAG_FILE appears once training is complete. The
-        policy says for an exception that ends training what the job's supervisor shall do, or None for the usual.
+        policy says for an exception that ends training what the job's supervisor is to do, or None for the default.
         """
         super().__init__()
         self._exp_dir = exp_dir
@@ -110,7 +110,7 @@ class _Monitored:
 
 
 class _Heartbeats(_Monitored):
-    """A heartbeat after each batch. Limits are calculated once, in a run that has loaded and saved a checkpoint."""
+    """Sends a heartbeat after each batch. Calculates limits once, in a run that has loaded and saved a checkpoint."""
 
     def _begin(self, client: RankMonitorClient, trainer: _Trainer) -> None:
         self._steps = 0
@@ -198,7 +198,7 @@ class _Sections(_Monitored):
 
 
 def _is_complete(trainer: _Trainer) -> bool:
-    """Whether training has reached its end, and was not only interrupted, by a time limit for example."""
+    """Whether training is complete, and not just interrupted, for example by a time limit."""
     if trainer.max_steps >= 0 and trainer.global_step >= trainer.max_steps:
         return True
     if trainer.max_epochs is not None and 0 <= trainer.max_epochs <= trainer.current_epoch:

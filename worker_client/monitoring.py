@@ -36,7 +36,7 @@ log = logging.getLogger("holdfast")
 
 
 class CallListener(Protocol):
-    """What a wrapped call does with what comes. Called on the channel's thread, `connected` on others too."""
+    """How a wrapped call receives messages. Called on the channel's thread, `connected` on others too."""
 
     def connected(self, page: ProgressPage) -> None:
         """A new connection, which knows nothing of what was said on the last one."""
@@ -45,14 +45,14 @@ class CallListener(Protocol):
     def disconnected(self) -> None: ...
 
     def refused(self, reason: str) -> None:
-        """There will be no connection any more."""
+        """There will be no further connection."""
         ...
 
     def heard(self, event: CallEvent) -> None: ...
 
 
 class Monitoring:
-    """One rank under one supervisor, or under none. A ChannelOwner's methods run on the channel thread."""
+    """The monitoring of one rank, under one supervisor or none. A ChannelOwner's methods run on the channel thread."""
 
     def __init__(self, *, rank: int, local_rank: int, timeouts: Timeouts, warm_up_steps: int | None = None) -> None:
         self.progress = Progress(wake=self._wake)
@@ -77,12 +77,12 @@ class Monitoring:
 
     @property
     def has_supervisor(self) -> bool:
-        """Whether there is one to speak to, connected or not."""
+        """Whether there is a supervisor to speak to, connected or not."""
         return self._channel is not None
 
     @property
     def supervisor_pid(self) -> int:
-        """0 where it is not known."""
+        """Returns the supervisor's pid; 0 if it is not known."""
         return self._channel.supervisor_pid if self._channel is not None else 0
 
     # --- called by the script's threads ---
@@ -119,7 +119,7 @@ class Monitoring:
         self._answered.wait(WELCOME_WAIT_S)
 
     def join(self, timeouts: Timeouts, warm_up_steps: int | None) -> None:
-        """Another client takes part; what it brings can only add."""
+        """Adds another client, whose settings can only extend the present ones."""
         if warm_up_steps is not None and warm_up_steps != self._warm_up_steps:
             log.warning(
                 "rank %d: num_warmup_iters=%d comes too late: another client has started the monitoring of this rank",
@@ -129,18 +129,18 @@ class Monitoring:
             self.hold(timeouts)
 
     def hold(self, timeouts: Timeouts) -> None:
-        """These timeouts hold from now on, for what is configured; the supervisor is told when it can be."""
+        """Applies these timeouts from now on to what is configured, and tells the supervisor as soon as possible."""
         with self._lock:
             settled = timeouts.over(self.config.limits) if self.progress.sections.is_settled else timeouts
             self._timeouts = settled.not_below(self.config.learned_limit_floor_s)
             self._tell()
 
     def request_control(self, request: WorkloadControlRequest, *, timeout_s: float) -> bool:
-        """Blocks until the supervisor has accepted, at most `timeout_s`; whether it has."""
+        """Blocks until the supervisor has accepted, at most `timeout_s`; returns whether it has."""
         return self._channel is not None and self._channel.request_control(request, timeout_s=timeout_s)
 
     def listen(self, calls: CallListener | None) -> bool:
-        """Word about wrapped calls goes there from now on; whether there is anybody who could send it."""
+        """Passes messages about wrapped calls there from now on; returns whether a supervisor could send any."""
         with self._lock:
             self._calls = calls
             if calls is not None and self._page is not None:
@@ -159,16 +159,16 @@ class Monitoring:
             self._channel.say(frame)
 
     def wait_sent(self, timeout_s: float) -> bool:
-        """Blocks until all that was said has been sent, at most `timeout_s`; whether it has."""
+        """Blocks until all messages have been sent, at most `timeout_s`; returns whether they have."""
         return self._channel is not None and self._channel.wait_sent(timeout_s)
 
     def watch_changed(self, soft_timeout_s: float) -> None:
-        """The words on a wrapped call have changed in the page."""
+        """Notes that the page's words on a wrapped call have changed."""
         if self._channel is not None:
             self._channel.watch_changed(soft_timeout_s)
 
     def release(self) -> None:
-        """The end of one `acquire()`. The last one ends the channel, and blocks for its short goodbye, 1 s at most."""
+        """Ends one `acquire()`. The last one ends the channel, and blocks for its short goodbye, 1 s at most."""
         global _shared, _holders
         with _lock:
             if _shared is self:
@@ -189,7 +189,7 @@ class Monitoring:
         self._give_back()
 
     def detach(self) -> None:
-        """In a forked child: nothing here speaks for the parent any more."""
+        """Detaches a forked child: nothing here speaks for the parent any more."""
         channel, self._channel = self._channel, None
         self._lock = threading.RLock()
         self._calls = self._page = None
@@ -272,7 +272,7 @@ class Monitoring:
             channel.wake()
 
     def _warn(self, message: str) -> None:
-        """Once; what follows is for those who ask for it."""
+        """Warns once; later messages are logged at a lower level."""
         log.log(logging.DEBUG if self._has_warned else logging.WARNING, "rank %d: %s", self._rank, message)
         self._has_warned = True
 
@@ -294,7 +294,7 @@ def acquire(
     begin: bool = True,
     find: Callable[[], Endpoint | None] | None = None,
 ) -> Monitoring:
-    """The monitoring of this process, made if there is none. Each caller owes it one `release()`. Never raises.
+    """Returns the monitoring of this process, made if there is none. Each caller owes one `release()`. Never raises.
 
     Blocks until the supervisor has answered, WELCOME_WAIT_S at most. Where it runs already, nothing is said again, so
     `warm_up_steps` comes too late; calculated `timeouts` hold from now on. One that has found no supervisor tries
@@ -320,7 +320,7 @@ def acquire(
 
 
 def current() -> Monitoring | None:
-    """The one that speaks for this process to a supervisor already, whichever client has made it."""
+    """Returns the monitoring that already speaks for this process, whichever client has made it."""
     monitoring = _shared
     return monitoring if monitoring is not None and monitoring.has_supervisor else None
 

@@ -21,7 +21,7 @@ CALL_FRAMES_MAX = 64  # of a wrapped call, that wait to be sent
 
 
 class Watch(enum.Enum):
-    """What a rank without a shared page has to tell at once."""
+    """What a rank without a shared page has to send at once."""
 
     CHANGED = enum.auto()
 
@@ -31,7 +31,7 @@ Note = Watch | bytes | Limits | Control
 
 
 class OverfullError(Exception):
-    """More frames were said than can wait: what stands has to be said again, on another connection."""
+    """Raised when more frames wait than may: the present state has to be sent again, on another connection."""
 
 
 class Outbox:
@@ -71,7 +71,7 @@ class Outbox:
         self._wake()
 
     def request_control(self, request: WorkloadControlRequest) -> threading.Event | None:
-        """The event is set once the supervisor has accepted. None: too many wait for that already."""
+        """Returns an event that is set once the supervisor has accepted; None if too many wait for that already."""
         with self._lock:
             if len(self._requests) >= CONTROL_REQUESTS_MAX:
                 return None
@@ -83,13 +83,13 @@ class Outbox:
         return accepted
 
     def wait_sent(self, timeout_s: float) -> bool:
-        """Blocks until the kernel has all that was said, at most `timeout_s`; whether it has."""
+        """Blocks until the kernel has all that was said, at most `timeout_s`; returns whether it has."""
         return self._all_sent.wait(timeout_s)
 
     # --- called by the channel's thread ---
 
     def take(self) -> Note | None:
-        """The next thing to say. Raises OverfullError."""
+        """Takes the next message. Raises OverfullError."""
         with self._lock:
             if self._is_overfull:
                 raise OverfullError(f"cannot send: more than {CALL_FRAMES_MAX} frames of a wrapped call wait")
@@ -109,7 +109,7 @@ class Outbox:
 
     @property
     def has_requests(self) -> bool:
-        """Somebody waits for an answer."""
+        """Whether somebody waits for an answer."""
         return bool(self._unsent_requests)
 
     def accepted(self, request_id: int) -> None:
@@ -119,13 +119,13 @@ class Outbox:
             known[1].set()
 
     def taken(self) -> None:
-        """The kernel has all that was taken from here."""
+        """Notes that the kernel has all that was taken from here."""
         with self._lock:
             if not self._frames:
                 self._all_sent.set()
 
     def start_over(self) -> None:
-        """A connection has ended, or begins: its owner says again what stands, and requests are made again."""
+        """Starts over when a connection ends or begins: its owner repeats its state, and requests are made again."""
         with self._lock:
             self._frames.clear()
             self._is_overfull = False
@@ -133,5 +133,5 @@ class Outbox:
             self._unsent_requests = deque(self._requests)
 
     def give_up(self) -> None:
-        """Nothing will be sent any more: nobody waits for that."""
+        """Gives up: nothing more will be sent, and nobody waits for it."""
         self._all_sent.set()

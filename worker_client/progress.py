@@ -17,7 +17,7 @@ from worker_client.sections import Sections
 
 @dataclass(frozen=True, slots=True)
 class Maxima:
-    """The longest silences of this rank, in seconds; 0 is "none yet"."""
+    """The longest silences of this rank, in seconds; 0 means none yet."""
 
     initial_heartbeat_s: float = 0.0
     heartbeat_s: float = 0.0
@@ -26,7 +26,7 @@ class Maxima:
 
 
 class Progress:
-    """One rank, for as long as somebody holds its monitoring."""
+    """The progress of one rank, for as long as somebody holds its monitoring."""
 
     __slots__ = ("_began_ns", "_has_begun", "_lost_ns", "_page", "_wake", "_wants_wake", "heartbeats", "sections")
 
@@ -58,7 +58,7 @@ class Progress:
     # --- the connection ---
 
     def adopt(self, page: ProgressPage, sections: Sequence[str]) -> bool:
-        """Goes on in the page of a new connection. Called on the channel thread. Returns whether there was another.
+        """Continues in the page of a new connection. Called on the channel thread. Returns whether there was another.
 
         The time without a connection is held against nobody; a silence that began before it goes on from where it was.
         """
@@ -80,11 +80,11 @@ class Progress:
             self._lost_ns = monotonic_ns()
 
     def snapshot(self) -> Snapshot:
-        """What the page shows now."""
+        """Returns what the page shows now."""
         return self._page.snapshot()
 
     def rearm(self) -> Snapshot:
-        """What there is to tell now; the next stamp calls `wake` once."""
+        """Returns what there is to send now; the next stamp calls `wake` once."""
         self._wants_wake = True
         # After it: a stamp clears its flag before it asks whether a wake is wanted, so none is lost.
         self.heartbeats.attends = self.sections.attends = True
@@ -104,7 +104,7 @@ class Progress:
         return self._page.is_call_watched
 
     def detach(self) -> None:
-        """From here on, stamps stay in this object, also in a forked child."""
+        """Keeps stamps in this object from here on, also in a forked child."""
         self._page = page = ProgressPage.private()
         self._wants_wake = False
         self.heartbeats.words = page.words
@@ -118,7 +118,7 @@ class Progress:
     # --- what was measured ---
 
     def maxima(self) -> Maxima:
-        """The longest silences until now; the running time outside sections counts, running sections don't."""
+        """Returns the longest silences until now; the running time outside sections counts, running sections don't."""
         heartbeats = self.heartbeats
         outside_ns, sections_ns = self.sections.measure()
         return Maxima(

@@ -1,4 +1,4 @@
-"""How does a rank write down that it is alive, where its supervisor can read it?
+"""How does a rank record that it is alive, where its supervisor can read it?
 
 What a new connection is told of the past is written here; the stamps of the hot path stand in progress.py, which writes
 the same words. Nothing here makes a system call or blocks, except the two constructors.

@@ -1,4 +1,4 @@
-"""How does a training script say that it is alive, and have its limits learned?
+"""How does a training script report that it is alive, and how does it learn its limits?
 
 The facade that scripts use. Without a supervisor it warns once and does nothing, but still checks how it is called.
 """
@@ -37,7 +37,7 @@ log = logging.getLogger("holdfast")
 
 @dataclass(frozen=True, slots=True)
 class RankInfo:
-    """Which rank this is."""
+    """The rank of this process."""
 
     global_rank: int
     local_rank: int
@@ -97,7 +97,7 @@ class RankMonitorClient:
     # --- progress ---
 
     def send_heartbeat(self) -> None:
-        """This rank is alive, now."""
+        """Reports that this rank is alive now."""
         self._heartbeats.beat()
 
     def start_section(self, section: str) -> None:
@@ -174,7 +174,7 @@ class RankMonitorClient:
         return True
 
     def _ranks_agree(self, monitoring: Monitoring, arguments: list[str]) -> bool:
-        """Whether all ranks calculate the same. Asked first, so that no rank waits indefinitely in a reduction of
+        """Whether all ranks calculate the same. Checked first, so that no rank waits indefinitely in a reduction of
         another length; every rank gets the same answer."""
         digest = float(zlib.crc32("\0".join(arguments).encode()))
         unsettled = 0.0 if monitoring.progress.sections.is_settled else 1.0
@@ -193,11 +193,11 @@ class RankMonitorClient:
     # --- state ---
 
     def state_dict(self) -> dict[str, object]:
-        """The calculated timeouts as plain data that JSON can keep; the same on all ranks. Works at any time."""
+        """Returns the calculated timeouts as plain data for JSON; the same on all ranks. Works at any time."""
         return to_state(self._current_timeouts())
 
     def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
-        """Takes calculated timeouts from an earlier run; they win over the configured ones. Before or after init."""
+        """Loads calculated timeouts of an earlier run, which override configured ones. Works before and after init."""
         self._timeouts = from_state(state_dict)
         if self._monitoring is not None:
             self._monitoring.hold(self._timeouts)
@@ -205,7 +205,7 @@ class RankMonitorClient:
     # --- control ---
 
     def send_workload_control_request(self, request: WorkloadControlRequest) -> None:
-        """Asks for what happens to the job after this rank's end; stops nothing by itself.
+        """Requests what is to happen to the job after this rank's end; stops nothing by itself.
 
         Blocks until the supervisor has accepted, 5 s at most. Works without initialised monitoring, too.
         """
@@ -228,22 +228,22 @@ class RankMonitorClient:
 
     @property
     def cfg(self) -> MonitoringConfig | None:
-        """What the supervisor configured; None before init."""
+        """Returns the supervisor's configuration; None before init."""
         return self._monitoring.config if self._monitoring is not None else None
 
     @property
     def rank_info(self) -> RankInfo | None:
-        """None before init."""
+        """Returns this rank's identity; None before init."""
         return self._rank_info
 
     @property
     def hb_timeouts(self) -> HeartbeatTimeouts | None:
-        """The limits that hold now; None before init."""
+        """Returns the limits in effect; None before init."""
         return self._monitoring.timeouts.heartbeat if self._monitoring is not None else None
 
     @property
     def section_timeouts(self) -> SectionTimeouts | None:
-        """The limits that hold now; None before init."""
+        """Returns the limits in effect; None before init."""
         return self._monitoring.timeouts.section if self._monitoring is not None else None
 
     def _current_timeouts(self) -> Timeouts:
@@ -293,7 +293,7 @@ def _section_values(mine: Maxima, names: list[str]) -> list[float]:
 
 
 def _this_rank() -> RankInfo:
-    """From the default process group if there is one, else from the launcher's variables; alone: rank 0."""
+    """Reads the rank from the default process group, else from the launcher's variables; without both it is rank 0."""
     rank = across_ranks.global_rank()
     numbers: list[int] = []
     for name, known in (("RANK", rank), ("LOCAL_RANK", None)):

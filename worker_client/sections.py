@@ -1,4 +1,4 @@
-"""Which sections of this rank are open, and how long was each at most?
+"""Which sections of this rank are open, and what was the longest time in each?
 
 As hot as heartbeats.py, and written like it: no lock, few objects, words by their numbers (holdfast_wire.page). What
 a section needs stands in one object, which belongs to one page. A call that a new page overtakes finds out at its end
@@ -48,14 +48,14 @@ class Section:
 
 
 class _Early(NamedTuple):
-    """A section that opened before it is known which ones are monitored."""
+    """A section that opened before the monitored ones were known."""
 
     opened_ns: int
     owner: object
 
 
 class Sections:
-    """Of one rank. Any thread may call, and a signal handler in another call's middle.
+    """The sections of one rank. Any thread may call, and so may a signal handler during another call.
 
     Each section has an owner, the client that opened it last: one client's end need not close another's sections.
     """
@@ -83,13 +83,13 @@ class Sections:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the monitored ones."""
+        """Returns the names of the monitored sections."""
         return tuple(self._by_name)
 
     # --- stamps ---
 
     def start(self, name: str, owner: object = None) -> None:
-        """Raises RankMonitorClientError if it is open."""
+        """Opens a section. Raises RankMonitorClientError if it is open."""
         by_name = self._by_name
         if name not in by_name:
             if not self.is_settled:
@@ -117,7 +117,7 @@ class Sections:
             self._attend(name, section)
 
     def end(self, name: str) -> None:
-        """Raises RankMonitorClientError if it is not open."""
+        """Closes a section. Raises RankMonitorClientError if it is not open."""
         by_name = self._by_name
         if name not in by_name:
             if not self.is_settled:
@@ -146,7 +146,7 @@ class Sections:
             self._attend(name, section)
 
     def end_all(self, owner: object = None) -> None:
-        """Closes what `owner` has opened, or all that is open; nothing to close is no error."""
+        """Closes what `owner` has opened, or all that is open; having nothing to close is not an error."""
         with self._lock:
             for name, section in reversed(self._by_name.items()):
                 if section.opened_ns is not None and (owner is None or section.owner is owner):
@@ -158,7 +158,7 @@ class Sections:
                 self._uncertain.clear()
 
     def _attend(self, name: str, section: Section) -> None:
-        """What a stamp finds to do besides itself: rarely anything."""
+        """Does what a stamp may have to do besides itself, which is rare."""
         with self._lock:
             if section.opened_ns is not None:
                 self._uncertain.discard(name)
@@ -169,7 +169,7 @@ class Sections:
         self.rouse()
 
     def _repeat(self, section: Section, current: Section) -> None:
-        """A new page came in the middle of this stamp, and may have missed it."""
+        """Repeats a stamp during which a new page came, which may have missed it."""
         current.opened_ns, current.owner = section.opened_ns, section.owner
         if current.is_step and self._steps >= 0:
             current.words[6] = self._steps
@@ -218,7 +218,7 @@ class Sections:
     # --- the connection ---
 
     def move(self, page: ProgressPage, names: Sequence[str], carried: Carried) -> None:
-        """Goes on in a new page, with these names. Called on the channel thread."""
+        """Continues in a new page with these names. Called on the channel thread."""
         with self._lock:
             self.attends = True  # a stamp in progress waits for the lock, and repeats itself
             before, was_settled = self._by_name, self.is_settled
@@ -263,12 +263,12 @@ class Sections:
     # --- what was measured ---
 
     def begin(self, now_ns: int) -> None:
-        """The time outside sections counts from here."""
+        """Starts the time outside sections."""
         if not self._open:
             self.outside_since_ns = now_ns
 
     def measure(self) -> tuple[int, dict[str, int]]:
-        """The longest time outside of sections, also the running one, and the longest of each that was closed."""
+        """Returns the longest time outside of sections, including the running one, and of each closed section."""
         with self._lock:
             self._count_open()
             if self.is_settled and not self._open:

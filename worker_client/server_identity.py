@@ -11,7 +11,7 @@ _FULL_MAP = ["0", "0", "4294967295"]
 
 
 def check(sock: socket.socket) -> int:
-    """The pid of who listens there, 0 where it has none here. Raises OSError unless it is root or this user.
+    """Returns the pid of the listener, 0 if it has none here. Raises OSError unless it is root or this user.
 
     Asked before the token is sent.
     """

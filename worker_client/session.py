@@ -1,4 +1,4 @@
-"""What do the client's messages look like, and what do the supervisor's mean?
+"""What do the client's messages look like, and what do the supervisor's messages mean?
 
 Sans-I/O: bytes in, events out, and frames for what is to be said. Of the client, only this
 module and call_frames.py know protobuf.
@@ -69,7 +69,7 @@ Event = Welcomed | Refused | Accepted | StacksRequested | CallEvent
 
 
 class Session:
-    """One connection. After `hello()`, nothing may be said until Welcomed was received."""
+    """One connection. After `hello()`, nothing may be sent until Welcomed was received."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -98,7 +98,7 @@ class Session:
         return _frame(worker_pb2.WorkerFrame(hello=hello))
 
     def receive(self, data: bytes) -> list[Event]:
-        """What `data` completes, in order. Raises ChannelProtocolError; frames of a later protocol are skipped."""
+        """Returns what `data` completes, in order; skips frames of a later protocol. Raises ChannelProtocolError."""
         try:
             payloads = self._decoder.feed(data)
             frames = [worker_pb2.SupervisorFrame.FromString(payload) for payload in payloads]
@@ -147,7 +147,7 @@ class Session:
         return _frame(worker_pb2.WorkerFrame(workload_control=control))
 
     def stacks_answer(self, request_id: int, text: str) -> bytes:
-        """What is too long for a frame is cut at its end, where the least interesting threads stand."""
+        """Cuts stacks that are too long for a frame at their end, where the least interesting threads are."""
         kept = text.encode(errors="replace")[:STACKS_BYTES_MAX].decode(errors="ignore")
         return _frame(worker_pb2.WorkerFrame(stacks_answer=worker_pb2.StacksAnswer(request_id=request_id, text=kept)))
 

@@ -1,4 +1,4 @@
-"""How are the things on which the main thread waits ended from another thread, so that it can be interrupted?"""
+"""How does another thread end what the main thread waits for, so that it can be interrupted?"""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class AbortTorchDistributed(Abort):
         return state
 
     def release_again(self, state: FrozenState) -> None:
-        """Ends what the main thread, still in the function, may have come to wait for since. Returns quickly."""
+        """Ends what the main thread, still in the function, may wait for by now. Returns quickly."""
         if self._has_run:
             self._release()
             pending = [(descriptor, inode) for descriptor, inode in gloo_listeners() if inode not in self._hung_up]

@@ -72,7 +72,7 @@ class FaultCounterExceeded(RestartError):
 class FaultCounter(HealthCheck):
     """Counts the faults that the function raised on this rank itself; None is no limit.
 
-    A rank that was merely interrupted or timed out is not charged. Each call of the wrapped function counts from zero.
+    A rank that was only interrupted or timed out is not charged. Each call of the wrapped function counts from zero.
     """
 
     def __init__(self, max_rank_faults: int | None = None) -> None:
@@ -91,7 +91,7 @@ class FaultCounter(HealthCheck):
         return state
 
     def fresh(self) -> Self:
-        """The same check with nothing counted."""
+        """Returns the same check with nothing counted."""
         renewed = copy.copy(self)
         renewed.faults_count = 0
         return renewed
@@ -145,13 +145,13 @@ class ChainedNVLHealthCheck(_DeviceHealthCheck):
 
 
 class _OwnGPUHealthCheck(ChainedGPUHealthCheck):
-    """Of the rank's GPU: what ails another rank's is that one's affair."""
+    """Checks only the rank's own GPU; the other ranks check theirs."""
 
     asks_each = False
 
 
 class _OwnNVLHealthCheck(ChainedNVLHealthCheck):
-    """The same."""
+    """Checks only the NVLinks of the rank's own GPU."""
 
     asks_each = False
 
@@ -172,13 +172,13 @@ class ChainedNicHealthCheck(_DeviceHealthCheck):
         return state
 
     def fresh(self) -> Self:
-        """The same check, from the counters of now."""
+        """Returns the same check, starting from the present counters."""
         renewed = copy.copy(self)
         renewed.remember_links()
         return renewed
 
     def remember_links(self) -> None:
-        """Take the counters of now for good."""
+        """Takes the present counters as healthy."""
 
         def remember(device: device_checks.Device) -> Verdict:
             self._links_down, verdict = device_checks.links_down(device)
@@ -188,7 +188,7 @@ class ChainedNicHealthCheck(_DeviceHealthCheck):
 
 
 def restart_health_check(health_check: HealthCheck | None) -> HealthCheck | None:
-    """The check that runs after a fault: NIC, NVLink and GPU, then the user's own, its last one first.
+    """Returns the check that runs after a fault: NIC, NVLink and GPU, then the user's own, its last one first.
 
     Without LOCAL_RANK nobody knows the rank's device: then it is the user's check, or None.
     """

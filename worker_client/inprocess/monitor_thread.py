@@ -55,14 +55,14 @@ class AtomicLock:
         self._lock.release()
 
     def give_up(self) -> None:
-        """The calling thread lets go of it, however often it holds it."""
+        """Releases the lock for the calling thread, however often it holds it."""
         with suppress(RuntimeError):
             while True:
                 self._lock.release()
 
 
 class MonitorThread:
-    """Of one call, from `start()` to `stop()`."""
+    """The monitor thread of one call, from `start()` to `stop()`."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class MonitorThread:
         _current = self
 
     def stop(self) -> bool:
-        """Whether the thread has ended; an abort that hangs keeps it. Idempotent."""
+        """Stops the thread and returns whether it has ended; an abort that hangs keeps it alive. Idempotent."""
         global _current
         if _current is self:
             _current = None
@@ -105,12 +105,12 @@ class MonitorThread:
         return not self._thread.is_alive()
 
     def note_reached(self, iteration: int) -> None:
-        """The main thread is out of the iteration: nothing is raised in it any more."""
+        """Notes that the main thread is out of the iteration: nothing more is raised in it."""
         self._note_reached(iteration)
         self._interrupter.disarm()
 
     def wait_aborted(self, iteration: int) -> None:
-        """Blocks until the abort of the iteration is over, which has been ordered."""
+        """Blocks until the abort of the iteration, which has been ordered, is over."""
         with self._changed:
             self._changed.wait_for(lambda: self._aborted >= iteration)
 
@@ -122,7 +122,7 @@ class MonitorThread:
     # --- called by any thread ---
 
     def abort_main_thread(self, reason: str) -> None:
-        """This rank has a fault: the restart is brought to the function as any other, and to all ranks."""
+        """Reports a fault of this rank: all ranks restart, and the function is interrupted as for any other fault."""
         if os.getpid() != self._pid or not self._coordination.interrupt(Interruption.EXCEPTION.name, reason):
             raise RuntimeError(_NOT_INSIDE)
 
@@ -158,7 +158,7 @@ class MonitorThread:
                 self._changed.notify_all()
 
     def _deliver(self, iteration: int, state: FrozenState) -> None:
-        """Until the main thread is there. Its handler raises again only if the last exception was swallowed."""
+        """Raises until the main thread is out. Its handler raises again only if the last exception was swallowed."""
         self._interrupter.request()
         pause_s, raised = FIRST_PAUSE_S, 0
         while not self._wait_reached(iteration, pause_s):
@@ -174,7 +174,7 @@ class MonitorThread:
                 log.debug("rank %d: %s %s", state.rank, told, place)
 
     def _release_again(self, iteration: int, state: FrozenState) -> None:
-        """Inside C++ it may have come from one wait to another. Under the lock: once it is out, nothing is released."""
+        """Releases again, because in C++ one wait may follow another. Under the lock: never once it is out."""
         with self._changed:
             if self._abort is not None and self._reached < iteration:
                 release_again(self._abort, state)
@@ -192,7 +192,7 @@ _NOT_INSIDE = (
 
 
 def async_abort_main_thread(msg: str | None = None) -> None:
-    """From any thread: ends the wrapped function by a restart on all ranks. `msg` is the reason that is told.
+    """Ends the wrapped function by a restart on all ranks, from any thread. `msg` is the reason that is reported.
 
     Returns at once. Raises RuntimeError while the main thread is not inside a wrapped function, where there is nothing
     to abort; so does a second one during a restart.
@@ -204,5 +204,5 @@ def async_abort_main_thread(msg: str | None = None) -> None:
 
 
 def message(faults: tuple[FaultRecord, ...]) -> str:
-    """Like "Interruption.EXCEPTION affecting ranks {1}"."""
+    """Returns a text like "Interruption.EXCEPTION affecting ranks {1}"."""
     return describe(InterruptionRecord(fault.rank, Interruption[fault.interruption]) for fault in faults)

@@ -1,4 +1,4 @@
-"""How often is it noted in the rank's page whether the main thread executes bytecode, and by which thread?"""
+"""Which thread records in the rank's page that the main thread executes bytecode, and how often?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ THREAD_NAME = "holdfast-watchdog"
 
 
 class Timestamp(NamedTuple):
-    """When a rank was last heard, by time.monotonic(); None where that kind of sign is not expected."""
+    """When a rank was last heard, by time.monotonic(); None if that kind of sign is not expected."""
 
     auto: float | None = None  # its main thread executed bytecode
     manual: float | None = None  # it called ping()
@@ -47,7 +47,7 @@ class ProgressWatchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Idempotent; also without `start()`."""
+        """Stops the thread. Idempotent, also without `start()`."""
         if self._stopping.locked():
             self._stopping.release()
             self._thread.join(STOP_TIMEOUT_S)

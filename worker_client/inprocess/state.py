@@ -19,7 +19,7 @@ class Mode(enum.Enum):
 
 @dataclass(frozen=True)
 class FrozenState:
-    """What callbacks are given: a State that can't change. `fn_exception` is the very exception, never a copy."""
+    """The state that callbacks get, which can't change. `fn_exception` is the original exception, never a copy."""
 
     rank: int
     world_size: int
@@ -36,7 +36,7 @@ class FrozenState:
 class State:
     """`rank` and `world_size` count all ranks that live; `active_*` are what the wrapped function sees.
 
-    `fn_exception` is set where the function itself raised, and nowhere else.
+    `fn_exception` is set only if the function itself raised.
     """
 
     rank: int
@@ -74,16 +74,16 @@ class State:
 
     @classmethod
     def from_env(cls) -> State:
-        """From RANK and WORLD_SIZE; a process without them is rank 0 of 1."""
+        """Reads RANK and WORLD_SIZE; a process without them is rank 0 of 1."""
         return cls(rank=int(os.environ.get("RANK", "0")), world_size=int(os.environ.get("WORLD_SIZE", "1")))
 
     def set_distributed_vars(self) -> None:
-        """Writes RANK and WORLD_SIZE for the wrapped function: the text "None" where the rank is not active."""
+        """Writes RANK and WORLD_SIZE for the wrapped function: the text "None" if the rank is not active."""
         os.environ["RANK"] = str(self.active_rank)
         os.environ["WORLD_SIZE"] = str(self.active_world_size)
 
     def start_again(self) -> None:
-        """Resets all but the iteration to what it was before the first assignment."""
+        """Resets everything except the iteration to the state before the first assignment."""
         self.rank, self.world_size = self.initial_rank, self.initial_world_size
         self.active_rank, self.active_world_size = None, None
         self.mode = Mode.INITIALIZED

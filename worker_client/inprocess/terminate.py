@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Terminate(abc.ABC):
-    """Called on the main thread of a rank that is about to leave the call by an error; its own replaces that one."""
+    """Called on the main thread of a rank that leaves the call by an error; what it raises replaces that error."""
 
     @abc.abstractmethod
     def __call__(self, state: FrozenState) -> FrozenState: ...

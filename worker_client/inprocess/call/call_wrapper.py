@@ -1,7 +1,7 @@
 """What happens, in which order, in one call of a wrapped function on one rank?
 
 All of it on the main thread, but for `abort` and the raising of the exception that interrupts the function
-(monitor_thread.py). Who decides, and when, is the coordinator's affair (coordination.py).
+(monitor_thread.py). The coordinator decides (coordination.py).
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def is_unfit(error: BaseException) -> bool:
 
 
 class Callbacks(NamedTuple):
-    """One call's own: what a counter remembers of an earlier call does not count."""
+    """The callbacks of one call: what a counter remembers of an earlier call does not count."""
 
     initialize: Initialize | None
     health_check: HealthCheck | None

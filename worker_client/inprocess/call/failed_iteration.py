@@ -1,4 +1,4 @@
-"""How is all memory released that a failed iteration has left, without a long search for it?
+"""How is the memory of a failed iteration released without a long search for it?
 
 A caught exception holds the frames in which it was raised, and they hold models and process groups.
 """

@@ -1,4 +1,4 @@
-"""What has a call taken from its process, and in which order is all of that released?"""
+"""What has a call taken from its process, and in which order is it released?"""
 
 from __future__ import annotations
 

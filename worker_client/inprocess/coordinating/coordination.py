@@ -47,7 +47,7 @@ from worker_client.inprocess.store import BarrierTimeout
 
 
 class Coordination:
-    """What one call waits for and says. Waits raise InternalError when the supervisor refuses the rank or the call."""
+    """The waits and messages of one call. Waits raise InternalError if the supervisor refuses the rank or the call."""
 
     def __init__(self, call: int, state: State, settings: CallSettings, say: Callable[[bytes], None]) -> None:
         """`say` sends a frame while there is a connection; it must not block."""

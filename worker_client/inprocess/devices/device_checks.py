@@ -21,14 +21,14 @@ _ACTION_PREFIX = "NVML_GPU_RECOVERY_ACTION_"
 
 
 class Verdict(NamedTuple):
-    """`is_unfit` only for a clear no; `reason` says what was found, or why nothing was."""
+    """The result of a check. `is_unfit` only for a clear no; `reason` says what was found, or why nothing was."""
 
     is_unfit: bool
     reason: str
 
 
 class Device(NamedTuple):
-    """Which GPU: the one with NVML's `nvml_index`, or the one that CUDA shows to the rank with this `local_rank`.
+    """A GPU: the one with NVML's `nvml_index`, or the one that CUDA shows to the rank with this `local_rank`.
 
     `is_each`: without an index, each one that CUDA shows to this process.
     """
@@ -53,7 +53,7 @@ def check_nvlinks(device: Device) -> Verdict:
 
 
 def check_nic(device: Device, before: dict[str, int]) -> Verdict:
-    """Whether a counter of `links_down` is higher than `before`."""
+    """Checks whether a counter of `links_down` is higher than `before`."""
     now, verdict = links_down(device)
     raised = [name for name in sorted(before) if now.get(name, before[name]) > before[name]]
     if raised:
@@ -62,7 +62,7 @@ def check_nic(device: Device, before: dict[str, int]) -> Verdict:
 
 
 def links_down(device: Device) -> tuple[dict[str, int], Verdict]:
-    """Card and port → how often its link went down, of the cards that are nearest to the GPU."""
+    """Returns card and port → how often its link went down, for the cards that are nearest to the GPU."""
     found: dict[str, int] = {}
 
     def read(nvml: Any, handle: Any) -> Verdict:  # noqa: ANN401  # pynvml is optional and has no types
@@ -77,8 +77,9 @@ def links_down(device: Device) -> tuple[dict[str, int], Verdict]:
 
 
 def _link_counters(gpu: Path, infiniband: Path) -> dict[str, int]:
-    """Of the cards that share the most PCI bridges with the GPU. One that shares none serves other GPUs as well as this
-    one: were it counted, one lost link would end all ranks of a node.
+    """Returns the counters of the cards that share the most PCI bridges with the GPU.
+
+    A card that shares none serves the other GPUs, too: if it counted, one lost link would end all ranks of a node.
     """
     try:
         cards = [(entry.name, (entry / "device").resolve()) for entry in sorted(infiniband.iterdir())]
@@ -96,7 +97,7 @@ def _link_counters(gpu: Path, infiniband: Path) -> dict[str, int]:
 
 
 def _bridges_shared(one: Path, other: Path) -> int:
-    """Parts of …/pci0000:00/0000:00:01.0/… that both paths begin with, the root itself not counted."""
+    """Counts the parts of …/pci0000:00/0000:00:01.0/… that both paths begin with, without the root itself."""
     common: list[str] = []
     for part, other_part in zip(one.parts, other.parts, strict=False):
         if part != other_part:
@@ -138,7 +139,7 @@ def _check_nvlinks(nvml: Any, handle: Any) -> Verdict:  # noqa: ANN401  # pynvml
 
 
 def _verdict(device: Device, check: Callable[[Any, Any], Verdict]) -> Verdict:
-    """The first clear no; what can't be told of one GPU says nothing about the others."""
+    """Returns the first clear no; an unknown state of one GPU says nothing about the others."""
     try:
         with _nvml() as nvml:
             verdicts = [_verdict_on(nvml, name, check) for name in _names(nvml, device)]
@@ -163,7 +164,7 @@ def _verdict_on(nvml: Any, name: str, check: Callable[[Any, Any], Verdict]) -> V
 
 @contextlib.contextmanager
 def _nvml() -> Generator[Any, None, None]:
-    """pynvml, in use. A process without the driver's library does not even import it."""
+    """Returns pynvml, initialised. A process without the driver's library does not even import it."""
     try:
         ctypes.CDLL(_LIBRARY)
         import pynvml  # pyright: ignore[reportMissingTypeStubs]
@@ -207,5 +208,5 @@ def _names(nvml: Any, device: Device) -> list[str]:  # noqa: ANN401  # pynvml is
 
 
 def _is_a_gpus(name: str) -> bool:
-    """Not a slice's, of which NVML knows no health."""
+    """Whether the name is a GPU's, not a slice's: NVML knows no health of slices."""
     return name.isdigit() or name.startswith("GPU-")

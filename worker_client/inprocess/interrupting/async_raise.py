@@ -31,7 +31,7 @@ def async_raise(tid: int, exc_type: type[BaseException], event: threading.Event 
 
 
 def delayed_async_raise(tid: int, exc_type: type[BaseException]) -> None:
-    """The same from a thread of its own, once this call has returned."""
+    """Does the same from a thread of its own, once this call has returned."""
     _Later(tid, exc_type, sys._getframe())  # pyright: ignore[reportPrivateUsage]
 
 
@@ -77,7 +77,7 @@ class _Later:
         self._thread.start()
 
     def cancel(self) -> bool:
-        """Whether it was not raised, and will not be."""
+        """Cancels the exception; returns whether it was not raised and will not be."""
         self._is_cancelled.set()
         self._thread.join()
         return not self._is_raised
@@ -97,5 +97,5 @@ def _is_inside(tid: int, frame: FrameType) -> bool:
 
 
 def _set(tid: int, exc_type: type[BaseException]) -> bool:
-    """Whether there is such a thread."""
+    """Sets the exception; returns whether there is such a thread."""
     return ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(tid), ctypes.py_object(exc_type)) == 1

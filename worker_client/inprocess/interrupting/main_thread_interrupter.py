@@ -61,7 +61,7 @@ class MainThreadInterrupter:
         sys.unraisablehook = self._hook
 
     def remove(self) -> None:
-        """Idempotent. Only once no thread calls `interrupt_system_call` any more."""
+        """Releases the signal. Idempotent. Call it once no thread calls `interrupt_system_call` any more."""
         if self._signal == 0:
             return
         self._is_open = False
@@ -73,7 +73,7 @@ class MainThreadInterrupter:
     # --- called by the main thread ---
 
     def run(self, fn: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Calls `fn`; only in here can the exception be raised."""
+        """Calls `fn`; the exception can be raised only in here."""
         try:
             self._is_open = True
             if self._message is not None:
@@ -83,7 +83,7 @@ class MainThreadInterrupter:
             self._is_open = False
 
     def disarm(self) -> None:
-        """The exception is no longer due."""
+        """Makes the exception no longer due."""
         self._message = None
         self._raised = None
 
@@ -97,11 +97,11 @@ class MainThreadInterrupter:
         _thread.interrupt_main(cast("signal.Signals", self._signal))
 
     def interrupt_system_call(self) -> None:
-        """The same for a main thread that waits in the kernel."""
+        """Does the same for a main thread that waits in the kernel."""
         signal.pthread_kill(self._thread_id, self._signal)
 
     def places(self) -> list[str]:
-        """Where the main thread stood each time that it was raised since the last time this was asked."""
+        """Returns where the main thread was each time that it was raised since the last call."""
         places = self._places
         self._places = []
         return places
@@ -134,7 +134,7 @@ class MainThreadInterrupter:
 
 
 def _contexts(error: BaseException | None) -> Iterator[BaseException]:
-    """The exception that is being handled, and those in whose handling it was raised."""
+    """Yields the exception that is being handled, and those during whose handling it was raised."""
     for _ in range(CONTEXTS_MAX):
         if error is None:
             return
@@ -150,7 +150,7 @@ def _free_signal() -> int:
 
 
 def _place(frame: FrameType | None, outermost: object) -> str:
-    """The innermost frames of the wrapped function, the innermost first."""
+    """Returns the innermost frames of the wrapped function, the innermost first."""
     shown: list[str] = []
     while frame is not None and frame.f_code is not outermost and len(shown) < FRAMES_SHOWN_MAX:
         shown.append(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}")

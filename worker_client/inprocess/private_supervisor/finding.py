@@ -1,7 +1,7 @@
 """Where does this rank's supervisor answer: that of `holdfast run`, a private one that runs already, or a new one?
 
 Under plain python, torchrun or srun the first rank of the job that needs a private supervisor starts it; the others
-find it in the directory that is named after the job. It is no child of any rank, outlives the one that started it and
+find it in the directory that is named after the job. It is no rank's child, outlives the one that started it and
 ends with the last of them. If it dies before, private_successor.py starts another.
 """
 
@@ -85,7 +85,7 @@ def _find_or_start(
 def _in_turn(
     folder: Path, environment: Mapping[str, str], start_timeout_s: float, meeting: NodeMeeting | None
 ) -> Endpoint | NotServing:
-    """What another rank has started meanwhile, or this one now."""
+    """Returns what another rank has started meanwhile, or what this one starts now."""
     with starters_turn(folder, wait_s=start_timeout_s + TURN_MARGIN_S) as turn:
         found = find(folder, environment)
         if found is not None:

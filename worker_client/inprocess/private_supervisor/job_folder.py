@@ -34,22 +34,22 @@ _attempts: dict[str, str] = {}  # of jobs on several nodes in which this process
 
 
 def job_folder(environment: Mapping[str, str]) -> Path:
-    """The directory of this job's private supervisor: the same for all its ranks on this node, and for nobody else."""
+    """Returns the directory of this job's private supervisor, which all its ranks on this node share with no other."""
     node = f"-{job_nodes.node_rank(environment)}" if job_nodes.has_other_nodes(environment) else ""
     return _own_folder() / f"{ADOPTED_PREFIX}{job_key(environment)}{node}"
 
 
 def job_key(environment: Mapping[str, str]) -> str:
-    """What the ranks of this job have in common with each other, on all nodes, and with no other rank.
+    """Returns what all ranks of this job have in common, on all nodes, and with no other rank.
 
-    Raises InternalError where nothing tells them from others.
+    Raises InternalError if nothing distinguishes them from others.
     """
     launched = launch_key(environment)
     return _digest([launched, _attempts[launched]]) if launched in _attempts else launched
 
 
 def launch_key(environment: Mapping[str, str]) -> str:
-    """What the launcher has told all ranks of the job; on several nodes, the same each time that it starts them."""
+    """Returns what the launcher has told all ranks of the job; on several nodes, the same at each start."""
     told = [f"{name}={environment.get(name, '')}" for name in JOB_VARIABLES]
     if job_nodes.has_other_nodes(environment):
         return _digest(told)
@@ -74,7 +74,7 @@ def has_attempt(environment: Mapping[str, str]) -> bool:
 
 
 def run_id(environment: Mapping[str, str]) -> str:
-    """ "" where the launcher has given the job none."""
+    """Returns the launcher's id of the run; "" if it has none."""
     return next(
         (environment[name] for name in RUN_ID_VARIABLES if environment.get(name, "none") not in ("", "none")), ""
     )
@@ -99,7 +99,7 @@ def _own_folder() -> Path:
 
 
 def private_folder(path: Path) -> Path:
-    """`path` as a directory of our own that nobody else may enter. Raises InternalError."""
+    """Makes `path` a directory of our own that nobody else may enter. Raises InternalError."""
     try:
         path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
@@ -112,7 +112,7 @@ def private_folder(path: Path) -> Path:
 
 
 def find(folder: Path, environment: Mapping[str, str]) -> Endpoint | None:
-    """A supervisor that serves this job already: it lets us connect."""
+    """Returns a supervisor that already serves this job: it lets us connect."""
     try:
         with (folder / ENDPOINT_FILE).open("rb") as file:
             told = cast("dict[str, str]", json.loads(file.read(ENDPOINT_BYTES_MAX)))
@@ -135,7 +135,7 @@ def _answers(path: str) -> bool:
 
 
 def lives(folder: Path) -> bool:
-    """Whether the supervisor of this directory is a living process, though it does not answer."""
+    """Whether the supervisor of this directory is a living process, even if it does not answer."""
     try:
         descriptor = os.open(folder / LIFE_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

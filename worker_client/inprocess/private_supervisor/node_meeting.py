@@ -28,7 +28,7 @@ Store = Any  # one of torch's
 
 
 class NodeMeeting:
-    """One rank's part in it."""
+    """One rank's part in the meeting."""
 
     def __init__(self, environment: Mapping[str, str], launch_key: str, open_store: Callable[[], Store]) -> None:
         """Blocks until the ranks of all nodes have come. Raises InternalError."""
@@ -70,11 +70,11 @@ class NodeMeeting:
         return attempt
 
     def publish(self, leader: str) -> None:
-        """For the ranks of the other nodes. Raises InternalError."""
+        """Publishes the endpoint for the ranks of the other nodes. Raises InternalError."""
         self._tried(lambda: self._store.set(f"{self._key}leader", leader))
 
     def conclude(self) -> None:
-        """This rank needs the store no more. On rank 0: blocks until that is so on all. Raises InternalError."""
+        """Says that this rank no longer needs the store. On rank 0, blocks until no rank does. Raises InternalError."""
 
         def meet() -> None:
             if self._store.add(f"{self._key}met", 1) == self._world_size:

@@ -1,4 +1,4 @@
-"""Who decides after a private supervisor has died in the middle of a call? Another one, which one of the ranks starts.
+"""What decides after a private supervisor has died in the middle of a call? A successor that one of the ranks starts.
 
 Training goes on meanwhile: all of this happens on the channel's thread, between two attempts to connect. The new one
 knows nothing; each rank tells it where it stands (coordination.py).
@@ -27,7 +27,7 @@ log = logging.getLogger("holdfast.inprocess")
 
 
 class PrivateSuccessor:
-    """Of one call's supervisor. A dead one is replaced while `is_wanted()`; one that is only stopped is not."""
+    """Replaces one call's supervisor if it is dead, while `is_wanted()`; one that is only stopped is not replaced."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str], is_wanted: Callable[[], bool]) -> None:
         """`environment` as the first one was started with; the function may change it."""
@@ -43,7 +43,7 @@ class PrivateSuccessor:
     # --- called by the channel's thread ---
 
     def find(self) -> Endpoint | None:
-        """Where this job's supervisor answers now, started if need be; None: nowhere yet. Never raises."""
+        """Returns where this job's supervisor answers now, started if need be; None if nowhere yet. Never raises."""
         found = None
         try:
             found = find(self._folder, self._environment)
@@ -78,7 +78,7 @@ class PrivateSuccessor:
         return found.endpoint
 
     def _pause(self) -> None:
-        """The more starts in a short time, the longer until the next."""
+        """Delays the next start, and longer after several starts in a short time."""
         now_s = monotonic()
         if now_s - self._not_before_s > CALM_S:
             self._pause_s = PAUSE_MIN_S
@@ -88,7 +88,7 @@ class PrivateSuccessor:
     # --- called by other threads ---
 
     def close(self) -> None:
-        """The call is over: nothing is started any more, and what is being started ends. Idempotent; never blocks."""
+        """Ends with the call: nothing more is started, and what is being started ends. Idempotent; never blocks."""
         with self._lock:
             self._is_closed = True
             if self._cancel >= 0:

@@ -1,4 +1,4 @@
-"""Which rank starts the job's supervisor, so that not all of them do at once?
+"""Which rank starts the job's supervisor, so that not all of them do it at once?
 
 The one that holds the lock of the job's directory. It is a courtesy that saves processes: which supervisor serves is
 decided by the supervisors themselves, by a lock that no rank ever holds. So a rank that is stopped in its turn costs
@@ -40,7 +40,7 @@ def starters_turn(folder: Path, *, wait_s: float, cancel: int = -1) -> Generator
 
 
 class CancelledWaitError(Exception):
-    """Nobody needs what was waited for."""
+    """Raised when the wait is no longer needed."""
 
 
 def _opened(folder: Path) -> int:

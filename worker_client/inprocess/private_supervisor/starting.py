@@ -110,7 +110,7 @@ def _without_it(said: str, output: int, cancel: int) -> NotServing:
 
 
 class _Process:
-    """One that is nobody's child, by the number that the shell has told."""
+    """A process that is not our child, known by the pid that the shell printed."""
 
     def __init__(self, told: bytes) -> None:
         self._descriptor = -1
@@ -125,7 +125,7 @@ class _Process:
             os.close(self._descriptor)
 
     def kill(self) -> None:
-        """Returns once it has ended, or after KILL_TIMEOUT_S."""
+        """Kills it; returns once it has ended, or after KILL_TIMEOUT_S."""
         if self._descriptor < 0:
             return
         with contextlib.suppress(OSError):
@@ -149,7 +149,7 @@ def _job_id(environment: Mapping[str, str]) -> str:
 
 
 def _word(reader: int, deadline_s: float, cancel: int) -> str:
-    """The next line that the supervisor says at its start, or all up to its end; "" if nothing comes in time."""
+    """Returns the next line of the supervisor's start, or all up to its end; "" if nothing comes in time."""
     said = b""
     poller = select.poll()
     poller.register(reader, select.POLLIN)
@@ -167,7 +167,7 @@ def _word(reader: int, deadline_s: float, cancel: int) -> str:
 
 
 def _last_words(output: int) -> str:
-    """Why it did not answer, as far as what it printed tells."""
+    """Returns why it did not answer, as far as its output says."""
     printed = os.pread(output, OUTPUT_BYTES_MAX, max(0, os.fstat(output).st_size - OUTPUT_BYTES_MAX))
     (last,) = printed.decode(errors="replace").strip().splitlines()[-1:] or ("",)
     if "is not installed for" in last:

@@ -1,4 +1,4 @@
-"""How does the Wrapper use what it was given as a rank assignment?"""
+"""How does the Wrapper use its rank assignment?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from worker_client.inprocess.state import Mode
 
 
 def resolve(rank_assignment: object, rank_filter: object = None) -> RankAssignment:
-    """The assignment that was meant. Raises TypeError.
+    """Returns the assignment that was meant. Raises TypeError.
 
     The guides show one in tuples of one, by commas at the ends of lines: it is taken out. `rank_filter` is the older
     argument; it runs after the assignment, and activates in the place of `ActivateAllRanks`.

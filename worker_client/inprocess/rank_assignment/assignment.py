@@ -18,7 +18,7 @@ class RankDiscarded(RestartError):
 
 @dataclass
 class RankAssignmentCtx:
-    """Goes through all steps of an assignment. Steps change it, and hand on the same object.
+    """The context that goes through all steps of an assignment. Steps change it and pass on the same object.
 
     `terminated_ranks` are current numbers: those of `state.rank` at this step.
     """
@@ -29,9 +29,9 @@ class RankAssignmentCtx:
     _exchanges: int = field(default=0, init=False, repr=False, compare=False)
 
     def exchange(self, label: str, value: str, timeout: timedelta) -> dict[int, str]:
-        """The values of all ranks that are not terminated, by current rank. Blocks; raises BarrierTimeout.
+        """Returns the values of all ranks that are not terminated, by current rank. Blocks; raises BarrierTimeout.
 
-        Who died meanwhile is missing, alike on all ranks, and is added to `terminated_ranks`.
+        A rank that died meanwhile is missing on all ranks alike, and is added to `terminated_ranks`.
         Every rank has to make the same exchanges in the same order: they are told apart by their number.
         """
         self._exchanges += 1
@@ -44,7 +44,7 @@ class RankAssignmentCtx:
 
 
 class RankAssignment(ABC):
-    """Gives the ranks that are left new numbers without gaps; raises RankDiscarded on those that go.
+    """Gives the remaining ranks new numbers without gaps; raises RankDiscarded on those that leave.
 
     It runs on every rank, and must come to the same result on all of them: from the context, and from what the ranks
     exchanged, never from a clock, a random number or the machine.
@@ -70,7 +70,7 @@ class RankAssignment(ABC):
                 instance.check_beside(tuple(other for other in instances if other is not instance))
 
     def check_beside(self, others: tuple[object, ...]) -> None:  # noqa: B027  # most have no objection
-        """Raises TypeError where this one can't stand in a composition with `others`."""
+        """Raises TypeError if this one can't be composed with `others`."""
 
 
 class RankFilter(RankAssignment):

@@ -78,7 +78,7 @@ class ActiveWorldSizeDivisibleBy(RankFilter):
 
 
 def _gone(ctx: RankAssignmentCtx) -> list[int]:
-    """The terminated ranks in order. Raises RankDiscarded on one of them."""
+    """Returns the terminated ranks in order. Raises RankDiscarded on one of them."""
     if ctx.state.rank in ctx.terminated_ranks:
         raise RankDiscarded(
             f"cannot keep rank {ctx.state.rank} (initially {ctx.state.initial_rank}): it counts as terminated"
@@ -93,13 +93,13 @@ def _shrunk(ctx: RankAssignmentCtx, gone: list[int]) -> RankAssignmentCtx:
 
 
 def _active_so_far(state: State) -> int:
-    """What filters start from: the active world size of before, which a smaller world limits."""
+    """Returns what filters start from: the previous active world size, limited by the present world size."""
     size = state.active_world_size
     return state.world_size if size is None else min(size, state.world_size)
 
 
 def _activate(state: State, size: int) -> None:
-    """The first `size` ranks are active, under their current numbers."""
+    """Activates the first `size` ranks under their current numbers."""
     is_active = state.rank < size
     state.active_world_size = size
     state.active_rank = state.rank if is_active else None

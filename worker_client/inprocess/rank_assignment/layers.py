@@ -10,7 +10,7 @@ from worker_client.inprocess.state import State
 
 
 class LayerFlag(enum.Flag):
-    """Which branches may be searched for somebody to stand in for a lost active rank."""
+    """The branches that may be searched for a rank to replace a lost active one."""
 
     RESERVE = enum.auto()  # for an inactive rank
     BACKFILL = enum.auto()  # for the active rank with the largest number
@@ -29,6 +29,6 @@ class Layer:
         return self.flag is not None and flag in self.flag
 
     def rules(self) -> str:
-        """What has to be the same on every rank, as text."""
+        """Returns what has to be the same on every rank, as text."""
         most = "any" if self.max_ranks is None else self.max_ranks
         return f"{self.min_ranks} to {most} ranks, {self.flag}"

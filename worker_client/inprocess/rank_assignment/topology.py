@@ -12,7 +12,7 @@ from itertools import chain
 
 
 class Topology:
-    """Made from the keys of each rank, in the order of the ranks: `keys[rank][layer]`.
+    """A tree made from the keys of each rank, in the order of the ranks: `keys[rank][layer]`.
 
     Ranks share a branch when their keys are the same from the root down to its layer. Branches stand in the order in
     which they first appear. There is one root, so all keys of layer 0 are the same.
@@ -46,5 +46,5 @@ class Topology:
         return len(self.leaf_of)
 
     def counts(self, layer: int, leaves: Iterable[int]) -> Counter[int]:
-        """How many of `leaves` each branch has."""
+        """Returns how many of `leaves` each branch has."""
         return Counter(map(self.branch_of[layer].__getitem__, leaves))

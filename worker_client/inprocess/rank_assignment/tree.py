@@ -84,7 +84,7 @@ class Tree(RankAssignment):
         return TreeRanks(topology, self.layers, in_order=self.keep_spare_order)
 
     def _settle(self, ctx: RankAssignmentCtx, ranks: TreeRanks, fallen: dict[int, int | None]) -> None:
-        """Write down what this rank is now. Raises RankDiscarded if it is nothing."""
+        """Records what this rank is now. Raises RankDiscarded if it has no place."""
         state, leaf = ctx.state, self._leaf
         if leaf in fallen:
             raise RankDiscarded(
@@ -107,7 +107,7 @@ class Tree(RankAssignment):
 
 
 def _read(values: Iterable[str]) -> list[tuple[str, ...]]:
-    """The keys of each rank, root first. Raises RuntimeError if the ranks don't mean the same tree."""
+    """Returns the keys of each rank, root first. Raises RuntimeError if the ranks don't describe the same tree."""
     texts = list(values)
     distinct = list(dict.fromkeys(texts))  # mostly few: ranks of one host say the same
     parts = [text.partition("\n") for text in distinct]

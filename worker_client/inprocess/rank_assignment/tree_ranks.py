@@ -39,7 +39,7 @@ class TreeRanks:
         self.active = self._activated()
 
     def restart(self, dead: Iterable[int]) -> dict[int, int | None]:
-        """Replace, fill and shift after `dead` leaves. Returns all that fell, with the layer that gave them up.
+        """Replaces, fills and shifts after `dead` leaves. Returns all that fell, with the layer that gave them up.
 
         The layer is None for the leaves of `dead` itself.
         """
@@ -64,7 +64,7 @@ class TreeRanks:
         return fallen
 
     def narrow(self, world_size_filter: Callable[[int], int]) -> None:
-        """Let the filter reduce the active ranks; those with the largest numbers become spares."""
+        """Lets the filter reduce the active ranks; those with the largest numbers become spares."""
         size = len(self.active)
         wanted = world_size_filter(size)
         if not 0 <= wanted <= size:
@@ -75,7 +75,7 @@ class TreeRanks:
         del self.active[wanted:]
 
     def _activated(self) -> list[int]:
-        """The leaves in order, each one active if all branches above it permit one more."""
+        """Returns the leaves in order, each active if all branches above it permit one more."""
         limits = [
             (layer.max_ranks, self._topology.branch_of[i], Counter[int]())
             for i, layer in enumerate(self._layers)
@@ -98,7 +98,7 @@ class TreeRanks:
         return active
 
     def _fallen(self, dead: Iterable[int]) -> dict[int, int | None]:
-        """`dead`, and the leaves of all branches that have too few left: the deepest layers first."""
+        """Returns `dead` and the leaves of all branches that have too few left, the deepest layers first."""
         fallen: dict[int, int | None] = dict.fromkeys(dead)
         for i in self._guarded_layers:
             layer, healthy, branch_of = self._layers[i], self._healthy[i], self._topology.branch_of[i]
@@ -124,7 +124,7 @@ class TreeRanks:
                 self._stacks[i].setdefault(self._topology.branch_of[i][leaf], deque()).append(number)
 
     def _spare_near(self, leaf: int) -> int | None:
-        """A spare of the nearest branch above `leaf` that has one; it is one no longer."""
+        """Takes a spare from the nearest branch above `leaf` that has one."""
         for i in self._reserve_layers:
             stack = self._stacks[i].get(self._topology.branch_of[i][leaf])
             while stack:
@@ -136,7 +136,7 @@ class TreeRanks:
         return None
 
     def _backfill(self, unfilled: list[int], places: dict[int, int]) -> None:
-        """In each branch that may be searched, the last active ranks swap places with the dead ones."""
+        """Swaps the last active ranks with the dead ones in each branch that may be searched."""
         if not self._backfill_layers or not unfilled:
             return
         branch_of = self._topology.branch_of[self._backfill_layers[-1]]
@@ -159,7 +159,7 @@ class TreeRanks:
 
 
 def _chain(layers: Sequence[Layer], flag: LayerFlag) -> list[int]:
-    """The layers from the deepest one up, until one lacks the flag."""
+    """Returns the layers from the deepest one up, until one lacks the flag."""
     chain: list[int] = []
     for i in reversed(range(len(layers))):
         if not layers[i].has(flag):

@@ -80,7 +80,7 @@ def _torch_version() -> tuple[int, ...]:
 
 
 def _taker(*, has_nccl: bool) -> Callable[[bool, bool, bool], bytes] | None:
-    """torch's own dump, NCCL's where there is NCCL. Its arguments: collectives, stacks, only active ones."""
+    """Returns torch's own dump, NCCL's if there is NCCL. Its arguments: collectives, stacks, only active ones."""
     c10d: Any = sys.modules.get("torch._C._distributed_c10d")
     names = ("_dump_nccl_trace", "_dump_fr_trace") if has_nccl else ("_dump_fr_trace",)
     return next((take for name in names if (take := getattr(c10d, name, None)) is not None), None)

@@ -30,7 +30,7 @@ _busy: list[object] = []  # groups whose threads never came to rest: never dropp
 
 
 class KeptGroups:
-    """The groups of one abort. The main thread must be out of the function before they are let go."""
+    """The groups of one abort. The main thread must be out of the function before they are released."""
 
     def __init__(self) -> None:
         self._groups: list[object] = []

@@ -16,7 +16,7 @@ log = logging.getLogger("holdfast")
 
 
 class Fault(enum.Enum):
-    """What happens to a rank that is chosen."""
+    """The fault of a rank that is chosen."""
 
     EXCEPTION = enum.auto()  # InjectedFaultError in the main thread
     HANG = enum.auto()  # the main thread waits indefinitely, without the GIL

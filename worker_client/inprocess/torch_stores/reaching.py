@@ -1,4 +1,4 @@
-"""How long does a rank try to reach a store's server that is not there yet, or that says nothing?"""
+"""How long does a rank try to reach a store's server that is not up yet, or that does not answer?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAUSE_S = 0.1  # between two attempts to reach a server that is not there yet
 
 
 def connect(join: Callable[[], object], host: str, port: int, timeout_s: float) -> None:
-    """Calls `join` once somebody listens there. Raises what it raises, and RuntimeError where time is up.
+    """Calls `join` once somebody listens there. Raises what it raises, and RuntimeError if time is up.
 
     In a thread: a server that accepts and says nothing would hold the main thread inside C++ indefinitely.
     """
@@ -29,7 +29,7 @@ def connect(join: Callable[[], object], host: str, port: int, timeout_s: float) 
 
 
 def _reach(host: str, port: int, timeout_s: float) -> None:
-    """Blocks until somebody listens there. torch would tell each attempt on stderr, with its stack."""
+    """Blocks until somebody listens there. torch would print each attempt on stderr, with its stack."""
     deadline_s = monotonic() + timeout_s
     while True:
         try:

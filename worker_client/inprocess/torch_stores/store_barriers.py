@@ -25,7 +25,7 @@ class BarrierOverflow(BarrierError):
 
 
 class KeyStore(Protocol):
-    """What an open store has of torch's Store."""
+    """The methods of torch's Store that an open store has."""
 
     def set(self, key: str, value: str, /) -> None: ...
     def get(self, key: str, /) -> bytes: ...
@@ -73,7 +73,7 @@ class StoreMixin:
         timeout: timedelta,
         timeout_chunk: timedelta | None = None,
     ) -> None:
-        """The same, but each rank counts once, however often it comes, and if another process comes in its place."""
+        """Does the same, but counts each rank once, however often it or a process in its place comes."""
         store = _opened(self)
         new = sum(store.add(f"barrier/{group_name}/rank/{rank}", 1) == 1 for rank in ranks)
         arrived = store.add(f"barrier/{group_name}/arrived", new)
