@@ -35,7 +35,7 @@ _ALL = (
     Command("logs", "supervisor.cli.logs", "show what the ranks of a job printed"),
     Command("stacks", "supervisor.cli.stacks", "show where each rank of a job stands now"),
     Command("report", "supervisor.cli.report", "show a job's life: faults, what they cost, why; text or one page"),
-    Command("web", "supervisor.cli.web", "show all jobs live in a browser; nothing can be changed there"),
+    Command("web", "supervisor.cli.web", "show all jobs live in a browser; read-only unless --control"),
     Command("stop", "supervisor.cli.stop", "stop a job"),
     Command("restart", "supervisor.cli.restart", "restart all workers of a job"),
     Command("cordon", "supervisor.cli.cordon", "stop a node from taking new jobs"),

@@ -29,15 +29,17 @@ LAST_ANSWERS_S = 2  # for what is under way when the command is stopped
 EXAMPLES = """\
 examples:
   holdfast web
+  holdfast web --control                            (with buttons that stop and restart jobs)
   ssh -L 8790:127.0.0.1:8790 NODE holdfast web      (then open the printed address on your own machine)
 
-Who has the token sees all jobs that you see. Nothing can be changed by the page.
+Who has the token sees all jobs that you see. Only with --control can the page stop and restart them.
 """
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.formatter_class, parser.epilog = RawDescriptionHelpFormatter, EXAMPLES
     parser.add_argument("--listen", metavar="H:P", default=DEFAULT_LISTEN, help="address (default: %(default)s)")
+    parser.add_argument("--control", action="store_true", help="the page may stop and restart jobs and take stacks")
     parser.add_argument("--token-file", metavar="F", help="the token is in this file (default: a new one each time)")
     add_place_arguments(parser)
 
@@ -55,7 +57,10 @@ def execute(arguments: Namespace) -> int:
             "holdfast-torch with its extra [web]: in a clone, pip install '.[supervisor,web]'"
         ) from error
     if not _is_loopback(host):
-        output.say(f"warning: {host} is no loopback address: the token and all pages travel unencrypted; better ssh -L")
+        power = ", and who reads the token can stop your jobs" if arguments.control else ""
+        output.say(
+            f"warning: {host} is no loopback address: the token and all pages travel unencrypted{power}; better ssh -L"
+        )
     return anyio.run(_serve, arguments, host, port, token)
 
 
@@ -113,6 +118,7 @@ async def _serve(arguments: Namespace, host: str, port: int, token: str) -> int:
     site = Site(arguments, token)
     config = uvicorn.Config(
         site.app(), log_level="warning", access_log=False, lifespan="off", server_header=False, date_header=False,
+        proxy_headers=False,  # A local program must not tell us another address than its own.
         timeout_graceful_shutdown=LAST_ANSWERS_S,
     )  # fmt: skip
     server = _server(config)

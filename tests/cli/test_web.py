@@ -105,6 +105,7 @@ def test_in_a_browser(home: Home) -> None:
         with home.supervisor(running()) as supervisor:
             page.get_by_role("heading", name=JOB).wait_for()  # It has appeared by itself.
             page.locator(f'article:first-child[aria-label="Job {JOB}"]').wait_for()  # Live jobs come first.
+            assert page.locator("article button").count() == 0
             supervisor.tell(f"end {JOB}")
             page.locator(f'article[aria-label="Job {JOB}"] .state:not(.running)').wait_for()
         page.keyboard.press("Tab")

@@ -171,6 +171,7 @@ def _document(shown: Shown) -> dict[str, object]:
         "odd_ranks": [
             {"rank": rank.rank, "node": rank.node, "state": rank.state} for rank in odd[:ODD_RANKS_MAX]
         ],
+        "run": str(report.submitted_at_ns),  # more digits than a number of JavaScript keeps
         "submitted_at": timestamp(report.submitted_at_ns),
         "ended_at": timestamp(report.ended_at_ns) if report.ended_at_ns is not None else None,
         "now": timestamp(Clock().unix_ns()),

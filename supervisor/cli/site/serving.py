@@ -1,4 +1,4 @@
-"""Who may see the web page, and what does each path answer? No path can change a job."""
+"""Who may see the web page, and what does each path answer? Only control.py changes a job."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from starlette.routing import Route
 
 from supervisor.cli.report import rendered, whole_life
 from supervisor.cli.site.board import Board
+from supervisor.cli.site.control import Control, refusal, refuse_all
 from supervisor.cli.supervisors import Supervisors
 from supervisor.edges.machine.folders import socket_dir, state_dir
 from supervisor.edges.operators.inotify import DirectoryWatch
@@ -35,6 +36,7 @@ POLICY = (
     "form-action 'none'; frame-ancestors 'none'"
 )
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+READ_ONLY = '<meta name="control" content="">'  # With a token in it, the page shows what can be done to a job.
 FILES = {
     "/": ("index.html", "text/html"),
     "/site.css": ("site.css", "text/css"),
@@ -48,6 +50,7 @@ class Site:
     def __init__(self, arguments: Namespace, token: str) -> None:
         self._arguments = arguments
         self._token = token
+        self._control = Control(arguments, token) if arguments.control else None
         self._changed = anyio.Event()  # a new one after each change
         self._is_over = False
         self._streams = 0
@@ -58,6 +61,7 @@ class Site:
         routes = [Route(path, self._guarded(self._file)) for path in FILES]
         routes.append(Route("/stream", self._guarded(self._stream)))
         routes.append(Route("/report/{job_id}", self._guarded(self._report)))
+        routes.append(Route("/job/{job_id}/{act}", self._guarded(self._act), methods=["POST"]))
         return Starlette(routes=routes)
 
     async def look_for_jobs(self) -> None:
@@ -102,10 +106,11 @@ class Site:
                 return response
             bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
             if not self._is_right(request.cookies.get(COOKIE, "")) and not self._is_right(bearer):
-                return PlainTextResponse(
-                    "cannot show jobs: the token is missing or wrong; open the address that holdfast web has printed\n",
-                    401, headers=HEADERS,
-                )  # fmt: skip
+                verb = "show" if request.method in ("GET", "HEAD") else "act on"
+                why = (
+                    f"cannot {verb} jobs: the token is missing or wrong; open the address that holdfast web has printed"
+                )
+                return PlainTextResponse(f"{why}\n", 401, headers=HEADERS) if verb == "show" else refusal(401, why)
             return await answer(request)
 
         return guarded
@@ -118,7 +123,12 @@ class Site:
     async def _file(self, request: Request) -> Response:
         name, kind = FILES[request.url.path]
         text = (resources.files("supervisor.cli.site") / "page" / name).read_text("utf-8")
+        if name == "index.html" and self._control is not None:
+            text = text.replace(READ_ONLY, READ_ONLY.replace('""', f'"{self._control.page_token}"'))
         return Response(text, media_type=kind, headers={**HEADERS, "Content-Security-Policy": POLICY})
+
+    async def _act(self, request: Request) -> Response:
+        return refuse_all(request) if self._control is None else await self._control.answer(request)
 
     async def _report(self, request: Request) -> Response:
         job_id = request.path_params["job_id"]

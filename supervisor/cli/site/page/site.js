@@ -2,6 +2,12 @@
 // How is what the server pushes shown? One article for each job; what has not changed is not touched.
 
 const jobs = new Map();
+const control = document.querySelector('meta[name="control"]').content; // Empty: the page only shows.
+const ACTS = [
+  ["stop", "Stop", "Its ranks get SIGTERM, and SIGKILL after the grace period."],
+  ["restart", "Restart", "All its workers end and start in a new cycle. It takes nothing from the budget of restarts."],
+  ["stacks", "Stacks", ""],
+];
 const byId = (name) => document.getElementById(name);
 
 function made(name, kind, text) {
@@ -55,12 +61,17 @@ function write(article, job) {
     fact(job.ended_at ? "Took" : "Runs since", long(job.submitted_at, job.ended_at ?? job.now)),
   );
   if (job.exit_code !== null) facts.append(fact("Exit code", `${job.exit_code}`));
-  article.replaceChildren(head, made("p", "reason", job.reason), facts);
+  const body = article.querySelector(".body");
+  const focused = body.contains(document.activeElement) ? document.activeElement.localName : "";
+  body.replaceChildren(head, made("p", "reason", job.reason), facts);
   if (job.odd_ranks.length) {
     const odd = job.odd_ranks.map((rank) => `rank ${rank.rank} (${rank.node}) ${rank.state}`).join(", ");
-    article.append(made("p", "quiet", `Not running: ${odd}`));
+    body.append(made("p", "quiet", `Not running: ${odd}`));
   }
-  if (job.events.length) article.append(eventsOf(job, open));
+  if (job.events.length) body.append(eventsOf(job, open));
+  if (focused) body.querySelector(focused)?.focus({ preventScroll: true }); // Its only link, or its only summary.
+  const actions = article.querySelector(".actions");
+  if (actions) actions.hidden = !job.is_live;
 }
 
 function eventsOf(job, open) {
@@ -79,22 +90,84 @@ function eventsOf(job, open) {
   return details;
 }
 
+// What can be done to a job, each time after a question whose usual answer is No. These stay while the rest is replaced.
+function actionsOf(job) {
+  const actions = made("p", "actions");
+  const said = made("p", "said");
+  said.setAttribute("role", "status");
+  for (const [act, name, effect] of ACTS) {
+    const button = made("button", "", name);
+    button.type = "button";
+    button.setAttribute("aria-label", `${name} ${job.job_id}`);
+    button.addEventListener("click", async () => {
+      if (effect && !(await isWanted(`${name} job ${job.job_id}?`, effect, name))) return;
+      if (!button.dataset.asks) await ask(button, job, act, said);
+    });
+    actions.append(button);
+  }
+  return [actions, said];
+}
+
+function isWanted(question, effect, yes) {
+  const dialog = byId("question");
+  byId("asked").textContent = question;
+  byId("effect").textContent = effect;
+  byId("yes").textContent = yes;
+  dialog.returnValue = "no"; // What Escape leaves.
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+  });
+}
+
+async function ask(button, job, act, said) {
+  button.dataset.asks = "yes";
+  said.textContent = "asking …";
+  const path = `/job/${encodeURIComponent(job.job_id)}/${act}?run=${job.run}`;
+  try {
+    const response = await fetch(path, { method: "POST", headers: { Authorization: `Bearer ${control}` } });
+    const answer = await response.json();
+    if (answer.done && act === "stacks") {
+      said.textContent = "";
+      show(`Stacks of ${job.job_id}`, answer.done);
+    } else said.textContent = answer.done ?? answer.error;
+  } catch {
+    said.textContent = "holdfast web has not answered; look whether it still runs, and reload the page";
+  }
+  delete button.dataset.asks;
+}
+
+function show(name, text) {
+  byId("papername").textContent = name;
+  byId("text").textContent = text;
+  if (!byId("paper").open) byId("paper").showModal();
+}
+
 function take(news) {
   for (const [name, job] of Object.entries(news.jobs)) {
     if (!jobs.has(name)) {
       const article = made("article", "job");
       article.setAttribute("aria-label", `Job ${job.job_id}`);
+      article.append(made("div", "body"));
+      if (control) article.append(...actionsOf(job));
       jobs.set(name, article);
     }
     write(jobs.get(name), job);
   }
   for (const name of [...jobs.keys()]) if (!news.order.includes(name)) jobs.delete(name);
   const articles = news.order.map((name) => jobs.get(name)).filter(Boolean);
+  const focused = document.activeElement;
   const shown = [...byId("jobs").children];
   if (articles.length !== shown.length || articles.some((article, at) => article !== shown[at])) byId("jobs").replaceChildren(...articles);
+  if (focused.isConnected && document.activeElement !== focused) focused.focus({ preventScroll: true });
   byId("none").hidden = articles.length > 0;
   byId("messages").replaceChildren(...news.messages.map((message) => made("li", "", message)));
 }
+
+byId("readonly").hidden = Boolean(control);
+byId("yes").addEventListener("click", () => byId("question").close("yes"));
+byId("no").addEventListener("click", () => byId("question").close("no"));
+byId("close").addEventListener("click", () => byId("paper").close());
 
 const stream = new EventSource("/stream");
 stream.onmessage = (message) => {

@@ -1,0 +1,123 @@
+"""What may the web page do to a job, who may ask it to, and what is answered?"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import socket
+from argparse import Namespace
+from collections.abc import Callable
+
+from anyio import to_thread
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from supervisor.cli.control import ask_live
+from supervisor.cli.stacks import stacks_text
+from supervisor.cli.supervisors import Supervisors, who_asks
+from supervisor.edges.operators.control_client import ControlClient
+from supervisor.errors import HoldfastError, InvalidRequestError, NotFoundError, NotNowError, NotPermittedError
+
+Act = Callable[[ControlClient, str, str], str]  # job id, who asks; the answer is for people
+
+STATUS: dict[type[HoldfastError], int] = {
+    NotPermittedError: 403,
+    NotFoundError: 404,
+    NotNowError: 409,
+    InvalidRequestError: 400,
+}
+UNANSWERED = 503
+HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+
+def _stop(client: ControlClient, job_id: str, asker: str) -> str:
+    client.stop(job_id, reason=asker)
+    return f"job {job_id} is being stopped"
+
+
+def _restart(client: ControlClient, job_id: str, asker: str) -> str:
+    cycle = client.restart(job_id, reason=asker)
+    return f"job {job_id} restarts: cycle {cycle} comes next"
+
+
+def _stacks(client: ControlClient, job_id: str, asker: str) -> str:
+    del asker  # Nothing is recorded: the job goes on as it was.
+    return stacks_text(client.stacks(job_id, None))
+
+
+ACTS: dict[str, tuple[str, Act]] = {
+    "stop": ("stop", _stop),
+    "restart": ("restart", _restart),
+    "stacks": ("take stacks of", _stacks),
+}
+
+
+class Control:
+    """Answers in JSON: `{"done": …}`, or `{"error": …}` with a status that says which kind."""
+
+    def __init__(self, arguments: Namespace, token: str) -> None:
+        self._arguments = arguments
+        self._token = token
+        self.page_token = hmac.new(token.encode(), b"the page may act", hashlib.sha256).hexdigest()
+
+    async def answer(self, request: Request) -> JSONResponse:
+        """For those who have shown that they may look. `run` of the query: when the job that is meant was submitted."""
+        name, act = request.path_params["job_id"], request.path_params["act"]
+        if act not in ACTS:
+            return refusal(404, f"cannot {act} job {name}: a page can {', '.join(ACTS)}; choose one of them")
+        verb = ACTS[act][0]
+        if why_not := self._why_not(request):
+            return refusal(403, f"cannot {verb} job {name}: {why_not}")
+        peer = request.client.host if request.client else "an unknown address"
+        asker = f"holdfast web by {who_asks()} from {peer}"
+        try:
+            done = await to_thread.run_sync(self._act, name, act, request.query_params.get("run", ""), asker)
+        except HoldfastError as error:
+            return refusal(STATUS.get(type(error), UNANSWERED), str(error))
+        return JSONResponse({"done": done}, headers=HEADERS)
+
+    def _why_not(self, request: Request) -> str:
+        """A cookie comes with every request, also with one that a foreign page makes; a header of ours does not."""
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
+        if not any(hmac.compare_digest(bearer, right.encode()) for right in (self._token, self.page_token)):
+            return "the token must come in the header Authorization, not as a cookie alone; reload the page"
+        host = request.headers.get("host", "")
+        if not is_name_of_here(host):
+            return f"{host!r} is no name of this machine; open the address that holdfast web has printed"
+        origin = request.headers.get("origin")
+        if origin is not None and origin != f"http://{host}":
+            return f"a page of {origin!r} asks; open the address that holdfast web has printed"
+        return ""
+
+    def _act(self, name: str, act: str, run: str, asker: str) -> str:
+        verb, perform = ACTS[act]
+        with Supervisors(self._arguments, say=lambda _: None) as supervisors:
+            job_id, client = ask_live(supervisors, name, verb=verb)
+            if job_id != name:
+                raise NotFoundError(f"cannot {verb} job {name}: there is no such job; write its whole id")
+            if run and str(client.job(job_id).submitted_at_ns) != run:
+                raise NotNowError(f"cannot {verb} job {job_id}: that run has ended, and the id is another run's by now")
+            return perform(client, job_id, asker)
+
+
+def refuse_all(request: Request) -> JSONResponse:
+    """What a page that is read-only answers."""
+    act, name = request.path_params["act"], request.path_params["job_id"]
+    return refusal(405, f"cannot {act} job {name}: the page is read-only; start holdfast web --control")
+
+
+def is_name_of_here(host: str) -> bool:
+    """Whether nobody else can make the name mean this machine: an address is what it is, a name may be anybody's."""
+    name, colon, port = host.rpartition(":")
+    if not colon or not port.isdecimal():
+        name = host
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return name.lower() in ("localhost", socket.gethostname().lower())
+    return True
+
+
+def refusal(status: int, why: str) -> JSONResponse:
+    return JSONResponse({"error": why}, status, headers=HEADERS)

@@ -1,0 +1,159 @@
+"""Can `holdfast web --control` stop and restart jobs, by those alone who look at its own page or have the token?"""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from getpass import getuser
+from pathlib import Path
+
+import pytest
+
+from supervisor.cli.site.control import is_name_of_here
+from tests.cli.supervised import Home
+from tests.cli.test_web import JOB, Web
+from tests.edges.operators.fake_desk import running
+from tests.report.browser import Opened, chromium
+
+STOP = f"/job/{JOB}/stop"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    made = Home(tmp_path)
+    yield made
+    made.close()
+
+
+def post(web: Web, path: str, **headers: str) -> tuple[int, dict[str, str]]:
+    """Status and answer. Header names: `_` for `-`."""
+    asked = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = urllib.request.Request(web.root + path, data=b"", headers=asked, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, json.load(refused)
+
+
+def last_reason(home: Home) -> str:
+    jobs = json.loads(home.holdfast("jobs", "-o", "json").out)["jobs"]
+    return next(job["reason"] for job in jobs if job["job_id"] == JOB)
+
+
+def test_a_read_only_page_stops_nothing(home: Home) -> None:
+    with home.supervisor(running()):
+        web = Web(home)
+        assert 'name="control" content=""' in web.get("/").read().decode()
+        status, answer = post(web, STOP, Authorization=f"Bearer {web.token}")
+        assert status == 405
+        assert answer == {"error": f"cannot stop job {JOB}: the page is read-only; start holdfast web --control"}
+        assert last_reason(home) == "all 4 ranks run"
+        web.end()
+
+
+def test_who_may_stop_a_job_and_who_may_not(home: Home) -> None:
+    with home.supervisor(running()):
+        web = Web(home, "--control")
+        found = re.search('name="control" content="(.+?)"', web.get("/").read().decode())
+        assert found
+        cookie, page_token = f"holdfast_web={web.token}", found[1]
+        mine, theirs = f"Bearer {web.token}", f"Bearer {page_token}"
+        assert page_token != web.token  # No script learns the one that shows jobs.
+        elsewhere = "no name of this machine; open the address"
+        for headers, status, why in [
+            ({}, 401, "cannot act on jobs: the token is missing or wrong"),
+            ({"Authorization": theirs}, 401, "the token is missing or wrong"),
+            ({"Cookie": cookie}, 403, f"cannot stop job {JOB}: the token must come in the header Authorization"),
+            ({"Cookie": cookie, "Authorization": "Bearer wrong"}, 403, "must come in the header"),
+            ({"Authorization": mine, "Origin": "http://evil.example"}, 403, "a page of 'http://evil.example' asks"),
+            ({"Authorization": mine, "Origin": "http://127.0.0.1:1"}, 403, "a page of 'http://127.0.0.1:1' asks"),
+            ({"Authorization": mine, "Origin": "null"}, 403, "a page of 'null' asks"),
+            ({"Authorization": mine, "Host": "evil.example"}, 403, elsewhere),
+            ({"Authorization": mine, "Host": "evil.example", "Origin": "http://evil.example"}, 403, elsewhere),
+        ]:
+            refused, answer = post(web, STOP, **headers)
+            assert (refused, why in answer["error"]) == (status, True), (headers, answer)
+        assert post(web, f"/job/{JOB}/kill", Authorization=mine)[0] == 404
+        assert post(web, "/job/train/stop", Authorization=mine)[0] == 404  # A beginning is too little.
+        assert post(web, "/job/other/stop", Authorization=mine)[0] == 404
+        status, answer = post(web, f"{STOP}?run=7", Authorization=mine)
+        assert (status, "the id is another run's by now" in answer["error"]) == (409, True)
+        assert web.refusal(STOP)[0] == 405  # A link stops nothing.
+        assert last_reason(home) == "all 4 ranks run"
+
+        status, answer = post(web, f"/job/{JOB}/restart", Authorization=mine)
+        assert (status, answer) == (200, {"done": f"job {JOB} restarts: cycle 3 comes next"})
+        assert "train.py:12" in post(web, f"/job/{JOB}/stacks", Authorization=mine)[1]["done"]
+        status, answer = post(web, f"{STOP}?run=1000", Cookie=cookie, Authorization=theirs, Origin=web.root)
+        assert (status, answer) == (200, {"done": f"job {JOB} is being stopped"})
+        assert last_reason(home) == f"holdfast web by {getuser()} from 127.0.0.1"
+        status, answer = post(web, STOP, Authorization=mine)
+        assert (status, "it has ended" in answer["error"]) == (409, True)
+        web.end()
+
+
+def test_a_job_is_stopped_by_keys_after_a_question(home: Home) -> None:
+    with home.supervisor(running(), running("later", submitted_at_ns=2_000)) as supervisor, chromium() as browser:
+        web = Web(home, "--control")
+        shown = Opened(browser, web.address)
+        page, keys = shown.page, shown.page.keyboard
+        page.get_by_role("button", name=f"Stop {JOB}").wait_for()
+        focused = "document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent"
+
+        while page.evaluate(focused) != "Report on later":
+            keys.press("Tab")
+        supervisor.tell("end later")
+        page.locator(f'article:first-child[aria-label="Job {JOB}"]').wait_for()  # The other has moved below it.
+        assert page.evaluate(focused) == "Report on later"  # News take the keyboard from nobody.
+        while page.evaluate(focused) != f"Stop {JOB}":
+            keys.press("Shift+Tab")
+
+        for answer in ("Enter", "Escape"):
+            keys.press("Enter")
+            page.get_by_role("dialog", name=f"Stop job {JOB}?").wait_for()
+            assert page.evaluate(focused) == "No"
+            if answer == "Enter":
+                assert shown.violations() == []
+            keys.press(answer)
+            page.get_by_role("dialog").wait_for(state="hidden")
+            assert page.evaluate(focused) == f"Stop {JOB}"
+        assert last_reason(home) == "all 4 ranks run"
+
+        keys.press("Tab")  # Restart
+        keys.press("Tab")
+        keys.press("Enter")
+        page.get_by_role("dialog", name=f"Stacks of {JOB}").wait_for()
+        assert "all_reduce (c10d.py:12)" in (page.locator("#text").text_content() or "")
+        assert shown.violations() == []
+        keys.press("Escape")
+
+        page.get_by_role("button", name=f"Stop {JOB}").focus()
+        keys.press("Enter")
+        page.get_by_role("dialog", name=f"Stop job {JOB}?").wait_for()
+        keys.press("Tab")
+        keys.press("Enter")
+        page.locator(f'article[aria-label="Job {JOB}"] .state.stopped').wait_for()
+        page.get_by_text(f"job {JOB} is being stopped").wait_for()
+        page.get_by_role("button", name=f"Stop {JOB}").wait_for(state="hidden")  # Nothing is left to be done to it.
+        assert last_reason(home) == f"holdfast web by {getuser()} from 127.0.0.1"
+        assert shown.violations() == []
+        assert shown.complaints == []
+        shown.close()
+        web.end()
+
+
+@pytest.mark.parametrize(
+    ("host", "is_ours"),
+    [
+        ("127.0.0.1:8790", True), ("[::1]:8790", True), ("[::1]", True), ("localhost:9000", True), ("10.1.2.3", True),
+        ("evil.example:8790", False), ("localhost.evil.example", False), ("127.0.0.1.evil.example:80", False),
+        ("", False),
+    ],
+)  # fmt: skip
+def test_names_that_nobody_else_can_point_here(host: str, is_ours: bool) -> None:
+    assert is_name_of_here(host) is is_ours
