@@ -11,8 +11,9 @@ HEAD = """\
 
 <!-- Written by docs/make_commands.py from the commands' own help. Do not edit: run `make docs`. -->
 
-What each command prints for `--help`; `man holdfast-run` and so on show the same. [Configuration](../configuration.md)
-explains the flags of `run` and `daemon` with their keys and variables, [Exit codes](exit-codes.md) how a command ends.
+This page shows the `--help` of each command; the manual pages (`man holdfast-run`) show the same.
+[Configuration](../configuration.md) explains the flags of `run` and `daemon` with their keys and variables;
+[Exit codes](exit-codes.md) explains how a command ends.
 """
 COLUMNS = "110"  # of the help's lines
 

@@ -12,7 +12,7 @@ HEADER = """# The question that each file answers
 
 <!-- Written by docs/make_files.py from the first lines of the files. Do not edit: run `make docs`. -->
 
-Search here for the words of a symptom. [Where to look](where-to-look.md) has the symptoms that were asked about before.
+Search here for the words of a symptom. [Where to look](where-to-look.md) lists known symptoms.
 """
 
 

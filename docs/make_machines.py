@@ -73,8 +73,8 @@ HEADER = """# What the machines of the core do
 
 <!-- Written by docs/make_machines.py by driving the machines. Do not edit: run `make docs`. -->
 
-An arrow is what made the machine go from one state to another in at least one situation. Events that left it where it
-was are not drawn; every pair of state and event is decided, the type checker sees to that.
+An arrow names an event that made the machine go from one state to another in at least one situation. Events that did
+not change the state are not drawn. The type checker ensures that every pair of state and event is handled.
 """
 
 

@@ -22,13 +22,13 @@ HEADER = """# One recovery inside the processes
 
 <!-- Written by docs/make_recovery.py from what the machine of wrapped calls says. Do not edit: run `make docs`. -->
 
-Ranks talk to their supervisor over its Unix socket. What concerns all ranks is decided by one machine,
-`supervisor.core.cluster.wrapped_call`. The messages are those of `holdfast_wire/v1/worker.proto`.
+Ranks communicate with their supervisor over its Unix socket. One machine, `supervisor.core.cluster.wrapped_call`,
+makes the decisions that concern all ranks. The messages are those of `holdfast_wire/v1/worker.proto`.
 """
 
 RAISED = """## A rank raises an exception
 
-The function of rank 1 raises. No rank waits `last_call_wait` out, since all have answered.
+The function of rank 1 raises. No rank waits for the end of `last_call_wait`, since all have answered.
 """
 
 KILLED = """## A rank is killed

@@ -13,10 +13,11 @@ from tests.benchmarks.runs import Run, picture_of, raw
 
 _HEAD = """# Benchmarks
 
-Written by `make bench`; not edited by hand. All figures of a row were taken in one run, on the same work, the subjects
-in turn (A B C A B C), so the ratios hold where the seconds do not. A cell shows the median (lowest to highest; n runs)
-unless its row says p99 or max. A ratio is ours to the peer's, below 1 we are faster or cheaper: the median (lowest to
-highest) over pairs of runs that stood next to each other. Every sample is in [benchmarks.json](benchmarks.json).
+`make bench` writes this page; do not edit it. All figures of a row come from one run, with the same work and the
+subjects in turn (A B C A B C), so the ratios hold even if the seconds do not. A cell shows the median (lowest to
+highest; n runs) unless its row says p99 or max. A ratio divides our figure by the peer's, so below 1 we are faster or
+cheaper; it shows the median (lowest to highest) over pairs of adjacent runs. Every sample is in
+[benchmarks.json](benchmarks.json).
 """
 
 _REFERENCE = (
