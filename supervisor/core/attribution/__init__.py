@@ -1,1 +1,1 @@
-"""Why did a cycle end, and whose fault was it? Read out of its log, by rules."""
+"""Why did a cycle end, and which ranks caused it? Read from its log, by rules."""

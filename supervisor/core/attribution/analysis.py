@@ -1,4 +1,4 @@
-"""Why did this cycle end, whose fault was it, and is another try worth it? Judged from the cycle's log alone.
+"""Why did this cycle end, which ranks caused it, and is another try worth it? Judged by the cycle's log only.
 
 Rules, no model: the sign that explains most counts, of those the first. What is only an echo of another rank's end is
 named as such, and the rank that said nothing is suspected. While the cycle runs, what a rank has survived is no fault;
@@ -60,7 +60,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """`culprits`: the ranks that began it, as far as that can be told."""
+    """What is judged of a cycle. `culprits` are the ranks that began the failure, as far as known."""
 
     advice: Advice
     reason: str
@@ -90,7 +90,7 @@ def analyse(lines: Iterable[str], *, earlier: Sequence[str] = (), has_ended: boo
 
 
 class Analysis:
-    """Of a log that may still grow: fed line by line, and asked as often as one likes."""
+    """The analysis of a log that may still grow: it is fed line by line and may be asked at any time."""
 
     def __init__(self) -> None:
         self.ranks: set[int] = set()
@@ -133,7 +133,7 @@ class Analysis:
 
 
 def _split(line: str) -> tuple[int | None, str]:
-    """The rank before a line, and the line; torch puts one of its own in front of an error's."""
+    """Returns the rank before a line, and the line; torch puts a prefix of its own in front of errors."""
     rank: int | None = None
     text = line.rstrip("\r\n")
     if prefix := _PREFIX.match(text):
@@ -191,7 +191,7 @@ def _is_survived(seen: Seen, progress: Progress) -> bool:
 
 
 def _is_told_by_a_sign(raised: Raised, analysis: Analysis) -> bool:
-    """Whether what it says was noted before, of another rank or in a line before it."""
+    """Whether its text was noted before, for another rank or in an earlier line."""
     text = f"{raised.kind}: {raised.message}"
     if "nan" in analysis.seen and ABOUT_NUMBERS.search(text):
         return True
@@ -233,7 +233,7 @@ def _advice(cause: Finding, analysis: Analysis) -> Advice:
 
 
 def _culprits(cause: Finding, analysis: Analysis) -> tuple[int, ...]:
-    """Who waited in vain did not begin it: that was a rank that waited for nothing."""
+    """Returns the ranks that began it. A rank that waited in vain did not begin it."""
     seen = analysis.seen.get(cause.kind)
     if seen is not None and seen.accused:
         return tuple(sorted(seen.accused))
@@ -259,7 +259,7 @@ def _is_of_all(cause: Finding, analysis: Analysis) -> bool:
 
 
 def _all_ranks(printed: set[int]) -> set[int]:
-    """With those in between that never printed a line."""
+    """Returns all ranks, including those in between that never printed a line."""
     if not printed or max(printed) >= RANKS_MAX:
         return printed
     return set(range(min(printed), max(printed) + 1))
@@ -282,7 +282,7 @@ def _named(ranks: tuple[int, ...]) -> str:
 
 
 def _run_length(earlier: Sequence[str], signature: str) -> int:
-    """How many of the last cycles had it."""
+    """Returns how many of the last cycles in a row had it."""
     length = 0
     for each in reversed(earlier):
         if each != signature:

@@ -73,14 +73,14 @@ class CycleBegan(msgspec.Struct, frozen=True):
 
 
 class CycleEnded(msgspec.Struct, frozen=True):
-    """`nodes`: those that may still write to its log."""
+    """A cycle has ended; `nodes` may still write to its log."""
 
     cycle: int
     nodes: tuple[str, ...]
 
 
 class LogClosed(msgspec.Struct, frozen=True):
-    """The node writes no more to the log of the cycle."""
+    """The node no longer writes to the log of the cycle."""
 
     cycle: int
     node: str
@@ -91,7 +91,7 @@ class JobEnded(msgspec.Struct, frozen=True):
 
 
 class ServiceUp(msgspec.Struct, frozen=True):
-    """It answers. One that has been started again knows nothing of what was submitted before."""
+    """The service answers. After a restart it knows nothing of earlier submissions."""
 
 
 class ServiceDown(msgspec.Struct, frozen=True):
@@ -123,7 +123,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """It did not answer, or not with anything that can be read; later it may."""
+    """The service did not answer, or its answer can't be read; it may succeed later."""
 
     reason: str
 
@@ -146,20 +146,20 @@ Event = CycleBegan | CycleEnded | LogClosed | JobEnded | ServiceUp | ServiceDown
 
 
 class Warn(msgspec.Struct, frozen=True):
-    """Once for each job."""
+    """Warns, once for each job."""
 
     reason: str
 
 
 class Tell(msgspec.Struct, frozen=True):
-    """What the service says about a cycle."""
+    """Reports what the service says about a cycle."""
 
     cycle: int
     judged: Judged
 
 
 class Forbid(msgspec.Struct, frozen=True):
-    """No other cycle may follow."""
+    """Forbids any further cycle."""
 
     reason: str
 

@@ -21,7 +21,7 @@ _NO_PROGRESS = re.compile(
 
 
 class Progress:
-    """Fed line by line; what it costs is paid only where someone asks."""
+    """The progress of ranks. It is fed line by line, and computes only when it is asked."""
 
     def __init__(self) -> None:
         self._tails: dict[int | None, deque[tuple[int, str]]] = {}
@@ -33,7 +33,7 @@ class Progress:
         tail.append((number, line[:LINE_CHARACTERS_MAX]))
 
     def goes_on(self, rank: int | None, number: int) -> bool:
-        """Whether `rank` did so after the line `number`."""
+        """Whether `rank` made progress after the line `number`."""
         alike: Counter[str] = Counter()
         for line in {line for at, line in self._tails.get(rank, ()) if at > number}:
             if not _NO_PROGRESS.search(line) and (shape := _CHANGING.sub("#", line)) != line:

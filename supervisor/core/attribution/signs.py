@@ -14,7 +14,7 @@ import msgspec
 
 
 class Weight(enum.IntEnum):
-    """The smaller explains the greater."""
+    """How much a sign explains: the smaller explains the greater."""
 
     HARDWARE = 0
     RESOURCE = 1
@@ -44,14 +44,14 @@ class Sign(msgspec.Struct, frozen=True):
     advice: Advice
 
     def found_in(self, text: str) -> str | None:
-        """What was found, or None. The group "told" of the pattern, if it took part, says more than all of it."""
+        """Returns what was found, or None: the group "told" of the pattern if it matched, else the whole match."""
         found = self.pattern.search(text)
         if found is None:
             return None
         return found.groupdict().get("told") or found[0]
 
     def accused_in(self, text: str, rank: int | None) -> tuple[int, ...]:
-        """The ranks that a line of `rank` calls faulty: those of the group "accused", or `rank` with "itself"."""
+        """Returns the ranks that a line of `rank` blames: those of the group "accused", or `rank` with "itself"."""
         found = self.pattern.search(text)
         groups = found.groupdict() if found else {}
         if groups.get("itself") and rank is not None:
@@ -162,6 +162,6 @@ _SHORT_WORDS = re.compile(r"(?:ecc|nan|inf)\b")
 
 
 def is_worth_a_look(text: str) -> bool:
-    """Whether there may be a sign in it."""
+    """Whether the line may contain a sign."""
     small = text.lower()
     return any(word in small for word in _WORDS) or _SHORT_WORDS.search(small) is not None

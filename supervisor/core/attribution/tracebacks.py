@@ -29,7 +29,7 @@ _LIBRARY = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ")
 
 
 def without_numbers(text: str) -> str:
-    """For comparison: addresses, sizes and ports differ from try to try."""
+    """Removes numbers for comparison: addresses, sizes and ports differ from try to try."""
     return _NUMBERS.sub("#", text)
 
 

@@ -22,7 +22,7 @@ def fault_sentence(member: int, record: FaultRecord) -> str:
 
 
 def faults_sentence(faults: Faults) -> str:
-    """The first ones named, the others counted."""
+    """Names the first faults and counts the others."""
     named = [fault_sentence(member, next(iter(told.values()))) for member, told in list(faults.items())[:NAMED_MAX]]
     more = len(faults) - NAMED_MAX
     return "; ".join(named) + (f"; and {more} more ranks" if more > 0 else "")

@@ -31,7 +31,7 @@ HELD_WORDS_MAX = 256  # different ones of one member, said while a call is rebui
 
 
 class Idle(msgspec.Struct, frozen=True):
-    """No call yet, or the last one was committed."""
+    """There is no call yet, or the last one was committed."""
 
 
 class Entering(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class Running(msgspec.Struct, frozen=True):
 
 
 class LastCall(msgspec.Struct, frozen=True):
-    """A fault is known; the others say theirs until then."""
+    """A fault is known; until then the other ranks report theirs."""
 
     until_s: float
 
@@ -102,7 +102,7 @@ class Newcomer(msgspec.Struct):
 
 
 class Exchange(msgspec.Struct):
-    """One name's values by member, and who has not given one yet."""
+    """The values of one name by member, and the members that have not given one yet."""
 
     waiting: set[int]
     values: dict[int, tuple[int, str]] = msgspec.field(default_factory=dict[int, tuple[int, str]])
@@ -151,7 +151,7 @@ class Past(msgspec.Struct):
 
     @property
     def can_replay(self) -> bool:
-        """Whether a rank that joins late can be told everything that was decided."""
+        """Whether a rank that joins late can receive everything that was decided."""
         return not self.is_rebuilt and self.replay_chars <= REPLAY_CHARS_MAX
 
 
@@ -208,7 +208,7 @@ def open_call(state: State, call: int, settings: CallSettings) -> None:
 
 
 def begin_iteration(state: State) -> None:
-    """All members are before their rank assignment."""
+    """Begins an iteration: all members are before their rank assignment."""
     for member in state.members.values():
         member.rank, member.is_active = None, True
     everybody = state.members
@@ -216,7 +216,7 @@ def begin_iteration(state: State) -> None:
 
 
 def merge_settings(first: CallSettings, other: CallSettings) -> CallSettings:
-    """Ranks should agree; where they don't, nobody is given up earlier than any of them says."""
+    """Merges the ranks' settings. If they differ, nobody is given up earlier than any of them says."""
     if first == other:
         return first
     return msgspec.structs.replace(
@@ -243,7 +243,7 @@ def records(state: State) -> tuple[FaultRecord, ...]:
 
 
 def remove(state: State, member: int, why: str) -> None:
-    """The member takes no part any more, in this call and those that follow."""
+    """Removes the member from this call and from those that follow."""
     gone = state.members.pop(member)
     state.absent[member] = why
     state.now.gone[member] = gone.rank
@@ -257,7 +257,7 @@ def remove(state: State, member: int, why: str) -> None:
 
 
 def close(state: State, phase: Idle | Over) -> None:
-    """The call has ended. After one that came to nothing, all living ranks may enter the next."""
+    """Ends the call. After one that failed, all living ranks may enter the next."""
     state.phase = phase
     if isinstance(phase, Over):
         state.members, state.entries, state.now.replacing, state.newcomers = {}, {}, {}, {}
@@ -265,7 +265,7 @@ def close(state: State, phase: Idle | Over) -> None:
 
 
 def remember(state: State, decided: BeginIteration | Exchanged) -> None:
-    """For ranks that join late."""
+    """Keeps what ranks that join late have to know."""
     if isinstance(decided, BeginIteration):
         state.past.history.append(decided)
         state.past.replay_chars += 12 + 5 * len(decided.terminated_ranks)
@@ -288,7 +288,7 @@ def hold(state: State, node: str, told: Told) -> bool:
 
 
 def release_held(state: State) -> list[tuple[str, Told]]:
-    """What was kept, in the order of its coming."""
+    """Returns what was kept, in the order in which it came."""
     held, state.held, state.held_of = state.held, {}, {}
     return [(node, told) for told, node in held.items()]
 

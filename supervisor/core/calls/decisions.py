@@ -29,7 +29,7 @@ class EndCall(msgspec.Struct, frozen=True):
 
 
 class Say(msgspec.Struct, frozen=True):
-    """For people: one event."""
+    """Reports one event to people."""
 
     kind: str
     reason: str
@@ -43,5 +43,5 @@ Orders = list[Order]
 
 
 def refuse(member: int, call: int, reason: str) -> Orders:
-    """The rank raises this sentence."""
+    """Has the rank raise this sentence."""
     return [Tell((member,), CallRefused(call, reason))]

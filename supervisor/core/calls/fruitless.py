@@ -1,4 +1,4 @@
-"""Did an iteration come to anything, and if not, does the next one begin at once, later, or never?
+"""Did an iteration make progress, and if not, does the next one begin at once, later, or never?
 
 The rule and its figures: docs/decisions/0018. A fault after progress is never paid for with a wait.
 """
@@ -18,7 +18,7 @@ _SILENCES = (Interruption.SOFT_TIMEOUT, Interruption.HARD_TIMEOUT)
 
 
 class Fruitless(msgspec.Struct, frozen=True):
-    """How many iterations in a row have come to nothing, and who failed in the last one."""
+    """How many iterations in a row have failed without progress, and which ranks failed in the last one."""
 
     in_a_row: int = 0
     members: frozenset[int] = frozenset()
@@ -40,14 +40,14 @@ def after(
 
 
 def progress_s(record: FaultRecord, settings: CallSettings) -> float:
-    """How long an iteration has to run. Silence is known late: it counts for nothing, and has to be earned first."""
+    """Returns how long an iteration has to run. A silence is noticed late, so its time does not count."""
     if record.interruption in _SILENCES:
         return 2 * settings.soft_timeout_s
     return PROGRESS_S
 
 
 def pause_s(fruitless: Fruitless, settings: CallSettings) -> float:
-    """How much later the next iteration begins. Every rank waits at the barrier meanwhile, within its timeout."""
+    """Returns the delay of the next iteration. Every rank waits at the barrier meanwhile, within its timeout."""
     further = fruitless.in_a_row - AT_ONCE_MAX
     if further <= 0:
         return 0.0

@@ -15,7 +15,7 @@ from supervisor.core.calls.call_state import Member, Newcomer, Replacement, Stat
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Who goes and who comes with one decision; numbers as in Begin."""
+    """Which ranks leave and join with one decision; numbers as in Begin."""
 
     world_size: int
     terminated_ranks: tuple[int, ...]
@@ -91,7 +91,7 @@ def stand_in(state: State, member: int, unfit: Unfit) -> None:
 
 
 def is_known(state: State, member: int) -> bool:
-    """Whether a new process was started for it already."""
+    """Whether a new process was already started for it."""
     return member in state.now.replacing or member in state.newcomers
 
 

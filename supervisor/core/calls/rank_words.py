@@ -31,7 +31,7 @@ OfIteration = IterationBegan | RankFault | FaultsReported | BarrierArrive | Exch
 
 
 def hear(state: State, member: int, word: OfIteration) -> Orders:
-    """A word of another call, of an older iteration, or of a rank that is out, changes nothing."""
+    """Handles a message. One of another call, of an older iteration, or of a rank that is out, changes nothing."""
     if not state.is_open or (word.call, word.iteration) != state.position or member not in state.members:
         return []
     match word:
@@ -70,7 +70,7 @@ def _began(state: State, member: int, word: IterationBegan) -> Orders:
 
 
 def number(state: State, member: int, rank: int) -> Orders:
-    """The member's number in this iteration, which nobody else may have."""
+    """Notes the member's number in this iteration, which no other member may have."""
     holder = state.now.numbers.setdefault(rank, member)
     if holder != member:
         return give_up(
@@ -119,7 +119,7 @@ def _value(state: State, member: int, word: ExchangeValue) -> Orders:
 
 
 def _excess(state: State) -> str | None:
-    """Why there can't be one name more."""
+    """Returns why there can't be another name."""
     if len(state.now.exchanges) >= EXCHANGE_NAMES_OPEN_MAX:
         return f"{EXCHANGE_NAMES_OPEN_MAX} names already wait for the values of other ranks, and that is the limit"
     if len(state.now.exchanges) + len(state.now.exchanged) >= EXCHANGE_NAMES_MAX:
@@ -136,7 +136,7 @@ def _refuse_name(state: State, member: int, name: str, excess: str) -> Orders:
 
 
 def hear_leave(state: State, member: int, word: CallLeave) -> Orders:
-    """A rank goes by itself."""
+    """Handles a rank that leaves by itself."""
     if word.call != state.call or isinstance(state.phase, Idle | Over):
         return []
     reason = f"left the call: {word.reason}" if word.reason else "left the call"
@@ -162,7 +162,7 @@ def hear_leave(state: State, member: int, word: CallLeave) -> Orders:
 
 
 def hear_lost(state: State, member: int, word: Lost) -> Orders:
-    """Its process has ended, or can't be reached any more."""
+    """Handles a rank whose process has ended or can no longer be reached."""
     state.ended[member] = word.reason
     state.now.left.pop(member, None)  # A new process in its place has not stayed.
     if newcomers.lose(state, member, may_come_again=word.failed):

@@ -1,4 +1,4 @@
-"""Do the timeouts of a wrapped call fit below the limits of the job's own hang detection?
+"""Are the timeouts of a wrapped call below the limits of the job's own hang detection?
 
 Restart inside the process comes first, the end of the whole cycle after it. Where a limit of the monitoring is shorter
 than the hard timeout, every hang would end the cycle before the Wrapper could do anything.
@@ -13,7 +13,7 @@ _DEFAULT_HEARTBEAT_S = HangLimits().heartbeat_s
 
 
 def clash(settings: CallSettings, limits: HangLimits, *, sends_heartbeats: bool) -> str | None:
-    """Which limit does not leave room for the hard timeout, as a sentence; None where all fit.
+    """Returns a sentence about the limit that leaves no room for the hard timeout; None if all do.
 
     The limit between heartbeats counts where the rank has sent one, or where it was configured.
     """

@@ -15,7 +15,7 @@ EXCHANGE_NAMES_OPEN_MAX = 16  # of them, for which some rank has given no value 
 
 
 class Stage(enum.IntEnum):
-    """Where a rank stands as it enters, or comes back after its connection was lost."""
+    """The place of a rank as it enters, or comes back after its connection was lost."""
 
     ENTERING = 0
     RUNNING = 1

@@ -46,7 +46,7 @@ FLAGS = {
 
 
 def refusal(node: str, theirs: JobRules, ours: JobRules, members: Members) -> str:
-    """Why this newcomer may not take part; "" if it may."""
+    """Returns why this newcomer may not take part; "" if it may."""
     different = _difference(theirs, ours)
     if different is not None:
         name, their_value, our_value = different
@@ -68,7 +68,7 @@ def refusal(node: str, theirs: JobRules, ours: JobRules, members: Members) -> st
 
 
 def _difference(theirs: JobRules, ours: JobRules) -> tuple[str, object, object] | None:
-    """The first setting in which they differ, with both values."""
+    """Returns the first setting in which they differ, with both values."""
     own = {name: getattr(ours, name) for name in OWN}
     if msgspec.structs.replace(theirs, **own) == ours:
         return None

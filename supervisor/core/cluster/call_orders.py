@@ -1,4 +1,4 @@
-"""Which node gets which part of what is decided about a wrapped call?
+"""Which node gets which part of a decision about a wrapped call?
 
 A rank of the cycle belongs to the node whose part of the cycle it is; what concerns the call as a whole goes to all.
 """
@@ -49,7 +49,7 @@ def _is_there(state: State, node: str) -> bool:
 
 
 def _by_node(state: State, members: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """In the order in which they are named."""
+    """Groups them by node, in the order in which they are named."""
     parts: dict[str, tuple[int, ...]] = {}
     for member in members:
         node = state.parts[member // state.rules.local_world_size]

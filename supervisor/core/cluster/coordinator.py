@@ -56,7 +56,7 @@ def restarts_used(state: State) -> int:
 
 
 def current_iteration(state: State) -> int:
-    """Of the wrapped call that runs, or was the last one."""
+    """Returns the iteration of the wrapped call that runs, or of the last one."""
     return state.calls.iteration if state.calls is not None else 0
 
 
@@ -144,7 +144,7 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
 
 
 def _node_opened(state: State, event: cluster_messages.JobOpened) -> Outcome:
-    """A newcomer that disagrees learns so alone: the others agree, and go on."""
+    """Handles a newcomer. Only one that disagrees hears of it: the others agree and go on."""
     known = state.members.get(event.node)
     if known is not None and known.state not in membership.UNHEARD:
         return state, ()
@@ -193,7 +193,7 @@ def _let_go(state: State, actions: tuple[Action, ...], node: str) -> Outcome:
 
 
 def _store_served(state: State, event: cluster_messages.StoreServed) -> Outcome:
-    """The other nodes of the cycle learn where the store is."""
+    """Tells the other nodes of the cycle where the store is."""
     if not isinstance(state.phase, Running) or event.cycle != state.cycle:
         return state, ()
     use = orders.UseStore(event.cycle, event.host, event.port)
@@ -214,7 +214,7 @@ def _pass_deadline(state: State, now_s: float, jitter: float) -> Outcome:
 
 
 def _restart_asked(state: State, reason: str, now_s: float) -> Outcome:
-    """A person's wish takes no unit, and ends a delay."""
+    """Handles a person's request, which takes no unit and ends a delay."""
     match state.phase:
         case Running():
             reason = f"{reason}; restarting at once, no unit of the budget is used"
@@ -290,7 +290,7 @@ def _lose_node_in_call(state: State, event: cluster_messages.NodeLost, now_s: fl
 
 
 def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitter: float) -> Outcome:
-    """What the restart policy says, as orders."""
+    """Returns what the restart policy decides, as orders."""
     state = msgspec.structs.replace(state, first_failure=event.first_failure)
     lost = rounds.excluded_verdict(state)
     if lost is not None:
@@ -365,7 +365,7 @@ def _step_evidence(state: State, event: evidence.Event, now_s: float) -> Outcome
 
 
 def _step_calls(state: State, event: wrapped_call.Event, now_s: float, jitter: float) -> Outcome:
-    """What the machine of the cycle's calls decides, as orders."""
+    """Returns what the machine of the cycle's calls decides, as orders."""
     if state.calls is None:
         return state, ()
     if isinstance(event, cluster_messages.CallReport) and (

@@ -106,7 +106,7 @@ def with_member(state: State, node: str, member: Member) -> State:
 
 
 def with_parts(state: State, parts: tuple[str, ...]) -> State:
-    """These nodes have the parts of the newest cycle from now on."""
+    """Gives these nodes the parts of the newest cycle from now on."""
     known = (state.members.get(node) for node in parts)
     processes = tuple(each.facts.process if each is not None else "" for each in known)
     return msgspec.structs.replace(state, parts=parts, processes=processes)

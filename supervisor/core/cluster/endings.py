@@ -37,7 +37,7 @@ VERDICT_S = 60.0  # for a node to say that it knows the verdict
 
 
 def is_over(state: State) -> bool:
-    """Every node knows the verdict, or was given up."""
+    """Whether every node knows the verdict or was given up."""
     return isinstance(state.phase, Ended) and state.members.are_all(*GONE)
 
 
@@ -138,7 +138,7 @@ def step_unasked(
 
 
 def root_cause_found(state: State) -> tuple[Action, ...]:
-    """The sentence for people, where another failure came before the one that was seen first."""
+    """Returns the sentence for people if another failure came before the one that was seen first."""
     cause = _cause(state)
     if not cause or cause == state.first_failure:
         return ()
@@ -199,7 +199,7 @@ def _conclusion(state: State, node: str, verdict: Verdict) -> Action:
 
 
 def _left_out(state: State, node: str, verdict: Verdict) -> str:
-    """Why it ends otherwise than a job that has succeeded; "" if it does not."""
+    """Returns why it does not end as a job that has succeeded; "" if it does."""
     known = state.members.get(node)
     if verdict.exit_code or known is None or not known.excluded or node in state.parts:
         return ""

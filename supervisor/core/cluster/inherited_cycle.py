@@ -26,12 +26,12 @@ class InheritedCycle(msgspec.Struct, frozen=True):
 
     @property
     def is_complete(self) -> bool:
-        """All of its nodes have said how they stand."""
+        """Whether all of its nodes have reported their state."""
         return 0 < self.size == len(self.parts) + len(self.waiting)
 
     @property
     def has_succeeded(self) -> bool:
-        """All ranks of all of its nodes have ended well."""
+        """Whether all ranks of all of its nodes have succeeded."""
         return 0 < self.size == len(self.parts) and all(
             each.state is MemberState.SUCCEEDED or (each.state is MemberState.STOPPED and each.all_succeeded)
             for each in self.parts.values()
@@ -39,7 +39,7 @@ class InheritedCycle(msgspec.Struct, frozen=True):
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """Ranks that a wrapped call has gone on without."""
+        """Returns the ranks that a wrapped call has gone on without."""
         return tuple(rank for each in self.parts.values() for rank in each.lost)
 
     def missing(self, group_size: int) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ class Member(msgspec.Struct, frozen=True):
 
     @property
     def is_returning(self) -> bool:
-        """It has no spawner just now, and may be back soon."""
+        """Whether the node has no spawner at present and may be back soon."""
         return self.state is MemberState.DOWN and not self.excluded and not self.cordoned
 
 
@@ -114,12 +114,12 @@ class Members(msgspec.Struct):
 
     @property
     def excluded(self) -> int:
-        """How many take part in no later cycle; also those that have left."""
+        """Returns how many take part in no later cycle, including those that have left."""
         return sum(self._excluded.values())
 
     @property
     def leaving(self) -> int:
-        """How many of the excluded ones still have workers of the last cycle."""
+        """Returns how many excluded nodes still have workers of the last cycle."""
         return sum(self._excluded[state] for state in BUSY)
 
     @property
@@ -129,11 +129,11 @@ class Members(msgspec.Struct):
 
     @property
     def placeable(self) -> int:
-        """So many nodes could take part in a cycle now."""
+        """Returns how many nodes could take part in a cycle now."""
         return self.candidates if self.segment is None else self.segments * self.segment
 
     def returning(self, cycle: int) -> int:
-        """Nodes of that cycle that have no spawner just now."""
+        """Returns nodes of that cycle that have no spawner at present."""
         return self._returning.get(cycle, 0)
 
     def with_rank(self, infrastructure_rank: int | None) -> str | None:
