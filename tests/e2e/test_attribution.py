@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import socket
 from collections.abc import Callable
 from datetime import datetime
@@ -17,7 +19,7 @@ from tests.e2e.launch import Launch, assert_nothing_left, launched, wait_until
 from tests.e2e.test_many_nodes import Nodes
 from tests.e2e.test_many_nodes import nodes as several
 from tests.edges.services.hostile import hostile, says, silent
-from tests.etcd_server import free_ports
+from tests.etcd_server import etcd, free_ports
 
 FAILING = """
 import os, sys, time
@@ -27,6 +29,18 @@ if cycle == 0 and rank == "1":
     raise OSError(28, "No space left on device")
 if cycle:
     time.sleep({later_s})
+"""
+
+LED = """
+import os, sys, time
+folder, rank, cycle = sys.argv[1], os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+with open(f"{folder}/{cycle}-{rank}", "w") as seen:
+    seen.write(f"{rank} of {os.environ['WORLD_SIZE']} in {cycle} store {os.environ['MASTER_PORT']}")
+print("step 1", flush=True)
+while not os.path.exists(f"{folder}/end"):
+    if (rank, cycle) == ("3", "1") and os.path.exists(f"{folder}/fail"):
+        raise ValueError("found by the second")
+    time.sleep(0.02)
 """
 
 
@@ -78,8 +92,12 @@ def test_otherwise_the_advice_is_only_told(tmp_path: Path) -> None:
     ("answer", "why"),
     [
         (None, "connection refused"),
-        (silent, "it has not answered within 5 s"),
-        (says(b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n\xff\xfe{[[[]"), "its answer can't be read"),
+        pytest.param(silent, "it has not answered within 5 s", marks=pytest.mark.soak),
+        pytest.param(
+            says(b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n\xff\xfe{[[[]"),
+            "its answer can't be read",
+            marks=pytest.mark.soak,
+        ),
     ],
 )
 def test_a_service_that_does_not_answer_costs_one_warning_and_no_time(
@@ -142,7 +160,8 @@ def test_without_a_key_that_can_be_read_nothing_starts(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_every_node_ends_with_the_same_code(tmp_path: Path) -> None:
+@pytest.mark.parametrize("one_writer", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_every_node_ends_with_the_same_code(tmp_path: Path, one_writer: bool) -> None:
     """The failing rank is on the second node, the service and the writer of the cycle's log on the first."""
     with several(tmp_path, "2") as nodes:
         (tmp_path / "train.py").write_text(FAILING.replace('"1"', '"3"').format(later_s=60))
@@ -150,7 +169,8 @@ def test_every_node_ends_with_the_same_code(tmp_path: Path) -> None:
             "--ft-per-cycle-applog-prefix", f"{tmp_path}/logs/train.log", "--ft-attribution-endpoint", "localhost",
             "--ft-attribution-llm-model", "none", "--ft-attribution-stop-action", "no-restart",
         )  # fmt: skip
-        flags += ("--ft-enable-log-server", "true", "--ft-log-server-port", str(free_ports(1)[0]))
+        if one_writer:
+            flags += ("--ft-enable-log-server", "true", "--ft-log-server-port", str(free_ports(1)[0]))
         started = [nodes.start(number, flags=flags) for number in (1, 2)]
         assert [each.wait(60) for each in started] == [93, 93], outputs(nodes)
     said = (tmp_path / "logs" / "train_attribution.log").read_text()
@@ -206,3 +226,55 @@ def test_a_supervisor_that_returns_keeps_a_service_again(tmp_path: Path) -> None
             assert launch.wait() == 0, launch.explained()
             (told,) = attributed(launch)
     assert "ValueError: x" in str(told["reason"])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("lost", [signal.SIGKILL, signal.SIGSTOP], ids=lambda lost: lost.name)
+def test_the_service_moves_with_an_elected_leader(tmp_path: Path, lost: signal.Signals) -> None:
+    """The leader's supervisor dies or stands still: the next leader's service is asked, and the first one ends."""
+    log = tmp_path / "logs" / "train_attribution.log"
+    with etcd(tmp_path / "etcd") as server, several(tmp_path, "2:3") as nodes:
+        nodes.endpoint = server.endpoint
+        (tmp_path / "train.py").write_text(LED)
+        flags = (
+            "--rdzv-backend", "etcd", "--ft-per-cycle-applog-prefix", f"{tmp_path}/logs/train.log",
+            "--ft-attribution-endpoint", "localhost", "--ft-attribution-llm-model", "none",
+        )  # fmt: skip
+        nodes.start(1, flags=flags)
+        wait_until(lambda: len(serving(log)) == 1, timeout_s=60, what="a service at the first leader")
+        first = serving(log)
+        for number in (2, 3):
+            nodes.start(number, flags=flags)
+        nodes.until_running(0, 4)
+        nodes.processes[0].send_signal(lost)
+        nodes.until_running(1, 4)
+        wait_until(lambda: serving(log) - first, timeout_s=60, what="a service at the next leader")
+        nodes.processes[0].send_signal(signal.SIGCONT)
+        wait_until(lambda: not serving(log) & first, timeout_s=60, what="the end of the first service")
+        told = "the attribution service about cycle 0: "
+        wait_until(lambda: told in heard(nodes), timeout_s=60, what="a verdict on the cycle that began elsewhere")
+        (tmp_path / "fail").touch()
+        nodes.until_running(2, 4)
+        told = "the attribution service about cycle 1: rank 3: ValueError: found by the second"
+        wait_until(lambda: told in heard(nodes), timeout_s=60, what="a verdict")
+        nodes.let_end()
+        assert [each.wait(60) for each in nodes.processes[1:]] == [0, 0], heard(nodes)
+        assert "cannot ask the attribution service" not in heard(nodes)
+        wait_until(lambda: not serving(log), timeout_s=30, what="the end of the second service")
+
+
+def heard(nodes: Nodes) -> str:
+    return nodes.output(2) + nodes.output(3)
+
+
+def serving(log: Path) -> set[int]:
+    """Pids of the services that write their messages there, once they serve."""
+    if not log.exists() or "serving http://127.0.0.1:" not in log.read_text():
+        return set()
+    return {int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if str(log) in _words(path)}
+
+
+def _words(cmdline: Path) -> list[str]:
+    with contextlib.suppress(OSError):
+        return cmdline.read_text(errors="replace").split("\0")
+    return []
