@@ -26,6 +26,7 @@ ANSWER_BYTES_MAX = 1 << 20
 HEAD_BYTES_MAX = 65_536
 READ_BYTES = 65_536
 STUCK_MAX = 4  # names that are being resolved, or files that are being read, and nobody waits any more
+UNTRUSTED = (18, 19, 20, 21)  # OpenSSL's codes of a certificate whose authority the system does not know
 PORTS = {"http": 80, "https": 443}
 
 
@@ -59,6 +60,8 @@ class HttpClient:
                     return await _converse(stream, self._request(method, target, body), body)
         except TimeoutError:
             raise NoAnswerError(f"it has not answered within {self._timeout_s:g} s") from None
+        except ssl.SSLCertVerificationError as error:
+            raise NoAnswerError(_refusal(error)) from error
         except ssl.SSLError as error:
             raise NoAnswerError(f"TLS with it failed: {error.reason or error}") from error
         except OSError as error:
@@ -150,6 +153,13 @@ def _reason(error: OSError) -> str:
         told = cause
     by_kernel = os.strerror(told.errno) if told.errno and told.errno > 0 else ""  # asyncio's text names the address
     return (by_kernel or told.strerror or str(told) or type(told).__name__).lower()
+
+
+def _refusal(error: ssl.SSLCertVerificationError) -> str:
+    remedy = "check the URL and the certificate"
+    if error.verify_code in UNTRUSTED:
+        remedy = "if its authority is your own, name the authority's file in SSL_CERT_FILE"
+    return f"its certificate is refused: {error.verify_message.rstrip('.')}; {remedy}"
 
 
 def _nothing(result: object) -> None:

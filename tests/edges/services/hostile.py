@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Generator
 
+from supervisor.edges.peers.cluster_tls import TlsFiles
+
 
 class Hostile:
-    def __init__(self, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}"
+    def __init__(self, port: int, scheme: str) -> None:
+        self.url = f"{scheme}://127.0.0.1:{port}"
         self.requests: list[bytes] = []
 
 
@@ -38,17 +41,19 @@ def silent(connection: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def hostile(answer: Callable[[socket.socket], None]) -> Generator[Hostile]:
-    """It reads a request before it answers, and closes the connection then."""
+def hostile(answer: Callable[[socket.socket], None], tls: TlsFiles | None = None) -> Generator[Hostile]:
+    """It reads a request before it answers, and closes the connection then. `tls`: of a server of https."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = Hostile(listener.getsockname()[1])
+        server = Hostile(listener.getsockname()[1], "https" if tls else "http")
+        secured = _secured(tls) if tls else None
         threads: list[threading.Thread] = []
 
         def meet(connection: socket.socket) -> None:
             with connection, contextlib.suppress(OSError):
                 connection.settimeout(20)
-                server.requests.append(connection.recv(65536))
-                answer(connection)
+                with secured.wrap_socket(connection, server_side=True) if secured else connection as told:
+                    server.requests.append(told.recv(65536))
+                    answer(told)
 
         def listen() -> None:
             with contextlib.suppress(OSError):
@@ -66,3 +71,9 @@ def hostile(answer: Callable[[socket.socket], None]) -> Generator[Hostile]:
             accepting.join(5)
             for thread in threads:
                 thread.join(5)
+
+
+def _secured(tls: TlsFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tls.certificate, tls.key)
+    return context

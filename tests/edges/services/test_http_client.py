@@ -5,11 +5,14 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from supervisor.edges.services import http_client
 from supervisor.edges.services.http_client import Answer, HttpClient, NoAnswerError
+from tests.edges.peers.certificates import make_authority, make_node
 from tests.edges.services.hostile import endless, hostile, json_of, says, silent
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -63,8 +66,40 @@ async def test_nobody_is_there():
         await HttpClient("http://no-such-host.invalid", timeout_s=10).ask("GET", "/")
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused():
-    with hostile(says(b"")) as server, pytest.raises(NoAnswerError):
+async def test_an_authority_of_the_users_own_vouches_for_a_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(make_authority(tmp_path)))
+    with hostile(json_of('{"a": 1}'), make_node(tmp_path, address="127.0.0.1")) as server:
+        client = HttpClient(server.url, timeout_s=10)
+        assert await client.ask("GET", "/logs") == Answer(200, b'{"a": 1}')
+        assert await client.ask("POST", "/logs", b"{}") == Answer(200, b'{"a": 1}')
+    assert [request.split(b" ")[0] for request in server.requests] == [b"GET", b"POST"]
+
+
+@pytest.mark.parametrize(
+    ("named", "certificate", "why"),
+    [
+        ("", {"address": "127.0.0.1"}, "unable to get local issuer certificate; .*SSL_CERT_FILE"),
+        ("other", {"address": "127.0.0.1"}, "unable to get local issuer certificate; .*SSL_CERT_FILE"),
+        ("ca", {"address": "127.0.0.2"}, "IP address mismatch"),
+        ("ca", {}, "IP address mismatch.*check the URL"),
+        ("ca", {"address": "127.0.0.1", "has_expired": True}, "certificate has expired"),
+    ],
+)
+async def test_a_certificate_that_nobody_vouches_for_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, certificate: dict[str, Any], why: str
+):
+    """`named`: the authority that the user names. Nothing of the request is sent."""
+    authorities = {name: str(make_authority(tmp_path, name)) for name in ("ca", "other")}
+    if named:
+        monkeypatch.setenv("SSL_CERT_FILE", authorities[named])
+    refused = pytest.raises(NoAnswerError, match=f"its certificate is refused: .*{why}")
+    with hostile(json_of("{}"), make_node(tmp_path, **certificate)) as server, refused:
+        await HttpClient(server.url, timeout_s=10).ask("GET", "/")
+    assert server.requests == []
+
+
+async def test_a_service_without_tls_is_not_spoken_to_by_https():
+    with hostile(says(HEAD + b"\r\n")) as server, pytest.raises(NoAnswerError, match="TLS with it failed"):
         await HttpClient(server.url.replace("http:", "https:"), timeout_s=10).ask("GET", "/")
 
 
