@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import ssl
 import threading
@@ -52,7 +53,7 @@ def hostile(answer: Callable[[socket.socket], None], tls: TlsFiles | None = None
             with connection, contextlib.suppress(OSError):
                 connection.settimeout(20)
                 with secured.wrap_socket(connection, server_side=True) if secured else connection as told:
-                    server.requests.append(told.recv(65536))
+                    server.requests.append(_request(told))
                     answer(told)
 
         def listen() -> None:
@@ -77,3 +78,14 @@ def _secured(tls: TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tls.certificate, tls.key)
     return context
+
+
+def _request(connection: socket.socket) -> bytes:
+    """With its body, which may come later than its head."""
+    request = connection.recv(65536)
+    head, _, body = request.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)content-length: (\d+)", head)
+    missing = int(length[1]) - len(body) if length else 0
+    while missing > 0 and (more := connection.recv(65536)):
+        request, missing = request + more, missing - len(more)
+    return request
