@@ -12,7 +12,7 @@ from supervisor.core.facts import Verdict
 
 
 class Former(msgspec.Struct, frozen=True):
-    """An earlier run of the job, as it ended. A process is of it that has last met a leader of `term` or before."""
+    """An earlier run of the job, as it ended. A process is of it that has first met a leader of `term` or before."""
 
     verdict: Verdict
     term: int
@@ -41,8 +41,9 @@ def after_all_know(ended: Ledger, term: int) -> Ledger:
 def of_this_run(found: Ledger, *, term: int, met_term: int) -> tuple[Ledger, Former | None]:
     """What the leader of `term` begins with, and how the run before has ended, if this is another one.
 
-    `met_term`: of the leader that its process has met last; 0: none. To a process that has met none of the leaders of
-    a run, an end that was told was another run's: the id is used again. A node that missed the end begins nothing.
+    `met_term`: of the first leader that its process has met; 0: none. To a process that has met none of the leaders of
+    a run, an end that was told was another run's: the id is used again. A node that missed the end begins nothing,
+    whichever leader it has followed since: such a leader may be one of the nodes that missed it, as this one may be.
     """
     if not found.is_told or found.verdict is None:
         return found, None

@@ -134,7 +134,7 @@ class Voter:
         self._turn = 0
         self._is_free = False  # to see another leader at once
         self._left_s: float | None = None  # when the leader before may have heard this node for the last time
-        self._met_term = 0  # of that leader
+        self._met_term = 0  # of the first leader that this process has met; 0: none yet
         self._waits_since_s: float | None = self._timeline.now_s
         self._wishes: list[tuple[float, _Wish]] = []
         self._over = ""
@@ -319,7 +319,7 @@ class Voter:
         (client, reign), self._client = self._client, None
         said_s = self._timeline.now_s if client.is_connected else client.said_s
         if said_s is not None:
-            self._left_s, self._met_term = said_s, reign.term
+            self._left_s, self._met_term = said_s, self._met_term or reign.term
         if client.was_connected:
             self._waits_since_s = None
         client.hang_up()
@@ -367,7 +367,7 @@ class Voter:
         if self.reign is not reign:
             return
         self.reign = None
-        self._left_s, self._met_term = self._timeline.now_s, reign.term
+        self._left_s, self._met_term = self._timeline.now_s, self._met_term or reign.term
         self.host.lead_no_more()
         if self._parts_until_s is None:
             self._next()

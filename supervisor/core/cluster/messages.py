@@ -178,7 +178,7 @@ class NodeStands(msgspec.Struct, frozen=True):
     store_host: str = ""  # where it serves the store of the cycle
     store_port: int = 0
     left_ago_s: float = 0.0  # since it said something to the leader before; 0: just now, or it does not know
-    met_term: int = 0  # of that leader; 0: this process has met none, or does not know
+    met_term: int = 0  # of the first leader that this process has met; 0: none, or it does not know
 
 
 class DeadlineReached(msgspec.Struct, frozen=True):

@@ -84,7 +84,7 @@ class ElectedPeers:
         self._fence = OwnFence(voter.job_id, voter.node, post)
         self._process = secrets.token_hex(4)
         self._left_at_s: float | None = None  # when the leader before may have heard this node for the last time
-        self._met_term = 0  # of that leader
+        self._met_term = 0  # of the first leader that this process has met; 0: none yet
         self._waits_since_s: float | None = anyio.current_time()  # for a leader, with nothing that runs
         self._wishes: list[tuple[float, _Wish]] = []
         self._has_stopped = False  # as it has reported
@@ -263,7 +263,7 @@ class ElectedPeers:
         finally:
             self._client = None
             if client.said_at_s is not None:
-                self._left_at_s, self._met_term = client.said_at_s, leader.term
+                self._left_at_s, self._met_term = client.said_at_s, self._met_term or leader.term
             if client.known_at_s is not None:
                 self._waits_since_s = None
         why = lost[0] if lost else "its connection ended"
@@ -311,7 +311,7 @@ class ElectedPeers:
             why = await reign.run(listeners)
         finally:
             self._reign = None
-            self._left_at_s, self._met_term = anyio.current_time(), lead.term
+            self._left_at_s, self._met_term = anyio.current_time(), self._met_term or lead.term
             self.colleagues.is_leader = False
             self._post(Reported(voter.job_id, LeadershipLost(why)))
             with anyio.CancelScope(shield=True):

@@ -43,7 +43,7 @@ class Reign:
         self, voter: Voter, lead: Lead, post: Post, own_fence: OwnFence, on_aside: Callable[[str, Aside], None],
         *, asked_at_s: float, met_term: int = 0,
     ) -> None:  # fmt: skip
-        """`met_term`: of the leader that this process has met last; 0: none."""
+        """`met_term`: of the first leader that this process has met; 0: none."""
         self._voter = voter
         self._post = post
         self._fence = own_fence

@@ -25,7 +25,7 @@ from supervisor.core.cluster.messages import (
     StopAsked,
 )
 from supervisor.core.facts import JobRules, JobState, Verdict
-from supervisor.core.ledger import Former, Ledger
+from supervisor.core.ledger import Former, Ledger, after_all_know
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.peers import cluster_client
 from supervisor.edges.peers.election import elected_peers, election, own_fence
@@ -321,6 +321,19 @@ async def test_a_job_that_has_ended_is_not_begun_again_by_a_node_that_missed_its
         assert taken.ledger == Ledger(), "the id is used again"
         assert ENDED.verdict is not None
         assert taken.former == Former(ENDED.verdict, 2), "for nodes that still wait for it; b led last"
+
+
+async def test_a_node_that_missed_the_end_and_loses_its_lead_again_and_again_begins_nothing_either():
+    memory = Memory(ttl_s=2.0)
+    async with node(memory, "b") as b:
+        await b.until(lambda: b.reports(LeadershipTaken))
+        memory.state = msgspec.json.encode(after_all_know(ENDED, 1))
+        for times in (2, 3):
+            memory.elect(None)
+            await b.until(lambda times=times: len(b.reports(LeadershipTaken)) == times)
+        for taken in b.reports(LeadershipTaken)[1:]:
+            assert isinstance(taken, LeadershipTaken)
+            assert (taken.ledger.verdict, taken.former) == (ENDED.verdict, None)
 
 
 async def test_an_end_that_was_not_told_holds_for_a_new_process_too():
