@@ -72,8 +72,9 @@ class Lead(Protocol):
 
         A write that was given up may still arrive, but never after a later one.
 
-        `is_last`: it says how the job has ended, no other follows, and it is of no use after some minutes. Any other
-        one must stay until the next one is written, also if all leases end.
+        `is_last`: it says how the job has ended, and no other follows. It must stay for 15 minutes and is of no use
+        after that. Any other one must stay until the next one is written. Neither may go because leases end: a node
+        that missed the end would begin the job again.
         """
         ...
 

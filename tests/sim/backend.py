@@ -24,7 +24,7 @@ LEASE_S = 2.0
 EXPIRY_LATE_MAX_S = 0.5  # leases that have ended are looked for that often
 ANSWER_MAX_S = 0.05
 CALL_TIMEOUT_S = 2.0  # etcd_client.CALL_TIMEOUT_S
-ENDED_KEPT_S = 900.0  # etcd_backend.ENDED_TTL_S
+ENDED_KEPT_S = 900.0  # etcd_leftovers.KEPT_S
 WATCH_MAX_S = 0.1
 WATCH_AGAIN_S = 0.5
 
@@ -156,8 +156,6 @@ class Backend:
         """All leases at once, as etcd does it now and then."""
         if self._world.timeline.now_s < self.lost_until_s:
             return False
-        if self._ledger_until_s < math.inf:  # It is kept by a lease once its last leader has left it.
-            self._ledger_until_s = 0.0
         if self.leader is None:
             return False
         self.leader.reign.disturb()

@@ -1,8 +1,8 @@
 """How does etcd elect the leader of a job, and keep what the next one needs to know?
 
 Two keys a job. `leader` belongs to a short lease; the revision at which it was made is the term. `ledger` is written
-only while `leader` is still the one of that term. It has no lease, since etcd may revoke all leases at once, until its
-last leader leaves it.
+only while `leader` is still the one of that term. It has no lease, since etcd may revoke all leases at once. How long
+it outlives its job is said in etcd_leftovers.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import grpc
 import msgspec
 from holdfast_wire.v1 import etcd_pb2 as etcd
 
+from supervisor.edges.machine.clock import Clock
 from supervisor.edges.peers.election.etcd_client import CompactedError, EtcdClient, Login
+from supervisor.edges.peers.election.etcd_leftovers import KEPT_S, Leftovers
 from supervisor.rendezvous_backend import (
     BackendRefusedError,
     BackendUnavailableError,
@@ -26,7 +28,6 @@ from supervisor.rendezvous_backend import (
 )
 
 DEFAULT_PREFIX = "/holdfast"
-ENDED_TTL_S = 900  # after the last leader of a job: for nodes that do not know its verdict yet
 RESIGN_S = 2.0
 WRITES_MAX = 5
 # torch has two spellings of the same, for its two etcd backends.
@@ -43,6 +44,7 @@ class _Told(msgspec.Struct):
 
 
 class _Keys(msgspec.Struct, frozen=True):
+    job_id: str
     leader: bytes
     ledger: bytes
 
@@ -51,14 +53,17 @@ class EtcdLead:
     """See rendezvous_backend.Lead."""
 
     def __init__(
-        self, client: EtcdClient, keys: _Keys, *, term: int, found: etcd.KeyValue, lease: int, ttl_s: float
-    ) -> None:
+        self, client: EtcdClient, keys: _Keys, leftovers: Leftovers, *,
+        term: int, found: etcd.KeyValue, state: bytes, lease: int, ttl_s: float,
+    ) -> None:  # fmt: skip
         self._client = client
         self._keys = keys
+        self._leftovers = leftovers
+        self._has_ended = False  # the job, as this leader has written
         self._lease = lease
         self._revision = found.mod_revision  # of the ledger; 0: there is none
         self.term = term
-        self.state = found.value
+        self.state = state
         self.ttl_s = ttl_s
 
     async def renew(self) -> None:
@@ -67,13 +72,23 @@ class EtcdLead:
 
     async def write(self, state: bytes, *, is_last: bool = False) -> None:
         """A write that was given up may still arrive. It changes nothing once a later one has."""
-        lease = (await self._client.grant(ENDED_TTL_S))[0] if is_last else 0
-        put = etcd.PutRequest(key=self._keys.ledger, value=state, lease=lease)
+        if not is_last:
+            await self._put(etcd.PutRequest(key=self._keys.ledger, value=state))
+            return
+        try:
+            key, mark = self._leftovers.mark(self._keys.job_id)
+            await self._put(etcd.PutRequest(key=self._keys.ledger, value=state), etcd.PutRequest(key=key, value=mark))
+            self._has_ended = True
+        except BackendRefusedError:  # This user may write no mark, but only the keys of this job. Then etcd removes it.
+            lease, _ = await self._client.grant(KEPT_S)
+            await self._put(etcd.PutRequest(key=self._keys.ledger, value=state, lease=lease))
+
+    async def _put(self, *puts: etcd.PutRequest) -> None:
         reads = [etcd.RangeRequest(key=each) for each in (self._keys.leader, self._keys.ledger)]
         for _ in range(WRITES_MAX):
             request = etcd.TxnRequest(
                 compare=[_made_at(self._keys.leader, self.term), _changed_at(self._keys.ledger, self._revision)],
-                success=[etcd.RequestOp(request_put=put)],
+                success=[etcd.RequestOp(request_put=each) for each in puts],
                 failure=[etcd.RequestOp(request_range=each) for each in reads],
             )
             told = await self._client.txn(request)
@@ -89,15 +104,19 @@ class EtcdLead:
     async def resign(self) -> None:
         with suppress(BackendUnavailableError, BackendRefusedError), anyio.move_on_after(RESIGN_S):
             await self._client.revoke(self._lease)
+            if self._has_ended:
+                await self._leftovers.remove_old()
 
 
 class EtcdBackend:
     """See rendezvous_backend.RendezvousBackend."""
 
-    def __init__(self, place: Place, open_client: Callable[[], EtcdClient]) -> None:
+    def __init__(self, place: Place, open_client: Callable[[], EtcdClient], unix_ns: Callable[[], int]) -> None:
         prefix = place.options.get("etcd_prefix") or place.options.get("prefix") or DEFAULT_PREFIX
-        folder = f"{prefix.rstrip('/')}/{place.job_id}"
-        self._keys = _Keys(f"{folder}/leader".encode(), f"{folder}/ledger".encode())
+        self._prefix = prefix.rstrip("/")
+        folder = f"{self._prefix}/{place.job_id}"
+        self._keys = _Keys(place.job_id, f"{folder}/leader".encode(), f"{folder}/ledger".encode())
+        self._unix_ns = unix_ns
         self._ttl_s = max(1, round(place.ttl_s))
         self._open_client = open_client
         self._opened: EtcdClient | None = None
@@ -111,6 +130,8 @@ class EtcdBackend:
     async def try_to_lead(self, node: str, address: str) -> EtcdLead | None:
         if await self.leader() is not None:
             return None
+        leftovers = Leftovers(self._client, self._prefix, self._unix_ns)
+        over_at = await leftovers.over_at(self._keys.job_id)
         lease, ttl_s = await self._client.grant(self._ttl_s)
         told = msgspec.json.encode(_Told(node, address, ttl_s))
         put = etcd.PutRequest(key=self._keys.leader, value=told, lease=lease)
@@ -125,7 +146,10 @@ class EtcdBackend:
             return None
         kept, term = answer.responses[1].response_range.kvs, answer.header.revision
         found = kept[0] if kept else etcd.KeyValue()
-        return EtcdLead(self._client, self._keys, term=term, found=found, lease=lease, ttl_s=ttl_s)
+        state = found.value if found.mod_revision != over_at else b""
+        return EtcdLead(
+            self._client, self._keys, leftovers, term=term, found=found, state=state, lease=lease, ttl_s=ttl_s
+        )
 
     async def leader(self) -> Leader | None:
         return (await self._read())[0]
@@ -175,7 +199,7 @@ def open_backend(place: Place) -> EtcdBackend:
         login = Login(options["user"], _password(options["password_file"])) if "user" in options else None
         return EtcdClient(targets, credentials=_credentials(files) if protocol == "https" else None, login=login)
 
-    return EtcdBackend(place, open_client)
+    return EtcdBackend(place, open_client, Clock().unix_ns)
 
 
 def _credentials(files: dict[str, str]) -> grpc.ChannelCredentials:

@@ -79,9 +79,15 @@ class EtcdClient:
     async def txn(self, request: etcd.TxnRequest) -> etcd.TxnResponse:
         return await self._call("KV/Txn", request, etcd.TxnResponse)
 
-    async def range(self, key: bytes) -> etcd.RangeResponse:
-        """Linearizable: as the cluster's majority has it."""
-        return await self._call("KV/Range", etcd.RangeRequest(key=key), etcd.RangeResponse)
+    async def range(self, key: bytes, *, end: bytes = b"", limit: int = 0) -> etcd.RangeResponse:
+        """Linearizable: as the cluster's majority has it. `end`: all keys before it, at most `limit`."""
+        return await self._call("KV/Range", etcd.RangeRequest(key=key, range_end=end, limit=limit), etcd.RangeResponse)
+
+    async def remove(self, key: bytes, *, changed_at: int) -> None:
+        """Unless it has changed since that revision."""
+        delete = etcd.RequestOp(request_delete_range=etcd.DeleteRangeRequest(key=key))
+        compare = etcd.Compare(target=etcd.Compare.MOD, key=key, mod_revision=changed_at)
+        await self.txn(etcd.TxnRequest(compare=[compare], success=[delete]))
 
     async def grant(self, ttl_s: int) -> tuple[int, int]:
         """The lease's id, and the seconds that it lasts: the server may give more."""

@@ -34,12 +34,14 @@ async def begin(memory: Memory) -> tuple[Reign, OwnFence, list[Ordered | Reporte
     return of(lead)
 
 
-def of(lead: Lead) -> tuple[Reign, OwnFence, list[Ordered | Reported | FenceMoved | JobAbandoned]]:
+def of(lead: Lead, met_term: int = 0) -> tuple[Reign, OwnFence, list[Ordered | Reported | FenceMoved | JobAbandoned]]:
     posted: list[Ordered | Reported | FenceMoved | JobAbandoned] = []
     own_fence = OwnFence("job", "a", posted.append)
     voter = Voter("job", "a", "127.0.0.1", b"a token of the test", 0.5)
-    asked_at_s = anyio.current_time()
-    return Reign(voter, lead, posted.append, own_fence, lambda _, __: None, asked_at_s=asked_at_s), own_fence, posted
+    reign = Reign(
+        voter, lead, posted.append, own_fence, lambda _, __: None, asked_at_s=anyio.current_time(), met_term=met_term
+    )
+    return reign, own_fence, posted
 
 
 async def write_down(reign: Reign, ledger: Ledger) -> None:
@@ -135,7 +137,7 @@ async def test_a_leader_of_a_job_that_goes_on_leaves_the_ledger_as_it_is():
     assert (memory.may_vanish, len(memory.written)) == (False, 1)
 
 
-async def test_etcd_revokes_all_leases_before_a_verdict_was_told_and_the_next_leader_finds_it(tmp_path: Path):
+async def test_etcd_revokes_all_leases_before_or_after_a_verdict_was_told_and_the_next_leader_finds_it(tmp_path: Path):
     with etcd(tmp_path / "etcd") as server:
         server.ctl("endpoint", "health")
         backend = etcd_backend.open_backend(Place("job", "127.0.0.1", server.port, {}, ttl_s=5.0))
@@ -144,14 +146,18 @@ async def test_etcd_revokes_all_leases_before_a_verdict_was_told_and_the_next_le
             for lease in server.ctl("lease", "list").split()[3:]:
                 server.ctl("lease", "revoke", lease)
 
-        for last in (None, ENDED):  # As its leader is lost, and as it leaves.
+        async def elected() -> Reign:
             lead = await backend.try_to_lead("a", "127.0.0.1:1")
             assert lead is not None
-            begun, _, _ = of(lead)
-            assert begun.found == (last or Ledger())
-            await write_down(begun, ENDED)
-            if last is None:
-                revoke_all()
-        await begun.end()
-        assert len(server.ctl("lease", "list").split()[3:]) == 1, "etcd forgets it after some minutes"
+            return of(lead, met_term=1)[0]
+
+        first = await elected()
+        await write_down(first, ENDED)
+        revoke_all()
+        second = await elected()
+        assert second.found == ENDED
+        await second.conclude()
+        revoke_all()
+        third = await elected()
+        assert third.found == after_all_know(ENDED, second.lead.term)
         await backend.close()
