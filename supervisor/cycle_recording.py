@@ -7,14 +7,14 @@ service (--ft-attribution-endpoint) hears of cycles in the same way.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
 
 from anyio.abc import TaskGroup
 
 from supervisor.core.orders import Order
 from supervisor.edges.machine.logs.cycle_info import CycleInfoFiles
-from supervisor.edges.machine.logs.job_words import JobWords
+from supervisor.edges.machine.logs.job_words import JobWords, WordsPlace
 from supervisor.engine.chronicle import Chronicle
 from supervisor.engine.cycle_records import RecordedPeers
 from supervisor.engine.job_book import JobRecord
@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     from supervisor.attributing import Attributions
 
 
+class Funnel(Protocol):
+    """The way to a job's log server, for a job that has one."""
+
+    on_finish: Callable[[str], None]  # told the id of a job whose sender will end
+
+    def door_of(self, job_id: str) -> str: ...
+
+
 def recorded(
     stack: contextlib.AsyncExitStack,
     peers: Peers,
@@ -33,16 +41,21 @@ def recorded(
     chronicle: Chronicle,
     clock: Clock,
     tasks: TaskGroup,
+    funnel: Funnel,
 ) -> Peers:
     """The same peers. What is to be written when `stack` is left still is, for a bounded time."""
     files = stack.enter_context(contextlib.closing(CycleInfoFiles()))
 
-    def path_of(job_id: str) -> str:
+    def place_of(job_id: str) -> WordsPlace:
         job = jobs.get(job_id)
-        return job.spec.logs.supervisor_log if job is not None else ""
+        if job is None:
+            return WordsPlace()
+        door = funnel.door_of(job_id) if job.spec.has_log_server else ""
+        return WordsPlace(job.spec.logs.supervisor_log, door, job.submitted_at_ns)
 
-    words = stack.enter_context(contextlib.closing(JobWords(path_of, engine.node_name)))
+    words = stack.enter_context(contextlib.closing(JobWords(place_of, engine.node_name)))
     words.open()
+    funnel.on_finish = words.finish
     attributions: list[Attributions] = []
 
     def of_all_jobs() -> Attributions:

@@ -119,7 +119,7 @@ async def open_supervisor(
                 claimed.push_async_callback(gpus.aclose)
                 claimed.callback(tokens.remove_all)  # Once the directory is released, they are another supervisor's.
                 spawners = make_spawners(workers, tokens) if make_spawners else _keeper(place, limit, claims, early)
-                recorded = cycle_recording.recorded(claimed, peers, jobs, engine, chronicle, clock, tasks)
+                recorded = cycle_recording.recorded(claimed, peers, jobs, engine, chronicle, clock, tasks, funnel)
                 desk, performer = _wire(
                     place, clock, engine, workers, spawners, funnel.fed_by(recorded, peers.colleagues),
                     tokens, checks, chronicle, jobs, claims, spawner_tasks, gpus,

@@ -48,6 +48,7 @@ class _JobTiers:
     def __init__(self, job: JobRecord) -> None:
         self.job = job
         self.door: socket.socket | None = None
+        self.door_inode = 0
         self.sender: LogTier | None = None
         self.servers: list[LogTier] = []
         self.root: LogTier | None = None
@@ -67,7 +68,12 @@ class LogFunnel:
         self._worker_socket = str(worker_socket)
         self._private = private
         self._tiers: dict[str, _JobTiers] = {}
+        self.on_finish: Callable[[str], None] = _nobody  # told the id of a job whose sender will end
         self.elected_host: Callable[[str], str] = _nowhere  # of the node that leads a job by election
+
+    def door_of(self, job_id: str) -> str:
+        """Where what is said on this node for the files of a job is taken."""
+        return log_door(self._worker_socket, job_id)
 
     def submitted(self, job_id: str) -> None:
         job = self._jobs[job_id]
@@ -75,7 +81,8 @@ class LogFunnel:
             return
         tiers = self._tiers[job_id] = _JobTiers(job)
         try:
-            tiers.door = _listen(log_door(self._worker_socket, job_id))
+            tiers.door = _listen(self.door_of(job_id))
+            tiers.door_inode = Path(self.door_of(job_id)).stat().st_ino
         except OSError as error:
             self._tell(job, f"cannot take the lines of this node's workers: {error.strerror}")
             return
@@ -87,9 +94,7 @@ class LogFunnel:
         tiers = self._tiers.pop(job_id, None)
         if tiers is None:
             return
-        if tiers.door is not None:
-            tiers.door.close()
-            Path(log_door(self._worker_socket, job_id)).unlink(missing_ok=True)
+        self.on_finish(job_id)
         for each in (tiers.sender, *tiers.servers):
             if each is not None:
                 each.finish()
@@ -168,6 +173,17 @@ class LogFunnel:
                     self._tell(tiers.job, f"lines of the job may be missing in its logs: {what} has not ended in time")
         finally:
             ended.set()
+            if tier is tiers.sender:
+                self._close_door(tiers)
+
+    def _close_door(self, tiers: _JobTiers) -> None:
+        """Once no sender needs it. The next run of a job of that name may have a door of its own there already."""
+        if tiers.door is not None:
+            tiers.door.close()
+        path = Path(self.door_of(tiers.job.spec.job_id))
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_ino == tiers.door_inode:
+                path.unlink()
 
     def _tell(self, job: JobRecord, sentence: str) -> None:
         self._publish(job, JobEvent("log_server_trouble", sentence, cycle=job.cycle))
@@ -285,6 +301,10 @@ def _listen(path: str) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def _nobody(job_id: str) -> None:
+    del job_id  # It has no words.
 
 
 def _nowhere(job_id: str) -> str:

@@ -125,7 +125,8 @@ class JobSpec(msgspec.Struct, frozen=True):
     @property
     def has_log_server(self) -> bool:
         """Whether the job has a log server. On one node, its log process is already the only writer."""
-        return self.nodes is not None and self.log_server.enabled and bool(self.logs.cycle_prefix)
+        is_wanted = bool(self.logs.cycle_prefix or self.logs.supervisor_log)
+        return self.nodes is not None and self.log_server.enabled and is_wanted
 
     def memory_rules(self) -> MemoryRules | None:
         """Returns how a restart waits for GPU memory; None if it does not wait."""

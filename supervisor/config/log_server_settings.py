@@ -22,7 +22,7 @@ ENABLED = _setting(
     "enable-log-server",
     values.BOOLEAN,
     "enabled",
-    "with several nodes, one process on the leader's node writes the cycles' logs; the nodes send it their lines",
+    "with several nodes, one process on the leader's node writes the job's logs; the nodes send it their lines",
 )
 PORT = _setting(
     "log-server-port",
@@ -66,8 +66,11 @@ def log_server_warnings(spec: JobSpec) -> list[str]:
     server = spec.log_server
     if not server.enabled:
         return []
-    if not spec.logs.cycle_prefix:
-        return [f"{ENABLED.flag} has no effect here: no log is asked for; write --ft-per-cycle-applog-prefix, too"]
+    if not spec.logs.cycle_prefix and not spec.logs.supervisor_log:
+        return [
+            f"{ENABLED.flag} has no effect here: no log is asked for; write --ft-per-cycle-applog-prefix or "
+            "--ft-nvrx-logfile, too"
+        ]
     if spec.nodes is None:
         return [f"{ENABLED.flag} has no effect here: on one node, one process writes the logs in any case"]
     leaves = leaf_count(server.leaves, spec.nodes.max_nodes)

@@ -34,3 +34,4 @@ class Next(msgspec.Struct, frozen=True):
 
     address: str = ""
     finish: bool = False
+    follows: bool = False  # another one that has died: those who had sent to that one come to this one

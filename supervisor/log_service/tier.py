@@ -27,6 +27,7 @@ from supervisor.log_service.passing_on import PassingOn
 from supervisor.log_service.position_file import place_beside
 from supervisor.log_service.secrets import secrets_of, server_credentials
 from supervisor.log_service.settings import LEAF, ROOT, Next, Settings
+from supervisor.pauses import pause
 
 LEAF_BYTES_MAX = 64 * 1024 * 1024
 ROOT_BYTES_MAX = 64 * 1024 * 1024
@@ -47,6 +48,7 @@ class _Wishes:
         self._move = move
         self.ending = anyio.Event()
         self.at_once = False
+        self.follows = False  # see settings.Next
 
     async def read(self) -> None:
         decode = msgspec.json.Decoder(Next).decode
@@ -61,6 +63,8 @@ class _Wishes:
                 wish = decode(line)
                 if wish.finish:
                     self.ending.set()
+                elif wish.follows:
+                    self.follows = True
                 else:
                     self._move(wish.address)
         self.at_once = self._settings.ends_with_supervisor and not self.ending.is_set()
@@ -176,6 +180,7 @@ async def _run_sender(settings: Settings, known: Secrets) -> bool:
     passing.upstream.on_away = lambda: _say(AWAY)
     wishes = _Wishes(settings, passing.upstream.move)
     is_complete = False
+    all_are_back_at_s = anyio.current_time() + QUIET_S
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(passing.upstream.run)
         tasks.start_soon(door.run, settings.door_fd)
@@ -184,6 +189,8 @@ async def _run_sender(settings: Settings, known: Secrets) -> bool:
         await wishes.ending.wait()
         if not wishes.at_once:
             with anyio.move_on_after(settings.graceful_s):
+                if wishes.follows and (rest_s := all_are_back_at_s - anyio.current_time()) > 0:
+                    await pause(rest_s, why="nobody knows how many had sent to the one that has died")
                 while door.count or not passing.relay.is_empty:
                     await changed.wait()
                 await passing.upstream.part()

@@ -15,6 +15,8 @@ def test_it_is_for_several_nodes_and_a_log() -> None:
     both = request("--ft-enable-log-server", "true", *NODES, *LOG, "t.py")
     assert (both.spec.has_log_server, both.warnings) == (True, ())
     assert not request(*NODES, *LOG, "t.py").spec.has_log_server
+    words = request("--ft-enable-log-server", "true", "--ft-nvrx-logfile", "/l/words.log", *NODES, "t.py")
+    assert (words.spec.has_log_server, words.warnings) == (True, ())
     alone = request("--ft-enable-log-server", *LOG, "t.py")
     assert not alone.spec.has_log_server
     assert alone.warnings == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -53,9 +54,9 @@ class Cluster:
             other.bind(("127.0.0.1", 0))
             self.port, self.log_port = probe.getsockname()[1], other.getsockname()[1]
         self.processes: list[subprocess.Popen[bytes]] = []
-        self.meet = ("--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{self.port}")
+        self.meet: tuple[str, ...] = ("--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{self.port}")
 
-    def start(self, number: int, *script: str, flags: tuple[str, ...] = ()) -> None:
+    def start(self, number: int, *script: str, flags: tuple[str, ...] = (), has_cycle_logs: bool = True) -> None:
         home = self.folder / f"node{number}"
         for place in (home, home / "claims", home / "state", home / "run"):
             place.mkdir(mode=0o700)
@@ -63,7 +64,7 @@ class Cluster:
             str(HOLDFAST), "run", *self.meet, "--rdzv-id", f"job-{self.port}",
             "--local-addr", f"127.0.0.{number}", "--nproc-per-node", "2",
             "--max-restarts", "2", "--ft-enable-log-server", "true", "--ft-log-server-port", str(self.log_port),
-            "--ft-per-cycle-applog-prefix", str(self.logs / "train.log"), *flags,
+            *(("--ft-per-cycle-applog-prefix", str(self.logs / "train.log")) if has_cycle_logs else ()), *flags,
             str(self.folder / "train.py"), *script,
         ]  # fmt: skip
         kept = {name: os.environ[name] for name in ("HOME", "PATH", "LANG") if name in os.environ}
@@ -83,6 +84,11 @@ class Cluster:
 
     def output(self) -> str:
         return "\n".join(path.read_text() for path in sorted(self.folder.glob("node*/output")))
+
+    def own_words(self, number: int) -> str:
+        """What a node's supervisor has said about the job, as the file of all nodes should have it."""
+        (path,) = (self.folder / f"node{number}" / "state").rglob("supervisor.log")
+        return re.sub(" kind=[a-z_]+", "", path.read_text())
 
     def lines(self, cycle: int) -> list[str]:
         return (self.logs / f"train_cycle{cycle}.log").read_text().splitlines()
@@ -115,6 +121,23 @@ def expected(cycle: int, lines: int) -> set[str]:
     return {f"{rank}: rank {rank} cycle {cycle} line {number}" for rank in range(4) for number in range(lines)}
 
 
+def said_by(node: str, told: str) -> str:
+    """What one node has said, with the lines that belong to its lines, without its name."""
+    records = re.findall(r"^\S.*\n(?: .*\n)*", told, re.MULTILINE)
+    own = [each.replace(f"Z {node} ", "Z ", 1) for each in records if each.split()[1] == node]
+    return "".join(own)
+
+
+def writers(path: Path) -> list[str]:
+    """The names of the processes that have a file open."""
+    names: set[str] = set()
+    for fd in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(fd) == str(path):
+                names.add((fd.parent.parent / "comm").read_text().strip())
+    return sorted(names)
+
+
 def test_two_nodes_have_one_writer_of_each_cycles_log(cluster: Cluster) -> None:
     for number in (1, 2):
         cluster.start(number, "300", str(cluster.folder), "fail")
@@ -139,6 +162,25 @@ def test_leaf_root_and_senders_are_killed_and_no_line_is_lost_or_doubled(cluster
     assert cluster.wait() == [0, 0], cluster.output()
     assert sorted(cluster.lines(0)) == sorted(expected(0, 400))
     assert "is replaced: it was ended by SIGKILL" in cluster.output()
+
+
+def test_the_words_of_both_supervisors_have_one_writer_too(cluster: Cluster) -> None:
+    words = cluster.logs / "words.log"
+    for number in (1, 2):
+        cluster.start(
+            number, "20", str(cluster.folder), "wait", flags=("--ft-nvrx-logfile", str(words)), has_cycle_logs=False
+        )
+    cluster.until_half(0)
+    wait_until(lambda: writers(words) == ["hf-log-root"], timeout_s=LIMIT_S, what="the root to write the words")
+    for kind in ("leaf", "root", "sender"):
+        for pid in cluster.tiers(kind):
+            os.kill(pid, signal.SIGKILL)
+    (cluster.folder / "go").touch()
+    assert cluster.wait() == [0, 0], cluster.output()
+    told = words.read_text()
+    assert told.count("is replaced: it was ended by SIGKILL") == 4, told
+    for number in (1, 2):
+        assert said_by(f"127.0.0.{number}", told) == cluster.own_words(number)
 
 
 @pytest.mark.soak

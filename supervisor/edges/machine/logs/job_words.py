@@ -1,7 +1,8 @@
 """How do the supervisor's words about a job reach a file that the user has named (--ft-nvrx-logfile)?
 
 In a thread of their own: the file may lie on a file server that does not answer, and neither the supervisor nor its
-other log waits for that. Several nodes may append to one file; each line says whose it is.
+other log waits for that. Several nodes may append to one file; each line says whose it is. A job with a log server has
+one writer for all nodes, to which the words go (words_uplink.py).
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ import queue
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from supervisor.edges.machine.logs.words_uplink import WordsUplink
 
 NAME = "holdfast"  # the root of all our loggers
 WAITING_MAX = 10_000  # beyond it lines are dropped and counted
@@ -21,19 +26,28 @@ CLOSE_TIMEOUT_S = 2.0
 OPEN_FILES_MAX = 32
 
 
+class WordsPlace(NamedTuple):
+    """Where the words about a job go. `path` "": nobody wants them in a file."""
+
+    path: str = ""
+    door: str = ""  # of this node's sender to the job's log server; "": the file is written here
+    run: int = 0  # tells a job from the next one with the same id
+
+
 class JobWords(logging.Handler):
     """Handles all loggers below "holdfast" from `open` to `close`. The thread is started by the first line."""
 
-    def __init__(self, path_of: Callable[[str], str], node_name: str) -> None:
-        """`path_of` a job's id; "": nobody wants its words in a file."""
+    def __init__(self, place_of: Callable[[str], WordsPlace], node_name: str) -> None:
+        """`place_of` a job's id."""
         super().__init__()
-        self._path_of = path_of
+        self._place_of = place_of
         self._node_name = node_name
         self._waiting: queue.Queue[tuple[str, str] | None] = queue.Queue(WAITING_MAX)
         self._thread: threading.Thread | None = None
         self._files: dict[str, int] = {}
         self._dropped = 0
         self._failed: set[str] = set()
+        self._uplinks: dict[str, WordsUplink] = {}  # by the job's id; also of jobs that have ended
 
     def open(self) -> None:
         logging.getLogger(NAME).addHandler(self)
@@ -41,25 +55,45 @@ class JobWords(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Neither blocks nor raises."""
         job_id = getattr(record, "job_id", None)
-        path = self._path_of(str(job_id)) if job_id else ""
-        if not path:
+        place = self._place_of(str(job_id)) if job_id else WordsPlace()
+        if not place.path:
+            return
+        if place.door:
+            self._uplink(str(job_id), place).say(_encoded(self._line(record)))
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._write_until_closed, name="job words", daemon=True)
             self._thread.start()
         try:
-            self._waiting.put_nowait((path, self._line(record)))
+            self._waiting.put_nowait((place.path, self._line(record)))
         except queue.Full:
             self._dropped += 1
+
+    def finish(self, job_id: str) -> None:
+        """The job's sender will end: what is said of the job from now on reaches its log server no more."""
+        if (uplink := self._uplinks.get(job_id)) is not None:
+            uplink.finish()
 
     def close(self) -> None:
         """Writes what waits; gives up after two seconds."""
         logging.getLogger(NAME).removeHandler(self)
+        for uplink in self._uplinks.values():
+            uplink.finish()
+        for uplink in self._uplinks.values():
+            uplink.join(CLOSE_TIMEOUT_S)
         if self._thread is not None:
             with contextlib.suppress(queue.Full):
                 self._waiting.put(None, timeout=CLOSE_TIMEOUT_S)
             self._thread.join(CLOSE_TIMEOUT_S)
         super().close()
+
+    def _uplink(self, job_id: str, place: WordsPlace) -> WordsUplink:
+        uplink = self._uplinks.get(job_id)
+        if uplink is None or uplink.run != place.run:
+            from supervisor.edges.machine.logs.words_uplink import WordsUplink  # Late: few jobs have a log server.
+
+            uplink = self._uplinks[job_id] = WordsUplink(place.door, place.run)
+        return uplink
 
     def _line(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -88,7 +122,7 @@ class JobWords(logging.Handler):
         if self._dropped:
             dropped, self._dropped = self._dropped, 0
             texts.insert(0, f"{dropped} lines were dropped: the disk was too slow\n")
-        data = "".join(texts).encode("utf-8", "backslashreplace")
+        data = _encoded("".join(texts))
         try:
             fd = self._fd_of(path)
             while data:
@@ -106,3 +140,7 @@ class JobWords(logging.Handler):
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             self._files[path] = os.open(path, flags, 0o666)
         return self._files[path]
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")

@@ -25,6 +25,7 @@ END_MARGIN_S = 5.0  # beyond the time in which it ends by itself
 LINE_BYTES_MAX = 4096
 READY, AWAY = b"ready", b"away"
 FINISH = b'{"finish": true}'
+FOLLOWS = b'{"follows": true}'  # one that has died
 KILLED_S = 2.0  # one that does not end after SIGKILL hangs in a disk, and is left alone
 
 
@@ -51,6 +52,7 @@ class LogTier:
         self._process: subprocess.Popen[bytes] | None = None
         self._told = b""
         self._is_finished = False
+        self._has_died = False
         self._finishing = anyio.Event()
         self.ready = anyio.Event()
 
@@ -85,6 +87,7 @@ class LogTier:
                 self._process = None
                 if why == "" or (self._finishing.is_set() and self._is_finished):
                     return why == ""
+            self._has_died = True
             self._on_lost(why)
             has_lived = anyio.current_time() - started_at_s > STEADY_S
             again_s = AGAIN_FIRST_S if has_lived else min(AGAIN_MOST_S, again_s * 2)
@@ -108,6 +111,8 @@ class LogTier:
         """Why it ended; "": it was finished."""
         last = b""
         self._write(self._settings)
+        if self._has_died:
+            self._write(FOLLOWS)
         if self._told:
             self._write(self._told)
         if self._finishing.is_set():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.edges.machine.logs.job_words import JobWords
+from supervisor.edges.machine.logs.job_words import JobWords, WordsPlace
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> logging.Logger:
 
 def test_words_about_a_job_reach_its_file_and_those_about_others_do_not(tmp_path: Path, log: logging.Logger) -> None:
     path = tmp_path / "new" / "nvrx.log"
-    words = JobWords({"j": str(path)}.get, "n1")  # pyright: ignore[reportArgumentType]
+    words = JobWords(lambda job_id: WordsPlace(str(path) if job_id == "j" else ""), "n1")
     words.open()
     log.debug("rank %d was\nlost", 3, extra={"job_id": "j", "cycle": 2, "rank": 3})
     log.info("another job", extra={"job_id": "k"})
@@ -33,7 +33,7 @@ def test_words_about_a_job_reach_its_file_and_those_about_others_do_not(tmp_path
 def test_a_second_run_appends(tmp_path: Path, log: logging.Logger) -> None:
     path = tmp_path / "nvrx.log"
     for text in ("one", "two"):
-        words = JobWords(lambda _: str(path), "n1")
+        words = JobWords(lambda _: WordsPlace(str(path)), "n1")
         words.open()
         log.info(text, extra={"job_id": "j"})
         words.close()
@@ -43,7 +43,7 @@ def test_a_second_run_appends(tmp_path: Path, log: logging.Logger) -> None:
 def test_a_file_that_can_not_be_written_is_one_warning(
     tmp_path: Path, log: logging.Logger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    words = JobWords(lambda _: str(tmp_path), "n1")
+    words = JobWords(lambda _: WordsPlace(str(tmp_path)), "n1")
     words.open()
     log.info("one", extra={"job_id": "j"})
     log.info("two", extra={"job_id": "j"})

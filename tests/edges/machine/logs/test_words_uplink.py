@@ -1,0 +1,141 @@
+"""The supervisor's words reach the sender of its node, once each, whatever happens to it; and nobody waits for it."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from holdfast_wire import framing, log_door
+from holdfast_wire.log_door import DoorPiece, DoorReceipt
+
+from supervisor.edges.machine.logs import words_uplink
+from supervisor.edges.machine.logs.words_uplink import WordsUplink
+
+LIMIT_S = 20.0
+
+
+class Sender:
+    """One connection: what came, by position; receipts as the test says."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._link, _ = listener.accept()
+        self._link.settimeout(LIMIT_S)
+        self._decoder = framing.Decoder(frame_bytes_max=log_door.FRAME_BYTES_MAX)
+        self.pieces: list[DoorPiece] = []
+
+    def until(self, text: bytes) -> DoorPiece:
+        """The piece that has it."""
+        while not (found := [each for each in self.pieces if text in each.lines]):
+            assert self._receive()
+        return found[-1]
+
+    def until_end(self) -> DoorPiece:
+        while not self.pieces or not self.pieces[-1].ends:
+            assert self._receive()
+        return self.pieces[-1]
+
+    def write(self, piece: DoorPiece) -> None:
+        receipt = DoorReceipt(piece.stream, piece.position + len(piece.lines), piece.ends)
+        self._link.sendall(framing.encode(log_door.encode(receipt), frame_bytes_max=log_door.FRAME_BYTES_MAX))
+
+    def until_closed(self) -> None:
+        while self._receive():
+            continue
+        self._link.close()
+
+    def die(self) -> None:
+        self._link.close()
+
+    def _receive(self) -> bool:
+        data = self._link.recv(65536)
+        for payload in self._decoder.feed(data):
+            piece = log_door.decode(payload)
+            assert isinstance(piece, DoorPiece)
+            self.pieces.append(piece)
+        return bool(data)
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> Generator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.settimeout(LIMIT_S)
+        made.bind(str(tmp_path / "door"))
+        made.listen()
+        yield made
+
+
+def test_what_has_no_receipt_goes_to_the_next_sender_and_to_no_file_but_that_of_words(
+    listener: socket.socket, tmp_path: Path
+) -> None:
+    uplink = WordsUplink(str(tmp_path / "door"))
+    uplink.say(b"one\n")
+    first = Sender(listener)
+    first.write(first.until(b"one\n"))
+    uplink.say(b"two\n")
+    assert first.until(b"two\n").position == 4
+    first.die()
+    second = Sender(listener)
+    again = second.until(b"two\n")
+    assert again.file == 0
+    assert again.position in (0, 4)  # 0: the receipt was still on its way
+    uplink.finish()
+    uplink.say(b"too late\n")
+    end = second.until_end()
+    assert b"".join(each.lines for each in second.pieces).endswith(b"two\n")
+    second.write(end)
+    second.until_closed()
+    uplink.join(LIMIT_S)
+
+
+def test_a_sender_that_takes_nothing_costs_lines_which_are_counted_and_no_time(
+    listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(words_uplink, "ENDS_IN_S", LIMIT_S)
+    uplink = WordsUplink(str(tmp_path / "door"))  # Nobody accepts.
+    line, count = b"x" * 999 + b"\n", 3000
+    from_s = time.monotonic()
+    for _ in range(count):
+        uplink.say(line)
+    assert time.monotonic() - from_s < LIMIT_S / 4
+    uplink.finish()
+    sender = Sender(listener)
+    sender.write(sender.until_end())
+    sender.until_closed()
+    lines = b"".join(each.lines for each in sender.pieces).splitlines()
+    kept = lines.count(line[:-1])
+    assert 0 < kept <= words_uplink.KEPT_BYTES_MAX // 1000
+    assert lines[-1] == b"%d lines were dropped: the log server could not be reached" % (count - kept)
+    assert len(lines) == kept + 1
+
+
+def test_without_any_sender_the_end_is_bounded_and_what_is_missing_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(words_uplink, "ENDS_IN_S", 0.2)
+    uplink = WordsUplink(str(tmp_path / "door"))
+    uplink.say(b"one\n")
+    uplink.say(b"two\n")
+    uplink.finish()
+    uplink.join(LIMIT_S)
+    assert [record.getMessage() for record in caplog.records] == [
+        "2 lines of the supervisor's words may be missing in the file of --ft-nvrx-logfile: the log server could not "
+        "be reached; this node's supervisor.log has them"
+    ]
+    uplink.say(b"too late\n")
+    uplink.finish()
+
+
+def test_a_line_beyond_a_frame_is_cut(listener: socket.socket, tmp_path: Path) -> None:
+    uplink = WordsUplink(str(tmp_path / "door"))
+    uplink.say("ä".encode() * 1_000_000 + b"\n")
+    uplink.say(b"next\n")
+    sender = Sender(listener)
+    sender.until(b"next\n")
+    uplink.finish()
+    sender.write(sender.until_end())
+    sender.until_closed()
+    first, second = b"".join(each.lines for each in sender.pieces).splitlines()
+    assert (len(first), second) == (words_uplink.LINE_BYTES_MAX, b"next")
