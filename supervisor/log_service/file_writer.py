@@ -121,7 +121,9 @@ class FileWriter:
             chosen = self._choose() if self._begun is None else []
             known = self._known_if_long(positions) if self._begun is None else None
             entry, trouble = await to_thread.run_sync(self._append, chosen, known, abandon_on_cancel=True)
-            if self._begun is None and entry is None:
+            if trouble and (lost := self._given_up(chosen)) is not None:
+                entry, trouble = lost, ""
+            elif self._begun is None and entry is None:
                 self._waiting.extendleft(reversed(chosen))
             if entry is not None:
                 for receipt in positions.note_written(entry):
@@ -159,6 +161,16 @@ class FileWriter:
                 _log.warning("%s", trouble)
                 self._on_trouble(trouble)
             await self._bell.wait_for_s(LOCK_RETRY_S)
+
+    def _given_up(self, chosen: list[Piece]) -> Entry | None:
+        """Supervisors' words that their file did not take: it may lie elsewhere, and must not hold up the others."""
+        file = self._begun[0].file if self._begun is not None else chosen[0].file
+        if file != SUPERVISORS:
+            return None
+        begun, self._begun = self._begun, None
+        parts = [Part(each.stream, each.position, len(each.lines), each.ends) for each in chosen]
+        _log.warning("cannot write %s: words of the supervisors are lost", self._paths.path_of(file))
+        return begun[0] if begun is not None else Entry(file, KNOWN, parts)
 
     def _choose(self) -> list[Piece]:
         """What is appended next: of one file."""

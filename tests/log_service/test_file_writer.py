@@ -21,8 +21,8 @@ LIMIT_S = 20.0
 
 
 class Running:
-    def __init__(self, folder: Path) -> None:
-        self.paths = Paths(str(folder / "logs" / "train.log"), "")
+    def __init__(self, folder: Path, words: str) -> None:
+        self.paths = Paths(str(folder / "logs" / "train.log"), words)
         self.place = place_beside(str(folder / "logs" / "train.log"), "job/1")
         self.receipts: list[Receipt] = []
         self.troubles: list[str] = []
@@ -45,8 +45,8 @@ class Running:
 
 
 @asynccontextmanager
-async def running(folder: Path) -> AsyncGenerator[Running]:
-    made = Running(folder)
+async def running(folder: Path, words: str = "") -> AsyncGenerator[Running]:
+    made = Running(folder, words)
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(made.writer.run)
@@ -88,6 +88,22 @@ async def test_nothing_but_the_configured_files_is_written(tmp_path: Path):
         assert Receipt(7, 6) in root.receipts
     assert os.listdir(tmp_path) == ["logs"]
     assert set(os.listdir(tmp_path / "logs")) == {"train_cycle3.log", ".train.log.job_1.positions"}
+
+
+async def test_a_file_of_words_that_cannot_be_written_does_not_hold_up_the_cycles(tmp_path: Path):
+    (tmp_path / "words.log").mkdir()
+    async with running(tmp_path, words=str(tmp_path / "words.log")) as root:
+        root.writer.take(1, Piece(7, SUPERVISORS, 0, 0, b"words\n"))
+        root.writer.take(1, piece(0, b"one\n"))
+        await root.until(Receipt(1, 4))
+        assert Receipt(7, 6) in root.receipts
+        assert not any(root.troubles)
+        (tmp_path / "words.log").rmdir()
+        root.writer.take(1, Piece(7, SUPERVISORS, 6, 6, b"more\n"))
+        await root.until(Receipt(7, 11))
+        assert root.writer.is_idle
+        assert root.writer.waiting_bytes == 0
+    assert (tmp_path / "words.log").read_bytes() == b"more\n"
 
 
 async def test_a_link_in_the_place_of_a_log_is_not_followed(tmp_path: Path):
