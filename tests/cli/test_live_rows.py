@@ -98,4 +98,4 @@ def test_ranks_are_sorted_as_asked_and_the_odd_ones_come_first() -> None:
 def test_a_job_that_nobody_knows_any_more_leaves_an_empty_screen_that_says_so() -> None:
     ranks = RanksOfJob("gone")
     assert (ranks.rows(_look(running()), 0), ranks.events(_look(running()))) == ([], [])
-    assert "nobody knows" in ranks.title(_look(running()))
+    assert "no longer known" in ranks.title(_look(running()))
