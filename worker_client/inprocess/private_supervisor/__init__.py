@@ -1,1 +1,1 @@
-"""Which process decides for a rank without a launcher: where is it, how is it started, what replaces it?"""
+"""Who decides for a rank that no launcher supervises: where is that process, how is it started, who replaces it?"""
