@@ -59,7 +59,7 @@ ruff: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-type: $(VENV)/.dev
+type: $(VENV)/.docs
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 layers: $(VENV)/.dev ## who may import whom
