@@ -1,5 +1,5 @@
-"""What Holdfast's processes say to each other: framing, page layout, spawner link and protobuf messages.
+"""Which formats do Holdfast's processes share: framing, page layout, spawner link and protobuf messages?
 
-The only place where `supervisor` and `worker_client` meet. Everything here but `v1/` is standard library only, because
+`supervisor` and `worker_client` meet only here. Everything except `v1/` uses only the standard library, because
 the spawner loads it into the interpreter from which user scripts are forked.
 """

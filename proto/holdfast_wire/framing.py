@@ -1,7 +1,7 @@
-"""How one message is cut from a byte stream: a 4-byte big-endian length, then that many bytes.
+"""How is a byte stream cut into messages? A frame is a 4-byte big-endian length, then that many bytes.
 
-Sans-I/O: `Decoder` is fed bytes and gives whole messages. Used by the worker channel, the spawner link and the
-cluster stream; each names its own limit.
+Sans-I/O: `Decoder` takes bytes and returns whole messages. The worker channel, the spawner link and the cluster
+stream use it, each with its own limit.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 
 WORKER_FRAME_BYTES_MAX = 64 * 1024  # from a worker
-SUPERVISOR_FRAME_BYTES_MAX = 1024 * 1024  # to a worker: what all ranks exchange comes in one frame
+SUPERVISOR_FRAME_BYTES_MAX = 1024 * 1024  # to a worker: the values that all ranks exchange come in one frame
 SPAWNER_FRAME_BYTES_MAX = 4 * 1024 * 1024
 CLUSTER_FRAME_BYTES_MAX = 1024 * 1024  # between the nodes of a job
 
@@ -27,14 +27,14 @@ class FrameTooLongError(ValueError):
 
 
 def encode(payload: bytes, *, frame_bytes_max: int) -> bytes:
-    """The frame that carries `payload`. Raises FrameTooLongError above the limit."""
+    """Returns the frame that carries `payload`. Raises FrameTooLongError above the limit."""
     if len(payload) > frame_bytes_max:
         raise FrameTooLongError(len(payload), frame_bytes_max)
     return _HEADER.pack(len(payload)) + payload
 
 
 class Decoder:
-    """Cuts a byte stream into messages, in any chunking. Holds at most one frame and the chunk last fed."""
+    """Cuts a byte stream, however it is chunked, into messages. Holds at most one frame and the last chunk."""
 
     def __init__(self, *, frame_bytes_max: int) -> None:
         self._frame_bytes_max = frame_bytes_max
@@ -42,16 +42,16 @@ class Decoder:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of an unfinished frame; above zero at the end of a stream, the peer was cut off."""
+        """Bytes of an unfinished frame. Above zero at the end of a stream, the peer was cut off."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """All messages that `data` completes, in order. Raises FrameTooLongError at the header, before the body."""
+        """Returns the messages that `data` completes, in order. Raises FrameTooLongError at the header."""
         buffer = self._buffer
         if not buffer and len(data) >= HEADER_BYTES:
             (frame_bytes,) = _HEADER.unpack_from(data)
             if frame_bytes + HEADER_BYTES == len(data) and frame_bytes <= self._frame_bytes_max:
-                return [bytes(data[HEADER_BYTES:])]  # What comes is one message, nearly always.
+                return [bytes(data[HEADER_BYTES:])]  # Nearly always, a chunk is exactly one message.
         buffer += data
         messages: list[bytes] = []
         start = 0

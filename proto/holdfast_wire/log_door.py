@@ -1,7 +1,7 @@
-"""What a log process of a node and the node's sender say to each other (--ft-enable-log-server).
+"""What do a node's log process and the node's sender say to each other (--ft-enable-log-server)?
 
-Frames (framing.py) over a Unix socket. To the sender: pieces of a stream. From it: receipts, and why there are none.
-What pieces, positions and receipts are is said in supervisor/core/log_funnel/pieces.py.
+They exchange frames (framing.py) over a Unix socket: pieces of a stream to the sender; receipts, or why there are
+none, from it. supervisor/core/log_funnel/pieces.py explains pieces, positions and receipts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import struct
 from typing import NamedTuple
 
 FRAME_BYTES_MAX = 1024 * 1024
-PIECE_BYTES = 32 * 1024  # lines are gathered up to so much; one long line may be more
+PIECE_BYTES = 32 * 1024  # lines are gathered up to this size; a single long line may exceed it
 
 _PIECE = struct.Struct(">cQIQQ?")  # kind, stream, file, base, position, whether it ends the stream; then the lines
 _RECEIPT = struct.Struct(">cQQ?")  # kind, stream, position, whether the stream has ended
@@ -33,17 +33,17 @@ class DoorReceipt(NamedTuple):
 
 
 class DoorTrouble(NamedTuple):
-    """Why receipts do not come; "": they do."""
+    """Says why receipts are missing; "": they are not."""
 
     reason: str
 
 
 class DoorError(ValueError):
-    """Raised for a frame that is no message of this vocabulary."""
+    """Raised for a frame that is not a message of this vocabulary."""
 
 
 def encode(message: DoorPiece | DoorReceipt | DoorTrouble) -> bytes:
-    """The frame's payload."""
+    """Returns the frame's payload."""
     match message:
         case DoorPiece(stream, file, base, position, ends, lines):
             return _PIECE.pack(_IS_PIECE, stream, file, base, position, ends) + lines
@@ -54,7 +54,7 @@ def encode(message: DoorPiece | DoorReceipt | DoorTrouble) -> bytes:
 
 
 def decode(payload: bytes) -> DoorPiece | DoorReceipt | DoorTrouble:
-    """Raises DoorError."""
+    """Returns the message in a frame's payload. Raises DoorError."""
     try:
         match payload[:1]:
             case b"p":

@@ -1,16 +1,16 @@
 """Where is each stamp of a rank in the page that it shares with its supervisor?
 
-The page is one memfd of PAGE_BYTES, made and sealed by the supervisor and passed at hello. It is an array of aligned
-signed 64-bit words in native order; each word is written by one store, only by the rank's own process. Times are
-CLOCK_MONOTONIC nanoseconds; 0 means "never" or "closed".
+The page is one memfd of PAGE_BYTES. The supervisor creates and seals it and passes it at hello. It is an array of
+aligned signed 64-bit words in native byte order. Only the rank's own process writes them, each with one store. Times
+are CLOCK_MONOTONIC nanoseconds; 0 means "never" or "closed".
 
-Order of the writer's stores, which lets a reader at any instant see a truthful state:
+The writer stores in this order, so that a reader sees a truthful state at any instant:
 - open a section: its slot := now. Close: OUT_OF_SECTION_SINCE_NS := now, then its slot := 0.
 - a step opens: STEPS_SINCE_FIRST and FIRST_STEP_SEEN before its slot.
 
-A tally says in one word, so by one store, how often a section was closed and how long it was open in all. Both count
-from 0 in each page and wrap around, so only differences count: of two readings between which a section was closed less
-than 2^17 times and was open for less than 2^46 ns (19 h). A client of an older version leaves all tallies 0.
+A tally packs into one word, written by one store, how often a section was closed and for how long it was open in all.
+Both start at 0 in each page and wrap around, so compare two readings: the difference is right if the section was closed
+fewer than 2^17 times between them and was open for less than 2^46 ns (19 h). Older clients leave all tallies 0.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ LAYOUT_VERSION = 1
 WORD_LAYOUT = 0  # LAYOUT_VERSION, written by the supervisor
 WORD_INITIALISED_NS = 1  # init_workload_monitoring() of this connection; starts the initial limits
 WORD_HEARTBEAT_NS = 2  # last send_heartbeat()
-WORD_HEARTBEATS = 3  # how many there were
+WORD_HEARTBEATS = 3  # how many were sent
 WORD_OUT_OF_SECTION_SINCE_NS = 4  # last moment at which the last open section closed (or init)
 WORD_FIRST_STEP_SEEN = 5  # 1 once the section "step" was opened in this cycle
 WORD_STEPS_SINCE_FIRST = 6  # training iteration minus the cycle's first one; drives the warm-up limit
 
-# The in-process Wrapper. A tick is one look of its watchdog thread: has the main thread executed bytecode since then?
+# The in-process Wrapper. At each tick, its watchdog checks if the main thread has executed bytecode since the last.
 WORD_TICK_NS = 7  # the last tick; the next is due WORD_TICK_INTERVAL_NS later
 WORD_TICK_INTERVAL_NS = 8
-WORD_PENDING_SINCE_NS = 9  # since this tick the main thread has executed nothing; 0: it had at the last tick
+WORD_PENDING_SINCE_NS = 9  # since this tick, the main thread has executed nothing; 0: it had at the last tick
 WORD_PING_NS = 10  # last ping(); counts only if it is younger than WORD_WATCH_SINCE_NS
 WORD_WATCH = 11  # one of the WATCH_ values
 WORD_WATCH_SINCE_NS = 12  # silence before this moment does not count; written before WORD_WATCH
 
-WATCH_OFF = 0  # no call, a wait of our own, or disable_hang_protection()
-WATCH_ON = 1  # soft and hard timeout hold
+WATCH_OFF = 0  # no call, a wait inside Holdfast, or disable_hang_protection()
+WATCH_ON = 1  # soft and hard timeouts apply
 WATCH_UNWINDING = (
-    2  # since WORD_WATCH_SINCE_NS the main thread is to reach the Wrapper: only the hard timeout, from then
+    2  # since WORD_WATCH_SINCE_NS, the main thread should reach the Wrapper: only the hard timeout applies
 )
 
 SECTION_SLOTS_START = 64
 SECTION_SLOTS_MAX = 256  # slot i holds the opening time of the i-th monitored section of Welcome.sections
 
 SECTION_TALLIES_START = 320
-SECTION_TALLIES_MAX = PAGE_WORDS - SECTION_TALLIES_START  # the i-th of them is of slot i; later slots have none
-WORD_NO_TALLY = 63  # where the tallies of those are written; never read
+SECTION_TALLIES_MAX = PAGE_WORDS - SECTION_TALLIES_START  # the i-th belongs to slot i; later slots have none
+WORD_NO_TALLY = 63  # receives the tallies of slots that have none; never read
 
-TALLY_TIME_BITS = 46  # the lower ones: open time in nanoseconds; what is above it counts
-TALLY_ONE = 1 << TALLY_TIME_BITS  # closed once more
+TALLY_TIME_BITS = 46  # the lower bits hold the open time in ns, the upper bits the count
+TALLY_ONE = 1 << TALLY_TIME_BITS  # adds one close
 TALLY_MASK = (1 << 63) - 1

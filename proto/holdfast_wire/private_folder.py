@@ -1,24 +1,24 @@
-"""What lies in the directory of a private supervisor, where the ranks that it serves look for it?
+"""What does the directory of a private supervisor contain, in which its ranks look for it?
 
-Ranks read it and make it where it is missing; all else is done by the supervisor that holds LIFE_FILE's lock, from its
-first write to its last removal. The lock of the directory itself is the starters' turn: a courtesy that keeps N ranks
-from starting N supervisors, on which nothing else relies.
+Ranks read the directory, and create it if it is missing. Only the supervisor that holds LIFE_FILE's lock writes or
+removes anything in it. The lock on the directory itself is the starters' turn: it keeps N ranks from starting N
+supervisors, and nothing else relies on it.
 """
 
 from __future__ import annotations
 
 ENDPOINT_FILE = "endpoint.json"  # the variables below, as an object
-RANKS_FILE = "ranks"  # whom it has met: "local_rank pid started_ticks" on each line
+RANKS_FILE = "ranks"  # the ranks that have connected: "local_rank pid started_ticks" on each line
 MEETING_FILE = "meeting.json"  # on several nodes: where the leader of the job serves, and the secret of its nodes
-LIFE_FILE = "supervisor.lock"  # its supervisor keeps it locked while it lives, stopped or not
-ADOPTED_PREFIX = "inprocess-"  # and a key of the job: the directory's name, in the user's own
+LIFE_FILE = "supervisor.lock"  # locked by its supervisor while that process exists, even if stopped
+ADOPTED_PREFIX = "inprocess-"  # followed by a key of the job; names a directory inside the user's own
 
-# The line that a supervisor writes at its start: ranks can come; another one has the directory; or why it can't start.
+# The line that a supervisor writes at its start: it is ready; another one owns the directory; or why it can't start.
 READY = "ready"
 TAKEN = "taken: "
-MEETING = "meeting: "  # and the text of MEETING_FILE: the line before, of a supervisor that leads those of other nodes
+MEETING = "meeting: "  # and the text of MEETING_FILE; comes first, from a supervisor that leads other nodes'
 
-# How a rank speaks to its supervisor; under `holdfast run` they are in its environment.
+# Tell a rank how to reach its supervisor. `holdfast run` sets them in the rank's environment.
 SOCKET_VARIABLE = "HOLDFAST_SOCKET"
 JOB_ID_VARIABLE = "HOLDFAST_JOB_ID"
 TOKEN_VARIABLE = "HOLDFAST_TOKEN_FILE"

@@ -1,9 +1,10 @@
-"""What a supervisor and the spawner of one job say to each other: JSON objects in frames (framing.py).
+"""What do a supervisor and the spawner of one job say to each other?
 
-JSON and not protobuf, because the spawner is the interpreter from which the user's script is forked: what it imports,
-the script would find already imported. The spawner holds no policy: it does what it is told and reports what happened.
-Every message is an object with a "type"; the named tuples here are the whole vocabulary (a dataclass takes a
-millisecond to define, and the first workers would wait for each). Times are CLOCK_MONOTONIC ns.
+They exchange JSON objects in frames (framing.py). JSON and not protobuf, because the user's script is forked from the
+spawner's interpreter and would find every module that the spawner has imported. The spawner has no policy: it carries
+out orders and reports what happened. Every message is an object with a "type"; the named tuples here are the whole
+vocabulary (defining a dataclass takes a millisecond, for which the first workers would wait). Times are
+CLOCK_MONOTONIC ns.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ PROTOCOL = 1
 
 
 class StreamPlan(NamedTuple):
-    """Where one output stream of one worker goes.
+    """Says where one output stream of one worker goes.
 
-    `console`: to the spawner's own stdout or stderr. Without prefix and file the worker inherits that descriptor
-    itself when it is a terminal. `file`: a path that gets the stream; `direct` opens it in the worker (--redirects),
-    else the spawner copies into it, at most `file_bytes_max` bytes with one rotation to `<file>.1`.
+    `console`: to the spawner's own stdout or stderr. Without prefix and file, a worker inherits that descriptor if it
+    is a terminal. `file`: a path that receives the stream. With `direct` (--redirects), the worker opens it; otherwise
+    the spawner copies the stream into it, at most `file_bytes_max` bytes with one rotation to `<file>.1`.
     """
 
     console: bool = True
@@ -35,39 +36,39 @@ class StreamPlan(NamedTuple):
 class WorkerPlan(NamedTuple):
     local_rank: int
     rank: int
-    env: dict[str, str]  # set over the spawner's environment
+    env: dict[str, str]  # overrides the spawner's environment
     stdout: StreamPlan = StreamPlan()
     stderr: StreamPlan = StreamPlan()
-    exec_prefix: tuple[str, ...] = ()  # numactl and its arguments; not empty: this worker is exec'ed
-    cpus: tuple[int, ...] = ()  # to which the worker is bound, as far as the spawner may use them; empty: to none
-    memory_node: int = -1  # from which it gets its memory; -1: from any
+    exec_prefix: tuple[str, ...] = ()  # numactl and its arguments; not empty: this worker is started by exec
+    cpus: tuple[int, ...] = ()  # CPUs to bind the worker to, as far as the spawner may use them; empty: unbound
+    memory_node: int = -1  # NUMA node of its memory; -1: any
     memory_strict: bool = True
-    # The file of the cycle, to which both streams go as lines with this prefix, in the place of what the plans say.
+    # The cycle's log file. Both streams go there as lines with this prefix, instead of where the plans say.
     cycle_log: str = ""
     cycle_log_prefix: str = ""
-    cycle_log_door: str = ""  # the socket of this node's sender to the log server that writes it; "": there is none
+    cycle_log_door: str = ""  # socket of this node's sender to the log server, which writes that file; "": none
 
 
 class PrepareStore(NamedTuple):
-    """Serve a fresh TCPStore for `cycle` (port 0: choose one). Answered by StoreReady or StoreFailed."""
+    """Orders a fresh TCPStore for `cycle` (port 0: any). Answered by StoreReady or StoreFailed."""
 
     cycle: int
     host: str
     port: int = 0
-    serve: bool = True  # False: only choose a free port and say it (rank 0 hosts the store itself)
+    serve: bool = True  # False: only choose and report a free port (rank 0 hosts the store itself)
 
 
 class ForkAhead(NamedTuple):
-    """So many workers will be spawned for `cycle`; what of that can be done before is done now. Not answered."""
+    """Announces how many workers `cycle` will have, so that the spawner prepares them now. Not answered."""
 
     cycle: int
     workers: int
 
 
 class Spawn(NamedTuple):
-    """Start these workers. Each is answered by Spawned or SpawnFailed.
+    """Starts these workers. Each is answered by Spawned or SpawnFailed.
 
-    `more`: the order was too long for one frame (`payloads`), and further workers of it follow in the next message.
+    `more`: the order was too long for one frame (see `payloads`); the next message has further workers.
     """
 
     cycle: int
@@ -76,9 +77,9 @@ class Spawn(NamedTuple):
 
 
 class Signal(NamedTuple):
-    """Send `signal` to the given workers of `cycle` (all: empty), to their whole sessions if `tree`.
+    """Sends `signal` to the given workers of `cycle` (empty: all), or to their whole sessions if `tree`.
 
-    `sessions`: pids of workers that have been reaped; what is left of the sessions that they led gets it, too.
+    `sessions`: pids of reaped workers; what is left of the sessions that they led gets the signal, too.
     """
 
     cycle: int
@@ -90,32 +91,32 @@ class Signal(NamedTuple):
 
 
 class KillTree(NamedTuple):
-    """SIGKILL everything of `cycle`, escapees and store host included, and reap it. Answered by Emptied."""
+    """Kills and reaps everything of `cycle`, including escaped processes and the store host. Answered by Emptied."""
 
     cycle: int
 
 
 class Fence(NamedTuple):
-    """At `until_ns`, kill everything that was started, unless a later Fence comes before. Not answered.
+    """Kills everything that was started at `until_ns`, unless a later Fence comes first. Not answered.
 
-    The supervisor may stand still then, and another node may begin the job's next cycle.
+    By then the supervisor may have stalled, and another node may begin the job's next cycle.
     """
 
     until_ns: int
 
 
 class End(NamedTuple):
-    """Kill what is left, answer Ended and exit 0."""
+    """Kills what is left, answers Ended and exits 0."""
 
 
 Order = PrepareStore | ForkAhead | Spawn | Signal | KillTree | Fence | End
 
 
 class Keep(NamedTuple):
-    """Keep these texts for a supervisor that comes back, and carry out the orders that follow from them. Not answered.
+    """Stores these texts for a returning supervisor, and carries out the orders that follow from them. Not answered.
 
-    One frame, so that no order is known here without the state that led to it, and the reverse. A text that is not
-    named stays. `taken`: so many reports of this spawner, Ready being the first, are part of that state.
+    One frame carries both, so the spawner never has an order without the state that led to it, or the reverse. Texts
+    that are not named stay. `taken`: how many reports of this spawner, counted from Ready, that state includes.
     """
 
     texts: dict[str, str]
@@ -127,9 +128,9 @@ class Keep(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Sent once, when workers can be spawned; `method` is how they will be.
+    """Sent once, when workers can be spawned; `method` says how.
 
-    `refusal`: why the job's command can't be run at all, "" where it can; the job ends with `refusal_code` then.
+    `refusal`: why the job's command can't be run at all; the job then ends with `refusal_code`. "": it can be run.
     """
 
     pid: int
@@ -138,10 +139,10 @@ class Ready(NamedTuple):
     method: str  # "fork" or "exec"
     method_reason: str  # why, in one sentence
     preloaded: tuple[str, ...]  # modules loaded ahead
-    cgroup: str  # the cgroup v2 folder under which a cycle's cgroup is made; "" if there is none
+    cgroup: str  # the cgroup v2 folder in which each cycle gets a cgroup; "": none
     refusal: str = ""
     refusal_code: int = 1
-    lost: str = ""  # for people: what is slower than it could be, why, and what they can do
+    lost: str = ""  # for people: what is slower than it could be, why, and the remedy
 
 
 class StoreReady(NamedTuple):
@@ -167,13 +168,13 @@ class SpawnFailed(NamedTuple):
     cycle: int
     local_rank: int
     reason: str  # "cannot start …: …; …"
-    exit_code: int  # as a shell would say: 127 not found, 126 not executable, else 1
+    exit_code: int  # as in a shell: 127 not found, 126 not executable, else 1
 
 
 class Exited(NamedTuple):
     """A worker was reaped. Exactly one of code and signal is not None.
 
-    `error`: the line that says most in the file that torch's @record writes (TORCHELASTIC_ERROR_FILE), "" without one.
+    `error`: the most telling line of the file that torch's @record writes (TORCHELASTIC_ERROR_FILE); "": none.
     """
 
     cycle: int
@@ -189,7 +190,7 @@ class Exited(NamedTuple):
 
 
 class StoreExited(NamedTuple):
-    """The store host ended though nobody asked it to."""
+    """The store host ended unasked."""
 
     cycle: int
     pid: int
@@ -197,7 +198,7 @@ class StoreExited(NamedTuple):
 
 
 class Emptied(NamedTuple):
-    """Nothing of `cycle` is left. `stuck_pids` could not be killed (state D) and are given up."""
+    """Nothing of `cycle` is left, except for `stuck_pids`, which can't be killed (state D) and are given up."""
 
     cycle: int
     killed: int
@@ -205,9 +206,9 @@ class Emptied(NamedTuple):
 
 
 class OutputDropped(NamedTuple):
-    """Log bytes that could not be kept (disk full, cap); never blocks a worker. Totals since the start.
+    """Counts log bytes lost to a full disk or the size limit, in total since the start. Losses never block a worker.
 
-    Local rank -1: of the file of a cycle, of any rank.
+    Local rank -1: lost from the log file of a cycle, whichever rank wrote them.
     """
 
     local_rank: int
@@ -216,26 +217,26 @@ class OutputDropped(NamedTuple):
 
 
 class CycleLogClosed(NamedTuple):
-    """The file of a cycle is complete, as far as this node writes to it. Losses are of this spawner."""
+    """This node's part of a cycle's log file is complete. Losses are this spawner's."""
 
     cycle: int
     path: str
     written_bytes: int
     lost_lines: int
     lost_bytes: int
-    reason: str  # of the last loss
+    reason: str  # for the last loss
 
 
 class Learned(NamedTuple):
-    """The workers imported modules by themselves: a spawner with those loaded would start the next cycle sooner.
+    """The workers imported modules that a spawner could load ahead, so the next cycle would start sooner.
 
-    Said twice at most: of torch at once, of all else later. Without steps, `reason` says what forbids it.
+    Sent at most twice: at once for torch, later for all else. Without steps, `reason` says what prevents it.
     """
 
-    steps: tuple[str, ...]  # modules to import, and between them variables to set for that (NAME=value; -NAME= removes)
-    folders: tuple[str, ...]  # on the workers' module path before the installed modules
+    steps: tuple[str, ...]  # modules to import, and variables to set between them (NAME=value; -NAME= removes)
+    folders: tuple[str, ...]  # those before the installed modules on the workers' path
     reason: str
-    lost: str = ""  # for people: what stays slow, why, and what they can do
+    lost: str = ""  # for people: what stays slow, why, and the remedy
 
 
 class Ended(NamedTuple):
@@ -243,27 +244,27 @@ class Ended(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """To a supervisor that has come back, after WelcomeBack: one text that the last one left here."""
+    """Returns one text that the previous supervisor left here. Sent to a returning supervisor after WelcomeBack."""
 
     name: str
     text: str
 
 
 class WelcomeBack(NamedTuple):
-    """The first word to a supervisor that has come back; the descriptors of the job's claim come with it.
+    """The first message to a returning supervisor; the descriptors of the job's claim come with it.
 
-    `texts` Kept follow, then the reports after the first `taken`.
+    `texts` Kept messages follow, then the reports after the first `taken`.
     """
 
     pid: int
     job_id: str
-    ready: Ready  # as it was said to the first supervisor
+    ready: Ready  # as sent to the first supervisor
     texts: int
     taken: int
 
 
 class Unknown(NamedTuple):
-    """A message of a later version, which nothing here can act on; an answer to it has a deadline there."""
+    """Stands for a message of a later version, which is ignored; the sender has a deadline for any answer."""
 
     type: str
 
@@ -289,18 +290,18 @@ _NESTED: dict[str, type[StreamPlan]] = {"stdout": StreamPlan, "stderr": StreamPl
 
 
 class SpawnerProtocolError(ValueError):
-    """Raised for a frame that is no message of this vocabulary."""
+    """Raised for a frame that is not a message of this vocabulary."""
 
 
 def encode(message: Message) -> bytes:
-    """The frame's payload for `message`."""
+    """Returns the frame's payload for `message`."""
     return json.dumps(_typed(message), separators=(",", ":")).encode()
 
 
 def payloads(message: Message, *, bytes_max: int) -> list[bytes]:
-    """`message` in as many payloads as it takes: an order for many workers is split, the last part has `more` unset.
+    """Returns `message` in one or more payloads: an order for many workers is split; all but the last have `more` set.
 
-    What can't be split any further may be longer than `bytes_max`.
+    A part that can't be split further may be longer than `bytes_max`.
     """
     payload = encode(message)
     if len(payload) <= bytes_max or not isinstance(message, Spawn) or len(message.workers) < 2:
@@ -312,7 +313,7 @@ def payloads(message: Message, *, bytes_max: int) -> list[bytes]:
 
 
 def decode(payload: bytes) -> Message:
-    """The message in `payload`. Raises SpawnerProtocolError. Unknown fields are ignored; see Unknown."""
+    """Returns the message in `payload`. Raises SpawnerProtocolError. Unknown fields are ignored; see Unknown."""
     try:
         return _of_type(json.loads(payload))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -350,7 +351,7 @@ def _plain(message: Message) -> dict[str, object]:
 
 
 def _shared_env(workers: tuple[WorkerPlan, ...]) -> dict[str, str]:
-    """What all workers have alike crosses the link once."""
+    """Returns the variables that all workers share, which cross the link only once."""
     if len(workers) < 2:
         return {}
     shared = dict(workers[0].env)
@@ -382,7 +383,7 @@ def _worker(body: dict[str, object], shared_env: dict[str, str]) -> WorkerPlan:
 
 
 def _known(kind: type[Message] | type[WorkerPlan] | type[StreamPlan], body: dict[str, object]) -> dict[str, object]:
-    """The fields that the kind has; lists as the tuples that they were."""
+    """Returns the fields that the kind has, with lists turned back into tuples."""
     return {
         name: tuple(cast("list[object]", value)) if isinstance(value, list) else value
         for name, value in body.items()

@@ -1,7 +1,7 @@
 """With which command line, environment and settings does a supervisor start the spawner of one job?
 
-Shared by both sides of the spawner link; standard library only. The spawner is started as what the user would have
-typed (`PYTHON -u script.py args…`): docs/decisions/0002-spawner-starts-as-the-script.md says why.
+Both sides of the spawner link use this module; standard library only. The spawner starts with the command line that
+the user would have typed (`PYTHON -u script.py args…`); docs/decisions/0002-spawner-starts-as-the-script.md says why.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from typing import NamedTuple
 
 FD_VARIABLE = "HOLDFAST_SPAWNER_FD"
 SETTINGS_VARIABLE = "HOLDFAST_SPAWNER_SETTINGS"
-# torchrun's macro, as string.Template reads it: $$ is a $, any other name stays as it is.
+# torchrun's macro, read as string.Template does: $$ is a $, and any other name stays unchanged.
 _LOCAL_RANK_MACRO = re.compile(r"\$(?:(\$)|local_rank(?![_a-zA-Z0-9])|\{local_rank\})")
 
 
 class SpawnerSettings(NamedTuple):
-    """What a spawner must know before its first message. Travels as JSON in one environment variable."""
+    """What a spawner must know before its first message. Passed as JSON in one environment variable."""
 
     job_id: str
     command: tuple[str, ...]  # script, module or command, then its arguments
     entry: str = "script"  # "script", "module" or "command"
-    python: str = ""  # the job's interpreter; "": the caller's own
-    method: str = "auto"  # "auto": fork where it can't be noticed; "fork": whatever differs; "exec"
-    preload: str = "auto"  # "auto", "torch", "none", or modules with commas between them
-    private: bool = True  # True: ends its job within 5 s of the loss of its supervisor
-    supervisor_return_timeout_s: float = 60.0  # not private: for how long a lost supervisor is waited for
-    exit_record_dir: str = ""  # where exits are written while no supervisor listens; "": nowhere
-    cgroup: bool = True  # use cgroup v2 where it can be written
-    # The soft limit of open files that workers must find, and the one to which the supervisor raised it; (): as it is.
+    python: str = ""  # the job's interpreter; "": the caller's
+    method: str = "auto"  # "auto": fork if the script can't notice; "fork": always; "exec"
+    preload: str = "auto"  # "auto", "torch", "none", or modules separated by commas
+    private: bool = True  # True: ends its job within 5 s if its supervisor is lost
+    supervisor_return_timeout_s: float = 60.0  # not private: how long to wait for a lost supervisor
+    exit_record_dir: str = ""  # where exits are recorded while no supervisor listens; "": nowhere
+    cgroup: bool = True  # use cgroup v2 if it is writable
+    # The soft limit on open files that workers must find, and the one that the supervisor raised it to; (): unchanged.
     open_files: tuple[int, ...] = ()
-    may_restart: bool = True  # False: there will be no further cycle for which something could be loaded ahead
-    learned: tuple[str, ...] = ()  # what earlier workers of this job imported: carry out these steps in the background
+    may_restart: bool = True  # False: no cycle follows, so nothing is worth loading ahead
+    learned: tuple[str, ...] = ()  # steps to carry out in the background: what earlier workers imported
     learned_folders: tuple[str, ...] = ()
-    # Not private: a bound socket at which a supervisor that comes back finds the spawner (-1: none can), a file that
-    # holds what is kept for it, too, and the descriptors of the job's claim, which are handed to it.
+    # Not private: a bound socket where a returning supervisor finds the spawner (-1: none), a file with a copy of what
+    # is kept for that supervisor, and the descriptors of the job's claim, which are passed to it.
     return_fd: int = -1
     keep_path: str = ""
     claim_fds: tuple[int, ...] = ()
-    learn_after_s: float = 5.0  # after the last import of a worker, all that they imported is learned
-    # Filled in by spawner_command and by the spawner itself:
+    learn_after_s: float = 5.0  # once no worker has imported anything for this long, all imports are learned
+    # Set by spawner_command and by the spawner itself:
     import_folders: tuple[str, ...] = ()  # the folders that hold worker_client/ and holdfast_wire/
-    python_path: str | None = None  # PYTHONPATH as the user has it; None: not set
-    decided: str = ""  # why an earlier start of this spawner was given up for this one
-    lost: str = ""  # and that as Ready.lost
+    python_path: str | None = None  # the user's PYTHONPATH; None: not set
+    decided: str = ""  # why an earlier start of this spawner was abandoned for this one
+    lost: str = ""  # the same for Ready.lost
 
     def to_json(self) -> str:
         return json.dumps(self._asdict(), separators=(",", ":"))
@@ -58,19 +58,19 @@ class SpawnerCommand(NamedTuple):
 
 
 def settings_from_json(text: str) -> SpawnerSettings:
-    """The settings in `text`. Raises ValueError, KeyError or TypeError where it holds something else."""
+    """Returns the settings in `text`. Raises ValueError, KeyError or TypeError if `text` is anything else."""
     body: dict[str, object] = json.loads(text)
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in body.items()}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     return SpawnerSettings(**values)  # pyright: ignore[reportArgumentType]
 
 
 def spawner_command(settings: SpawnerSettings, env: Mapping[str, str], *, link_fd: int) -> SpawnerCommand:
-    """The command line and environment of a spawner.
+    """Returns the command line and environment of a spawner.
 
-    `env` is the job's final environment but for the rank variables. The caller passes `link_fd` on under the same
-    number (pass_fds), gives the job's own stdin, stdout and stderr, and starts the process in the job's folder.
+    `env` is the job's final environment without the rank variables. The caller passes `link_fd` under the same number
+    (pass_fds) and the job's own stdin, stdout and stderr, and starts the process in the job's folder.
     """
-    import sys  # Late: only the supervisor's side asks for the default interpreter.
+    import sys  # Late: only the supervisor needs the default interpreter.
 
     python = settings.python or sys.executable
     wire = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -87,7 +87,7 @@ def spawner_command(settings: SpawnerSettings, env: Mapping[str, str], *, link_f
 
 
 def worker_argv(settings: SpawnerSettings, local_rank: int | None = None) -> tuple[str, ...]:
-    """What a user would have typed to start one worker; with no local rank, the macros are left in the arguments."""
+    """Returns what a user would type to start one worker; without a local rank, the arguments keep their macros."""
     name = settings.command[:1]
     arguments = settings.command[1:] if local_rank is None else worker_arguments(settings, local_rank)
     if settings.entry == "command":
@@ -98,7 +98,7 @@ def worker_argv(settings: SpawnerSettings, local_rank: int | None = None) -> tup
 
 
 def worker_arguments(settings: SpawnerSettings, local_rank: int) -> tuple[str, ...]:
-    """What follows script, module or command, with ${local_rank} replaced as torchrun does."""
+    """Returns the arguments after script, module or command, with ${local_rank} replaced as torchrun does."""
     return tuple(
         _LOCAL_RANK_MACRO.sub(lambda found: "$" if found[1] else str(local_rank), argument)
         for argument in settings.command[1:]
@@ -106,13 +106,13 @@ def worker_arguments(settings: SpawnerSettings, local_rank: int) -> tuple[str, .
 
 
 def plain_argv(settings: SpawnerSettings) -> tuple[str, ...]:
-    """The spawner that only executes: isolated (-I -S), so nothing of the job's environment reaches its own imports."""
+    """Returns the command line of an exec-only spawner: isolated (-I -S) from the job's environment when it imports."""
     main = os.path.join(settings.import_folders[0], "worker_client", "spawner", "__main__.py")
     return (settings.python, "-I", "-S", main)
 
 
 def _client_folder(beside: str) -> str:
-    """worker_client/ of this installation, or of this checkout: another one that can be imported is somebody else's."""
+    """Returns the folder of worker_client/ in this installation or checkout; any other importable one is foreign."""
     for folder in (beside, os.path.dirname(beside)):
         client = os.path.join(folder, "worker_client")
         if os.path.exists(os.path.join(client, "spawner", "hook")):

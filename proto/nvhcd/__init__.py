@@ -1,1 +1,1 @@
-"""The interface of a node health service (nvhcd), which others define: its one call and two messages."""
+"""What is the interface of a node health service (nvhcd)? Others define it: one call and two messages."""

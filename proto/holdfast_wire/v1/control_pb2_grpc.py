@@ -103,7 +103,7 @@ class SupervisorServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchJob(self, request, context):
-        """A snapshot first, then every event; with follow it ends after the job's last event and one more snapshot.
+        """Sends a snapshot, then events. With follow, ends after the job's last event and one final snapshot.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
