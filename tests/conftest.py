@@ -22,6 +22,16 @@ for _number, _default in (
         signal.signal(_number, _default)
 
 
+try:
+    import hypothesis
+except ModuleNotFoundError:  # `make gpu` runs without it
+    pass
+else:
+    # A stalled machine must not fail a property: what a step may cost is for the benchmarks to judge.
+    hypothesis.settings.register_profile("no-deadline", deadline=None)
+    hypothesis.settings.load_profile("no-deadline")
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """CI gives a test that has failed a second chance (.ci/run). Why it failed at first is shown all the same."""
     for report in terminalreporter.stats.get("rerun", []):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.config.run_flags import read_command_line
@@ -99,7 +99,6 @@ def test_as_torchrun(argv: list[str], torchrun_says: dict[str, list[object] | No
 
 
 @given(st.lists(st.text(max_size=8), max_size=6), st.sampled_from(["t.py", "-", "a b"]))
-@settings(deadline=None)
 def test_the_script_s_own_arguments_are_never_touched(arguments: list[str], script: str) -> None:
     expected = arguments[1:] if arguments[:1] == ["--"] else arguments
     assert read_command_line(["--nproc-per-node", "2", script, *arguments]).command == (script, *expected)

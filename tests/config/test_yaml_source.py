@@ -234,7 +234,7 @@ _VALUES: dict[str, st.SearchStrategy[object]] = {
 
 
 @given(values=st.fixed_dictionaries({}, optional=_VALUES))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_a_specification_writes_is_what_it_reads(values: dict[str, object], tmp_path: Path) -> None:
     assert set(_VALUES) == {setting.flag for setting in SECTION_SETTINGS}
     spec = JobSpec(job_id="j", command=("t.py",), cwd="/somewhere")
@@ -249,7 +249,7 @@ def test_what_a_specification_writes_is_what_it_reads(values: dict[str, object],
 
 
 @given(data=st.binary(max_size=200) | st.text(max_size=200).map(lambda text: f"fault_tolerance:\n  {text}".encode()))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_file_raises_anything_but_a_configuration_error(data: bytes, tmp_path: Path) -> None:
     message = ""
     try:

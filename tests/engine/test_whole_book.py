@@ -45,7 +45,7 @@ async def test_what_a_node_had_to_give_up_is_counted_and_told(tmp_path: Path):
         ]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 5)), max_size=12))
 def test_any_order_of_messages_records_no_event_twice_and_leaves_no_gap(told: list[tuple[int, int]]):
     import anyio

@@ -171,7 +171,7 @@ def by_lightning_heartbeats(rank: Rank, folder: Path, steps: Steps) -> None:
 
 @pytest.mark.parametrize("train", [by_transformers, by_lightning_sections, by_lightning_heartbeats])
 @given(runs=st.lists(STEPS, min_size=1, max_size=2), safety_factor=st.floats(1, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_jitter_below_the_floor_is_never_a_hang(train: Train, runs: list[Steps], safety_factor: float) -> None:
     """Also in a second run, which begins with what the first has learned."""
     with ranks(safety_factor) as (rank, folder):

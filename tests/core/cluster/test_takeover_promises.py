@@ -225,7 +225,7 @@ HAPPENINGS = (Job.let_out, Job.deliver, Job.fail, Job.lose, Job.come_back, Job.c
 LIVES = st.lists(st.tuples(st.sampled_from(HAPPENINGS), st.integers(0, 31)), max_size=40)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(LIVES)
 def test_one_group_one_budget_and_no_standstill(life: list[tuple[Callable[[Job, int], None], int]]):
     job = Job()

@@ -28,7 +28,7 @@ ODDS = {
 
 
 @pytest.mark.parametrize("name", ODDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), nodes=st.sampled_from([1, 2, 3]), per_node=st.sampled_from([1, 2, 4]))
 def test_whatever_happens(name: str, seed: int, nodes: int, per_node: int) -> None:
     """Never two world sizes, one decision and one interruption for each iteration, nobody waits for ever."""

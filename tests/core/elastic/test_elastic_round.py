@@ -291,7 +291,7 @@ class Both:
         assert {node for node in self.state.busy if self.told[node]} == self.twin.must_come()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(1, 3), st.integers(0, 2), st.sampled_from([0.0, 5.0, 30.0]), MOVES)
 def test_the_machine_and_its_slow_twin_agree(low: int, more: int, last_call_s: float, moves: Moves):
     both = Both(ElasticRules(low, low + more, 60.0, last_call_s))

@@ -293,7 +293,7 @@ def hang_limits(draw: st.DrawFn) -> HangLimits:
 
 
 @given(script=scripts(), limits=hang_limits())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 def test_the_verdict_comes_exactly_when_the_first_limit_is_met(script: dumb.Script, limits: HangLimits) -> None:
     monitored = {name for name, _ in limits.sections}
     # A client stamps only sections that are monitored.

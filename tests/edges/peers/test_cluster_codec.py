@@ -26,7 +26,7 @@ from supervisor.edges.peers.record_codec import member_name
 from tests.edges.peers import every_frame
 from tests.edges.peers.every_frame import Kind
 
-QUICK = settings(max_examples=25, deadline=None)
+QUICK = settings(max_examples=25)
 
 
 @pytest.mark.parametrize(("kind", "frames"), every_frame.ALL, ids=[kind.__name__ for kind, _ in every_frame.ALL])
@@ -137,14 +137,14 @@ def test_fields_of_newer_versions_are_ignored_within_records_too():
 # --- peers that are none -------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=200))
 def test_bytes_of_a_stranger_are_refused_or_skipped(payload: bytes):
     with suppress(ClusterProtocolError):
         decode(payload)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(every_frame.FRAMES, st.data())
 def test_a_frame_that_was_changed_on_its_way_is_refused_or_within_bounds(frame: Frame, data: st.DataObject):
     payload = bytearray(encode(frame))

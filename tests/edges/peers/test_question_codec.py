@@ -17,7 +17,7 @@ from supervisor.questions import Answer, Question
 from tests.edges.peers import every_frame
 from tests.edges.peers.every_frame import Kind
 
-QUICK = settings(max_examples=8, deadline=None)
+QUICK = settings(max_examples=8)
 
 
 @pytest.mark.parametrize("kind", get_args(Question))

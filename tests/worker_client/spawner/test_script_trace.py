@@ -171,7 +171,7 @@ _STATEMENTS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(_STATEMENTS, max_size=12), st.lists(_STATEMENTS, max_size=12))
 def test_any_mixture_is_read_to_its_end(main: list[str], own: list[str]) -> None:
     class Two(OwnSources):
