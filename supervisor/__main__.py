@@ -4,7 +4,7 @@ import os
 import sys
 
 if __name__ == "__main__":
-    # What lies in the folder where somebody types this is not ours to import, as under the console script.
+    # As under the console script, files in the current folder must not be imported.
     if not sys.flags.safe_path and os.path.isabs(sys.path[0]):
         del sys.path[0]
     from supervisor.cli import main

@@ -1,6 +1,6 @@
-"""How does a private supervisor serve ranks that somebody else has started, on one node or with those of others?
+"""How does a private supervisor serve ranks that another launcher has started, on one node or on several?
 
-The wiring is daemon.py's, but for what starts processes: these run already.
+The wiring is the same as in daemon.py, without the part that starts processes: these already run.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from supervisor.ports import Spawners
 if TYPE_CHECKING:
     from supervisor.edges.peers.adopted_peers import NodeMeeting
 
-ADOPTED_IDLE_S = 30.0  # a supervisor of adopted ranks waits this long for one to come, the first or another
+ADOPTED_IDLE_S = 30.0  # how long a supervisor of adopted ranks waits for the first rank, or for another one
 
 
 async def serve_adopted(
     spec: JobSpec, home: Path, folder: Path, on_open: Callable[[Path, Path], None], meeting: NodeMeeting | None = None
 ) -> None:
-    """A private supervisor for ranks that others start, in `folder`, until the last has ended.
+    """Runs a private supervisor in `folder` for ranks that another launcher starts, until the last of them has ended.
 
-    `home`: where the ranks that it meets are noted for a successor. `on_open` is told the worker socket and the token's
-    file of cycle 0 once ranks can come. `meeting`: with the supervisors of other nodes; once their leader is lost, this
-    one leaves its ranks to a successor, too.
+    `home`: where the ranks are recorded for a successor. `on_open` gets the worker socket and the token file of cycle 0
+    once ranks can connect. With `meeting`, the supervisor works with those of other nodes; if it loses their leader, it
+    leaves its ranks to a successor.
     """
     state = state_dir.choose(None, folder)
     place = Place(folder, state.path, Console(present=False), private=True, warning=state.warning)
@@ -72,5 +72,5 @@ async def serve_adopted(
 
 async def _stop_when(idle: anyio.Event, desk: Desk, job_id: str) -> None:
     await idle.wait()
-    with contextlib.suppress(HoldfastError):  # It has ended by itself in this moment.
+    with contextlib.suppress(HoldfastError):  # It ended by itself in this moment.
         desk.stop(job_id, reason="no rank is left, and no new one has connected", signal=0)

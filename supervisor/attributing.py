@@ -1,6 +1,6 @@
 """What is wired so that an attribution service is asked about the cycles of a job that this supervisor leads?
 
-All of it is loaded for the first such job: no other pays for it.
+All of it is loaded with the first such job, so other jobs do not pay for it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from supervisor.engine.loop import Engine
 from supervisor.errors import ConfigurationError
 from supervisor.ports import Clock
 
-CLOSE_TIMEOUT_S = 16.0  # the last words about jobs that have ended, and the end of their services, are all bounded
+CLOSE_TIMEOUT_S = 16.0  # the last words about jobs that have ended, and the end of their services, are bounded
 
 _log = logging.getLogger("holdfast")
 
 
 class Attributions:
-    """Of all jobs of this supervisor."""
+    """Asks attribution services about all jobs of this supervisor."""
 
     def __init__(self, tasks: TaskGroup, engine: Engine, chronicle: Chronicle, clock: Clock) -> None:
         self._tasks = tasks
@@ -42,7 +42,7 @@ class Attributions:
         self._ended = anyio.Event()
 
     def saw(self, job: JobRecord, order: Order) -> None:
-        """An order of a job's coordinator, on its way to a node."""
+        """Notes an order of a job's coordinator on its way to a node."""
         asked = self._asked.get(job.spec.job_id)
         if asked is None or asked.job is not job:
             is_first = isinstance(order, StartCycle) and order.assignment.cycle == 0
@@ -50,7 +50,7 @@ class Attributions:
         asked.saw(order)
 
     def lead(self, job: JobRecord, *, leads: bool) -> None:
-        """This node leads the job from now on, which has begun elsewhere; or it leads it no more."""
+        """Notes that this node now leads a job that began elsewhere, or that it no longer leads it."""
         asked = self._asked.get(job.spec.job_id)
         if asked is not None and not leads:
             asked.dismiss()
@@ -58,7 +58,7 @@ class Attributions:
             self._begin(job, may_end_job=False)
 
     def _begin(self, job: JobRecord, *, may_end_job: bool) -> AttributedJob:
-        """`may_end_job`: if the key for its own service can't be read. Once it runs, that is no reason."""
+        """Starts to ask about a job. `may_end_job`: an unreadable key for the job's own service ends the job."""
         job_id, settings = job.spec.job_id, job.spec.attribution
         ways = Ways(
             clock=self._clock,
@@ -95,7 +95,7 @@ class Attributions:
         self._engine.post(Reported(job_id, JobForbidden(reason, exit_code)))
 
     async def _serve(self, asked: AttributedJob, keep: Callable[[], Coroutine[object, object, None]] | None) -> None:
-        """`keep`: the service, for as long as the job is asked about."""
+        """Serves one job. `keep` runs the job's own service for as long as the job is asked about."""
         job_id = asked.job.spec.job_id
         try:
             async with anyio.create_task_group() as tasks:
@@ -103,7 +103,7 @@ class Attributions:
                     tasks.start_soon(keep)
                 await asked.run()
                 tasks.cancel_scope.cancel()
-        except Exception as error:  # noqa: BLE001 - the bulkhead: that nobody is asked must not end the job
+        except Exception as error:  # noqa: BLE001 - the bulkhead: the job must not end because nobody can be asked
             _log.error("the attribution service is no longer asked about job %s", job_id, exc_info=error)
         finally:
             if self._asked.get(job_id) is asked:
@@ -111,7 +111,7 @@ class Attributions:
             self._ended.set()
 
     async def aclose(self) -> None:
-        """Waits for the last words about jobs that have ended, a bounded time."""
+        """Waits, for a bounded time, for the last words about jobs that have ended."""
         with anyio.move_on_after(CLOSE_TIMEOUT_S):
             while self._asked:
                 self._ended = anyio.Event()

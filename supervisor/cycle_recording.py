@@ -1,7 +1,7 @@
-"""What is wired so that cycles, and words about them, are written where a job's user wants them?
+"""What is wired so that cycles, and the supervisor's words about them, are written where the user wants them?
 
-These are the records of cycles (--ft-cycle-info-dir) and the supervisor's words (--ft-nvrx-logfile). An attribution
-service (--ft-attribution-endpoint) hears of cycles in the same way.
+This covers the records of cycles (--ft-cycle-info-dir) and the supervisor's words (--ft-nvrx-logfile). An attribution
+service (--ft-attribution-endpoint) learns of cycles in the same way.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 class Funnel(Protocol):
-    """The way to a job's log server, for a job that has one."""
+    """The connection to the log server of a job that has one."""
 
-    on_finish: Callable[[str], None]  # told the id of a job whose sender will end
+    on_finish: Callable[[str], None]  # called with the id of a job whose sender will end
 
     def door_of(self, job_id: str) -> str: ...
 
@@ -43,7 +43,7 @@ def recorded(
     tasks: TaskGroup,
     funnel: Funnel,
 ) -> Peers:
-    """The same peers. What is to be written when `stack` is left still is, for a bounded time."""
+    """Yields the same peers, recorded. Closing `stack` writes what is left, for a bounded time."""
     files = stack.enter_context(contextlib.closing(CycleInfoFiles()))
 
     def place_of(job_id: str) -> WordsPlace:

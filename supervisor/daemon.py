@@ -1,6 +1,6 @@
 """Which edges are opened, in which order, and how are they wired, for a node's daemon and for one private run?
 
-The only place that knows all rooms. Every edge is one task in one tree; what was opened last is closed first.
+This is the only place that knows all rooms. Every edge is one task in one tree; the last one opened is closed first.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ from supervisor.questions import PeersAndColleagues
 if TYPE_CHECKING:
     from supervisor.returning import Returning
 
-RETURN_FOLDER = "spawners"  # in the socket directory: where a supervisor that comes back finds them
-SPAWNERS_END_TIMEOUT_S = 10.0  # the longest that ended spawners are waited for at the close
+RETURN_FOLDER = "spawners"  # in the socket directory: a supervisor that comes back finds them there
+SPAWNERS_END_TIMEOUT_S = 10.0  # the longest wait for ended spawners at the close
 
 _log = logging.getLogger("holdfast")
 
@@ -68,11 +68,11 @@ class Running(msgspec.Struct, frozen=True):
 
     place: Place
     desk: Desk
-    counter: WholeDesk  # where people ask
+    counter: WholeDesk  # answers people's questions
     journal: Journal
     retention: LogRetention
     tasks: TaskGroup
-    returning: Returning | None = None  # from a supervisor that is gone; None: private, there is none
+    returning: Returning | None = None  # what a dead predecessor left; None: private, there was none
 
 
 @contextlib.asynccontextmanager
@@ -85,11 +85,11 @@ async def open_supervisor(
     log_handlers: Sequence[logging.Handler] = (),
     open_peers: Callable[[Post], contextlib.AbstractAsyncContextManager[PeersAndColleagues]] | None = None,
 ) -> AsyncGenerator[Running]:
-    """Everything but the control API, ready to take jobs. Raises HoldfastError where it can't be opened.
+    """Opens everything but the control API, ready to take jobs. Raises HoldfastError if it cannot be opened.
 
-    `early`: spawners that run already, one for each of the first jobs, whose ids `claims` hold. `make_spawners`: in the
-    place of ours. `log_handlers` get all that is logged, events among it.
-    `open_peers`: the way to the other nodes; None: there are none.
+    `early`: spawners that already run, one per first job, whose ids `claims` hold. `make_spawners` replaces
+    our own. `log_handlers` get everything that is logged, including events.
+    `open_peers` opens the connection to the other nodes; None: there are none.
     At the end all edges are closed, innermost first. The caller has ended the jobs before.
     """
     clock = Clock()
@@ -162,7 +162,7 @@ def _keeper(place: Place, limit: RaisedLimit, claims: JobClaims, early: Sequence
 
 @contextlib.asynccontextmanager
 async def _spawner_tasks() -> AsyncGenerator[TaskGroup]:
-    """Spawners that were told to end are waited for, a bounded time."""
+    """Yields the task group of spawners, and waits a bounded time for those that were told to end."""
     async with anyio.create_task_group() as tasks:
         yield tasks
         tasks.cancel_scope.deadline = anyio.current_time() + SPAWNERS_END_TIMEOUT_S
@@ -227,7 +227,7 @@ def _keep_logs(
     *,
     tidies: bool,
 ) -> None:
-    """Logs of live jobs are marked. `tidies`: old ones are removed as jobs come and go; else that is the caller's."""
+    """Marks the logs of live jobs. With `tidies`, removes old ones as jobs come and go; else the caller does that."""
 
     def run_of(job_id: str) -> str:
         return f"{job_id}/{run_name(jobs[job_id].submitted_at_ns)}"
@@ -256,9 +256,9 @@ async def run_job(
     claims: JobClaims,
     log_handlers: Sequence[logging.Handler] = (),
 ) -> JobReport:
-    """A private supervisor for one job, in `folder` (0700, the caller's to remove). Returns the job as it has ended.
+    """Runs one job in a private supervisor in `folder` (0700, the caller's). Returns the ended job.
 
-    `early`: the job's spawner, which was started while this module was still being loaded; `claims` hold the job's id.
+    `early`: the job's spawner, started while this module was still being loaded; `claims` hold the job's id.
     """
     console = Console(stdout_is_tty=os.isatty(1), stderr_is_tty=os.isatty(2))
     state = state_dir.choose(request.state_dir, folder)
@@ -283,7 +283,7 @@ async def run_job(
 
 
 def peers_of_jobs(place: Place) -> Callable[[Post], contextlib.AbstractAsyncContextManager[PeersAndColleagues]]:
-    """Jobs of several nodes meet the others, each in its own way."""
+    """Opens peers with which jobs on several nodes meet the other nodes, each in its own way."""
     from supervisor.edges.peers.peers_of_jobs import open_peers_of_jobs  # Late: a job of one node never needs it.
 
     return lambda post: open_peers_of_jobs(post, node_name=place.node_name)
@@ -291,7 +291,7 @@ def peers_of_jobs(place: Place) -> Callable[[Post], contextlib.AbstractAsyncCont
 
 @contextlib.contextmanager
 def registered(folder: Path) -> Generator[None]:
-    """Commands of this user find the private supervisor that serves in `folder`."""
+    """Lets commands of this user find the private supervisor that serves in `folder`, within the block."""
     registration = private_registry.register(folder, os.getpid(), Clock().unix_ns())
     if registration.warning:
         _log.warning("%s", registration.warning)
@@ -315,21 +315,21 @@ async def open_slow_edges(running: Running, job_id: str) -> None:
     try:
         await running.tasks.start(ControlGate(socket_path=running.place.control_socket, start_server=start_api).run)
     except (HoldfastError, OSError) as error:
-        _log.warning("commands can't ask this supervisor: %s", error)  # The job runs on.
+        _log.warning("commands can't ask this supervisor: %s", error)  # The job keeps running.
 
 
 async def sweep() -> None:
-    """What killed supervisors left in shared folders is removed beside the loop."""
+    """Removes what killed supervisors left in shared folders, outside the event loop's thread."""
     await to_thread.run_sync(private_dir.sweep, abandon_on_cancel=True)
 
 
 async def _forward_signals(desk: Desk, job_id: str, names: Sequence[str]) -> None:
-    """Hands the launcher's signals to the job until cancelled."""
+    """Passes the launcher's signals on to the job until cancelled."""
 
     def on_signal(number: int) -> None:
         try:
             desk.stop(job_id, reason=f"holdfast run got {signals.Signals(number).name}", signal=number)
         except HoldfastError:
-            return  # It has ended by itself in this moment.
+            return  # It ended by itself in this moment.
 
     await signal_edge.receive(names, on_signal)

@@ -1,4 +1,4 @@
-"""Can a cycle's processes be kept together, and ended together?"""
+"""Can the processes of a cycle be kept together, and ended together?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was found, does it matter, and what should be typed?"""
+"""What was found, does it matter, and what should the user type?"""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import msgspec
 class Grade(enum.StrEnum):
     OK = "ok"
     NOTE = "note"  # good to know
-    WARNING = "warning"  # works, with less
+    WARNING = "warning"  # works, with limits
     PROBLEM = "problem"  # a job would fail
     SKIPPED = "skipped"  # there is nothing to look at
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that was looked at. `why` and `remedy` are there for what is not ok."""
+    """One thing that was checked. `why` and `remedy` are set for anything that is not ok."""
 
     area: str  # "kernel"
     check: str  # "open files", in a few words
     grade: Grade
     found: str  # a sentence, without a full stop
-    why: str = ""  # what becomes of a job
-    remedy: str = ""  # what to type
+    why: str = ""  # the effect on a job
+    remedy: str = ""  # what the user should type
 
 
 class Area:
-    """The findings of one area, as its checks name them."""
+    """The findings of one area, added by its checks."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Are the folders of sockets, history and logs there, safe, and large enough?"""
+"""Do the folders of sockets, history and logs exist, and are they safe and large enough?"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def look(machine: Machine, *, sockets: str | None = None, state: str | None = No
 
 
 def _service(area: Area, machine: Machine, explicit: str | None) -> None:
-    """Whose sockets a command would use."""
+    """Adds a finding on whose sockets a command would use."""
     for place in socket_dir.candidates(explicit, machine.environ):
         if socket_dir.answers(place.path / socket_dir.CONTROL_SOCKET):
             area.ok("service", f"a supervisor answers at {place.path}")
@@ -96,7 +96,7 @@ def _history(area: Area, machine: Machine, path: Path) -> None:
 
 
 def _nearest(path: Path) -> Path:
-    """The folder itself, or the one in which it would be made."""
+    """Returns the folder itself, or the nearest existing folder above it."""
     return next(each for each in (path, *path.parents) if each.exists())
 
 
@@ -113,7 +113,7 @@ def _fault(path: Path, there: Path) -> str:
 
 
 def file_system(machine: Machine, path: Path) -> str:
-    """Its type, as mounted; "" where the kernel does not say."""
+    """Returns the type of the file system as mounted; "" if the kernel does not report it."""
     best, kind = "", ""
     for line in machine.text("/proc/self/mountinfo").splitlines():
         left, _, right = line.partition(" - ")

@@ -1,4 +1,4 @@
-"""Which GPUs does the driver show, and may we use them?"""
+"""Which GPUs does the driver show, and may this user use them?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from supervisor.doctor.finding import Area, Finding
 from supervisor.doctor.machine import Machine
 
-ANSWER_TIMEOUT_S = 20.0  # a healthy driver answers within 3 s, also where no process keeps it loaded
+ANSWER_TIMEOUT_S = 20.0  # a healthy driver answers within 3 s, even if no process keeps it loaded
 PROBE = """\
 import json, pynvml
 pynvml.nvmlInit()
@@ -25,12 +25,12 @@ USED_MAX_BYTES = 1 << 30
 
 
 def device_files(machine: Machine) -> list[str]:
-    """One for each GPU."""
+    """Returns the device files, one for each GPU."""
     return [name for name in machine.names("/dev") if name.startswith("nvidia") and name[6:].isdigit()]
 
 
 def look(machine: Machine) -> list[Finding]:
-    """NVML is asked in another process: it may hang where a GPU is ill."""
+    """Checks the GPUs. NVML is asked in another process, because it may hang if a GPU is ill."""
     area = Area("gpus")
     files = device_files(machine)
     if not files and not machine.text("/proc/driver/nvidia/version"):

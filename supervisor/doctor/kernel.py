@@ -82,7 +82,7 @@ def _processes(area: Area, machine: Machine) -> None:
 
 
 def _own_limit(machine: Machine, name: str) -> int | None:
-    """Of our own control group, version 2; None where it sets none."""
+    """Returns the limit of our own control group (version 2); None if it sets none."""
     folder = next((line[3:] for line in machine.text("/proc/self/cgroup").splitlines() if line.startswith("0::")), "")
     value = machine.text(f"/sys/fs/cgroup{folder}/{name}") if folder else ""
     return int(value) if value.isdigit() else None
@@ -128,7 +128,7 @@ def _locked_memory(area: Area, machine: Machine, limit: int) -> None:
 
 
 def _stacks(area: Area, machine: Machine) -> None:
-    """py-spy reads another process's memory; a rank's own faulthandler is the second choice."""
+    """Checks how stacks can be taken: by py-spy, which reads a process's memory, or by the rank's faulthandler."""
     scope = machine.text("/proc/sys/kernel/yama/ptrace_scope")
     if not machine.program("py-spy"):
         area.note(
@@ -149,7 +149,7 @@ def _stacks(area: Area, machine: Machine) -> None:
 
 
 def _clock(area: Area) -> None:
-    """Timers do not need it: they are monotonic. People who compare logs of several nodes do."""
+    """Checks that the clock is synchronised. Timers are monotonic, but people compare the logs of several nodes."""
     state = _adjtimex()
     if state is None:
         area.skip("clock", "the kernel does not say whether it is synchronised")
@@ -165,7 +165,7 @@ def _clock(area: Area) -> None:
 
 
 def _adjtimex() -> int | None:
-    """What the kernel says of its clock, nothing changed (modes 0)."""
+    """Returns what the kernel reports of its clock. Changes nothing (modes 0)."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         buffer = (ctypes.c_char * 256)()  # struct timex has 208 bytes

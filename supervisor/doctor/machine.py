@@ -1,4 +1,4 @@
-"""How is a machine asked: its files, its variables, its programs? Every question has a deadline or cannot hang."""
+"""How is a machine asked for its files, variables and programs? Every question has a deadline or cannot hang."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ ANSWER_TIMEOUT_S = 5.0
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a program said. `fault`: why it said nothing, "" where it ended with 0."""
+    """The output of a program. `fault` says why there is none; "" if it ended with 0."""
 
     stdout: str = ""
     fault: str = ""
 
 
 class Machine:
-    """The machine under us; another `root` plays one in tests."""
+    """The machine that we run on; with another `root`, a test plays one."""
 
     def __init__(self, root: Path = Path("/"), environ: Mapping[str, str] | None = None) -> None:
         self.root = root
@@ -32,26 +32,26 @@ class Machine:
         return self.root / name.lstrip("/")
 
     def text(self, name: str) -> str:
-        """A file of the kernel's, stripped; "" where it is not there or may not be read."""
+        """Returns the stripped text of a kernel file; "" if it is missing or unreadable."""
         try:
             return self.path(name).read_text(errors="replace").strip()
         except OSError:
             return ""
 
     def names(self, folder: str) -> list[str]:
-        """What lies in a folder, sorted; [] where there is none."""
+        """Returns the sorted names in a folder; [] if it does not exist."""
         try:
             return sorted(os.listdir(self.path(folder)))
         except OSError:
             return []
 
     def program(self, name: str) -> str:
-        """Its path, "" where neither our Python's folder nor PATH has one."""
+        """Returns the path of a program; "" if it is neither in our Python's folder nor in PATH."""
         beside = str(Path(sys.executable).parent)
         return shutil.which(name, path=f"{beside}{os.pathsep}{self.environ.get('PATH', os.defpath)}") or ""
 
     def ask(self, command: Sequence[str], *, timeout_s: float = ANSWER_TIMEOUT_S) -> Answer:
-        """Runs a program that only reads. Blocks for `timeout_s` and a moment at most."""
+        """Runs a program that only reads. Blocks for little more than `timeout_s`."""
         try:
             done = subprocess.run(
                 list(command),

@@ -1,4 +1,4 @@
-"""Will stores be served and found, and do the nodes reach each other?"""
+"""Can stores be served and found, and do the nodes reach each other?"""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from supervisor.edges.machine.clock import Clock
 
 ANSWER_TIMEOUT_S = 3.0
 REVERSE_SLOW_S = 0.005
-STORE_PORTS_MIN = 1024  # outside the kernel's range, for stores and their neighbours
+STORE_PORTS_MIN = 1024  # outside the kernel's range, for stores and the ports next to them
 BACKLOG_MIN = 1024
 T = TypeVar("T")
 INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """Where the nodes of a job meet."""
+    """The address at which the nodes of a job meet."""
 
     host: str
     port: int
@@ -93,7 +93,7 @@ def _name(area: Area, name: str) -> None:
 
 
 def _reverse(area: Area, machine: Machine) -> None:
-    """The server of torch's TCPStore asks for the name of each address that connects, one after the other."""
+    """Checks reverse lookups: torch's TCPStore server looks up the name of each address that connects, one by one."""
     hosts = next(
         (line for line in machine.text("/etc/nsswitch.conf").splitlines() if line.strip().startswith("hosts:")), ""
     )
@@ -120,9 +120,9 @@ def _reverse(area: Area, machine: Machine) -> None:
 
 
 def _outward_address() -> str:
-    """The address from which this node would speak to others; nothing is sent."""
+    """Returns the address from which this node would reach others. Sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
-        probe.connect(("192.0.2.1", 9))  # of TEST-NET-1, which nobody has
+        probe.connect(("192.0.2.1", 9))  # an address of TEST-NET-1, which nobody uses
         address = str(probe.getsockname()[0])
         return "" if address.startswith(("127.", "0.")) else address
     return ""
@@ -180,7 +180,7 @@ def _endpoint(area: Area, endpoint: Endpoint) -> None:
 
 
 def _etcd(area: Area, place: str) -> None:
-    """Its own word on whether it has a leader and takes writes."""
+    """Asks etcd itself whether it has a leader and takes writes."""
     try:
         with urllib.request.urlopen(f"http://{place}/health", timeout=ANSWER_TIMEOUT_S) as answer:
             healthy = str(json.loads(answer.read(4096)).get("health")) == "true"
@@ -201,7 +201,7 @@ def _etcd(area: Area, place: str) -> None:
 
 
 def _answered(question: Callable[[], T]) -> T | None:
-    """Its answer; None where it fails or takes longer than ANSWER_TIMEOUT_S, which a resolver may."""
+    """Returns the answer; None if the question fails or takes longer than ANSWER_TIMEOUT_S, as a resolver may."""
     found: list[T] = []
 
     def ask() -> None:

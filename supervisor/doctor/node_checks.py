@@ -1,4 +1,4 @@
-"""Would this node pass the checks that stand before each cycle of the job?"""
+"""Would this node pass the checks that run before each cycle of the job?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from supervisor.doctor.finding import Area, Finding
 from supervisor.edges.machine.gpus.node_gpus import NodeGpus
 from supervisor.edges.machine.health.node_checks import NodeChecks
 
-PATIENCE_S = 30.0  # a job has more with its health service: people wait here
+PATIENCE_S = 30.0  # a job waits longer for its health service; here a person waits
 UNHEALTHY_WHY = "this node would leave the job with exit code 1 before its first cycle"
 SILENT_WHY = "a check without an answer excludes no node, so what it looks for goes unnoticed"
 REMEDIES = {

@@ -1,4 +1,4 @@
-"""Does Slurm leave a supervisor the time and the means to end and to replace what it started?"""
+"""Does Slurm leave a supervisor the time and the means to end and to replace the processes that it started?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KILL_WAIT, UNKILLABLE, TRACK = "KillWait", "UnkillableStepTimeout", "ProctrackTy
 
 
 def look(machine: Machine, *, stop_timeout_s: float) -> list[Finding]:
-    """`stop_timeout_s`: how long the job's workers may take to stop."""
+    """Checks Slurm's configuration. `stop_timeout_s`: how long the job's workers may take to stop."""
     area = Area("slurm")
     program = machine.program("scontrol")
     if not program:
@@ -35,13 +35,13 @@ def look(machine: Machine, *, stop_timeout_s: float) -> list[Finding]:
 
 
 def read(text: str) -> dict[str, str]:
-    """What `scontrol show config` prints: name → value."""
+    """Parses the output of `scontrol show config`: name → value."""
     pairs = (re.match(r"(\w+)\s*=\s*(.*?)\s*$", line) for line in text.splitlines())
     return {pair[1]: pair[2] for pair in pairs if pair}
 
 
 def _seconds(value: str) -> float | None:
-    """ "30 sec" """
+    """Reads a duration as Slurm prints it, such as "30 sec"; None if it is not one."""
     found = re.match(r"(\d+)", value)
     return float(found[1]) if found else None
 

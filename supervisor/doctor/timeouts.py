@@ -1,4 +1,4 @@
-"""Do a job's timeouts fit each other, and the watchdogs of the libraries under it?"""
+"""Do a job's timeouts fit each other, and the watchdogs of the libraries below it?"""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _first(area: Area, first_s: float | None, later_s: float | None) -> None:
 
 
 def _sections(area: Area, spec: JobSpec) -> None:
-    """A section that may take longer than all between two heartbeats is never found by its own limit."""
+    """Warns of a section whose limit exceeds the limit between two heartbeats: its own limit would never act."""
     limits = spec.hang_limits
     longest_s = limits.heartbeat_s
     above = [

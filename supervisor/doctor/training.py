@@ -1,4 +1,4 @@
-"""Can the job's Python train, with a torch and an NCCL that restarts are known to survive?"""
+"""Can the job's Python train, with versions of torch and NCCL that are known to survive restarts?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from supervisor.doctor.machine import Machine
 IMPORT_TIMEOUT_S = 60.0
 PYTHON_MIN, TORCH_MIN, NCCL_MIN = (3, 11), (2, 5, 1), (2, 26, 2)
 NCCL_ABORT_HANGS = (2, 25, 1)
-NCCL_BAD = ((2, 28, 3), (2, 28, 8))  # from, to: restarts inside the process fail
+NCCL_BAD = ((2, 28, 3), (2, 28, 8))  # from, to: in-process restarts fail
 PROBE = """\
 import json, sys
 told = {"python": "%d.%d.%d" % sys.version_info[:3]}
@@ -41,7 +41,7 @@ print(json.dumps(told))
 
 
 def look(machine: Machine, python: str) -> list[Finding]:
-    """`python`: the job's interpreter, which imports torch; blocks for IMPORT_TIMEOUT_S at most."""
+    """Checks what the job's interpreter `python` imports. Blocks for IMPORT_TIMEOUT_S at most."""
     area = Area("training")
     answer = machine.ask([python, "-c", PROBE], timeout_s=IMPORT_TIMEOUT_S)
     told = _told(answer.stdout)
@@ -152,7 +152,7 @@ def _nccl(area: Area, told: Mapping[str, str]) -> None:
 
 
 def _variables(area: Area, environ: Mapping[str, str], *, has_nccl: bool) -> None:
-    """What the guide of restarts inside the process asks for."""
+    """Checks the environment variables that the guide to in-process restart asks for."""
     if not has_nccl:
         return
     for name, why in (

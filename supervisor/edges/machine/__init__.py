@@ -1,1 +1,1 @@
-"""What does the supervisor need of the machine that it runs on: processes, folders, journal, logs, its own process?"""
+"""What does the supervisor need from its machine: processes, folders, journal, logs, its own process?"""

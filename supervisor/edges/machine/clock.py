@@ -6,12 +6,12 @@ import time
 
 
 class Clock:
-    """See ports.Clock."""
+    """Reads the clocks of the machine. See ports.Clock."""
 
     def now_s(self) -> float:
-        """CLOCK_MONOTONIC in seconds: what deadlines and ages are counted in."""
+        """Returns CLOCK_MONOTONIC in seconds: deadlines and ages are counted in it."""
         return time.monotonic()
 
     def unix_ns(self) -> int:
-        """Wall-clock time, for people only: it may jump."""
+        """Returns wall-clock time. It may jump, so it is for people only."""
         return time.time_ns()

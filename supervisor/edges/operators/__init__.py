@@ -1,1 +1,1 @@
-"""What do operators and programs ask over control.sock, and what are they answered?"""
+"""What can operators and programs ask over control.sock, and what answers do they get?"""

@@ -1,6 +1,6 @@
-"""Which process is behind a call of the control API? The gate knows it, gRPC does not.
+"""Which process made a call of the control API? The gate knows; gRPC does not.
 
-The gate binds each of its connections to the server to a name that the kernel chooses; gRPC tells that name as the
+The gate binds each of its connections to the server to a name that the kernel chooses; gRPC reports that name as the
 peer of the call.
 """
 
@@ -11,11 +11,11 @@ from contextvars import ContextVar
 
 from supervisor.edges.machine.processes.peer_identity import Limits, limits_of_peer
 
-CALL: ContextVar[str] = ContextVar("CALL", default="")  # of the call that is answered: its peer, as gRPC names it
+CALL: ContextVar[str] = ContextVar("CALL", default="")  # the peer of the current call, as gRPC names it
 
 
 class Callers:
-    """The clients of one supervisor that are connected now."""
+    """The clients that are connected to one supervisor now."""
 
     def __init__(self) -> None:
         self._clients: dict[str, socket.socket] = {}
@@ -31,7 +31,7 @@ class Callers:
         self._clients.pop(name, None)
 
     def limits(self) -> Limits:
-        """Those of the process that makes the call. Raises OSError where they are not known."""
+        """Returns the limits of the process that makes the call. Raises OSError if they are unknown."""
         client = self._clients.get(CALL.get())
         if client is None:
             raise ProcessLookupError("it does not call from this node")

@@ -1,6 +1,6 @@
-"""How do operators and programs ask this supervisor: the gRPC service, its ports and its bounds.
+"""How do operators and programs ask this supervisor? The gRPC service, its ports and its bounds.
 
-Imported without grpc: that costs 90 ms, and a cold start must not pay it before the workers run.
+Does not import grpc: that costs 90 ms, which a cold start must not pay before the workers run.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from supervisor.ports import JobDesk, JobHistory
 if TYPE_CHECKING:
     import grpc.aio
 
-CONCURRENT_CALLS_MAX = 256  # of all clients together; beyond it RESOURCE_EXHAUSTED
+CONCURRENT_CALLS_MAX = 256  # for all clients together; beyond it RESOURCE_EXHAUSTED
 STREAMS_PER_CONNECTION_MAX = 64
 STOP_GRACE_S = 0.5  # for calls in flight when the supervisor ends
 SOCKET_MODE = 0o600
-_SERVING = 1  # of grpc.health.v1
-# Read when grpc is loaded, which comes later. Its handlers run in each child that we fork, before that has executed
-# anything, and end it by SIGABRT where one of gRPC's threads was busy: one spawner in ten. No child of ours uses gRPC.
+_SERVING = 1  # from grpc.health.v1
+# gRPC reads it when it is loaded, which is later. Its fork handlers run in each child that we fork, before it executes
+# anything, and end it with SIGABRT if one of gRPC's threads was busy: one spawner in ten. No child of ours uses gRPC.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 
 class SecureListener(msgspec.Struct, frozen=True):
-    """A TCP port with mutual TLS; there is none without it."""
+    """A TCP port with mutual TLS. Without TLS there is no TCP port."""
 
     address: str  # host:port
     certificate: Path
@@ -46,7 +46,7 @@ class SecureListener(msgspec.Struct, frozen=True):
 def secure_listener(
     address: str | None, *, certificate: str | None, key: str | None, client_authority: str | None
 ) -> SecureListener | None:
-    """From --listen, --tls-cert, --tls-key and --tls-ca. Raises ConfigurationError unless it is all or none."""
+    """Builds it from --listen, --tls-cert, --tls-key and --tls-ca. Raises ConfigurationError if only some are set."""
     given = {"--tls-cert": certificate, "--tls-key": key, "--tls-ca": client_authority}
     missing = [flag for flag, value in given.items() if not value]
     if not address:
@@ -73,9 +73,9 @@ async def run(
     callers: Callers | None = None,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled; `started` once clients are answered. Raises ConfigurationError if a port can't be had.
+    """Serves until cancelled; `started` once clients get answers. Raises ConfigurationError if a port is not available.
 
-    `callers`: for a supervisor of one of several users, whose jobs get the limits of the process that submits them.
+    `callers`: for a supervisor of one of several users, whose jobs get the limits of the submitting process.
     """
     async with _serving(desk, history, socket_path, listener, callers):
         task_status.started()
@@ -94,7 +94,7 @@ async def _serving(
 
     from supervisor.edges.operators.control_service import ControlService
 
-    # Its stubs leave type parameters open.
+    # grpc's stubs leave type parameters open.
     server: grpc.aio.Server = cast("Any", grpc.aio).server(
         options=(
             ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -114,7 +114,7 @@ async def _serving(
     try:
         yield
     finally:
-        with anyio.CancelScope(shield=True):  # half an answer is worse than half a second; bounded by the grace
+        with anyio.CancelScope(shield=True):  # half an answer is worse than half a second; the grace bounds it
             await health.enter_graceful_shutdown()
             await server.stop(STOP_GRACE_S)
         with contextlib.suppress(FileNotFoundError):

@@ -29,9 +29,9 @@ from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError
 from supervisor.ports import JobReport, NodeReport, RecordedEvent, RendezvousWish
 
 CALL_TIMEOUT_S = 10.0
-LIST_TIMEOUT_S = 5.0  # one that hangs holds up the answers of the others
+LIST_TIMEOUT_S = 5.0  # a supervisor that hangs delays the answers of the others
 STACKS_TIMEOUT_S = 30.0
-MEETING_TIMEOUT_S = 60.0  # name servers are asked where the job's nodes meet
+MEETING_TIMEOUT_S = 60.0  # looking up the address where the job's nodes meet asks name servers
 RECONNECT_MIN_MS = 50  # between attempts to reach a supervisor that is away
 RECONNECT_MAX_MS = 250
 DETAILS_TRAILER = "grpc-status-details-bin"
@@ -40,11 +40,11 @@ Response = TypeVar("Response", bound=Message)
 
 
 def _unread(note: str) -> None:
-    """For those who take what there is."""
+    """Ignores a note: for callers that take what is there."""
 
 
 class ControlClient:
-    """One supervisor. Raises the HoldfastError that the supervisor raised, or NoSupervisorError."""
+    """A client of one supervisor. Raises the HoldfastError that the supervisor raised, or NoSupervisorError."""
 
     def __init__(self, socket_path: Path) -> None:
         self.socket_path = socket_path
@@ -56,7 +56,7 @@ class ControlClient:
                 ("grpc.enable_http_proxy", 0),
                 ("grpc.default_authority", "localhost"),
                 ("grpc.initial_reconnect_backoff_ms", RECONNECT_MIN_MS),
-                # Not grpc.min_reconnect_backoff_ms: it bounds an attempt, and a busy supervisor would count as none.
+                # Not grpc.min_reconnect_backoff_ms: it bounds an attempt, and a busy supervisor would seem absent.
                 ("grpc.max_reconnect_backoff_ms", RECONNECT_MAX_MS),
             ),
         )
@@ -71,7 +71,7 @@ class ControlClient:
         self._channel.close()
 
     def wait_until_ready(self, timeout_s: float) -> bool:
-        """Whether a supervisor answers within the time."""
+        """Returns whether a supervisor answers within the time."""
         try:
             cast("Any", grpc).channel_ready_future(self._channel).result(timeout_s)
         except grpc.FutureTimeoutError:
@@ -87,7 +87,7 @@ class ControlClient:
         return job_from_wire(self._call("GetJob", wire.GetJobRequest(job_id=job_id), wire.Job))
 
     def jobs(self, *, include_ended: bool = False) -> list[JobReport]:
-        """All pages."""
+        """Returns the jobs of all pages."""
         found: list[JobReport] = []
         token = ""
         while True:
@@ -107,10 +107,10 @@ class ControlClient:
         this_node: bool = False,
         on_note: Callable[[str], None] = _unread,
     ) -> Generator[JobReport | RecordedEvent]:
-        """The job, then its events. With `follow` it has no deadline: it ends with the job.
+        """Yields the job, then its events. With `follow` there is no deadline: the stream ends with the job.
 
-        `this_node`: of a job on several nodes, the supervisor's own part alone. `on_note` is told what is missing among
-        the events.
+        `this_node`: for a job on several nodes, only the supervisor's own part. `on_note` gets notes about missing
+        events.
         """
         request = wire.WatchJobRequest(job_id=job_id, after_sequence=after_sequence, follow=follow, this_node=this_node)
         for response in self._stream("WatchJob", request, wire.WatchJobResponse, follow):
@@ -141,7 +141,7 @@ class ControlClient:
         this_node: bool = False,
         on_note: Callable[[str], None] = _unread,
     ) -> Generator[LogPiece]:
-        """`this_node`: as for `watch`. `on_note` is told whose output is missing, and why."""
+        """Yields output. `this_node`: as for `watch`. `on_note` gets notes about whose output is missing, and why."""
         request = wire.StreamLogsRequest(
             job_id=job_id,
             rank=choice.rank,

@@ -1,4 +1,4 @@
-"""How do reports, events and refusals look on the control API's wire, and how are they read back?"""
+"""How are reports, events and refusals encoded for the control API, and how are they decoded?"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SERVICE = "holdfast.v1.Supervisor"
 ERROR_DOMAIN = "holdfast"
 MESSAGE_BYTES_MAX = 4 << 20
 
-# gRPC's canonical numbers (google.rpc.Code), so that this module needs no grpc.
+# gRPC's canonical numbers (google.rpc.Code), so this module does not need grpc.
 CODES: dict[type[HoldfastError], int] = {
     errors.NotFoundError: 5,
     errors.AlreadyExistsError: 6,
@@ -88,7 +88,7 @@ def _straggler_from_wire(told: wire.Straggler) -> Straggler:
 
 
 def rendezvous_from_wire(request: wire.LeadRendezvousRequest) -> RendezvousWish:
-    """Raises InvalidRequestError."""
+    """Decodes the request. Raises InvalidRequestError."""
     paths = (request.token_file, request.tls_cert, request.tls_key, request.tls_ca)
     if any(path and (not path.startswith("/") or "\0" in path) for path in paths):
         raise errors.InvalidRequestError("cannot lead a rendezvous: a file has no absolute path")
@@ -169,7 +169,7 @@ def job_from_wire(job: wire.Job) -> JobReport:
     try:
         state = JobState[wire.JobState.Name(job.state).removeprefix("JOB_STATE_")]
     except (KeyError, ValueError):
-        state = JobState.PENDING  # a state that a later version added
+        state = JobState.PENDING  # a later version added this state
     return JobReport(
         job_id=job.job_id,
         state=state,
@@ -286,14 +286,14 @@ def code_of(error: HoldfastError) -> int:
 
 
 def refusal_to_wire(error: HoldfastError) -> bytes:
-    """A google.rpc.Status with ErrorInfo, for the trailer grpc-status-details-bin."""
+    """Encodes an error as google.rpc.Status with ErrorInfo, for the trailer grpc-status-details-bin."""
     detail = any_pb2.Any()
     detail.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=ERROR_DOMAIN))
     return status_pb2.Status(code=code_of(error), message=_text(str(error)), details=[detail]).SerializeToString()
 
 
 def refusal_from_wire(trailer: bytes) -> HoldfastError | None:
-    """The error that the other side raised; None if the trailer is not ours."""
+    """Returns the error that the other side raised; None if the trailer is not ours."""
     try:
         status = status_pb2.Status.FromString(trailer)
         for detail in status.details:
@@ -307,5 +307,5 @@ def refusal_from_wire(trailer: bytes) -> HoldfastError | None:
 
 
 def _text(text: str) -> str:
-    """Protobuf refuses lone surrogates, which file names and broken output may hold."""
+    """Replaces lone surrogates, which protobuf refuses and file names and broken output may contain."""
     return text.encode("utf-8", "backslashreplace").decode()

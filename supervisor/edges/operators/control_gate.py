@@ -1,8 +1,8 @@
 """Who may call on control.sock, and how does a private supervisor answer there without gRPC until it is asked?
 
-The gate listens with a plain socket and asks the kernel who connects: gRPC can't tell. Our own user and root get
-through to the real server behind a second socket, which has no name in any folder; the others hear why not.
-gRPC costs 30 MiB and a fifth of a second of CPU, and most private runs are never asked anything: there the server
+The gate listens with a plain socket and asks the kernel who connects, which gRPC can't do. It passes our own user and
+root on to the real server behind a second socket, which has no name in any folder; others get a refusal with the
+reason. gRPC costs 30 MiB and a fifth of a second of CPU, and most private runs are never asked anything: so the server
 starts at the first connection.
 """
 
@@ -26,14 +26,14 @@ from supervisor.edges.operators.refused_peer import refuse
 from supervisor.errors import NotPermittedError
 from supervisor.pauses import pause
 
-PASSED_BYTES_MAX = 64 * 1024  # held of one connection and direction
+PASSED_BYTES_MAX = 64 * 1024  # held per connection and direction
 CONNECTIONS_MAX = 32  # of a private supervisor
-NODE_CONNECTIONS_MAX = 1_024  # of a node's: a `holdfast run` keeps one for as long as its job runs
-STRANGERS_MAX = 8  # that are being refused; more are closed at once
-SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # they pass, and must not end a job
+NODE_CONNECTIONS_MAX = 1_024  # of a node's supervisor: a `holdfast run` keeps one for as long as its job runs
+STRANGERS_MAX = 8  # connections being refused at once; more are closed immediately
+SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # these are temporary and must not end a job
 SHORTAGE_PAUSE_S = 0.25
-LAST_ANSWERS_S = 2.0  # at the end the server's last words are still passed on, for so long at most
-SERVER_DESCRIPTORS = 32  # with fewer left, gRPC is not started: it has been seen to end the process with SIGSEGV
+LAST_ANSWERS_S = 2.0  # at the end, the server's last messages are still passed on for this long
+SERVER_DESCRIPTORS = 32  # with fewer left, gRPC is not started: it has ended the process with SIGSEGV
 
 _log = logging.getLogger("holdfast.control")
 
@@ -41,7 +41,7 @@ StartServer = Callable[[Path, TaskGroup], Awaitable[None]]  # returns once the s
 
 
 class ControlGate:
-    """Listens on `socket_path`; `start_server` is awaited once, at the first connection or, if `eager`, before it."""
+    """Listens on `socket_path`. Awaits `start_server` once, at the first connection or, if `eager`, before it."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class ControlGate:
         callers: Callers | None = None,
         listener: socket.socket | None = None,
     ) -> None:
-        """`callers`: told which client is behind which connection. `listener`: kept since before a restart."""
+        """`callers` learns which client is behind each connection. `listener` was kept over a restart."""
         self._socket_path = socket_path
         self._inner_path = socket_path.with_name(socket_dir.INNER_CONTROL_SOCKET)
-        self._inner = -1  # the inner socket's file, open by number only, once it has lost its name
+        self._inner = -1  # the inner socket's file, open only by descriptor once its name is removed
         self._eager = eager
         self._strangers = 0
         self._start_server = start_server
@@ -71,7 +71,7 @@ class ControlGate:
         self._tasks: TaskGroup | None = None
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled; the sockets' files go with it. Raises ConfigurationError where the path can't be served."""
+        """Serves until cancelled, then removes the sockets. Raises ConfigurationError if the path can't be served."""
         try:
             with self.listener or socket_claim.bind(self._socket_path) as listener:
                 self.listener = listener
@@ -98,7 +98,7 @@ class ControlGate:
         return len(self._connections)
 
     def admit(self, client: socket.socket) -> None:
-        """A connection that another process has accepted. One too many is closed."""
+        """Takes a connection that another process accepted. Closes it if there are too many."""
         try:
             self._limit.acquire_nowait()
         except anyio.WouldBlock:
@@ -111,7 +111,7 @@ class ControlGate:
         self._tasks.start_soon(self._serve, client, self._tasks)
 
     def _end_connections(self) -> None:
-        """The server, which ends at the same time, tells its clients how it ends; then they have to go."""
+        """Lets the server, which ends at the same time, send its last messages, then ends the connections."""
         self._is_ending = True
         for scope in self._connections:
             scope.deadline = anyio.current_time() + LAST_ANSWERS_S
@@ -153,7 +153,7 @@ class ControlGate:
             self._strangers -= 1
 
     async def _start(self, tasks: TaskGroup) -> None:
-        """Takes the inner socket out of sight once the server has it: who got past the directory stays outside."""
+        """Starts the server and removes the inner socket's name: a process past the directory can't reach it."""
         await self._start_server(self._inner_path, tasks)
         self._started = True
         try:
@@ -161,7 +161,7 @@ class ControlGate:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
                 probe.connect(self._inner_address)
             self._inner_path.unlink()
-        except OSError as error:  # without /proc: its directory still is closed to others
+        except OSError as error:  # without /proc: its directory is still closed to others
             _log.debug("%s keeps its name: %s", self._inner_path, error)
 
     @property
@@ -169,7 +169,7 @@ class ControlGate:
         return str(self._inner_path) if self._inner < 0 else f"/proc/self/fd/{self._inner}"
 
     def _tell_shortage(self, why: str) -> None:
-        """Once: a peer that asks again and again must not fill the terminal."""
+        """Reports a shortage once: a peer that tries repeatedly must not fill the terminal."""
         level = logging.DEBUG if self._shortage_told else logging.WARNING
         self._shortage_told = True
         _log.log(level, "cannot answer on %s for now: %s; raise the limit of open files", self._socket_path, why)
@@ -182,7 +182,7 @@ class ControlGate:
                     return
                 try:
                     await self._start(tasks)
-                except Exception:  # noqa: BLE001 - whatever keeps gRPC from starting must not end a job that trains well
+                except Exception:  # noqa: BLE001 - if gRPC can't start, for any reason, the job must not end
                     _log.exception("cannot answer on %s: the control API did not start", self._socket_path)
                     return
         with contextlib.ExitStack() as closing:
@@ -192,12 +192,12 @@ class ControlGate:
                     closing.callback(self._callers.leave, self._callers.enter(inner, client))
                 inner.connect(self._inner_address)
             except OSError:
-                return  # The server is closing, or no descriptor is left; the client sees the end of its connection.
+                return  # The server is closing, or no descriptor is left; the client sees its connection end.
             if not self._is_ending:
                 await self._couple(client, inner)
 
     async def _couple(self, client: socket.socket, inner: socket.socket) -> None:
-        with anyio.CancelScope(shield=True) as scope:  # Its deadline is set at the end.
+        with anyio.CancelScope(shield=True) as scope:  # the deadline is set at the end
             self._connections.add(scope)
             async with anyio.create_task_group() as pair:
                 pair.start_soon(_copy, client, inner)
@@ -208,7 +208,7 @@ class ControlGate:
 
 
 def _stranger(client: socket.socket) -> NotPermittedError | None:
-    """Why the peer may not call; None for our own user and root."""
+    """Returns why the peer may not call; None for our own user and root."""
     try:
         peer = Peer.of(client)
     except OSError as error:
@@ -237,9 +237,9 @@ def _has_descriptors(count: int) -> bool:
 
 
 async def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Until the end of `source`, which is passed on, or until one of them breaks: then the other direction ends, too.
+    """Copies until `source` ends, and passes that end on, or until one side breaks, which ends both directions.
 
-    Not by anyio's streams: where bytes arrive in the very turn of the loop that cancels them, it prints an
+    Without anyio's streams: if bytes arrive in the same turn of the loop that cancels them, they print an
     InvalidStateError.
     """
     with contextlib.suppress(OSError):

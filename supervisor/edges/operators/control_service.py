@@ -45,11 +45,11 @@ from supervisor.errors import (
 from supervisor.ports import JobDesk, JobHistory, JobReport, LogBytes
 
 DETAILS_TRAILER = "grpc-status-details-bin"
-MESSAGE_CHARACTERS_MAX = 1_500  # of a refusal: trailers are bounded to 8 KiB
+MESSAGE_CHARACTERS_MAX = 1_500  # for a refusal: trailers are limited to 8 KiB
 REASON_CHARACTERS_MAX = 1_000
 HISTORY_JOBS_MAX = 1_000
 HISTORY_THREADS_MAX = 2
-FOLLOWERS_MAX = 32  # of logs: each takes one inotify instance of the user's 128
+FOLLOWERS_MAX = 32  # of logs: each needs one inotify instance of the user's 128
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Answer: TypeAlias = Callable[[Any], Awaitable[Message]]
@@ -61,7 +61,7 @@ _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class ControlService:
-    """Answers from the desk, which is on this event loop, and from the history, which is read in threads."""
+    """Answers calls from the desk, which is on this event loop, and from the history, which threads read."""
 
     def __init__(self, desk: JobDesk, history: JobHistory, callers: Callers | None = None) -> None:
         """`callers`: see control_api.run."""
@@ -154,11 +154,11 @@ class ControlService:
         return node_to_wire(nodes[name])
 
     async def _list_nodes(self, request: wire.ListNodesRequest) -> Message:
-        del request  # All in one page.
+        del request  # everything is in one page
         return wire.ListNodesResponse(nodes=[node_to_wire(node) for node in await self._desk.nodes()])
 
     def _check_node_is_theirs(self) -> None:
-        """A node that several users share is root's."""
+        """Raises if the caller may not change the node: a node that several users share belongs to root."""
         if self._callers is not None and os.geteuid():
             raise NotPermittedError("cannot change the node: several users share it; ask root to do it")
 
@@ -193,14 +193,14 @@ class ControlService:
                 async for event in events:
                     if not request.this_node or event.node in {node.name for node in report.nodes}:
                         await send(wire.WatchJobResponse(event=event_to_wire(event)))
-        if request.follow:  # the verdict, for those who could not ask again: the supervisor may be ending, too
+        if request.follow:  # the verdict, for callers that can't ask again because the supervisor may be ending, too
             report = await self._find(request.job_id, "watch", this_node=request.this_node)
             await send(wire.WatchJobResponse(snapshot=job_to_wire(report)))
 
     async def _send_events_elsewhere(
         self, request: wire.WatchJobRequest, send: Callable[[Message], Awaitable[None]]
     ) -> bool:
-        """False: this node's own events are to be sent, since it leads the job, or the leader does not answer."""
+        """Returns False if this node must send its own events: it leads the job, or the leader does not answer."""
         events = self._desk.events_elsewhere(
             request.job_id, after_sequence=request.after_sequence, follow=request.follow
         )
@@ -277,11 +277,11 @@ class ControlService:
             report = self._desk.job(job_id)
             if report is not None and report.ended_at_ns is None:
                 async for _ in coming:
-                    pass  # only its end counts
+                    pass  # only the end counts
         ended.set()
 
     async def _find(self, job_id: str, verb: str, *, this_node: bool = False) -> JobReport:
-        """`this_node`: its own part of a job on several nodes, for which no other node is asked."""
+        """Returns the job. `this_node`: only its own part of a job on several nodes, without asking other nodes."""
         report = self._desk.job(job_id) if this_node else await self._desk.look(job_id)
         if report is None:
             report = await to_thread.run_sync(lambda: self._history.job(job_id), limiter=self._limiter)
@@ -298,7 +298,7 @@ class ControlService:
 
 
 def _lost_output(report: JobReport, rank: int | None) -> list[str]:
-    """What can't be shown, since it lies on a node that is lost."""
+    """Returns notes on output that can't be shown because it is on a lost node."""
     return [
         f"the output of node {node.name} is on that node in {node.log_dir}: {node.reason}"
         for node in report.nodes
@@ -328,7 +328,7 @@ def _streaming(name: str, stream: Stream) -> Callable[[Any, Context], Awaitable[
         try:
             await stream(request, send)
             return
-        # As above: no fault of ours ends the server or shows its text.
+        # As above: our own fault must neither end the server nor show its text.
         except Exception as error:  # noqa: BLE001
             refusal = _refusal(name, error)
         await _refuse(context, refusal)
@@ -345,7 +345,7 @@ def _refusal(name: str, error: Exception) -> HoldfastError:
         error = cast("ExceptionGroup[Exception]", error).exceptions[0]
     if isinstance(error, HoldfastError):
         return error
-    if isinstance(error, OSError):  # the disk, or no inotify instance left
+    if isinstance(error, OSError):  # the disk, or no inotify instance is left
         return ExhaustedError(f"cannot answer {name}: {error}")
     _log.error("cannot answer %s: a fault of the supervisor", name, exc_info=error)
     return _Fault(f"cannot answer {name}: a fault of the supervisor; see its log")

@@ -1,7 +1,7 @@
-"""What has one rank printed into the file that it shares with all ranks of its cycle (--ft-per-cycle-applog-prefix)?
+"""What has one rank printed to the file that it shares with all ranks of its cycle (--ft-per-cycle-applog-prefix)?
 
-A link beside the rank's other files leads there. The file may lie anywhere, so it is read only if it is owned by the
-user who made the link: nobody is shown through us what that user could not read.
+A link beside the rank's other files leads to it. The file may be anywhere, so it is read only if the user who made the
+link owns it: through us, nobody may read what that user could not.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ PIECE_LINES = 1000
 
 
 class CycleLogReader:
-    """The lines of one rank, without the prefix, read forwards. Calls block on the disk."""
+    """Reads the lines of one rank, without the prefix, forwards. Calls block on the disk."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._link = folder / LINK_NAME
         self._prefix = b"%d: " % rank
         self._offset = 0
-        self._rest = b""  # the beginning of a line whose end is not there yet
+        self._rest = b""  # the beginning of an incomplete line
         self._tail_lines = 0
 
     def skip_to_tail(self, lines: int) -> None:
-        """The first `read` shows only that many lines of what is there."""
+        """Limits the first `read` to the last `lines` lines of the existing output."""
         self._tail_lines = lines
 
     def read(self) -> Iterator[bytes]:
-        """Whole lines: all that there are now and were not read yet."""
+        """Yields all complete lines that were not read yet."""
         if self._tail_lines:
             last = deque(self._lines(), self._tail_lines)
             self._tail_lines = 0
@@ -55,7 +55,7 @@ class CycleLogReader:
             return
         try:
             if os.fstat(descriptor).st_size < self._offset:
-                self._offset, self._rest = 0, b""  # truncated, or another file
+                self._offset, self._rest = 0, b""  # truncated, or replaced by another file
             while data := os.pread(descriptor, CHUNK_BYTES, self._offset):
                 self._offset += len(data)
                 *whole, self._rest = (self._rest + data).split(b"\n")
@@ -79,7 +79,7 @@ class CycleLogReader:
 
 
 def folder_of_log(folder: Path) -> Path | None:
-    """Where the shared file of the rank with this folder lies; None: it has none."""
+    """Returns the folder of the shared file of the rank with this folder; None if it has none."""
     with contextlib.suppress(OSError, ValueError):
         return Path(os.readlink(folder / LINK_NAME)).parent
     return None

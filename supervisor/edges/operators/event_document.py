@@ -1,4 +1,4 @@
-"""How does an event look to programs: in `events -o jsonl` and to --on-event? Keys may be added, none renamed."""
+"""What do programs read of an event, in `events -o jsonl` and --on-event? Keys may be added, none renamed."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def event_document(event: RecordedEvent) -> dict[str, object]:
 
 
 def timestamp(at_ns: int) -> str:
-    """ISO 8601 in UTC, to the microsecond."""
+    """Formats a time as ISO 8601 in UTC, with microseconds."""
     moment = datetime.fromtimestamp(at_ns // 10**9, UTC).replace(microsecond=at_ns % 10**9 // 1000)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

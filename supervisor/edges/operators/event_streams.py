@@ -1,4 +1,4 @@
-"""How does a watcher get every event of a job exactly once: those of the past, then those that come?"""
+"""How does a watcher get every event of a job exactly once: first the past ones, then new ones as they happen?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE_EVENTS = 500
 async def past_events(
     history: JobHistory, job_id: str, *, after_sequence: int, limiter: anyio.CapacityLimiter
 ) -> AsyncGenerator[RecordedEvent]:
-    """What was recorded until now, in order."""
+    """Yields the events recorded so far, in order."""
     last = after_sequence
     while True:
 
@@ -34,9 +34,9 @@ async def past_events(
 async def all_events(
     desk: JobDesk, history: JobHistory, job_id: str, *, after_sequence: int, limiter: anyio.CapacityLimiter
 ) -> AsyncGenerator[RecordedEvent]:
-    """The past, then what comes until the job's end. What a slow reader lost is read again from the history."""
+    """Yields past events, then new ones until the job ends. Events that a slow reader lost come from the history."""
     last = after_sequence
-    async with desk.subscribe(job_id) as coming:  # before the past is read, so that nothing falls between
+    async with desk.subscribe(job_id) as coming:  # before the past is read, so that no event is missed in between
         async with contextlib.aclosing(past_events(history, job_id, after_sequence=last, limiter=limiter)) as recorded:
             async for event in recorded:
                 yield event

@@ -1,4 +1,4 @@
-"""How is a small HTTP interface served: at which addresses, and who answers which path? By h11."""
+"""How is a small HTTP interface served: at which addresses, and which function answers which path? Uses h11."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _log = logging.getLogger("holdfast")
 
 
 class Answer:
-    """What is sent for one request."""
+    """The answer to one request."""
 
     def __init__(self, status: int, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
         self.status, self.body, self.content_type = status, body, content_type
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A repeated name in the query counts with its first value."""
+    """A request. If a name is repeated in the query, its first value counts."""
 
     method: str
     path: str
@@ -39,13 +39,13 @@ class Request(msgspec.Struct, frozen=True):
     body: bytes
 
 
-Routes = Mapping[str, Callable[[Request], Awaitable[Answer]]]  # "GET /path" → who answers; HEAD goes with GET
+Routes = Mapping[str, Callable[[Request], Awaitable[Answer]]]  # "GET /path" → function that also answers HEAD
 
 
 async def listen(
     address: tuple[str, int] | None, path: Path | None, *, what: str, flag: str
 ) -> MultiListener[SocketStream]:
-    """Listens at TCP `address` and at the Unix socket `path`, as far as they are given. Raises ConfigurationError."""
+    """Listens at the TCP `address` and the Unix socket `path` that are given. Raises ConfigurationError."""
     listeners: list[Listener[SocketStream]] = []
     if address is not None:
         host, port = address
@@ -64,7 +64,7 @@ async def listen(
 async def serve(
     listener: MultiListener[SocketStream], routes: Routes, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
-    """Answers until cancelled. A client that is slow, silent or wrong costs its own connection alone."""
+    """Answers until cancelled. A client that is slow, silent or wrong affects only its own connection."""
     open_now = 0
 
     async def meet(stream: ByteStream) -> None:
@@ -87,7 +87,7 @@ async def serve(
 
 
 async def _converse(stream: ByteStream, routes: Routes) -> None:
-    """One request after the other, as long as the client likes."""
+    """Serves one request after another, as long as the client sends them."""
     connection = h11.Connection(h11.SERVER)
     while True:
         with anyio.fail_after(IDLE_TIMEOUT_S):
@@ -103,7 +103,7 @@ async def _converse(stream: ByteStream, routes: Routes) -> None:
 
 
 async def _receive(connection: h11.Connection, stream: ByteStream) -> tuple[h11.Request | None, bytes | None]:
-    """The next request and its body; no request where the client has gone, no body where it is too long."""
+    """Returns the next request and its body; no request if the client has gone, no body if it is too long."""
     head: h11.Request | None = None
     body = b""
     while True:
@@ -142,7 +142,7 @@ async def _answer(request: Request, routes: Routes) -> Answer:
         return Answer(404, f"there is no {request.path}; there are {there}\n".encode())
     try:
         return await found(request)
-    except Exception:  # noqa: BLE001 - the bulkhead: what somebody asks must not end who serves it
+    except Exception:  # noqa: BLE001 - the bulkhead: no request may end the server
         _log.warning("cannot answer %s", request.path, exc_info=True)
         return Answer(500, b"see the server's log\n")
 

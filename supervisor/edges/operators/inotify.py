@@ -1,4 +1,4 @@
-"""Which watched directories have changed? The kernel's answer, without polling."""
+"""Which watched directories have changed? The kernel answers, without polling."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IN_MODIFY = 0x2
 IN_MOVED_TO = 0x80
 IN_CREATE = 0x100
 IN_Q_OVERFLOW = 0x4000
-IN_IGNORED = 0x8000  # the watch is gone, with its directory or by our wish
+IN_IGNORED = 0x8000  # the watch is gone, with its directory or because we removed it
 IN_ONLYDIR = 0x1000000
 IN_ISDIR = 0x40000000
 EVENT_HEAD = struct.Struct("iIII")
@@ -24,14 +24,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What happened in the watched directories."""
+    """The changes in the watched directories."""
 
-    directories: frozenset[Path] = frozenset()  # in which something was written, made or moved
-    subdirectories: frozenset[Path] = frozenset()  # that were made in them, or moved there
+    directories: frozenset[Path] = frozenset()  # directories in which something was written, created or moved
+    subdirectories: frozenset[Path] = frozenset()  # subdirectories that were created in them or moved there
 
 
 class DirectoryWatch:
-    """A set of watched directories. `fileno` is readable when `take` has something to say."""
+    """A set of watched directories. `fileno` is readable when `take` has changes to return."""
 
     def __init__(self) -> None:
         self._descriptor = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -50,25 +50,25 @@ class DirectoryWatch:
         os.close(self._descriptor)
 
     def add(self, path: Path) -> None:
-        """Idempotent. Raises OSError: the directory is gone, or the user has no watches left."""
+        """Watches a directory. Idempotent. Raises OSError if it is gone or the user has no watches left."""
         mask = IN_MODIFY | IN_CREATE | IN_MOVED_TO | IN_ONLYDIR
         number = _libc.inotify_add_watch(self._descriptor, os.fsencode(path), mask)
         if number < 0:
             raise _last_error(str(path))
-        self._forget(number)  # The same directory by another name.
-        self._forget(self._numbers.get(path))  # Another directory by the same name.
+        self._forget(number)  # it is the same directory under another name
+        self._forget(self._numbers.get(path))  # it is another directory under the same name
         self._paths[number] = path
         self._numbers[path] = number
 
     def remove(self, path: Path) -> None:
-        """Idempotent."""
+        """Stops watching. Idempotent."""
         number = self._numbers.get(path)
         if number is not None:
             self._forget(number)
-            _libc.inotify_rm_watch(self._descriptor, number)  # It fails where the kernel was quicker.
+            _libc.inotify_rm_watch(self._descriptor, number)  # this fails if the kernel was faster
 
     def take(self) -> Changes | None:
-        """What has happened since the last call; None: too much, look at all directories."""
+        """Returns the changes since the last call; None if there were too many: check all directories."""
         directories: set[Path] = set()
         subdirectories: set[Path] = set()
         overflowed = False

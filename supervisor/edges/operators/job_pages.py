@@ -1,4 +1,4 @@
-"""Which jobs come on which page of a list, newest first, while jobs come and go?"""
+"""Which jobs are on which page of a list, newest first, while jobs come and go?"""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ LIST_PAGE_DEFAULT = 100
 
 
 def merge(live: Sequence[JobReport], recorded: Iterable[JobReport]) -> list[JobReport]:
-    """Those of this supervisor as they are now, and the ended ones of the journal; newest first.
+    """Returns this supervisor's jobs as they are now and the journal's ended ones, newest first.
 
-    What the journal shows as not ended belongs to another supervisor, which knows better.
+    Jobs that the journal shows as not ended belong to another supervisor, which knows more about them.
     """
     known = {_key(report) for report in live}
     ended = [report for report in recorded if report.state.has_ended and _key(report) not in known]
@@ -23,7 +23,7 @@ def merge(live: Sequence[JobReport], recorded: Iterable[JobReport]) -> list[JobR
 
 
 def page_of(reports: Sequence[JobReport], *, size: int, token: str) -> tuple[list[JobReport], str]:
-    """One page and the token of the next, "" after the last. A job that comes meanwhile repeats and skips nothing."""
+    """Returns one page and the next page's token, "" after the last. New jobs cause no repeats or gaps."""
     size = min(size or LIST_PAGE_DEFAULT, LIST_PAGE_MAX)
     if token:
         after = _read_token(token)

@@ -27,9 +27,9 @@ async def merge(
     *,
     in_order: bool,
 ) -> None:
-    """By cycle, rank and stream, where each source has that order itself; or as they come.
+    """Yields pieces by cycle, rank and stream if each source has that order itself; else as they come.
 
-    `miss` is told of a source whose node does not answer; the others go on.
+    Calls `miss` for a source whose node does not answer; the others continue.
     """
     async with contextlib.AsyncExitStack() as closing:
         for pieces in sources.values():

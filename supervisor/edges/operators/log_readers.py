@@ -1,6 +1,6 @@
-"""How does this node show the output of its ranks to another node of the job, as fast as that one reads it?
+"""How does this node serve the output of its ranks to another node of the job, as fast as that node reads it?
 
-A reader looks ahead by a few pieces and waits then; one that nobody asks any more is closed.
+A reader reads a few pieces ahead and then waits; an unused reader is closed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from supervisor.errors import ExhaustedError, NotFoundError
 from supervisor.ports import JobDesk, JobReport, LogBytes
 from supervisor.questions import Answer, CloseLogs, Logs, ReadLogs
 
-READERS_MAX = 16  # each takes one inotify instance of the user's 128
+READERS_MAX = 16  # each needs one inotify instance of the user's 128
 AHEAD_PIECES = 4
-ANSWER_BYTES = 128 * 1024  # about; then the answer goes
+ANSWER_BYTES = 128 * 1024  # an answer of about this size is sent
 IDLE_S = 60.0
-PATIENCE_S = 3.0  # of one that does not follow, for a disk
+PATIENCE_S = 3.0  # how long a reader that does not follow waits for a disk
 WAIT_MAX_S = 60.0
 
 _log = logging.getLogger("holdfast")
@@ -39,7 +39,7 @@ class _Reader:
 
 
 class LogReaders:
-    """Answers ReadLogs and CloseLogs. `run` comes first."""
+    """Answers ReadLogs and CloseLogs. `run` must be started first."""
 
     def __init__(self, desk: JobDesk) -> None:
         self._desk = desk
@@ -47,7 +47,7 @@ class LogReaders:
         self._tasks: TaskGroup | None = None
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled."""
+        """Runs the readers until cancelled."""
         async with anyio.create_task_group() as self._tasks:
             task_status.started()
             await anyio.sleep_forever()
@@ -101,8 +101,8 @@ class LogReaders:
                         async for piece in pieces:
                             await send.send(piece)
                     send.close()
-                    await anyio.sleep_forever()  # What is left may be read until nobody asks any more.
-        except* OSError as errors:  # the disk, or no inotify instance left
+                    await anyio.sleep_forever()  # The rest may be read until nobody asks any more.
+        except* OSError as errors:  # the disk, or no inotify instance is left
             _log.warning("cannot show output of job %s to node %s: %s", part.job_id, key[0], errors.exceptions[0])
         finally:
             if self._readers.get(key) is reader:
@@ -113,7 +113,7 @@ class LogReaders:
             report = self._desk.job(job_id)
             if report is not None and report.ended_at_ns is None:
                 async for _ in coming:
-                    pass  # Only its end counts.
+                    pass  # only the end counts
         ended.set()
 
 
@@ -130,7 +130,7 @@ async def _next(reader: _Reader, wait_s: float) -> Logs:
                     break
                 piece = reader.pieces.receive_nowait()
     except anyio.WouldBlock:
-        pass  # There is no more at this moment.
+        pass  # nothing more is there at this moment
     except (anyio.EndOfStream, anyio.ClosedResourceError):
         if not pieces:
             reader.scope.cancel()

@@ -1,7 +1,7 @@
-"""What have a job's workers written, until now and from now on?
+"""What have a job's workers written so far, and what do they write from now on?
 
-Reads what the spawner writes in a run's folder: cycle_<c>/rank_<r>/{stdout,stderr}.log and one rotation, `.log.1`.
-The directories may belong to a job's user, so no link in them is followed.
+Reads the files that the spawner writes in a run's folder: cycle_<c>/rank_<r>/{stdout,stderr}.log and one rotation,
+`.log.1`. The directories may belong to a job's user, so links in them are not followed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STREAMS = (("stdout.log", False), ("stderr.log", True))
 TAIL_LINES_MAX = 100_000
 PIECES_AT_ONCE = 16  # read in one go: at most 1 MiB
 GATHER_S = (
-    0.02  # between two looks: many ranks that start or write at once are looked at together; nobody sees the delay
+    0.02  # between two checks: one check covers many ranks that start or write at once, and nobody sees the delay
 )
 
 
@@ -44,7 +44,7 @@ class _Source(Protocol):
 
 
 class LogPiece(msgspec.Struct, frozen=True):
-    """Some bytes of one rank's output; lines may be cut at its ends."""
+    """Some bytes of one rank's output; it may begin or end within a line."""
 
     rank: int
     cycle: int
@@ -53,7 +53,7 @@ class LogPiece(msgspec.Struct, frozen=True):
 
 
 class LogChoice(msgspec.Struct, frozen=True):
-    """None: all of them. `tail_lines` counts per rank and stream; without a cycle it means the newest one."""
+    """Selects output; None means all. `tail_lines` counts per rank and stream; without a cycle it means the newest."""
 
     rank: int | None = None
     cycle: int | None = None
@@ -83,13 +83,13 @@ class _LogFile:
             self._descriptor = None
 
     def skip_to_tail(self, lines: int) -> None:
-        """Begin at the last `lines` lines of the current file."""
+        """Starts at the last `lines` lines of the current file."""
         self._began = True
         if self._open():
             self._offset = _start_of_tail(self._descriptor or 0, min(lines, TAIL_LINES_MAX))
 
     def read(self) -> Iterator[LogPiece]:
-        """All that there is now and was not read yet."""
+        """Yields everything that was not read yet."""
         if not self._began:
             self._began = True
             yield from self._read_rotated()
@@ -97,7 +97,7 @@ class _LogFile:
             yield from self._read_descriptor()
             if not self._was_rotated():
                 return
-            yield from self._read_descriptor()  # what was written between our last read and the rotation
+            yield from self._read_descriptor()  # written between our last read and the rotation
             self.close()
 
     def _read_rotated(self) -> Iterator[LogPiece]:
@@ -133,7 +133,7 @@ class _LogFile:
 
 
 class _SharedFile:
-    """What one rank has printed into the file of its cycle."""
+    """The output of one rank in the file that its cycle shares."""
 
     def __init__(self, directory: _RankDirectory) -> None:
         self._directory = directory
@@ -147,11 +147,11 @@ class _SharedFile:
             yield LogPiece(self._directory.rank, self._directory.cycle, is_stderr=False, data=data)
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Does nothing: no file stays open."""
 
 
 def read(log_dir: Path, job_id: str, choice: LogChoice) -> Generator[LogPiece]:
-    """All output in a run's folder, by cycle, rank and stream. Blocks on the disk. Raises NotFoundError."""
+    """Yields all output in a run's folder, by cycle, rank and stream. Blocks on the disk. Raises NotFoundError."""
     check_any(log_dir, job_id, choice)
     for directory in _rank_directories(log_dir, choice):
         for file in _files(directory, choice.tail_lines):
@@ -160,7 +160,7 @@ def read(log_dir: Path, job_id: str, choice: LogChoice) -> Generator[LogPiece]:
 
 
 def check_any(log_dir: Path, job_id: str, choice: LogChoice) -> None:
-    """Raises NotFoundError if the workers chosen have no files. Blocks on the disk."""
+    """Raises NotFoundError if the selected workers have no files. Blocks on the disk."""
     if not _rank_directories(log_dir, choice):
         chosen = (("cycle", choice.cycle), ("rank", choice.rank))
         which = "".join(f" of {word} {value}" for word, value in chosen if value is not None)
@@ -171,17 +171,17 @@ def check_any(log_dir: Path, job_id: str, choice: LogChoice) -> None:
 
 
 async def follow(log_dir: Path, choice: LogChoice, ended: anyio.Event) -> AsyncGenerator[LogPiece]:
-    """The same, and then whatever is written until `ended` is set. Raises OSError if the kernel can't watch.
+    """Yields the same, then new output until `ended` is set. Raises OSError if the kernel can't watch.
 
-    Disks are read in a thread, since a log directory may lie on a file server that does not answer, and in one that
-    keeps its descriptors to itself, since they would hold up the start of every process.
+    A thread reads the disks, since a log directory may be on a file server that does not answer. Its descriptors are
+    its own, since they would hold up the start of every process.
     """
     follower = _Follower(log_dir, choice)
     thread: OwnThread | None = None
     try:
         thread = OwnThread(follower.watch.fileno())
         while True:
-            last_round = ended.is_set()  # look once more after the end, so that nothing is missed
+            last_round = ended.is_set()  # read once more after the end, so that nothing is missed
             pieces = follower.read_changed(everything=last_round)
             is_more = True
             while is_more:
@@ -202,7 +202,7 @@ async def follow(log_dir: Path, choice: LogChoice, ended: anyio.Event) -> AsyncG
 
 
 async def check_any_beside(log_dir: Path, job_id: str, choice: LogChoice) -> None:
-    """As `check_any`, without blocking."""
+    """Does the same as `check_any`, without blocking."""
     thread = OwnThread()
     try:
         await thread.call(lambda: check_any(log_dir, job_id, choice))
@@ -211,7 +211,7 @@ async def check_any_beside(log_dir: Path, job_id: str, choice: LogChoice) -> Non
 
 
 def _nothing() -> None:
-    """No file is open."""
+    """Does nothing: no file is open."""
 
 
 def _take(pieces: Iterator[LogPiece]) -> list[LogPiece]:
@@ -219,21 +219,21 @@ def _take(pieces: Iterator[LogPiece]) -> list[LogPiece]:
 
 
 class _Follower:
-    """The open files of a job that goes on: those of its newest cycle, since only that can still be written."""
+    """The open files of a live job: those of its newest cycle, since only they can still grow."""
 
     def __init__(self, root: Path, choice: LogChoice) -> None:
         self.watch = DirectoryWatch()
         self._root = root
         self._choice = choice
-        self._tail_lines = choice.tail_lines  # Of what lies there at the first look.
-        self._place = root  # What is watched until the root is there: the nearest folder above.
+        self._tail_lines = choice.tail_lines  # for the first read
+        self._place = root  # watched until the root exists: the nearest existing folder above
         self._newest = -1
         self._newest_path = root
-        self._files: dict[Path, list[_Source]] = {}  # by the rank's directory, of the newest cycle
+        self._files: dict[Path, list[_Source]] = {}  # by the rank's directory, for the newest cycle
         self._shared: dict[Path, set[Path]] = {}  # folder of a cycle's file -> directories of the ranks that share it
 
     def read_changed(self, *, everything: bool) -> Iterator[LogPiece]:
-        """What was written since the last call. Blocks on the disk. Costs what has changed, not what lies there."""
+        """Yields output since the last call. Blocks on the disk. The cost depends on changes, not on what exists."""
         changes = self.watch.take()
         if everything or changes is None or self._root not in self.watch:
             self._watch_root()
@@ -250,7 +250,7 @@ class _Follower:
         self._tail_lines = 0
 
     def _read_newest(self, ranks: list[tuple[int, Path]], changed: frozenset[Path] | None) -> Iterator[LogPiece]:
-        """`changed` None: whatever of it has changed."""
+        """Reads the newest cycle. `changed` None: all of it may have changed."""
         added = [path for rank, path in ranks if self._add(rank, path)]
         if changed is not None:
             changed |= {path for folder in changed for path in self._shared.get(folder, ())}
@@ -268,7 +268,7 @@ class _Follower:
         if self._tail_lines and self._choice.cycle is None and not is_last:
             return
         if is_last:
-            self._watch(path)  # Before looking, so that nothing slips in between.
+            self._watch(path)  # before looking, so that no change is missed
         yield from self._read_newest(_numbered(path, "rank"), None)
 
     def _add(self, rank: int, path: Path) -> bool:
@@ -296,7 +296,7 @@ class _Follower:
         self._files, self._shared = {}, {}
 
     def _watch_root(self) -> None:
-        """Or, where nothing was written yet, the nearest folder above: that it comes into being is an event, too."""
+        """Watches the root, or the nearest existing folder above: the root's creation is an event, too."""
         while self._place not in self.watch or self._place != _nearest(self._root):
             self.watch.remove(self._place)
             self._place = _nearest(self._root)
@@ -308,7 +308,7 @@ class _Follower:
 
 
 async def _wait(watch: DirectoryWatch, ended: anyio.Event) -> None:
-    """Until a directory has changed or the job has ended."""
+    """Waits until a directory changes or the job ends."""
     async with anyio.create_task_group() as tasks:
 
         async def wait_for_end() -> None:
@@ -352,7 +352,7 @@ def _numbered(parent: Path, word: str) -> list[tuple[int, Path]]:
 
 
 def _numbers_of(paths: Iterable[Path], word: str, parent: Path) -> list[tuple[int, Path]]:
-    """Those of `paths` in `parent` that bear the word and a number, in order."""
+    """Returns those of `paths` in `parent` whose name is the word and a number, in order."""
     return sorted(
         (int(match[1]), path)
         for path in paths
@@ -365,14 +365,14 @@ def _rank_of(path: Path) -> int:
 
 
 def _nearest(path: Path) -> Path:
-    """The path itself, or the first folder above it that is there."""
+    """Returns the path itself, or the nearest existing folder above it."""
     while not path.is_dir() and path != path.parent:
         path = path.parent
     return path
 
 
 def _open_beneath(directory: Path, name: str) -> int | None:
-    """A regular file of a real directory; None if there is none."""
+    """Opens a regular file of a real directory; returns None if there is none."""
     with contextlib.suppress(OSError):
         parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -387,7 +387,7 @@ def _open_beneath(directory: Path, name: str) -> int | None:
 
 
 def _start_of_tail(descriptor: int, lines: int) -> int:
-    """Offset of the last `lines` lines; a last line without an end counts."""
+    """Returns the offset of the last `lines` lines; an incomplete last line counts."""
     end = os.fstat(descriptor).st_size
     position = end
     missing = lines

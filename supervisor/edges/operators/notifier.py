@@ -1,7 +1,7 @@
-"""How are a user's command and URL notified of events without anything ever waiting for them?
+"""How are a user's command and URL notified of events without anything waiting for them?
 
-A process of its own tells them (notify_process.py); this end only writes into its pipe, and drops what that does not
-take.
+A separate process notifies them (notify_process.py); this end only writes to its pipe, and drops events that the pipe
+does not take.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from supervisor.edges.operators import notify_process
 from supervisor.edges.operators.event_document import event_document
 from supervisor.ports import RecordedEvent
 
-UNSENT_BYTES_MAX = 1 << 20  # in the memory of a supervisor whose notifier is slow
-END_GRACE_S = 1.0  # beyond its own time, for its process to end
+UNSENT_BYTES_MAX = 1 << 20  # in the memory of a supervisor with a slow notifier
+END_GRACE_S = 1.0  # on top of the process's own time to end
 
 
 class Notifier:
-    """The pipe to the process. Its methods never block, but for `close`, which is bounded. For one thread at a time."""
+    """The pipe to the process. Methods do not block, except `close`, which is bounded. For one thread at a time."""
 
     def __init__(self, hooks: EventHooks) -> None:
         self._hooks = hooks
@@ -48,7 +48,7 @@ class Notifier:
         self._write(line)
 
     def close(self) -> None:
-        """Returns once the last event was told, or its time is up."""
+        """Returns once the last event was delivered, or its time is up."""
         process, self._process = self._process, None
         if process is None or process.stdin is None:
             return
@@ -77,7 +77,7 @@ class Notifier:
             while self._unsent:
                 self._unsent = self._unsent[os.write(self._pipe, self._unsent) :]
         except BlockingIOError:
-            return  # It goes with the next event.
+            return  # It is sent with the next event.
         except OSError as error:
             standard_streams.say(f"holdfast: warning: events are no longer delivered: {error.strerror}")
             self._unsent = b""
@@ -85,7 +85,7 @@ class Notifier:
 
 
 class EventHandler(logging.Handler):
-    """Tells the notifier of the events in the log, in the log's own thread."""
+    """Passes events in the log to the notifier, in the log's own thread."""
 
     def __init__(self, notifier: Notifier) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class EventHandler(logging.Handler):
 
 @contextmanager
 def notifying(hooks: EventHooks) -> Generator[Notifier]:
-    """Waits a bounded time for the last event to be told."""
+    """Yields the notifier, and waits a bounded time for the delivery of the last event."""
     notifier = Notifier(hooks)
     try:
         yield notifier

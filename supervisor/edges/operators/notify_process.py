@@ -1,7 +1,8 @@
-"""How is a user's command run, and a URL posted to, at events? In a separate process that nothing waits for.
+"""How are events given to a user's command and URL? By a separate process that nothing waits for.
 
-Run as a file, with the standard library only. stdin: one line of settings, then a line of JSON for each event; its end
-is the job's end. The command and the URL each have a thread and a bounded queue: a dead one never holds up the other.
+It runs as a file, with only the standard library. stdin: one line of settings, then a line of JSON for each event; its
+end is the job's end. The command and the URL each have a thread and a bounded queue, so a dead one never delays the
+other.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import cast
 
-QUEUE_EVENTS_MAX = 256  # of one that is slow; then the oldest are dropped
+QUEUE_EVENTS_MAX = 256  # for a slow listener; beyond it the oldest are dropped
 COMMAND_TIMEOUT_S = 30.0
 POST_TIMEOUT_S = 10.0
-END_TIMEOUT_S = 5.0  # after the last event, for what is still to be told
+END_TIMEOUT_S = 5.0  # after the last event, to deliver the rest
 VARIABLES = ("kind", "job_id", "reason", "cycle", "iteration", "rank", "node", "at")
 
-Send = Callable[[bytes], str]  # why it failed, "" if it did not
+Send = Callable[[bytes], str]  # returns why it failed, "" if it did not
 
 
 class Teller:
-    """Tells one listener, an event after the other."""
+    """Notifies one listener of one event after another."""
 
     def __init__(self, flag: str, send: Send) -> None:
         self._flag = flag
@@ -54,7 +55,7 @@ class Teller:
             self._changed.notify()
 
     def join(self, timeout_s: float) -> None:
-        """Says what was not told in time."""
+        """Ends the thread, and reports events that were not delivered in time."""
         self._thread.join(timeout_s)
         lost = self._dropped + len(self._waiting) + self._thread.is_alive()
         if lost:
@@ -68,13 +69,13 @@ class Teller:
                     return
                 line = self._waiting.popleft()
             problem = self._send(line)
-            if problem and problem != self._last_problem:  # One that persists is said once.
+            if problem and problem != self._last_problem:  # a persistent problem is reported once
                 say(f"{self._flag}: {problem}")
             self._last_problem = problem
 
 
 def run_command(command: str, line: bytes, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
-    """With the event as JSON on stdin and in variables. One that is late is killed with its process group."""
+    """Runs it with the event as JSON on stdin and in variables. A late command is killed with its process group."""
     event = cast("dict[str, object]", json.loads(line))
     try:
         process = subprocess.Popen(
@@ -98,7 +99,7 @@ def run_command(command: str, line: bytes, timeout_s: float = COMMAND_TIMEOUT_S)
 
 
 def variables(event: Mapping[str, object]) -> dict[str, str]:
-    """HOLDFAST_EVENT_KIND and its like; "" for what the event does not have."""
+    """Returns HOLDFAST_EVENT_KIND and the other variables; "" for fields that the event does not have."""
     values = {name: event.get(name) for name in VARIABLES}
     return {
         f"HOLDFAST_EVENT_{name.upper()}": "" if value is None else str(value).replace("\0", "")
@@ -107,7 +108,7 @@ def variables(event: Mapping[str, object]) -> dict[str, str]:
 
 
 def post(url: str, line: bytes, timeout_s: float = POST_TIMEOUT_S) -> str:
-    """The event as JSON, with its sentence as `text`, which chat services show."""
+    """Posts the event as JSON, with its sentence as `text`, which chat services show."""
     import urllib.error
     import urllib.request
 
@@ -129,7 +130,7 @@ def say(text: str) -> None:
 
 
 def main() -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # What starts us may hold some back for itself.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # our parent may block some signals for itself
     settings = cast("dict[str, str]", json.loads(sys.stdin.buffer.readline()))
     command, url = settings["command"], settings["url"]
     tellers: list[Teller] = []
@@ -144,7 +145,7 @@ def main() -> None:
         teller.end()
     for teller in tellers:
         teller.join(END_TIMEOUT_S / len(tellers))
-    os._exit(0)  # What hangs is not waited for.
+    os._exit(0)  # does not wait for calls that hang
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What answer does a peer get that may not call? A gRPC refusal with its sentence, without a gRPC server.
+"""What answer does a peer get that may not call? A gRPC refusal with its reason, without a gRPC server.
 
-The few frames of HTTP/2 that this takes are spoken here: a stranger must not be able to start the server behind the
-gate, nor get one byte through to it.
+This module speaks the few frames of HTTP/2 that a refusal needs: a stranger must not be able to start the server behind
+the gate or send it a single byte.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from supervisor.errors import NotPermittedError
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 TIMEOUT_S = 5.0
-FRAME_BYTES_MAX = 16_384  # what HTTP/2 allows unless it is raised
-BYTES_MAX = 256 * 1024  # heard of one peer
+FRAME_BYTES_MAX = 16_384  # HTTP/2's default maximum
+BYTES_MAX = 256 * 1024  # read from one peer
 PERMISSION_DENIED = 7
 _HEADERS, _SETTINGS, _PING = 1, 4, 6
 _ACK, _END_STREAM, _END_HEADERS = 1, 1, 4
 
 
 async def refuse(client: socket.socket, refusal: NotPermittedError) -> None:
-    """Answers each of its calls with `refusal`, for TIMEOUT_S at most. Never raises for what it sends."""
+    """Answers each of its calls with `refusal`, for at most TIMEOUT_S. Never raises because of the peer."""
     with anyio.move_on_after(TIMEOUT_S):
         waiting = b""
         heard = 0
@@ -45,7 +45,7 @@ async def refuse(client: socket.socket, refusal: NotPermittedError) -> None:
 
 
 def _answer(data: bytes, refusal: NotPermittedError) -> tuple[bytes, bytes]:
-    """What the whole frames in `data` are answered with, and the rest."""
+    """Returns the answer to the complete frames in `data`, and the rest."""
     answers = b""
     while len(data) >= 9:
         length = int.from_bytes(data[:3])
@@ -75,7 +75,7 @@ def _trailers(refusal: NotPermittedError) -> bytes:
     }
     block = b"\x88"  # :status 200, by its number in the static table
     for name, value in headers.items():
-        block += b"\x00" + _length(len(name)) + name + _length(len(value)) + value  # literal, never indexed or packed
+        block += b"\x00" + _length(len(name)) + name + _length(len(value)) + value  # literal, not indexed or compressed
     return block
 
 
@@ -84,7 +84,7 @@ def _percent(letter: str) -> str:
 
 
 def _length(number: int) -> bytes:
-    """An integer with a prefix of seven bits, as HPACK has it."""
+    """Encodes an integer with a prefix of seven bits, as HPACK does."""
     if number < 127:
         return bytes([number])
     number -= 127

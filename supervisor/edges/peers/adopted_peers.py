@@ -1,9 +1,9 @@
-"""With whom does the private supervisor of one node serve a job whose ranks others have started on several nodes?
+"""How do the private supervisors of several nodes together serve a job whose ranks a launcher started?
 
-The one on the node of rank 0 leads. It makes up a secret and says where it listens; a rank publishes both in the
-script's store, where a rank of each other node finds them. They are kept in the folder of the job's ranks, for the
-successor of a supervisor that dies. No rank is ended because a supervisor is lost: all supervisors of the job begin
-again with the successor, and learn from the ranks where they stand.
+The supervisor on the node of rank 0 leads. It creates a secret and says where it listens; a rank publishes both in the
+script's store, where one rank of each other node finds them. The folder of the job's ranks keeps them for the successor
+of a supervisor that dies. The loss of a supervisor ends no rank: all supervisors of the job start again with the
+successor and learn from the ranks how far these are.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from supervisor.questions import PeersAndColleagues
 
 TEXT_BYTES_MAX = 4096
 JOIN_TIMEOUT_S = 600.0
-TERM_BITS = 31  # of a leader; a node that meets another one begins again, too
+TERM_BITS = 31  # of a leader's term; a node that meets another leader starts again, too
 ANYWHERE = "0.0.0.0"
 
 
 class Leader(msgspec.Struct, frozen=True):
-    """Where the leader of a job listens, and what its nodes have in common."""
+    """Where the leader of a job listens, and the values that its nodes share."""
 
     host: str
     port: int
@@ -56,27 +56,28 @@ class NodeMeeting(msgspec.Struct, frozen=True):
 
     @property
     def node(self) -> str:
-        """In the order of the ranks, which their launcher has given."""
+        """Returns a node name that sorts in the order of the ranks, which the launcher gave."""
         return f"node-{self.node_rank:06d}"
 
     @property
     def idle_s(self) -> float:
-        """How long the ranks of this node may wait for those of the others."""
+        """Returns how long the ranks of this node may wait for those of other nodes."""
         return JOIN_TIMEOUT_S
 
     def text(self) -> str:
         return msgspec.json.encode(self.leader).decode()
 
     def part_of(self, spec: JobSpec) -> JobSpec:
-        """The job begins when all of its nodes are there."""
+        """Returns the job's part of this node; the job begins when all nodes are there."""
         return msgspec.structs.replace(spec, restart=msgspec.structs.replace(spec.restart, min_nodes=self.nodes))
 
     def opener(
         self, on_orphaned: Callable[[], None]
     ) -> Callable[[Post], AbstractAsyncContextManager[PeersAndColleagues]]:
-        """`on_orphaned` is called when the leader is lost, or has to begin again with a node's new supervisor.
+        """Returns how to open the peers. Calls `on_orphaned` when the leader is lost, or must start again with a node's
+        new supervisor.
 
-        In both cases all ranks say to the successors where they stand.
+        In both cases all ranks tell the successors how far they are.
         """
         host = _listens_at(self.leader.host) if self.leads else self.leader.host
         meeting = cluster_peers.Meeting(
@@ -103,7 +104,8 @@ class NodeMeeting(msgspec.Struct, frozen=True):
 
 
 def meet(path: Path, text: str, job_id: str, nodes: int, node_rank: int, host: str) -> NodeMeeting:
-    """`text`: what the leader has published; "" on its own node, and for the successor of one that has kept it.
+    """Returns the meeting. `text`: what the leader published; "" on its own node, and for the successor of one that has
+    kept it.
 
     Raises ConfigurationError.
     """
@@ -130,7 +132,7 @@ def _begin(host: str, node_rank: int) -> Leader:
 
 
 def _listens_at(host: str) -> str:
-    """A name may lead to another address on its own node than elsewhere."""
+    """Returns the address to listen at: on its own node, a name may resolve to another address than elsewhere."""
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host)
         return host

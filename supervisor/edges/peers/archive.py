@@ -1,4 +1,4 @@
-"""What does the way to the other nodes of one job leave to a supervisor that comes back, and when may words go out?"""
+"""What does the connection to the other nodes of a job leave to its successor, and when may messages go out?"""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from supervisor.core.correspondence import Correspondence
 
 
 class Archive(msgspec.Struct):
-    """Of one job. What is said waits for `keep`, which has it kept; what has come is confirmed after that, too."""
+    """The archive of one job. Messages, and confirmations of received ones, wait until `keep` has had them kept."""
 
-    # False: it can't do that just now, and asks by `read` later. None: no supervisor comes back, and nothing waits.
+    # False: keeping is not possible now; the owner calls `read` later. None: no supervisor returns, and nothing waits.
     keep: Callable[[], bool] | None = None
-    kept: Correspondence | None = None  # that of the supervisor before this one
-    read: Callable[[], Correspondence] | None = None  # how it stands; all of that may go out from now on
+    kept: Correspondence | None = None  # the correspondence of the previous supervisor
+    read: Callable[[], Correspondence] | None = None  # reads the current state; all of it may go out from then on

@@ -1,12 +1,13 @@
-"""How does a node find the leader of its job, stay in touch with it, and notice that it is lost?
+"""How does a node find the leader of its job, stay in touch with it, and notice its loss?
 
-The leader may start later than its nodes, and a connection may break: both are tried again. A node that has heard
-nothing for FENCE_S tells so, since by LOST_S the leader may replace it: two groups of one job must never train at once.
+The leader may start later than its nodes, and a connection may break: the node retries in both cases. A node that hears
+nothing for FENCE_S says so, because the leader may replace it at LOST_S: two groups of one job must never train at the
+same time.
 """
 
 from __future__ import annotations
 
-import asyncio  # anyio has no callbacks, and a timer of its own
+import asyncio  # anyio has neither callbacks nor a timer of its own
 import logging
 import random
 import secrets
@@ -53,28 +54,28 @@ from supervisor.edges.peers.relays.hop import Hop
 from supervisor.edges.peers.relays.relay import Relay
 from supervisor.pauses import pause
 
-SPAWNER_LATER_S = 0.4  # the spawner does it where this process stands still; together less than LOST_S, too
+SPAWNER_LATER_S = 0.4  # the spawner acts if this process is stopped; the sum is also less than LOST_S
 CONNECT_S = 5.0
-LATE_S = 0.1  # a heartbeat that late means that we stood still ourselves
-INTRODUCED_S = 30.0  # from the connection to the last word of the handshake
+LATE_S = 0.1  # a heartbeat this late means that this process was stopped
+INTRODUCED_S = 30.0  # from the connection to the last message of the handshake
 PUT_OFF_S = 0.2
-AGAIN_S = (0.05, 0.1, 0.2, 0.5)  # pauses before the next attempt; the last one for all others
+AGAIN_S = (0.05, 0.1, 0.2, 0.5)  # pauses before the next attempts; the last one repeats
 
-_HEARTBEAT = struct.Struct(">cd")  # when it was said, by the clock of this node
+_HEARTBEAT = struct.Struct(">cd")  # when it was sent, by the clock of this node
 
 _log = logging.getLogger("holdfast.cluster")
 
 
 class RefusedError(Exception):
-    """Raised where the leader does not take this node; to try again would not help."""
+    """Raised if the leader does not accept this node; another attempt would not help."""
 
 
 class LeaderChangedError(Exception):
-    """Raised where another process leads than the one that this conversation began with: it knows nothing of it."""
+    """Raised if another process leads than when this conversation began: it knows nothing of the conversation."""
 
 
 class ClusterClient:
-    """One node's way to its leader. Its methods are for the event loop's thread."""
+    """One node's connection to its leader. Call its methods only in the event loop's thread."""
 
     def __init__(
         self,
@@ -92,10 +93,11 @@ class ClusterClient:
         relay_tls: ssl.SSLContext | None = None,
         archive: Archive | None = None,
     ) -> None:
-        """`on_lost` is told why, once: there is no leader any more as far as this node knows.
+        """Creates the client. `on_lost` gets the reason, once, when this node knows of no leader any more.
 
-        `on_fence` is told until when that will not happen, each time that the leader answers. `relay_tls`: for
-        connections of other nodes, should this one become a relay.
+        `on_fence` gets the time before which that will not happen, each time the leader answers. `relay_tls`: for
+        connections of other nodes, if this one becomes a relay.
+
         """
         self._address = address
         self._job_id = job_id
@@ -106,8 +108,8 @@ class ClusterClient:
         self._conversation = Conversation(
             on_message=self._take, on_beat=self._take_answer, keep=archive.keep, letters=kept.letters
         )
-        self._known_at_s = kept.known_at_s  # when the last of our words that the leader has answered was said
-        self._said_at_s: float | None = None  # what the leader may have heard last, while there is no connection
+        self._known_at_s = kept.known_at_s  # when we sent the last message that the leader answered
+        self._said_at_s: float | None = None  # the last that the leader may have heard, while there is no connection
         self._leader_ip = ""  # of the last connection
         self._next_beat: asyncio.TimerHandle | None = None
         self._beat_due_s = 0.0
@@ -117,28 +119,28 @@ class ClusterClient:
         self._on_aside = on_aside
         self._on_elastic = on_elastic
         self.was_welcomed = kept.term is not None
-        self.is_refused = False  # for good: to look for the leader again would not help
-        self._is_careful = False  # a connection went silent: large packets may be lost on the way
-        self._term = kept.term  # of the leader that this conversation is with
+        self.is_refused = False  # permanently: looking for the leader again would not help
+        self._is_careful = False  # a connection went silent: large packets may be lost
+        self._term = kept.term  # of the leader in this conversation
         self._tls = tls
         self._session: ssl.SSLSession | None = None  # of the last connection
         self._relay_tls = relay_tls
-        self._hop: Hop | None = None  # of the last connection that went by a relay
-        self._may_be_sent_on = True  # else the relay could not be reached
+        self._hop: Hop | None = None  # of the last connection through a relay
+        self._may_be_sent_on = True  # False: the relay was not reachable
         self._tasks: TaskGroup | None = None
 
     @property
     def known_at_s(self) -> float | None:
-        """When the last word was said of which we know that the leader has heard it; None: it was never reached."""
+        """Returns when we sent the last message that the leader certainly heard; None: it was never reached."""
         return self._known_at_s
 
     @property
     def said_at_s(self) -> float | None:
-        """When the leader may have heard something of this node for the last time; None: never."""
+        """Returns when the leader may last have heard from this node; None: never."""
         return self._said_at_s if self._conversation.line is None else self._loop.time()
 
     def report(self, reported: Reported | ElasticReported) -> None:
-        """Kept until the leader has it."""
+        """Sends a report and keeps it until the leader has it."""
         try:
             for payload in cluster_codec.payloads(reported):
                 self._conversation.say(payload)
@@ -146,25 +148,25 @@ class ClusterClient:
             _log.warning("a report to the leader is lost: %s", error)
 
     def say_aside(self, aside: Aside) -> bool:
-        """Once, if there is a connection; it may be lost. False: it certainly does not arrive."""
+        """Sends it once if there is a connection; it may be lost. Returns False if it certainly does not arrive."""
         return self._conversation.say_aside(cluster_codec.encode(aside))
 
     def letters(self) -> Correspondence:
-        """What is kept for a supervisor that comes back, and may go out from now on."""
+        """Returns what is kept for a supervisor that returns; all of it may go out from now on."""
         letters = self._conversation.letters()
         return Correspondence(
             incarnation=self._who.incarnation, term=self._term, letters=letters, known_at_s=self._known_at_s
         )
 
     def forget(self) -> None:
-        """Nobody is left who could hear what was not heard yet."""
+        """Forgets unheard messages: nobody is left to hear them."""
         self._conversation.end()
 
     async def until_all_is_heard(self) -> None:
         await self._conversation.until_all_is_heard()
 
     async def run(self, *, join_timeout_s: float) -> None:
-        """Until cancelled, or the leader is lost or refuses this node."""
+        """Runs until cancelled, or until the leader is lost or refuses this node."""
         async with anyio.create_task_group() as self._tasks:
             try:
                 await self._keep_in_touch(join_timeout_s)
@@ -186,12 +188,12 @@ class ClusterClient:
             why = await line.until_ended()
             self._said_at_s = self._loop.time()
             self._note_silence(line)
-            # After a silence not: the leader may not know yet that it was the relay's.
+            # Not after a silence: the leader may not know yet that the relay caused it.
             self._may_be_sent_on = self._said_at_s - line.heard_at_s < cluster_link.SILENCE_S
             until_s = (self._known_at_s or said_at_s) + FENCE_S
 
     async def _find(self, until_s: float, why: str) -> tuple[Line, float]:
-        """A connection that is held, and when the Hello was said. Raises LinkLostError once it is too late for one."""
+        """Returns a connection and when the Hello was sent. Raises LinkLostError once it is too late for one."""
         attempt = 0
         while True:
             with anyio.move_on_at(until_s) as too_late:
@@ -209,11 +211,11 @@ class ClusterClient:
                 raise LinkLostError(f"the leader at {self._address} is lost: {why}")
 
     def _next_host(self, attempt: int) -> str:
-        """The IP address by which the leader was reached: a name server that is slow or dead now harms nobody."""
+        """Returns the IP address at which the leader was reached: then a slow or dead name server does no harm."""
         return self._leader_ip if self._leader_ip and attempt % 2 == 0 else self._address.host
 
     async def _meet(self, until_s: float, host: str) -> tuple[Line, float]:
-        """Takes half of the time that is left: what answers nothing must leave time for another connection."""
+        """Uses half of the remaining time, to leave time for another connection if this one does not answer."""
         pipe = Pipe(self._tls, leads=False, session=self._session) if self._tls is not None else None
         door = NodesDoor(MAY_BE_SENT_ON if self._may_be_sent_on else WANTS_IN)
         self._may_be_sent_on = True
@@ -250,10 +252,10 @@ class ClusterClient:
             await cluster_connect.connect(lambda: line, host, port, is_careful=self._is_careful)
 
     async def _meet_by_relay(self, until_s: float, host: str, port: int) -> tuple[Line, float]:
-        """The leader sends this node on. If that fails, the node says that it wants in at the leader."""
+        """Connects through a relay, as the leader directed. If that fails, the node asks to connect directly."""
         self._may_be_sent_on = False
         if (host, port) == AGAIN:
-            self._may_be_sent_on = self._known_at_s is None  # One that was connected may not have the time.
+            self._may_be_sent_on = self._known_at_s is None  # a node that was connected may not have the time
             await pause(PUT_OFF_S * (1 + random.random()), why="nothing tells when there are relays")
             raise LinkLostError("it waits for relays that are to take this node")
         outer = Line(pipe=Pipe(self._tls, leads=False) if self._tls is not None else None, door=NodesDoor(WANTS_IN))
@@ -279,7 +281,7 @@ class ClusterClient:
                 outer.end("the node has nothing more to send", says_all=True)
 
     async def _first_word(self, line: Line, door: NodesDoor) -> Challenge | None:
-        """It may take its time, where thousands of nodes come at once. None: it sends this node on."""
+        """Receives the Challenge, which may take long if thousands of nodes connect. None: the leader redirects us."""
         try:
             first = await line.receive()
         except LinkLostError as error:
@@ -300,7 +302,7 @@ class ClusterClient:
         return "; if it uses TLS, write tls_cert, tls_key and tls_ca in --rdzv-conf"
 
     def _beat(self) -> None:
-        """Says that this node lives, again and again while there is a connection."""
+        """Sends heartbeats while there is a connection."""
         if self._next_beat is not None:
             self._next_beat.cancel()
         line, now_s = self._conversation.line, self._loop.time()
@@ -310,7 +312,7 @@ class ClusterClient:
         if now_s >= fence_s:
             line.end(f"it has not answered for {FENCE_S:g} s")
             return
-        if now_s - self._beat_due_s < LATE_S:  # Else what has come meanwhile waits to be heard.
+        if now_s - self._beat_due_s < LATE_S:  # else received messages have not been handled yet
             self._conversation.judge(now_s)
         heartbeat = _HEARTBEAT.pack(cluster_link.HEARTBEAT, now_s)
         if self._hop is not None and self._hop.line is line:
@@ -349,7 +351,7 @@ class ClusterClient:
         return Seal(keys.to_leader), Seal(keys.to_node)
 
     async def _serve_relay(self) -> None:
-        """The leader wants it. That other nodes then come by this one is no promise: they find another way."""
+        """Serves as a relay, as the leader wants. If it can't be reached, other nodes find another way."""
         held = self._conversation.line
         if held is None:
             return

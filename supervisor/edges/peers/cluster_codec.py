@@ -1,7 +1,7 @@
-"""What do the bytes of the cluster stream mean? Protobuf stops here.
+"""What do the bytes of the cluster stream mean? Only this package's codecs know protobuf.
 
 Everything from a peer is checked for shape and bounds (record_codec.py). A frame, order or report that only a newer
-version knows is Unknown and can be skipped. Protobuf is loaded with the first frame: a job of one node never needs it.
+version knows is Unknown and can be skipped. Protobuf is loaded with the first frame: a job on one node never needs it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def _codec() -> _Codec:
 
 
 def encode(frame: Frame) -> bytes:
-    """The payload for a frame of at most CLUSTER_FRAME_BYTES_MAX.
+    """Returns the payload for a frame of at most CLUSTER_FRAME_BYTES_MAX.
 
-    Evidence that is longer loses its least odd stacks, with a note; an order to a wrapped call that is longer becomes
-    a refusal of the call. Raises FrameTooLongError for a CallReport, which `payloads` sends in parts.
+    Longer evidence loses its least unusual stacks, with a note; a longer order to a wrapped call becomes a refusal of
+    the call. Raises FrameTooLongError for a CallReport, which `payloads` sends in parts.
     """
     payload = _payload(frame)
     if len(payload) <= CLUSTER_FRAME_BYTES_MAX:
@@ -53,7 +53,7 @@ def encode(frame: Frame) -> bytes:
 
 
 def payloads(frame: Frame) -> list[bytes]:
-    """As `encode`, but a CallReport too long for one frame comes in several, in order."""
+    """Does the same as `encode`, but splits a CallReport that is too long for one frame into several, in order."""
     try:
         return [encode(frame)]
     except FrameTooLongError:
@@ -70,7 +70,7 @@ def _measure(frame: Frame) -> int:
 
 
 def decode(payload: bytes) -> Frame:
-    """Raises ClusterProtocolError, and nothing else."""
+    """Decodes a payload. Raises ClusterProtocolError, and nothing else."""
     codec = _codec()
     message = codec.new_frame()
     try:

@@ -1,1 +1,1 @@
-"""Where does each thing of a supervisor lie, is that place safe, and which supervisor has it?"""
+"""Where are a supervisor's files, is each place safe, and which supervisor holds it?"""

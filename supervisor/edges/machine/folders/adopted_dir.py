@@ -1,9 +1,9 @@
-"""Who may write in the folder in which ranks find their private supervisor, and when may it be removed?
+"""Who may write in the folder where ranks find their private supervisor, and when may it be removed?
 
 All ranks of a job name the same folder, and several supervisors may be started for it: two ranks start one each, a
-rank that was stopped goes on later, one ends while its successor comes. The one that holds the folder's lock serves;
-all others end and touch nothing. It holds the lock from before its first write until after its last removal, and what
-it serves with lies in a folder of its own in it, so that no client of another one ever speaks to it by mistake.
+rank that was stopped resumes later, or one ends while its successor comes. Only the supervisor that holds the folder's
+lock serves; all others end and touch nothing. It holds the lock from before its first write until after its last
+removal. Its own files are in a subfolder of its own, so no client of another supervisor connects to it by mistake.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from supervisor.edges.machine.folders.socket_claim import SocketDirClaim, held_i
 from supervisor.edges.machine.processes import process_table
 
 SERVING_PREFIX = "serving-"
-GONE = ".gone-"  # in the name of one that is being removed
+GONE = ".gone-"  # in the name of a folder that is being removed
 NAME_BYTES = 4
 SWEPT_MAX = 100  # folders looked at in one sweep
 RANKS_BYTES_MAX = 1024 * 1024
 
 
 class AdoptedDir:
-    """The folder of one job's ranks, held from the start to `close`."""
+    """The folder of one job's ranks, held from construction to `close`."""
 
     def __init__(self, path: Path, *, keeps_ranks: bool) -> None:
-        """Claims it, and removes what a dead predecessor has left. `keeps_ranks`: but for its record of its ranks.
+        """Claims the folder and removes what a dead predecessor left; with `keeps_ranks`, its record of ranks stays.
 
-        Raises InUseError if another supervisor has it, ConfigurationError, or OSError.
+        Raises InUseError if another supervisor holds the folder, ConfigurationError, or OSError.
         """
         self.path = path
         self._claim = SocketDirClaim(path)
@@ -52,17 +52,17 @@ class AdoptedDir:
             raise
 
     def tell(self, variables: Mapping[str, str]) -> None:
-        """From now on ranks find us. Raises OSError."""
+        """Publishes the variables with which ranks find us. Raises OSError."""
         unfinished = self.path / f"{ENDPOINT_FILE}.new"
         unfinished.write_text(json.dumps(variables))
         unfinished.replace(self.path / ENDPOINT_FILE)
 
     def close(self) -> None:
-        """Removes it, but for the record of ranks that live: a successor needs it. Nothing of ours stays. Idempotent.
+        """Removes the folder, except the record of ranks that still live, which a successor needs. Idempotent.
 
         Never raises.
         """
-        if self._claim.is_held:  # Else it was deleted, and is another's by now.
+        if self._claim.is_held:  # Else it was deleted, and may belong to another supervisor by now.
             with suppress(OSError):
                 (self.path / ENDPOINT_FILE).unlink(missing_ok=True)
             _remove(self.serving)
@@ -74,7 +74,7 @@ class AdoptedDir:
 def sweep(own: Path) -> None:
     """Removes what killed supervisors left in a user's own folder. Never raises.
 
-    A successor needs to know the ranks of a supervisor that was killed: its folder stays while one of them lives.
+    The folder of a killed supervisor stays while one of its ranks lives: a successor needs to know them.
     """
     with suppress(OSError):
         for path in list(itertools.islice(own.glob(f"{ADOPTED_PREFIX}*"), SWEPT_MAX)):
@@ -88,18 +88,18 @@ def sweep(own: Path) -> None:
 
 
 def _remove_unserved(path: Path) -> None:
-    """Of a rank that died in its turn, before it could start one: it is empty."""
+    """Removes the empty folder of a rank that died before it could start a supervisor."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the starters' turn
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the starters' lock
             path.rmdir()
         finally:
             os.close(descriptor)
 
 
 def _remove_whole(path: Path) -> None:
-    """The caller holds its lock. A folder that is made again meanwhile is another one and is left alone."""
+    """Removes a folder whose lock the caller holds. A folder made again meanwhile belongs to others and stays."""
     gone = path.with_name(f"{path.name}{GONE}{os.urandom(NAME_BYTES).hex()}")
     with suppress(OSError):
         path.rename(gone)
@@ -115,7 +115,7 @@ def _remove(path: Path) -> None:
 
 
 def _has_ranks(path: Path) -> bool:
-    """Whether one that was noted lives."""
+    """Returns whether one of the recorded ranks lives."""
     with suppress(OSError, ValueError), (path / RANKS_FILE).open() as file:
         for line in file.read(RANKS_BYTES_MAX).splitlines():
             _, pid, ticks = line.split() if len(line.split()) == 3 else ("", "0", "0")

@@ -1,4 +1,4 @@
-"""Is this directory our own, closed to others, and can something be written in it?"""
+"""Is this directory our own, closed to others, and writable?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PROBE_BYTES = 4096  # one block: a full disk has none left
 
 
 def make(path: Path) -> None:
-    """Makes it with mode 0700, whatever the umask; one that is there stays as it is. Raises OSError."""
+    """Makes the directory with mode 0700, whatever the umask. An existing one stays as it is. Raises OSError."""
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
@@ -19,7 +19,7 @@ def make(path: Path) -> None:
 
 
 def fault_of(path: Path) -> str:
-    """Why it can't be trusted, with what to do where that is plain; "" for a directory of ours that is closed."""
+    """Returns why the directory can't be trusted, with a remedy if it is plain; "" if it is ours and closed."""
     try:
         found = path.lstat()
     except OSError as error:
@@ -37,7 +37,7 @@ def fault_of(path: Path) -> str:
 
 
 def write_probe(path: Path) -> None:
-    """Raises OSError where no small file can be written: a full or read-only disk, missing rights."""
+    """Raises OSError if no small file can be written: the disk is full or read-only, or rights are missing."""
     probe = path / f".probe-{os.getpid()}-{os.urandom(4).hex()}"
     descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:

@@ -1,6 +1,6 @@
-"""How does a node stay cordoned when its supervisor is restarted, crashes, or the node boots again?
+"""How does a node stay cordoned when its supervisor restarts or crashes, or the node reboots?
 
-The reason stands in a file of the state directory for as long as the node is cordoned.
+A file in the state directory holds the reason for as long as the node is cordoned.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from anyio import CapacityLimiter, to_thread
 
 NAME = "cordoned"
 REASON_BYTES_MAX = 16 * 1024
-KEPT_WITHIN_S = 2.0  # longer, and the command that cordons does not wait for the disk
+KEPT_WITHIN_S = 2.0  # after this time, the command that cordons no longer waits for the disk
 
 _log = logging.getLogger("holdfast")
 
 
 class CordonFile:
-    """The disk may be full, or may not answer: then a restart forgets what was said last, and a warning says so."""
+    """Keeps the reason on disk. If the disk is full or hangs, a warning says that a restart forgets the last change."""
 
     def __init__(self, state: Path) -> None:
         self._path = state / NAME
-        self._one_at_a_time = CapacityLimiter(1)  # also of those for which nobody waits any more
+        self._one_at_a_time = CapacityLimiter(1)  # this includes writes for which nobody waits any more
 
     def read(self) -> str:
-        """Why the node is cordoned, "" where it is not. Blocks; never raises."""
+        """Returns why the node is cordoned, "" if it is not. Blocks; never raises."""
         with contextlib.suppress(OSError):
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             with open(descriptor, "rb") as file:
@@ -36,7 +36,7 @@ class CordonFile:
         return ""
 
     async def keep(self, reason: str) -> None:
-        """`reason`: "" once the node takes jobs again."""
+        """Records the reason; "" means that it takes jobs again. Warns if the disk does not work; never raises."""
         try:
             with anyio.fail_after(KEPT_WITHIN_S):
                 await to_thread.run_sync(self._write, reason, abandon_on_cancel=True, limiter=self._one_at_a_time)
@@ -46,7 +46,7 @@ class CordonFile:
             _log.warning("cannot note %s in %s: %s; the next supervisor will not know it", what, self._path, why)
 
     def _write(self, reason: str) -> None:
-        """Raises OSError."""
+        """Writes or removes the file. Raises OSError."""
         if not reason:
             self._path.unlink(missing_ok=True)
             return

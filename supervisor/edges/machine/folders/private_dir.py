@@ -1,6 +1,6 @@
-"""Where does a private supervisor live, whose folders did killed ones leave behind, and may they be removed?
+"""Where does a private supervisor live, which folders did killed ones leave behind, and may they be removed?
 
-A supervisor holds a lock in its folder from its start on. The kernel releases it at its death, however it dies.
+A supervisor holds a lock in its folder from its start. The kernel releases it when the supervisor dies.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from supervisor.edges.machine.folders.socket_claim import held_if_dead
 from supervisor.edges.machine.folders.socket_dir import longest_socket_path_fits
 from supervisor.errors import ConfigurationError
 
-# Ours, and as it was before; a user's own folder, holdfast-<uid>, is neither.
+# Our names, new and old; a user's own folder, holdfast-<uid>, does not match.
 NAME = re.compile(r"holdfast-(r[0-9a-f]{10}|(?![0-9]{8}$)[a-z0-9_]{8})")
 NAME_BYTES = 5
 SWEPT_MAX = 100  # folders looked at in one sweep
 
 
 def make(environment: Mapping[str, str] | None = None) -> Path:
-    """A new 0700 directory in which sockets and small files can be made; its owner removes it at the end.
+    """Makes a new 0700 directory in which sockets and small files can be made; its owner removes it at the end.
 
-    Raises ConfigurationError where there is none to be had.
+    Raises ConfigurationError if no place allows one.
     """
     faults: list[str] = []
     for place in user_dirs.temp_dirs(environment):
@@ -50,7 +50,7 @@ def make(environment: Mapping[str, str] | None = None) -> Path:
 
 
 def _probe(path: Path) -> None:
-    """Raises OSError. Some network file systems know no sockets."""
+    """Raises OSError if sockets can't be made here: some network file systems do not support them."""
     closed_dir.write_probe(path)
     probe = path / "probe.sock"
     with socket.socket(socket.AF_UNIX) as listener:
@@ -61,7 +61,7 @@ def _probe(path: Path) -> None:
 
 
 def sweep(environment: Mapping[str, str] | None = None) -> None:
-    """Removes the folders of this user's private supervisors that are provably gone. Blocks on a disk, never raises."""
+    """Removes the folders of this user's private supervisors that are surely dead. Blocks on a disk; never raises."""
     left = SWEPT_MAX
     for place in user_dirs.temp_dirs(environment):
         for path in _private_dirs(place):
@@ -76,7 +76,7 @@ def sweep(environment: Mapping[str, str] | None = None) -> None:
 
 
 def remove_if_dead(path: Path) -> bool:
-    """Whether its supervisor is gone; its folder then is, too. Never removes one that was not served yet."""
+    """Removes the folder if its supervisor is dead, and returns whether it was. Keeps one that was not served yet."""
     with held_if_dead(path) as is_dead:
         if is_dead:
             import shutil  # Late: most sweeps find nothing.

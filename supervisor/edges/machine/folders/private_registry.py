@@ -1,7 +1,7 @@
 """Which private supervisors does this user have on the node?
 
-Each has an entry in folders of the user's own that his commands look into, too. It is a help to find them, not a
-condition for a job to run: where no entry can be written, the job runs on and a warning says so.
+Each has an entry in folders of the user's own, where his commands look, too. The entries only help to find supervisors:
+if none can be written, the job keeps running and a warning says so.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class RegisteredSupervisor(msgspec.Struct, frozen=True):
 
 
 class Registration:
-    """Entries in the registry, until `remove`. `warning`: what a person should look at, "" for nothing."""
+    """Entries in the registry, which stay until `remove`. `warning`: what a person should look at, "" for nothing."""
 
     def __init__(self, paths: tuple[Path, ...], warning: str = "") -> None:
         self.paths = paths
         self.warning = warning
 
     def remove(self) -> None:
-        """Never raises for an entry that is gone."""
+        """Removes the entries. An entry that is already gone is no error."""
         for path in self.paths:
             _unlink(path)
 
@@ -55,7 +55,7 @@ def register(
     name, text = f"{pid}-{body['started_ticks']}.json", json.dumps(body)
     written: list[Path] = []
     faults: list[str] = []
-    # In the runtime directory and in a shared one: not every shell of a user (cron, a Slurm step) knows the first.
+    # In the runtime directory and in a shared one: some shells of a user (cron, a Slurm step) do not know the first.
     for places in (_in_runtime_dirs(environment), user_dirs.own_dirs()):
         for place in places:
             why_not = _write(place, name, text)
@@ -76,11 +76,11 @@ def register(
 
 
 def registered(*, environment: Mapping[str, str] | None = None) -> tuple[RegisteredSupervisor, ...]:
-    """Live private supervisors of this user, oldest first. Entries of dead ones are removed on the way."""
+    """Returns the live private supervisors of this user, oldest first. Removes entries of dead ones."""
     found: dict[tuple[int, int], RegisteredSupervisor] = {}
     for place in (*_in_runtime_dirs(environment), *user_dirs.own_dirs()):
         if closed_dir.fault_of(place):
-            continue  # Not there, or not ours: nothing in it can be believed.
+            continue  # It does not exist or is not ours: nothing in it can be trusted.
         for path in place.glob("*.json"):
             entry = _read_entry(path)
             if entry is not None:
@@ -93,7 +93,7 @@ def _in_runtime_dirs(environment: Mapping[str, str] | None) -> tuple[Path, ...]:
 
 
 def _write(place: Path, name: str, text: str) -> str:
-    """Why it can't be done, "" where it was."""
+    """Writes one entry. Returns why it can't be written, "" if it was."""
     target = place / name
     try:
         closed_dir.make(place)
@@ -116,7 +116,7 @@ def _read_entry(path: Path) -> RegisteredSupervisor | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if boot == process_table.boot_id() and namespace != process_table.namespace(os.getpid(), "pid"):
-        # Its pid means nothing here.
+        # In another pid namespace the pid means nothing.
         return entry if socket_dir.answers(entry.directory / socket_dir.CONTROL_SOCKET) else None
     process = process_table.look_up(entry.pid)
     same_boot = boot == process_table.boot_id()
@@ -130,4 +130,4 @@ def _unlink(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError:
-        return  # Not ours to remove, or the whole directory is gone.
+        return  # It is not ours to remove, or the whole directory is gone.

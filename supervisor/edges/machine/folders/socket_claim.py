@@ -1,4 +1,4 @@
-"""Which supervisor serves this socket directory? The one with the exclusive lock; deleted sockets come back."""
+"""Which supervisor serves this socket directory? The one that holds the exclusive lock; deleted sockets come back."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from supervisor.errors import ConfigurationError, InUseError
 
 LOCK_FILE = "supervisor.lock"
 BACKLOG = 1024
-ATTEMPTS_MAX = 20  # at a directory that its last holder removes while it is made or opened
+ATTEMPTS_MAX = 20  # for a directory that its last holder removes while we make or open it
 
 _IN_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
-# Something left, came, or was renamed in the directory, or the directory itself did.
+# Something was deleted, created, or renamed in the directory, or the directory itself was.
 _IN_ANY_CHANGE = 0x00000040 | 0x00000080 | 0x00000100 | 0x00000200 | 0x00000400 | 0x00000800 | 0x01000000
 _EVENT_BYTES = 64 * 1024
 
 
 class SocketDirClaim:
-    """An exclusive lock on a socket directory, held until `close`. The kernel drops it when we die."""
+    """An exclusive lock on a socket directory, held until `close`. The kernel releases it when we die."""
 
     def __init__(self, path: Path) -> None:
         """Makes or checks the directory. Raises ConfigurationError, or InUseError if another supervisor serves it."""
@@ -37,7 +37,7 @@ class SocketDirClaim:
         self.renew()
 
     def renew(self) -> None:
-        """Takes the lock again if directory or lock file were deleted. Raises as the constructor does."""
+        """Takes the lock again if the directory or the lock file was deleted. Raises as the constructor does."""
         fresh = self._taken(ATTEMPTS_MAX)
         if fresh != self._lock:
             self.close()
@@ -54,7 +54,7 @@ class SocketDirClaim:
 
     @property
     def is_held(self) -> bool:
-        """False where directory or lock file were deleted: then another supervisor may have made its own there."""
+        """Returns False if directory or lock file was deleted: another supervisor may have made its own there."""
         return self._lock >= 0 and _is_same_file(self._lock, self.path / LOCK_FILE)
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class SocketDirClaim:
 
 @contextmanager
 def held(path: Path) -> Generator[None]:
-    """The lock of a directory that is made and checked elsewhere. Raises InUseError, or ConfigurationError."""
+    """Holds the lock of a directory that is made and checked elsewhere. Raises InUseError or ConfigurationError."""
     descriptor = _lock(path)
     try:
         yield
@@ -75,9 +75,9 @@ def held(path: Path) -> Generator[None]:
 
 @contextmanager
 def held_if_dead(path: Path) -> Generator[bool]:
-    """Whether this directory was served by a supervisor that is gone; nobody else can claim it within the block.
+    """Yields whether the supervisor of this directory is dead; then nobody else can claim it within the block.
 
-    Makes nothing, and never raises on its own.
+    Creates nothing, and raises nothing of its own.
     """
     try:
         descriptor = os.open(path / LOCK_FILE, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -91,19 +91,19 @@ def held_if_dead(path: Path) -> Generator[bool]:
 
 
 def _is_left(descriptor: int, path: Path) -> bool:
-    """Whether nobody held the lock, which this descriptor then does."""
+    """Returns whether nobody held the lock; then this descriptor holds it."""
     try:
-        # A supervisor writes its pid once it holds the lock: an empty file is one that is just about to.
+        # A supervisor writes its pid once it holds the lock: the owner of an empty file is about to take it.
         if os.fstat(descriptor).st_size == 0:
             return False
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
-    return _is_same_file(descriptor, path)  # Else it was removed meanwhile, and what has its name now is another's.
+    return _is_same_file(descriptor, path)  # Else it was removed, and a new file of that name is another's.
 
 
 def holder_pid(path: Path) -> int | None:
-    """The pid that the last holder of the directory's lock wrote; it may be dead."""
+    """Returns the pid that the last holder of the directory's lock wrote; it may be dead."""
     try:
         with (path / LOCK_FILE).open("rb") as file:
             return int(file.read(32))
@@ -112,9 +112,9 @@ def holder_pid(path: Path) -> int | None:
 
 
 def bind(path: Path) -> socket.socket:
-    """A listening 0600 socket at `path`, in place of one that a dead supervisor left. The caller holds the claim.
+    """Returns a listening 0600 socket at `path`, and replaces a dead supervisor's. The caller holds the claim.
 
-    Raises ConfigurationError where something that isn't our socket is in the way.
+    Raises ConfigurationError if something other than our socket is in the way.
     """
     try:
         found = path.lstat()
@@ -136,9 +136,9 @@ def bind(path: Path) -> socket.socket:
 
 
 def bind_in_own_dir(path: Path) -> socket.socket:
-    """`bind` for a socket in a closed directory of its own, which is made, with a link to it beside that directory.
+    """Binds a socket in a closed directory of its own, which it makes, and links to it from beside that directory.
 
-    The link is for scripts that look for the socket there; where it can't be made, nothing else suffers.
+    The link is for scripts that look for the socket there; nothing else depends on it.
     """
     socket_dir.make_closed(path.parent)
     listener = bind(path)
@@ -147,7 +147,7 @@ def bind_in_own_dir(path: Path) -> socket.socket:
 
 
 def link_beside(path: Path) -> None:
-    """Cheap where the link is there: one readlink. Never raises."""
+    """Makes the link to the socket. Costs one readlink if it exists. Never raises."""
     link, target = path.parent.with_name(path.name), f"{path.parent.name}/{path.name}"
     with suppress(OSError):
         try:
@@ -156,7 +156,7 @@ def link_beside(path: Path) -> None:
         except FileNotFoundError:
             pass
         except OSError:
-            # A socket of an earlier version, which nobody serves while we hold the claim, or something not ours.
+            # It is a socket of an earlier version, which nobody serves while we hold the claim, or not ours.
             if not stat.S_ISSOCK(link.lstat().st_mode):
                 return
         fresh = link.with_name(f".{path.name}.new")
@@ -166,7 +166,7 @@ def link_beside(path: Path) -> None:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """What tells this socket file from a later one of the same name; None if it's gone."""
+    """Returns what tells this socket file from a later one of the same name; None if it is gone."""
     try:
         found = path.lstat()
     except OSError:
@@ -175,10 +175,10 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 class FolderWatch:
-    """Tells when one of some directories changes, by inotify."""
+    """Reports when one of some directories changes, by inotify."""
 
     def __init__(self, *paths: Path) -> None:
-        """Raises OSError, also when the user's inotify instances are used up."""
+        """Watches the directories. Raises OSError, also when the user's inotify instances are used up."""
         libc = ctypes.CDLL(None, use_errno=True)
         self._fd: int = libc.inotify_init1(_IN_NONBLOCK_CLOEXEC)
         if self._fd < 0:
@@ -225,7 +225,7 @@ def _lock(path: Path) -> int:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
             return descriptor
-        os.close(descriptor)  # Deleted between open and lock: what we hold nobody else would look at.
+        os.close(descriptor)  # Deleted between open and lock: nobody else would look at the lock that we hold.
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:

@@ -1,8 +1,8 @@
 """Which directory holds a supervisor's sockets, what is where in it, and is it safe to use?
 
-A socket directory is a 0700 directory of our own, which decides who may connect before any byte is read. What a
-container needs of it lies in a folder of its own, so that a mount of that one shows nothing else: the worker socket and
-the tokens. control.sock stays outside.
+A socket directory is a 0700 directory of our own: its mode decides who may connect before any byte is read. The files
+that a container needs, the worker socket and the tokens, are in a subfolder, so that a mount of it shows nothing else.
+control.sock stays outside.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from supervisor.errors import ConfigurationError, NoSupervisorError
 SOCKET_DIR_VARIABLE = "HOLDFAST_SOCKET_DIR"
 WORKER_SOCKET = "worker.sock"
 CONTROL_SOCKET = "control.sock"
-INNER_CONTROL_SOCKET = "control.inner.sock"  # of the gRPC server behind the gate, for a moment
-WORKER_DIR = "worker"  # what containers mount
+INNER_CONTROL_SOCKET = "control.inner.sock"  # the gRPC server behind the gate has it for a moment
+WORKER_DIR = "worker"  # the folder that containers mount
 TOKENS = "tokens"
-USERS = "users"  # in the socket directory of a service of several users: a folder for each supervisor
-OWN = "own"  # in that: the socket directory of the user's supervisor
+USERS = "users"  # in the socket directory of a service for several users: one folder for each supervisor
+OWN = "own"  # in that folder: the socket directory of the user's supervisor
 SYSTEM_DIR = Path("/run/holdfast")
-SOCKET_PATH_BYTES_MAX = 107  # sun_path, less its final zero
+SOCKET_PATH_BYTES_MAX = 107  # sun_path without its final zero
 PROBE_TIMEOUT_S = 1.0
 _LONGEST_NAME_BYTES = 1 + max(len(INNER_CONTROL_SOCKET), len(f"{WORKER_DIR}/{WORKER_SOCKET}"))
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A directory in which a supervisor may serve. `explicit`: the user named it, so nobody else will do."""
+    """A directory in which a supervisor may serve. `explicit`: the user named it, so no other directory will do."""
 
     path: Path
     explicit: bool
@@ -42,7 +42,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 def candidates(explicit: str | None = None, environment: Mapping[str, str] | None = None) -> tuple[Candidate, ...]:
-    """Where a command looks for a node's supervisor, in order. Explicit: the one and only place."""
+    """Returns where a command looks for a node's supervisor, in order. An explicit directory is the only one."""
     variables = os.environ if environment is None else environment
     chosen = explicit or variables.get(SOCKET_DIR_VARIABLE)
     if chosen:
@@ -53,7 +53,7 @@ def candidates(explicit: str | None = None, environment: Mapping[str, str] | Non
 
 
 def service_dir_for_daemon(explicit: str | None = None, environment: Mapping[str, str] | None = None) -> Path:
-    """Where `holdfast daemon` serves. Creates nothing. Raises ConfigurationError."""
+    """Returns where `holdfast daemon` serves. Creates nothing. Raises ConfigurationError."""
     variables = os.environ if environment is None else environment
     chosen = explicit or variables.get(SOCKET_DIR_VARIABLE)
     if chosen:
@@ -67,9 +67,9 @@ def service_dir_for_daemon(explicit: str | None = None, environment: Mapping[str
 
 
 def sockets_of_users(users: Path) -> list[Path]:
-    """The control sockets of the supervisors of a service that this user may ask. Root: all, but for its own.
+    """Returns the control sockets of a service's supervisors that this user may ask; for root all but its own.
 
-    Root's ways to the others are in folders that only root can change.
+    Root's links to the others are in folders that only root can change.
     """
     uid = os.geteuid()
     try:
@@ -82,7 +82,7 @@ def sockets_of_users(users: Path) -> list[Path]:
 
 
 def answers(path: Path) -> bool:
-    """Whether somebody accepts connections at this socket. Blocks for PROBE_TIMEOUT_S at most."""
+    """Returns whether a process accepts connections at this socket. Blocks for PROBE_TIMEOUT_S at most."""
     try:
         socket_probe.connect(path, timeout_s=PROBE_TIMEOUT_S)
     except OSError:
@@ -91,7 +91,7 @@ def answers(path: Path) -> bool:
 
 
 def nobody_answers(path: Path) -> NoSupervisorError:
-    """What to raise where the user named a directory and `answers` is false."""
+    """Returns the error to raise if the user named a directory and `answers` is false."""
     return NoSupervisorError(
         f"cannot reach a supervisor in {path}: nobody answers there; "
         f"start one with holdfast daemon --socket-dir {path}, or leave --socket-dir and HOLDFAST_SOCKET_DIR out"
@@ -102,7 +102,7 @@ def nobody_answers(path: Path) -> NoSupervisorError:
 
 
 def worker_socket(path: Path) -> Path:
-    """The real one: it is what workers are told. WORKER_SOCKET beside control.sock is a link to it."""
+    """Returns the real worker socket, which workers get. WORKER_SOCKET beside control.sock is a link to it."""
     return path / WORKER_DIR / WORKER_SOCKET
 
 
@@ -111,7 +111,7 @@ def tokens_dir(path: Path) -> Path:
 
 
 def holder_of(worker_socket_path: Path) -> Path:
-    """The socket directory to which a worker socket belongs."""
+    """Returns the socket directory to which a worker socket belongs."""
     return worker_socket_path.parent.parent
 
 
@@ -119,13 +119,13 @@ def holder_of(worker_socket_path: Path) -> Path:
 
 
 def make(path: Path) -> None:
-    """Creates it with mode 0700, or checks the one that is there. Raises ConfigurationError."""
+    """Creates the directory with mode 0700, or checks an existing one. Raises ConfigurationError."""
     make_closed(path)
     check(path)
 
 
 def check(path: Path) -> None:
-    """Raises ConfigurationError unless it is our own, closed to others, and its path leaves room for a socket's."""
+    """Raises ConfigurationError unless it is our own, closed to others, and short enough for a socket's path."""
     _check_closed(path)
     if not longest_socket_path_fits(path):
         longest = len(os.fsencode(path)) + _LONGEST_NAME_BYTES
@@ -140,7 +140,7 @@ def longest_socket_path_fits(path: Path) -> bool:
 
 
 def make_closed(path: Path) -> None:
-    """The same for a directory without sockets."""
+    """Creates or checks a directory without sockets. Raises ConfigurationError."""
     try:
         closed_dir.make(path)
     except OSError as error:

@@ -13,18 +13,18 @@ import msgspec
 from supervisor.edges.machine.folders import closed_dir, user_dirs
 
 STATE_DIR_VARIABLE = "HOLDFAST_STATE_DIR"
-STAND_IN = "state"  # in a folder of the user's own, where the state directory can't be used
+STAND_IN = "state"  # in a folder of the user's own, if the state directory can't be used
 
 
 class ChosenDir(msgspec.Struct, frozen=True):
-    """A state directory that can be used. `warning`: why it is not the one that was wanted, "" where it is."""
+    """A state directory that can be used. `warning`: why it is not the one that was wanted, "" if it is."""
 
     path: Path
     warning: str = ""
 
 
 def find(explicit: str | None = None, environment: Mapping[str, str] | None = None) -> Path:
-    """The first of flag, HOLDFAST_STATE_DIR, /var/lib/holdfast (root), $XDG_STATE_HOME/holdfast. Creates nothing."""
+    """Returns the first of flag, HOLDFAST_STATE_DIR, /var/lib/holdfast (root), $XDG_STATE_HOME/holdfast. Makes none."""
     variables = os.environ if environment is None else environment
     chosen = explicit or variables.get(STATE_DIR_VARIABLE)
     if chosen:
@@ -32,19 +32,19 @@ def find(explicit: str | None = None, environment: Mapping[str, str] | None = No
     if os.geteuid() == 0:
         return Path("/var/lib/holdfast")
     home = variables.get("XDG_STATE_HOME", "")
-    # The XDG specification says that a relative path is to be ignored.
+    # The XDG specification says that a relative path must be ignored.
     base = Path(home) if os.path.isabs(home) else _home(variables) / ".local" / "state"
     return base / "holdfast"
 
 
 def places(explicit: str | None = None, environment: Mapping[str, str] | None = None) -> tuple[Path, ...]:
-    """Where the journals of this user are: in the directory of `find`, and where `choose` goes without it."""
+    """Returns where this user's journals are: the directory of `find`, and the stand-in that `choose` takes."""
     stand_ins = [own / STAND_IN for own in user_dirs.own_dirs() if not closed_dir.fault_of(own)]
     return (find(explicit, environment), *(place for place in stand_ins if not closed_dir.fault_of(place)))
 
 
 def choose(explicit: str | None, last_resort: Path, environment: Mapping[str, str] | None = None) -> ChosenDir:
-    """Makes the directory of `find`, or a stand-in, and checks it: history that can't be kept must not stop a job.
+    """Makes and checks the directory of `find`, or a stand-in: a job must run even if its history can't be kept.
 
     `last_resort`: a directory of our own that exists. Blocks on a disk. Never raises.
     """
@@ -94,7 +94,7 @@ def _fault_after_making(path: Path) -> str:
 
 
 def _home(variables: Mapping[str, str]) -> Path:
-    """HOME, else what the user database says. A user whom it doesn't know has none: the root, where he can't write."""
+    """Returns HOME, else the home in the user database; the root for a user without an entry, who can't write there."""
     if variables.get("HOME"):
         return Path(variables["HOME"])
     try:
@@ -104,5 +104,5 @@ def _home(variables: Mapping[str, str]) -> Path:
 
 
 def default_log_dir(state_dir: Path) -> Path:
-    """Below it: <job_id>/<run>/cycle_<c>/rank_<r>/{stdout,stderr}.log and <job_id>/<run>/supervisor.log."""
+    """Returns the folder for <job_id>/<run>/cycle_<c>/rank_<r>/{stdout,stderr}.log, <job_id>/<run>/supervisor.log."""
     return state_dir / "logs"

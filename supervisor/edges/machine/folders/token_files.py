@@ -1,7 +1,7 @@
 """How does a worker get the secret of its cycle? By a 0600 file in a 0700 directory, never by environment or argv.
 
-Where no file can be written, since the disk is full, the token stays in memory that has a path: a full disk must not
-end a job at its next restart.
+If no file can be written because the disk is full, the token stays in memory under a path: a full disk must not end a
+job at its next restart.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from pathlib import Path
 from supervisor.edges.machine.folders import closed_dir
 
 TOKEN_BYTES = 32
-ATTEMPTS_MAX = 10  # another thread withdraws a job's last token while this one issues its next
+ATTEMPTS_MAX = 10  # another thread may withdraw a job's last token while this one issues its next
 
 
 class TokenFiles:
-    """See ports.Tokens. One directory per job below `root`, one file per cycle. For any thread; the calls block."""
+    """Issues tokens; see ports.Tokens. Below `root`, a directory per job, a file per cycle. Thread-safe; blocks."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._in_memory: dict[Path, int] = {}  # the file that could not be written -> a descriptor
 
     def path(self, job_id: str, cycle: int) -> Path:
-        """Where the cycle's token is, once it was issued."""
+        """Returns the path of the cycle's token after it was issued."""
         path = self._folder(job_id) / f"cycle-{cycle}.token"
         descriptor = self._in_memory.get(path)
         return path if descriptor is None else Path(f"/proc/{os.getpid()}/fd/{descriptor}")
 
     def issue(self, job_id: str, cycle: int) -> tuple[bytes, Path]:
-        """A fresh token and the file that holds it. Raises OSError where neither disk nor memory takes it."""
+        """Returns a fresh token and the file that holds it. Raises OSError if neither disk nor memory takes it."""
         self.withdraw(job_id, cycle)
         token = os.urandom(TOKEN_BYTES)
         path = self.path(job_id, cycle)
@@ -42,14 +42,14 @@ class TokenFiles:
         return token, self.path(job_id, cycle)
 
     def take_back(self, job_id: str, cycle: int, token: bytes) -> None:
-        """A supervisor before this one has issued it; its file may be gone. Never raises."""
+        """Adopts a token that an earlier supervisor issued; its file may be gone. Never raises."""
         path = self.path(job_id, cycle)
         with contextlib.suppress(OSError):
             if not path.exists():
                 self._write(path, token)
 
     def withdraw(self, job_id: str, cycle: int) -> None:
-        """The cycle is over. Idempotent, never raises; the job's directory goes with its last token."""
+        """Removes an ended cycle's token, and the job's directory with its last token. Idempotent, never raises."""
         folder = self._folder(job_id)
         path = folder / f"cycle-{cycle}.token"
         descriptor = self._in_memory.pop(path, None)
@@ -59,10 +59,10 @@ class TokenFiles:
             path.unlink(missing_ok=True)
             folder.rmdir()
         except OSError:
-            return  # Another cycle's token is in it, or it was wiped already.
+            return  # It holds another cycle's token, or was wiped already.
 
     def remove_all(self) -> None:
-        """At the end of the supervisor."""
+        """Removes all tokens, at the end of the supervisor."""
         import shutil  # Late: no start waits for it.
 
         while self._in_memory:
@@ -70,7 +70,7 @@ class TokenFiles:
         shutil.rmtree(self._root, ignore_errors=True)
 
     def _write(self, path: Path, token: bytes) -> None:
-        """Raises OSError."""
+        """Writes the token's file. Raises OSError."""
         descriptor = self._create(path)
         try:
             os.fchmod(descriptor, 0o600)  # whatever the umask
@@ -103,14 +103,14 @@ class TokenFiles:
 
 
 def _close_to_others(path: Path) -> None:
-    """Makes a 0700 directory, or mends the mode of ours: what others put into it meanwhile is never read.
+    """Makes a 0700 directory, or mends the mode of ours: files that others put into it meanwhile are never read.
 
-    Raises OSError where it is not ours.
+    Raises OSError if it is not ours.
     """
     closed_dir.make(path)
     if not closed_dir.fault_of(path):
         return
-    # By descriptor: the directory whose owner was checked is the one that is changed.
+    # By descriptor, so that the directory whose owner was checked is the one whose mode is changed.
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if os.fstat(descriptor).st_uid != os.geteuid():
@@ -121,7 +121,7 @@ def _close_to_others(path: Path) -> None:
 
 
 def _memory_file(token: bytes) -> int:
-    """A file without a disk. Processes of this user open it by its path in /proc. Raises OSError."""
+    """Puts the token in a file without a disk. Processes of this user open it by its path in /proc. Raises OSError."""
     descriptor = os.memfd_create("holdfast-token", os.MFD_CLOEXEC)
     try:
         os.fchmod(descriptor, 0o600)

@@ -1,6 +1,6 @@
-"""Which directories may a user take on any node, where nothing was set up for that user?
+"""Which directories may a user take on any node where nothing was set up for that user?
 
-Supervisors and commands try the same ones in the same order, so that they meet without being told.
+Supervisors and commands try the same directories in the same order, so they meet without configuration.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ from collections.abc import Mapping
 from pathlib import Path
 
 SHARED_TEMPS = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
-RUNTIME_DIRS = Path("/run/user")  # one for each user who is logged in, also where XDG_RUNTIME_DIR is not set
+RUNTIME_DIRS = Path("/run/user")  # one for each user who is logged in, even if XDG_RUNTIME_DIR is not set
 
 
 def runtime_dirs(environment: Mapping[str, str] | None = None) -> tuple[Path, ...]:
-    """Those that the system gives the user. They need not exist, and go when he logs out."""
+    """Returns the directories that the system gives the user. They may not exist, and go when the user logs out."""
     found = [own] if (own := runtime_dir(environment)) is not None else []
     system = RUNTIME_DIRS / str(os.geteuid())
     return (*found, system) if system not in found else tuple(found)
 
 
 def runtime_dir(environment: Mapping[str, str] | None = None) -> Path | None:
-    """$XDG_RUNTIME_DIR; None where it is not set, or relative, which its specification forbids."""
+    """Returns $XDG_RUNTIME_DIR; None if it is unset, or relative, which its specification forbids."""
     value = (os.environ if environment is None else environment).get("XDG_RUNTIME_DIR", "")
     return Path(value) if os.path.isabs(value) else None
 
 
 def own_dirs() -> tuple[Path, ...]:
-    """The user's own folder in each shared one. Another user may have taken the name: check before use."""
+    """Returns the user's own folder in each shared one. Another user may have taken the name: check before use."""
     return tuple(place / f"holdfast-{os.geteuid()}" for place in SHARED_TEMPS)
 
 
 def temp_dirs(environment: Mapping[str, str] | None = None) -> tuple[Path, ...]:
-    """Where a folder with a name of its own may be made: TMPDIR, the shared ones, and last those that come and go."""
+    """Returns places for a folder with a unique name: TMPDIR, the shared ones, and last those that come and go."""
     value = (os.environ if environment is None else environment).get("TMPDIR", "")
     chosen = (Path(value),) if os.path.isabs(value) else ()
     return tuple(dict.fromkeys((*chosen, *SHARED_TEMPS, *runtime_dirs(environment))))

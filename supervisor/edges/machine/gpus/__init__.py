@@ -1,1 +1,1 @@
-"""What do the GPUs of this node say of themselves?"""
+"""What do the GPUs of this node report about themselves?"""

@@ -1,6 +1,6 @@
 """What do the checks of GPUs and of network cards find on this node?
 
-Both ask the process that may be lost. A finding that may be gone a moment later is looked at twice before it counts.
+Both ask the disposable GPU process. A finding that may pass a moment later is checked twice before it counts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CONFIRM_S = 0.25
 
 
 class Node(Protocol):
-    """What node_gpus.py knows."""
+    """The part of node_gpus.py that the probes use."""
 
     @property
     def process(self) -> GpuProcess: ...
@@ -29,12 +29,12 @@ class Node(Protocol):
 
 
 class GpuProbe:
-    """See node_checks.Probe."""
+    """Checks the GPUs. See node_checks.Probe."""
 
     def __init__(self, gpus: Node) -> None:
         self._gpus = gpus
-        self._known: dict[tuple[str, ...] | None, gpu_verdict.Known] = {}  # by what a job may see
-        self._xids: dict[tuple[str, int], None] = {}  # of all GPUs: the driver tells each event once
+        self._known: dict[tuple[str, ...] | None, gpu_verdict.Known] = {}  # by the GPUs that a job may see
+        self._xids: dict[tuple[str, int], None] = {}  # of all GPUs: the driver reports each event once
 
     async def look(self, spec: JobSpec, report: object = None) -> tuple[Finding, ...]:
         del report
@@ -50,7 +50,7 @@ class GpuProbe:
             return (Finding(gpu_verdict.CHECK, Health.UNANSWERED, f"the GPUs can't be asked: {error}"),)
 
     def close(self) -> None:
-        """The process is closed by who has made it."""
+        """Does nothing: the maker of the process closes it."""
 
     async def _look(self, spec: JobSpec) -> tuple[Finding, ...]:
         begun_s = anyio.current_time()
@@ -67,7 +67,7 @@ class GpuProbe:
 
 
 class NicProbe:
-    """See node_checks.Probe."""
+    """Checks the network cards. See node_checks.Probe."""
 
     def __init__(self, gpus: Node, *, folder: str = INFINIBAND) -> None:
         self._gpus = gpus
@@ -86,7 +86,7 @@ class NicProbe:
             return (Finding(nic_verdict.CHECK, Health.UNANSWERED, f"the network cards can't be looked at: {error}"),)
 
     def close(self) -> None:
-        """The process is closed by who has made it."""
+        """Does nothing: the maker of the process closes it."""
 
     async def _look(self, spec: JobSpec) -> tuple[Finding, ...]:
         begun_s = anyio.current_time()

@@ -1,7 +1,7 @@
-"""What does NVML say of each GPU?
+"""What does NVML report about each GPU?
 
-Loaded only in the process that may be lost (gpu_program.py): any of these calls may never return where a GPU is ill.
-What a driver or a GPU does not know is None, which says nothing against the GPU.
+Only the disposable process (gpu_program.py) loads this: any of these calls may never return if a GPU is ill. A value
+that a driver or a GPU does not know is None, which says nothing against the GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ XIDS_AT_ONCE_MAX = 256
 
 
 class DriverError(Exception):
-    """Raised where NVML can't be asked at all; says why, as the end of a sentence."""
+    """Raised if NVML can't be asked at all; its text is the end of a sentence that says why."""
 
 
 class Device(NamedTuple):
@@ -27,20 +27,20 @@ class Device(NamedTuple):
 
 
 class Fitness(NamedTuple):
-    """What the driver says about the fitness of one GPU; None: it does not say."""
+    """The driver's values about the fitness of one GPU; None: it reports none."""
 
     name: str
     uuid: str = ""
     is_lost: bool = False
-    action: str | None = None  # what the driver asks for, "" where it asks for nothing
-    ecc_errors: int | None = None  # uncorrectable ones, since the driver was loaded
+    action: str | None = None  # what the driver asks for, "" if nothing
+    ecc_errors: int | None = None  # uncorrectable errors since the driver was loaded
     remap_failed: bool | None = None
     remap_pending: bool | None = None
     links: tuple[bool, ...] = ()  # whether each NVLink is up
 
 
 class Driver:
-    """NVML, in use from the first call on."""
+    """NVML, initialised by the first call."""
 
     def __init__(self) -> None:
         self._nvml: Any = None
@@ -48,7 +48,7 @@ class Driver:
         self._events: Any = None
 
     def ready(self) -> None:
-        """Raises DriverError."""
+        """Initialises NVML, once. Raises DriverError."""
         if self._nvml is not None:
             return
         try:
@@ -64,9 +64,9 @@ class Driver:
         self._nvml = nvml
 
     def devices(self, visible: Sequence[str] | None, at_most: int = 0) -> list[Device]:
-        """The GPUs that CUDA shows a process with that CUDA_VISIBLE_DEVICES (None: unset), in its order.
+        """Returns the GPUs that CUDA shows a process with that CUDA_VISIBLE_DEVICES (None: unset), in its order.
 
-        `at_most`: where it is unset, no more than the first of them; 0: all. A lost GPU is left out.
+        `at_most`: if it is unset, at most so many GPUs; 0: all. A lost GPU is left out.
         """
         self.ready()
         count: int = self._nvml.nvmlDeviceGetCount()
@@ -77,12 +77,12 @@ class Driver:
         for entry in (each.strip() for each in visible):
             found = self._named(entry, count)
             if found is None:
-                break  # CUDA's own rule: nothing behind an entry that names no device.
+                break  # CUDA's own rule: it ignores all entries after one that names no device.
             chosen.append(found)
         return chosen
 
     def certain_devices(self, visible: Sequence[str] | None) -> list[Device]:
-        """As `devices`, where CUDA counts by speed. Raises DriverError if a number may mean another GPU to it."""
+        """Returns the same. Raises DriverError if CUDA, which counts by speed, may mean other GPUs by these numbers."""
         chosen = self.devices(visible)
         by_number = visible is None or any(each.strip()[:1].isdigit() for each in visible)
         if by_number and len(models := self._models()) > 1:
@@ -93,7 +93,7 @@ class Driver:
         return chosen
 
     def _models(self) -> list[str]:
-        """Those that can't be read are left out."""
+        """Returns the models' names, without those that can't be read."""
         all_of_them = (self._by_index(index) for index in range(self._nvml.nvmlDeviceGetCount()))
         names = (self._try(lambda each=each: self._nvml.nvmlDeviceGetName(each.handle)) for each in all_of_them if each)
         return sorted({name.decode() if isinstance(name, bytes) else str(name) for name in names if name})
@@ -117,7 +117,7 @@ class Driver:
         return Device(f"GPU {index}", handle, handle) if handle is not None else None
 
     def _try(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - nvidia-ml-py has no types
-        """None where the driver says no."""
+        """Returns the result of an NVML call; None if the driver refuses it."""
         try:
             return call()
         except self._refusals:
@@ -129,7 +129,7 @@ class Driver:
         return str(self._try(lambda: self._nvml.nvmlDeviceGetUUID(device.handle)) or "")
 
     def pci_address(self, device: Device) -> str:
-        """As sysfs writes it: NVML writes the domain with eight digits, sysfs with four. "" where it is unknown."""
+        """Returns the address as sysfs writes it, with a domain of four digits (NVML: eight). "" if it is unknown."""
         info = self._try(lambda: self._nvml.nvmlDeviceGetPciInfo(device.whole))
         if info is None:
             return ""
@@ -137,18 +137,18 @@ class Driver:
         return text.lower()[-len("0000:00:00.0") :]
 
     def minor(self, device: Device) -> int | None:
-        """Its device file is /dev/nvidia<minor>."""
+        """Returns the number in the name of its device file, /dev/nvidia<minor>."""
         return self._try(lambda: self._nvml.nvmlDeviceGetMinorNumber(device.whole))
 
     def used_bytes(self, device: Device) -> int | None:
-        """Without what the driver keeps for itself, where it tells the two apart."""
+        """Returns the bytes in use, without those that the driver reserves, if it tells the two apart."""
         nvml = self._nvml
         newer = self._try(lambda: nvml.nvmlDeviceGetMemoryInfo(device.handle, version=nvml.nvmlMemory_v2))
         found = newer or self._try(lambda: nvml.nvmlDeviceGetMemoryInfo(device.handle))
         return int(found.used) if found is not None else None
 
     def holders(self, device: Device) -> dict[int, int | None]:
-        """pid → bytes of each process that has a context on it, as the host counts pids. None: the driver hides it."""
+        """Returns pid → bytes of each process that uses it (the host's pids). None: bytes are hidden."""
         found: dict[int, int | None] = {}
         for ask in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"):
             processes = self._try(lambda ask=ask: getattr(self._nvml, ask)(device.handle)) or ()
@@ -158,11 +158,11 @@ class Driver:
         return found
 
     def fabric(self, device: Device) -> tuple[str, int]:
-        """ClusterUUID and clique of its NVLink domain; ("", 0) where it is in none. Raises DriverError."""
+        """Returns ClusterUUID and clique of its NVLink domain; ("", 0) if it is in none. Raises DriverError."""
         nvml = self._nvml
         info = nvml.c_nvmlGpuFabricInfo_v2_t()
         if self._try(lambda: nvml.nvmlDeviceGetGpuFabricInfoV(device.whole, nvml.byref(info)) or True) is None:
-            info = nvml.c_nvmlGpuFabricInfo_t()  # A driver that is older than that function.
+            info = nvml.c_nvmlGpuFabricInfo_t()  # the driver may be older than that function
             try:
                 nvml.nvmlDeviceGetGpuFabricInfo(device.whole, nvml.byref(info))
             except self._refusals as error:
@@ -194,7 +194,7 @@ class Driver:
         )
 
     def lost(self) -> list[str]:
-        """The names of GPUs that the driver has lost, or can't address any more."""
+        """Returns the names of GPUs that the driver has lost or can no longer address."""
         self.ready()
         nvml, lost = self._nvml, list[str]()
         for index in range(nvml.nvmlDeviceGetCount()):
@@ -206,7 +206,7 @@ class Driver:
         return lost
 
     def _action(self, device: Device) -> tuple[str | None, bool]:
-        """What the driver asks for, and whether it has lost the GPU."""
+        """Returns what the driver asks for, and whether it has lost the GPU."""
         nvml = self._nvml
         field: int | None = getattr(nvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
         if field is None:
@@ -228,7 +228,7 @@ class Driver:
         states: list[bool] = []
         for link in range(LINKS_MAX):
             is_up = self._try(lambda link=link: self._nvml.nvmlDeviceGetNvLinkState(device.whole, link))
-            if is_up is None:  # A GPU has as many links as it has.
+            if is_up is None:  # There are no more links.
                 break
             states.append(bool(is_up))
         return states
@@ -236,7 +236,7 @@ class Driver:
     # --- Xid events ------------------------------------------------------------------------------------------------
 
     def watch_xids(self) -> None:
-        """From now on the driver remembers Xid events for this process. A GPU that can't is left out."""
+        """Makes the driver collect Xid events for this process. A GPU that does not support it is left out."""
         if self._events is not None:
             return
         nvml = self._nvml
@@ -249,12 +249,12 @@ class Driver:
             )
 
     def xids(self) -> list[tuple[str, int]]:
-        """(UUID of the GPU, Xid) of what has happened since the last call."""
+        """Returns the events since the last call, as (UUID of the GPU, Xid)."""
         self.watch_xids()
         found: list[tuple[str, int]] = []
         while self._events is not None and len(found) < XIDS_AT_ONCE_MAX:
             event = self._try(lambda: self._nvml.nvmlEventSetWait_v2(self._events, 0))
-            if event is None:  # None is left.
+            if event is None:  # No event is left.
                 break
             device = Device("", event.device, event.device)
             found.append((self.uuid(device), int(event.eventData)))

@@ -1,12 +1,13 @@
-"""How is the process kept that speaks to NVML, and what if it does not answer?
+"""How is the process that speaks to NVML kept, and what happens if it does not answer?
 
-It starts with the first question, or ahead of it. One that does not answer in time is killed, and the next question
-starts another. One that can't even be killed (state D) is left alone, and NVML is not asked any more while it is there.
+The first question starts it, or `warm` does so ahead of it. A process that does not answer in time is killed, and the
+next question starts another. If even SIGKILL does not end it (state D), it is left alone, and NVML is not asked while
+it is there.
 """
 
 from __future__ import annotations
 
-import asyncio  # answers come by the loop's own readers; anyio has none without a task
+import asyncio  # The loop's own readers deliver answers; anyio has none without a task.
 import json
 import os
 import subprocess
@@ -22,7 +23,7 @@ import supervisor
 
 ROOT = Path(supervisor.__file__).parent.parent
 PROGRAM = "from supervisor.edges.machine.gpus.gpu_program import main; main()"
-ANSWER_S = 5.0  # beyond what the question itself may take; a cold driver needs up to 3 s
+ANSWER_S = 5.0  # on top of the time that the question itself may take; a cold driver needs up to 3 s
 READ_BYTES = 65536
 LINE_BYTES_MAX = 1024 * 1024
 END_S = 1.0
@@ -30,25 +31,25 @@ DOOMED_S = 0.2
 
 
 class SilentError(Exception):
-    """Raised where there is no answer; says why, as the end of a sentence."""
+    """Raised if there is no answer; its text is the end of a sentence that says why."""
 
 
 class GpuProcess:
-    """Asks one process at a time. For the event loop's thread."""
+    """Asks one process at a time. Use it only from the event loop's thread."""
 
     def __init__(self, *, environment: Mapping[str, str] | None = None, answer_s: float = ANSWER_S) -> None:
-        """`environment`: of the process; None: this one's."""
+        """`environment` is that of the process; None: this one's."""
         self._environment = environment
         self.answer_s = answer_s
         self._current: _Running | None = None
-        self._doomed: list[_Running] = []  # killed, and not gone yet
+        self._doomed: list[_Running] = []  # killed, but not ended yet
 
     @property
     def pid(self) -> int | None:
         return self._current.process.pid if self._current is not None else None
 
     async def ask(self, question: str, *, takes_s: float = 0.0, **more: object) -> dict[str, object]:
-        """The answer. `takes_s`: how long it may take by itself. Raises SilentError."""
+        """Returns the answer. `takes_s`: how long the question itself may take. Raises SilentError."""
         await self._await_doomed(DOOMED_S)
         running = self._start()
         number, future = running.put(question, more)
@@ -66,10 +67,10 @@ class GpuProcess:
         try:
             await self.ask("ready")
         except SilentError:
-            return  # The next question says why.
+            return  # The next question reports why.
 
     async def aclose(self) -> None:
-        """Ends the process. One that can't be killed is not waited for."""
+        """Ends the process. Does not wait for one that SIGKILL does not end."""
         if self._current is not None:
             self._give_up(self._current, "the supervisor ends")
         with anyio.CancelScope(shield=True):
@@ -77,7 +78,7 @@ class GpuProcess:
         _stuck.extend(each for each in self._doomed if not each.has_ended)
 
     async def _await_doomed(self, at_most_s: float) -> None:
-        """A process that was killed has ended at once, unless it is stuck in the kernel."""
+        """Waits for killed processes; they end at once unless they are stuck in the kernel."""
         with anyio.move_on_after(at_most_s):
             for each in self._doomed:
                 await each.ended.wait()
@@ -105,10 +106,10 @@ class GpuProcess:
 
 
 class _Running:
-    """One process, from its start until it was reaped."""
+    """One process, from its start until it is reaped."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Raises OSError."""
+        """Starts the process. Raises OSError."""
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -137,7 +138,7 @@ class _Running:
         return self._handle < 0
 
     def put(self, question: str, more: Mapping[str, object]) -> tuple[int, asyncio.Future[dict[str, object]]]:
-        """The number of the question, and the answer to come. Raises SilentError."""
+        """Sends a question. Returns its number and the future answer. Raises SilentError."""
         self._asked += 1
         self._write({"id": self._asked, "ask": question, **more})
         future: asyncio.Future[dict[str, object]] = self._loop.create_future()
@@ -145,7 +146,7 @@ class _Running:
         return self._asked, future
 
     def drop(self, number: int) -> None:
-        """Nobody waits for the answer any more."""
+        """Forgets a question whose answer nobody waits for any more."""
         if self._waiting.pop(number, None) is not None and not self.has_ended:
             with suppress(SilentError):
                 self._write({"id": number, "ask": "drop"})
@@ -154,7 +155,7 @@ class _Running:
         line = json.dumps(question).encode() + b"\n"
         try:
             written = os.write(self._questions, line)
-        except OSError as error:  # It has just ended, or reads nothing.
+        except OSError as error:  # The process has just ended, or reads nothing.
             raise SilentError(f"the process that asks NVML can't be asked ({error.strerror})") from error
         if written < len(line):
             self.kill("its questions have filled the pipe")
@@ -172,7 +173,7 @@ class _Running:
             return
         self._rest += received
         if not received or len(self._rest) > LINE_BYTES_MAX:
-            self._loop.remove_reader(self._answers)  # Its end is reported by its handle.
+            self._loop.remove_reader(self._answers)  # the process handle reports the end
             return
         *lines, self._rest = self._rest.split(b"\n")
         for line in lines:
@@ -206,4 +207,4 @@ class _Running:
                 future.set_exception(SilentError(why))
 
 
-_stuck: list[_Running] = []  # kept, so that nobody complains that they still run
+_stuck: list[_Running] = []  # kept here, so that no destructor complains that they still run

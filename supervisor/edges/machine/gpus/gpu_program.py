@@ -1,7 +1,7 @@
-"""The process that may be lost: it alone speaks to NVML, whose calls may hang where a GPU is ill.
+"""The disposable process: it alone calls NVML, whose calls may hang if a GPU is ill.
 
-Reads questions from its standard input, one JSON object a line, and answers each on its standard output, by the number
-of the question. Answers to waits come when they come, the others at once. It ends with its input.
+It reads questions from standard input, one JSON object a line, and writes each answer with the question's number to
+standard output. Answers to waits come later, all others at once. The process ends at the end of its input.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Program:
                 self._say({"id": number, **self._asks[str(question["ask"])](question)})
         except DriverError as error:
             self._say({"id": number, "error": str(error)})
-        except Exception as error:  # noqa: BLE001 - whatever nvidia-ml-py raises: one question has no answer, then
+        except Exception as error:  # noqa: BLE001 - nvidia-ml-py may raise anything: then one question has no answer
             self._drop(number)
             self._say({"id": number, "error": f"NVML says {error or type(error).__name__}"})
 
@@ -71,7 +71,7 @@ class Program:
             wait.close()
 
     def look_again(self, readable: set[int]) -> None:
-        """At all whose time has come, or of whose holders one has ended."""
+        """Checks all waits that are due or for which a holder of memory has ended."""
         now_s = self._clock.now_s()
         for number, wait in list(self._waits.items()):
             if now_s >= wait.next_look_s or not readable.isdisjoint(wait.handles):
@@ -82,7 +82,7 @@ class Program:
         return [handle for wait in self._waits.values() for handle in wait.handles]
 
     def wait_ms(self) -> int:
-        """To the next look, for poll(); -1: nobody waits."""
+        """Returns the time to the next check, for poll(); -1: there is no wait."""
         if not self._waits:
             return -1
         soonest_s = min(wait.next_look_s for wait in self._waits.values())
@@ -125,7 +125,7 @@ class Program:
         return {"ports": read_ports(str(question["folder"]), state_template=state, counter_template=counter)}
 
     def _places(self, question: Question) -> Answer:
-        """Near which NUMA node each GPU is, and how the nodes are built."""
+        """Reports the NUMA node of each GPU, and the structure of the nodes."""
         sysfs = str(question["sysfs"])
         find = self._driver.certain_devices if question["by_speed"] else self._driver.devices
         devices = find(question["visible"])
@@ -139,9 +139,9 @@ class Program:
 
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_IGN)  # Ctrl-C is the supervisor's to hear; its end is the end of the input.
+        signal.signal(number, signal.SIG_IGN)  # The supervisor handles Ctrl-C; this process ends with its input.
     answers = os.dup(1)
-    os.dup2(2, 1)  # What a library prints is no answer.
+    os.dup2(2, 1)  # Output of a library must not be taken for an answer.
 
     def say(answer: Answer) -> None:
         os.write(answers, json.dumps(answer).encode() + b"\n")
@@ -150,7 +150,7 @@ def main() -> None:
 
 
 def serve(program: Program, questions: int) -> None:
-    """Until the end of the input."""
+    """Serves until the end of the input."""
     rest = b""
     while True:
         poller = select.poll()

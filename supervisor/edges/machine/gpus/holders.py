@@ -1,7 +1,7 @@
-"""Which processes have a GPU open, what are they called, and which of them are left over of a job?
+"""Which processes have a GPU open, what are their names, and which of them did the job leave over?
 
-Read from /proc, in the process that may be lost. NVML counts pids as the host does: in a container, only the open
-device files tell who it is.
+The disposable process reads this from /proc. NVML reports pids of the host's namespace: in a container, only the open
+device files show which processes they are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NAME_MAX = 64
 
 
 class Job(NamedTuple):
-    """By what a process of a job is known: the cgroups of its spawners, and two variables that no other job shares."""
+    """What identifies the processes of a job: its spawners' cgroups, and two variables that no other job shares."""
 
     job_id: str = ""
     socket: str = ""
@@ -24,7 +24,7 @@ class Job(NamedTuple):
 
 
 def with_device_open(minors: set[int], *, proc: str = "/proc", dev: str = "/dev") -> set[int]:
-    """The pids of processes that have one of /dev/nvidia<minor> open, as far as they may be looked at."""
+    """Returns the pids of processes that have one of /dev/nvidia<minor> open, as far as we may see them."""
     wanted = {f"{dev}/nvidia{minor}" for minor in minors}
     own = os.getpid()
     return {pid for pid in _pids(proc) if pid != own and not wanted.isdisjoint(_open_files(pid, proc))}
@@ -41,7 +41,7 @@ def _open_files(pid: int, proc: str) -> Iterator[str]:
     folder = f"{proc}/{pid}/fd"
     try:
         numbers = os.listdir(folder)
-    except OSError:  # It has ended, or is another user's.
+    except OSError:  # It has ended, or belongs to another user.
         return
     for number in numbers:
         with suppress(OSError):
@@ -49,7 +49,7 @@ def _open_files(pid: int, proc: str) -> Iterator[str]:
 
 
 def described(pid: int, *, proc: str = "/proc") -> tuple[str, str]:
-    """Its name and its user; "" where it is not there, or in another pid namespace."""
+    """Returns the name and the user of a process; "" if it is gone or in another pid namespace."""
     try:
         with open(f"{proc}/{pid}/comm", encoding="utf-8", errors="replace") as file:
             name = file.read().strip()[:NAME_MAX]
@@ -60,7 +60,7 @@ def described(pid: int, *, proc: str = "/proc") -> tuple[str, str]:
 
 
 def _user(uid: int) -> str:
-    """From the file alone: a name service may not answer."""
+    """Reads the user's name from the file alone: a name service may not answer."""
     with suppress(OSError), open("/etc/passwd", encoding="utf-8", errors="replace") as file:
         for line in file:
             parts = line.split(":")
@@ -70,7 +70,7 @@ def _user(uid: int) -> str:
 
 
 def is_of(job: Job, pid: int, *, proc: str = "/proc") -> bool:
-    """Whether the process was started by this job, under this supervisor."""
+    """Returns whether this job started the process, under this supervisor."""
     with suppress(OSError), open(f"{proc}/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
         for line in file:
             if not set(job.cgroups).isdisjoint(line.rstrip("\n").split("/")):
@@ -87,7 +87,7 @@ def is_of(job: Job, pid: int, *, proc: str = "/proc") -> bool:
 
 
 def end_if_of(job: Job, pid: int) -> bool:
-    """Kills it if it is of the job. By a handle, so that no other process that has got its number can be hit."""
+    """Kills the process if it belongs to the job. Uses a pidfd, so a process that reuses the pid is never hit."""
     try:
         handle = os.pidfd_open(pid)
     except OSError:

@@ -1,8 +1,8 @@
-"""When is the memory of some GPUs free, who holds it until then, and when is it looked at again?
+"""When is the memory of some GPUs free, which processes hold it until then, and when is it checked again?
 
-Runs in the process that may be lost. The end of a process that holds memory is an event (its pidfd). The kernel has no
-event for memory that the driver gives back later, or that a living process frees: for that, the GPUs are looked at
-again, soon at first and then less often.
+Runs in the disposable process. The end of a process that holds memory is an event (its pidfd). The kernel has no event
+for memory that the driver releases later, or that a live process frees: for that, the GPUs are checked again, soon at
+first and then less often.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from supervisor.edges.machine.gpus.holders import Job, described, end_if_of, is_
 
 LOOK_S_MIN = 0.002
 LOOK_S_MAX = 0.03
-LOOK_SHARE = 0.1  # of the time waited so far, to the next look
-SCAN_S = 0.02  # so long, the memory of processes that have just ended is waited for before anybody is looked for
-SCANS_APART_S = 1.0  # /proc of a large node takes a while
+LOOK_SHARE = 0.1  # of the time waited so far: the delay to the next check
+SCAN_S = 0.02  # how long to wait for the memory of processes that have just ended before looking for holders
+SCANS_APART_S = 1.0  # reading /proc of a large node takes a while
 HANDLES_MAX = 64
 
 
 class MemoryWait:
-    """One wait for the memory of one job's GPUs. `begun_s` and all other times by the caller's clock."""
+    """One wait for the memory of one job's GPUs. `begun_s` and all other times are by the caller's clock."""
 
     def __init__(
         self,
@@ -47,21 +47,21 @@ class MemoryWait:
         self._begun_s = begun_s
         self._until_s = begun_s + timeout_s
         self._scan_at_s = begun_s + min(SCAN_S, timeout_s)
-        self._used: dict[str, list[int]] = {}  # first, last and most bytes of each GPU that can be read
+        self._used: dict[str, list[int]] = {}  # first, last and most bytes of each readable GPU
         self._holders: dict[tuple[int, str], int | None] = {}  # pid and GPU → bytes
         self._looks = 0
         self._ended: set[int] = set()
         self._handles: dict[int, int] = {}  # pid → pidfd
-        self._gone: set[int] = set()  # holders that have ended: until they are reaped, their handles stay readable
+        self._gone: set[int] = set()  # holders that have ended: their pidfds stay readable until they are reaped
         self.next_look_s = begun_s
 
     @property
     def handles(self) -> list[int]:
-        """Readable when a holder has ended: time to look."""
+        """Returns descriptors that become readable when a holder ends: then it is time to look."""
         return list(self._handles.values())
 
     def look(self, now_s: float) -> dict[str, object] | None:
-        """The answer, once the memory is free or the time is over; else None."""
+        """Returns the answer once the memory is free or the time is over; else None."""
         busy = self._measure()
         if self._note_ends():
             self._scan_at_s = min(self._scan_at_s, now_s)
@@ -84,7 +84,7 @@ class MemoryWait:
         self._handles.clear()
 
     def _measure(self) -> list[Device]:
-        """The GPUs above the tolerance. One that can't be read is not waited for."""
+        """Returns the GPUs above the tolerance. A GPU that can't be read is not waited for."""
         self._looks += 1
         busy: list[Device] = []
         for device in self._devices:
@@ -98,13 +98,13 @@ class MemoryWait:
         return busy
 
     def _find_holders(self, busy: Sequence[Device]) -> None:
-        """Names who holds the memory, and ends what is left over of the job itself."""
+        """Finds the processes that hold the memory, and ends those that the job itself left over."""
         self._holders = {}
         for device in busy:
             found = self._driver.holders(device)
             minor = self._driver.minor(device)
             has_open = with_device_open({minor}, dev=self._dev) if minor is not None else set[int]()
-            is_told = not has_open.isdisjoint(found)  # Else the driver counts pids of another namespace, or none.
+            is_told = not has_open.isdisjoint(found)  # else the driver counts pids of another namespace, or none
             for pid in has_open:
                 if pid not in found and (not is_told or is_of(self._job, pid)):
                     found[pid] = None
@@ -124,7 +124,7 @@ class MemoryWait:
                     self._handles[pid] = os.pidfd_open(pid)
 
     def _note_ends(self) -> bool:
-        """Whether a holder has ended since the last look."""
+        """Returns whether a holder has ended since the last check."""
         poller = select.poll()
         for handle in self._handles.values():
             poller.register(handle, select.POLLIN)

@@ -1,6 +1,6 @@
-"""In which state is each InfiniBand port, and how often did its link go down?
+"""What is the state of each InfiniBand port, and how often did its link go down?
 
-Read from sysfs in the process that may be lost: the driver asks the card, which may not answer.
+The disposable process reads it from sysfs: the driver asks the card, which may not answer.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-Answer = list[list[object]]  # of each port: name, state ("" where it can't be read), link_downed (or None)
+Answer = list[list[object]]  # for each port: name, state ("" if it can't be read), link_downed (or None)
 
 
 def read_ports(folder: str, *, state_template: str = "", counter_template: str = "") -> Answer | None:
-    """All ports of all cards in `folder` (/sys/class/infiniband); None where it can't be read.
+    """Returns all ports of all cards in `folder` (/sys/class/infiniband); None if it can't be read.
 
-    Where a template is given, its file is read for each card, and stands for the card's one port.
+    If a template is given, its file is read for each card and stands for the card's one port.
     """
     try:
         cards = sorted(os.listdir(folder))
@@ -45,5 +45,5 @@ def _read(path: str) -> str:
 
 
 def _word(state: str) -> str:
-    """ "4: ACTIVE" → "ACTIVE"."""
+    """Returns the word of a state: "4: ACTIVE" → "ACTIVE"."""
     return state.rpartition(":")[2].strip()

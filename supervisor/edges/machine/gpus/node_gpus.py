@@ -1,6 +1,6 @@
-"""What can be asked of this node's GPUs, where there are any? Without a driver nothing is started and nothing loaded.
+"""What can be asked of this node's GPUs? Without a driver, nothing is started or loaded.
 
-One process answers for all jobs (gpu_process.py). It starts as the first workers do, so that it is there at a restart.
+One process answers for all jobs (gpu_process.py). It starts with the first workers, so that it is ready at a restart.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class NodeGpus:
-    """See ports.Gpus. For the event loop's thread."""
+    """Answers questions about the node's GPUs; see ports.Gpus. Use it only from the event loop's thread."""
 
     def __init__(
         self,
@@ -34,8 +34,9 @@ class NodeGpus:
         sysfs: str = "/sys",
         cpus: frozenset[int] | None = None,
     ) -> None:
-        """`worker_socket`: by it, workers of this supervisor are known. `environment`: where a driver is looked for,
-        and that of the process; None: this process's own. `cpus` that workers may have; None: those of this process.
+        """`worker_socket` identifies workers of this supervisor. In `environment`, a driver is looked for; the process
+        inherits it; None: this process's own. `cpus`: those that workers may have; None: this process's.
+
         """
         self._worker_socket = worker_socket
         self._environment = os.environ if environment is None else environment
@@ -53,7 +54,7 @@ class NodeGpus:
     @property
     def process(self) -> GpuProcess:
         if self._process is None:
-            from supervisor.edges.machine.gpus.gpu_process import GpuProcess  # Late: only where there are GPUs.
+            from supervisor.edges.machine.gpus.gpu_process import GpuProcess  # Late: only if there are GPUs.
 
             self._process = GpuProcess(environment=self._given)
         return self._process
@@ -104,7 +105,7 @@ class NodeGpus:
         return found, ""
 
     def probes(self) -> Mapping[str, Callable[[], GpuProbe | NicProbe]]:
-        """How the probes of this node's devices are made: see node_checks.py. Nothing is loaded before one is."""
+        """Returns how to make the probes of this node's devices (see node_checks.py). Loads nothing until then."""
         return {gpu_verdict.CHECK: self._gpu_probe, nic_verdict.CHECK: self._nic_probe}
 
     def _gpu_probe(self) -> GpuProbe:
@@ -123,7 +124,7 @@ class NodeGpus:
 
 
 def _places(spec: JobSpec, answer: Mapping[str, Any], allowed: Collection[int]) -> tuple[GpuPlace, ...]:
-    """Raises NoRoomError."""
+    """Converts the answer to places. Raises NoRoomError."""
     nodes = {each[0]: _node(*each) for each in answer["nodes"]}
     gpus = [(str(name), int(node)) for name, node in answer["gpus"]]
     return places(NumaBinding(spec.numa_binding), gpus, nodes, allowed=allowed)

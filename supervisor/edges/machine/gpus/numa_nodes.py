@@ -1,6 +1,6 @@
-"""Which NUMA node is a device of the PCI bus near to, and how are the CPUs of the nodes built? Read from sysfs.
+"""Which NUMA node is near a device of the PCI bus, and what is the structure of the nodes' CPUs? Read from sysfs.
 
-What the kernel does not tell is left out: a core is then one CPU, and no caches are shared.
+Values that the kernel does not report have defaults: each core is one CPU, and no caches are shared.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 
-CACHES_MAX = 16  # of one CPU
+CACHES_MAX = 16  # for one CPU
 
 
 def numa_node(sysfs: str, pci_address: str) -> int:
-    """-1 where the kernel does not report it. Where there is only one node, it is that."""
+    """Returns the node; -1 if the kernel does not report it. If there is only one node, returns that."""
     node = _number(f"{sysfs}/bus/pci/devices/{pci_address}/numa_node") if pci_address else -1
     numbers = node_numbers(sysfs)
     return numbers[0] if node < 0 and pci_address and len(numbers) == 1 else node
@@ -31,7 +31,7 @@ def node_cpus(sysfs: str, node: int) -> list[int]:
 
 
 def structure(sysfs: str, cpus: Iterable[int]) -> tuple[int, list[list[int]], list[list[int]]]:
-    """Of the CPUs of one node: its socket (-1: unknown), the threads of each core, and the CPUs of each last cache."""
+    """Returns the socket of one node's CPUs (-1: unknown), the threads of each core, and those of each last cache."""
     of_node = list(cpus)
     known = set(of_node)
     cores: dict[int, list[int]] = {}
@@ -48,7 +48,7 @@ def structure(sysfs: str, cpus: Iterable[int]) -> tuple[int, list[list[int]], li
 
 
 def _last_cache(folder: str) -> list[int]:
-    """The CPUs that share the cache of the highest level with this one; [] where the kernel does not report it."""
+    """Returns the CPUs that share this one's highest level of cache; [] if the kernel does not report it."""
     level, shared = 0, list[int]()
     for index in range(CACHES_MAX):
         cache = f"{folder}/cache/index{index}"
@@ -73,7 +73,7 @@ def _list(path: str) -> list[int]:
 
 
 def cpus_of(text: str) -> list[int]:
-    """ "0-3,8" as the kernel writes it. Raises ValueError."""
+    """Parses CPUs as the kernel writes them, such as "0-3,8". Raises ValueError."""
     found: list[int] = []
     for part in text.strip().split(","):
         first, _, last = part.partition("-")

@@ -1,4 +1,4 @@
-"""Which NVLink domain is this node in? Asked of NVML in another process, which is left alone if it hangs."""
+"""Which NVLink domain is this node in? Another process asks NVML and is left alone if it hangs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import cast
 
 from supervisor.edges.machine.gpus.gpu_process import GpuProcess, SilentError
 
-ANSWER_TIMEOUT_S = 20.0  # a healthy driver answers within 3 s, also where no process keeps it loaded
+ANSWER_TIMEOUT_S = 20.0  # a healthy driver answers within 3 s, even if no process keeps it loaded
 
 
 class NoDomainError(Exception):
-    """Raised where the domain is unknown; says why, as the end of a sentence."""
+    """Raised if the domain is unknown; its text is the end of a sentence that says why."""
 
 
 async def nvlink_domain(*, timeout_s: float = ANSWER_TIMEOUT_S) -> str:
-    """The ClusterUUID of this node's GPUs, and their clique where the domain has several. Raises NoDomainError."""
+    """Returns the ClusterUUID of this node's GPUs, with their clique if it has several. Raises NoDomainError."""
     process = GpuProcess(answer_s=timeout_s)
     try:
         answer = await process.ask("fabric")

@@ -1,7 +1,7 @@
-"""A node health service, compatible with nvhcd: it runs a program and tells what that found.
+"""A node health service, compatible with nvhcd: it runs a program and reports its result.
 
-Anyone on the node may ask: the socket is meant for containers, too. The arguments of a request become arguments of the
-program, never text of a shell; they, the output and the number of programs at once are bounded.
+Any process on the node may ask: the socket is meant for containers, too. The arguments of a request become arguments of
+the program and never pass through a shell. They, the output and the number of concurrent programs are bounded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
-os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # else a program that is started dies in gRPC's handlers now and then
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # else gRPC's fork handlers sometimes kill a program that we start
 
 import anyio
 import grpc.aio
@@ -27,12 +27,12 @@ from supervisor.edges.machine.processes import socket_probe
 from supervisor.errors import ConfigurationError, InUseError
 
 SOCKET_MODE = 0o666
-CHECKS_MAX = 4  # programs at once; beyond it, requests wait their turn
+CHECKS_MAX = 4  # concurrent programs; further requests wait their turn
 ARGUMENTS_MAX, ARGUMENT_BYTES_MAX = 32, 4096
-OUTPUT_BYTES_MAX = 512 * 1024  # of each stream; what comes after it is dropped
-LAST_OUTPUT_S = 0.5  # for what is left in the pipes; a process that has left the session may hold them open
+OUTPUT_BYTES_MAX = 512 * 1024  # of each stream; the rest is dropped
+LAST_OUTPUT_S = 0.5  # for data left in the pipes; a process that left the session may hold them open
 STOP_GRACE_S = 1.0
-PROBE_S = 1.0  # for another service to accept a connection
+PROBE_S = 1.0  # for a connection to another service
 
 _log = logging.getLogger("holdfast.healthd")
 _grpc = cast("Any", grpc)
@@ -82,7 +82,7 @@ class HealthService:
                 limit.deadline = anyio.current_time() + self._settings.timeout_s
                 with limit:
                     await process.wait()
-                _kill_session(process)  # What it left running holds its pipes open.
+                _kill_session(process)  # Processes that it left running hold its pipes open.
                 reading.cancel_scope.deadline = anyio.current_time() + LAST_OUTPUT_S
         finally:
             await _end(process)
@@ -108,7 +108,7 @@ def _unable(why: str) -> wire.HealthCheckResponse:
 
 
 async def _read(stream: anyio.abc.ByteReceiveStream | None, into: bytearray) -> None:
-    """To the end, so that the program is never held up, and no more than the bound of it is kept."""
+    """Reads to the end, so that the program never blocks on its output, but keeps only a bounded part."""
     if stream is None:
         return
     async for chunk in stream:
@@ -121,7 +121,7 @@ def _kill_session(process: Process) -> None:
 
 
 async def _end(process: Process) -> None:
-    """Nothing of its session is left behind."""
+    """Ends the program and all processes of its session."""
     _kill_session(process)
     with anyio.CancelScope(shield=True):
         await process.aclose()
@@ -129,7 +129,7 @@ async def _end(process: Process) -> None:
 
 @asynccontextmanager
 async def serving(settings: HealthdSettings) -> AsyncGenerator[None]:
-    """Serves within the block. Raises ConfigurationError, or InUseError where another service answers."""
+    """Serves within the block. Raises ConfigurationError, or InUseError if another service answers."""
     path = Path(settings.socket_path)
     _make_room(path)
     server = cast("Any", grpc.aio).server(options=(("grpc.max_receive_message_length", 1024 * 1024),))
@@ -150,7 +150,7 @@ async def serving(settings: HealthdSettings) -> AsyncGenerator[None]:
 
 
 def _make_room(path: Path) -> None:
-    """A socket that nobody serves any more is removed."""
+    """Removes a socket that nobody serves any more."""
     try:
         socket_probe.connect(path, timeout_s=PROBE_S)
     except FileNotFoundError:
@@ -163,7 +163,7 @@ def _make_room(path: Path) -> None:
         path.unlink(missing_ok=True)
         return
     except BlockingIOError:
-        pass  # It listens, and has more callers than it takes.
+        pass  # It listens, but its queue is full.
     except OSError as error:
         raise ConfigurationError(f"cannot serve {path}: {error.strerror or error}; check socket_path") from error
     raise InUseError(f"cannot serve {path}: another service listens there; stop it, or choose another socket_path")

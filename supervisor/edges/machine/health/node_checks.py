@@ -1,6 +1,6 @@
 """Which probe answers which check of the node?
 
-Each is loaded when it is asked for the first time: a job that asks for no check pays for none.
+Each probe is loaded at its first use: a job without checks does not pay for them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ class Probe(Protocol):
     """One kind of check, for all jobs of the node."""
 
     async def look(self, spec: JobSpec, report: Report) -> tuple[Finding, ...]:
-        """What it finds for this job, one finding for each thing that it looks at. May be cancelled at any time.
+        """Returns its findings for this job, one for each thing that it checks. May be cancelled at any time.
 
-        What blocks belongs into a process or a thread that nobody waits for. What raises is a check without an answer.
-        `report`: see ports.NodeChecks.
+        Blocking work belongs in a process or a thread that nobody waits for. An exception means a check without an
+        answer. `report`: see ports.NodeChecks.
+
         """
         ...
 
@@ -30,10 +31,10 @@ class Probe(Protocol):
 
 
 class NodeChecks:
-    """See ports.NodeChecks. For the event loop's thread."""
+    """Runs the checks; see ports.NodeChecks. Use it only from the event loop's thread."""
 
     def __init__(self, others: Mapping[str, Callable[[], Probe]] | None = None) -> None:
-        """`others`: how probes are made that are not of this room."""
+        """`others`: how to make probes that are in other packages."""
         self._makers = {**_MAKERS, **(others or {})}
         self._probes: dict[str, Probe] = {}
 
@@ -44,7 +45,7 @@ class NodeChecks:
         return await probe.look(spec, report)
 
     def close(self) -> None:
-        """Waits for nothing that hangs."""
+        """Closes the probes. Waits for nothing that hangs."""
         for probe in self._probes.values():
             probe.close()
         self._probes.clear()

@@ -1,7 +1,7 @@
 """What does the node's health service (nvhcd) answer, on its Unix socket?
 
-Imported without grpc, which is loaded at the first check. The socket is looked for at each check: a service that starts
-later is asked from then on. What comes back is judged in core/nvhcd_verdict.py.
+This module does not import grpc, which the first check loads. Each check looks for the socket: a service that starts
+later is asked from then on. core/nvhcd_verdict.py judges the answer.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 METHOD = "/nvhcd.HealthCheckService/RunHealthCheck"
 ARGUMENTS = ("--no-slurm",)
 DEADLINE_S = 130.0  # the service itself gives its script 120 s
-PROBE_S = 1.0  # for the kernel to connect: a socket that nobody accepts on must not cost the deadline
-MARGIN_S = 1.0  # gRPC keeps the deadline itself
+PROBE_S = 1.0  # for the kernel to connect: a socket without a listener must not use up the deadline
+MARGIN_S = 1.0  # gRPC itself keeps the deadline
 ANSWER_BYTES_MAX = 1024 * 1024
 
 
 class NvhcdProbe:
-    """See node_checks.Probe."""
+    """Asks the node's health service. See node_checks.Probe."""
 
     def __init__(self) -> None:
         self._clients: dict[str, NvhcdClient] = {}
@@ -45,11 +45,11 @@ class NvhcdProbe:
         return (judge(answer, spec.health.policy, took_s=anyio.current_time() - begun_s),)
 
     def close(self) -> None:
-        """Nothing is open between two calls."""
+        """Does nothing: nothing is open between two calls."""
 
 
 class NvhcdClient:
-    """Asks one service. For the event loop's thread."""
+    """Asks one service. Use it only from the event loop's thread."""
 
     def __init__(self, path: str, *, deadline_s: float = DEADLINE_S) -> None:
         self._path = path
@@ -57,21 +57,21 @@ class NvhcdClient:
         self._threads = SideThreads(stuck_max=1)
 
     async def ask(self) -> Answer:
-        """Never raises for what the service does; returns by the deadline."""
+        """Returns the answer by the deadline. Never raises for a fault of the service."""
         until_s = anyio.current_time() + self._deadline_s
         with anyio.move_on_at(until_s + MARGIN_S):
             try:
                 why = await self._threads.call(
                     lambda: separately(lambda: _probe(self._path)), timeout_s=2 * PROBE_S, discard=bool
                 )
-            except OSError as error:  # stuck, or no thread
+            except OSError as error:  # stuck, or no thread available
                 why = f"{self._path} can't be looked at: {error}"
             return NoReply(why) if why else await _call(self._path, until_s - anyio.current_time())
         return NoReply(f"{self._path} has not answered within {self._deadline_s:.1f} s")
 
 
 def _probe(path: str) -> str:
-    """Why nobody trustworthy listens there; "" if somebody does. May block for PROBE_S."""
+    """Returns why no trustworthy process listens there; "" if one does. May block for PROBE_S."""
     try:
         peer = socket_probe.connect(path, timeout_s=PROBE_S)
     except FileNotFoundError:
@@ -106,7 +106,7 @@ async def _call(path: str, timeout_s: float) -> Answer:
             reply = wire.HealthCheckResponse.FromString(payload)
         except grpc.aio.AioRpcError as error:
             return _what_failed(path, timeout_s, cast("Any", error).code(), cast("Any", error).details() or "")
-        except Exception as error:  # noqa: BLE001 - protobuf's runtimes differ in what they raise for broken bytes
+        except Exception as error:  # noqa: BLE001 - protobuf's runtimes raise different errors for broken bytes
             return Unusable(f"it is not a HealthCheckResponse ({type(error).__name__})")
     return Reply(reply.success, reply.output, reply.exit_code, reply.error)
 

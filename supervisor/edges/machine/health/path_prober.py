@@ -1,9 +1,9 @@
-"""How is a path looked at without anyone having to wait for it? In a fork of a small process, one for each look.
+"""How is a path checked without anyone having to wait for it? A small process forks for each look.
 
-Run as a file, without any module that is slow to load. A look at a file system that does not answer may stay in the
-kernel, where no signal reaches it: only its own fork is stuck. stdin is a SOCK_SEQPACKET socket. A request is
-`NUMBER KIND PATH`, or `NUMBER k` to kill a look. The fork answers `NUMBER ERRNO TEXT` itself; after the end of each
-fork comes `NUMBER -`. The end of the socket ends all.
+It runs as a file, without modules that are slow to load. A look at a file system that does not answer may stay in the
+kernel, where no signal reaches it: only that fork is stuck. stdin is a SOCK_SEQPACKET socket. A request is `NUMBER KIND
+PATH`, or `NUMBER k` to kill a look. The fork answers `NUMBER ERRNO TEXT` itself; after each fork's end, `NUMBER -`
+follows. All ends with the socket.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ LINK = 0
 REQUEST_BYTES_MAX = 8192
 ANSWER_BYTES_MAX = 64 * 1024
 READ_BYTES = 4096
-NAMES_MAX = 64  # of a folder: it may have millions
+NAMES_MAX = 64  # of a folder, which may have millions
 MOUNTINFO_CHUNK_BYTES = 1 << 20
 NETWORK_TYPES = (b"lustre", b"nfs", b"nfs4")
 
 
 def look(kind: str, path: bytes) -> bytes:
-    """Raises OSError for what can't be used. May hang."""
+    """Looks at a path and returns what it found. Raises OSError if the path can't be used. May hang."""
     if kind == "m":
         return _network_mounts(path)
     if kind == "t":
@@ -44,7 +44,7 @@ def _list(path: bytes) -> None:
 
 
 def _read(path: bytes) -> bytes:
-    # Not blocking: a FIFO that has taken the place of a file would wait for a writer.
+    # Non-blocking: a FIFO in place of the file would wait for a writer.
     opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         return os.read(opened, READ_BYTES)
@@ -62,7 +62,7 @@ def _network_mounts(path: bytes) -> bytes:
         os.close(opened)
     lines = text.splitlines(keepends=True)
     network = {line.split(b" ")[4] for line in lines if _type(line) in NETWORK_TYPES}
-    # With all that is mounted at the same places: it may hide them.
+    # With all mounts at the same place: one may hide another.
     return b"".join(line for line in lines if line.count(b" ") > 4 and line.split(b" ")[4] in network)
 
 
@@ -71,7 +71,7 @@ def _type(line: bytes) -> bytes:
 
 
 def _answer(number: bytes, kind: str, path: bytes) -> None:
-    """In the fork."""
+    """Looks and answers, in the fork."""
     try:
         answer = b"0 " + look(kind, path)
     except OSError as error:
@@ -129,7 +129,7 @@ class Prober:
 
     def _end(self) -> None:
         for _, pid in self._forks.values():
-            os.kill(pid, signal.SIGKILL)  # One that is stuck in the kernel ends when that lets it go.
+            os.kill(pid, signal.SIGKILL)  # A fork that is stuck in the kernel ends when its call returns.
 
 
 if __name__ == "__main__":

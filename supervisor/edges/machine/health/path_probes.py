@@ -1,6 +1,6 @@
-"""What does a path answer, in how long, and which looks are still stuck? Asks the prober (path_prober.py).
+"""What does a path answer, how fast, and which looks are still stuck? Asks the prober (path_prober.py).
 
-At most one look at a path is under way: while it is stuck, others that ask learn since when.
+At most one look at a path is in progress: while it is stuck, other callers learn since when.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from supervisor.core.storage_verdict import Answer, Answered, Failed, Kind, Sile
 from supervisor.edges.machine.health import path_prober
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 
-START_TIMEOUT_S = 5.0  # for the prober's interpreter to be executed
+START_TIMEOUT_S = 5.0  # for the start of the prober's interpreter
 END_TIMEOUT_S = 0.5  # for a prober that is neither stopped nor starved
-LOOKS_MAX = 256  # under way at once
+LOOKS_MAX = 256  # in progress at once
 
 
 class _Look:
-    """One that is under way."""
+    """A look in progress."""
 
     def __init__(self, number: int, begun_s: float) -> None:
         self.number = number
@@ -41,7 +41,7 @@ class _Look:
 
 
 class PathProbes:
-    """For the event loop's thread."""
+    """Asks the prober. Use it only from the event loop's thread."""
 
     def __init__(self) -> None:
         self._link: socket.socket | None = None
@@ -53,11 +53,11 @@ class PathProbes:
 
     @property
     def under_way(self) -> int:
-        """How many looks have not answered."""
+        """Returns how many looks have not answered."""
         return len(self._looks)
 
     async def look(self, kind: Kind, path: str, *, timeout_s: float) -> Answer:
-        """Returns by `timeout_s` after the look began, whoever began it; then the look is killed if it can be."""
+        """Returns within `timeout_s` of the look's start, perhaps by another caller; then the look is killed."""
         try:
             link = await self._open_link()
         except OSError as error:
@@ -80,7 +80,7 @@ class PathProbes:
         return Silent(anyio.current_time() - look.begun_s)
 
     def close(self) -> None:
-        """Never waits for a look."""
+        """Closes the link. Never waits for a look."""
         self._lose_link("the supervisor ends")
         process, self._process = self._process, None
         if process is not None:
@@ -93,7 +93,7 @@ class PathProbes:
     # --- the prober ------------------------------------------------------------------------------------------------
 
     async def _open_link(self) -> socket.socket:
-        """Raises OSError."""
+        """Starts the prober. Raises OSError."""
         async with self._starting:
             if self._link is None:
                 started = await self._threads.call(_start, timeout_s=START_TIMEOUT_S, discard=_discard)
@@ -109,7 +109,7 @@ class PathProbes:
             look.take(Unasked(f"the process that looks at storage can't be asked: {error.strerror}"))
 
     def _hear(self) -> None:
-        """All that the prober and its forks have said."""
+        """Reads everything that the prober and its forks have sent."""
         link = self._link
         while link is not None:
             try:
@@ -127,7 +127,7 @@ class PathProbes:
         number, code, *text = said.split(b" ", 2)
         key = next((key for key, each in self._looks.items() if each.number == int(number)), None)
         if key is None:
-            return  # The end of a look that has answered.
+            return  # It is the end of a look that has answered.
         look = self._looks[key]
         if code == b"-":
             look.take(Unasked("the process that looked at it was killed"))
@@ -140,11 +140,11 @@ class PathProbes:
         del self._looks[key]
 
     def _lose_link(self, why: str) -> None:
-        """Another one is started at the next look."""
+        """Drops the prober; the next look starts another."""
         link, self._link = self._link, None
         if link is None:
             return
-        with suppress(RuntimeError):  # The loop may be closed already.
+        with suppress(RuntimeError):  # The loop may already be closed.
             asyncio.get_running_loop().remove_reader(link)
         link.close()
         if self._process is not None:
@@ -155,17 +155,17 @@ class PathProbes:
 
 
 def _start() -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """In a thread: the interpreter may lie on a file system that does not answer."""
+    """Starts the prober, in a thread: the interpreter may be on a file system that does not answer."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         with theirs:
             ours.setblocking(False)
             command = [sys.executable, "-I", "-S", str(Path(path_prober.__file__))]
-            # A group of its own, so that Ctrl-C is not for it; our session, so that nobody takes it for a job's.
+            # A group of its own keeps Ctrl-C away; in our session, it is not taken for a job's process.
             process = subprocess.Popen(
                 command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0
             )
-    except BaseException:  # whatever it was, the descriptor is not left open; raised again
+    except BaseException:  # whatever it was, close the descriptor; raised again
         ours.close()
         raise
     return process, ours

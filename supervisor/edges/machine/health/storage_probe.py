@@ -1,4 +1,4 @@
-"""Which storage does a job want to be looked at on this node, and what does each mount and path answer?"""
+"""Which storage does a job want checked on this node, and what does each mount and path answer?"""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from supervisor.core.storage_verdict import (
 from supervisor.edges.machine.health.path_probes import PathProbes
 
 MOUNTINFO = "/proc/self/mountinfo"
-SO_FAR_S = 0.5  # nobody waits longer for what has not answered by then, unless the job is strict
+SO_FAR_S = 0.5  # for slow answers: nobody waits longer, unless the job is strict
 TARGETS_MAX = 128
 
 
 class StorageProbe:
-    """See node_checks.Probe."""
+    """Checks mounts and paths. See node_checks.Probe."""
 
     def __init__(self, *, mountinfo: str = MOUNTINFO, lustre_health: str = LUSTRE_HEALTH) -> None:
         self._mountinfo = Target(Kind.MOUNTS, mountinfo, MOUNT_DEADLINE_S)
         self._lustre = Target(Kind.TEXT, lustre_health, MOUNT_DEADLINE_S)
         self._probes = PathProbes()
-        self._silent_since_s: dict[str, float] = {}  # by path: what did not answer when it was looked at last
+        self._silent_since_s: dict[str, float] = {}  # by path: those that did not answer at the last look
 
     async def look(self, spec: JobSpec, report: Callable[[tuple[Finding, ...]], None]) -> tuple[Finding, ...]:
         look = _Look(self._probes, self._silent_since_s, spec.health.policy, report)
@@ -57,7 +57,7 @@ class StorageProbe:
 
 
 class _Look:
-    """One look at all of it."""
+    """One look at all targets."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class _Look:
         self._silent_since_s = silent_since_s
         self._policy = policy
         self._report = report
-        self._expected: dict[str, Target] = {}  # by path: what has not answered
+        self._expected: dict[str, Target] = {}  # by path: targets that have not answered
         self._found: dict[str, Finding] = {}
         self._begun_s = anyio.current_time()
         self._tells = False
@@ -83,7 +83,7 @@ class _Look:
         self._expected |= {target.path: target for target in targets}
 
     async def tell_so_far(self) -> None:
-        """What hangs must not keep back what the others have answered."""
+        """Reports the answers so far: a hanging path must not hold back those of others."""
         self._tell_if_enough()
         await pauses.pause(SO_FAR_S, why="what has not answered by then may hang")
         self._tells = True
@@ -118,7 +118,7 @@ class _Look:
                 looks.start_soon(self.at, target)
 
     def _tell_if_enough(self) -> None:
-        """Once only such as have hung before are missing, or the time is up."""
+        """Reports once only paths that hung before are missing, or the time is up."""
         if not self._expected or not (self._tells or self._silent_since_s.keys() >= self._expected.keys()):
             return
         self._tells = True

@@ -10,7 +10,7 @@ DIGITS_MAX = 18
 
 
 def read_iteration(path: str) -> int | None:
-    """None where it can't be known: missing, empty, garbled or too big: unknown is not zero. Blocks on a disk."""
+    """Returns the iteration; None (not 0) if the file is missing, empty, garbled or too big. Blocks on a disk."""
     content = _read_bounded(path, FILE_BYTES_MAX)
     if content is None:
         return None
@@ -21,7 +21,7 @@ def read_iteration(path: str) -> int | None:
 
 
 def _read_bounded(path: str, bytes_max: int) -> bytes | None:
-    """The content of a small regular file. None for anything else; a pipe or a device doesn't block."""
+    """Returns the content of a small regular file; None for anything else. Does not block on a pipe or a device."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""How do events and states of jobs reach the disk without ever holding up a recovery?
+"""How do events and states of jobs reach the disk without ever delaying a recovery?
 
 `record` and `save` append to a bounded queue in memory; one thread commits batches. A disk that is full, read-only or
 broken costs one alarm and the history, never the job: memory keeps the newest events, and the thread tries again.
@@ -22,8 +22,8 @@ from supervisor.ports import JobReport, RecordedEvent
 if TYPE_CHECKING:
     from supervisor.edges.machine.journal.journal_reader import JournalReader
 
-PENDING_EVENTS_MAX = 10_000  # recorded and not committed; beyond it the oldest are dropped and counted
-MEMORY_JOBS_MAX = 100  # of this supervisor, for answers without a disk
+PENDING_EVENTS_MAX = 10_000  # not committed yet; beyond it the oldest are dropped and counted
+MEMORY_JOBS_MAX = 100  # of this supervisor's jobs, for answers without a disk
 MEMORY_EVENTS_PER_JOB_MAX = 2_000
 BATCH_EVENTS_MAX = 1_000
 RETRY_S = 30.0  # between attempts on a journal that cannot be written
@@ -32,7 +32,7 @@ Answer = TypeVar("Answer")
 
 
 class _Remembered(msgspec.Struct):
-    """The newest of one job, for watchers that are ahead of the disk and for days without one."""
+    """The newest report and events of one job, for watchers ahead of the disk and for times without a disk."""
 
     report: JobReport | None = None  # None: not saved yet; until then its events wait here
     events: deque[RecordedEvent] = msgspec.field(
@@ -41,10 +41,11 @@ class _Remembered(msgspec.Struct):
 
 
 class Journal:
-    """`record`, `save` and `start` never block and never raise. The other calls block on the disk.
+    """Records jobs. `record`, `save` and `start` never block and never raise. The other calls block on the disk.
 
     Events of a job wait in memory until its first `save`. `on_alarm` is called from the writer's thread, once when the
     disk fails and once when it works again.
+
     """
 
     def __init__(self, state_dir: Path, *, on_alarm: Callable[[str], None]) -> None:
@@ -62,7 +63,7 @@ class Journal:
         self._thread = threading.Thread(target=self._write_until_closed, name="journal", daemon=True)
 
     def start(self) -> None:
-        """Until then everything waits in memory; call it once the workers run, so that it costs their start nothing."""
+        """Starts the writer; until then all waits in memory. Call it once the workers run: their start comes first."""
         self._thread.start()
 
     def record(self, event: RecordedEvent) -> None:
@@ -76,7 +77,7 @@ class Journal:
             self._wake.notify_all()
 
     def save(self, report: JobReport) -> None:
-        """Only the newest report of a job is written."""
+        """Queues the report; only the newest report of a job is written."""
         with self._wake:
             remembered = self._remember(report.job_id)
             if remembered.report and remembered.report.submitted_at_ns != report.submitted_at_ns:
@@ -89,7 +90,7 @@ class Journal:
             self._wake.notify_all()
 
     def uncommitted(self, job_id: str) -> list[RecordedEvent]:
-        """What was recorded of the job and is not on the disk yet, in order."""
+        """Returns the job's recorded events that are not on the disk yet, in order."""
         with self._wake:
             remembered = self._memory.get(job_id)
             if remembered is not None and remembered.report is None:
@@ -97,22 +98,22 @@ class Journal:
             return [event for _, event in (*self._being_written, *self._events) if event.job_id == job_id]
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all is committed. False: not within the time, or the disk fails."""
+        """Waits until everything is committed. Returns False if the time runs out or the disk fails."""
         with self._wake:
             return self._wake.wait_for(lambda: self._is_idle() or self._failed, timeout_s) and self._is_idle()
 
     def close(self, timeout_s: float = 2.0) -> bool:
-        """Commit what waits and end the thread. False: something was not committed in time."""
+        """Commits what waits and ends the thread. Returns False if something was not committed in time."""
         with self._wake:
             self._closing = True
             self._wake.notify_all()
         if self._thread.ident is None:
-            self.start()  # a job that ended before anything was committed
+            self.start()  # for a job that ended before anything was committed
         self._thread.join(timeout_s)
         return not self._thread.is_alive() and self._is_idle()
 
     def jobs(self, *, limit: int) -> list[JobReport]:
-        """Newest first: those on disk, and those that only memory knows."""
+        """Returns jobs, newest first: those on disk, and those that only memory knows."""
         on_disk = self._read(lambda reader: reader.jobs(limit=limit), otherwise=[])
         found = {(each.job_id, each.submitted_at_ns): each for each in on_disk}
         with self._wake:
@@ -129,8 +130,8 @@ class Journal:
         return self._read(lambda reader: reader.job(job_id), otherwise=None)
 
     def events(self, job_id: str, *, after_sequence: int = 0, limit: int) -> list[RecordedEvent]:
-        """In order. Includes what is not committed yet; without a disk, what memory still has."""
-        with self._wake:  # before the disk is read: what is committed meanwhile is then in both, never in none
+        """Returns events in order, including uncommitted ones; without a disk, those that memory still has."""
+        with self._wake:  # before the disk is read: events committed meanwhile are then in both, never in neither
             remembered = self._memory.get(job_id)
             recent = [each for each in remembered.events if each.sequence > after_sequence] if remembered else []
         if recent and recent[0].sequence == after_sequence + 1:
@@ -142,7 +143,7 @@ class Journal:
         return (found + [each for each in recent if each.sequence > last])[:limit]
 
     def _read(self, ask: Callable[[JournalReader], Answer], *, otherwise: Answer) -> Answer:
-        """A journal that cannot be read answers `otherwise`: the alarm was given when it could not be written."""
+        """Reads the journal; returns `otherwise` if it can't: the alarm was given when it could not be written."""
         import sqlite3  # here and below: `holdfast run` starts its workers before it loads SQLite
 
         from supervisor.edges.machine.journal.journal_reader import open_reader
@@ -220,7 +221,7 @@ class Journal:
         return batch
 
     def _wait_for_retry(self) -> bool:
-        """Closing ends the wait, and allows one last attempt. False: that has failed, and what waits is lost."""
+        """Waits; closing ends the wait for one last attempt. Returns False if that failed: the rest is lost."""
         with self._wake:
             if self._closing:
                 return False

@@ -1,4 +1,4 @@
-"""What does one transaction of the journal write? Apart, so that the queue before it needs no SQLite."""
+"""What does one transaction of the journal write? In a module of its own, so that the queue needs no SQLite."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from supervisor.ports import JobReport, RecordedEvent
 
 
 class Batch(msgspec.Struct):
-    """What one transaction writes."""
+    """The content of one transaction."""
 
     reports: list[JobReport]
     events: list[tuple[int, RecordedEvent]]  # with the submission time of its job

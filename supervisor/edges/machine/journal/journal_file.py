@@ -1,7 +1,7 @@
-"""What tables has a journal file, and how is one opened and set aside?
+"""Which tables does a journal file have, and how is one opened and set aside?
 
-One SQLite file per state directory, shared by all supervisors of a user on this node; on a network file system each
-node has a file of its own. Never in WAL mode: its index is a file mapped into memory, and the kernel sends SIGBUS to a
+All supervisors of a user on this node share one SQLite file per state directory; on a network file system each node has
+a file of its own. It is never in WAL mode: a WAL's index is a file mapped into memory, and the kernel sends SIGBUS to a
 process that touches such a page when the disk has no room for it. A rollback journal is only ever read and written.
 """
 
@@ -20,8 +20,8 @@ from supervisor.errors import ConfigurationError
 
 SCHEMA_VERSION = 1
 BUSY_TIMEOUT_S = 5.0  # another supervisor of the same user may be committing
-CACHE_KIB = 256  # pages that are written at the end are not read again; SQLite would keep 2 MiB of them
-CHECKED_BYTES_MAX = 8 << 20  # smaller files are checked as a whole when opened; larger ones as they are read
+CACHE_KIB = 256  # in KiB, small because pages written at the end are not read again; SQLite's default is 2 MiB
+CHECKED_BYTES_MAX = 8 << 20  # smaller files are checked completely when opened; larger ones as they are read
 NETWORK_FILE_SYSTEMS = frozenset(
     ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "9p", "afs", "fuse.sshfs", "wekafs", "panfs")
 )
@@ -57,30 +57,28 @@ CREATE TABLE IF NOT EXISTS events (
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Whether another process was in the way for a moment; SQLite does not wait for it in every case."""
+    """Returns whether another process was in the way for a moment; SQLite does not wait in every case."""
     code = getattr(error, "sqlite_errorcode", None)
     return code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 class NewerJournalError(ConfigurationError):
-    """A newer Holdfast wrote the file; this one must not touch it."""
+    """Raised if a newer Holdfast wrote the file; this one must not touch it."""
 
 
 def journal_path(state_dir: Path) -> Path:
-    """The file that supervisors of this node write."""
+    """Returns the file that supervisors of this node write."""
     if _file_system(state_dir) in NETWORK_FILE_SYSTEMS:
         return state_dir / f"journal-{platform.node() or 'node'}.db"
     return state_dir / "journal.db"
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
-    """Open or create. Raises sqlite3.Error or OSError as they come, and NewerJournalError. Blocks."""
+    """Opens or creates the file. Blocks. Raises sqlite3.Error or OSError unchanged, or NewerJournalError."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     with contextlib.ExitStack() as undo:
-        undo.callback(
-            connection.close
-        )  # A connection that is not handed out would hold the file until it is collected.
+        undo.callback(connection.close)  # An abandoned connection would hold the file until it is collected.
         with _locked(path):
             avoid_mapped_memory(connection, path)
             refuse_newer(connection, path)
@@ -103,12 +101,12 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
 
 
 def uri_of(path: Path, mode: str) -> str:
-    """As SQLite takes it; any path can be said so. `mode`: ro, rw."""
+    """Returns the URI of any path, for SQLite. `mode`: ro, rw."""
     return f"file:{quote(os.fsencode(path))}?mode={mode}"
 
 
 def set_aside(path: Path) -> Path | None:
-    """Move a damaged journal out of the way and name its new place; None if another process did so before."""
+    """Moves a damaged journal away and returns its new path; None if another process did so before."""
     with _locked(path):
         if _is_whole(path):
             return None
@@ -132,13 +130,13 @@ def _is_whole(path: Path) -> bool:
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether it says that the file's content is broken, and not that the disk or a lock is in the way."""
+    """Returns whether the file's content is broken, and not just the disk or a lock in the way."""
     code = getattr(error, "sqlite_errorcode", None)
     return code is not None and code & 0xFF in DAMAGED
 
 
 def avoid_mapped_memory(connection: sqlite3.Connection, path: Path) -> None:
-    """To be called first. A file that an earlier version left in WAL mode is then used without a shared index."""
+    """Keeps an old file in WAL mode from sharing its index in memory. Call it first."""
     connection.execute("PRAGMA mmap_size = 0").fetchone()
     with path.open("rb") as file:
         head = file.read(20)
@@ -167,7 +165,7 @@ def _damaged(found: str) -> sqlite3.DatabaseError:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Generator[None]:
-    """Only one process at a time creates the file or sets it aside."""
+    """Holds a lock: only one process at a time creates the file or sets it aside."""
     descriptor = os.open(path.with_name("journal.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -177,7 +175,7 @@ def _locked(path: Path) -> Generator[None]:
 
 
 def _file_system(path: Path) -> str:
-    """Type of the file system that holds `path`, "" if the kernel does not tell."""
+    """Returns the type of the file system that holds `path`; "" if the kernel does not report it."""
     try:
         real = os.path.realpath(path)
         lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""What do the journals of a state directory say? Answers without a supervisor."""
+"""What do the journals of a state directory say? Works without a supervisor."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from supervisor.edges.machine.journal.lost_supervisors import judged
 from supervisor.errors import ConfigurationError
 from supervisor.ports import JobReport, RecordedEvent
 
-RECORDED_BY = "recorded_by"  # beside the report's own keys: the supervisor's lost_supervisors.own_identity
+RECORDED_BY = "recorded_by"  # beside the report's own keys: lost_supervisors.own_identity of the supervisor
 TEXT_CHARACTERS_MAX = 16_384  # of a reason, and of each value of an event's details
 
 
 class JournalReader:
-    """Reads the journals of a state directory; needs no supervisor. Every call blocks on the disk."""
+    """Reads the journals of a state directory without a supervisor. Every call blocks on the disk."""
 
     def __init__(self, connections: list[sqlite3.Connection]) -> None:
         self._connections = connections
@@ -44,7 +44,7 @@ class JournalReader:
             connection.close()
 
     def jobs(self, *, limit: int = 1000) -> list[JobReport]:
-        """Newest first, ended or not; each run of an id. What a supervisor that is gone left as live is judged."""
+        """Returns each run, ended or not, newest first. Judges jobs that a dead supervisor left as live."""
         query = "SELECT report, updated_at_s FROM jobs ORDER BY submitted_at_ns DESC, run DESC LIMIT ?"
         found = [
             true_report(report, updated_at_s)
@@ -54,12 +54,12 @@ class JournalReader:
         return sorted(found, key=lambda report: report.submitted_at_ns, reverse=True)[: max(0, limit)]
 
     def job(self, job_id: str) -> JobReport | None:
-        """The newest job of that id."""
+        """Returns the newest job with that id."""
         found = self._newest(job_id)
         return None if found is None else found[2]
 
     def events(self, job_id: str, *, after_sequence: int = 0, limit: int = 1000) -> list[RecordedEvent]:
-        """Of the newest job of that id, in order."""
+        """Returns events of the newest job with that id, in order."""
         found = self._newest(job_id)
         if found is None:
             return []
@@ -71,7 +71,7 @@ class JournalReader:
         return [_event_from_row(job_id, row) for row in connection.execute(query, (run, after_sequence, limit))]
 
     def last_sequence(self, job_id: str) -> int:
-        """0: no event was recorded."""
+        """Returns the sequence number of the job's last event; 0 if there is none."""
         found = self._newest(job_id)
         if found is None:
             return 0
@@ -89,9 +89,9 @@ class JournalReader:
 
 
 def open_reader(*state_dirs: Path) -> JournalReader:
-    """The journals of these directories, as one; without any, it is empty.
+    """Returns one reader for the journals of these directories; it is empty if there are none.
 
-    Raises ConfigurationError for a newer or unreadable one.
+    Raises ConfigurationError for a journal that is newer or unreadable.
     """
     connections: list[sqlite3.Connection] = []
     for path in (path for state_dir in state_dirs for path in sorted(state_dir.glob("journal*.db"))):
@@ -104,18 +104,18 @@ def open_reader(*state_dirs: Path) -> JournalReader:
 
 
 def _open_for_reading(path: Path) -> sqlite3.Connection:
-    """Writable where that is allowed: what a killed supervisor had half written must be undone before one can read."""
+    """Opens it for writing if allowed: a killed supervisor's half-written transaction must be undone before reading."""
     mode = "rw" if os.access(path, os.W_OK) else "ro"
     connection = sqlite3.connect(uri_of(path, mode), uri=True, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
     with contextlib.ExitStack() as undo:
-        undo.callback(connection.close)  # A connection that is not handed out would stay open until it is collected.
+        undo.callback(connection.close)  # An abandoned connection would stay open until it is collected.
         avoid_mapped_memory(connection, path)
         connection.execute("PRAGMA query_only = ON").fetchone()
         refuse_newer(connection, path)
         if version(connection):
             undo.pop_all()
             return connection
-    # Created this moment by a supervisor that has not filled it yet.
+    # A supervisor has just created it and not filled it yet.
     empty = sqlite3.connect(":memory:", check_same_thread=False)
     empty.executescript(SCHEMA)
     return empty
@@ -127,12 +127,12 @@ def report_to_json(report: JobReport, *, recorded_by: str = "") -> str:
 
 
 def report_from_json(text: str) -> JobReport:
-    """Keys that a later version of the same schema added are left out."""
+    """Parses a report. Ignores keys that a later version of the same schema added."""
     return msgspec.convert(json.loads(text), JobReport)
 
 
 def true_report(text: str, recorded_at_s: int) -> JobReport:
-    """What a supervisor that is gone has left as live is judged."""
+    """Parses a report and judges it if a dead supervisor left it as live."""
     recorded_by = str(json.loads(text).get(RECORDED_BY, ""))
     return judged(report_from_json(text), recorded_by=recorded_by, recorded_at_s=recorded_at_s)
 

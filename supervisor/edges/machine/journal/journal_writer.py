@@ -1,6 +1,6 @@
-"""How is a batch of reports and events put into the journal file, and what is pruned from it?
+"""How is a batch of reports and events written to the journal file, and what is pruned from it?
 
-Used by one thread. Damage is mended here: a broken file is set aside and a new one begun.
+Only one thread uses it. Damage is mended here: a broken file is set aside and a new one begun.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from supervisor.edges.machine.journal.lost_supervisors import own_identity
 from supervisor.ports import JobReport
 
 RUNS_CACHED_MAX = 100
-ATTEMPTS = 3  # another supervisor was in the way, or the file was damaged
+ATTEMPTS = 3  # against another supervisor in the way, or a damaged file
 NOW_S = "CAST(strftime('%s', 'now') AS INTEGER)"
-JOBS_MAX = 1_000  # kept in the file: the newest, and any that have not ended
-EVENTS_MAX = 200_000  # kept in the file, about 60 MB; the oldest jobs lose theirs first
+JOBS_MAX = 1_000  # in the file: the newest, and any that have not ended
+EVENTS_MAX = 200_000  # in the file, about 60 MB; the oldest jobs lose theirs first
 PRUNE_EVERY_EVENTS = 5_000
 
 EVENTS_PER_JOB_MAX = 100_000
@@ -36,7 +36,7 @@ FORGOTTEN_AFTER_S = 180 * 86_400  # a job without an end whose supervisor is lon
 
 
 class JournalWriter:
-    """The open file; used by the writer's thread only."""
+    """The open file. Only the writer's thread uses it."""
 
     def __init__(self, state_dir: Path) -> None:
         self._state_dir = state_dir
@@ -46,7 +46,7 @@ class JournalWriter:
         self._runs: dict[tuple[str, int], int] = {}
         self._events_until_pruning = 0
         self._notice = ""
-        self.began_anew = False  # the file holds nothing of what was written before; the caller resets it
+        self.began_anew = False  # the file holds nothing that was written before; the caller resets it
 
     def close(self) -> None:
         if self._connection is not None:
@@ -56,12 +56,12 @@ class JournalWriter:
             self._runs.clear()
 
     def take_notice(self) -> str:
-        """What people should know about the last write, once."""
+        """Returns, once, what people should know about the last write."""
         notice, self._notice = self._notice, ""
         return notice
 
     def write(self, batch: Batch) -> str:
-        """Commit the batch. Returns "" or why it cannot be done; never raises."""
+        """Commits the batch. Returns "" or why it can't be committed; never raises."""
         why_not = ""
         for _ in range(ATTEMPTS):
             try:
@@ -101,7 +101,7 @@ class JournalWriter:
         return f"cannot write journal {self._path}: {damage}"
 
     def _open(self) -> sqlite3.Connection:
-        """Open it, again where another process has set the file aside or somebody removed it."""
+        """Opens the file, again if another process set it aside or somebody removed it."""
         if self._path is None:
             self._state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._path = journal_path(self._state_dir)
@@ -132,7 +132,7 @@ class JournalWriter:
             )
 
     def _run(self, cursor: sqlite3.Cursor, job_id: str, submitted_at_ns: int) -> int:
-        """The row of the job, made if it is not there."""
+        """Returns the row of the job; inserts it if missing."""
         key = (job_id, submitted_at_ns)
         if key not in self._runs:
             unknown = JobReport(job_id, JobState.PENDING, submitted_at_ns)
@@ -156,11 +156,11 @@ class JournalWriter:
         prune(cursor)
         cursor.execute("COMMIT")
         cursor.execute("PRAGMA incremental_vacuum").fetchall()
-        self._runs.clear()  # another supervisor may have pruned too
+        self._runs.clear()  # another supervisor may have pruned, too
 
 
 def settle_lost(cursor: sqlite3.Cursor) -> None:
-    """Ends the jobs whose supervisors are gone without a verdict: caps count ended jobs."""
+    """Ends the jobs that dead supervisors left without a verdict: the caps count ended jobs."""
     rows = cursor.execute("SELECT run, report, updated_at_s FROM jobs WHERE ended_at_ns IS NULL").fetchall()
     found = [(run, true_report(text, updated_at_s)) for run, text, updated_at_s in rows]
     lost = [
@@ -175,7 +175,7 @@ def settle_lost(cursor: sqlite3.Cursor) -> None:
 
 
 def prune(cursor: sqlite3.Cursor) -> None:
-    """Bring jobs and events within their caps. Jobs that still run are kept."""
+    """Prunes jobs and events to their caps. Keeps jobs that still run."""
     cursor.execute(
         "DELETE FROM jobs WHERE run IN (SELECT run FROM jobs WHERE ended_at_ns IS NOT NULL "
         f"OR updated_at_s < {NOW_S} - {FORGOTTEN_AFTER_S} "

@@ -1,6 +1,6 @@
-"""Is the supervisor that recorded a job as live still there, and if not, what is true of the job?
+"""Is the supervisor that recorded a job as live still alive, and if not, what is true of the job?
 
-A journal holds the last word of each supervisor; one that was killed had no time for a verdict.
+A journal holds the last word of each supervisor; a killed one had no time for a verdict.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ENDED_RANKS = ("exited", "failed", "stopped")
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """A process, told from any other of any time."""
+    """Identifies a process among all others, past and future."""
 
     boot: str
     pid_namespace: int
@@ -31,7 +31,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 @cache
 def own_identity() -> str:
-    """Of this process, for a journal; "" if /proc does not tell."""
+    """Returns the identity of this process, for a journal; "" if /proc does not report it."""
     pid = os.getpid()
     process, namespace = process_table.look_up(pid), process_table.namespace(pid, "pid")
     if process is None or namespace is None:
@@ -40,7 +40,7 @@ def own_identity() -> str:
 
 
 def judged(report: JobReport, *, recorded_by: str, recorded_at_s: int) -> JobReport:
-    """The report as it is true now. `recorded_by`: whose `own_identity`; `recorded_at_s`: when (Unix time)."""
+    """Returns the report as it is true now. `recorded_by`: the writer's `own_identity`; `recorded_at_s`: Unix time."""
     if report.state.has_ended or not _is_gone(report, recorded_by):
         return report
     at = datetime.fromtimestamp(recorded_at_s).isoformat(sep=" ")
@@ -66,12 +66,12 @@ def judged(report: JobReport, *, recorded_by: str, recorded_at_s: int) -> JobRep
 
 
 def _is_gone(report: JobReport, recorded_by: str) -> bool:
-    """True only where that is certain: another node, or a container, may share the journal."""
+    """Returns True only if it is certain: another node, or a container, may share the journal."""
     identity = _identity_of(recorded_by)
     if identity is None:
         return False
     if identity.boot != process_table.boot_id():
-        return socket.gethostname() in [node.name for node in report.nodes]  # this node was restarted since
+        return socket.gethostname() in [node.name for node in report.nodes]  # this node has rebooted since
     if identity.pid_namespace != process_table.namespace(os.getpid(), "pid"):
         return False
     process = process_table.look_up(identity.pid)

@@ -1,7 +1,7 @@
-"""How do records of a job's cycles reach their folder, whole at any moment, without anybody waiting for its disk?
+"""How are records of a job's cycles written, complete at any moment, without anybody waiting for their disk?
 
-One daemon thread writes them. A record takes the place of the older one at once (rename), and so does the link to the
-newest. A record without an end was left by a supervisor that died: the next one that writes there gives it one.
+One daemon thread writes them. A record replaces the older one at once (rename), and so does the link to the newest. A
+supervisor that died leaves a record without an end: the next supervisor that writes there adds the end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from supervisor.config.job_logs import current_cycle_info, cycle_info_name
 from supervisor.ports import CycleInfo
 
-WAITING_MAX = 1000  # beyond it records are dropped: the folder does not answer
+WAITING_MAX = 1000  # beyond it records are dropped, because the folder does not answer
 CLOSE_TIMEOUT_S = 2.0
 RECORD_BYTES_MAX = 1 << 20
 
@@ -26,7 +26,7 @@ _log = logging.getLogger("holdfast")
 
 
 class CycleInfoFiles:
-    """Neither blocks nor raises. The thread is started by the first record."""
+    """Writes records. Neither blocks nor raises. The first record starts the thread."""
 
     def __init__(self) -> None:
         self._waiting: queue.Queue[tuple[str, CycleInfo] | None] = queue.Queue(WAITING_MAX)
@@ -44,7 +44,7 @@ class CycleInfoFiles:
             self._tell_once(folder, "the disk does not answer")
 
     def close(self) -> None:
-        """Writes what waits; gives up after two seconds."""
+        """Writes the waiting records; gives up after two seconds."""
         if self._thread is not None:
             with contextlib.suppress(queue.Full):
                 self._waiting.put(None, timeout=CLOSE_TIMEOUT_S)
@@ -80,7 +80,7 @@ class CycleInfoFiles:
 
 
 def document(info: CycleInfo) -> dict[str, object]:
-    """The record as programs read it."""
+    """Returns the record as programs read it."""
     return {
         "job_id": info.job_id,
         "attempt_index": info.attempt,
@@ -96,7 +96,7 @@ def document(info: CycleInfo) -> dict[str, object]:
 
 
 def end_left_over(folder: Path, newest: CycleInfo) -> None:
-    """Older records of the job that have no end get one: when its log was last written, or the record itself."""
+    """Adds an end to older records of the job: the time when its log, or else the record itself, was last written."""
     own = cycle_info_name(newest.job_id, newest.attempt, newest.cycle)
     for path in folder.glob(f"cycle_info.{newest.job_id}.*.*"):
         if path.name == own or path.is_symlink():
@@ -112,7 +112,7 @@ def end_left_over(folder: Path, newest: CycleInfo) -> None:
             record |= {"cycle_end_time": _utc(last_ns), "generation": int(record["generation"]) + 1}
             _replace(path, record)
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # Not ours, or not to be read.
+            continue  # It is not ours, or unreadable.
 
 
 def _replace(path: Path, record: object) -> None:

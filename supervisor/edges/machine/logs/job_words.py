@@ -1,8 +1,8 @@
-"""How do the supervisor's words about a job reach a file that the user has named (--ft-nvrx-logfile)?
+"""How do the supervisor's words about a job reach a file that the user named (--ft-nvrx-logfile)?
 
-In a thread of their own: the file may lie on a file server that does not answer, and neither the supervisor nor its
-other log waits for that. Several nodes may append to one file; each line says whose it is. A job with a log server has
-one writer for all nodes, to which the words go (words_uplink.py).
+A thread writes them: the file may be on a file server that does not answer, and neither the supervisor nor its other
+log waits for it. Several nodes may append to one file; each line names its node. A job with a log server has one writer
+for all nodes, which gets the words through words_uplink.py.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ OPEN_FILES_MAX = 32
 
 
 class WordsPlace(NamedTuple):
-    """Where the words about a job go. `path` "": nobody wants them in a file."""
+    """Where the words about a job go. `path` "": to no file."""
 
     path: str = ""
-    door: str = ""  # of this node's sender to the job's log server; "": the file is written here
-    run: int = 0  # tells a job from the next one with the same id
+    door: str = ""  # this node's sender to the job's log server; "": this process writes the file
+    run: int = 0  # tells a job from later ones with the same id
 
 
 class JobWords(logging.Handler):
-    """Handles all loggers below "holdfast" from `open` to `close`. The thread is started by the first line."""
+    """Handles all loggers below "holdfast" from `open` to `close`. The first line starts the thread."""
 
     def __init__(self, place_of: Callable[[str], WordsPlace], node_name: str) -> None:
-        """`place_of` a job's id."""
+        """`place_of` returns the place for a job's id."""
         super().__init__()
         self._place_of = place_of
         self._node_name = node_name
@@ -47,13 +47,13 @@ class JobWords(logging.Handler):
         self._files: dict[str, int] = {}
         self._dropped = 0
         self._failed: set[str] = set()
-        self._uplinks: dict[str, WordsUplink] = {}  # by the job's id; also of jobs that have ended
+        self._uplinks: dict[str, WordsUplink] = {}  # by job id, ended jobs included
 
     def open(self) -> None:
         logging.getLogger(NAME).addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Neither blocks nor raises."""
+        """Queues the line. Neither blocks nor raises."""
         job_id = getattr(record, "job_id", None)
         place = self._place_of(str(job_id)) if job_id else WordsPlace()
         if not place.path:
@@ -70,12 +70,12 @@ class JobWords(logging.Handler):
             self._dropped += 1
 
     def finish(self, job_id: str) -> None:
-        """The job's sender will end: what is said of the job from now on reaches its log server no more."""
+        """Stops sending words about a job whose sender is about to end to its log server."""
         if (uplink := self._uplinks.get(job_id)) is not None:
             uplink.finish()
 
     def close(self) -> None:
-        """Writes what waits; gives up after two seconds."""
+        """Writes the waiting lines; gives up after two seconds."""
         logging.getLogger(NAME).removeHandler(self)
         for uplink in self._uplinks.values():
             uplink.finish()

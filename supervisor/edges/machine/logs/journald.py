@@ -1,6 +1,6 @@
-"""How do the supervisor's own words get into systemd's journal, with the job and the rank as fields of their own?
+"""How do the supervisor's own words get into systemd's journal, with the job and the rank as separate fields?
 
-In the journal's native protocol: one datagram for each message. `journalctl JOB_ID=train RANK=3` then finds them.
+It uses the journal's native protocol, one datagram per message: `journalctl JOB_ID=train RANK=3` finds them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import socket
 from collections.abc import Mapping
 
 SOCKET = "/run/systemd/journal/socket"
-STREAM_VARIABLE = "JOURNAL_STREAM"  # device and inode of the stream that systemd has given to a service
+STREAM_VARIABLE = "JOURNAL_STREAM"  # device and inode of the stream that systemd gave to a service
 IDENTIFIER = "holdfast"
 DATAGRAM_BYTES_MAX = 64 * 1024
 FIELDS = {"job_id": "JOB_ID", "cycle": "CYCLE", "rank": "RANK", "kind": "HOLDFAST_EVENT", "run": "HOLDFAST_RUN"}
@@ -19,9 +19,9 @@ _PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 
 
 def is_stderr(environment: Mapping[str, str] | None = None, address: str = SOCKET) -> bool:
-    """Whether what is written to stderr goes to the journal already, where it would have no fields.
+    """Returns whether stderr goes to the journal already, where its lines would have no fields.
 
-    False, too, where the journal's own socket is not there.
+    Returns False, too, if the journal's own socket does not exist.
     """
     told = (os.environ if environment is None else environment).get(STREAM_VARIABLE, "")
     try:
@@ -32,7 +32,7 @@ def is_stderr(environment: Mapping[str, str] | None = None, address: str = SOCKE
 
 
 class JournaldHandler(logging.Handler):
-    """Never blocks and never raises: what the journal does not take is lost, and counted."""
+    """Sends records to the journal. Never blocks or raises: records that the journal refuses are counted as lost."""
 
     def __init__(self, address: str = SOCKET) -> None:
         super().__init__(logging.INFO)
@@ -72,7 +72,7 @@ def datagram(record: logging.LogRecord) -> bytes:
 
 
 def _field(name: str, value: str) -> bytes:
-    """In binary where a line would be cut: the name, the length in 64 bits, the bytes."""
+    """Returns a field in binary form if a line would be cut: the name, the length in 64 bits, the bytes."""
     data = value.encode(errors="backslashreplace")
     if b"\n" in data:
         return b"%s\n%s%s\n" % (name.encode(), len(data).to_bytes(8, "little"), data)

@@ -1,8 +1,8 @@
-"""Which runs, and which cycles of live runs, lose their logs, so that the default log directory stays within its caps?
+"""Which runs, and which cycles of live runs, lose their logs to keep the default log directory within its caps?
 
 Several supervisors may share the directory. Each holds a lock in the folder of each of its live runs; the kernel
-releases it with its process. A folder that holds anything else than our logs, or was written to of late, is never
-removed. One thread does all of it: a disk that is full or hangs holds up nothing else.
+releases it when the process ends. A folder that holds anything but our logs, or was written recently, is never removed.
+One thread does all of it, so a disk that is full or hangs delays nothing else.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from supervisor.config.run_folder import RUN_PREFIX
 from supervisor.edges.machine.clock import Clock
 
 LOCK_FILE = ".live"
-QUIET_S = 3600.0  # what was written to within this time stays: people read a failed job's logs and start the next one
-CYCLES_KEPT = 3  # of a live run, whatever the caps say: the first one, the last failed one and the one that runs
-LOOK_AGAIN_S = 60.0  # how often live runs are looked at for new cycles, of which they may have many
+QUIET_S = 3600.0  # files written within this time stay: people read a failed job's logs and start the next one
+CYCLES_KEPT = 3  # of a live run, whatever the caps: the first, the last failed and the running one
+LOOK_AGAIN_S = 60.0  # how often live runs, which may have many cycles, are checked for new ones
 CLAIM_ATTEMPTS_MAX = 100
 CLOSE_TIMEOUT_S = 1.0
 NS_PER_S = 1_000_000_000
@@ -41,7 +41,7 @@ _log = logging.getLogger("holdfast.logs")
 
 
 class JobLogs(msgspec.Struct, frozen=True):
-    """What lies in one run's folder."""
+    """The logs in one run's folder."""
 
     path: Path
     written_at_s: float  # Unix time; infinite while the job lives
@@ -49,15 +49,15 @@ class JobLogs(msgspec.Struct, frozen=True):
 
 
 class LogRetention:
-    """Keeps one log directory within its limits. Never raises for what it finds there; that is a warning."""
+    """Keeps one log directory within its limits. What it finds there causes warnings, never exceptions."""
 
     def __init__(self, log_dir: Path, limits: LogLimits, *, quiet_s: float = QUIET_S) -> None:
-        """`quiet_s`: not less than jobs may outlive their supervisor."""
+        """`quiet_s`: at least the time that jobs may outlive their supervisor."""
         self._log_dir = log_dir
         self._limits = limits
         self._quiet_s = quiet_s
         self._claims: dict[str, int] = {}  # run -> the locked file
-        self._cycles_seen: dict[str, int] = {}  # of each claimed run, at the last look
+        self._cycles_seen: dict[str, int] = {}  # of each claimed run, at the last check
         self._warned: set[str] = set()
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closed = threading.Event()
@@ -66,19 +66,19 @@ class LogRetention:
     # --- for the event loop: never blocks --------------------------------------------------------------------------
 
     def claim_soon(self, run: str) -> None:
-        """The run lives from now on. `run`: JOB/run_…, its folder below the log directory."""
+        """Marks the run as live from now on. `run`: JOB/run_…, its folder below the log directory."""
         self._do_soon(lambda: self.claim(run))
 
     def release_soon(self, run: str) -> None:
-        """Nothing of the run is left."""
+        """Marks the run as ended: nothing of it is left."""
         self._do_soon(lambda: self.release(run))
 
     def tidy_soon(self) -> None:
-        """Removes what is too much."""
+        """Removes what exceeds the limits."""
         self._do_soon(self.tidy)
 
     def close(self) -> None:
-        """Gives up what is under way, and all claims. Waits for a disk that hangs no longer than CLOSE_TIMEOUT_S."""
+        """Cancels all work and releases all claims. Waits at most CLOSE_TIMEOUT_S for a disk that hangs."""
         self._closed.set()
         self._do_soon(None)
         if self._thread is not None:
@@ -109,7 +109,7 @@ class LogRetention:
         os.close(descriptor)
 
     def tidy(self) -> None:
-        """Ended runs go first, then old cycles of our own live ones."""
+        """Removes ended runs first, then old cycles of our own live ones."""
         if self._closed.is_set() or not (self._limits.jobs_max or self._limits.bytes_max):
             return
         found = self._survey()
@@ -138,11 +138,11 @@ class LogRetention:
             self.release(run)
 
     def _has_new_cycles(self) -> bool:
-        """Cheap, unlike a survey of everything."""
+        """Returns whether live runs have new cycles. Cheap, unlike a full survey."""
         return any(len(_cycles(self._log_dir / run)) > self._cycles_seen.get(run, CYCLES_KEPT) for run in self._claims)
 
     def _remove_cycles(self, excess_bytes: int) -> None:
-        """Of our own live runs, the oldest cycles first; never the first one and the newest two."""
+        """Removes cycles of our own live runs, oldest first; keeps the first one and the newest two."""
         waiting: list[JobLogs] = []
         for run in self._claims:
             for cycle in _cycles(self._log_dir / run)[1 : 1 - CYCLES_KEPT]:
@@ -172,17 +172,17 @@ class LogRetention:
                 return []
             try:
                 if entry.name.startswith(_REMOVING):
-                    self._delete(Path(entry.path))  # One that another supervisor did not finish.
+                    self._delete(Path(entry.path))  # Another supervisor began to remove it.
                 elif not entry.name.startswith("."):
                     found += [_look_at(run) for run in self._runs_in(Path(entry.path))]
             except FileNotFoundError:
-                continue  # Another supervisor was quicker.
+                continue  # Another supervisor was faster.
             except OSError as error:
                 self._warn(f"cannot look at old logs: {error}; remove {entry.path} yourself")
         return found
 
     def _runs_in(self, job: Path) -> list[Path]:
-        """The folders of its runs; the job's own where it has none, as an earlier version left it."""
+        """Returns the folders of a job's runs; the job's own if it has none, as an earlier version left it."""
         names = os.listdir(job)
         for name in names:
             if name.startswith(_REMOVING):
@@ -191,18 +191,18 @@ class LogRetention:
 
     def _remove(self, folder: Path) -> None:
         try:
-            if all(_OURS.fullmatch(name) for name in os.listdir(folder)):  # Else: whose it is, nobody here knows.
+            if all(_OURS.fullmatch(name) for name in os.listdir(folder)):  # Else its owner is unknown.
                 self._delete(_take_away(folder))
             if folder.name.startswith(RUN_PREFIX):
                 with suppress(OSError):  # The job has other runs.
                     folder.parent.rmdir()
         except (FileNotFoundError, BlockingIOError):
-            return  # Another supervisor was quicker, or the job lives again.
+            return  # Another supervisor was faster, or the job lives again.
         except OSError as error:
             self._warn(f"cannot remove old logs: {error}; remove {folder} yourself")
 
     def _delete(self, folder: Path) -> None:
-        """Raises OSError. Leaves the rest for the next time where this supervisor ends meanwhile."""
+        """Deletes a folder. Raises OSError. If this supervisor ends meanwhile, the rest stays for the next time."""
         from shutil import rmtree  # Late: most supervisors remove nothing.
 
         for path in [*folder.iterdir()]:
@@ -222,7 +222,7 @@ class LogRetention:
 
 
 def too_much(found: list[JobLogs], limits: LogLimits, *, before_s: float) -> list[JobLogs]:
-    """Which of `found` must go, oldest first; what was written to since `before_s` counts, but stays."""
+    """Returns which of `found` must go, oldest first. Logs written since `before_s` count, but stay."""
     kept_bytes, ended = 0, 0
     doomed: list[JobLogs] = []
     for logs in sorted(found, key=lambda each: each.written_at_s, reverse=True):
@@ -236,14 +236,14 @@ def too_much(found: list[JobLogs], limits: LogLimits, *, before_s: float) -> lis
 
 
 def _lock(folder: Path) -> int:
-    """A descriptor that holds the folder. Raises OSError."""
+    """Returns a descriptor that locks the folder. Raises OSError."""
     for _ in range(CLAIM_ATTEMPTS_MAX):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with suppress(FileNotFoundError):  # The folder was removed in this moment.
             path = folder / LOCK_FILE
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_SH)  # Who removes holds it for one rename.
+                fcntl.flock(descriptor, fcntl.LOCK_SH)  # A remover holds it for one rename.
                 if os.path.samestat(os.fstat(descriptor), path.stat()):
                     return descriptor
             except BaseException:  # whatever it was, the descriptor must not leak; raised again
@@ -254,14 +254,14 @@ def _lock(folder: Path) -> int:
 
 
 def _take_away(folder: Path) -> Path:
-    """Its new name: a job of the old one that starts now gets a folder of its own. Raises OSError."""
+    """Renames the folder and returns its new name: a job that starts now gets its own folder. Raises OSError."""
     with _alone(folder, create=True):
         return folder.rename(folder.with_name(f"{_REMOVING}{os.getpid()}-{folder.name}"))
 
 
 @contextmanager
 def _alone(folder: Path, *, create: bool) -> Generator[None]:
-    """Nobody can claim the folder meanwhile. Raises BlockingIOError where somebody has, and other kinds of OSError."""
+    """Keeps others from claiming the folder. Raises BlockingIOError if somebody holds it, or another OSError."""
     path = folder / LOCK_FILE
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
     descriptor = os.open(path, flags, 0o600)
@@ -275,7 +275,7 @@ def _alone(folder: Path, *, create: bool) -> Generator[None]:
 
 
 def _cycles(run: Path) -> list[Path]:
-    """The folders of its cycles, in order."""
+    """Returns the folders of its cycles, in order."""
     found: list[tuple[int, Path]] = []
     with suppress(OSError), os.scandir(run) as entries:
         found = [
@@ -287,13 +287,13 @@ def _cycles(run: Path) -> list[Path]:
 
 
 def _look_at(folder: Path) -> JobLogs:
-    """A run's folder. Raises OSError."""
+    """Measures a run's folder. Raises OSError."""
     logs = _measured(folder)
     return JobLogs(folder, _written_at_s(folder, logs.written_at_s), logs.used_bytes)
 
 
 def _measured(folder: Path) -> JobLogs:
-    """What lies in it and when it was written to last. Raises OSError."""
+    """Returns the folder's content and the time of its last write. Raises OSError."""
     written_at_s, used_bytes = 0.0, 0
     waiting = [folder]
     while waiting:
@@ -311,10 +311,10 @@ def _measured(folder: Path) -> JobLogs:
 
 
 def _written_at_s(folder: Path, newest_s: float) -> float:
-    """Never, for a live job; now, where its supervisor was killed, whose workers may live a little longer."""
+    """Returns infinity for a live job; now if its supervisor was killed, because workers may live a little longer."""
     try:
         with _alone(folder, create=False):
-            (folder / LOCK_FILE).unlink()  # So that this is seen once; it changes the folder's own time.
+            (folder / LOCK_FILE).unlink()  # So this counts once; it changes the folder's own time.
     except FileNotFoundError:
         return newest_s
     except BlockingIOError:

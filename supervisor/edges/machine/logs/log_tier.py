@@ -1,6 +1,6 @@
 """How is a process of a job's log server kept running, and how does it end?
 
-One that dies is replaced at once: nothing that it had is lost, since whoever sent it keeps it until it is written.
+A process that dies is replaced at once. It loses nothing: each sender keeps its data until that is written.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from supervisor.pauses import pause
 
 ROOT = Path(supervisor.__file__).parent.parent
 AGAIN_FIRST_S, AGAIN_MOST_S = 0.02, 5.0
-STEADY_S = 10.0  # one that has lived so long is replaced at once
-END_MARGIN_S = 5.0  # beyond the time in which it ends by itself
+STEADY_S = 10.0  # a process that lived this long is replaced at once
+END_MARGIN_S = 5.0  # on top of the time in which it ends by itself
 LINE_BYTES_MAX = 4096
 READY, AWAY = b"ready", b"away"
 FINISH = b'{"finish": true}'
-FOLLOWS = b'{"follows": true}'  # one that has died
-KILLED_S = 2.0  # one that does not end after SIGKILL hangs in a disk, and is left alone
+FOLLOWS = b'{"follows": true}'  # tells a process that it follows a dead one
+KILLED_S = 2.0  # a process that does not end after SIGKILL hangs in a disk and is left alone
 
 
 class LogTier:
-    """`settings`: the first line that it reads.
+    """Runs one tier. `settings`: the first line that the process reads.
 
-    `on_lost` is told why one ended too early, `on_away` that the next tier is not reached.
+    `on_lost` gets the reason if a process ends too early, `on_away` is called if the next tier can't be reached.
     """
 
     def __init__(
@@ -58,22 +58,22 @@ class LogTier:
 
     @property
     def pid(self) -> int:
-        """0: there is none at this moment."""
+        """Returns the pid; 0 if no process runs at this moment."""
         return self._process.pid if self._process is not None else 0
 
     def tell(self, line: bytes) -> None:
-        """The newest such line is told to each process that takes this one's place, too."""
+        """Sends a line to the process. Its successors get the newest such line, too."""
         if line != self._told:
             self._told = line
             self._write(line)
 
     def finish(self) -> None:
-        """It ends once it has passed on all that came. One that dies meanwhile is still replaced."""
+        """Lets the tier end once it has passed on everything. A process that dies meanwhile is still replaced."""
         self._finishing.set()
         self._write(FINISH)
 
     async def run(self) -> bool:
-        """Until it was finished; whether everything that came was passed on. The caller bounds nothing."""
+        """Runs until it is finished; returns whether everything that came was passed on. Sets no time limit."""
         again_s = AGAIN_FIRST_S
         while True:
             why = "it can't be started"
@@ -108,7 +108,7 @@ class LogTier:
         )
 
     async def _until_end(self, process: subprocess.Popen[bytes]) -> str:
-        """Why it ended; "": it was finished."""
+        """Returns why the process ended; "" if it was finished."""
         last = b""
         self._write(self._settings)
         if self._has_died:
@@ -129,7 +129,7 @@ class LogTier:
             for end in (process.stdin, process.stdout):
                 if end is not None:
                     end.close()
-            if process.poll() is None:  # Nobody waits for it any more. Popen reaps it later.
+            if process.poll() is None:  # Nobody waits for the process any more. Popen reaps it later.
                 process.kill()
         if process.poll() is None:
             self._is_finished = True
@@ -143,7 +143,7 @@ class LogTier:
         return f"{_in_words(code)}{f': {words}' if words else ''}"
 
     async def _read_words(self, process: subprocess.Popen[bytes]) -> bytes:
-        """Until it closes them: its last line."""
+        """Reads its output until it closes, and returns the last line."""
         assert process.stdout is not None
         fd, rest, last = process.stdout.fileno(), b"", b""
         os.set_blocking(fd, False)
@@ -178,7 +178,7 @@ class LogTier:
         try:
             os.write(process.stdin.fileno(), line + b"\n")
         except OSError:
-            return  # It has died, as its end says.
+            return  # The process has died; its end says so.
 
 
 def _in_words(code: int) -> str:

@@ -1,6 +1,6 @@
-"""Where do the supervisor's own words go: a line on stderr for people, a file of its own for each job.
+"""Where do the supervisor's own words go: a line on stderr for people, and a file for each job.
 
-One thread writes both, so that a full pipe or a file server that hangs never holds up the event loop.
+One thread writes both, so a full pipe or a file server that hangs never delays the event loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from supervisor.edges.machine.own_process import standard_streams
 
 NAME = "holdfast"  # the root of all our loggers
 FILE_NAME = "supervisor.log"
-FILE_BYTES_MAX = 4 << 20  # then it becomes supervisor.log.1
+FILE_BYTES_MAX = 4 << 20  # then the file becomes supervisor.log.1
 FILES_KEPT = 2  # supervisor.log and supervisor.log.1
 OPEN_FILES_MAX = 32
 WAITING_RECORDS_MAX = 10_000  # beyond it records are dropped and counted
@@ -46,9 +46,9 @@ class SupervisorLog:
         names_jobs: bool = True,
         others: Sequence[logging.Handler] = (),
     ) -> None:
-        """`names_jobs`: lines for people say which job they are about; False where there is but one.
+        """`names_jobs`: lines for people name their job; False if there is only one job.
 
-        `others` are handed each record, too, in the log's thread; one that blocks holds up the log.
+        `others` get each record, too, in the log's thread; one that blocks holds up the log.
         """
         self._waiting: queue.Queue[logging.LogRecord | None] = queue.Queue(WAITING_RECORDS_MAX)
         self._entrance = _Entrance(self._waiting)
@@ -58,13 +58,13 @@ class SupervisorLog:
         self._people.setLevel(level)
         self._others = tuple(others)
         if stream is None and journald.is_stderr():
-            # In the place of lines on stderr, which would be in the journal as well, without the job and the rank.
+            # Instead of lines on stderr, which the journal would get as well, without the job and the rank.
             self._people.setLevel(logging.CRITICAL + 1)
             self._others += (JournaldHandler(),)
         self._thread = threading.Thread(target=self._write_until_closed, name="log", daemon=True)
 
     def open(self) -> None:
-        """Nothing that is logged from now on blocks."""
+        """Starts the log. From now on, logging never blocks."""
         logger = logging.getLogger(NAME)
         logger.setLevel(logging.DEBUG)
         logger.propagate = False
@@ -72,7 +72,7 @@ class SupervisorLog:
         self._thread.start()
 
     def close(self) -> None:
-        """Writes what waits; gives up after two seconds if stderr or the disk hangs."""
+        """Writes the waiting records; gives up after two seconds if stderr or the disk hangs."""
         logging.getLogger(NAME).removeHandler(self._entrance)
         with contextlib.suppress(queue.Full):
             self._waiting.put(None, timeout=CLOSE_TIMEOUT_S)
@@ -96,7 +96,7 @@ class SupervisorLog:
 
 
 class _Entrance(QueueHandler):
-    """Never blocks and never raises."""
+    """Queues records. Never blocks and never raises."""
 
     def __init__(self, waiting: queue.Queue[logging.LogRecord | None]) -> None:
         super().__init__(cast("queue.Queue[logging.LogRecord]", waiting))
@@ -110,7 +110,7 @@ class _Entrance(QueueHandler):
             self.dropped += 1
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """A record that can't be formatted; printing the traceback here could block the event loop."""
+        """Counts a record that can't be formatted as lost: printing the traceback could block the event loop."""
         del record
         self.dropped += 1
 
@@ -120,7 +120,7 @@ class _Entrance(QueueHandler):
 
 
 class _People(logging.Handler):
-    """Writes to stderr. While that takes nothing, lines are dropped and counted, and nothing waits for it."""
+    """Writes to stderr. While stderr blocks, lines are dropped and counted, and nothing waits for it."""
 
     def __init__(self, stream: TextIO | None) -> None:
         super().__init__()
@@ -132,20 +132,20 @@ class _People(logging.Handler):
         self._write(self.format(record))
 
     def tell_loss(self) -> None:
-        """Once stderr takes lines again."""
+        """Reports lost lines once stderr takes lines again."""
         if self.lost and not self._is_stuck:
             lost, self.lost = self.lost, 0
             self._write(f"{NAME}: warning: {lost} lines of this log were dropped: stderr or the disk was too slow")
 
     def _write(self, line: str) -> None:
-        # A stuck stderr is asked at each line whether it takes something again, without waiting for it.
+        # Each line checks whether a stuck stderr takes output again, without waiting for it.
         wait_s = 0.0 if self._is_stuck else CLOSE_TIMEOUT_S / 4
         self._is_stuck = not standard_streams.write(self._stream, f"{line}\n", wait_s=wait_s)
         self.lost += self._is_stuck
 
 
 class _ForPeople(logging.Formatter):
-    """ "holdfast: job train cycle 2 rank 1: rank 1 (pid 812) was killed by SIGKILL": one line each."""
+    """Formats one line each: "holdfast: job train cycle 2 rank 1: rank 1 (pid 812) was killed by SIGKILL"."""
 
     def __init__(self, ids: tuple[str, ...]) -> None:
         super().__init__()
@@ -161,14 +161,14 @@ class _ForPeople(logging.Formatter):
         where = f"{' '.join(ids)}: " if ids else ""
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
         job, text = getattr(record, "job_id", None), " ".join(record.getMessage().split())
-        adds = job == self._before[0] and record.levelno < logging.ERROR  # How it ended is said as a whole.
+        adds = job == self._before[0] and record.levelno < logging.ERROR  # an error is said in full
         told = addition(text, self._before[1]) if adds else text
         self._before = (job, text)
         return f"{NAME}: {level}{where}{told}"
 
 
 class _ForFiles(logging.Formatter):
-    """With the time in UTC, the level and the constant name of what happened; later lines are indented."""
+    """Adds the time in UTC, the level and the constant name of the event; indents further lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -180,7 +180,7 @@ class _ForFiles(logging.Formatter):
 
 
 class _JobFiles(logging.Handler):
-    """<log_dir>/<job_id>/<run>/supervisor.log for every record that names a job; without a run one floor up."""
+    """Writes records that name a job to <log_dir>/<job_id>/<run>/supervisor.log; without a run, one folder up."""
 
     def __init__(self, log_dir: Path) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ class _JobFiles(logging.Handler):
 
     def close(self) -> None:
         for handler in self._open.values():
-            with contextlib.suppress(OSError):  # what waits to be written to a full disk
+            with contextlib.suppress(OSError):  # data that waits for a full disk
                 handler.close()
         self._open.clear()
         super().close()
@@ -222,7 +222,7 @@ class _JobFiles(logging.Handler):
 
 
 class _PrivateFile(RotatingFileHandler):
-    """Readable for its user alone; a link in its place is not followed."""
+    """A file that only its user can read; it never follows a link in its place."""
 
     def __init__(self, path: Path, tell_once: Callable[[BaseException], None]) -> None:
         self._tell_once = tell_once
@@ -235,7 +235,7 @@ class _PrivateFile(RotatingFileHandler):
         return os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace")
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Called by `emit` in the handler of the error."""
+        """Handles an error of the handler. Called by `emit`."""
         del record
         error = sys.exc_info()[1]
         if error is not None:

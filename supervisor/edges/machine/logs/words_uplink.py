@@ -1,8 +1,8 @@
-"""How do the supervisor's words about a job reach the job's log server, which writes them, through this node's sender?
+"""How do the supervisor's words about a job reach the job's log server through this node's sender?
 
-In a thread of its own, with --ft-enable-log-server. Words are kept until the server has written them, and go out again
-over each new connection, so that neither the sender nor the servers need to live on. What does not fit is counted, and
-is told in the file at that place.
+A thread sends them, with --ft-enable-log-server. It keeps words until the server has written them, and sends them again
+over each new connection, so the sender and the servers may die. Words that do not fit are counted, and the file says so
+at that place.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from holdfast_wire.log_door import DoorPiece, DoorReceipt, DoorTrouble
 
 from supervisor.edges.machine.clock import Clock
 
-WORDS_FILE = 0  # its number; see supervisor/core/log_funnel/pieces.py
+WORDS_FILE = 0  # the number of the file; see supervisor/core/log_funnel/pieces.py
 KEPT_BYTES_MAX = 1024 * 1024
-LINE_BYTES = 100  # that a line takes in memory beside its own
-LINE_BYTES_MAX = 64 * 1024  # of a longer one the rest is left out
+LINE_BYTES = 100  # overhead of a line in memory
+LINE_BYTES_MAX = 64 * 1024  # longer lines are cut
 READ_BYTES = 4096
 AGAIN_FIRST_S, AGAIN_MOST_S = 0.05, 1.0
-ENDS_IN_S = 10.0  # before its sender does
+ENDS_IN_S = 10.0  # before its sender ends
 AWAY = "the log server could not be reached"
 SLOW = "the log server took them too slowly"
 
@@ -34,22 +34,22 @@ _clock = Clock()
 
 
 class WordsUplink:
-    """What is said about one run of a job. `run` tells it from the next one with the same id."""
+    """Sends the words about one run of a job. `run` tells it from later runs with the same id."""
 
     def __init__(self, door: str, run: int = 0) -> None:
         """`door`: the socket of the sender."""
         self.run = run
         self._door = door
         self._stream = int.from_bytes(os.urandom(8), "big")
-        self._lock = threading.Lock()  # for what follows
-        self._said: list[bytes] = []  # and not in a chunk
-        self._chunks: deque[tuple[int, bytes]] = deque()  # position and lines, without a receipt
+        self._lock = threading.Lock()  # guards the attributes below
+        self._said: list[bytes] = []  # not yet in a chunk
+        self._chunks: deque[tuple[int, bytes]] = deque()  # position and lines, not acknowledged yet
         self._bytes = 0
         self._end = 0
-        self._lost = 0  # lines, since the last one that was kept
+        self._lost = 0  # lines lost since the last one that was kept
         self._ends_at_s = 0.0  # 0.0: more may come
-        self._is_told = False  # no receipt is missing
-        self._sent_chunks = 0  # so many of them went out over the connection of now
+        self._is_told = False  # everything is acknowledged
+        self._sent_chunks = 0  # how many were sent over the current connection
         self._told_end = False
         self._trouble = AWAY
         self._again_s = AGAIN_FIRST_S
@@ -58,7 +58,7 @@ class WordsUplink:
         self._thread.start()
 
     def say(self, line: bytes) -> None:
-        """One line with its end. Never waits."""
+        """Queues one line with its end. Never waits."""
         if len(line) > LINE_BYTES_MAX:
             line = line[:LINE_BYTES_MAX].decode("utf-8", "ignore").encode() + b"\n"
         with self._lock:
@@ -72,7 +72,7 @@ class WordsUplink:
             self._ring()
 
     def finish(self) -> None:
-        """Nothing more comes. The thread ends once all is written, or ten seconds later."""
+        """Ends the input. The thread ends once everything is written, or ten seconds later."""
         with self._lock:
             if self._ends_at_s:
                 return
@@ -95,7 +95,7 @@ class WordsUplink:
         self._bytes += len(line) + LINE_BYTES
 
     def _gather(self) -> None:
-        """What was said, in pieces that may go out."""
+        """Moves queued lines into chunks that can be sent."""
         lines: list[bytes] = []
         size = 0
         for line in [*self._said, b""]:
@@ -109,7 +109,7 @@ class WordsUplink:
         self._said.clear()
 
     def _frames(self) -> bytes:
-        """All that was not sent over this connection."""
+        """Returns everything not yet sent over this connection."""
         with self._lock:
             self._gather()
             base = self._chunks[0][0] if self._chunks else self._end
@@ -130,7 +130,7 @@ class WordsUplink:
             while not self._is_told and self._left_s() != 0.0:
                 with contextlib.suppress(OSError, ValueError), socket.socket(socket.AF_UNIX) as link:
                     link.setblocking(False)
-                    link.connect(self._door)  # It is made at once, or refused: also if nobody accepts it yet.
+                    link.connect(self._door)  # It connects or fails at once, even if the sender does not accept yet.
                     self._sent_chunks, self._told_end = 0, False
                     self._converse(link)
                 if not self._is_told and self._left_s() != 0.0:
@@ -140,7 +140,7 @@ class WordsUplink:
             self._tell_missing()
 
     def _converse(self, link: socket.socket) -> None:
-        """Until all is told, the time is up or the connection is lost. Raises OSError and ValueError."""
+        """Sends until all is written, the time is up or the connection is lost. Raises OSError and ValueError."""
         decoder = framing.Decoder(frame_bytes_max=log_door.FRAME_BYTES_MAX)
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
@@ -175,7 +175,7 @@ class WordsUplink:
                 self._is_told = message.ended and bool(self._ends_at_s)
 
     def _pause(self) -> None:
-        """Before the next connection; no longer than the time that is left."""
+        """Waits before the next connection, at most for the time that is left."""
         left_s = self._left_s()
         poll = select.poll()
         if left_s is None:
@@ -190,7 +190,7 @@ class WordsUplink:
             os.eventfd_read(self._wake)
 
     def _left_s(self) -> float | None:
-        """None: for as long as more may come."""
+        """Returns the time that is left; None while more may come."""
         return max(0.0, self._ends_at_s - _clock.now_s()) if self._ends_at_s else None
 
     def _ring(self) -> None:

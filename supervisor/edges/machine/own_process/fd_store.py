@@ -1,6 +1,6 @@
-"""Which sockets has systemd kept for this service over its restart, and are they still what they were?
+"""Which sockets did systemd keep for this service over its restart, and are they still the same?
 
-Clients that come while the service is restarted then wait in the socket's queue, and are not refused.
+Clients that come during the restart then wait in the socket's queue and are not refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CONTROL = "control"  # the name of the control socket there
 
 
 def take_kept(environment: MutableMapping[str, str] | None = None) -> dict[str, int]:
-    """Name → descriptor, not inheritable. Those of the second call are none: the variables are removed."""
+    """Returns name → descriptor, not inheritable. Removes the variables, so a second call returns none."""
     variables = os.environ if environment is None else environment
     listed = [variables.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")]
     pid, count, names = listed
@@ -35,7 +35,7 @@ def take_kept(environment: MutableMapping[str, str] | None = None) -> dict[str, 
 
 
 def kept_listener(kept: MutableMapping[str, int], name: str, path: Path) -> socket.socket | None:
-    """The listening socket of that name, if it is the one at `path`; else it is closed."""
+    """Returns the listening socket of that name if it is the one at `path`; else closes it."""
     descriptor = kept.pop(name, -1)
     if descriptor < 0:
         return None
@@ -52,7 +52,7 @@ def kept_listener(kept: MutableMapping[str, int], name: str, path: Path) -> sock
 
 
 def _listens_at(listener: socket.socket, path: Path) -> bool:
-    """Nobody else puts a socket there: the folder is closed to others, and its supervisor holds a lock."""
+    """Returns whether it listens at `path`. Nobody else can put a socket into that closed, locked folder."""
     try:
         found = path.lstat()
         return (

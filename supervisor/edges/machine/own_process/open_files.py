@@ -1,4 +1,4 @@
-"""How many descriptors may this supervisor hold, and how many those that it starts?"""
+"""How many descriptors may this supervisor hold, and how many may its child processes hold?"""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from contextlib import suppress
 
 
 class RaisedLimit:
-    """From construction until `restore()` this process may open as many files as the kernel lets it.
+    """Lets this process open as many files as the kernel allows, from construction to `restore()`.
 
-    gRPC and asyncio do not survive it when descriptors run out, and every rank costs some. `before_and_now` holds the
-    soft limit as it was and as it is, for those that are started meanwhile and must find the first; () where it is one.
+    gRPC and asyncio fail if descriptors run out, and every rank costs some. `before_and_now` holds the old and the new
+    soft limit, for child processes, which must get the old one; () if both are equal.
     """
 
     def __init__(self) -> None:
         self.before_and_now: tuple[int, ...] = ()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != hard:
-            with suppress(OSError, ValueError):  # A hard limit above fs.nr_open, which was lowered since.
+            with suppress(OSError, ValueError):  # The hard limit may exceed fs.nr_open, which was lowered since.
                 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
                 self.before_and_now = (soft, hard)
 

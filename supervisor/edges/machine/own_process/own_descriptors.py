@@ -1,13 +1,13 @@
-"""How does a thread open files of a job without harm to the processes that are started meanwhile?
+"""How does a thread open files of a job without harming the processes that are started meanwhile?
 
-A process that is started gets a copy of every descriptor and closes it before it executes; a file system that never
-answers holds up that close, and with it the start of any job's spawner. So a thread that reads a job's files has a
-table of descriptors of its own, which no other thread's children copy. In return it can use no descriptor of others.
+A new process gets a copy of every descriptor and closes it before it executes. A file system that never answers holds
+up that close, and with it the start of any job's spawner. So a thread that reads a job's files has its own table of
+descriptors, which no other thread's children copy. In return it can't use the descriptors of other threads.
 """
 
 from __future__ import annotations
 
-import asyncio  # anyio can be woken from its own threads only
+import asyncio  # anyio can be woken only from its own threads
 import ctypes
 import itertools
 import os
@@ -19,15 +19,15 @@ from typing import TypeVar
 
 _T = TypeVar("_T")
 
-_CLOSE_RANGE = 436  # on every architecture; glibc has the call since 2.34 only
+_CLOSE_RANGE = 436  # on every architecture; glibc has a wrapper only since 2.34
 _UNSHARE = 2
 _LAST = 0xFFFFFFFF
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def separate(*kept: int) -> bool:
-    """From now on this thread has no descriptors but its own, and `kept`. False where the kernel can't (before 5.9)."""
-    # The first call makes the table, of what lies below its range only: nothing above is copied, or has to be closed.
+    """Gives this thread its own descriptor table with only `kept`. Returns False if the kernel can't (before 5.9)."""
+    # The first call makes the table with only what lies below its range: nothing above is copied or has to be closed.
     edges = sorted((-1, *kept), reverse=True)
     if not _close_range(edges[0] + 1, _LAST, _UNSHARE):
         return False
@@ -42,7 +42,7 @@ def _close_range(first: int, last: int, flags: int) -> bool:
 
 
 def separately(work: Callable[[], _T]) -> _T:
-    """The result of `work`, done in a separate thread while the caller's waits. Raises OSError without a thread."""
+    """Returns the result of `work`, done in a separate thread while this one waits. Raises OSError without one."""
     found: list[_T] = []
 
     def run() -> None:
@@ -59,18 +59,18 @@ def separately(work: Callable[[], _T]) -> _T:
 
 
 class OwnThread:
-    """Does one thing after the other in a daemon thread that is separate. For the event loop's thread.
+    """Does one thing after another in a separate daemon thread. Use it only from the event loop's thread.
 
-    One that is stuck is left to itself: neither the loop nor the end of the process waits for it.
+    A stuck thread is abandoned: neither the loop nor the end of the process waits for it.
     """
 
     def __init__(self, *kept: int) -> None:
-        """Raises OSError without a thread or a descriptor."""
+        """Starts the thread. Raises OSError if there is no thread or descriptor left."""
         self._loop = asyncio.get_running_loop()
         self._work = queue.SimpleQueue[Callable[[], None] | None]()
         self._told = queue.SimpleQueue[Callable[[], None]]()
         self._is_separate = False
-        # The loop's own way to be woken is a descriptor that the thread does not have.
+        # The loop is usually woken through a descriptor that this thread does not have.
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         started = threading.Event()
         try:
@@ -78,17 +78,17 @@ class OwnThread:
         except RuntimeError as error:
             os.close(self._bell)
             raise OSError(f"no thread can be started ({error}); check the limit on processes (ulimit -u)") from error
-        started.wait()  # for one system call
+        started.wait()  # takes one system call
         self._loop.add_reader(self._bell, self._hear)
 
     async def call(self, work: Callable[[], _T]) -> _T:
-        """The result of `work`; raises what it raises."""
+        """Returns the result of `work`; raises what it raises."""
         future: asyncio.Future[_T] = self._loop.create_future()
 
         def do() -> None:
             try:
                 result = work()
-            except BaseException as error:  # noqa: BLE001 - it belongs to the one who waits, in the other thread
+            except BaseException as error:  # noqa: BLE001 - it belongs to the waiting caller, in the other thread
                 self._told.put(partial(_fail, future, error))
             else:
                 self._told.put(partial(_succeed, future, result))
@@ -98,11 +98,11 @@ class OwnThread:
         return await future
 
     def end(self, last: Callable[[], None]) -> None:
-        """It does `last` and goes. Never waits."""
+        """Makes the thread do `last` and end. Never waits."""
         self._work.put(last)
         self._work.put(None)
         self._loop.remove_reader(self._bell)
-        if self._is_separate:  # Else it is the thread's, too, and closed by that.
+        if self._is_separate:  # else the thread shares it and closes it
             os.close(self._bell)
 
     def _run(self, kept: tuple[int, ...], started: threading.Event) -> None:
@@ -119,7 +119,7 @@ class OwnThread:
 
 
 def _succeed(future: asyncio.Future[_T], result: _T) -> None:
-    if not future.done():  # Else nobody waits any more.
+    if not future.done():  # else nobody waits any more
         future.set_result(result)
 
 

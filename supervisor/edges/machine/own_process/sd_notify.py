@@ -1,4 +1,4 @@
-"""What does systemd want to hear from a service: ready, status, still alive, stopping?"""
+"""What does systemd expect to hear from a service: ready, status, alive, stopping?"""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ STATUS_BYTES_MAX = 4096
 
 
 class Notifier:
-    """Speaks to NOTIFY_SOCKET. Where nobody listens every call does nothing. Never blocks, never raises."""
+    """Writes to NOTIFY_SOCKET. Does nothing if nobody listens. Never blocks, never raises."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         variables = os.environ if environment is None else environment
         path = variables.get("NOTIFY_SOCKET", "")
-        # "@" stands for the zero byte that begins an abstract address.
+        # "@" stands for the zero byte at the start of an abstract address.
         self._address = "\0" + path[1:] if path.startswith("@") else path
         self.watchdog_interval_s = _watchdog_interval_s(variables) if self._address else None
         self._socket: socket.socket | None = None
@@ -34,18 +34,18 @@ class Notifier:
         self._send("STOPPING=1", *_status(status))
 
     def reloading(self, clock: Clock) -> None:
-        """To be followed by `ready` once the new configuration is in use."""
+        """Reports a reload; call `ready` once the new configuration is in use."""
         self._send("RELOADING=1", f"MONOTONIC_USEC={int(clock.now_s() * 1_000_000)}")
 
     def store(self, descriptor: int, name: str) -> None:
-        """systemd keeps a copy over a restart of the service, where the unit has FileDescriptorStoreMax=."""
+        """Gives systemd a copy to keep over a restart of the service, if the unit sets FileDescriptorStoreMax=."""
         self._send("FDSTORE=1", f"FDNAME={name}", descriptor=descriptor)
 
     def alive(self) -> None:
         self._send("WATCHDOG=1")
 
     async def keep_watchdog(self, is_healthy: Callable[[], bool] = lambda: True) -> None:
-        """Says that we are alive at half of WATCHDOG_USEC, for as long as this loop turns and `is_healthy` holds."""
+        """Reports at half of WATCHDOG_USEC that we are alive, as long as this loop turns and `is_healthy` holds."""
         interval_s = self.watchdog_interval_s
         while interval_s is not None:
             if is_healthy():
@@ -70,7 +70,7 @@ class Notifier:
                 rights = array.array("i", [descriptor])
                 self._socket.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], 0, self._address)
         except OSError:
-            return  # systemd is restarting or its socket is full: a status that is lost harms nobody.
+            return  # systemd is restarting or its socket is full: a lost status harms nobody
 
 
 def _status(text: str) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ def _status(text: str) -> tuple[str, ...]:
 
 
 def _watchdog_interval_s(variables: Mapping[str, str]) -> float | None:
-    """Half of what systemd allows; None if it doesn't watch this process."""
+    """Returns half of what systemd allows; None if it does not watch this process."""
     try:
         allowed_us = int(variables.get("WATCHDOG_USEC", "0"))
         watched_pid = int(variables.get("WATCHDOG_PID", "0"))

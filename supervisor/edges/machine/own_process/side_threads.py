@@ -1,13 +1,13 @@
-"""How is a call made beside the event loop if it may never return, such as one to a dead file server?
+"""How is a call made outside the event loop if it may never return, such as one to a dead file server?
 
-Each call has a daemon thread of its own: one that is stuck holds up neither the loop, nor another job's calls, nor the
-end of the process (threads of anyio's pool are joined there). A call that is late is abandoned; when it ends after all,
-its result is given to `discard`.
+Each call has its own daemon thread: a stuck one delays neither the loop, nor another job's calls, nor the end of the
+process (which would join threads of anyio's pool). A call that is late is abandoned; if it returns after all, `discard`
+gets its result.
 """
 
 from __future__ import annotations
 
-import asyncio  # anyio can be woken from its own threads only
+import asyncio  # anyio can be woken only from its own threads
 import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -18,11 +18,11 @@ _T = TypeVar("_T")
 
 
 class StuckError(TimeoutError):
-    """Raised when a call was abandoned, or refused because as many as may be are stuck already."""
+    """Raised when a call was abandoned, or refused because too many are stuck already."""
 
 
 class SideThreads:
-    """The calls of one job. For the event loop's thread."""
+    """Makes the calls of one job. Use it only from the event loop's thread."""
 
     def __init__(self, *, stuck_max: int) -> None:
         self._stuck_max = stuck_max
@@ -31,11 +31,11 @@ class SideThreads:
 
     @property
     def stuck(self) -> int:
-        """Abandoned calls that have not come back yet."""
+        """Returns the number of abandoned calls that have not returned yet."""
         return self._stuck
 
     async def call(self, work: Callable[[], _T], *, timeout_s: float, discard: Callable[[_T], object]) -> _T:
-        """The result of `work`; raises what it raises, StuckError after `timeout_s`, OSError without a thread."""
+        """Returns the result of `work`; raises its errors, StuckError after `timeout_s`, OSError without thread."""
         if self._stuck >= self._stuck_max:
             raise StuckError(f"{self._stuck} earlier calls are stuck")
         call = _Call(work, discard, asyncio.get_running_loop(), self._came_back)
@@ -53,7 +53,7 @@ class SideThreads:
         return call.result(timeout_s)
 
     def _came_back(self) -> None:
-        """In the thread of a call that had been abandoned."""
+        """Counts an abandoned call that returned. Runs in its thread."""
         with self._lock:
             self._stuck -= 1
 
@@ -76,10 +76,10 @@ class _Call(Generic[_T]):
         self.ended = anyio.Event()
 
     def run(self) -> None:
-        """In the thread."""
+        """Makes the call. Runs in the thread."""
         try:
             outcome = self._work()
-        except BaseException as error:  # noqa: BLE001 - it belongs to the one who waits, in the other thread
+        except BaseException as error:  # noqa: BLE001 - it belongs to the waiting caller, in the other thread
             outcome = error
         with self._lock:
             abandoned = self._abandoned
@@ -93,7 +93,7 @@ class _Call(Generic[_T]):
             self._discard(outcome)
 
     def abandon(self) -> bool:
-        """Nobody waits any longer: whether the call has not come back by then."""
+        """Stops waiting; returns whether the call has not returned by then."""
         with self._lock:
             self._abandoned = not self._outcome
             return self._abandoned

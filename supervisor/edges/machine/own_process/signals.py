@@ -14,7 +14,7 @@ from supervisor.errors import ConfigurationError
 
 
 def numbers(names: Sequence[str]) -> tuple[signal.Signals, ...]:
-    """The signals of these names, each once. Raises ConfigurationError for an unknown one."""
+    """Returns the signals of these names, each once. Raises ConfigurationError for an unknown name."""
     found: dict[signal.Signals, None] = {}
     for name in names:
         try:
@@ -32,7 +32,7 @@ async def receive(
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Calls `on_signal` with the number of each signal that comes, until cancelled; then the old handling is back.
+    """Calls `on_signal` with the number of each signal until cancelled; then restores the old handlers.
 
     Raises ConfigurationError for a name that is no signal, or one that can't be handled (SIGKILL, SIGSTOP).
     """
@@ -55,7 +55,7 @@ async def receive(
 
 
 def _restore(handlings: Mapping[signal.Signals, Callable[[int, FrameType | None], object] | int | None]) -> None:
-    """The event loop leaves the default behind, also where a signal was ignored, as nohup does."""
+    """Restores the handlers; the event loop would set the default, even if a signal was ignored, as under nohup."""
     for number, handling in handlings.items():
         if handling is not None and signal.getsignal(number) is not handling:
             signal.signal(number, handling)

@@ -1,7 +1,7 @@
-"""Are stdin, stdout and stderr there, and how does a line reach stderr that can neither block nor fail?
+"""Are stdin, stdout and stderr open, and how is a line written to stderr that can neither block nor fail?
 
-A launcher is started with closed descriptors, with a full pipe that nobody reads, with a full disk behind stderr. None
-of these may stop a job, or hold up what has to be done for it.
+A launcher may be started with closed descriptors, with a full pipe that nobody reads, or with a full disk behind
+stderr. None of these may stop a job or delay work for it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TextIO
 
-WAIT_S = 0.5  # for a reader of stderr that is slow
-PIPE_BYTES = 4096  # PIPE_BUF: a pipe that is ready takes so much without blocking
+WAIT_S = 0.5  # for a slow reader of stderr
+PIPE_BYTES = 4096  # PIPE_BUF: a pipe that is ready takes this much without blocking
 
-before_writing: Callable[[], None] | None = None  # makes room where a line stands that will be taken back
+before_writing: Callable[[], None] | None = None  # clears a temporary line before other output
 
 
 def open_missing() -> None:
-    """Puts /dev/null in the place of each that is closed.
+    """Opens /dev/null in the place of each closed stream.
 
-    Else the next file or socket would get its number, and be written to by whatever prints.
+    Else the next file or socket would get its number, and code that prints would write to it.
     """
     for number in range(3):
         try:
@@ -35,24 +35,24 @@ def open_missing() -> None:
                     os.close(opened)
                 os.set_inheritable(number, True)
     for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
-        if getattr(sys, name) is None:  # Python's answer to a closed descriptor
+        if getattr(sys, name) is None:  # for a closed descriptor, Python sets None
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - it stays open as long as we live
 
 
 def say(text: str, *, wait_s: float = WAIT_S) -> bool:
-    """Writes a line to stderr. False: it could not be written, and is lost. Never raises, never blocks for long."""
+    """Writes a line to stderr. Returns False if the line is lost. Never raises. Blocks briefly at most."""
     return write(sys.stderr, f"{text}\n", wait_s=wait_s)
 
 
 def write(stream: TextIO, text: str, *, wait_s: float = WAIT_S) -> bool:
-    """The same for any stream and text; without a descriptor, the stream is written to as it is."""
+    """Writes any text to any stream in the same way; writes directly to a stream without a descriptor."""
     if before_writing is not None:
         before_writing()
     return write_raw(stream, text, wait_s=wait_s)
 
 
 def write_raw(stream: TextIO, text: str, *, wait_s: float = WAIT_S) -> bool:
-    """The same, past `before_writing`."""
+    """Writes in the same way, without `before_writing`."""
     try:
         descriptor = stream.fileno()
     except (OSError, ValueError):
@@ -66,7 +66,7 @@ def write_raw(stream: TextIO, text: str, *, wait_s: float = WAIT_S) -> bool:
         while data:
             if not _is_ready(descriptor, wait_s):
                 return False
-            with suppress(BlockingIOError):  # somebody else filled it: asked again
+            with suppress(BlockingIOError):  # another process filled it: try again
                 data = data[os.write(descriptor, data[:PIPE_BYTES]) :]
     except (OSError, ValueError):
         return False
@@ -74,10 +74,10 @@ def write_raw(stream: TextIO, text: str, *, wait_s: float = WAIT_S) -> bool:
 
 
 def stderr_is_terminal() -> bool:
-    """Whether somebody looks, on a terminal that can take a line back."""
+    """Returns whether stderr is a terminal that can erase a line."""
     try:
         return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    except ValueError:  # it was closed
+    except ValueError:  # closed
         return False
 
 
@@ -88,12 +88,12 @@ def _is_ready(descriptor: int, wait_s: float) -> bool:
 
 
 def stdout_is_broken() -> str:
-    """Why stdout takes nothing more, "" if it does. What waits to be written is then given up."""
+    """Returns why stdout takes no more output, "" if it does. Drops the buffered output in that case."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError) as error:
         with suppress(OSError, ValueError):
-            # Python flushes once more at exit; let that go nowhere instead of failing again.
+            # Python flushes once more at exit; that must not fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stdout.fileno())
         return (error.strerror if isinstance(error, OSError) else None) or str(error)
     return ""

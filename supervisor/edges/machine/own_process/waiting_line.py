@@ -1,7 +1,7 @@
-"""What is awaited, while a person looks at a terminal on which nothing happens yet?
+"""What does the program wait for while a person looks at a terminal where nothing happens yet?
 
-One line on stderr, with the seconds that have passed. It comes late, so that a quick start shows nothing of it, and it
-goes before anything else is written. Where stderr is no terminal, there is none.
+It shows one line on stderr, with the seconds that have passed. The line comes late, so a quick start does not show it,
+and it is erased before any other output. If stderr is no terminal, there is no line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CLEAR = "\r\x1b[K"
 
 
 class WaitingLine:
-    """Shows nothing before `show`, and nothing any more after `close`. For any thread; never blocks for long."""
+    """Shows a line from `show` to `close`. For any thread; never blocks for long."""
 
     def __init__(self) -> None:
         self._clock = Clock()
@@ -31,7 +31,7 @@ class WaitingLine:
         self._thread: threading.Thread | None = None
 
     def show(self, text: str) -> None:
-        """What is awaited from now on, such as "loading torch"; "": nothing."""
+        """Sets what the program waits for, such as "loading torch"; "": nothing."""
         with self._lock:
             if text == self._text or self._is_closed.is_set() or not standard_streams.stderr_is_terminal():
                 return
@@ -43,7 +43,7 @@ class WaitingLine:
                 self._thread.start()
 
     def clear(self) -> None:
-        """Makes room for another line. This one comes again at its next tick."""
+        """Erases the line for other output. It returns at its next tick."""
         with self._lock:
             self._clear()
 

@@ -1,1 +1,1 @@
-"""Which processes are there, whose are they, and what are they doing?"""
+"""Which processes exist, whose are they, and what are they doing?"""

@@ -1,7 +1,7 @@
-"""Who has the job of this id on this node? One group of processes per job id and user, under any supervisor.
+"""Which processes own a job id on this node? One group per job id and user, under any supervisor.
 
-A claim is a lock on an open file. The supervisor opens it, the spawner and all that it starts inherit it, and the
-kernel releases it with the last of them: a killed supervisor's job keeps its id until its last process is gone.
+A claim is a lock on an open file. The supervisor opens the file, the spawner and its children inherit it, and the
+kernel releases the lock with the last of them: a killed supervisor's job keeps its id until its last process ends.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from supervisor.errors import AlreadyExistsError
 CLAIM_DIR_VARIABLE = "HOLDFAST_CLAIM_DIR"
 FOLDER = "claims"
 SUFFIX = ".claim"
-# The same for all shells, services and Slurm steps of a user, unlike TMPDIR and XDG_RUNTIME_DIR; first usable one.
+# Unlike TMPDIR and XDG_RUNTIME_DIR, these are the same for all shells, services and Slurm steps of a user.
+# The first usable one is taken.
 SHARED_PLACES = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
 HOLDER_BYTES_MAX = 4096
-SWEPT_MAX = 32  # claims of jobs long gone, removed on the way
+SWEPT_MAX = 32  # how many old claims are removed in one pass
 STUCK_NAMED_MAX = 8
-ATTEMPTS_MAX = 100  # the file is removed by its last holder in the moment in which it is opened
+ATTEMPTS_MAX = 100  # its last holder may remove the file while we open it
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid; on 64-bit Linux
 _log = logging.getLogger("holdfast.claims")
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """What the supervisor that took a claim has written into it."""
+    """The data that a supervisor writes into its claim."""
 
     pid: int
     started_ticks: int
@@ -49,17 +50,17 @@ class JobClaims:
     """The claims of one supervisor. No method waits for another process."""
 
     def __init__(self, folders: Sequence[Path] | None = None) -> None:
-        """`folders`: instead of this user's; with none, nothing is claimed."""
+        """`folders` replaces this user's folders; if it is empty, nothing is claimed."""
         self._folders = claim_folders() if folders is None else tuple(folders)
         self._held: dict[str, tuple[int, int, Path | None]] = {}  # job id -> descriptor or -1, since, file
-        self._marks: dict[Path, int] = {}  # claim folder -> a lock that keeps systemd-tmpfiles out of it
+        self._marks: dict[Path, int] = {}  # claim folder -> a lock that keeps systemd-tmpfiles away
 
     def take(self, job_id: str, *, has_more_nodes: bool = False) -> int:
-        """Since when it is ours, in Unix nanoseconds; a second call for it changes nothing. Raises AlreadyExistsError.
+        """Takes the claim; returns since when we hold it (Unix ns). Idempotent. Raises AlreadyExistsError.
 
-        `has_more_nodes`: the job may have a second node on this machine, which is told what it needs.
+        `has_more_nodes`: the job may have a second node on this machine; the error then says what that needs.
 
-        Where no claim can be written at all, the job goes on without one.
+        If no claim can be written at all, the job runs without one.
         """
         if job_id in self._held:
             return self._held[job_id][1]
@@ -71,7 +72,7 @@ class JobClaims:
             try:
                 self._mark(folder)
                 descriptor = _lock(folder / f"{job_id}{SUFFIX}", since_ns)
-            except BlockingIOError:  # taken since we looked
+            except BlockingIOError:  # taken since the check
                 raise _refusal(job_id, self._folders, has_more_nodes) from None
             except OSError as error:
                 faults.append(f"{folder}: {error.strerror or error}")
@@ -85,7 +86,7 @@ class JobClaims:
         return since_ns
 
     def take_back(self, job_id: str, since_ns: int, descriptors: Sequence[int]) -> None:
-        """The claim of a job that another supervisor has started: `descriptors` of it are ours from now on."""
+        """Adopts the claim of a job that another supervisor started: its `descriptors` now belong to us."""
         if not descriptors:
             self._held[job_id] = (-1, since_ns, None)
             return
@@ -98,17 +99,17 @@ class JobClaims:
         self._held[job_id] = (descriptors[0], since_ns, path)
 
     def descriptors(self, job_id: str) -> tuple[int, ...]:
-        """What a process of the job must inherit to hold the claim, too."""
+        """Returns the descriptors that a process of the job must inherit to hold the claim, too."""
         descriptor = self._held.get(job_id, (-1, 0, None))[0]
         return (descriptor,) if descriptor >= 0 else ()
 
     def since_ns(self, job_id: str) -> int | None:
-        """None: it is not ours."""
+        """Returns since when we hold the claim; None if we do not."""
         held = self._held.get(job_id)
         return held[1] if held is not None else None
 
     def release(self, job_id: str) -> None:
-        """This supervisor needs it no more; a process of the job that is left holds it on."""
+        """Releases the claim of this supervisor; remaining processes of the job still hold it."""
         descriptor, _, path = self._held.pop(job_id, (-1, 0, None))
         if descriptor >= 0:
             os.close(descriptor)
@@ -116,7 +117,7 @@ class JobClaims:
             _remove_if_free(path)
 
     def close(self) -> None:
-        """Releases all."""
+        """Releases all claims."""
         for job_id in list(self._held):
             self.release(job_id)
         for descriptor in self._marks.values():
@@ -124,18 +125,18 @@ class JobClaims:
         self._marks.clear()
 
     def _mark(self, folder: Path) -> None:
-        """Makes or checks the folder. systemd-tmpfiles leaves a locked one alone, however old it is."""
+        """Makes or checks the folder, and locks it: systemd-tmpfiles ignores a locked folder, however old."""
         if folder in self._marks:
             return
         _make(folder)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with contextlib.suppress(OSError):  # a folder that cannot be locked still holds claims
+        with contextlib.suppress(OSError):  # a folder that can't be locked still holds claims
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         self._marks[folder] = descriptor
 
 
 def claim_folders(environment: Mapping[str, str] | None = None) -> tuple[Path, ...]:
-    """Where this user's claims may lie, in order; creates nothing."""
+    """Returns where this user's claims may be, in order. Creates nothing."""
     chosen = (os.environ if environment is None else environment).get(CLAIM_DIR_VARIABLE, "")
     if os.path.isabs(chosen):
         return (Path(chosen),)
@@ -143,12 +144,12 @@ def claim_folders(environment: Mapping[str, str] | None = None) -> tuple[Path, .
 
 
 def is_live(job_id: str) -> bool:
-    """Whether any process of this user's job of that id is left on this node: its supervisor, spawner or a worker."""
+    """Returns whether a process of this user's job is left on this node: supervisor, spawner or worker."""
     return any(is_held(job_id, folder) for folder in claim_folders())
 
 
 def is_held(job_id: str, folder: Path) -> bool:
-    """Asks the kernel and takes nothing: a claim that is taken in this very moment does not fail over it."""
+    """Returns whether the claim is held. Only asks the kernel, so a claim being taken now does not fail."""
     if "/" in job_id or _fault_of(folder):
         return False
     try:
@@ -159,13 +160,13 @@ def is_held(job_id: str, folder: Path) -> bool:
         answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
         return _FLOCK.unpack(answer)[0] != fcntl.F_UNLCK
     except OSError:
-        return False  # a file system without locks: nothing on it is held
+        return False  # a file system without locks: nothing there is held
     finally:
         os.close(descriptor)
 
 
 def holder(job_id: str, folders: Sequence[Path] | None = None) -> Holder | None:
-    """Who took the claim that is held now; None: nobody, or it is not to be read."""
+    """Returns who took the claim that is held now; None if nobody did or it is unreadable."""
     for folder in claim_folders() if folders is None else folders:
         if is_held(job_id, folder):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -198,9 +199,9 @@ def _refusal(job_id: str, folders: Sequence[Path], has_more_nodes: bool) -> Alre
 
 
 def how_they_end(job_id: str, folders: Sequence[Path] | None = None) -> str:
-    """What becomes of the processes that hold a claim without a supervisor, as the rest of a sentence.
+    """Returns how processes that hold a claim without a supervisor end, as the rest of a sentence.
 
-    They end by themselves, but for those that were stopped or that the kernel holds.
+    They end by themselves, except stopped ones and those stuck in the kernel.
     """
     stuck = [pid for pid in _holders(job_id, claim_folders() if folders is None else folders) if _is_stuck(pid)]
     if not stuck:
@@ -215,11 +216,11 @@ def _is_stuck(pid: int) -> bool:
 
 
 def _holders(job_id: str, folders: Sequence[Path]) -> list[int]:
-    """The processes that have the claim open. By the names that the kernel keeps: no file of theirs is touched."""
+    """Returns the processes with the claim open, by the names that the kernel keeps. Opens none of their files."""
     names = {str(folder / f"{job_id}{SUFFIX}") for folder in folders}
     found: list[int] = []
     for pid in filter(str.isdecimal, os.listdir("/proc")):
-        with contextlib.suppress(OSError):  # gone, or another user's
+        with contextlib.suppress(OSError):  # gone, or owned by another user
             if any(_target(f"/proc/{pid}/fd/{number}") in names for number in os.listdir(f"/proc/{pid}/fd")):
                 found.append(int(pid))
     return sorted(found)
@@ -233,7 +234,7 @@ def _target(path: str) -> str:
 
 
 def _make(folder: Path) -> None:
-    """Raises OSError."""
+    """Makes the folder. Raises OSError."""
     for path in (folder.parent, folder) if folder.name == FOLDER else (folder,):
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
@@ -243,7 +244,7 @@ def _make(folder: Path) -> None:
 
 
 def _fault_of(folder: Path) -> str:
-    """Why nothing in it can be believed; "" if it is ours alone, or not there."""
+    """Returns why the folder can't be trusted; "" if it is ours alone, or missing."""
     try:
         found = folder.lstat()
     except FileNotFoundError:
@@ -258,7 +259,7 @@ def _fault_of(folder: Path) -> str:
 
 
 def _lock(path: Path, since_ns: int) -> int:
-    """Raises OSError, of which BlockingIOError: another has it."""
+    """Locks the file and returns its descriptor. Raises OSError; BlockingIOError if another process holds it."""
     for attempt in range(ATTEMPTS_MAX):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -266,7 +267,7 @@ def _lock(path: Path, since_ns: int) -> int:
             if _is_at(descriptor, path):
                 _write_holder(descriptor, since_ns)
                 return descriptor
-        except BlockingIOError:  # perhaps just somebody who removes a file that nobody holds
+        except BlockingIOError:  # perhaps held only to remove a file that nobody claims
             if attempt == ATTEMPTS_MAX - 1:
                 os.close(descriptor)
                 raise
@@ -281,13 +282,13 @@ def _lock(path: Path, since_ns: int) -> int:
 def _write_holder(descriptor: int, since_ns: int) -> None:
     own = process_table.look_up(os.getpid())
     body = {"pid": os.getpid(), "started_ticks": own.started_ticks if own else 0, "since_ns": since_ns}
-    with contextlib.suppress(OSError):  # A full disk: the lock is what counts.
+    with contextlib.suppress(OSError):  # On a full disk, the lock alone must do.
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(body).encode(), 0)
 
 
 def _remove_if_free(path: Path) -> None:
-    """Under the lock, so that nobody loses a claim that was taken meanwhile."""
+    """Removes the file under its lock, so that nobody loses a claim taken meanwhile."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:

@@ -10,11 +10,11 @@ import msgspec
 
 from supervisor.edges.machine.processes import process_table
 
-_CREDENTIALS = struct.Struct("iII")  # struct ucred: a user id above 2**31 is no negative number
+_CREDENTIALS = struct.Struct("iII")  # struct ucred; unsigned, for user ids above 2**31
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """The process that connected. `foreign`: from another user namespace, so its ids say nothing here."""
+    """The process that connected. `foreign`: it is in another user namespace, so its ids mean nothing here."""
 
     pid: int
     uid: int
@@ -22,7 +22,7 @@ class Peer(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, sock: socket.socket) -> Peer:
-        """The peer as it was when it connected. Raises OSError."""
+        """Returns the peer as it was when it connected. Raises OSError."""
         pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
         foreign = pid == 0
         if not foreign and uid != os.geteuid():
@@ -32,17 +32,17 @@ class Peer(msgspec.Struct, frozen=True):
 
     @property
     def is_this_user(self) -> bool:
-        """Whether it is our own user or root, for certain: for a door behind which nothing more is asked."""
+        """Returns whether it is certainly our user or root: for access that needs no further check."""
         return self.uid in (0, os.geteuid())
 
     @property
     def may_be_this_user(self) -> bool:
-        """Whether its id does not speak against it; a foreign or unmapped one can't. Ask for a token next."""
+        """Returns whether its id allows that it is our user; a foreign id says nothing. Ask for a token next."""
         return self.foreign or self.uid == os.geteuid() or (self.uid == _overflow_uid() and _in_user_namespace())
 
 
 def _overflow_uid() -> int:
-    """What the kernel shows for a user that this user namespace has no name for."""
+    """Returns the id that the kernel shows for users without an id in this user namespace."""
     try:
         with open("/proc/sys/kernel/overflowuid") as file:
             return int(file.read())
@@ -51,7 +51,7 @@ def _overflow_uid() -> int:
 
 
 def _in_user_namespace() -> bool:
-    """Whether some users have no name here; in the first namespace, the overflow id is a user of its own."""
+    """Returns whether some users have no id here; in the first namespace, the overflow id is a real user."""
     try:
         with open("/proc/self/uid_map") as file:
             return file.readline().split() != ["0", "0", "4294967295"]

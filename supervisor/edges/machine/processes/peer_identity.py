@@ -1,4 +1,4 @@
-"""As whom may a job of the peer of a Unix socket run: with which user, groups and limits? The kernel's word alone."""
+"""With which user, groups and limits may a job of a Unix socket's peer run? Only the kernel's answer counts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from contextlib import suppress
 import msgspec
 
 _CREDENTIALS = struct.Struct("iII")
-_SO_PEERGROUPS = getattr(socket, "SO_PEERGROUPS", 59)  # on all but parisc and sparc
+_SO_PEERGROUPS = getattr(socket, "SO_PEERGROUPS", 59)  # on all architectures except parisc and sparc
 _GROUP_BYTES = 4
-GROUPS_MAX = 256  # 1,024 bytes: what getsockopt takes in Python
+GROUPS_MAX = 256  # 1,024 bytes: the most that Python's getsockopt takes
 
 Limits = tuple[tuple[str, int, int], ...]  # name without RLIMIT_, soft, hard; -1: none
 
-# As /proc/<pid>/limits has them. Not by prlimit, which tells a user nothing of root's processes.
+# The rows of /proc/<pid>/limits. Unlike prlimit, a user may read them for root's processes.
 ROWS = {
     "cpu time": "CPU", "file size": "FSIZE", "data size": "DATA", "stack size": "STACK", "core file size": "CORE",
     "resident set": "RSS", "processes": "NPROC", "open files": "NOFILE", "locked memory": "MEMLOCK",
@@ -30,7 +30,7 @@ _ROW = re.compile(r"Max (.+?) +(unlimited|\d+) +(unlimited|\d+) ")
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What a process may do, as far as the kernel decides it by user and group."""
+    """The rights of a process, as far as the kernel derives them from user and groups."""
 
     uid: int
     gid: int
@@ -38,16 +38,16 @@ class Identity(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """One file name for each of them: a user with other groups is another one."""
+        """Returns a file name that is unique for this identity: the same user with other groups has another one."""
         text = ",".join(map(str, (self.gid, *sorted(self.groups))))
         return f"{self.uid}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-ROOT = Identity(0, 0, ())  # whatever groups a root shell happens to have
+ROOT = Identity(0, 0, ())  # whatever groups a root shell has
 
 
 def identity_of(sock: socket.socket) -> Identity:
-    """Of the peer when it connected. Raises OSError: it can't be known, or is in more than GROUPS_MAX groups."""
+    """Returns the peer's identity when it connected. Raises OSError if unknown or in more than GROUPS_MAX groups."""
     _, uid, gid = _credentials(sock)
     if uid == 0:
         return ROOT
@@ -57,30 +57,30 @@ def identity_of(sock: socket.socket) -> Identity:
 
 
 def uid_of(sock: socket.socket) -> int:
-    """The user alone, of the peer when it connected. Raises OSError."""
+    """Returns the user id of the peer when it connected. Raises OSError."""
     return _credentials(sock)[1]
 
 
 def limits_of_peer(sock: socket.socket) -> Limits:
-    """Those of the process that connected. Raises OSError where it is gone, or in another pid namespace."""
+    """Returns the limits of the process that connected. Raises OSError if it is gone or in another pid namespace."""
     pid, uid, _ = _credentials(sock)
     if pid == 0:
         raise ProcessLookupError("it is in another pid namespace")
     limits = limits_of(pid)
-    if os.stat(f"/proc/{pid}").st_uid not in (uid, 0):  # 0: one that may not be traced
+    if os.stat(f"/proc/{pid}").st_uid not in (uid, 0):  # 0: it may not be traced
         raise ProcessLookupError(f"its process {pid} has ended")
     return limits
 
 
 def limits_of(pid: int) -> Limits:
-    """Raises OSError."""
+    """Returns the limits of a process. Raises OSError."""
     with open(f"/proc/{pid}/limits") as file:
         found = {row[1]: (_number(row[2]), _number(row[3])) for row in map(_ROW.match, file) if row}
     return tuple((name, *found[row]) for row, name in ROWS.items() if row in found)
 
 
 def set_limits(pid: int, limits: Limits) -> None:
-    """To these, and where a process may not have so much, to what it may have. Raises OSError if it is gone."""
+    """Sets these limits, each reduced to what the process may have. Raises OSError if the process is gone."""
     for name, soft, hard in limits:
         number = getattr(resource, f"RLIMIT_{name}")
         may_have = resource.prlimit(pid, number)[1]
@@ -89,7 +89,7 @@ def set_limits(pid: int, limits: Limits) -> None:
 
 
 def raise_hard(pid: int, limits: Limits) -> None:
-    """By root: no hard limit is lower than these. Raises OSError, also where root may not raise limits."""
+    """Raises hard limits to at least these; needs root. Raises OSError, also if root may not raise limits."""
     for name, _, hard in limits:
         number = getattr(resource, f"RLIMIT_{name}")
         soft, had = resource.prlimit(pid, number)
@@ -113,7 +113,7 @@ def _credentials(sock: socket.socket) -> tuple[int, int, int]:
 
 
 def user_variables(identity: Identity) -> dict[str, str]:
-    """HOME, USER, LOGNAME and SHELL as the user database has them. Blocks where that is on a server."""
+    """Returns HOME, USER, LOGNAME and SHELL from the user database. May block if that is on a server."""
     import pwd  # Late: only the start of a supervisor asks.
 
     with suppress(KeyError):

@@ -1,6 +1,6 @@
-"""Which processes are there, and is this one still the one that was meant?
+"""Which processes exist, and is this still the one that was meant?
 
-A bare pid is no identity: it is used again. A pid with its start time is, within one boot and one pid namespace.
+A bare pid is no identity, because pids are reused. A pid with its start time is, within one boot and pid namespace.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class ProcessEntry(msgspec.Struct, frozen=True):
-    """One line of the process table. `started_ticks` counts clock ticks since boot."""
+    """One entry of the process table. `started_ticks` counts clock ticks since boot."""
 
     pid: int
-    state: str  # one letter, as /proc/<pid>/stat has it
+    state: str  # one letter, as in /proc/<pid>/stat
     parent_pid: int
     session: int
     started_ticks: int
 
 
 def look_up(pid: int) -> ProcessEntry | None:
-    """None if there is no such process, or none that may be seen."""
+    """Returns the process; None if it does not exist or may not be seen."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read(4096)
     except OSError:
         return None
-    # The name in brackets may hold anything, brackets and spaces too: fields count from the last bracket.
+    # The name in brackets may contain anything, even brackets and spaces: count fields from the last bracket.
     fields = text[text.rfind(b")") + 2 :].split()
     if len(fields) < 20:
         return None
@@ -46,7 +46,7 @@ def look_up(pid: int) -> ProcessEntry | None:
 
 
 def all_processes() -> Iterator[ProcessEntry]:
-    """Every process that can be seen, zombies included."""
+    """Yields every visible process, zombies included."""
     for name in os.listdir("/proc"):
         if name.isdecimal():
             entry = look_up(int(name))
@@ -55,7 +55,7 @@ def all_processes() -> Iterator[ProcessEntry]:
 
 
 def descends_from(pid: int, ancestor_pid: int) -> bool:
-    """True if `ancestor_pid` is a parent, grandparent, … of `pid`."""
+    """Returns whether `ancestor_pid` is a parent, grandparent, … of `pid`."""
     for _ in range(ANCESTORS_MAX):
         entry = look_up(pid)
         if entry is None or entry.parent_pid <= 1:
@@ -67,7 +67,7 @@ def descends_from(pid: int, ancestor_pid: int) -> bool:
 
 
 def initial_variable(pid: int, name: str) -> str | None:
-    """An environment variable with which the process was exec'ed; None if unset or not to be seen."""
+    """Returns a variable from the environment with which the process was exec'ed; None if unset or unreadable."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             content = file.read()
@@ -81,7 +81,7 @@ def initial_variable(pid: int, name: str) -> str | None:
 
 
 def namespace(pid: int, kind: str) -> int | None:
-    """Number of the process's namespace of this kind ("pid", "user"); None if it can't be seen."""
+    """Returns the number of the process's namespace of this kind ("pid", "user"); None if it can't be seen."""
     try:
         return os.stat(f"/proc/{pid}/ns/{kind}").st_ino
     except OSError:
@@ -97,8 +97,8 @@ def boot_id() -> str:
 
 
 def become_subreaper() -> None:
-    """From now on, processes below us whose parent died become our children instead of init's."""
-    import ctypes  # Late: only who starts spawners needs it, and the first one starts before.
+    """Makes this process the parent, in place of init, of descendants whose parent dies."""
+    import ctypes  # Late: only processes that start spawners need it, and the first spawner starts before.
 
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:

@@ -1,4 +1,4 @@
-"""Does anybody accept connections at a Unix socket, and which process is it?"""
+"""Does any process accept connections at a Unix socket, and which one?"""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _TIME = struct.Struct("ll")  # struct timeval
 
 
 def connect(path: Path | str, *, timeout_s: float) -> Peer:
-    """Who listens there. Blocks for `timeout_s` at most.
+    """Returns the process that listens there. Blocks for at most `timeout_s`.
 
-    Raises FileNotFoundError where there is no socket, ConnectionRefusedError where nobody listens on it,
-    BlockingIOError where its queue stays full, and OSError for all else.
+    Raises FileNotFoundError if there is no socket, ConnectionRefusedError if nobody listens on it, BlockingIOError if
+    its queue stays full, and OSError for anything else.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         clock = Clock()
@@ -28,10 +28,10 @@ def connect(path: Path | str, *, timeout_s: float) -> Peer:
             try:
                 probe.connect(str(path))
                 probe.getpeername()
-            except ValueError as error:  # a zero within the path
+            except ValueError as error:  # a zero byte in the path
                 raise OSError(errno.EINVAL, str(error)) from error
             except OSError as error:
-                # Python takes a connect that a signal has interrupted for one that was made.
+                # Python takes a connect that a signal interrupted for a successful one.
                 if error.errno != errno.ENOTCONN:
                     raise
             else:
@@ -39,7 +39,7 @@ def connect(path: Path | str, *, timeout_s: float) -> Peer:
 
 
 def _bound(probe: socket.socket, timeout_s: float) -> None:
-    """By the kernel: a socket with a timeout of Python's does not block, so it would not wait for its turn."""
-    timeout_s = max(timeout_s, SHORTEST_S)  # zero would be no bound
+    """Sets the kernel's timeout: with a Python timeout, the socket would not block to wait for its turn."""
+    timeout_s = max(timeout_s, SHORTEST_S)  # zero would mean no bound
     seconds = int(timeout_s)
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIME.pack(seconds, int((timeout_s - seconds) * 1e6)))

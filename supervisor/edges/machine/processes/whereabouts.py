@@ -1,4 +1,4 @@
-"""What is an unresponsive process doing? Reads /proc alone and never blocks: it touches none of the process's files."""
+"""What is an unresponsive process doing? Reads only /proc and never blocks: it touches none of the process's files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STATES = {
     "Z": "has ended",
     "X": "has ended",
 }
-# Those in which something outside can hold a process; True: the first argument is a descriptor.
+# Calls in which something outside can hold a process; True: the first argument is a descriptor.
 _CALLS: dict[str, dict[int, tuple[str, bool]]] = {
     "x86_64": {
         0: ("read", True), 1: ("write", True), 2: ("open", False), 3: ("close", True), 5: ("fstat", True),
@@ -38,7 +38,7 @@ _CALLS: dict[str, dict[int, tuple[str, bool]]] = {
 
 
 def whereabouts(pid: int) -> str:
-    """What `pid` is doing now, as the rest of a sentence: "waits in the kernel (state D) in write to /mnt/x/log"."""
+    """Returns what `pid` does now, to end a sentence: "waits in the kernel (state D) in write to /mnt/x/log"."""
     entry = process_table.look_up(pid)
     if entry is None:
         return "has ended"
@@ -48,7 +48,7 @@ def whereabouts(pid: int) -> str:
 
 
 def _call_of(pid: int) -> str:
-    """The system call in which it waits and the file that this concerns, as far as the kernel tells."""
+    """Returns the system call in which it waits, and the file concerned, as far as the kernel tells."""
     words = _read(f"/proc/{pid}/syscall").split()
     if not words or not words[0].isdecimal():
         place = _read(f"/proc/{pid}/wchan").strip()
@@ -58,7 +58,7 @@ def _call_of(pid: int) -> str:
     if not has_descriptor or len(words) < 2:
         return f" in {name}"
     try:
-        # The name that the kernel keeps: the file system behind it is not asked.
+        # The name that the kernel keeps; this does not touch the file system behind it.
         return f" in {name} of {os.readlink(f'/proc/{pid}/fd/{int(words[1], 16)}')}"
     except OSError:
         return f" in {name}"
@@ -69,4 +69,4 @@ def _read(path: str) -> str:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(256)
     except OSError:
-        return ""  # Gone, or not ours to see.
+        return ""  # Gone, or not visible to us.

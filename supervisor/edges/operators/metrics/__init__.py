@@ -1,1 +1,1 @@
-"""What do monitoring systems read: Prometheus metrics, and whether the supervisor lives and takes jobs?"""
+"""What do monitoring systems read? Prometheus metrics, and whether the supervisor lives and takes jobs."""

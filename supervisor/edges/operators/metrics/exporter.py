@@ -1,4 +1,4 @@
-"""What can be asked of a node's supervisor over HTTP: /metrics, /livez and /readyz."""
+"""What can monitoring ask a node's supervisor over HTTP? /metrics, /livez and /readyz."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def run(
     path: Path,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serves until cancelled, at `address` and at the Unix socket `path`. Raises ConfigurationError."""
+    """Serves at `address` and at the Unix socket `path` until cancelled. Raises ConfigurationError."""
     listener = await http_server.listen(address, path, what="metrics", flag="--metrics")
     routes = {
         f"GET {PAGE}": partial(_metrics, desk, meter, clock),
@@ -44,7 +44,7 @@ async def run(
 
 
 async def _metrics(desk: JobDesk, meter: Meter, clock: Clock, _: Request) -> Answer:
-    from supervisor.edges.operators.metrics import page  # Late: it costs memory that a node without Prometheus keeps.
+    from supervisor.edges.operators.metrics import page  # Late: a node without Prometheus saves its memory.
 
     asked_s = clock.now_s()
     await anyio.lowlevel.checkpoint()
@@ -53,7 +53,7 @@ async def _metrics(desk: JobDesk, meter: Meter, clock: Clock, _: Request) -> Ans
 
 
 async def _live(_: Request) -> Answer:
-    """That this is answered says it all."""
+    """Answers: the answer itself proves that the supervisor is alive."""
     return Answer(200, b"ok\n")
 
 

@@ -1,4 +1,4 @@
-"""What do the events of all jobs add up to: faults, restarts by cause, how long recoveries took?"""
+"""What do the events of all jobs add up to: faults, restarts by cause, durations of recoveries?"""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from supervisor.ports import RecordedEvent
 
 BUCKETS_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 STOP, START, WHOLE, INSIDE = "stop", "start", "whole", "inside_process"
-ELSEWHERE = "another_node"  # the cause, where nothing on this node has led to the restart
-JOBS_MAX = 1024  # whose open recoveries are remembered
-STALE_NS = 120 * 10**9  # a fault that has led to nothing for so long is not the cause of what comes then
+ELSEWHERE = "another_node"  # the cause if nothing on this node led to the restart
+JOBS_MAX = 1024  # with an open recovery
+STALE_NS = 120 * 10**9  # an older fault without effect is not taken for the cause of later events
 
 
 class Histogram(msgspec.Struct):
-    """How many recoveries took at most so long; the last bucket has no limit."""
+    """Counts recoveries by upper bounds of their duration; the last bucket has no bound."""
 
     counts: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
     sum_s: float = 0.0
@@ -30,24 +30,24 @@ class Histogram(msgspec.Struct):
 
 
 class _Recovery(msgspec.Struct):
-    """Of one job's workers on this node, from the fault on. Moments are Unix nanoseconds; 0: not yet."""
+    """A recovery of one job's workers on this node, from the fault on. Moments are Unix nanoseconds; 0: not yet."""
 
     cause: str = ""
     began_ns: int = 0
-    is_acted_on: bool = False  # workers are being stopped, or a restart was decided
+    is_acted_on: bool = False  # workers are being stopped, or a restart is decided
     is_counted: bool = False
     stopped_ns: int = 0
     interrupted_ns: int = 0
 
 
 class Meter:
-    """Counts from the start of this supervisor on. `take` never blocks and never raises."""
+    """Counts events since this supervisor's start. `take` never blocks and never raises."""
 
     def __init__(self) -> None:
         self.events: Counter[str] = Counter()  # kind
         self.restarts: Counter[str] = Counter()  # cause: the kind of the event that led to it
         self.recoveries: dict[str, Histogram] = {name: Histogram() for name in (STOP, START, WHOLE, INSIDE)}
-        self.lost_s = 0.0  # between a fault and the moment in which all workers run again
+        self.lost_s = 0.0  # between a fault and the moment when all workers run again
         self._open: dict[str, _Recovery] = {}
 
     def take(self, event: RecordedEvent) -> None:
@@ -89,7 +89,7 @@ class Meter:
                 pass
 
     def _recovered(self, found: _Recovery, at_ns: int) -> None:
-        """All workers of this node run again. The node that leads the job has counted the restart already."""
+        """Ends a recovery: all workers of this node run again. The job's leader has counted the restart already."""
         if not found.is_counted:
             self.restarts[found.cause or ELSEWHERE] += 1
         if found.stopped_ns:
@@ -104,7 +104,7 @@ class Meter:
 
 
 class MeterHandler(logging.Handler):
-    """Hands the events in the log to a meter, also those that the log itself leaves out."""
+    """Passes events in the log to a meter, including those that the log itself leaves out."""
 
     def __init__(self, meter: Meter) -> None:
         super().__init__()

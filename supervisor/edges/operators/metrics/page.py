@@ -1,4 +1,4 @@
-"""How does a supervisor look to Prometheus? Written by Prometheus's own library, from the state of this moment."""
+"""What does Prometheus read of a supervisor? Prometheus's own library writes the page from the current state."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from supervisor.edges.operators.metrics.meter import BUCKETS_S, Meter
 from supervisor.ports import JobReport, NodeReport
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-JOBS_MAX = 200  # of which each rank is told; of more, the newest
+JOBS_MAX = 200  # if there are more, ranks of only the newest are listed
 _ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPED})
 
 
 def page(meter: Meter, jobs: Sequence[JobReport], node: NodeReport, *, lag_s: float) -> bytes:
-    """`jobs`: live and just ended ones, newest first. `lag_s`: how long the supervisor's loop let us wait."""
+    """Returns the page. `jobs`: live and just ended, newest first. `lag_s`: how long the supervisor's loop lagged."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Page(meter, jobs, node, lag_s))
     ProcessCollector(registry=registry, namespace="holdfast_supervisor")

@@ -1,1 +1,1 @@
-"""What do tracing systems get: each recovery of a job as one trace, its phases as spans."""
+"""What do tracing systems get? Each recovery of a job as one trace, with its phases as spans."""

@@ -1,4 +1,4 @@
-"""How does a recovery get to an OpenTelemetry collector? By OpenTelemetry's own SDK, from a thread of its own."""
+"""How does a recovery get to an OpenTelemetry collector? OpenTelemetry's own SDK sends it from a separate thread."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 EXPORTER = "opentelemetry.exporter.otlp.proto.http"
-DELAY_MAX_MS = 1000  # between the end of a recovery and its way to the collector
+DELAY_MAX_MS = 1000  # between the end of a recovery and its export
 SEND_TIMEOUT_S = 10
 
 
 def handlers(url: str) -> tuple[logging.Handler, ...]:
-    """What listens to events in the log and sends each recovery to `url`; nothing if that is "".
+    """Returns handlers that send each recovery in the log's events to `url`; none if `url` is "".
 
-    Raises ConfigurationError where the extra is not installed.
+    Raises ConfigurationError if the extra is not installed.
     """
     return (TraceHandler(_tracer(url)),) if url else ()
 
 
 def check_for_users(url: str) -> None:
-    """Raises ConfigurationError where supervisors of users could not send there, or would tell users a password."""
+    """Raises ConfigurationError if users' supervisors could not send there, or would get to see a password."""
     if "@" in url:
         raise ConfigurationError(
             "cannot use --otlp-traces with --users: its address contains a password, which users could read; "
@@ -47,7 +47,7 @@ def check_for_users(url: str) -> None:
 
 
 class TraceHandler(logging.Handler):
-    """Hands the recoveries among the events in the log to a tracer."""
+    """Passes the recoveries among the log's events to a tracer."""
 
     def __init__(self, tracer: Tracer) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class TraceHandler(logging.Handler):
 
 
 def trace(tracer: Tracer, recovery: Recovery) -> None:
-    """One trace: the recovery, its phases as spans below it, its events with their reasons."""
+    """Creates one trace: the recovery, its phases as child spans, its events with their reasons."""
     from opentelemetry.trace import Status, StatusCode, set_span_in_context
 
     first, last = recovery.cause, recovery.end
@@ -74,7 +74,7 @@ def trace(tracer: Tracer, recovery: Recovery) -> None:
     }
     if first.rank is not None:
         attributes["holdfast.rank"] = first.rank
-    # An empty context: a recovery belongs to no trace that is open here.
+    # An empty context: a recovery does not belong to any trace that is open here.
     whole = tracer.start_span(
         "recovery", context=_nowhere(), start_time=recovery.events[0].at_ns, attributes=attributes
     )

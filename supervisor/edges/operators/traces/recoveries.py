@@ -10,8 +10,8 @@ from supervisor.core.event_weights import CAUSES, ENDS, SETTLED, Weight, weight
 from supervisor.edges.operators.metrics.meter import JOBS_MAX, STALE_NS
 from supervisor.ports import RecordedEvent
 
-EVENTS_MAX = 64  # of one recovery; the last one is always kept
-# In the order in which a recovery goes through them: a phase → the kind of the event that ends it.
+EVENTS_MAX = 64  # per recovery; the last event is always kept
+# In the order of a recovery: a phase → the kind of the event that ends it.
 _PHASES = (
     ("decide", "workers_stopping"),
     ("stop", "workers_stopped"),
@@ -23,13 +23,13 @@ _ACTS = frozenset({"restart_decided", "workers_stopping", "iteration_interrupted
 
 
 class Recovery(msgspec.Struct, frozen=True):
-    """`events`: from the fault on, to the moment in which the workers run again or the job has ended."""
+    """One recovery. `events`: from the fault until the workers run again or the job has ended."""
 
     events: tuple[RecordedEvent, ...]
 
     @property
     def cause(self) -> RecordedEvent:
-        """The first fault; where there was none on this node, the first that it heard of the recovery."""
+        """Returns the first fault; if this node had none, the recovery's first event here."""
         return next(filter(_is_fault, self.events), self.events[0])
 
     @property
@@ -41,7 +41,7 @@ class Recovery(msgspec.Struct, frozen=True):
         return self.end.kind not in ENDS
 
     def phases(self) -> Iterator[tuple[str, int, int]]:
-        """Name, begin and end, one after the other. A phase that no event ends belongs to the next one."""
+        """Yields name, start and end of the phases in order. A phase without an ending event merges into the next."""
         began_ns = self.events[0].at_ns
         for name, kind in _INSIDE if self.end.kind == "iteration_restarted" else _PHASES:
             ended_ns = next((each.at_ns for each in self.events if each.kind == kind and each.at_ns >= began_ns), None)
@@ -51,13 +51,13 @@ class Recovery(msgspec.Struct, frozen=True):
 
 
 class Recoveries:
-    """Collects what is open, of each job."""
+    """Collects the open recoveries of all jobs."""
 
     def __init__(self) -> None:
         self._open: dict[str, list[RecordedEvent]] = {}
 
     def take(self, event: RecordedEvent) -> Recovery | None:
-        """The recovery that this event ends. Never blocks and never raises."""
+        """Returns the recovery that this event ends, if any. Never blocks and never raises."""
         known = self._open.get(event.job_id)
         if known is None:
             if _opens(event):
@@ -85,7 +85,7 @@ class Recoveries:
 
 
 def _is_loss(end: RecordedEvent, known: list[RecordedEvent]) -> bool:
-    """The job has failed of a fault. What a job that ends well leaves running is stopped, too."""
+    """Returns whether a fault ended the job. Workers left over after a success are stopped, too."""
     return weight(end.kind) is Weight.LOSS and any(map(_is_fault, known))
 
 
