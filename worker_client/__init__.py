@@ -1,11 +1,11 @@
-"""What runs inside the training process? Heartbeats, sections, learned timeouts, workload control.
+"""What runs inside the training process? Heartbeats, sections, calculated timeouts, workload control.
 
 Names are loaded when they are first used, so that importing this package costs next to nothing.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # what type checkers take for true; typing itself is not worth its price here
+TYPE_CHECKING = False  # type checkers take it for True; importing typing costs too much here
 
 if TYPE_CHECKING:
     from worker_client.errors import RankMonitorClientError

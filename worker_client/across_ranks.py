@@ -1,7 +1,7 @@
 """What is the largest value on any rank?
 
-Collective: every rank of the default group must call at the same point. torch is loaded only here, and only if the
-script has loaded torch.distributed itself or there is more than one rank.
+Collective: every rank of the default group must call at the same point. Only this module loads torch, and only if the
+script has already loaded torch.distributed or there is more than one rank.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How does a restart run calls into foreign libraries that may hang, and go on without them?"""
+"""How does a restart run calls into foreign libraries that may hang, and continue without them?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ log = logging.getLogger("holdfast")
 
 
 class BoundedThread:
-    """A daemon thread for one call. What the call raises is kept as `error`; a call that hangs hurts nobody."""
+    """A daemon thread for one call. An exception is kept as `error`; a call that hangs blocks nothing else."""
 
     def __init__(self, what: str, run: Callable[[], object]) -> None:
         self.what = what

@@ -38,7 +38,7 @@ class Leaving(enum.Enum):
 
 
 class CallSettings(NamedTuple):
-    """The Wrapper's arguments that the coordinator needs."""
+    """Those of the Wrapper's arguments that the coordinator needs."""
 
     last_call_wait: timedelta
     soft_timeout: timedelta
@@ -69,9 +69,9 @@ class FaultRecord(NamedTuple):
 
 
 class BeginIteration(NamedTuple):
-    """`world_size` is that of the iteration that has ended; `terminated_ranks` are of its numbers.
+    """The decision on the next iteration. `world_size` and `terminated_ranks` refer to the iteration that has ended.
 
-    `anew`: new processes join, so rank assignment starts again, and all numbers are initial ones.
+    `anew`: new processes join, so rank assignment starts over, and all numbers are initial ones.
     """
 
     call: int
@@ -89,7 +89,7 @@ class Exchanged(NamedTuple):
 
 
 class Entered(NamedTuple):
-    """`history` and `exchanges` are for a rank that replaces a lost one: all that was decided so far."""
+    """All ranks have entered. `history` and `exchanges`: all decisions so far, for a rank that replaces a lost one."""
 
     call: int
     iteration: int
@@ -98,7 +98,7 @@ class Entered(NamedTuple):
 
 
 class CallUnderway(NamedTuple):
-    """The rank has come too late. It gets Entered when the others restart, or hears that the call is over."""
+    """The rank came too late. It receives Entered when the others restart, or learns that the call is over."""
 
     call: int
 
@@ -127,7 +127,7 @@ class Committed(NamedTuple):
 class CallRefused(NamedTuple):
     call: int
     reason: str
-    given_up: bool = False  # The function itself came to nothing, again and again.
+    given_up: bool = False  # The function failed without progress too often.
 
 
 CallEvent = (
@@ -239,7 +239,7 @@ def arrive_at_completion(call: int, position: Position) -> bytes:
 
 
 def arrive_at_iteration(call: int, position: Position) -> bytes:
-    """Reports the rank's arrival at the end of `position.iteration`."""
+    """Returns the frame that reports the rank's arrival at the end of `position.iteration`."""
     return _arrive(call, position, "ITERATION")
 
 
@@ -269,7 +269,7 @@ def call_leave(call: int, iteration: int, why: Leaving, reason: str, *, is_unfit
 
 
 def exchange_value(call: int, iteration: int, *, name: str, rank: int, value: str) -> bytes:
-    """Sends a value to the other ranks. Raises ValueError for what is too long or is not text."""
+    """Returns the frame that sends a value to the other ranks. Raises ValueError if it is too long or not text."""
     if sendable(name) != name or sendable(value) != value:
         raise ValueError(
             f"cannot exchange {sendable(name)[:40]!r}: name or value has lone surrogates, which are not text; exchange "

@@ -1,8 +1,8 @@
 """How do frames get to the supervisor and back without ever making training wait?
 
 One daemon thread owns the socket. It sleeps in poll() until a frame comes, a stamp wakes it, or the next Progress is
-due; it connects again with growing pauses when the supervisor is away. A caller in another thread leaves a note
-and writes to an eventfd. Everything that is kept has a bound.
+due; while the supervisor is away, it reconnects with growing pauses. Callers in other threads leave a note and write to
+an eventfd. Every buffer has a bound.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ from worker_client.workload_control import WorkloadControlRequest
 
 RECONNECT_MIN_S = 0.05
 RECONNECT_MAX_S = 0.5
-LASTED_S = 5.0  # so long a connection was a good one
+LASTED_S = 5.0  # a connection that lasted this long was a good one
 PROGRESS_INTERVAL_MIN_S = 0.01
 PROGRESS_INTERVAL_MAX_S = 1.0
-PROGRESS_PER_LIMIT = 10  # how often, at least, a rank without a shared page tells its progress within a limit
-OUT_BYTES_MAX = 256 * 1024  # that the socket has not taken; only answers can come to more
+PROGRESS_PER_LIMIT = 10  # least number of progress messages per limit, without a shared page
+OUT_BYTES_MAX = 256 * 1024  # not yet taken by the socket; only answers can exceed it
 RECEIVE_BYTES = 64 * 1024
-DESCRIPTORS_MAX = 4  # that are taken off one message; one is expected
+DESCRIPTORS_MAX = 4  # accepted with one message; one is expected
 CLOSE_TIMEOUT_S = 1.0
-GOODBYE_TIMEOUT_S = 0.5  # of it, for what a full socket has not taken yet
+GOODBYE_TIMEOUT_S = 0.5  # the part of it for sending what a full socket has not taken yet
 THREAD_NAME = "holdfast-channel"
 
 log = logging.getLogger("holdfast")
 
 
 class ChannelOwner(Protocol):
-    """What the client does with what comes; called on the channel's thread."""
+    """Handles what the channel receives. All methods are called on the channel's thread."""
 
     def welcomed(self, welcome: Welcomed, page: ProgressPage) -> bool:
-        """Monitoring goes on in `page`. Returns whether a silence goes on in it that began under another connection."""
+        """Monitoring continues in `page`. Returns whether a silence from another connection continues there."""
         ...
 
     def unreachable(self, reason: str) -> None:
-        """Nobody answers at the moment, or the connection ended; the channel tries again by itself."""
+        """No supervisor answers at present, or the connection ended; the channel retries by itself."""
 
     def refused(self, reason: str) -> None:
-        """The supervisor wants nothing to do with this rank; the channel gives up."""
+        """The supervisor has refused this rank for good; the channel gives up."""
 
     def heard(self, event: CallEvent) -> None:
         """A message about a wrapped call has come."""
 
 
 class _ConnectionEndedError(Exception):
-    """The conversation is over; the message says why."""
+    """Raised when the conversation is over; the message says why."""
 
 
 class _Ending(enum.Enum):
@@ -76,7 +76,7 @@ class _Ending(enum.Enum):
 
 
 class Channel:
-    """The connection of one rank. `start()` and `close()` once each; nothing here raises for the supervisor's sake."""
+    """The connection of one rank. Call `start()` and `close()` once each. Supervisor problems never raise here."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Channel:
         self._warm_up_steps = warm_up_steps
         self._stacks = stacks
         self._can_share_page = can_share_page
-        self.supervisor_pid = 0  # of the last one that answered
+        self.supervisor_pid = 0  # pid of the last supervisor that answered
         self._pause_s, self._welcomed_by = RECONNECT_MIN_S, 0  # a pid
         self._ending: _Ending | None = None
         self._outbox = Outbox(self.wake)
@@ -108,9 +108,9 @@ class Channel:
         self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._sock: socket.socket | None = None
         self._session = Session(identity)
-        self._out = bytearray()  # what the socket has not taken: one note, and answers
-        self._descriptors: list[int] = []  # come before the rest of their frame may
-        self._progress_due_s: float | None = None  # None: progress does not travel by frames
+        self._out = bytearray()  # not yet taken by the socket: one note, and answers
+        self._descriptors: list[int] = []  # may arrive before the rest of their frame
+        self._progress_due_s: float | None = None  # None: progress is not sent in frames
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
 
     @property
@@ -124,40 +124,40 @@ class Channel:
         self._thread.start()
 
     def follow(self, find: Callable[[], Endpoint | None]) -> None:
-        """From now on `find` says, on the channel's thread, where the supervisor answers; None: nowhere at the moment.
+        """Makes the channel ask `find`, on its own thread, where the supervisor answers; None: nowhere at present.
 
-        Without it, the supervisor answers where it always did, or comes back there.
+        Without `find`, a returning supervisor is expected at the same place.
         """
         self._find = find
 
     def wake(self) -> None:
         """Makes the thread look at its notes. One system call; never blocks."""
-        with contextlib.suppress(OSError, ValueError):  # It is closed: there is no thread to wake.
+        with contextlib.suppress(OSError, ValueError):  # Closed: there is no thread to wake.
             os.eventfd_write(self._wake_descriptor, 1)
 
     def tell_limits(self, limits: Limits) -> None:
-        """Sends these limits as soon as there is a connection. The owner tells them again after each welcome."""
+        """Sends these limits as soon as there is a connection. The owner repeats them after each welcome."""
         self._outbox.tell_limits(limits)
 
     def expect_limits(self, limits: Limits) -> None:
-        """The limits that hold; where progress travels by frames, they say how often."""
+        """Notes the limits in effect. They decide how often progress is sent if it is sent in frames."""
         shortest_s = limits.shortest_s()
         wanted_s = PROGRESS_INTERVAL_MAX_S if shortest_s is None else shortest_s / PROGRESS_PER_LIMIT
         self._progress_interval_s = min(max(wanted_s, PROGRESS_INTERVAL_MIN_S), PROGRESS_INTERVAL_MAX_S)
 
     def say(self, frame: bytes) -> None:
-        """Sends a frame of a wrapped call over this connection, or never: who says it says it again after a welcome."""
+        """Sends a frame of a wrapped call over this connection or not at all; the caller repeats it after a welcome."""
         self._outbox.say(frame)
 
     def wait_sent(self, timeout_s: float) -> bool:
-        """Blocks until the kernel has all that was said, at most `timeout_s`; returns whether it has.
+        """Blocks until the kernel has all frames, at most `timeout_s`; returns whether it has.
 
-        After a lost connection that means: all that was said again on the next one.
+        After a lost connection, these are the frames repeated on the next one.
         """
         return self._outbox.wait_sent(timeout_s)
 
     def watch_changed(self, soft_timeout_s: float) -> None:
-        """The page's words on a wrapped call have changed: where there is no shared page, they are told at once."""
+        """Sends the page's words on a wrapped call, which have changed, at once if there is no shared page."""
         wanted_s = soft_timeout_s / PROGRESS_PER_LIMIT
         self._watch_interval_s = min(max(wanted_s, PROGRESS_INTERVAL_MIN_S), PROGRESS_INTERVAL_MAX_S)
         if self._progress_due_s is not None:
@@ -169,7 +169,7 @@ class Channel:
         return accepted is not None and accepted.wait(timeout_s)
 
     def close(self) -> None:
-        """Says goodbye and ends the thread; at most CLOSE_TIMEOUT_S."""
+        """Says goodbye and ends the thread. Blocks at most CLOSE_TIMEOUT_S."""
         self._ending = self._ending or _Ending.CLOSED
         self.wake()
         self._thread.join(CLOSE_TIMEOUT_S)
@@ -177,7 +177,7 @@ class Channel:
             self._close_wake_descriptor()
 
     def abandon(self) -> None:
-        """Releases the copies of a forked child; the parent's connection is untouched."""
+        """Closes a forked child's copies of the descriptors; the parent's connection is untouched."""
         sock, self._sock = self._sock, None
         if sock is not None:
             sock.close()
@@ -194,7 +194,7 @@ class Channel:
                 self._converse()
             except (_ConnectionEndedError, ChannelProtocolError, OverfullError, OSError) as error:
                 self._owner.unreachable(str(error))
-            except Exception as error:  # noqa: BLE001 a fault of ours may cost a connection, never the rank's voice
+            except Exception as error:  # noqa: BLE001 our own defect may cost a connection, never the channel
                 self._owner.unreachable(f"cannot go on with this connection: {type(error).__name__}: {error}")
             finally:
                 self._hang_up()
@@ -206,9 +206,9 @@ class Channel:
         self._outbox.give_up()
 
     def _look_again(self) -> bool:
-        """Finds out where the supervisor answers now; whether one that has just refused us for good must be believed.
+        """Finds out where the supervisor answers now. Returns whether a final refusal just received still counts.
 
-        Not where another one serves now, or none: then the refusal was a dead one's, or that of one that ends.
+        It does not if another supervisor serves now, or none: then a dead or ending supervisor has refused.
         """
         if self._find is None or (found := self._find()) is None:
             return self._find is None
@@ -219,7 +219,7 @@ class Channel:
         return before == (self._socket_path, self._identity)
 
     def _rest(self, pause_s: float) -> None:
-        """Waits until the pause is over, the channel closes, or somebody waits for an answer."""
+        """Waits until the pause is over, the channel closes, or a caller waits for an answer."""
         poller = select.poll()
         poller.register(self._wake_descriptor, select.POLLIN)
         until_s = monotonic() + pause_s
@@ -233,7 +233,7 @@ class Channel:
         """Runs one connection. Returns when the channel closes; raises the reason if it ends otherwise."""
         sock = self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         sock.setblocking(False)
-        sock.connect(self._socket_path)  # a full backlog is an error at once, not a wait
+        sock.connect(self._socket_path)  # does not wait for a full backlog: that is an error at once
         self.supervisor_pid = server_identity.check(sock)
         session = self._session
         hello = session.hello(
@@ -262,7 +262,7 @@ class Channel:
             self._say_goodbye(sock)
 
     def _say_goodbye(self, sock: socket.socket) -> None:
-        """Says goodbye after all that waits; a socket that is full has GOODBYE_TIMEOUT_S to take it."""
+        """Sends what is waiting, then a goodbye; a full socket has GOODBYE_TIMEOUT_S to take it."""
         poller = select.poll()
         poller.register(sock, select.POLLOUT)
         until_s = monotonic() + GOODBYE_TIMEOUT_S
@@ -279,7 +279,7 @@ class Channel:
         return max(self._progress_due_s - monotonic(), 0) * 1000
 
     def _say_what_is_due(self) -> None:
-        """Sends one note after the other, each once the socket has taken the one before."""
+        """Sends the notes one by one, each after the socket has taken the previous one."""
         while not self._out and (note := self._outbox.take()) is not None:
             match note:
                 case Watch.CHANGED:
@@ -287,7 +287,7 @@ class Channel:
                 case bytes():
                     self._send(note)
                 case Limits():
-                    self._tell_progress()  # Tighter limits must not meet a silence that is none any more.
+                    self._tell_progress()  # Tighter limits must not meet a silence that is already over.
                     self._send(self._limits_frame(note))
                 case (request_id, request):
                     self._send(self._session.workload_control(request, request_id))
@@ -297,7 +297,7 @@ class Channel:
                 self._tell_progress()
 
     def _limits_frame(self, limits: Limits) -> bytes:
-        """Returns nothing for limits that no frame can hold: another connection could not hold them either."""
+        """Returns b"" for limits that fit no frame, since another connection could not carry them either."""
         try:
             return self._session.limits_calculated(limits)
         except ValueError as error:
@@ -305,7 +305,7 @@ class Channel:
             return b""
 
     def _tell_progress(self) -> None:
-        """Sends what was stamped in a frame if there is no shared page."""
+        """Sends the stamps in a frame if there is no shared page."""
         if self._progress_due_s is None:
             return
         snapshot = self._progress.rearm()
@@ -337,12 +337,12 @@ class Channel:
         match event:
             case Welcomed():
                 page = self._page(event)
-                self._close_descriptors()  # Before anybody hears of it: a process forked then must not take it along.
-                if self._welcomed_by != self.supervisor_pid:  # Another one: also if it ends soon, its next is near.
+                self._close_descriptors()  # First: a process forked from now on must not inherit it.
+                if self._welcomed_by != self.supervisor_pid:  # A new supervisor; if it ends soon, the next is near.
                     self._welcomed_by, self._pause_s = self.supervisor_pid, RECONNECT_MIN_S / 2
-                self._outbox.start_over()  # What was said into the void is said again now.
+                self._outbox.start_over()  # Repeats what no supervisor has received.
                 if self._owner.welcomed(event, page) and event.page_shared:
-                    # Else the page, which was empty as the welcome was sent, would be read one limit later.
+                    # The supervisor saw an empty page and would read it again only one limit later.
                     self._send(self._session.progress(self._progress.snapshot(), now_ns=monotonic_ns()))
             case Refused(reason, retry):
                 if not retry and self._look_again():
@@ -357,7 +357,7 @@ class Channel:
                 self._owner.heard(event)
 
     def _page(self, welcome: Welcomed) -> ProgressPage:
-        """Returns the shared page, or a private one that travels by frames."""
+        """Returns the shared page, or a private one whose contents are sent in frames."""
         if not welcome.page_shared:
             self._progress_due_s = monotonic()
             return ProgressPage.private()
@@ -366,12 +366,12 @@ class Channel:
                 raise PageUnusableError("cannot use the page: it did not come with the welcome")
             return ProgressPage.shared(self._descriptors[0])
         except (PageUnusableError, OSError, ValueError) as error:
-            # The supervisor believes in the page; only a new hello tells it better.
+            # The supervisor relies on the page until a new hello says otherwise.
             self._can_share_page = False
             raise _ConnectionEndedError(str(error)) from error
 
     def _send(self, frame: bytes) -> None:
-        """Sends what the socket takes now; the rest is sent before anything else."""
+        """Sends what the socket takes now. The rest is kept and sent before anything else."""
         if len(self._out) > OUT_BYTES_MAX:
             raise _ConnectionEndedError("the supervisor asks and does not read the answers")
         self._out += frame
@@ -400,7 +400,7 @@ class Channel:
             os.close(self._descriptors.pop())
 
     def _close_wake_descriptor(self) -> None:
-        # Forgotten before it is closed: the number may soon be another file's.
+        # Forget it before closing: the number may soon be another file's.
         descriptor, self._wake_descriptor = self._wake_descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

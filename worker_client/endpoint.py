@@ -11,11 +11,11 @@ from holdfast_wire.private_folder import CYCLE_VARIABLE, JOB_ID_VARIABLE, SOCKET
 
 SOCKET_VARIABLES = (SOCKET_VARIABLE, "FT_RANK_MONITOR_IPC_SOCKET", "FT_LAUNCHER_IPC_SOCKET")
 CYCLE_VARIABLES = (CYCLE_VARIABLE, "TORCHELASTIC_RESTART_COUNT")
-NO_PAGE_VARIABLE = "HOLDFAST_NO_SHARED_PAGE"  # any value: progress travels by frames, as where no page can be had
+NO_PAGE_VARIABLE = "HOLDFAST_NO_SHARED_PAGE"  # any value: progress is sent in frames, as if no page could be shared
 TOKEN_BYTES_MAX = 4096
 
-# A descriptor that is a pipe gives its token once; later readers get the same. A file is read again: the
-# supervisor that takes the place of a dead one writes a token of its own.
+# A pipe yields its token only once, so it is kept for later readers. A file is read again, because the
+# successor of a dead supervisor writes a token of its own.
 _tokens: dict[str, bytes] = {}
 
 

@@ -8,4 +8,4 @@ class RankMonitorClientError(RuntimeError):
 
 
 class ChannelProtocolError(ValueError):
-    """Raised for bytes from the supervisor that are not a frame of the worker channel; the connection is given up."""
+    """Raised for bytes from the supervisor that are not a frame of the worker channel; the connection is closed."""

@@ -1,4 +1,4 @@
-"""How does a rank that failed end at once, even if its other threads or its teardown would hang?"""
+"""How does a failed rank exit at once, even if its other threads or its teardown would hang?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ExceptionHook:
         sys.excepthook = self._hook = self._end
 
     def remove(self) -> None:
-        """Restores the previous hook, unless somebody has put a hook of their own over this one."""
+        """Restores the previous hook, unless another hook has been installed over this one."""
         if sys.excepthook is self._hook:
             sys.excepthook = self._previous
 

@@ -1,4 +1,4 @@
-"""How many ranks of the job are on this node and elsewhere, and where do the others reach it? As the launcher says."""
+"""According to the launcher, how many ranks are on this node and elsewhere, and where do the others reach it?"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import socket
 from collections.abc import Mapping
 
-ANY_PORT = 9  # A datagram socket that is connected sends nothing.
+ANY_PORT = 9  # Connecting a datagram socket sends nothing.
 
 log = logging.getLogger("holdfast.inprocess")
 
@@ -26,7 +26,7 @@ def has_other_nodes(environment: Mapping[str, str]) -> bool:
 
 
 def node_rank(environment: Mapping[str, str]) -> int:
-    """Returns this node's rank: launchers give consecutive ranks to a node."""
+    """Returns this node's rank; launchers give each node consecutive ranks."""
     rank = environment.get("RANK", "")
     return int(rank) // local_world_size(environment) if rank.isdecimal() else 0
 

@@ -1,7 +1,7 @@
-"""How does a Lightning training get its heartbeats or sections without a line in its own code?
+"""How does a Lightning training send heartbeats or sections without a change to its own code?
 
 `FaultToleranceCallback` sends heartbeats, `FaultToleranceSectionsCallback` uses the sections "setup", "step" and
-"checkpointing". Both are made when they are first asked for, on top of whichever package the script uses:
+"checkpointing". Both are defined on first use, on top of whichever package the script uses:
 `lightning` or `pytorch_lightning`.
 """
 
@@ -51,10 +51,10 @@ class _Monitored:
         exc_handling_policy: ExceptionPolicy | None = None,
         logger_name: str = "holdfast",
     ) -> None:
-        """`exp_dir` holds the learned timeouts; a folder that all ranks see (the trainer's root folder by default).
+        """`exp_dir` holds the calculated timeouts: a folder that all ranks see (default: the trainer's root folder).
 
-        With `autoresume`, the file named in FAULT_TOL_FINISHED_FLAG_FILE appears once training is complete. The
-        policy says for an exception that ends training what the job's supervisor is to do, or None for the default.
+        With `autoresume`, the file named in FAULT_TOL_FINISHED_FLAG_FILE appears once training is complete. Given an
+        exception that ends training, the policy returns what the supervisor should do, or None for the default.
         """
         super().__init__()
         self._exp_dir = exp_dir
@@ -143,9 +143,9 @@ class _Heartbeats(_Monitored):
 
 
 class _Sections(_Monitored):
-    """ "setup" until the first batch, "step" for each batch, "checkpointing" around each save.
+    """Uses the sections "setup" until the first batch, "step" for each batch, "checkpointing" around each save.
 
-    Limits are calculated again after each save.
+    Limits are recalculated after each save.
     """
 
     def _begin(self, client: RankMonitorClient, trainer: _Trainer) -> None:
@@ -231,7 +231,7 @@ def __getattr__(name: str) -> object:
 
 
 def _callback_class() -> type:
-    """Of the package that the script has loaded; of the first that is installed where it has loaded none or both."""
+    """Returns the class from the package that the script has loaded; if none or both, from the first installed one."""
     loaded = [package for package in PACKAGES if package in sys.modules]
     for package in (*loaded, *PACKAGES):
         try:

@@ -1,10 +1,10 @@
 """What is in place between init_workload_monitoring() and shutdown_workload_monitoring()?
 
-One object owns it all: what this rank has done, the limits that hold, the channel with its thread, the signal for
-stacks, the exception hook. Whatever the supervisor does or fails to do ends here in a log line.
+One object owns it all: what this rank has done, the limits in effect, the channel with its thread, the signal for
+stacks, the exception hook. Whatever the supervisor does or fails to do, the only effect here is a log line.
 
-To its supervisor, a rank is one: all clients of a process, a framework's callback and the
-script's own, share one Monitoring and its one connection. `acquire()` gives it, the last `release()` ends it.
+A rank has one connection to its supervisor: all clients of a process, such as a framework's callback and the script's
+own, share one Monitoring. `acquire()` returns it, the last `release()` ends it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from worker_client.channel import Channel
     from worker_client.session import Welcomed
 
-WELCOME_WAIT_S = 2.0  # longest that the start of monitoring holds up training
+WELCOME_WAIT_S = 2.0  # the longest that the start of monitoring delays training
 
 log = logging.getLogger("holdfast")
 
@@ -39,7 +39,7 @@ class CallListener(Protocol):
     """How a wrapped call receives messages. Called on the channel's thread, `connected` on others too."""
 
     def connected(self, page: ProgressPage) -> None:
-        """A new connection, which knows nothing of what was said on the last one."""
+        """There is a new connection; nothing sent on an earlier one is known there."""
         ...
 
     def disconnected(self) -> None: ...
@@ -68,7 +68,7 @@ class Monitoring:
         self._stacks: StacksSignal | None = None
         self._hook: ExceptionHook | None = None
         self._calls: CallListener | None = None
-        self._page: ProgressPage | None = None  # of the connection, while there is one
+        self._page: ProgressPage | None = None  # the connection's, while there is one
         self._find: Callable[[], Endpoint | None] | None = None
 
     @property
@@ -77,7 +77,7 @@ class Monitoring:
 
     @property
     def has_supervisor(self) -> bool:
-        """Whether there is a supervisor to speak to, connected or not."""
+        """Whether this process has a supervisor, connected or not."""
         return self._channel is not None
 
     @property
@@ -95,7 +95,7 @@ class Monitoring:
         try:
             from worker_client.channel import Channel
             from worker_client.session import Identity
-        except Exception as error:  # noqa: BLE001 a protobuf that does not load must not end a training that could run
+        except Exception as error:  # noqa: BLE001 a protobuf that does not load must not end the training
             self._warn(f"this rank is not monitored: cannot load protobuf: {error}")
             return
         self._answered.clear()
@@ -119,7 +119,7 @@ class Monitoring:
         self._answered.wait(WELCOME_WAIT_S)
 
     def join(self, timeouts: Timeouts, warm_up_steps: int | None) -> None:
-        """Adds another client, whose settings can only extend the present ones."""
+        """Adds another client, whose settings can only extend the current ones."""
         if warm_up_steps is not None and warm_up_steps != self._warm_up_steps:
             log.warning(
                 "rank %d: num_warmup_iters=%d comes too late: another client has started the monitoring of this rank",
@@ -140,7 +140,7 @@ class Monitoring:
         return self._channel is not None and self._channel.request_control(request, timeout_s=timeout_s)
 
     def listen(self, calls: CallListener | None) -> bool:
-        """Passes messages about wrapped calls there from now on; returns whether a supervisor could send any."""
+        """Passes messages about wrapped calls to `calls` from now on; returns whether a supervisor could send any."""
         with self._lock:
             self._calls = calls
             if calls is not None and self._page is not None:
@@ -148,7 +148,7 @@ class Monitoring:
         return self._channel is not None and not self._channel.has_given_up
 
     def follow(self, find: Callable[[], Endpoint | None]) -> None:
-        """After a lost connection the channel asks `find`, on its thread, where the supervisor answers now."""
+        """Makes the channel ask `find`, on its thread, where the supervisor answers after a lost connection."""
         self._find = find
         if self._channel is not None:
             self._channel.follow(find)
@@ -189,7 +189,7 @@ class Monitoring:
         self._give_back()
 
     def detach(self) -> None:
-        """Detaches a forked child: nothing here speaks for the parent any more."""
+        """Detaches a forked child, so that nothing here acts for the parent."""
         channel, self._channel = self._channel, None
         self._lock = threading.RLock()
         self._calls = self._page = None
@@ -209,7 +209,7 @@ class Monitoring:
     # --- called by the channel's thread ---
 
     def welcomed(self, welcome: Welcomed, page: ProgressPage) -> bool:
-        """Returns whether a silence goes on that began under an earlier connection."""
+        """Returns whether a silence that began under an earlier connection continues."""
         by_name = dict(welcome.limits.sections)
         sections = tuple((name, by_name.get(name)) for name in welcome.sections)
         with self._lock:
@@ -294,11 +294,11 @@ def acquire(
     begin: bool = True,
     find: Callable[[], Endpoint | None] | None = None,
 ) -> Monitoring:
-    """Returns the monitoring of this process, made if there is none. Each caller owes one `release()`. Never raises.
+    """Returns this process's monitoring, creating it if needed. Each caller owes one `release()`. Never raises.
 
-    Blocks until the supervisor has answered, WELCOME_WAIT_S at most. Where it runs already, nothing is said again, so
-    `warm_up_steps` comes too late; calculated `timeouts` hold from now on. One that has found no supervisor tries
-    `endpoint`. The first caller with `begin` starts the clocks of heartbeats and sections. `find`: see `follow`.
+    Blocks until the supervisor has answered, WELCOME_WAIT_S at most. If monitoring already runs, `warm_up_steps` comes
+    too late, and calculated `timeouts` apply from now on; if it has found no supervisor, it tries `endpoint`. The first
+    caller with `begin` starts the clocks of heartbeats and sections. `find`: see `follow`.
     """
     global _shared, _holders
     with _lock:
@@ -320,14 +320,14 @@ def acquire(
 
 
 def current() -> Monitoring | None:
-    """Returns the monitoring that already speaks for this process, whichever client has made it."""
+    """Returns the monitoring of this process, whichever client created it; None if there is none."""
     monitoring = _shared
     return monitoring if monitoring is not None and monitoring.has_supervisor else None
 
 
 def _detach_shared() -> None:
     global _shared, _lock
-    _lock = threading.RLock()  # its owner may be a thread that only the parent has
+    _lock = threading.RLock()  # the old lock's owner may be a thread that exists only in the parent
     monitoring, _shared = _shared, None
     if monitoring is not None:
         monitoring.detach()

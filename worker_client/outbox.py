@@ -1,9 +1,9 @@
 """What must still be sent to the supervisor?
 
-Any thread leaves a note here, without waiting; the channel's thread takes one as soon as the socket has taken what went
-before. So whatever the supervisor does, what waits is bounded: the newest limits stand for all before them, and the
-frames of a wrapped call have a bound. A rank that says more than that loses its connection, as soon as the supervisor
-reads again, and never a word: the next connection begins with all that stands.
+Any thread leaves notes here without waiting. The channel's thread takes the next one once the socket has taken the
+previous one. So the backlog is bounded whatever the supervisor does: the newest limits replace all earlier ones, and
+the number of frames of a wrapped call is limited. A rank that exceeds that limit loses its connection once the
+supervisor reads again, but no information: the next connection begins with the whole current state.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from worker_client.timeouts import Limits
 from worker_client.workload_control import WorkloadControlRequest
 
 CONTROL_REQUESTS_MAX = 16
-CALL_FRAMES_MAX = 64  # of a wrapped call, that wait to be sent
+CALL_FRAMES_MAX = 64  # frames of a wrapped call that wait to be sent
 
 
 class Watch(enum.Enum):
-    """What a rank without a shared page has to send at once."""
+    """What a rank without a shared page must send at once."""
 
     CHANGED = enum.auto()
 
@@ -31,14 +31,14 @@ Note = Watch | bytes | Limits | Control
 
 
 class OverfullError(Exception):
-    """Raised when more frames wait than may: the present state has to be sent again, on another connection."""
+    """Raised when too many frames wait: the current state must be sent again, on another connection."""
 
 
 class Outbox:
     """The notes of one channel. Its lock is never held over a system call."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        """`wake` makes the channel's thread look here."""
+        """`wake` makes the channel's thread check for notes."""
         self._wake = wake
         self._lock = threading.Lock()
         self._is_watch_new = False
@@ -71,7 +71,7 @@ class Outbox:
         self._wake()
 
     def request_control(self, request: WorkloadControlRequest) -> threading.Event | None:
-        """Returns an event that is set once the supervisor has accepted; None if too many wait for that already."""
+        """Returns an event that is set once the supervisor has accepted; None if too many requests already wait."""
         with self._lock:
             if len(self._requests) >= CONTROL_REQUESTS_MAX:
                 return None
@@ -83,7 +83,7 @@ class Outbox:
         return accepted
 
     def wait_sent(self, timeout_s: float) -> bool:
-        """Blocks until the kernel has all that was said, at most `timeout_s`; returns whether it has."""
+        """Blocks until the kernel has all frames, at most `timeout_s`; returns whether it has."""
         return self._all_sent.wait(timeout_s)
 
     # --- called by the channel's thread ---
@@ -109,7 +109,7 @@ class Outbox:
 
     @property
     def has_requests(self) -> bool:
-        """Whether somebody waits for an answer."""
+        """Whether a caller waits for an answer."""
         return bool(self._unsent_requests)
 
     def accepted(self, request_id: int) -> None:
@@ -119,13 +119,13 @@ class Outbox:
             known[1].set()
 
     def taken(self) -> None:
-        """Notes that the kernel has all that was taken from here."""
+        """Notes that the kernel has everything taken from here."""
         with self._lock:
             if not self._frames:
                 self._all_sent.set()
 
     def start_over(self) -> None:
-        """Starts over when a connection ends or begins: its owner repeats its state, and requests are made again."""
+        """Starts over when a connection ends or begins: the owner repeats its state, and requests are sent again."""
         with self._lock:
             self._frames.clear()
             self._is_overfull = False
@@ -133,5 +133,5 @@ class Outbox:
             self._unsent_requests = deque(self._requests)
 
     def give_up(self) -> None:
-        """Gives up: nothing more will be sent, and nobody waits for it."""
+        """Gives up: nothing more is sent, and waiting callers are released."""
         self._all_sent.set()

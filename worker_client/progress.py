@@ -1,7 +1,7 @@
 """What has this rank done so far, and in which page is that recorded?
 
-Holds together what the script stamps (heartbeats.py, sections.py) and the page of the connection, which the channel's
-thread changes under it. Never blocks on anything but a short lock.
+Connects the script's stamps (heartbeats.py, sections.py) with the page of the connection, which the channel's thread
+replaces. Blocks only on a lock that is held briefly.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Maxima:
 
 
 class Progress:
-    """The progress of one rank, for as long as somebody holds its monitoring."""
+    """The progress of one rank, for as long as a client uses its monitoring."""
 
     __slots__ = ("_began_ns", "_has_begun", "_lost_ns", "_page", "_wake", "_wants_wake", "heartbeats", "sections")
 
@@ -36,13 +36,13 @@ class Progress:
         self._wants_wake = False
         self._has_begun = False
         self._began_ns = 0
-        self._lost_ns: int | None = 0  # since when there is no connection; None: there is one; 0: never was any
+        self._lost_ns: int | None = 0  # since when there is no connection; None: there is one; 0: there never was
         self._page = ProgressPage.private()
         self.heartbeats = Heartbeats(self._page, self._rouse)
         self.sections = Sections(self._rouse)
 
     def begin(self) -> None:
-        """The script's first init: its silences count from here. A connection of a wrapped call may be older."""
+        """Starts counting silences at the script's first init. A wrapped call may have connected earlier."""
         if self._has_begun:
             return
         now_ns = monotonic_ns()
@@ -58,14 +58,14 @@ class Progress:
     # --- the connection ---
 
     def adopt(self, page: ProgressPage, sections: Sequence[str]) -> bool:
-        """Continues in the page of a new connection. Called on the channel thread. Returns whether there was another.
+        """Continues in the page of a new connection. Called on the channel thread. Returns whether it had one before.
 
-        The time without a connection is held against nobody; a silence that began before it goes on from where it was.
+        Time without a connection does not count; a silence that began before that continues where it was.
         """
         now_ns = monotonic_ns()
         lost_ns, self._lost_ns = self._lost_ns, None
         if lost_ns == 0:
-            self._began_ns = now_ns  # and all else counts from now on, too
+            self._began_ns = now_ns  # and everything else counts from now on, too
         carried = Carried(now_ns if lost_ns is None else lost_ns, now_ns)
         self.sections.move(page, sections, carried)
         self.heartbeats.move(page, carried)
@@ -75,7 +75,7 @@ class Progress:
         return self._has_begun and lost_ns != 0
 
     def lose(self) -> None:
-        """There is no connection. Called on the channel thread, perhaps again and again."""
+        """Notes that there is no connection. Called on the channel thread, perhaps repeatedly."""
         if self._lost_ns is None:
             self._lost_ns = monotonic_ns()
 
@@ -86,12 +86,12 @@ class Progress:
     def rearm(self) -> Snapshot:
         """Returns what there is to send now; the next stamp calls `wake` once."""
         self._wants_wake = True
-        # After it: a stamp clears its flag before it asks whether a wake is wanted, so none is lost.
+        # Last: a stamp clears its flag before it checks whether a wake is wanted, so none is lost.
         self.heartbeats.attends = self.sections.attends = True
         return self._page.snapshot()
 
     def disarm(self) -> None:
-        """No stamp calls `wake` until the next `rearm()`."""
+        """Keeps stamps from calling `wake` until the next `rearm()`."""
         self._wants_wake = False
 
     @property
@@ -118,7 +118,7 @@ class Progress:
     # --- what was measured ---
 
     def maxima(self) -> Maxima:
-        """Returns the longest silences until now; the running time outside sections counts, running sections don't."""
+        """Returns the longest silences so far, including the current time outside sections but not open sections."""
         heartbeats = self.heartbeats
         outside_ns, sections_ns = self.sections.measure()
         return Maxima(

@@ -1,7 +1,7 @@
-"""How does a rank record that it is alive, where its supervisor can read it?
+"""How does a rank record that it is alive, so that its supervisor can read it?
 
-What a new connection is told of the past is written here; the stamps of the hot path stand in progress.py, which writes
-the same words. Nothing here makes a system call or blocks, except the two constructors.
+This module writes what a new connection learns about the past. The hot path's stamps are in heartbeats.py and
+sections.py, which write the same words. Only the two constructors make system calls or block.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from holdfast_wire import page as layout
 
 
 class PageUnusableError(ValueError):
-    """Raised when a memfd can't serve as a page; progress then travels by frames."""
+    """Raised when a memfd can't serve as a page; progress is then sent in frames."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchSnapshot:
-    """What stands in a page of a wrapped call; the words of page.py."""
+    """What a page says about a wrapped call, in the words of page.py."""
 
     watch: int
     since_ns: int
@@ -32,7 +32,7 @@ class WatchSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What stands in a page. Times are CLOCK_MONOTONIC ns, 0 is never."""
+    """The contents of a page. Times are CLOCK_MONOTONIC ns; 0 is never."""
 
     initialised_ns: int
     heartbeat_ns: int
@@ -45,18 +45,18 @@ class Snapshot:
 
 
 class Carried(NamedTuple):
-    """How stamps get from the page of a connection that was lost to that of one that begins now. 0: there was none."""
+    """How stamps move from the page of a lost connection to that of a new one. 0: there was no earlier one."""
 
     lost_ns: int
     now_ns: int
 
     def stamp(self, before_ns: int) -> int:
-        """The moment since which a silence is said to last that began at `before_ns`: as long as it was seen."""
+        """Returns when a silence that began at `before_ns` counts as begun: only the observed time counts."""
         return self.now_ns - max(self.lost_ns - before_ns, 0)
 
 
 class ProgressPage:
-    """The page of one connection: shared with the supervisor, or private and carried by frames."""
+    """The page of one connection: shared with the supervisor, or private and sent in frames."""
 
     __slots__ = ("is_shared", "words")
 
@@ -73,7 +73,7 @@ class ProgressPage:
         """Maps the memfd; the caller may close the descriptor. Raises PageUnusableError or OSError."""
         if os.fstat(descriptor).st_size < layout.PAGE_BYTES:
             raise PageUnusableError("cannot use the page: it is too small")
-        # A page that somebody could shrink would end this process with SIGBUS at the next heartbeat.
+        # If another process could shrink the page, the next heartbeat would end this one with SIGBUS.
         if not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
             raise PageUnusableError("cannot use the page: it is not sealed against shrinking")
         words = memoryview(mmap.mmap(descriptor, layout.PAGE_BYTES)).cast("q")
@@ -83,7 +83,7 @@ class ProgressPage:
         return cls(words, is_shared=True)
 
     def begin(self, now_ns: int) -> None:
-        """Monitoring of this connection starts; last store of a fresh page, so that a reader sees all or nothing."""
+        """Marks the start of monitoring. The last store to a fresh page, so that a reader sees all or nothing."""
         self.words[layout.WORD_INITIALISED_NS] = now_ns
 
     def leave_sections(self, now_ns: int) -> None:

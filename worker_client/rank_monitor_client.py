@@ -30,7 +30,7 @@ from worker_client.timeouts import (
 )
 from worker_client.workload_control import WorkloadControlRequest
 
-CONTROL_WAIT_S = 5.0  # longest that a control request waits for the supervisor's word
+CONTROL_WAIT_S = 5.0  # longest wait of a control request for the supervisor's answer
 
 log = logging.getLogger("holdfast")
 
@@ -46,11 +46,11 @@ class RankInfo:
 
 
 class RankMonitorClient:
-    """Tells the node's supervisor that this rank makes progress, so that a hang is noticed and ended.
+    """Reports to the node's supervisor that this rank makes progress, so that a hang is noticed and ended.
 
-    `send_heartbeat`, `start_section` and `end_section` never block and make no system call where the supervisor shares
-    a page. RankMonitorClientError is about how the script calls, never about the supervisor: one that is away, stopped
-    or slow costs training nothing. A process forked from this one may go on calling; it tells nobody.
+    `send_heartbeat`, `start_section` and `end_section` never block, and make no system call if the supervisor shares a
+    page. RankMonitorClientError means wrong use by the script, never a supervisor problem: one that is away, stopped or
+    slow costs training nothing. A process forked from this one may keep calling, without effect.
     """
 
     def __init__(self) -> None:
@@ -65,8 +65,8 @@ class RankMonitorClient:
     def init_workload_monitoring(self, num_warmup_iters: int | None = None) -> None:
         """Starts the clocks of this rank. Blocks until the supervisor has answered, 2 s at most.
 
-        Afterwards the connection is made, and made again, in the background. `num_warmup_iters` replaces the configured
-        number of first steps for which the limit of the section "warmup" holds.
+        After that, the client connects and reconnects in the background. `num_warmup_iters` replaces the configured
+        number of first steps to which the limit of the section "warmup" applies.
         """
         if self._monitoring is not None:
             raise RankMonitorClientError(
@@ -86,7 +86,7 @@ class RankMonitorClient:
         self._heartbeats, self._sections = progress.heartbeats, progress.sections
 
     def shutdown_workload_monitoring(self) -> None:
-        """Ends monitoring; the process may live on. Idempotent. Blocks 1 s at most, usually well under 1 ms."""
+        """Ends monitoring; the process may continue. Idempotent. Blocks 1 s at most, usually well under 1 ms."""
         monitoring, self._monitoring = self._monitoring, None
         self._heartbeats = self._sections = _NOT_INITIALISED
         if monitoring is not None:
@@ -109,7 +109,7 @@ class RankMonitorClient:
         self._sections.end(section)
 
     def end_all_sections(self) -> None:
-        """Closes every section that this client has open, for example when an exception has skipped their ends."""
+        """Closes every section that this client has open, for example after an exception has skipped their ends."""
         self._sections.end_all(self)
 
     # --- limits ---
@@ -140,7 +140,7 @@ class RankMonitorClient:
         calc_out_of_section: bool = True,
         skip_if_not_ready: bool = False,
     ) -> bool:
-        """Sets the limits of the selected sections (all) from what all ranks have measured.
+        """Sets the limits of the selected sections (default: all) from what all ranks have measured.
 
         Collective: every rank must call it with the same arguments. Each selected section must have been closed once
         on some rank; otherwise returns False on all ranks if `skip_if_not_ready`, else raises on all ranks. Returns
@@ -174,8 +174,8 @@ class RankMonitorClient:
         return True
 
     def _ranks_agree(self, monitoring: Monitoring, arguments: list[str]) -> bool:
-        """Whether all ranks calculate the same. Checked first, so that no rank waits indefinitely in a reduction of
-        another length; every rank gets the same answer."""
+        """Whether all ranks calculate the same limits; every rank gets the same answer. Checked first, so that no rank
+        waits indefinitely in a reduction of a different length."""
         digest = float(zlib.crc32("\0".join(arguments).encode()))
         unsettled = 0.0 if monitoring.progress.sections.is_settled else 1.0
         largest, negated_smallest, any_unsettled = across_ranks.maxima([digest, -digest, unsettled])
@@ -193,7 +193,7 @@ class RankMonitorClient:
     # --- state ---
 
     def state_dict(self) -> dict[str, object]:
-        """Returns the calculated timeouts as plain data for JSON; the same on all ranks. Works at any time."""
+        """Returns the calculated timeouts as plain data for JSON, the same on all ranks. May be called at any time."""
         return to_state(self._current_timeouts())
 
     def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
@@ -205,9 +205,9 @@ class RankMonitorClient:
     # --- control ---
 
     def send_workload_control_request(self, request: WorkloadControlRequest) -> None:
-        """Requests what is to happen to the job after this rank's end; stops nothing by itself.
+        """Requests what should happen to the job after this rank's end; stops nothing by itself.
 
-        Blocks until the supervisor has accepted, 5 s at most. Works without initialised monitoring, too.
+        Blocks until the supervisor has accepted, 5 s at most. Also works before monitoring is initialised.
         """
         monitoring = self._monitoring or current()
         if monitoring is not None:
@@ -256,7 +256,7 @@ class RankMonitorClient:
 
 
 class _NotInitialised:
-    """Stands in for the heartbeats and sections of a rank that is not monitored; saves the hot path a question."""
+    """Stands in for the heartbeats and sections of an unmonitored rank, which saves the hot path a check."""
 
     __slots__ = ()
 

@@ -1,8 +1,8 @@
 """Which sections of this rank are open, and what was the longest time in each?
 
-As hot as heartbeats.py, and written like it: no lock, few objects, words by their numbers (holdfast_wire.page). What
-a section needs stands in one object, which belongs to one page. A call that a new page overtakes finds out at its end
-and repeats its stamp there; only that, and what is rare, takes the lock.
+This path is as hot as heartbeats.py and written like it: no lock, few objects, words by their numbers
+(holdfast_wire.page). One object holds all that a section needs and belongs to one page. If a new page arrives during a
+call, the call notices at its end and repeats its stamp there; only that and rare cases take the lock.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class Sections:
     )  # fmt: skip
 
     def __init__(self, rouse: Callable[[], None]) -> None:
-        """`rouse` is called by the next stamp after `attends` was set."""
+        """The next stamp after `attends` is set calls `rouse`."""
         self._lock = threading.RLock()
         self._by_name: dict[str, Section] = {}
-        self._open = 0  # how many of them are
+        self._open = 0  # how many of them are open
         self._early: dict[str, _Early] = {}
-        self._uncertain: set[str] = set()  # monitored, but may have been opened before that was known
+        self._uncertain: set[str] = set()  # monitored, but perhaps opened before that was known
         self._steps = -1
-        self._counts_openings = False  # else the framework's own counter is asked
+        self._counts_openings = False  # else the framework's own counter is used
         self._first_iteration: int | None = None
         self.is_settled = False  # whether it is known which sections are monitored
         self.attends = False
@@ -137,16 +137,16 @@ class Sections:
         words = section.words
         words[4] = now_ns
         words[section.word] = 0
-        section.tally = tally = section.tally + open_ns + 0x400000000000  # once more (TALLY_ONE), and so much longer
+        section.tally = tally = section.tally + open_ns + 0x400000000000  # one more close (TALLY_ONE) and the open time
         try:
             words[section.tally_word] = tally
-        except ValueError:  # It has grown out of its word, which happens every 131,072 times.
+        except ValueError:  # It overflows its word, once every 131,072 times.
             words[section.tally_word] = section.tally = tally & TALLY_MASK
         if self.attends or by_name is not self._by_name:
             self._attend(name, section)
 
     def end_all(self, owner: object = None) -> None:
-        """Closes what `owner` has opened, or all that is open; having nothing to close is not an error."""
+        """Closes the sections that `owner` has opened, or all open ones; it is not an error if there are none."""
         with self._lock:
             for name, section in reversed(self._by_name.items()):
                 if section.opened_ns is not None and (owner is None or section.owner is owner):
@@ -158,7 +158,7 @@ class Sections:
                 self._uncertain.clear()
 
     def _attend(self, name: str, section: Section) -> None:
-        """Does what a stamp may have to do besides itself, which is rare."""
+        """Does the rare extra work of a stamp."""
         with self._lock:
             if section.opened_ns is not None:
                 self._uncertain.discard(name)
@@ -169,7 +169,7 @@ class Sections:
         self.rouse()
 
     def _repeat(self, section: Section, current: Section) -> None:
-        """Repeats a stamp during which a new page came, which may have missed it."""
+        """Repeats a stamp if a new page arrived meanwhile, which may have missed it."""
         current.opened_ns, current.owner = section.opened_ns, section.owner
         if current.is_step and self._steps >= 0:
             current.words[6] = self._steps
@@ -181,7 +181,7 @@ class Sections:
     def _remember(self, name: str, owner: object) -> None:
         with self._lock:
             if self.is_settled:
-                self.start(name, owner)  # it has become known just now
+                self.start(name, owner)  # it has just become known
             elif len(self._early) < UNSETTLED_NAMES_MAX:
                 self._early.setdefault(name, _Early(monotonic_ns(), owner))
 
@@ -204,7 +204,7 @@ class Sections:
         self._open = sum(section.opened_ns is not None for section in self._by_name.values())
 
     def _next_step(self) -> int:
-        """Steps since the cycle's first, by the framework's own counter where it has one."""
+        """Returns the steps since the cycle's first, by the framework's own counter if it has one."""
         if MEGATRON_MODULE not in modules:
             self._counts_openings = True
             return self._steps + 1
@@ -213,7 +213,7 @@ class Sections:
             return self._steps + 1
         if self._first_iteration is None:
             self._first_iteration = iteration - max(self._steps + 1, 0)
-        return max(iteration - self._first_iteration, 0)  # a counter set back is no fault
+        return max(iteration - self._first_iteration, 0)  # a counter that is set back is not an error
 
     # --- the connection ---
 
@@ -254,7 +254,7 @@ class Sections:
                 section.words[section.word] = carried.stamp(section.opened_ns)
 
     def detach(self, page: ProgressPage) -> None:
-        """From here on, stamps stay in `page`; a lock that a forked child's parent held is forgotten."""
+        """Keeps later stamps in `page`, and replaces a lock that a forked child's parent may hold."""
         self._lock = threading.RLock()
         self.attends = False
         for section in self._by_name.values():
@@ -268,7 +268,7 @@ class Sections:
             self.outside_since_ns = now_ns
 
     def measure(self) -> tuple[int, dict[str, int]]:
-        """Returns the longest time outside of sections, including the running one, and of each closed section."""
+        """Returns the longest time outside sections, including the current one, and in each closed section."""
         with self._lock:
             self._count_open()
             if self.is_settled and not self._open:

@@ -1,4 +1,4 @@
-"""Is it the supervisor that listens at this socket, and not another process that squats on its path?"""
+"""Is the process that listens at this socket the supervisor, and not another one that squats on its path?"""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 import socket
 import struct
 
-_CREDENTIALS = struct.Struct("iII")  # pid, uid, gid: a user id above 2**31 is no negative number
+_CREDENTIALS = struct.Struct("iII")  # pid, uid, gid: a user id above 2**31 must not become negative
 _FULL_MAP = ["0", "0", "4294967295"]
 
 
 def check(sock: socket.socket) -> int:
-    """Returns the pid of the listener, 0 if it has none here. Raises OSError unless it is root or this user.
+    """Returns the listener's pid, 0 if it has none here. Raises OSError unless it belongs to root or this user.
 
-    Asked before the token is sent.
+    Must be called before the token is sent.
     """
     pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     if uid in (0, os.geteuid()) or (uid == _overflow_uid() and _in_user_namespace()):
@@ -22,7 +22,7 @@ def check(sock: socket.socket) -> int:
 
 
 def _overflow_uid() -> int:
-    """What the kernel calls a user that this user namespace has no name for: root of the host, among others."""
+    """Returns the uid that stands for users without one in this user namespace, such as the host's root."""
     with open("/proc/sys/kernel/overflowuid") as file:
         return int(file.read())
 

@@ -1,7 +1,7 @@
 """What do the client's messages look like, and what do the supervisor's messages mean?
 
-Sans-I/O: bytes in, events out, and frames for what is to be said. Of the client, only this
-module and call_frames.py know protobuf.
+Sans-I/O: bytes in, events and frames out. Only this module and call_frames.py use protobuf in
+the client.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STACKS_BYTES_MAX = 60 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this rank says it is; the supervisor checks it against the process that it spawned."""
+    """The identity that this rank claims; the supervisor checks it against the process that it spawned."""
 
     job_id: str
     cycle: int
@@ -69,7 +69,7 @@ Event = Welcomed | Refused | Accepted | StacksRequested | CallEvent
 
 
 class Session:
-    """One connection. After `hello()`, nothing may be sent until Welcomed was received."""
+    """The protocol of one connection. After `hello()`, send nothing until Welcomed is received."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -79,7 +79,7 @@ class Session:
     def hello(
         self, *, now_ns: int, can_share_page: bool, warm_up_steps: int | None, stacks: tuple[int, int] = (0, 0)
     ) -> bytes:
-        """The first frame. `stacks` is the signal that makes this process write its stacks, and the descriptor."""
+        """Returns the first frame. `stacks`: the signal that makes this process write stacks, and the descriptor."""
         hello = worker_pb2.Hello(
             protocol=PROTOCOL,
             token=self._identity.token,
@@ -116,7 +116,7 @@ class Session:
         return events
 
     def progress(self, snapshot: Snapshot, *, now_ns: int) -> bytes:
-        """`now_ns` was read after the snapshot was taken."""
+        """Returns a progress frame. `now_ns` must be read after the snapshot is taken."""
         progress = worker_pb2.Progress(
             initialised_age_ns=now_ns - snapshot.initialised_ns,
             heartbeats=snapshot.heartbeats,
@@ -147,7 +147,7 @@ class Session:
         return _frame(worker_pb2.WorkerFrame(workload_control=control))
 
     def stacks_answer(self, request_id: int, text: str) -> bytes:
-        """Cuts stacks that are too long for a frame at their end, where the least interesting threads are."""
+        """Returns the frame with the stacks. Too long a text is cut at its end, the least interesting threads."""
         kept = text.encode(errors="replace")[:STACKS_BYTES_MAX].decode(errors="ignore")
         return _frame(worker_pb2.WorkerFrame(stacks_answer=worker_pb2.StacksAnswer(request_id=request_id, text=kept)))
 

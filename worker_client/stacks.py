@@ -1,7 +1,7 @@
-"""Where is each thread of this process right now, if somebody asks from outside?
+"""Where is each thread of this process right now, if the supervisor asks?
 
-Two ways. `current_stacks()` answers a request, on the channel thread. A thread that holds the GIL would keep that one
-from running; so a signal, too, makes faulthandler write the stacks into a memfd that the supervisor can read.
+There are two ways. `current_stacks()` answers a request on the channel thread. A thread that holds the GIL would keep
+that one from running, so a signal can also make faulthandler write the stacks to a memfd that the supervisor reads.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ import os
 import signal
 import threading
 
-# Ignored by default: one that comes after shutdown or after an exec harms nobody. Nearly nothing else uses it.
+# Ignored by default, so it does no harm after shutdown or an exec. Hardly anything else uses it.
 STACKS_SIGNAL = signal.SIGURG
 STACKS_READ_BYTES_MAX = 1024 * 1024
 
 
 class StacksSignal:
-    """The signal and the descriptor into which it writes. In use from construction until `remove()`."""
+    """The signal and the descriptor that it writes to. In use from construction until `remove()`."""
 
     def __init__(self) -> None:
-        """Raises OSError or RuntimeError where it can't be had."""
+        """Raises OSError or RuntimeError if the signal is not available."""
         self.signal = int(STACKS_SIGNAL)
         self.descriptor = os.memfd_create("holdfast-stacks", os.MFD_CLOEXEC)
         with contextlib.ExitStack() as undo:
-            undo.callback(os.close, self.descriptor)  # Of a signal that can't be had nothing may stay open.
+            undo.callback(os.close, self.descriptor)  # Nothing may stay open if the signal is not available.
             # Appending, so that the reader may truncate what it has read.
             fcntl.fcntl(self.descriptor, fcntl.F_SETFL, os.O_APPEND)
             faulthandler.register(self.signal, file=self.descriptor, all_threads=True, chain=False)
             undo.pop_all()
 
     def remove(self) -> None:
-        """Gives the signal back. Also for a forked child, whose copy this ends."""
+        """Releases the signal. Also ends a forked child's copy."""
         faulthandler.unregister(self.signal)
         os.close(self.descriptor)
 
 
 def claim_signal() -> StacksSignal | None:
-    """Takes the signal if nobody in this process handles it; None where it is taken or can't be had."""
+    """Takes the signal if nothing in this process handles it; returns None if it is taken or not available."""
     try:
         return None if is_handled(STACKS_SIGNAL) else StacksSignal()
     except (OSError, RuntimeError, ValueError):
@@ -47,7 +47,7 @@ def claim_signal() -> StacksSignal | None:
 
 
 def current_stacks() -> str:
-    """The stacks of all other threads as faulthandler prints them, the main thread's first."""
+    """Returns the stacks of all other threads as faulthandler prints them, the main thread's first."""
     descriptor = os.memfd_create("holdfast-stacks-answer", os.MFD_CLOEXEC)
     try:
         faulthandler.dump_traceback(file=descriptor, all_threads=True)
@@ -61,7 +61,7 @@ def current_stacks() -> str:
 
 
 def is_handled(number: int) -> bool:
-    """Whether anybody handles or ignores the signal, by the kernel's word: a handler of a C library counts too."""
+    """Whether the signal is handled or ignored, according to the kernel, so that C libraries' handlers count too."""
     if signal.getsignal(number) is not signal.SIG_DFL:
         return True
     with contextlib.suppress(OSError, ValueError), open("/proc/self/status") as status:

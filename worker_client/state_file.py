@@ -1,4 +1,4 @@
-"""Where do calculated timeouts live between runs, and how does a job's script learn that training is complete?"""
+"""Where are calculated timeouts kept between runs, and how does a job's script learn that training is complete?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("holdfast")
 
 
 def load(client: RankMonitorClient, folder: Path) -> None:
-    """Gives the client what an earlier run has learned; a file that can't be used is left out with a warning."""
+    """Loads the timeouts of an earlier run into the client; warns about a file that can't be used and ignores it."""
     path = folder / STATE_FILE
     try:
         client.load_state_dict(json.loads(path.read_text()))
@@ -28,7 +28,7 @@ def load(client: RankMonitorClient, folder: Path) -> None:
 
 
 def save(client: RankMonitorClient, folder: Path) -> None:
-    """Writes what the client has learned, whole or not at all. For one rank; a disk that is full ends no training."""
+    """Writes the client's timeouts, completely or not at all. Call on one rank; a full disk does not end training."""
     path = folder / STATE_FILE
     draft = path.with_name(f".{STATE_FILE}.{os.getpid()}")
     try:
@@ -40,7 +40,7 @@ def save(client: RankMonitorClient, folder: Path) -> None:
 
 
 def mark_finished() -> None:
-    """Makes the file for which the job's script looks before it starts another run, if it named one."""
+    """Creates the file that tells the job's script not to start another run, if the script named one."""
     name = os.environ.get(FINISHED_VARIABLE)
     if not name:
         return

@@ -1,4 +1,4 @@
-"""Which signals may be delivered to a thread of ours? Only its own faults: all others are for the script's threads."""
+"""Which signals may be delivered to a thread of ours? Only its own faults; all others go to the script's threads."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.S
 
 
 def leave_to_the_script() -> None:
-    """For the calling thread, from now on."""
+    """Blocks these signals in the calling thread from now on."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)

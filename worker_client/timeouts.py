@@ -1,8 +1,8 @@
-"""Which limits hold for a rank, and which follow from what the ranks have measured?
+"""Which limits apply to a rank, and which follow from what the ranks have measured?
 
 Pure. Calculated value = safety factor x the largest of any rank; if the current value was itself calculated, the mean
-of both; never below a floor, since what was short as long as it was measured need not stay so. What was not selected
-keeps its value.
+of both; never below a floor, because what was short while measured need not stay short. Values that were not selected
+stay.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import cast
 
 from worker_client.errors import RankMonitorClientError
 
-CALCULATED_WEIGHT = 0.5  # of the new value against a current one that was calculated too
+CALCULATED_WEIGHT = 0.5  # weight of the new value if the current one was calculated too
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """All limits of a rank, as they travel. None is no limit."""
+    """All limits of a rank, as sent in frames. None: no limit."""
 
     initial_heartbeat_s: float | None = None
     heartbeat_s: float | None = None
@@ -27,16 +27,16 @@ class Limits:
     sections: tuple[tuple[str, float | None], ...] = ()
 
     def shortest_s(self) -> float | None:
-        """The limit that is reached first; None if there is none."""
+        """Returns the limit that is reached first; None if there is none."""
         values = (self.initial_heartbeat_s, self.heartbeat_s, self.out_of_section_s, *dict(self.sections).values())
         return min((value for value in values if value is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class MonitoringConfig:
-    """What the supervisor configured for this rank, before anything was calculated.
+    """What the supervisor configured for this rank, before any calculation.
 
-    The properties carry the names under which users' scripts know these settings.
+    The properties have the names that users' scripts use for these settings.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -68,7 +68,7 @@ class MonitoringConfig:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatTimeouts:
-    """Seconds until the first heartbeat, and between two. None is no limit."""
+    """Limits in seconds until the first heartbeat and between heartbeats. None: no limit."""
 
     initial: float | None = None
     subsequent: float | None = None
@@ -81,7 +81,7 @@ class HeartbeatTimeouts:
 
 @dataclass(frozen=True, slots=True)
 class SectionTimeouts:
-    """Seconds that each monitored section may stay open, and that may pass outside all of them. None is no limit."""
+    """Limits in seconds on each monitored section, and on the time outside all of them. None: no limit."""
 
     section: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
     out_of_section: float | None = None
@@ -99,7 +99,7 @@ class SectionTimeouts:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Both kinds together: what `state_dict()` stores and what a supervisor is told."""
+    """Both kinds together: what `state_dict()` stores and what is sent to a supervisor."""
 
     heartbeat: HeartbeatTimeouts = field(default_factory=HeartbeatTimeouts)
     section: SectionTimeouts = field(default_factory=SectionTimeouts)
@@ -117,7 +117,7 @@ class Timeouts:
         )
 
     def over(self, configured: Limits) -> Timeouts:
-        """What was calculated here wins over `configured`; sections that are not configured are left out."""
+        """Returns these timeouts over `configured`: calculated values win; sections not configured are left out."""
         ours = self.section
         sections = dict(configured.sections)
         calculated = tuple(name for name in ours.calculated_sections if name in sections)
@@ -130,7 +130,7 @@ class Timeouts:
         )
 
     def not_below(self, floor_s: float) -> Timeouts:
-        """Calculated limits that are shorter become `floor_s`; configured ones stay as they are."""
+        """Returns these timeouts with shorter calculated limits raised to `floor_s`; configured ones stay."""
         ours, heartbeat = self.section, self.heartbeat
         if heartbeat.were_calculated:
             initial, subsequent = _raised(heartbeat.initial, floor_s), _raised(heartbeat.subsequent, floor_s)
@@ -151,7 +151,7 @@ def _raised(limit_s: float | None, floor_s: float) -> float | None:
 def calculate_heartbeat(
     current: HeartbeatTimeouts, *, initial_max_s: float, gap_max_s: float, safety_factor: float
 ) -> HeartbeatTimeouts:
-    """New heartbeat limits from the longest silences of any rank."""
+    """Returns new heartbeat limits from the longest silences of any rank."""
     weigh = current.were_calculated
     return HeartbeatTimeouts(
         initial=_follow(current.initial, safety_factor * initial_max_s, weigh),
@@ -163,7 +163,7 @@ def calculate_heartbeat(
 def calculate_sections(
     current: SectionTimeouts, *, max_s: Mapping[str, float], outside_max_s: float | None, safety_factor: float
 ) -> SectionTimeouts:
-    """New limits for the sections in `max_s` and, unless None, for the time outside; the others stay as they are."""
+    """Returns new limits for the sections in `max_s` and, unless None, for the time outside; others stay."""
     sections = dict(current.section)
     for name, longest_s in max_s.items():
         weigh = name in current.calculated_sections
@@ -189,7 +189,7 @@ def _follow(current_s: float | None, calculated_s: float, weigh: bool) -> float:
 
 
 def to_state(timeouts: Timeouts) -> dict[str, object]:
-    """What JSON can keep of `timeouts`: the calculated values only."""
+    """Returns the calculated values of `timeouts` as plain data for JSON."""
     heartbeat = timeouts.heartbeat if timeouts.heartbeat.were_calculated else HeartbeatTimeouts()
     section = timeouts.section
     outside_calculated = section.is_out_of_section_calculated
@@ -211,7 +211,7 @@ def to_state(timeouts: Timeouts) -> dict[str, object]:
 
 
 def from_state(state: object) -> Timeouts:
-    """The timeouts in what `to_state()` gave. Raises RankMonitorClientError, naming the place that is wrong."""
+    """Returns the timeouts in the output of `to_state()`. Raises RankMonitorClientError, which names what is wrong."""
     current = _mapping(_mapping(state, "the state").get("current_timeouts"), "current_timeouts")
     heartbeat = _mapping(current.get("heartbeat"), "heartbeat")
     section = _mapping(current.get("section"), "section")

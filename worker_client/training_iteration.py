@@ -1,4 +1,4 @@
-"""Which iteration is the training framework at, where it keeps count itself?"""
+"""Which iteration is the training framework at, if it counts them itself?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MEGATRON_MODULE = "megatron.training.global_vars"
 
 
 def current() -> int | None:
-    """Megatron's own counter; None where Megatron isn't loaded or hasn't started to count. Imports nothing."""
+    """Returns Megatron's own counter; None if Megatron isn't loaded or hasn't begun to count. Imports nothing."""
     module = sys.modules.get(MEGATRON_MODULE)
     if module is None:
         return None

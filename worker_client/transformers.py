@@ -1,6 +1,6 @@
-"""How does a transformers Trainer get its heartbeats and sections without a line in its own code?
+"""How does a transformers Trainer send heartbeats and sections without a change to its own code?
 
-`FaultToleranceCallback` does both: what the job does not watch costs nothing. It is made when it is first asked for.
+`FaultToleranceCallback` sends both; what the job does not watch costs nothing. The class is defined on first use.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class _Control(Protocol):
 
 
 class _Hooks:
-    """ "setup" until the first step, "step" for each step of the optimizer, "checkpointing" around each save.
+    """Uses the sections "setup" until the first step, "step" for each optimizer step, "checkpointing" around each save.
 
-    A heartbeat after each step and each evaluated batch. Limits are calculated after each save, by all ranks together.
+    Sends a heartbeat after each step and each evaluated batch. All ranks calculate limits together after each save.
     """
 
     def __init__(self, *, calculate_timeouts: bool = True, autoresume: bool = False) -> None:
@@ -87,7 +87,7 @@ class _Hooks:
     # --- what they do ---
 
     def _enter(self, section: str | None) -> None:
-        """Closes the section that is open and opens this one."""
+        """Closes the open section and opens this one."""
         if self._client is None or self._open == section:
             return
         if self._open is not None:
@@ -132,7 +132,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import transformers  # pyright: ignore[reportMissingImports]
 
-    # Named by a string, so that types are checked alike with and without transformers installed.
+    # Named by a string, so that type checks are the same with and without transformers installed.
     base: type = getattr(transformers, "TrainerCallback")  # noqa: B009
     made = type(name, (_Hooks, base), {"__module__": __name__, "__doc__": _Hooks.__doc__})
     globals()[name] = made

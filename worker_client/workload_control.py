@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class WorkloadAction(enum.Enum):
-    """The numbers are those of WorkloadControl.Action on the wire."""
+    """What should happen to the job. The numbers are those of WorkloadControl.Action on the wire."""
 
     Continue = 0  # no effect
     ExcludeThisNode = 1  # restart without this node
@@ -16,7 +16,7 @@ class WorkloadAction(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadControlRequest:
-    """`description` is free text; it becomes the reason that people read."""
+    """A request to the supervisor. `description` is free text; people read it as the reason."""
 
     action: WorkloadAction
     description: str = ""

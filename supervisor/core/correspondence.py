@@ -1,7 +1,7 @@
-"""What must a supervisor that comes back know of the words between the nodes of a job?
+"""What must a returning supervisor know about the messages between the nodes of a job?
 
-Numbers of messages and what the other side has not confirmed (edges/peers/cluster_session.py). With it, the next
-process goes on with the conversations of the one before it: the other side has lost a connection for a moment.
+It must know message numbers and what the other side has not confirmed (edges/peers/cluster_session.py). With these, a
+new process continues its predecessor's conversations, and the other side sees only a brief loss of connection.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import msgspec
 
 
 class Letters(msgspec.Struct, frozen=True):
-    """One side of one conversation."""
+    """One side of a conversation."""
 
-    said: int = 0  # the number of the last message
-    unconfirmed: tuple[bytes, ...] = ()  # the last messages that were said
-    received: int = 0  # the number of the last one that has come, and is part of what is kept
+    said: int = 0  # number of the last message sent
+    unconfirmed: tuple[bytes, ...] = ()  # the last messages sent
+    received: int = 0  # number of the last message received and included in what is kept
 
 
 class NodeLetters(msgspec.Struct, frozen=True):
-    """Those of the leader, with one node."""
+    """The leader's side of its conversation with one node."""
 
     node: str
     incarnation: str
@@ -26,16 +26,16 @@ class NodeLetters(msgspec.Struct, frozen=True):
 
 
 class Correspondence(msgspec.Struct, frozen=True):
-    """Of one job on this node."""
+    """This node's conversations about one job."""
 
     leads: bool = False
-    # where it leads:
+    # if it leads:
     nodes: tuple[NodeLetters, ...] = ()
-    gone: tuple[str, ...] = ()  # incarnations that were given up
-    # where it follows:
+    gone: tuple[str, ...] = ()  # incarnations that the leader has given up
+    # if it follows:
     incarnation: str = ""  # of this node; "": none yet
-    term: int | None = None  # of the leader; None: it was never reached
+    term: int | None = None  # the leader's; None: never reached
     letters: Letters = Letters()
-    known_at_s: float | None = None  # when the last word was said that the leader has answered
-    has_stopped: bool = False  # nothing runs here any more, as the node has reported
-    lost: str = ""  # why there is no leader any more
+    known_at_s: float | None = None  # when the last message that the leader answered was sent
+    has_stopped: bool = False  # the node has reported that nothing runs here any more
+    lost: str = ""  # why there is no longer a leader

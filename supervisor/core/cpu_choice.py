@@ -1,4 +1,4 @@
-"""Which CPUs is a worker bound to: those of its GPU's NUMA node, those of the socket, or some for itself alone?
+"""Which CPUs is a worker bound to: those of its GPU's NUMA node, those of the socket, or some of its own?
 
 The modes are those of torchrun's --numa-binding.
 """
@@ -24,7 +24,7 @@ class NumaBinding(enum.StrEnum):
 
 
 class NumaNode(msgspec.Struct, frozen=True):
-    """`cores`: CPUs that are threads of one core. `complexes`: CPUs that share a cache of the highest level."""
+    """`cores`: groups of CPUs that are threads of one core. `complexes`: groups that share a top-level cache."""
 
     number: int
     cpus: Cpus
@@ -34,15 +34,15 @@ class NumaNode(msgspec.Struct, frozen=True):
 
 
 class NoRoomError(Exception):
-    """Raised where the mode can't be had; says why, as the end of a sentence."""
+    """Raised if the mode is impossible here; its text gives the reason, as the end of a sentence."""
 
 
 def places(
     mode: NumaBinding, gpus: Sequence[tuple[str, int]], nodes: Mapping[int, NumaNode], *, allowed: Collection[int]
 ) -> tuple[GpuPlace, ...]:
-    """`gpus`: name and NUMA node (-1: unknown) of each of the job's GPUs. `allowed`: CPUs that this process may use.
+    """Returns the CPUs of each GPU's worker. Raises NoRoomError.
 
-    Raises NoRoomError.
+    `gpus`: name and NUMA node (-1: unknown) of each of the job's GPUs. `allowed`: CPUs that this process may use.
     """
     found: list[GpuPlace] = []
     for index, (name, number) in enumerate(gpus):
@@ -71,7 +71,7 @@ def _on_socket(name: str, node: NumaNode, nodes: Mapping[int, NumaNode]) -> GpuP
 
 
 def _share(node: NumaNode, turn: int, sharers: int, allowed: Collection[int]) -> Cpus:
-    """Whole cores; the first GPUs get those that are left over."""
+    """Returns a share in whole cores; the first GPUs get the cores left over."""
     cores = _usable(node.cores, allowed)
     if len(cores) < sharers:
         raise NoRoomError(
@@ -84,7 +84,7 @@ def _share(node: NumaNode, turn: int, sharers: int, allowed: Collection[int]) ->
 
 
 def _complex(node: NumaNode, turn: int, allowed: Collection[int]) -> Cpus:
-    """The largest ones first; where there are fewer than GPUs, several share one."""
+    """Returns the CPUs of one complex, the largest first. If GPUs outnumber complexes, several share one."""
     complexes = sorted(_usable(node.complexes, allowed), key=lambda each: (-len(each), each))
     if not complexes:
         raise NoRoomError(f"no CPU of NUMA node {node.number} may be used, or the kernel does not report their caches")

@@ -1,4 +1,4 @@
-"""How is a bug of ours reported to people, if it ends the job in which it occurred?"""
+"""How is a bug in Holdfast reported if it ends the job in which it occurred?"""
 
 from __future__ import annotations
 

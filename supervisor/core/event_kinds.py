@@ -1,6 +1,6 @@
-"""Which kinds of events are there: how much does each matter, what does it mean, and what is there to do?
+"""Which kinds of events are there, how much does each matter, what does it mean, and what should people do?
 
-The reference of events in the docs is made of this. `holdfast events` shows an event's kind and its own sentence.
+The event reference in the docs is generated from this. `holdfast events` shows an event's kind and its own sentence.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import msgspec
 
 
 class Weight(enum.IntEnum):
-    """How much an event matters to people: is it for the files alone, news, a fault, or the end of the job?"""
+    """How much an event matters to people: for the files only, news, a fault, or the end of the job."""
 
-    # A healthy run goes through it too, or something better follows: a rank that was found to be silent may only wait
-    # for another, and hang_explained says which one hangs, and where the others stand. It stands in the journal and in
-    # the log files.
+    # Also occurs in a healthy run, or a more telling event follows: a silent rank may only be waiting for another, and
+    # hang_explained then says which one hangs and where the others are. It goes only to the journal and the log files.
     ROUTINE = 0
     NEWS = 1
     FAULT = 2
@@ -23,7 +22,7 @@ class Weight(enum.IntEnum):
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """`remedy` "": there is nothing to do."""
+    """A kind of event. `remedy` "": nothing needs to be done."""
 
     weight: Weight
     meaning: str

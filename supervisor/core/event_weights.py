@@ -6,18 +6,18 @@ from supervisor.core.event_kinds import KINDS, Weight
 
 __all__ = ["CAUSES", "ENDS", "SETTLED", "Weight", "addition", "weight"]
 
-# What restarts lead from, beside all that are faults.
+# Events that lead to restarts, besides all faults.
 CAUSES = frozenset({"restart_requested", "hang_detected", "node_lost"})
-SETTLED = frozenset({"hang_ended", "fault_tolerated", "restart_refused"})  # a fault after which the workers run on
+SETTLED = frozenset({"hang_ended", "fault_tolerated", "restart_refused"})  # faults after which the workers continue
 ENDS = frozenset({"job_succeeded", "job_failed", "job_stopped"})
 
 
 def addition(reason: str, before: str) -> str:
-    """What a sentence adds to the one that was told just before it: "x failed; restarting" after "x failed"."""
+    """Returns what a sentence adds to the one shown just before it: "x failed; restarting" after "x failed"."""
     return reason.removeprefix(f"{before}; ") if before else reason
 
 
 def weight(kind: str) -> Weight:
-    """Of an event of that kind. A kind that is not known here is news."""
+    """Returns the weight of events of that kind. An unknown kind counts as news."""
     known = KINDS.get(kind)
     return known.weight if known else Weight.NEWS

@@ -1,6 +1,6 @@
-"""The plain data that machines, engine and edges share: what a job is, how a worker ended, what a rank has stamped.
+"""Which plain data do machines, engine and edges share: what a job is, how a worker ended, what a rank has stamped?
 
-Times are seconds on this node's monotonic clock (`…_at_s`), durations are seconds (`…_s`), unless a name says else.
+Times (`…_at_s`) are seconds on this node's monotonic clock and durations (`…_s`) are seconds, unless a name says else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from supervisor.core.process_facts import Frame, RankFacts
 
 
 class JobState(enum.StrEnum):
-    """As users see it (SURFACE: job states)."""
+    """The state of a job as users see it."""
 
     PENDING = "pending"
     RENDEZVOUS = "rendezvous"
@@ -38,17 +38,17 @@ class RestartPolicyName(enum.StrEnum):
 
 
 class HangLimits(msgspec.Struct, frozen=True):
-    """Longest silences of a rank; None is no limit. Sections not named here are not watched."""
+    """The longest silences allowed to a rank; None: no limit. Sections not named here are not watched."""
 
-    initial_heartbeat_s: float | None = None  # from the client's init to its first heartbeat
+    initial_heartbeat_s: float | None = None  # from the client's start to its first heartbeat
     heartbeat_s: float | None = 2700.0  # between heartbeats, armed by the first
     sections: tuple[tuple[str, float | None], ...] = ()
     out_of_section_s: float | None = None
-    warm_up_steps: int = 5  # while fewer steps were made in this cycle, an open "step" has the limit of "warmup"
+    warm_up_steps: int = 5  # until this cycle has made so many steps, an open "step" has the limit of "warmup"
 
 
 class RestartRules(msgspec.Struct, frozen=True):
-    """What the restart policy needs to know of a job."""
+    """What the restart policy needs to know about a job."""
 
     policy: RestartPolicyName = RestartPolicyName.ANY_FAILED
     max_restarts: int = 0
@@ -61,44 +61,44 @@ class RestartRules(msgspec.Struct, frozen=True):
 
 
 class RendezvousRules(msgspec.Struct, frozen=True):
-    """How many nodes meet, which of them take part in a cycle, and how long a round waits for more."""
+    """Says how many nodes meet, which of them take part in a cycle, and how long a round waits for more."""
 
-    max_nodes: int = 1  # beyond RestartRules.min_nodes they are hot spares, or with `elastic` take part
-    join_timeout_s: float = 900.0  # from the end of a back-off and the last grace of the workers to the last node
-    last_call_s: float = 1.0  # once enough nodes have joined, for others that come before them in the order
-    segment: int | None = None  # so many nodes of one NVLink domain next to each other; None: domains don't matter
-    replacement_group_size: int | None = None  # only complete groups take part; None: there are no groups
-    keep_ranks: bool = False  # nodes that stay keep their group ranks; else the infrastructure's order holds always
-    elastic: bool = False  # as many nodes as there are; else always RestartRules.min_nodes
+    max_nodes: int = 1  # nodes beyond RestartRules.min_nodes are spares, or take part if `elastic`
+    join_timeout_s: float = 900.0  # for all nodes, from the end of the back-off and of the workers' grace period
+    last_call_s: float = 1.0  # once enough nodes have joined, the wait for nodes that rank before them
+    segment: int | None = None  # number of adjacent nodes in one NVLink domain; None: domains don't matter
+    replacement_group_size: int | None = None  # only complete groups take part; None: no groups
+    keep_ranks: bool = False  # nodes that stay keep their group ranks; else the scheduler's order always applies
+    elastic: bool = False  # run with all nodes present; else always with RestartRules.min_nodes
 
 
 class NodeFacts(msgspec.Struct, frozen=True):
-    """What a node says of itself that decides its place in a job, or whether it runs the same job at all."""
+    """What a node says about itself that decides its place in a job, or whether it runs the same job at all."""
 
-    infrastructure_rank: int | None = None  # its place in the scheduler's order; None: the scheduler says none
+    infrastructure_rank: int | None = None  # its place in the scheduler's order; None: the scheduler assigns none
     rank_source: str = ""  # SLURM_PROCID, GROUP_RANK, --node-rank
     domain: str = ""  # its NVLink domain (ClusterUUID of its GPUs); "": unknown, or it is in none
-    replacement_group: str = ""  # nodes that come and go together; "": the node belongs to none
-    program: str = ""  # what its workers run, without arguments and folder; "": unknown
-    process: str = ""  # which of the processes that this node has had one after the other; "": unknown
+    replacement_group: str = ""  # nodes that come and go together; "": none
+    program: str = ""  # what its workers run, without folder and arguments; "": unknown
+    process: str = ""  # identifies one of this node's successive processes; "": unknown
 
 
 class JobRules(msgspec.Struct, frozen=True):
-    """What the node's machines need to know of a job; the rest of its specification is the edges' business."""
+    """What the node's machines need to know about a job; the rest of its specification concerns only the edges."""
 
     job_id: str
     local_world_size: int
     hang_limits: HangLimits = msgspec.field(default_factory=HangLimits)
     restart: RestartRules = msgspec.field(default_factory=RestartRules)
     workers_stop_timeout_s: float = 15.0  # SIGTERM to SIGKILL at a restart
-    term_timeout_s: float = 1800.0  # the same after the launcher itself was signalled
+    term_timeout_s: float = 1800.0  # the same, if the launcher itself was signalled
     rank_termination_signal: int = int(signals.SIGKILL)
     evidence_budget_s: float = 0.25
-    completion_grace_s: float | None = None  # None: a rank that exits 0 while others run is no fault
-    prepares_ahead: bool = False  # the next store is served while the old workers end; not where the port is fixed
-    forks_ahead: bool = False  # the next workers are forked meanwhile; not where they are executed
+    completion_grace_s: float | None = None  # None: a rank that exits 0 while others run is not a fault
+    prepares_ahead: bool = False  # serve the next store while the old workers end; not with a fixed port
+    forks_ahead: bool = False  # fork the next workers meanwhile; not if they are started by exec
     rendezvous: RendezvousRules = msgspec.field(default_factory=RendezvousRules)
-    facts: NodeFacts = msgspec.field(default_factory=NodeFacts)  # of this node; all else is the same on each
+    facts: NodeFacts = msgspec.field(default_factory=NodeFacts)  # about this node; all else is the same on every node
 
 
 class WorkerExit(msgspec.Struct, frozen=True):
@@ -112,15 +112,15 @@ class WorkerExit(msgspec.Struct, frozen=True):
     at_s: float
     core_dumped: bool = False
     out_of_memory: bool = False
-    error: str = ""  # last line of what TORCHELASTIC_ERROR_FILE tells, "" if it tells nothing
-    error_at_unix_s: float | None = None  # when that error was written; orders root causes
+    error: str = ""  # last line of the message in TORCHELASTIC_ERROR_FILE; "": none
+    error_at_unix_s: float | None = None  # when that error was written; decides which cause came first
 
     @property
     def succeeded(self) -> bool:
         return self.code == 0
 
     def describe(self) -> str:
-        """ "rank 1 (pid 812) was killed by SIGKILL": subject, verb, cause; no full stop."""
+        """Returns "rank 1 (pid 812) was killed by SIGKILL": subject, verb, cause; no full stop."""
         who = f"rank {self.rank} (pid {self.pid})"
         if self.signal is not None:
             try:
@@ -140,7 +140,7 @@ class WorkerExit(msgspec.Struct, frozen=True):
 
 
 class WatchMode(enum.IntEnum):
-    """What a rank in a wrapped call wants to be watched for (holdfast_wire.page)."""
+    """Says what a rank in a wrapped call is watched for (holdfast_wire.page)."""
 
     OFF = 0
     ON = 1
@@ -148,16 +148,16 @@ class WatchMode(enum.IntEnum):
 
 
 class CallWatch(msgspec.Struct, frozen=True):
-    """The in-process Wrapper's stamps. Silence before `since_s` does not count."""
+    """The stamps of the in-process Wrapper. Silence before `since_s` does not count."""
 
     mode: WatchMode
     since_s: float
-    progressed_at_s: float  # the main thread has executed bytecode until then at the latest
+    progressed_at_s: float  # last time at which the main thread may have executed bytecode
     ping_at_s: float | None = None
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """What a rank has stamped so far, on the supervisor's clock."""
+    """What a rank has stamped so far; times are on the supervisor's clock."""
 
     initialised_at_s: float
     out_of_section_since_s: float
@@ -166,20 +166,20 @@ class Progress(msgspec.Struct, frozen=True):
     open_sections: tuple[tuple[str, float], ...] = ()  # (name, opened_at_s), monitored ones only
     first_step_seen: bool = False
     steps_since_first: int = 0
-    read_at_s: float | None = None  # the clock just before the page was read; None: as the event is handled
+    read_at_s: float | None = None  # time just before the page was read; None: when the event is handled
     call_watch: CallWatch | None = None  # None: the rank has no Wrapper
 
 
 class StackGroup(msgspec.Struct, frozen=True):
-    """Ranks whose main threads stand at the same place; `stack` has the innermost frame last."""
+    """Ranks whose main threads are at the same place; `stack` has the innermost frame last."""
 
     ranks: tuple[int, ...]
     stack: str
-    frames: tuple[Frame, ...] = ()  # the innermost ones of `stack`; empty where only people read it
+    frames: tuple[Frame, ...] = ()  # the innermost frames of `stack`; empty if only people read it
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """Stacks of all ranks of a job, the odd ones first, what else is known of them, and what could not be had."""
+    """The stacks of a job's ranks, the unusual ones first, what else is known about the ranks, and what is missing."""
 
     groups: tuple[StackGroup, ...] = ()
     notes: tuple[str, ...] = ()
@@ -188,7 +188,7 @@ class Evidence(msgspec.Struct, frozen=True):
     facts: tuple[RankFacts, ...] = ()
 
     def summary(self) -> str:
-        """One sentence: "rank 2 stands in load (data.py:88); ranks 0, 1, 3 stand in all_reduce (c10d.py:12)"."""
+        """Returns a sentence: "rank 2 stands in load (data.py:88); ranks 0, 1, 3 stand in all_reduce (c10d.py:12)"."""
         parts: list[str] = []
         for group in self.groups:
             plural = len(group.ranks) != 1
@@ -210,10 +210,10 @@ class Assignment(msgspec.Struct, frozen=True):
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """The failure that came first among the workers of a node."""
+    """The first failure among the workers of a node."""
 
     sentence: str
-    written_at_unix_s: float | None = None  # when its error file was written; None: it left none
+    written_at_unix_s: float | None = None  # when the error file was written; None: there is none
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -225,7 +225,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class JobEvent(msgspec.Struct, frozen=True):
-    """Something that happened to a job, for journal, log and watchers. `kind` is a constant in snake_case."""
+    """Something that happened to a job, for the journal, the log and watchers. `kind` is a snake_case constant."""
 
     kind: str
     reason: str
@@ -243,8 +243,8 @@ class RankView(msgspec.Struct, frozen=True):
     state: str
     pid: int | None = None
     exit: WorkerExit | None = None
-    limits: HangLimits | None = None  # None: no client is watched
-    progress: Progress | None = None  # as last read; the page knows better
+    limits: HangLimits | None = None  # None: no client has connected to be watched
+    progress: Progress | None = None  # as last read; the page is newer
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -259,6 +259,6 @@ class JobView(msgspec.Struct, frozen=True):
     ranks: tuple[RankView, ...] = ()
     limits: HangLimits = msgspec.field(
         default_factory=HangLimits
-    )  # for the next client: calculated ones over configured
+    )  # for the next client: calculated limits override configured ones
     verdict: Verdict | None = None  # once it has ended
-    checks: tuple[CheckView, ...] = ()  # of this node
+    checks: tuple[CheckView, ...] = ()  # this node's

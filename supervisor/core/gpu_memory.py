@@ -1,4 +1,4 @@
-"""What was seen of the memory of a job's GPUs before its workers are started again, and how is it reported?"""
+"""What was observed of the memory of a job's GPUs before a restart of its workers, and how is it reported?"""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class MemoryRules(msgspec.Struct, frozen=True):
 
     timeout_s: float
     tolerance_bytes: int
-    look_s: float  # at least so often it is looked
+    look_s: float  # longest time between two looks
 
 
 class GpuMemory(msgspec.Struct, frozen=True):
-    """The memory in use on one GPU at the first look, at the last one, and at most; None: it can't be read."""
+    """The memory in use on one GPU at the first look, at the last, and at its maximum; None: it can't be read."""
 
     gpu: str
     first_bytes: int | None = None
@@ -31,7 +31,7 @@ class GpuMemory(msgspec.Struct, frozen=True):
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """A process that has memory on a GPU. `name` "": it is in another container. `used_bytes` None: not known."""
+    """A process that holds memory on a GPU. `name` "": it is in another container. `used_bytes` None: unknown."""
 
     pid: int
     gpu: str
@@ -41,19 +41,19 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class MemoryReport(msgspec.Struct, frozen=True):
-    """What the wait for free memory has found. `unknown`: why nothing could be found, "" otherwise."""
+    """What the wait for free memory found. `unknown`: why the memory could not be read, "" otherwise."""
 
     is_free: bool
     gpus: tuple[GpuMemory, ...] = ()
-    holders: tuple[Holder, ...] = ()  # of GPUs that are not free
-    ended: tuple[int, ...] = ()  # processes left over of the job itself, which were killed
+    holders: tuple[Holder, ...] = ()  # on GPUs that are not free
+    ended: tuple[int, ...] = ()  # leftover processes of the job itself, which were killed
     looks: int = 0
     took_s: float = 0.0
     unknown: str = ""
 
 
 def details(report: MemoryReport) -> tuple[tuple[str, str], ...]:
-    """Statistics for each GPU."""
+    """Returns statistics for each GPU."""
     return tuple((each.gpu, _statistics(each)) for each in report.gpus)
 
 
@@ -64,13 +64,13 @@ def free_sentence(report: MemoryReport) -> str:
 
 
 def held_sentence(report: MemoryReport, tolerance_bytes: int) -> str:
-    """ "GPU 0 has 40960 MiB in use, held by pid 12 (python, user ada, 40000 MiB)"; no full stop."""
+    """Returns "GPU 0 has 40960 MiB in use, held by pid 12 (python, user ada, 40000 MiB)"; no full stop."""
     busy = [each for each in report.gpus if (each.last_bytes or 0) > tolerance_bytes]
     return "; ".join(f"{each.gpu} has {_mib(each.last_bytes)} in use, {_by(each.gpu, report.holders)}" for each in busy)
 
 
 def findings(report: MemoryReport, rules: MemoryRules) -> tuple[Finding, ...]:
-    """The wait as a check of the node: one finding for each GPU."""
+    """Returns the outcome of the wait as a check of the node, with one finding for each GPU."""
     if report.unknown:
         return (Finding(CHECK, Health.UNANSWERED, f"GPU memory can't be read: {report.unknown}", report.took_s),)
     return tuple(_finding(each, report, rules) for each in report.gpus)

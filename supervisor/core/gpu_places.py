@@ -1,4 +1,4 @@
-"""Near which CPUs and which memory is each GPU of a job, and how is the binding of its workers reported?"""
+"""Which CPUs and which memory are near each GPU of a job, and how is the binding of its workers reported?"""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import msgspec
 
 
 class GpuPlace(msgspec.Struct, frozen=True):
-    """`numa_node` -1: the kernel does not report it. `cpus`: those that its worker is bound to."""
+    """Where a GPU is. `numa_node` -1: the kernel does not report it. `cpus`: those that its worker is bound to."""
 
     gpu: str
     numa_node: int = -1
     cpus: tuple[int, ...] = ()
-    spans_nodes: bool = False  # the CPUs are of several nodes, so memory of one alone would be wrong
+    spans_nodes: bool = False  # the CPUs span several nodes, so memory of only one would be wrong
 
 
 _WHERE = {
@@ -22,7 +22,7 @@ _WHERE = {
 
 
 def places_sentence(places: tuple[GpuPlace, ...], local_world_size: int, mode: str = "node") -> str:
-    """ "local ranks 0 and 1 are bound to NUMA node 0 (32 CPUs), …": the GPU of a local rank has its number."""
+    """Returns "local ranks 0 and 1 are bound to NUMA node 0 (32 CPUs), …". Local rank N has GPU N."""
     by_node: dict[int, list[int]] = {}
     for local_rank in range(local_world_size):
         node = places[local_rank].numa_node if local_rank < len(places) else -1

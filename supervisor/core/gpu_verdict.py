@@ -1,7 +1,7 @@
-"""What do the driver's words about the GPUs of a job say of the node: healthy, unhealthy, or nothing?
+"""What do the driver's reports on a job's GPUs mean for the node: healthy, unhealthy, or nothing?
 
-What is compared is kept in `Known`: errors that were there at the first look are not held against a GPU, and a link
-that was down then is how this node is built. What the driver does not know says nothing.
+`Known` keeps what later looks are compared with: errors present at the first look do not count against a GPU, and a
+link that was down then belongs to how the node is built. Values that the driver does not know mean nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 from supervisor.core.node_health import Finding, Health
 
 CHECK = "gpu"
-# Xid events after which a GPU can't be used before a reset; others come from programs, or are healed by the driver.
+# Xid events after which a GPU needs a reset; programs cause the others, or the driver repairs them.
 # https://docs.nvidia.com/deploy/xid-errors
 FATAL_XIDS = {
     46: "the GPU has stopped processing",
@@ -29,7 +29,7 @@ FATAL_XIDS = {
 
 
 class GpuWords(msgspec.Struct, frozen=True):
-    """What the driver says of one GPU; None: it does not say. `action` "": it asks for nothing."""
+    """What the driver reports on one GPU; None: unknown. `action` "": it asks for none."""
 
     name: str
     uuid: str
@@ -43,20 +43,20 @@ class GpuWords(msgspec.Struct, frozen=True):
 
 class Look(msgspec.Struct, frozen=True):
     gpus: tuple[GpuWords, ...]
-    lost: tuple[str, ...] = ()  # names of GPUs that can't be addressed any more
-    xids: tuple[tuple[str, int], ...] = ()  # (UUID, Xid) of all that has happened
+    lost: tuple[str, ...] = ()  # names of GPUs that no longer respond
+    xids: tuple[tuple[str, int], ...] = ()  # (UUID, Xid) of all Xid events
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What earlier looks have shown, by UUID."""
+    """What earlier looks have shown, by UUID of the GPU."""
 
-    names: tuple[tuple[str, str], ...] = ()  # of all GPUs that were seen
+    names: tuple[tuple[str, str], ...] = ()  # of all GPUs seen so far
     ecc_errors: tuple[tuple[str, int], ...] = ()  # at the first look
-    links: tuple[tuple[str, tuple[bool, ...]], ...] = ()  # whether each was ever up
+    links: tuple[tuple[str, tuple[bool, ...]], ...] = ()  # whether each link was ever up
 
 
 def judge(look: Look, known: Known, *, took_s: float) -> tuple[tuple[Finding, ...], Known]:
-    """One finding for each GPU, and what is known from now on."""
+    """Returns one finding for each GPU, and what is known from now on."""
     known = _learn(look, known)
     first_errors, links = dict(known.ecc_errors), dict(known.links)
     findings: list[Finding] = []
@@ -78,14 +78,14 @@ def judge(look: Look, known: Known, *, took_s: float) -> tuple[tuple[Finding, ..
 
 
 def has_flighty(findings: tuple[Finding, ...]) -> bool:
-    """Whether a finding may be gone at the next look: a link that trains again, a GPU that is being reset."""
+    """Whether a finding may be gone at the next look: a link is retraining, or a GPU is being reset."""
     return any(
         each.health is Health.UNHEALTHY and ("NVLink" in each.reason or "lost" in each.reason) for each in findings
     )
 
 
 def confirmed(first: tuple[Finding, ...], second: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """The second findings; what is unhealthy in them alone waits for the next look."""
+    """Returns the second findings; a GPU that only these call unhealthy stays undecided until the next look."""
     before = {each.subject: each for each in first}
     return tuple(
         each
@@ -104,7 +104,7 @@ def _learn(look: Look, known: Known) -> Known:
     for gpu in look.gpus:
         names[gpu.uuid] = gpu.name
         if gpu.ecc_errors is not None:
-            # A counter that has fallen belongs to a driver that was loaded again.
+            # A counter falls only if the driver was reloaded.
             errors[gpu.uuid] = min(errors.get(gpu.uuid, gpu.ecc_errors), gpu.ecc_errors)
         before = links.get(gpu.uuid, ())
         if gpu.links:
@@ -135,7 +135,7 @@ def _is_up(gpu: GpuWords, link: int) -> bool:
 
 
 def _note(gpu: GpuWords, first_errors: int) -> str:
-    """What is no reason against it, but good to know."""
+    """Returns what does not count against the GPU but is good to know."""
     notes: list[str] = []
     if first_errors:
         notes.append(f"{first_errors} uncorrectable memory errors were there before")

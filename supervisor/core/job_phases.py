@@ -14,7 +14,7 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class Rendezvous(msgspec.Struct, frozen=True):
-    """Ready for the next cycle; the coordinator orders it."""
+    """The node is ready for the next cycle, which the coordinator orders."""
 
 
 class AwaitingStore(msgspec.Struct, frozen=True):
@@ -30,11 +30,11 @@ class Running(msgspec.Struct, frozen=True):
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """All ranks of this node have exited 0; the coordinator knows whether the others have."""
+    """All ranks of this node have exited 0; the coordinator knows about the other nodes."""
 
 
 class Rejoin(msgspec.Struct, frozen=True):
-    """`announced`: the coordinator has opened the next cycle, so a lost spawner is worth a new one."""
+    """The node joins again. `announced`: the coordinator has opened a round, so a lost spawner is replaced."""
 
     announced: bool
 
@@ -45,30 +45,30 @@ class StartNext(msgspec.Struct, frozen=True):
 
 
 class Leave(msgspec.Struct, frozen=True):
-    """The job ends; the coordinator has the verdict."""
+    """The job is ending; the coordinator has the verdict."""
 
 
 Then = Rejoin | StartNext | Leave
 
 
 class Stopping(msgspec.Struct, frozen=True):
-    """The workers are being ended; `then` is what follows."""
+    """The workers are being stopped; `then` follows."""
 
     then: Then
 
 
 class Down(msgspec.Struct, frozen=True):
-    """No spawner and no workers after a fault; the coordinator decides whether there will be new ones."""
+    """After a fault, neither spawner nor workers exist; the coordinator decides whether to start new ones."""
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """Nothing runs, and the coordinator knows; it makes the verdict known everywhere."""
+    """Nothing runs, and the coordinator knows; it sends the verdict to all nodes."""
 
     all_succeeded: bool = False
 
 
 class Closing(msgspec.Struct, frozen=True):
-    """The verdict is known; the spawner writes the last output and ends."""
+    """The verdict is known; the spawner writes the last output and exits."""
 
     verdict: Verdict
 
@@ -82,7 +82,7 @@ Phase = Pending | Rendezvous | InCycle | Stopping | Down | Stopped | Closing | E
 
 
 class Store(msgspec.Struct, frozen=True):
-    """A store that the spawner was asked for. `port` 0: it has not answered yet."""
+    """A store requested from the spawner. `port` 0: it has not answered yet."""
 
     cycle: int
     host: str = ""
@@ -90,29 +90,29 @@ class Store(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """Of the machine job.py. `cycle` is the last one ordered, -1 before the first."""
+    """The state of the machine job.py. `cycle` is the last one ordered, -1 before the first."""
 
     node: str
     rules: JobRules
     phase: Phase
     cycle: int = -1
-    reason: str = ""  # the sentence behind the phase
-    limits: HangLimits | None = None  # calculated by the ranks; they outlive cycles
-    spawners: int = 0  # so many were started, the last one has this number
-    has_spawner: bool = False  # the last one lives, or is being started
-    store: Store | None = None  # the newest that the living spawner was asked for; it dies with it
-    hang: str = ""  # found in this cycle, its fault follows
-    echo: str = ""  # a failure during that hang: the fault after all, if the hang turns out to be none
-    first_failure: str = ""  # the worker's, as reported in this cycle
-    shutdown: str = ""  # a rank asked for the end at the next fault
+    reason: str = ""  # a sentence that explains the phase
+    limits: HangLimits | None = None  # calculated by the ranks; kept across cycles
+    spawners: int = 0  # how many were started; also the number of the last
+    has_spawner: bool = False  # the last one is alive or being started
+    store: Store | None = None  # the newest one requested from the current spawner; dies with it
+    hang: str = ""  # a hang found in this cycle; its fault follows
+    echo: str = ""  # a failure during that hang; it is the fault if the hang proves false
+    first_failure: str = ""  # the first worker failure reported in this cycle
+    shutdown: str = ""  # a rank has asked to end the job at the next fault
     assignment: Assignment | None = None
     cycle_started_at_s: float | None = None
-    restarts_used: int = 0  # as the newest order to start a cycle says
-    lost_at_s: float | None = None  # since when the job does not run; None: it does, or never did
+    restarts_used: int = 0  # according to the newest StartCycle
+    lost_at_s: float | None = None  # since when the job is not running; None: it runs, or never ran
 
 
 def shown_state(state: State) -> JobState:
-    """The state as people see it."""
+    """Returns the state as people see it."""
     is_first = state.cycle < 0
     match state.phase:
         case Pending():
@@ -136,7 +136,7 @@ def shown_state(state: State) -> JobState:
 
 
 def is_to_go_on(state: State) -> bool:
-    """Whether another cycle is to follow the one whose workers are being ended."""
+    """Whether another cycle follows the one whose workers are being stopped."""
     return isinstance(state.phase, Stopping) and isinstance(state.phase.then, Rejoin | StartNext)
 
 

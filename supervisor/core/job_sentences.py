@@ -1,4 +1,4 @@
-"""What do people read about a rank's wishes, about learned limits, and about a success?"""
+"""What do people read about a rank's requests, about calculated limits, and about a success?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def control_sentence(action: str, description: str, *, rank: int, node: str) -> 
 
 
 def limits_sentence(limits: HangLimits) -> str:
-    """ "first heartbeat 60.0 s, heartbeat 12.5 s, section 'step' 3.0 s, outside of sections off"."""
+    """Returns "first heartbeat 60.0 s, heartbeat 12.5 s, section 'step' 3.0 s, outside of sections off"."""
     values = [
         ("first heartbeat", limits.initial_heartbeat_s),
         ("heartbeat", limits.heartbeat_s),
@@ -27,13 +27,13 @@ def limits_sentence(limits: HangLimits) -> str:
 
 
 def running_again_sentence(cycle: int, took_s: float, used: int, budget: int) -> str:
-    """ "running again after 0.09 s, cycle 1, restarts 1 of 3"."""
+    """Returns "running again after 0.09 s, cycle 1, restarts 1 of 3"."""
     took = f"{took_s:.2f} s" if took_s < 10 else f"{took_s:.0f} s"
     return f"running again after {took}, cycle {cycle}, restarts {used} of {budget}"
 
 
 def succeeded_sentence(whose: str, lost: tuple[int, ...]) -> str:
-    """ "all ranks exited with code 0"; `lost` were lost in a wrapped call that went on without them."""
+    """Returns "all ranks exited with code 0"; `lost`: ranks that a wrapped call went on without."""
     if not lost:
         return f"all ranks {whose}exited with code 0"
     names = ", ".join(map(str, sorted(lost)))

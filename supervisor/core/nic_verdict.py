@@ -1,7 +1,7 @@
-"""What do the states and counters of the InfiniBand ports say of the node?
+"""What do the states and counters of the InfiniBand ports mean for the node?
 
-A port that was down from the start is how this node is built, and is not held against it. A link that went down and
-came back is only noted; one that does so again and again makes the node unhealthy.
+A port that was down from the start belongs to how the node is built and does not count against it. A link that went
+down and came back is only noted; one that does so repeatedly makes the node unhealthy.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from supervisor.core.node_health import Finding, Health
 
 CHECK = "nic"
 ACTIVE = "ACTIVE"
-FLAPS_MAX = 2  # more of them within the window are too many
+FLAPS_MAX = 2  # more than this within the window are too many
 WINDOW_S = 600.0
 FLAPS_KEPT_MAX = 64
 
 
 class Port(msgspec.Struct, frozen=True):
-    """`name` such as "mlx5_0 port 1". `state` as sysfs writes it, without its number; "" : it can't be read."""
+    """A port. `name`: such as "mlx5_0 port 1". `state`: as in sysfs, without its number; "": it can't be read."""
 
     name: str
     state: str
-    link_downs: int | None = None  # how often its link went down; None: that can't be read
+    link_downs: int | None = None  # how often its link went down; None: unknown
 
 
 class Known(msgspec.Struct, frozen=True):
-    active: tuple[str, ...] = ()  # ports that were ever active
+    active: tuple[str, ...] = ()  # ports that have been active
     link_downs: tuple[tuple[str, int], ...] = ()  # at the last look
     flaps: tuple[tuple[str, float, int], ...] = ()  # (port, when, how often) within the window
 
@@ -34,7 +34,7 @@ class Known(msgspec.Struct, frozen=True):
 def judge(
     ports: tuple[Port, ...], known: Known, *, now_s: float, states: bool, counters: bool, took_s: float
 ) -> tuple[tuple[Finding, ...], Known]:
-    """One finding for each port, and what is known from now on. `states`, `counters`: what is looked at."""
+    """Returns one finding for each port, and what is known from now on. `states`, `counters`: what to judge."""
     flaps = _flaps(ports, known, now_s)
     findings: list[Finding] = []
     for port in ports:

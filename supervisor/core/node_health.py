@@ -1,8 +1,8 @@
 """What is a check of a node, what can it find, and is the node fit for the next cycle?
 
 A check has a plan (`CheckPlan`): its name, its deadline, how long a join waits for it, how often it is repeated. It
-answers with findings, one for each thing that it looks at: a mount, a GPU, a port. When it is run and what its findings
-count for is decided in core/node/fitness.py; the checks themselves are in edges/machine/health.
+returns findings, one for each subject: a mount, a GPU, a port. core/node/fitness.py decides when a check runs and what
+its findings count for; the checks themselves are in edges/machine/health.
 """
 
 from __future__ import annotations
@@ -15,46 +15,46 @@ import msgspec
 
 class Health(enum.StrEnum):
     HEALTHY = "healthy"
-    SUSPECT = "suspect"  # something is wrong that may harm the next cycle, or not: that evicts nobody
+    SUSPECT = "suspect"  # something is wrong that may or may not harm the next cycle: evicts no node
     UNHEALTHY = "unhealthy"
-    UNANSWERED = "unanswered"  # the check could not tell, or not in time: that evicts nobody
-    SKIPPED = "skipped"  # there is nothing to check here: no such device, no such service
+    UNANSWERED = "unanswered"  # the check could not tell, or not in time: evicts no node
+    SKIPPED = "skipped"  # nothing to check here: no such device or service
 
 
 class HealthCheckPolicy(enum.StrEnum):
-    """How much trust a health service gets whose answer can't be used, or that does not answer."""
+    """How to judge a health service that does not answer, or whose answer can't be used."""
 
-    DOCUMENTED = "documented"  # an answer that can't be used is unhealthy, no answer is skipped
-    TOLERANT = "tolerant"  # unhealthy is what says so, in a boolean or a number
-    STRICT = "strict"  # as documented, and no answer is unhealthy, too
+    DOCUMENTED = "documented"  # an unusable answer is unhealthy, no answer is skipped
+    TOLERANT = "tolerant"  # unhealthy only if the answer says so, as a boolean or a number
+    STRICT = "strict"  # as documented, but no answer is unhealthy, too
 
 
 class CheckPlan(msgspec.Struct, frozen=True):
-    """How one check is run. Before a cycle always; with `period_s` also while the job runs."""
+    """How one check is run: before every cycle and, with `period_s`, also while the job runs."""
 
     name: str
     deadline_s: float  # a check that has not answered by then is late
-    late: Health = Health.UNANSWERED  # what a late check says of the node
-    # A join waits for the answer so long after the stop began, and no longer once the check has reported what it has
-    # found so far; an earlier answer counts where there is neither. None: it waits to the deadline.
+    late: Health = Health.UNANSWERED  # what a late check means for the node
+    # How long after the stop began a join waits for the answer; less if the check reports findings before. If neither
+    # has come, the previous answer counts. None: the join waits until the deadline.
     patience_s: float | None = None
     period_s: float | None = None
-    unhealthy_after: int = 1  # so many unhealthy results of one thing in a row count, fewer do not
+    unhealthy_after: int = 1  # so many unhealthy results in a row make a subject unhealthy
     healthy_after: int = 1  # so many healthy results in a row make it healthy again
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What one check has found. `reason` is a sentence without a full stop, "" where there is nothing to say."""
+    """What one check found. `reason` is a sentence without a full stop; "": nothing to say."""
 
     check: str  # the plan's name
     health: Health
     reason: str = ""
     took_s: float = 0.0
-    subject: str = ""  # what was looked at, where the check looks at several things: a path, a device
+    subject: str = ""  # what was checked, if the check has several subjects: a path, a device
 
     @property
     def name(self) -> str:
-        """ "storage /mnt/data" """
+        """Returns check and subject, such as "storage /mnt/data"."""
         return f"{self.check} {self.subject}" if self.subject else self.check
 
 
@@ -66,13 +66,13 @@ class CheckView(msgspec.Struct, frozen=True):
 
 
 def unfit_sentence(node: str, findings: Iterable[Finding]) -> str:
-    """Why the node may not take part; "" if it may."""
+    """Returns why the node may not take part; "" if it may."""
     reasons = [each.reason for each in findings if each.health is Health.UNHEALTHY]
     return f"node {node} is unhealthy: {'; '.join(reasons)}" if reasons else ""
 
 
 def one_line(text: str, characters_max: int) -> str:
-    """What a service or a device has said, for people: clipped, and without what would steer their terminal."""
+    """Returns a service's or device's text for people: clipped, and without terminal control characters."""
     line = "".join(each if each.isprintable() else "?" for each in " ".join(text.split()))
     if not line:
         return "nothing"

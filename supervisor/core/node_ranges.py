@@ -1,4 +1,4 @@
-"""How are the names of many nodes written in one word, as Slurm writes them: node[001-003,007]?"""
+"""How are many node names written as one word, in Slurm's notation: node[001-003,007]?"""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _NUMBERED = re.compile(r"(.*?)(\d{1,15})(\D*)", re.DOTALL)
 
 
 def sorted_names(names: Iterable[str]) -> list[str]:
-    """In the order in which `node_ranges` writes them: node2 stands before node10."""
+    """Returns the names in the order in which `node_ranges` writes them: node2 before node10."""
     return sorted(set(names), key=_key)
 
 
 def node_ranges(names: Iterable[str]) -> str:
-    """Each name once. Numbers of different widths (node9, node010) are kept apart, as Slurm does."""
+    """Returns the names as ranges, each once. Numbers of different widths (node9, node010) stay apart, as in Slurm."""
     words: list[str] = []
     group: list[str] = []
     for name in sorted_names(names):
@@ -28,12 +28,12 @@ def node_ranges(names: Iterable[str]) -> str:
 
 
 def rank_ranges(parts: Sequence[Sequence[int]]) -> str:
-    """The ranks of each node, in the order of the nodes: 0-7,8-15."""
+    """Returns the ranks of each node, in the order of the nodes: 0-7,8-15."""
     return ",".join(_range(min(part), max(part)) for part in parts if part)
 
 
 def _family(name: str) -> tuple[str, int, str]:
-    """Names of one family differ in one number of the same width; a name without a number is alone."""
+    """Returns a name's family and number: names of a family differ only in one number of the same width."""
     found = _NUMBERED.fullmatch(name)
     if found is None:
         return name, 0, ""

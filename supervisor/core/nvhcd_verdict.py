@@ -1,8 +1,8 @@
 """What does an answer of nvhcd say about the node: healthy, unhealthy, or nothing?
 
-The documented contract: a healthy node is one with success true and a fail_count of 0 in the JSON of the output. Other
-services wrote log lines into that output and so lost whole segments of healthy nodes: how strictly it is read is a
-policy.
+By the documented contract, a healthy node has success true and a fail_count of 0 in the JSON of the output. Some
+services write log lines into that output, which has evicted whole segments of healthy nodes elsewhere. So a policy
+says how strictly the output is read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Unusable(msgspec.Struct, frozen=True):
-    """Something came back that is no reply; `why` ends the sentence "its answer can't be used: …"."""
+    """Something came back that is not a reply; `why` ends the sentence "its answer can't be used: …"."""
 
     why: str
 
@@ -84,7 +84,7 @@ def _failure(reply: Reply) -> str:
 
 
 def _report(output: str, *, last_line: bool) -> dict[str, object] | None:
-    """The JSON object of the output, or of its last line where the whole is none."""
+    """Returns the JSON object in the output, or in its last line if the whole is not JSON."""
     lines = output.strip().splitlines()
     for text in (output, *(lines[-1:] if last_line else ())):
         try:

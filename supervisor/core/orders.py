@@ -1,7 +1,7 @@
 """What can the coordinator of a job order a node to do?
 
-The one vocabulary for it: the coordinator addresses these records to nodes, the peers carry them, and the machines of
-the node take them as they are.
+Orders have only this vocabulary: the coordinator addresses these records to nodes, the peers carry them, and the
+node's machines receive them unchanged.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from supervisor.core.facts import Assignment, Verdict
 
 
 class StartCycle(msgspec.Struct, frozen=True):
-    """The rendezvous is complete: run this part of the cycle, after stopping what still runs."""
+    """The rendezvous is complete: stop what still runs, then run this part of the cycle."""
 
     assignment: Assignment
     reason: str
     restarts_used: int = 0  # of the job's budget
-    is_running: bool = False  # the others run the cycle already, and have gone on without this part of it
+    is_running: bool = False  # the other nodes already run the cycle and have continued without this part
 
 
 class JoinAgain(msgspec.Struct, frozen=True):
-    """Stop the workers and join: a next cycle will be ordered."""
+    """Stop the workers and join: another cycle will be ordered."""
 
     next_cycle: int
     reason: str
 
 
 class UseStore(msgspec.Struct, frozen=True):
-    """The store of the cycle, which the node of group rank 0 serves."""
+    """Use this store in the cycle; the node of group rank 0 serves it."""
 
     cycle: int
     host: str
@@ -45,9 +45,9 @@ class TakeStacks(msgspec.Struct, frozen=True):
 
 
 class ActOnHang(msgspec.Struct, frozen=True):
-    """The evidence is in, or late: the ranks that hang may be ended.
+    """The evidence has arrived or is overdue: the hung ranks may be terminated.
 
-    `verdict`: who hangs and who waits for it, the same for all nodes; "": the evidence tells nothing.
+    `verdict`: which ranks hang and which wait for them, the same on all nodes; "": the evidence is inconclusive.
     """
 
     cycle: int
@@ -55,7 +55,7 @@ class ActOnHang(msgspec.Struct, frozen=True):
 
 
 class TellMembers(msgspec.Struct, frozen=True):
-    """Pass this on to these ranks of the cycle (global ranks of this node)."""
+    """Pass this to these ranks of the cycle (global ranks of this node)."""
 
     cycle: int
     members: tuple[int, ...]
@@ -71,7 +71,7 @@ class ReplaceRanks(msgspec.Struct, frozen=True):
 
 
 class SettleCall(msgspec.Struct, frozen=True):
-    """A wrapped call has ended. `stands`: without those it has lost; else their ends are failures after all."""
+    """A wrapped call has ended. `stands`: it succeeded without its lost ranks; else their ends are failures."""
 
     cycle: int
     call: int
@@ -82,28 +82,28 @@ class SettleCall(msgspec.Struct, frozen=True):
 class WindDown(msgspec.Struct, frozen=True):
     """The job ends: stop what runs and report NodeStopped; the verdict follows.
 
-    `signal` 0: SIGTERM with the grace of a restart; else that signal, with the grace that the launcher's end has.
+    `signal` 0: SIGTERM with the grace period of a restart; else that signal, with the grace period of a launcher's end.
     """
 
     reason: str
     signal: int = 0
-    at_once: bool = False  # SIGKILL now, without any grace
+    at_once: bool = False  # SIGKILL now, without a grace period
 
 
 class Conclude(msgspec.Struct, frozen=True):
-    """How the job ended, the same on every node."""
+    """The job has ended with this verdict, the same on every node."""
 
     verdict: Verdict
 
 
 class Introduce(msgspec.Struct, frozen=True):
-    """Say how this node stands (NodeStands): the leader is new to it. Comes from the node's own side."""
+    """Report this node's state (NodeStands) to a new leader. The node's own side sends this order."""
 
 
 class StandBack(msgspec.Struct, frozen=True):
-    """Kill the workers: another node may take this one's place soon. Then wait for a leader.
+    """Kill the workers, because another node may soon take this one's place; then wait for a leader.
 
-    Comes from the node's own side, where no leader is heard.
+    The node's own side sends this order when it hears no leader.
     """
 
     reason: str

@@ -1,4 +1,4 @@
-"""What can be seen from outside of a rank while its job stands still: its process, its threads, its last words?"""
+"""What can be observed of a rank from outside while its job hangs: its process, its threads, its sections?"""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import msgspec
 class Frame(msgspec.Struct, frozen=True):
     """One Python frame of a stack."""
 
-    file: str  # with its folders
+    file: str  # with its folder
     name: str
     line: int
 
     @property
     def place(self) -> tuple[str, str, int]:
-        """The same for every tool: py-spy says `Loader.load`, faulthandler `load`."""
+        """Identifies the frame alike for every tool: py-spy says `Loader.load`, faulthandler `load`."""
         return self.file, self.name.rpartition(".")[2], self.line
 
     def __str__(self) -> str:
@@ -24,7 +24,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class ProcessState(enum.StrEnum):
-    """As the kernel shows the main thread."""
+    """The state of the main thread as the kernel reports it."""
 
     RUNNING = "R"
     SLEEPING = "S"
@@ -41,27 +41,27 @@ class ChildProcess(msgspec.Struct, frozen=True):
 
 
 class ProcessFacts(msgspec.Struct, frozen=True):
-    """Two looks at one process, a moment apart."""
+    """What two looks at one process, a moment apart, have shown."""
 
-    state: ProcessState = ProcessState.UNKNOWN  # the same in both looks, else that of the second
+    state: ProcessState = ProcessState.UNKNOWN  # the state in both looks, or else in the second
     is_still: bool = False  # the main thread neither ran nor was woken between the looks
-    cpu_share: float = 0.0  # of one core that all its threads together took between the looks
-    stop_signal: str = ""  # that stopped it; "": the kernel does not say
+    cpu_share: float = 0.0  # CPU use of all its threads between the looks; 1.0 is one core
+    stop_signal: str = ""  # the signal that stopped it; "": the kernel does not say
     tracer: str = ""  # "gdb (pid 812)"
     kernel_place: str = ""  # the kernel's function in which the main thread waits
-    waits_on_futex: bool = False  # in both looks: for a lock, of Python or of a library
+    waits_on_futex: bool = False  # in both looks: it waits for a lock, of Python or of a library
     children: tuple[ChildProcess, ...] = ()
 
 
 class RankFacts(msgspec.Struct, frozen=True):
-    """Everything that is known of one rank besides its stack."""
+    """Everything that is known about a rank besides its stack."""
 
     rank: int
     process: ProcessFacts | None = None
     has_exited: bool = False  # with code 0
-    is_silent: bool = False  # one of its limits has run out
-    sections: tuple[str, ...] = ()  # that it has open
-    gil_frames: tuple[Frame, ...] = ()  # of the thread that has the GIL, the innermost last
-    gil_is_main: bool = False  # that thread is the main one
-    answers: bool | None = None  # whether its client answered while it was looked at; None: it was not asked
-    source_line: str = ""  # at which the main thread stands
+    is_silent: bool = False  # it has exceeded one of its limits
+    sections: tuple[str, ...] = ()  # its open sections
+    gil_frames: tuple[Frame, ...] = ()  # of the thread that holds the GIL, the innermost last
+    gil_is_main: bool = False  # that thread is the main thread
+    answers: bool | None = None  # whether its client answered meanwhile; None: it was not asked
+    source_line: str = ""  # the line that the main thread is executing

@@ -1,4 +1,4 @@
-"""Which of several failed workers was the one that the others followed?"""
+"""Which of several failed workers failed first, so that the others followed?"""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from supervisor.core.workers import Worker
 
 
 def root_cause(workers: tuple[Worker, ...], first: int | None) -> Cause | None:
-    """The failure that came first in time; None if no worker failed by itself.
+    """Returns the first failure in time; None if no worker failed by itself.
 
     `first` is the local rank whose exit was seen first. A rank that raised may take longer to exit than the peers that
-    lost their connection to it: where the first exit left an error file, or was an abort (which is how a lost peer
-    shows itself), the oldest error file wins. Other deaths without a file, such as SIGKILL for want of memory, stand
-    for themselves: the files of others only tell the echo.
+    lost their connection to it. So if the first exit left an error file, or was an abort (the usual effect of a lost
+    peer), the oldest error file wins. Other deaths without a file, such as SIGKILL when memory runs out, are the cause
+    themselves: the others' files describe only the aftermath.
     """
     shown = next((each for each in workers if each.local_rank == first), None)
     if shown is None or shown.succeeded:
@@ -27,17 +27,17 @@ def root_cause(workers: tuple[Worker, ...], first: int | None) -> Cause | None:
     dated = [
         each.exit
         for each in workers
-        # What a worker wrote after our own signal may only say that it was signalled.
+        # An error file written after our own signal may only report that signal.
         if each.exit is not None and not each.succeeded and (is_dated or not each.signalled)
     ]
     return _cause(min(dated, key=_written_at, default=shown.exit))
 
 
 def first_cause(causes: tuple[Cause, ...], first_failure: str) -> Cause | None:
-    """The same over all nodes of a job, each of which has named its own. None: nothing is known beyond what was seen.
+    """Returns the first failure on all nodes of a job, given each node's own; None: no more is known than was seen.
 
-    `first_failure` is the sentence that was seen first. An error file of another node is older evidence only where
-    that one left a file, too.
+    `first_failure` is the sentence that was seen first. Another node's error file can only be older evidence if that
+    failure left a file, too.
     """
     shown = next((each for each in causes if each.sentence == first_failure), None)
     if shown is not None and shown.written_at_unix_s is None:

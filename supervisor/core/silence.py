@@ -1,6 +1,6 @@
 """How long may a rank be silent, since when has it been, and how is that reported?
 
-Shared by the machines that judge a rank by its page: rank_monitor.py and call_watch.py.
+Both machines that judge a rank by its page use this: rank_monitor.py and call_watch.py.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import msgspec
 
 from supervisor.core.facts import Progress
 
-REREAD_PAUSE_S = 0.05  # after an answer too old to judge by: the page is read again, but not in a tight loop
+REREAD_PAUSE_S = 0.05  # pause before the page is read again, if an answer was too old to judge by
 
 
 class Silence(msgspec.Struct, frozen=True):
-    """One that began at `since_s` and may last `limit_s`."""
+    """A silence that began at `since_s` and may last `limit_s`."""
 
     since_s: float
     limit_s: float
@@ -24,25 +24,25 @@ class Silence(msgspec.Struct, frozen=True):
         return self.since_s + self.limit_s
 
     def reason(self, now_s: float) -> str:
-        """The text for a silence that was found to be too long at `now_s`."""
-        # The deadline was met, so rounding must not show an age below the limit.
+        """Returns the text for a silence that was found to be too long at `now_s`."""
+        # The limit was exceeded, so rounding must not show a smaller age.
         age_s = max(now_s - self.since_s, self.limit_s)
         return self.text.format(age=_seconds(age_s), limit=_seconds(self.limit_s))
 
 
 def read_moment_s(progress: Progress, now_s: float) -> float:
-    """The moment of which `progress` tells; never in the future."""
+    """Returns the moment that `progress` describes; never in the future."""
     return now_s if progress.read_at_s is None else min(progress.read_at_s, now_s)
 
 
-COMES_BACK_S = 10.0  # a client that can be heard has connected to a supervisor that came back by then
-FIRST_BEAT_S = 60.0  # a rank that had not begun to send heartbeats when it was read may have done so since
+COMES_BACK_S = 10.0  # by then, a live client has reconnected to a returning supervisor
+FIRST_BEAT_S = 60.0  # a rank without heartbeats when last read may have begun since
 
 
 def counted_from(progress: Progress, now_s: float) -> Progress:
-    """The progress of a rank of which nothing is known since it was read, under a supervisor that came at `now_s`.
+    """Returns the progress of a rank that was not read until its supervisor came back at `now_s`.
 
-    Each silence counts from the moment on by which the rank's client is back, if the rank runs.
+    Each silence counts from the moment by which the rank's client should be back if the rank runs.
     """
     first_beat_at_s, now_s = now_s + FIRST_BEAT_S, now_s + COMES_BACK_S
     watch = progress.call_watch

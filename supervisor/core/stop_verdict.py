@@ -1,14 +1,14 @@
-"""With which state and exit code does a job end that was stopped?"""
+"""With which state and exit code does a stopped job end?"""
 
 from __future__ import annotations
 
 from supervisor.core.facts import JobState, Verdict
 
-STOPPED_EXIT_CODE = 1  # by a command; a signal n has 128 + n
+STOPPED_EXIT_CODE = 1  # stopped by a command; after signal n it is 128 + n
 
 
 def stopped_verdict(signal: int, reason: str, *, all_succeeded: bool) -> Verdict:
-    """How a job ends that a command (signal 0) or a signal has stopped."""
+    """Returns how a job ends that a command (signal 0) or a signal has stopped."""
     if signal == 0:
         return Verdict(JobState.STOPPED, STOPPED_EXIT_CODE, reason)
     if all_succeeded:

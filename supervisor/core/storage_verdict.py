@@ -1,7 +1,7 @@
-"""What storage does a job depend on, and what does the answer of each path say about the node?
+"""Which storage does a job depend on, and what does the answer of each path mean for the node?
 
-A path that can't be used is unhealthy under each policy. One that does not answer in time may be slow, or the server
-may be busy for all nodes: that evicts nobody, unless the policy is strict.
+A path that can't be used is unhealthy under every policy. If a path does not answer in time, the storage may be slow,
+or the server busy for all nodes: that evicts no node, unless the policy is strict.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 class Kind(enum.StrEnum):
-    """What is to be done at a path; each has a letter."""
+    """What to read at a path; each kind has a letter."""
 
-    ANY = "p"  # a file gives its first bytes, a folder its first names, of all else it is enough that it is there
+    ANY = "p"  # the first bytes of a file or names of a folder; anything else need only exist
     FOLDER = "d"
-    TEXT = "t"  # a small file, as a whole
+    TEXT = "t"  # the whole of a small file
     MOUNTS = "m"  # the lines of a mountinfo that name a network file system
 
 
@@ -38,7 +38,7 @@ class Target(msgspec.Struct, frozen=True):
     kind: Kind
     path: str
     deadline_s: float
-    filesystem: str = ""  # of a mount
+    filesystem: str = ""  # of a mount, its type
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -46,20 +46,20 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The system call has failed; `errno` 0: what came back is not understood."""
+    """The system call failed; `errno` 0: the answer could not be understood."""
 
     errno: int
     words: str
 
 
 class Silent(msgspec.Struct, frozen=True):
-    """Nothing has come back, since so long."""
+    """No answer has come for this long."""
 
     since_s: float
 
 
 class Unasked(msgspec.Struct, frozen=True):
-    """It could not even be looked at; `why` is a sentence."""
+    """The path could not even be checked; `why` is a sentence."""
 
     why: str
 
@@ -68,7 +68,7 @@ Answer = Answered | Failed | Silent | Unasked
 
 
 def mounts(lines: str) -> tuple[Target, ...]:
-    """The network file systems among the lines of a mountinfo, each place once, as it is seen now."""
+    """Returns the network file systems in the lines of a mountinfo: one for each path, as visible now."""
     found: dict[str, str] = {}
     for line in lines.splitlines():
         before, separator, after = line.partition(" - ")
@@ -76,7 +76,7 @@ def mounts(lines: str) -> tuple[Target, ...]:
         if not separator or len(fields) < 5:
             continue
         path = _unescaped(fields[4])
-        found.pop(path, None)  # Another file system may have been mounted over it.
+        found.pop(path, None)  # Another file system may be mounted over it.
         if types[0] in NETWORK_TYPES:
             found[path] = types[0]
     return tuple(Target(Kind.FOLDER, path, MOUNT_DEADLINE_S, filesystem) for path, filesystem in found.items())
@@ -88,7 +88,7 @@ def judge(target: Target, answer: Answer, policy: HealthCheckPolicy, *, took_s: 
 
 
 def is_absent(target: Target, answer: Answer) -> bool:
-    """Whether this node does not have at all what would be looked at: Lustre's own word on a node without Lustre."""
+    """Whether this node lacks the target altogether, such as Lustre's own file on a node without Lustre."""
     return target.kind is Kind.TEXT and isinstance(answer, Failed) and answer.errno == errno.ENOENT
 
 
@@ -115,7 +115,7 @@ def _verdict(target: Target, answer: Answer, policy: HealthCheckPolicy) -> tuple
 
 
 def _unescaped(text: str) -> str:
-    """The kernel writes blanks, tabs, line ends and backslashes as three octal digits."""
+    """Undoes the kernel's escapes: it writes blanks, tabs, line ends and backslashes as three octal digits."""
     return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)
 
 

@@ -1,6 +1,6 @@
 """What do the machines of one job tell each other about its workers?
 
-Orders go from the job to its worker group, reports come back; node.py carries them. They never leave the node's core.
+The job sends orders to its worker group, which sends reports back; node.py carries both. They never leave the core.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ class Excuse(enum.StrEnum):
     """Whether the end of a rank that was in a wrapped call is its own failure."""
 
     NONE = "none"
-    OPEN = "open"  # the others may go on without it; how their call ends is not known yet
-    STANDS = "stands"  # they have
+    OPEN = "open"  # the others may continue without it; their call has not ended yet
+    STANDS = "stands"  # the others have succeeded without it
 
 
 class Worker(msgspec.Struct, frozen=True):
-    """One worker of the cycle. `signalled`: by us, so that its exit is no failure of its own."""
+    """A worker of the cycle. `signalled`: by us, so its exit is not a failure of its own."""
 
     local_rank: int
     rank: int
@@ -29,8 +29,8 @@ class Worker(msgspec.Struct, frozen=True):
     exit: WorkerExit | None = None
     not_started: str = ""  # why it could not be started
     signalled: bool = False
-    kill_at_s: float | None = None  # a hung rank that may ignore its termination signal until then
-    killed: bool = False  # SIGKILL was sent: if it stays, it waits in the kernel, and no grace will end it
+    kill_at_s: float | None = None  # until then, a hung rank may ignore its termination signal
+    killed: bool = False  # SIGKILL was sent: a process that remains is stuck in the kernel
     excuse: Excuse = Excuse.NONE
 
     @property
@@ -47,12 +47,12 @@ class Worker(msgspec.Struct, frozen=True):
 
     @property
     def failed(self) -> bool:
-        """By itself, with nothing that excuses it."""
+        """Whether it failed by itself, without an excuse."""
         return self.ended and not self.succeeded and not self.signalled and self.excuse is Excuse.NONE
 
     @property
     def is_done(self) -> bool:
-        """Nothing more is expected of it for the job to succeed."""
+        """Whether the job's success needs nothing more from it."""
         if self.excuse is not Excuse.NONE:
             return self.ended and self.excuse is Excuse.STANDS
         return self.succeeded and not self.signalled
@@ -74,18 +74,18 @@ class StartWorkers(msgspec.Struct, frozen=True):
 
 
 class StopWorkers(msgspec.Struct, frozen=True):
-    """Signal every tree, and end what is left after the grace. A later one never prolongs the grace."""
+    """Signal every process tree, and kill what is left after the grace period. A later order never prolongs that."""
 
     signal: int
     grace_s: float
 
 
 class KillWorkers(msgspec.Struct, frozen=True):
-    """End everything now."""
+    """Kill everything now."""
 
 
 class KillRanks(msgspec.Struct, frozen=True):
-    """End these ranks for their hang; SIGKILL to their trees `escalation_s` later."""
+    """Terminate these hung ranks; SIGKILL their process trees `escalation_s` later."""
 
     local_ranks: tuple[int, ...]
     signal: int
@@ -93,18 +93,18 @@ class KillRanks(msgspec.Struct, frozen=True):
 
 
 class LoseWorkers(msgspec.Struct, frozen=True):
-    """Their parent, the spawner, has died and they with it."""
+    """The spawner, their parent, has died, and they with it."""
 
 
 class ExcuseRank(msgspec.Struct, frozen=True):
-    """Told just before its end: that is the business of the wrapped call that it was in."""
+    """Sent just before a rank's end is reported: the wrapped call that it was in deals with that end."""
 
     local_rank: int
     excuse: Excuse
 
 
 class SettleExcuses(msgspec.Struct, frozen=True):
-    """The call has ended. `stands`: without those that were lost in it; else their ends are failures after all."""
+    """The call has ended. `stands`: it succeeded without its lost ranks; else their ends are failures."""
 
     stands: bool
     reason: str
@@ -133,14 +133,14 @@ class RankExited(msgspec.Struct, frozen=True):
 
 
 class WorkersFaulted(msgspec.Struct, frozen=True):
-    """At most once for each cycle. `of_call`: what is told is the end of a wrapped call, not that of one worker."""
+    """Workers have failed; reported at most once in a cycle. `of_call`: a wrapped call ended, not just one worker."""
 
     reason: str
     of_call: bool = False
 
 
 class WorkersSucceeded(msgspec.Struct, frozen=True):
-    """All have exited 0, but for `lost` ranks that a call has gone on without; what they left running lives on."""
+    """All have exited 0, except for `lost` ranks that a call continued without; what those left running lives on."""
 
     lost: tuple[int, ...] = ()
 
@@ -154,19 +154,19 @@ class WorkersGone(msgspec.Struct, frozen=True):
 
 
 class HangFound(msgspec.Struct, frozen=True):
-    """A rank hangs; the fault follows once its evidence was taken. What fails meanwhile is an echo."""
+    """A rank hangs; the fault follows once the evidence is collected. Failures meanwhile are its consequences."""
 
     reason: str
 
 
 class HangEnded(msgspec.Struct, frozen=True):
-    """The rank finished after all before anything was done about it."""
+    """The rank exited 0 before anything was done about its hang."""
 
     reason: str
 
 
 class HangFaulted(msgspec.Struct, frozen=True):
-    """The hung ranks are dead or beyond waiting for."""
+    """The hung ranks are dead, or waiting for them is useless."""
 
     reason: str
 

@@ -1,11 +1,11 @@
-"""Restart of a training function inside its process, when a rank anywhere in the job fails.
+"""How is a training function restarted inside its process when any rank of the job fails?
 
 Names and modules are loaded when they are first used, so that importing this package costs next to nothing.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # what type checkers take for true; typing itself is not worth its price here
+TYPE_CHECKING = False  # type checkers take it for True; importing typing costs too much here
 
 if TYPE_CHECKING:
     from worker_client.inprocess import (

@@ -1,4 +1,4 @@
-"""How does another thread end what the main thread waits for, so that it can be interrupted?"""
+"""How does another thread end what the main thread is waiting for, so that it can be interrupted?"""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
     from worker_client.inprocess.state import FrozenState
 
-# Each step may take so long; what it then still does, it does alone.
+# The longest wait for each step; a slower one continues in the background.
 ABORT_TIMEOUT_S = 10.0
 DESTROY_TIMEOUT_S = 10.0
 CHECKPOINT_TIMEOUT_S = 5.0
 
-# Modules whose AsyncCallsQueue writes checkpoints from processes of its own.
+# Modules whose AsyncCallsQueue writes checkpoints from its own processes.
 _CHECKPOINT_MODULES = (
     "nvidia_resiliency_ext.checkpointing.async_ckpt.core",
     "megatron.core.dist_checkpointing.strategies.async_utils",
 )
-# Where Transformer Engine keeps what it remembers of fp8, newest first.
+# Where Transformer Engine keeps its fp8 state, newest module first.
 _FP8_MODULES = ("transformer_engine.pytorch.quantization", "transformer_engine.pytorch.fp8")
 
 log = logging.getLogger("holdfast")
 
 
 class Abort(abc.ABC):
-    """Called on the monitor thread of every rank, once for each fault, while the main thread may hang in anything.
+    """Called on the monitor thread of every rank, once per fault, while the main thread may hang in any call.
 
-    It should be quick and raise nothing; what it raises is logged and the restart goes on.
+    It should be quick and raise nothing; an exception is logged and the restart continues.
     """
 
     @abc.abstractmethod
@@ -51,14 +51,14 @@ class Abort(abc.ABC):
 class AbortTorchDistributed(Abort):
     """Ends all collectives of torch.distributed and then its process groups, whatever their backends.
 
-    NCCL's communicators are aborted in parallel; Gloo's connections and those of this iteration to TCPStores are shut
-    down, which torch itself can't do: so a rank is released, too, that is still waiting in `init_process_group`. Before
-    that, the flight recorder is dumped to `torch_fr_trace_path`/iter_<n>, if the path is known (by default from
-    HOLDFAST_FR_TRACE_PATH or NVRX_FR_TRACE_PATH) and the recorder is on. Raises nothing, and each step has a bound.
+    NCCL's communicators are aborted in parallel. Gloo's connections, and this iteration's connections to TCPStores, are
+    shut down, which torch itself can't do; this also releases a rank that still waits in `init_process_group`. Before
+    that, the flight recorder is dumped to `torch_fr_trace_path`/iter_<n> if it is on and the path is known (by default
+    from HOLDFAST_FR_TRACE_PATH or NVRX_FR_TRACE_PATH). Raises nothing; each step has a time limit.
     """
 
-    _has_run = False  # A class that is derived from this one may abort in a way of its own.
-    _hung_up: frozenset[int] = frozenset()  # inodes of Gloo's listeners that were told in this iteration
+    _has_run = False  # A derived class may abort in its own way.
+    _hung_up: frozenset[int] = frozenset()  # inodes of Gloo's listeners reached in this iteration
     _kept: KeptGroups | None = None  # of this iteration; until the main thread is out of the function
 
     def __init__(self, torch_fr_trace_path: str | None = None) -> None:
@@ -66,7 +66,7 @@ class AbortTorchDistributed(Abort):
 
     def __call__(self, state: FrozenState) -> FrozenState:
         distributed = _torch_distributed()
-        # A script that never imported torch.distributed has nothing to abort, and pays for no import now.
+        # A script that never imported torch.distributed has nothing to abort and should not pay for the import.
         if distributed is None:
             return state
         self._has_run, self._hung_up, self._kept = True, frozenset(), self._kept or KeptGroups()
@@ -90,7 +90,7 @@ class AbortTorchDistributed(Abort):
         return state
 
     def release_again(self, state: FrozenState) -> None:
-        """Ends what the main thread, still in the function, may wait for by now. Returns quickly."""
+        """Ends what the main thread, still in the function, may now be waiting for. Returns quickly."""
         if self._has_run:
             self._release()
             pending = [(descriptor, inode) for descriptor, inode in gloo_listeners() if inode not in self._hung_up]
@@ -98,7 +98,7 @@ class AbortTorchDistributed(Abort):
             self._hung_up |= {inode for _, inode in pending}
 
     def clear_after(self) -> None:
-        """Destroys what the main thread has made between the abort and its way out of the function."""
+        """Destroys the groups that the main thread created after the abort, before it left the function."""
         distributed = _torch_distributed()
         if not self._has_run or self._kept is None or distributed is None:
             return
@@ -115,19 +115,19 @@ class AbortTorchDistributed(Abort):
 
 
 def release_again(abort: Abort, state: FrozenState) -> None:
-    """Releases the main thread again. Called from time to time, from the abort until it is out of the function."""
+    """Releases the main thread again. Called repeatedly after the abort, until that thread leaves the function."""
     for each in _torch_aborts(abort):
         each.release_again(state)
 
 
 def clear_after(abort: Abort) -> None:
-    """Clears up after the abort. Called once, when the main thread is out of the function and waits for this."""
+    """Cleans up after the abort. Called once; the main thread has left the function and waits for this."""
     for each in _torch_aborts(abort):
         each.clear_after()
 
 
 class AbortTransformerEngine(Abort):
-    """Releases Transformer Engine's user buffers and what it remembers of fp8; nothing where it is not loaded.
+    """Releases Transformer Engine's user buffers and fp8 state; does nothing if it is not loaded.
 
     Must run after AbortTorchDistributed: in a Compose, list it first.
     """
@@ -148,7 +148,7 @@ class AbortTransformerEngine(Abort):
 
 
 class AbortPersistentCheckpointProcesses(Abort):
-    """Ends the processes that write checkpoints in the background; nothing where no such library is loaded."""
+    """Ends the processes that write checkpoints in the background; does nothing if no such library is loaded."""
 
     def __call__(self, state: FrozenState) -> FrozenState:
         kinds = tuple(
@@ -156,7 +156,7 @@ class AbortPersistentCheckpointProcesses(Abort):
         )
         if not kinds:
             return state
-        # The libraries keep no list of their queues. By type(), since __class__ may be anything a proxy likes.
+        # The libraries keep no list of their queues. Use type(), because a proxy may fake __class__.
         queues: list[Any] = [item for item in gc.get_objects() if issubclass(type(item), kinds)]
         closes = [
             BoundedThread(f"close checkpoint queue {number}", lambda queue=queue: queue.close(abort=True))
@@ -172,14 +172,15 @@ def _torch_aborts(abort: Abort) -> Iterator[AbortTorchDistributed]:
     return (each for each in flattened((abort,)) if isinstance(each, AbortTorchDistributed))
 
 
-def _torch_distributed() -> Any:  # noqa: ANN401  # torch is not imported for this question
+def _torch_distributed() -> Any:  # noqa: ANN401  # torch is not imported just to find out
     distributed = sys.modules.get("torch.distributed")
     return distributed if distributed is not None and distributed.is_available() else None
 
 
 def _forget_unfinished_groups() -> None:
-    """torch names groups by a count that it resets only when a group was finished. A rank that failed inside
-    `init_process_group` would look for the next one under another name than all others.
+    """Resets the count by which torch names groups, which torch does only after a group was finished.
+
+    A rank that failed inside `init_process_group` would otherwise look for the next group under a different name.
     """
     with contextlib.suppress(ImportError, AttributeError):  # torch has no public way
         from torch.distributed import distributed_c10d
@@ -203,7 +204,7 @@ def _nccl_backend(group: Any) -> Any:  # noqa: ANN401  # torch's classes differ 
     import torch
     from torch.distributed import distributed_c10d
 
-    nccl = getattr(distributed_c10d, "ProcessGroupNCCL", None)  # absent where torch was built without NCCL
+    nccl = getattr(distributed_c10d, "ProcessGroupNCCL", None)  # absent if torch was built without NCCL
     if nccl is None:
         return None
     try:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-RANKS_SHOWN_MAX = 8  # beyond that, the first and the last half of them
+RANKS_SHOWN_MAX = 8  # if there are more, half from the start and half from the end
 
 
 class Interruption(enum.Enum):
@@ -16,13 +16,13 @@ class Interruption(enum.Enum):
     SOFT_TIMEOUT = enum.auto()
     HARD_TIMEOUT = enum.auto()
     TERMINATED = enum.auto()  # its process was found dead
-    UNRESPONSIVE = enum.auto()  # its node was not heard
-    MONITOR_PROCESS_EXCEPTION = enum.auto()  # kept for scripts that name it: here no monitor process can fail
+    UNRESPONSIVE = enum.auto()  # its node did not answer
+    MONITOR_PROCESS_EXCEPTION = enum.auto()  # for scripts that use the name; no monitor process exists here
 
 
 @dataclass(frozen=True)
 class InterruptionRecord:
-    """`rank` is the number that it had in the interrupted iteration."""
+    """One rank's interruption. `rank` is its number in the interrupted iteration."""
 
     rank: int
     interruption: Interruption
@@ -32,7 +32,7 @@ class InterruptionRecord:
 
     @classmethod
     def from_str(cls, text: str) -> InterruptionRecord:
-        """Reads what str() has written. Raises ValueError."""
+        """Parses the output of str(). Raises ValueError."""
         rank, colon, name = text.partition(":")
         if not colon or not rank.isdecimal() or name not in Interruption.__members__:
             raise ValueError(f"cannot read the interruption record {text!r}: expected <rank>:<interruption>")
@@ -40,9 +40,9 @@ class InterruptionRecord:
 
 
 def describe(records: Iterable[InterruptionRecord]) -> str:
-    """Returns a text like "Interruption.EXCEPTION affecting ranks {1}", the kinds in the order in which they came.
+    """Returns a text like "Interruption.EXCEPTION affecting ranks {1}", with kinds in order of arrival.
 
-    With NVRX_LOG_RANK_FORMAT_VERBOSE=1 no rank is left out, and neighbours are shown as ranges.
+    With NVRX_LOG_RANK_FORMAT_VERBOSE=1, all ranks are listed, consecutive ones as ranges.
     """
     ranks: dict[Interruption, set[int]] = {}
     for record in records:

@@ -1,4 +1,4 @@
-"""What is left to do once the function has ended well on all ranks?"""
+"""What remains to be done once the function has succeeded on all ranks?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Completion(abc.ABC):
-    """Called on the main thread of every rank once all have completed. What it raises is logged, no more."""
+    """Called on the main thread of every rank once all have completed. An exception is only logged."""
 
     @abc.abstractmethod
     def __call__(self, state: FrozenState) -> FrozenState: ...

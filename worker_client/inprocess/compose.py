@@ -10,17 +10,17 @@ from typing import Any, TypeVar, cast
 
 _T = TypeVar("_T")
 
-# Callables that have no class of ours above them: a composition of them would belong to no family.
+# Plain callables, without a base class of ours: a composition of them would belong to no family.
 _PLAIN = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
 
 
 class Compose:
-    """`Compose(a, b, c)(x)` is `a(b(c(x)))`: the last one listed runs first.
+    """Composes callbacks: `Compose(a, b, c)(x)` is `a(b(c(x)))`, so the last one listed runs first.
 
-    An instance without parameters may return nothing: what it would have been given goes to the next one.
-    The result is an instance of the nearest class that all `instances` have in common, so that a composition of
-    aborts is an `Abort`. A family may refuse a composition in its class method `check_composition`, which is given
-    the instances with nested compositions taken apart. Raises TypeError for what can't be composed.
+    If an instance takes no parameters and returns nothing, the next one gets the value that it did not take. The result
+    is an instance of the nearest class that all `instances` share, so a composition of aborts is an `Abort`. A family
+    may refuse a composition in its class method `check_composition`, which gets the instances with nested compositions
+    flattened. Raises TypeError for instances that can't be composed.
     """
 
     instances: tuple[Callable[..., Any], ...]  # as listed
@@ -47,7 +47,7 @@ class Compose:
         self.instances = instances
         self._take_arguments = tuple(map(_takes_arguments, instances))
 
-    def __call__(self, *args: Any) -> Any:  # noqa: ANN401  # what a family's callbacks take and return is its own affair
+    def __call__(self, *args: Any) -> Any:  # noqa: ANN401  # each family decides what its callbacks take and return
         result: Any = args if len(args) != 1 else args[0]
         for instance, takes_arguments in zip(reversed(self.instances), reversed(self._take_arguments), strict=True):
             given = result
@@ -61,24 +61,24 @@ class Compose:
         return result
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return Compose, self.instances  # so that copy.copy() and copy.deepcopy() make the family's class again
+        return Compose, self.instances  # so that copy.copy() and copy.deepcopy() create the family's class
 
     def __repr__(self) -> str:
         return f"Compose({', '.join(map(repr, self.instances))})"
 
     def fresh(self) -> Compose:
-        """Returns the same composition without what its instances remember of an earlier call of the function."""
+        """Returns the same composition without its instances' memory of earlier calls of the function."""
         return cast("Compose", Compose(*(fresh(instance) for instance in self.instances)))
 
 
 def fresh(instance: _T) -> _T:
-    """Returns `instance.fresh()` if its class has that method, else the instance as it is."""
+    """Returns `instance.fresh()` if its class has that method, else the instance itself."""
     renew: Callable[[], _T] | None = getattr(instance, "fresh", None)
     return instance if renew is None else renew()
 
 
 def flattened(instances: tuple[object, ...]) -> Iterator[object]:
-    """Yields all callbacks in the order in which they are listed, nested compositions taken apart."""
+    """Yields all callbacks in the order listed, with nested compositions flattened."""
     for instance in instances:
         if isinstance(instance, Compose):
             yield from flattened(instance.instances)
@@ -87,7 +87,7 @@ def flattened(instances: tuple[object, ...]) -> Iterator[object]:
 
 
 def _family(instances: tuple[object, ...]) -> type:
-    """Returns the first class of the first instance that all others have too. A composition counts by its family."""
+    """Returns the first base class of the first instance that all others share. A composition counts by its family."""
     candidates: tuple[type[object], ...] = type(instances[0]).__mro__
     for candidate in candidates:
         if issubclass(candidate, Compose):

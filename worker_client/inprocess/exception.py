@@ -11,15 +11,15 @@ class RestartError(Exception):
 
 
 class HealthCheckError(RestartError):
-    """Raised when a health check found this rank unfit to go on; its cause is what the check raised."""
+    """Raised when a health check finds this rank unfit to continue; its cause is the check's own exception."""
 
 
 class InternalError(RestartError):
-    """Raised when the restart itself is broken: a fault of this library, not of the script."""
+    """Raised when the restart itself fails because of a bug in this library, not in the script."""
 
 
 class TimeoutError(RestartError):
-    """Raised when a callback did not end in its time."""
+    """Raised when a callback does not finish within its timeout."""
 
 
 class RestartAbort(BaseException):

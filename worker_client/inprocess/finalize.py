@@ -1,4 +1,4 @@
-"""What must this process finish or give up after a fault, before its function can be called again?"""
+"""What must this process finish or release after a fault, before its function can be called again?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Finalize(abc.ABC):
-    """Called on the main thread after every fault, once the process groups are gone. What it raises ends the rank."""
+    """Called on the main thread after every fault, once the process groups are gone. An exception ends the rank."""
 
     @abc.abstractmethod
     def __call__(self, state: FrozenState) -> FrozenState: ...
@@ -25,8 +25,8 @@ class Finalize(abc.ABC):
 class ThreadedFinalize(Finalize):
     """Calls `fn(*args, **kwargs)` on a thread and waits for it, at most `timeout`.
 
-    Raises exception.TimeoutError if it takes longer, and what `fn` raises. Works with and without a GPU: where the
-    process uses CUDA, the thread uses the device of the caller.
+    Raises exception.TimeoutError if that takes longer, and any exception of `fn`. Works with and without a GPU: if the
+    process uses CUDA, the thread uses the caller's device.
     """
 
     def __init__(

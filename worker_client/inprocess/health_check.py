@@ -1,4 +1,4 @@
-"""Is this rank fit to go on after a fault? A check that cannot answer says nothing against the rank."""
+"""Is this rank fit to continue after a fault? A check that can't answer does not count against the rank."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from worker_client.inprocess.devices.device_checks import Verdict
     from worker_client.inprocess.state import FrozenState
 
-DEVICE_CHECK_TIMEOUT_S = 5.0  # a driver that doesn't answer by then has not answered
+DEVICE_CHECK_TIMEOUT_S = 5.0  # for the driver's answer
 
 log = logging.getLogger("holdfast")
 
@@ -29,7 +29,7 @@ log = logging.getLogger("holdfast")
 class HealthCheck(abc.ABC):
     """Called on the main thread after every fault and at the start of every iteration. Raises if the rank is unfit.
 
-    It looks at this rank alone: others may be gone, or still in the wrapped function.
+    It must look only at this rank: others may be gone, or still in the wrapped function.
     """
 
     @abc.abstractmethod
@@ -37,9 +37,9 @@ class HealthCheck(abc.ABC):
 
 
 class CudaHealthCheck(HealthCheck):
-    """Waits until all that was given to the rank's GPU is done, at most `timeout`; nothing where CUDA is not in use.
+    """Waits until the rank's GPU has finished all its work, at most `timeout`; does nothing if CUDA is not in use.
 
-    Raises exception.TimeoutError if it takes longer, and CUDA's own error if its context is corrupt.
+    Raises exception.TimeoutError if that takes longer, and CUDA's own error if its context is corrupt.
     """
 
     def __init__(self, timeout: timedelta = timedelta(seconds=30)) -> None:
@@ -61,18 +61,18 @@ class CudaHealthCheck(HealthCheck):
             )
         if thread.error is not None:
             raise thread.error
-        cuda.synchronize(device)  # an error of the context may come out on the caller's thread alone
+        cuda.synchronize(device)  # an error of the context may surface only on the caller's thread
         return state
 
 
 class FaultCounterExceeded(RestartError):
-    """Raised when a rank has failed by itself more often than it may."""
+    """Raised when a rank has failed by itself more often than allowed."""
 
 
 class FaultCounter(HealthCheck):
-    """Counts the faults that the function raised on this rank itself; None is no limit.
+    """Limits the faults that the function raises on this rank itself; None: no limit.
 
-    A rank that was only interrupted or timed out is not charged. Each call of the wrapped function counts from zero.
+    Interruptions and timeouts do not count. Each call of the wrapped function starts at zero.
     """
 
     def __init__(self, max_rank_faults: int | None = None) -> None:
@@ -91,22 +91,22 @@ class FaultCounter(HealthCheck):
         return state
 
     def fresh(self) -> Self:
-        """Returns the same check with nothing counted."""
+        """Returns the same check with its count at zero."""
         renewed = copy.copy(self)
         renewed.faults_count = 0
         return renewed
 
 
 class _DeviceHealthCheck(HealthCheck):
-    """Asks the driver about a device. `device_index` is NVML's."""
+    """Asks the driver about a device. `device_index` is NVML's number."""
 
-    asks_each = False  # None is each device that CUDA shows to this process, not the rank's own alone, by LOCAL_RANK
+    asks_each = False  # None means all devices that CUDA shows to this process, not just the rank's own (LOCAL_RANK)
 
     def __init__(self, device_index: int | None = None) -> None:
         self.device_index = device_index
 
     def _ask(self, what: str, check: Callable[[device_checks.Device], Verdict]) -> None:
-        """Raises HealthCheckError for a clear no, and for nothing else."""
+        """Raises HealthCheckError only if the driver clearly reports an unfit device."""
         device = device_checks.Device(self.device_index, _local_rank(), self.asks_each)
         verdicts: list[Verdict] = []
         thread = BoundedThread(what, lambda: verdicts.append(check(device)))
@@ -119,9 +119,9 @@ class _DeviceHealthCheck(HealthCheck):
 
 
 class ChainedGPUHealthCheck(_DeviceHealthCheck):
-    """Unfit where the driver says that a GPU needs a reset, a drain or a reboot, or is lost.
+    """Finds the rank unfit if the driver reports that a GPU needs a reset, a drain or a reboot, or is lost.
 
-    Without `device_index`, each GPU that CUDA shows to this process is asked.
+    Without `device_index`, checks each GPU that CUDA shows to this process.
     """
 
     asks_each = True
@@ -132,9 +132,9 @@ class ChainedGPUHealthCheck(_DeviceHealthCheck):
 
 
 class ChainedNVLHealthCheck(_DeviceHealthCheck):
-    """Looks at the NVLinks of a GPU. One that is down is logged: it slows training but does not stop it.
+    """Checks the NVLinks of a GPU. A link that is down is only logged: it slows training but does not stop it.
 
-    Without `device_index`, each GPU that CUDA shows to this process is asked.
+    Without `device_index`, checks each GPU that CUDA shows to this process.
     """
 
     asks_each = True
@@ -157,7 +157,7 @@ class _OwnNVLHealthCheck(ChainedNVLHealthCheck):
 
 
 class ChainedNicHealthCheck(_DeviceHealthCheck):
-    """Unfit where a link of the InfiniBand card that is nearest to a GPU went down since construction.
+    """Finds the rank unfit if a link of the InfiniBand card nearest to a GPU went down since construction.
 
     Without `device_index`, that is the rank's own GPU.
     """
@@ -172,13 +172,13 @@ class ChainedNicHealthCheck(_DeviceHealthCheck):
         return state
 
     def fresh(self) -> Self:
-        """Returns the same check, starting from the present counters."""
+        """Returns the same check, starting from the current counters."""
         renewed = copy.copy(self)
         renewed.remember_links()
         return renewed
 
     def remember_links(self) -> None:
-        """Takes the present counters as healthy."""
+        """Takes the current counters as healthy."""
 
         def remember(device: device_checks.Device) -> Verdict:
             self._links_down, verdict = device_checks.links_down(device)
@@ -188,9 +188,9 @@ class ChainedNicHealthCheck(_DeviceHealthCheck):
 
 
 def restart_health_check(health_check: HealthCheck | None) -> HealthCheck | None:
-    """Returns the check that runs after a fault: NIC, NVLink and GPU, then the user's own, its last one first.
+    """Returns the check that runs after a fault: NIC, NVLink and GPU, then the user's own, the last listed first.
 
-    Without LOCAL_RANK nobody knows the rank's device: then it is the user's check, or None.
+    Without LOCAL_RANK, the rank's device is unknown: returns only the user's check, or None.
     """
     if _local_rank() is None:
         return health_check

@@ -22,9 +22,9 @@ class Initialize(abc.ABC):
 
 
 class RetryController(Initialize):
-    """Ends the call once the function has run `max_iterations` times, or where too few ranks are left.
+    """Ends the call once the function has run `max_iterations` times, or if too few ranks are left.
 
-    All ranks decide alike, since iteration and world sizes are the same on all.
+    All ranks decide alike, because the iteration and the world sizes are the same on all.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class RetryController(Initialize):
         self.min_active_world_size = min_active_world_size
 
     def __call__(self, state: FrozenState) -> FrozenState:
-        """Raises RestartAbort, which names every value and every limit."""
+        """Raises RestartAbort if a limit is reached; the error names every value and every limit."""
         active_world_size = state.active_world_size or 0
         if state.world_size < self.min_world_size:
             why = "too few ranks are left"

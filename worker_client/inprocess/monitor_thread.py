@@ -1,7 +1,7 @@
-"""How does a restart reach the main thread, whatever it does? By a thread that waits for the coordinator's order.
+"""How does a restart reach the main thread, whatever that thread is doing?
 
-Once per fault: wait until the main thread is in no atomic block, abort what it may wait for, and raise in it until it
-has reached the Wrapper.
+A monitor thread waits for the coordinator's order. Once per fault, it waits until the main thread is in no atomic
+block, aborts what it may be waiting for, and raises an exception in it until it has reached the Wrapper.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from worker_client.inprocess.abort import Abort
     from worker_client.inprocess.state import FrozenState
 
-FIRST_PAUSE_S = 0.005  # a main thread that executes bytecode is there by then; a signal wakes one that does not
+FIRST_PAUSE_S = 0.005  # enough for a main thread that executes bytecode; a signal wakes others
 PAUSE_MIN_S = 0.05
 PAUSE_MAX_S = 1.0
 STOP_TIMEOUT_S = 1.0
@@ -41,7 +41,7 @@ log = logging.getLogger("holdfast.inprocess")
 
 
 class AtomicLock:
-    """Re-entrant. The thread that holds it keeps the restart away; the restart keeps everybody out of it."""
+    """A re-entrant lock. While a thread holds it, the restart waits; during the restart, no thread gets it."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -81,8 +81,8 @@ class MonitorThread:
         self._freeze = freeze
         self._pid = os.getpid()
         self._changed = threading.Condition(threading.Lock())
-        self._aborted = -1  # the last iteration whose abort is over, and has left nothing
-        self._reached = -1  # the last iteration out of which the main thread has come
+        self._aborted = -1  # the last iteration whose abort has finished completely
+        self._reached = -1  # the last iteration that the main thread has left
         rank = freeze().initial_rank
         self._thread = threading.Thread(target=self._run, name=f"holdfast-monitor-{rank}", daemon=True)
 
@@ -94,7 +94,7 @@ class MonitorThread:
         _current = self
 
     def stop(self) -> bool:
-        """Stops the thread and returns whether it has ended; an abort that hangs keeps it alive. Idempotent."""
+        """Stops the thread and returns whether it has ended; a hanging abort keeps it alive. Idempotent."""
         global _current
         if _current is self:
             _current = None
@@ -105,12 +105,12 @@ class MonitorThread:
         return not self._thread.is_alive()
 
     def note_reached(self, iteration: int) -> None:
-        """Notes that the main thread is out of the iteration: nothing more is raised in it."""
+        """Notes that the main thread has left the iteration: nothing more is raised in it."""
         self._note_reached(iteration)
         self._interrupter.disarm()
 
     def wait_aborted(self, iteration: int) -> None:
-        """Blocks until the abort of the iteration, which has been ordered, is over."""
+        """Blocks until the abort ordered for the iteration is over."""
         with self._changed:
             self._changed.wait_for(lambda: self._aborted >= iteration)
 
@@ -143,7 +143,7 @@ class MonitorThread:
             if self._abort is not None:
                 try:
                     self._abort(state)
-                except BaseException:  # whatever it is, the main thread waits for the end of this
+                except BaseException:  # whatever it is, the main thread is waiting for this to end
                     log.exception("rank %d: abort has failed; the restart goes on", state.rank)
             with self._changed:
                 is_inside = self._reached < iteration
@@ -158,7 +158,7 @@ class MonitorThread:
                 self._changed.notify_all()
 
     def _deliver(self, iteration: int, state: FrozenState) -> None:
-        """Raises until the main thread is out. Its handler raises again only if the last exception was swallowed."""
+        """Raises in the main thread until it is out, again only if the last exception was swallowed."""
         self._interrupter.request()
         pause_s, raised = FIRST_PAUSE_S, 0
         while not self._wait_reached(iteration, pause_s):
@@ -174,7 +174,7 @@ class MonitorThread:
                 log.debug("rank %d: %s %s", state.rank, told, place)
 
     def _release_again(self, iteration: int, state: FrozenState) -> None:
-        """Releases again, because in C++ one wait may follow another. Under the lock: never once it is out."""
+        """Releases again, because one wait in C++ may follow another. Holds the lock: never once the thread is out."""
         with self._changed:
             if self._abort is not None and self._reached < iteration:
                 release_again(self._abort, state)
@@ -184,7 +184,7 @@ class MonitorThread:
             return self._changed.wait_for(lambda: self._reached >= iteration, timeout_s)
 
 
-_current: MonitorThread | None = None  # of the call that runs in this process
+_current: MonitorThread | None = None  # that of the call running in this process
 _NOT_INSIDE = (
     "cannot abort the main thread: it is not inside a function that a Wrapper has called; "
     "call this from a thread of that function, or raise an exception in the thread with async_raise()"
@@ -192,10 +192,10 @@ _NOT_INSIDE = (
 
 
 def async_abort_main_thread(msg: str | None = None) -> None:
-    """Ends the wrapped function by a restart on all ranks, from any thread. `msg` is the reason that is reported.
+    """Interrupts the wrapped function and restarts it on all ranks. `msg` is the reported reason.
 
-    Returns at once. Raises RuntimeError while the main thread is not inside a wrapped function, where there is nothing
-    to abort; so does a second one during a restart.
+    May be called from any thread; returns at once. Raises RuntimeError if the main thread is not inside a wrapped
+    function, or if a restart is already under way.
     """
     current = _current
     if current is None:

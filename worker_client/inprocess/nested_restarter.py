@@ -1,7 +1,7 @@
-"""How does a restarter around this one, which reads our output, learn that we are handling a fault?
+"""How does an outer restarter, which reads our output, learn that we are handling a fault?
 
 Each line is `[time] [ALWAYS] [InprocessRestarter.Restarter] [NestedRestarter] name=[InProcess] state=… stage=…`, on
-stdout, from one rank alone.
+stdout, from one rank only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LINE = "[%(asctime)s] [ALWAYS] [InprocessRestarter.Restarter] [NestedRestarter]
 
 
 class NestedRestarterLogger:
-    """Writes one line to stdout at each call, whatever the levels and handlers of the script's logging."""
+    """Writes one line to stdout per call, whatever the script's logging levels and handlers."""
 
     def __init__(self) -> None:
         self._formatter = logging.Formatter(_LINE)
@@ -39,7 +39,7 @@ _SHARED_LOGGER = NestedRestarterLogger()
 
 
 class NestedRestarterCallback:
-    """Tells `restarter_state`, and `restarter_stage` if given, on the rank whose initial number is `special_rank`."""
+    """Reports `restarter_state`, and `restarter_stage` if given, on the rank whose initial number is `special_rank`."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class NestedRestarterCallback:
 
 
 class NestedRestarterHandlingCompleted(NestedRestarterCallback, Initialize):
-    """`state=initialize` at the first iteration of a call, then `state=handling stage=completed`.
+    """Reports `state=initialize` at the first iteration of a call, then `state=handling stage=completed`.
 
-    A restart is handled only when all of `initialize` is done: in a Compose, list it first.
+    A restart is handled only once all of `initialize` is done: in a Compose, list this first.
     """
 
     def __init__(self, special_rank: int = 0) -> None:
@@ -75,28 +75,28 @@ class NestedRestarterHandlingCompleted(NestedRestarterCallback, Initialize):
         return state
 
     def fresh(self) -> Self:
-        """The same callback before its first call."""
+        """Returns the same callback as before its first call."""
         renewed = copy.copy(self)
         renewed.restarter_state, renewed.restarter_stage = "initialize", None
         return renewed
 
 
 class NestedRestarterHandlingStarting(NestedRestarterCallback, Abort):
-    """`state=handling stage=starting`, when a fault is about to be handled."""
+    """Reports `state=handling stage=starting` when a fault is about to be handled."""
 
     def __init__(self, special_rank: int = 0) -> None:
         super().__init__("handling", "starting", special_rank=special_rank)
 
 
 class NestedRestarterFinalized(NestedRestarterCallback, Completion):
-    """`state=finalized`, when all ranks have completed."""
+    """Reports `state=finalized` when all ranks have completed."""
 
     def __init__(self, special_rank: int = 0) -> None:
         super().__init__("finalized", special_rank=special_rank)
 
 
 class NestedRestarterAborted(NestedRestarterCallback, Terminate):
-    """`state=aborted`, when the rank leaves with an error."""
+    """Reports `state=aborted` when the rank leaves with an error."""
 
     def __init__(self, special_rank: int = 0) -> None:
         super().__init__("aborted", special_rank=special_rank)

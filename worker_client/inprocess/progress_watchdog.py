@@ -12,31 +12,31 @@ from worker_client.inprocess.watching.call_watch import CallWatch
 from worker_client.inprocess.watching.main_thread_mark import main_thread_mark
 
 TICK_INTERVAL_MIN_S = 0.02
-TICKS_PER_SOFT_TIMEOUT = 240  # a hang is noticed that much later at most; each tick costs 0.1 to 0.2 ms of CPU
+TICKS_PER_SOFT_TIMEOUT = 240  # bounds how late a hang is noticed; each tick costs 0.1 to 0.2 ms of CPU
 STOP_TIMEOUT_S = 1.0
 THREAD_NAME = "holdfast-watchdog"
 
 
 class Timestamp(NamedTuple):
-    """When a rank was last heard, by time.monotonic(); None if that kind of sign is not expected."""
+    """When a rank last showed each sign of life, by time.monotonic(); None: that sign is not expected."""
 
     auto: float | None = None  # its main thread executed bytecode
     manual: float | None = None  # it called ping()
 
     def is_timed_out(self, timeout: timedelta) -> bool:
-        """Returns whether either sign is older than that."""
+        """Returns whether either sign is older than `timeout`."""
         oldest = monotonic() - timeout.total_seconds()
         return any(stamp is not None and stamp < oldest for stamp in self)
 
 
 class ProgressWatchdog:
-    """Ticks into `watch` from `start()` to `stop()`, from a daemon thread."""
+    """Writes ticks into `watch` from a daemon thread, from `start()` to `stop()`."""
 
     def __init__(self, watch: CallWatch, interval_s: float, soft_timeout_s: float) -> None:
         """`interval_s` is an upper bound."""
         self._watch = watch
         self._interval_s = min(interval_s, max(soft_timeout_s / TICKS_PER_SOFT_TIMEOUT, TICK_INTERVAL_MIN_S))
-        self._stopping = threading.Lock()  # held while it ticks: to wait for a lock is one call, for an Event many
+        self._stopping = threading.Lock()  # held while it ticks: waiting for a lock is one call, for an Event many
         self._mark = main_thread_mark()
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
 
@@ -47,7 +47,7 @@ class ProgressWatchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops the thread. Idempotent, also without `start()`."""
+        """Stops the thread. Idempotent; may be called without `start()`."""
         if self._stopping.locked():
             self._stopping.release()
             self._thread.join(STOP_TIMEOUT_S)

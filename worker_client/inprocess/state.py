@@ -1,4 +1,4 @@
-"""Which rank of how many is this process in this iteration: for us, for the wrapped function, and for the callbacks?"""
+"""Which rank, and of how many, is this process in this iteration, for us, the wrapped function and the callbacks?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Mode(enum.Enum):
 
 @dataclass(frozen=True)
 class FrozenState:
-    """The state that callbacks get, which can't change. `fn_exception` is the original exception, never a copy."""
+    """The immutable state that callbacks get. `fn_exception` is the original exception, never a copy."""
 
     rank: int
     world_size: int
@@ -34,7 +34,7 @@ class FrozenState:
 
 @dataclass(init=False)
 class State:
-    """`rank` and `world_size` count all ranks that live; `active_*` are what the wrapped function sees.
+    """The state of a rank. `rank` and `world_size` count all living ranks; the wrapped function sees `active_*`.
 
     `fn_exception` is set only if the function itself raised.
     """
@@ -61,7 +61,7 @@ class State:
         mode: Mode = Mode.INITIALIZED,
         fn_exception: Exception | None = None,
     ) -> None:
-        """`initial_*` default to the current ones."""
+        """`initial_*` default to the current values."""
         self.rank = rank
         self.world_size = world_size
         self.active_rank = active_rank
@@ -78,7 +78,7 @@ class State:
         return cls(rank=int(os.environ.get("RANK", "0")), world_size=int(os.environ.get("WORLD_SIZE", "1")))
 
     def set_distributed_vars(self) -> None:
-        """Writes RANK and WORLD_SIZE for the wrapped function: the text "None" if the rank is not active."""
+        """Sets RANK and WORLD_SIZE for the wrapped function, to the text "None" if the rank is not active."""
         os.environ["RANK"] = str(self.active_rank)
         os.environ["WORLD_SIZE"] = str(self.active_world_size)
 
@@ -89,7 +89,7 @@ class State:
         self.mode = Mode.INITIALIZED
 
     def advance(self, iteration: int | None = None) -> None:
-        """Goes on to the next iteration, or to that one: after a supervisor's death, a number may be left out."""
+        """Advances to the next iteration, or to `iteration`: after a supervisor's death, a number may be skipped."""
         self.iteration = self.iteration + 1 if iteration is None else iteration
         self.fn_exception = None
 
@@ -97,7 +97,7 @@ class State:
         return FrozenState(**{name: getattr(self, name) for name in _FIELDS})
 
     def copy_from(self, other: State | FrozenState, fields: Iterable[str] | None = None) -> None:
-        """Takes over `fields` of `other`; all of them by default."""
+        """Copies `fields` from `other`; all of them by default."""
         for name in _FIELDS if fields is None else fields:
             setattr(self, name, getattr(other, name))
 

@@ -1,7 +1,7 @@
 """Which stores can a script open to exchange values between ranks, and what can a rank assignment ask of the others?
 
-The classes are torch's stores with the reference product's names and arguments. They load torch when they are opened,
-so that a Wrapper can name one without it. The Wrapper itself needs none.
+The classes are torch's stores with the reference product's names and arguments. They load torch only when opened, so a
+Wrapper can name one without torch. The Wrapper itself needs none.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from worker_client.inprocess.torch_stores.store_barriers import StoreMixin as St
 
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # the launcher serves the store at MASTER_PORT
 STORE_TIMEOUT = timedelta(seconds=300)
-ANSWER_TIMEOUT_S = 10.0  # of the server that has the port at which rank 0 wanted to serve
+ANSWER_TIMEOUT_S = 10.0  # for an answer from the server that already has the port of rank 0
 
 
 class TCPStore(OverTorch):
-    """One rank serves, the others connect. Where the launcher serves a store at the address, all of them connect."""
+    """A TCPStore that one rank serves; the others connect. If the launcher serves one at the address, all connect."""
 
     _torch_class = "TCPStore"
 
@@ -39,11 +39,11 @@ class TCPStore(OverTorch):
         multi_tenant: bool = False,
         use_libuv: bool = True,
     ) -> None:
-        """Opens it at MASTER_ADDR and MASTER_PORT by default, served by the process whose RANK is 0.
+        """Opens the store, by default at MASTER_ADDR and MASTER_PORT, served by the process whose RANK is 0.
 
-        A server waits for all of `world_size` (by default WORLD_SIZE) with `wait_for_workers` only: ranks that never
-        ask for the store would hold up those that do. Raises RuntimeError where nobody serves within `timeout`, and
-        where the port is taken by something that is no store.
+        A server waits for all of `world_size` (by default WORLD_SIZE) only with `wait_for_workers`: ranks that never
+        open the store would hold up the others. Raises RuntimeError if no rank serves within `timeout`, or if something
+        other than a store has the port.
         """
         is_default = host_name is None and port is None
         host = os.environ.get("MASTER_ADDR", "localhost") if host_name is None else host_name
@@ -76,7 +76,7 @@ class TCPStore(OverTorch):
 
 
 class FileStore(OverTorch):
-    """Keeps its values in a file that all ranks see. It stays when the ranks are gone."""
+    """Keeps its values in a file that all ranks see. The file remains when the ranks are gone."""
 
     _torch_class = "FileStore"
 
@@ -85,12 +85,12 @@ class FileStore(OverTorch):
 
 
 class PrefixStore(OverTorch):
-    """The part of another store that is one iteration's."""
+    """The part of another store that belongs to one iteration."""
 
     _torch_class = "PrefixStore"
 
     def __init__(self, iteration: int | str, store: KeyStore) -> None:
-        """Raises TypeError where `store` is none of torch's stores."""
+        """Raises TypeError if `store` is not one of torch's stores."""
         if not isinstance(store, of_torch("Store")):
             raise TypeError(
                 f"cannot open a part of {store!r}: it has to be a torch.distributed.Store; "
@@ -102,17 +102,17 @@ class PrefixStore(OverTorch):
 
 
 class RankStore(Protocol):
-    """How the ranks of one iteration exchange values while they assign ranks. Names live as long as the iteration."""
+    """Exchanges values between the ranks of one iteration during rank assignment. Names last for that iteration."""
 
     def exchange(
         self, name: str, value: str, *, rank: int, ranks: Collection[int], timeout: timedelta
     ) -> dict[int, str]:
-        """Every rank of `ranks` gives a value under `name`; returns them all, by rank, alike on all ranks. Blocks.
+        """Returns the values that all `ranks` give under `name`, by rank and the same on every rank. Blocks.
 
-        `rank` is the caller's own number. Numbers are those that the assignment has reached: after a `ShiftRanks` they
-        are no longer those of the last iteration. So it is complete once every process that still takes part in this
-        iteration's assignment has given its value; one that died or left meanwhile is missing in the result.
-        Raises BarrierTimeout when it is not complete in time.
+        `rank` is the caller's own number. Numbers are those that the assignment has reached: after a `ShiftRanks`, they
+        differ from the last iteration's. The exchange is complete once every process that still takes part in this
+        iteration's assignment has given its value; the result lacks processes that died or left meanwhile.
+        Raises BarrierTimeout if it is not complete in time.
         """
         ...
 

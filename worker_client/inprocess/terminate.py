@@ -1,4 +1,4 @@
-"""What is left to do on a rank that leaves for good with an error?"""
+"""What remains to be done on a rank that leaves for good with an error?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Terminate(abc.ABC):
-    """Called on the main thread of a rank that leaves the call by an error; what it raises replaces that error."""
+    """Called on the main thread of a rank that leaves the call with an error; its own exception replaces that error."""
 
     @abc.abstractmethod
     def __call__(self, state: FrozenState) -> FrozenState: ...

@@ -14,18 +14,18 @@ _T = TypeVar("_T")
 
 
 class Wrapper(WrapperParameters):
-    """A decorator. On a fault of any rank, all ranks leave the function and call it again, in the same processes.
+    """Makes a function restartable: after a fault on any rank, all ranks leave it and call it again in their process.
 
-    The wrapped function is called on the main thread of every rank. It returns what the function returns on ranks that
-    are active in the last iteration, None on the others. With `enabled=False` it is the function itself.
+    Call the wrapped function on the main thread of every rank. It returns what the function returns on ranks that are
+    active in the last iteration, and None on the others. With `enabled=False`, the function stays unchanged.
 
-    Intervals are upper bounds: nothing here polls. `store_factory(**store_kwargs)` is opened for a function that asks
-    its CallWrapper for a store; ranks find each other through the supervisor. Raises TypeError for a wrong type and
-    ValueError for durations in a wrong order.
+    Intervals are upper bounds: nothing here polls. `store_factory(**store_kwargs)` is opened only for a function that
+    asks its CallWrapper for a store; ranks find each other through the supervisor. Raises TypeError for wrong types and
+    ValueError for durations in the wrong order.
     """
 
     def __call__(self, fn: Callable[_P, _T]) -> Callable[_P, _T | None]:
-        """Returns a function that calls `fn` under this Wrapper, as often as it is called."""
+        """Returns a function that runs `fn` under this Wrapper each time it is called."""
         if not self.enabled:
             return fn
 

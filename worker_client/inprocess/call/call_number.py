@@ -11,7 +11,7 @@ _pid_in_call = 0
 
 
 def check_may_begin() -> None:
-    """Raises ValueError where torch.distributed is initialised, off the main thread, and within another call."""
+    """Raises ValueError if torch.distributed is initialised, off the main thread, or inside another call."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         raise ValueError(

@@ -12,7 +12,7 @@ from worker_client.inprocess.store import KeyStore, PrefixStore
 
 
 def open_store(parameters: WrapperParameters) -> KeyStore:
-    """Blocks until it is open; raises what the factory raises."""
+    """Opens the store. Blocks until it is open; raises what the factory raises."""
     factory = cast("Callable[..., Any]", parameters.store_factory)
     return cast("KeyStore", factory(**parameters.store_kwargs))
 
@@ -23,8 +23,8 @@ class CallStores:
     def __init__(
         self, parameters: WrapperParameters, call: int, as_launched: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        """In `as_launched()` the environment is the one that the launcher has made: the iteration's own has other ranks
-        and another MASTER_PORT.
+        """`as_launched()` restores the launcher's environment, since an iteration's has other ranks and another
+        MASTER_PORT.
         """
         self._parameters = parameters
         self._call = call
@@ -43,7 +43,7 @@ class CallStores:
         return self._base
 
     def of_iteration(self, iteration: int) -> PrefixStore:
-        """Returns a part of the base in which nothing of an earlier iteration or an earlier call is seen."""
+        """Returns a part of the base store that contains nothing of earlier iterations or calls."""
         base = self.base()
         if self._of_iteration is None or self._of_iteration[0] != iteration:
             name = iteration if self._call == 1 else f"{iteration}_of_call_{self._call}"
@@ -51,7 +51,7 @@ class CallStores:
         return self._of_iteration[1]
 
     def forget(self) -> None:
-        """Lets go of the stores, which closes those that nobody else holds. Idempotent."""
+        """Drops the stores, which closes those without other references. Idempotent."""
         self._is_over = True
         self._base = None
         self._of_iteration = None

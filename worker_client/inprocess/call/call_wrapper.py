@@ -1,6 +1,6 @@
 """What happens, in which order, in one call of a wrapped function on one rank?
 
-All of it on the main thread, but for `abort` and the raising of the exception that interrupts the function
+Everything happens on the main thread, except `abort` and raising the exception that interrupts the function
 (monitor_thread.py). The coordinator decides (coordination.py).
 """
 
@@ -47,13 +47,13 @@ log = logging.getLogger("holdfast.inprocess")
 
 
 class CallWrapper:
-    """One call of a wrapped function. The function gets it as the argument that is annotated with this class."""
+    """One call of a wrapped function, which gets this object as the argument annotated with this class."""
 
     def __init__(self, wrapper: WrapperParameters) -> None:
         """Blocks until all ranks have come, at most `barrier_timeout`.
 
-        Raises ValueError where torch.distributed is initialised or this is not the main thread, BarrierTimeout where
-        ranks are missing, InternalError where no supervisor can be had.
+        Raises ValueError if torch.distributed is initialised or this is not the main thread, BarrierTimeout if ranks
+        are missing, InternalError if no supervisor is available.
         """
         call_number.check_may_begin()
         self.wrapper = wrapper
@@ -65,12 +65,12 @@ class CallWrapper:
         try:
             self._take(wrapper.soft_timeout.total_seconds())
             self._entered = self._coordination.enter(wrapper.barrier_timeout)
-        except BaseException:  # whatever it was, what was taken is released; raised again
+        except BaseException:  # whatever it was: releases what was taken, then raises it again
             self._taken.release()
             raise
 
     def _take(self, soft_timeout_s: float) -> None:
-        """Takes all that the call needs of the process, and notes each in the same moment."""
+        """Takes all that the call needs from the process, and notes each item at once."""
         wrapper, state, taken = self.wrapper, self.state, self._taken
         self._variables = RankVariables()
         taken.note("environment variables", self._variables.restore)
@@ -107,22 +107,22 @@ class CallWrapper:
 
     @property
     def iteration(self) -> int:
-        """The number of times that the function was called before, in this call."""
+        """How many times the function was called before, in this call."""
         return self.state.iteration
 
     def ping(self) -> None:
-        """Reports progress. From the first call in an iteration on, silence is judged by `soft_timeout`."""
+        """Reports progress. From the first call in an iteration on, `soft_timeout` limits the silence between calls."""
         self._watch.words[10] = monotonic_ns()  # page.WORD_PING_NS, by its number: this is the hot path
 
     @contextlib.contextmanager
     def atomic(self) -> Generator[None]:
-        """Keeps a restart from beginning inside the block; during a restart nobody gets in. Re-entrant."""
+        """Keeps a restart from beginning inside the block; during a restart, no thread enters it. Re-entrant."""
         with self.atomic_lock:
             yield
 
     @contextlib.contextmanager
     def disable_hang_protection(self) -> Generator[None]:
-        """Suspends soft and hard timeout inside the block. An exception still leads to a restart. May be nested."""
+        """Suspends the soft and hard timeouts inside the block. An exception still restarts. May be nested."""
         self._disable_hang_protection()
         try:
             yield
@@ -131,12 +131,12 @@ class CallWrapper:
 
     @property
     def base_store(self) -> KeyStore:
-        """`store_factory(**store_kwargs)`, opened when this rank first asks, and the same in all iterations."""
+        """The store `store_factory(**store_kwargs)`, opened on first use and the same in all iterations."""
         return self._stores.base()
 
     @property
     def store(self) -> PrefixStore:
-        """The part of `base_store` that is this iteration's."""
+        """This iteration's part of `base_store`."""
         return self._stores.of_iteration(self.state.iteration)
 
     @property
@@ -164,7 +164,7 @@ class CallWrapper:
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Releases all that was taken. Idempotent. In a forked child nothing is this process's to release."""
+        """Releases everything that was taken. Idempotent. A forked child owns nothing, so nothing is released there."""
         if os.getpid() == self._pid:
             self._coordination.leave(Leaving.FAULT, "the Wrapper was shut down before the call had ended")
             self._taken.release()
@@ -172,7 +172,7 @@ class CallWrapper:
     def __call__(self, fn: Callable[..., _T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> _T | None:
         """Calls `fn` until all ranks have completed it. Raises what ends this rank."""
         given_args, given_kwargs = inject(fn, args, kwargs, self)
-        if self._entered is None:  # The call has succeeded without this rank, which came late and had to wait.
+        if self._entered is None:  # The call succeeded without this rank, which came late and waited.
             self.state.mode = Mode.INACTIVE
             self._complete()
             return None
@@ -206,7 +206,7 @@ class CallWrapper:
             forget(error)
             if os.getpid() != self._pid:
                 raise
-        except Exception as error:  # whatever the function raises, it may not raise in the next iteration
+        except Exception as error:  # whatever it is, the next iteration may succeed
             if os.getpid() != self._pid:
                 raise
             cause = error
@@ -214,7 +214,7 @@ class CallWrapper:
         return False, None
 
     def _run(self, fn: Callable[..., _T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> _T | None:
-        """Runs what the restart may interrupt."""
+        """Runs the part of the iteration that a restart may interrupt."""
         self._callbacks.before_function(self.state.freeze())
         return fn(*args, **kwargs) if self.state.mode is Mode.ACTIVE else None
 
@@ -227,18 +227,18 @@ class CallWrapper:
         return self._coordination.complete(timeout if timeout else None)  # 0: as long as it takes
 
     def _unwind(self, cause: Exception | None) -> None:
-        """Says how the main thread has come out of the function, and blocks until the abort is over."""
+        """Reports how the main thread left the function, and blocks until the abort is over."""
         iteration = self.state.iteration
         self._watch.off()
         self.atomic_lock.give_up()
         self._monitor_thread.note_reached(iteration)
         if cause is not None:
-            is_first = self._coordination.fail(Interruption.EXCEPTION.name, in_a_line(cause))  # The others wait for it.
+            is_first = self._coordination.fail(Interruption.EXCEPTION.name, in_a_line(cause))  # Others wait for this.
             told = story(cause)
             forget(cause)
             log.error("rank %d: iteration %d has failed:\n%s", self.state.rank, iteration, told)
             if not is_first:
-                cause = None  # The restart, ordered before, has made the function raise this.
+                cause = None  # The restart, ordered earlier, made the function raise this.
         elif not self._coordination.is_interrupted():
             self._coordination.fail(Interruption.EXCEPTION.name, "the function itself raised RankShouldRestart")
         timeout = self.wrapper.last_call_wait + self.wrapper.barrier_timeout
@@ -262,7 +262,7 @@ class CallWrapper:
         collect_garbage()
 
     def _enter_iteration(self) -> None:
-        """Sets the environment that the function finds in the iteration."""
+        """Sets the function's environment for the iteration."""
 
         def exchange(name: str, value: str) -> dict[int, str]:
             return self._ranks.exchange(name, value, self.wrapper.barrier_timeout)
@@ -281,7 +281,7 @@ class CallWrapper:
             self._coordination.leave(Leaving.DONE, "")
 
     def _leave(self, error: BaseException) -> None:
-        """Ends this rank. It stays until the others go on without it, or a new process is to take its place."""
+        """Ends this rank. Blocks until the others continue without it or a new process may take its place."""
         membership = self._ranks.membership
         is_expected = isinstance(error, RankDiscarded) or membership is Membership.DESERTED  # All ranks know of it.
         self.atomic_lock.give_up()

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 def is_unfit(error: BaseException) -> bool:
-    """Returns whether a health check has refused the process, so that a new one may do better.
+    """Returns whether a health check rejected the process, so that a new one may do better.
 
-    A rank that has used up its faults is out by the user's own choice.
+    A rank that has used up its allowed faults is not unfit: the user chose to end it.
     """
     return isinstance(error, HealthCheckError) and not isinstance(error.__cause__, FaultCounterExceeded)
 
 
 class Callbacks(NamedTuple):
-    """The callbacks of one call: what a counter remembers of an earlier call does not count."""
+    """The callbacks of one call, without what counters remember of earlier calls."""
 
     initialize: Initialize | None
     health_check: HealthCheck | None
@@ -45,14 +45,14 @@ class Callbacks(NamedTuple):
         )
 
     def before_function(self, state: FrozenState) -> None:
-        """Runs at the start of every iteration. What it raises is a fault of the iteration."""
+        """Runs at the start of every iteration. An exception is a fault of the iteration."""
         if self.initialize is not None:
             self.initialize(state)
         if self.health_check is not None:
             self.health_check(state)
 
     def after_fault(self, state: FrozenState) -> None:
-        """Runs between two iterations. What it raises ends the rank: HealthCheckError where a check has refused it."""
+        """Runs between two iterations. An exception ends the rank; HealthCheckError means that a check rejected it."""
         if self.finalize is not None:
             self.finalize(state)
         if self.restart_health_check is not None:

@@ -11,13 +11,13 @@ from typing import cast
 
 from worker_client.inprocess.devices.cuda import cuda_in_use
 
-YOUNG_GENERATION = 1  # the objects of the last moments; a search among all would take as long as the rest of a restart
-ERRORS_MAX = 10_000  # of one chain or group
-STORY_CHARACTERS_MAX = 16 * 1024  # a quarter of what a pipe holds that nobody reads: a restart waits for no reader
+YOUNG_GENERATION = 1  # only recent objects; searching all would take as long as the rest of a restart
+ERRORS_MAX = 10_000  # in one chain or group
+STORY_CHARACTERS_MAX = 16 * 1024  # a quarter of a pipe's buffer, so a restart never waits for a reader
 
 
 def forget(error: BaseException) -> None:
-    """Empties the frames of the exception and of all that it came from. Its traceback can still be printed."""
+    """Clears the frames of the exception and of its causes. Its traceback can still be printed."""
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
     while left and len(seen) < ERRORS_MAX:
@@ -33,12 +33,12 @@ def forget(error: BaseException) -> None:
 
 
 def collect_garbage() -> None:
-    """Looks for cycles: among all objects where the process uses a GPU, whose memory a second model would not fit."""
+    """Collects cycles; among all objects only if the process uses a GPU, whose memory can't hold a second model."""
     gc.collect() if cuda_in_use() is not None else gc.collect(YOUNG_GENERATION)
 
 
 def story(error: BaseException) -> str:
-    """Returns the error's traceback for the log, without the middle of a very long one."""
+    """Returns the error's traceback for the log; cuts the middle out of a very long one."""
     text = "".join(traceback.format_exception(error))
     if len(text) <= STORY_CHARACTERS_MAX:
         return text

@@ -1,7 +1,7 @@
-"""Which rank of how many is this process in the iteration that begins, and is any rank left to call the function?
+"""Which rank, and of how many, is this process in the next iteration, and is any rank left to call the function?
 
-All ranks run the same assignment on the same decisions, so they agree without a word. What an assignment has to ask the
-others goes through the supervisor.
+All ranks run the same assignment on the same decisions, so they agree without communicating. Values that an assignment
+needs from other ranks go through the supervisor.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Membership(enum.Enum):
 
 
 class IterationRanks:
-    """The ranks of one call. Writes into `state` which one this process is; belongs to the main thread."""
+    """The ranks of one call. Writes this process's rank into `state`; belongs to the main thread."""
 
     def __init__(self, state: State, assignment: RankAssignment, coordination: Coordination, watch: CallWatch) -> None:
         self.membership = Membership.JOINING
@@ -42,9 +42,9 @@ class IterationRanks:
         self._store = _AssignmentStore(coordination, watch)
 
     def assign_first(self, entered: Entered) -> None:
-        """Repeats all assignments up to the iteration that begins: a rank that replaces a lost one has missed some.
+        """Repeats all assignments up to the next iteration, because a rank that replaces a lost one has missed some.
 
-        Raises what an assignment raises, and RestartAbort where no rank is active.
+        Raises what an assignment raises, and RestartAbort if no rank is active.
         """
         decisions = {decision.iteration: decision for decision in entered.history}
         first = next((each.iteration for each in entered.history if each.anew), 0)
@@ -56,7 +56,7 @@ class IterationRanks:
         self._note_assigned()
 
     def assign_next(self, decision: BeginIteration) -> None:
-        """Goes on to the iteration that was decided. Raises as `assign_first()`."""
+        """Advances to the iteration that was decided. Raises like `assign_first()`."""
         self._assign(decision.iteration, decision)
         self._state.advance(decision.iteration)
         self._note_assigned()

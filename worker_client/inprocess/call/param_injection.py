@@ -1,7 +1,7 @@
 """Which parameters of the wrapped function get the CallWrapper?
 
-Those whose annotation admits one: the class itself, a class above it, a union that contains one of them. Annotations
-may be strings, also of names that exist for type checkers only.
+These are parameters whose annotation admits one: the class itself, a base class, or a union that contains one of them.
+Annotations may be strings, even with names that exist only for type checkers.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _NOT_INJECTED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 def inject(
     fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], instance: object
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns the arguments for a call of `fn`, with `instance` in place of what the caller gave for such a parameter.
+    """Returns the arguments for a call of `fn`, with `instance` replacing the caller's value of such a parameter.
 
-    Raises TypeError where `fn` can't be called with the result.
+    Raises TypeError if `fn` can't be called with the result.
     """
     try:
         signature = inspect.signature(fn)
@@ -54,7 +54,7 @@ def _admits(annotation: Any, wanted: type) -> bool:  # noqa: ANN401  # an annota
     if isinstance(annotation, typing.ForwardRef):
         annotation = annotation.__forward_arg__
     if isinstance(annotation, str):
-        # A name that exists for type checkers only.
+        # A name that exists only for type checkers.
         return re.search(rf"(?<![\w]){wanted.__name__}(?!\w)", annotation) is not None and "[" not in _bare(annotation)
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
@@ -65,17 +65,17 @@ def _admits(annotation: Any, wanted: type) -> bool:  # noqa: ANN401  # an annota
 
 
 def _bare(annotation: str) -> str:
-    """Removes the unions around it: what is left of `Optional[CallWrapper]` has no brackets, of `list[…]` it has."""
+    """Strips unions: what is left of `Optional[CallWrapper]` has no brackets, what is left of `list[…]` has."""
     return re.sub(r"(?:\w+\.)*(?:Optional|Union|Annotated)\[([^\[\]]*)\]", r"\1", annotation)
 
 
 def _hints(fn: Callable[..., Any]) -> dict[str, Any]:
-    """Returns what annotations stand for that were strings; nothing if one of them cannot be resolved."""
+    """Returns the resolved annotations; nothing if one of them can't be resolved."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     fn = inspect.unwrap(fn)
     has_code = inspect.isfunction(fn) or inspect.ismethod(fn)
     try:
         return typing.get_type_hints(fn if has_code or isinstance(fn, type) else type(fn).__call__, include_extras=True)
-    except Exception:  # noqa: BLE001  # an annotation may raise whatever it likes; its text is looked at instead
+    except Exception:  # noqa: BLE001  # an annotation may raise anything; its text is used instead
         return {}

@@ -1,8 +1,8 @@
-"""Which environment variables does the wrapped function see, and what does the caller get back?
+"""Which environment variables does the wrapped function see, and which does the caller get back?
 
 RANK and WORLD_SIZE are those of the iteration. Under a launcher that serves a store, MASTER_PORT leads to one that no
-earlier iteration has used: what one left in its store would be taken for the present. On several nodes, MASTER_ADDR is
-the address of the node on which active rank 0 is in this iteration.
+earlier iteration has used, because old entries would be taken for current ones. On several nodes, MASTER_ADDR is the
+address of the node that has active rank 0 in this iteration.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ MASTER_PORT = "MASTER_PORT"
 VARIABLES = ("RANK", "WORLD_SIZE", MASTER_ADDR, MASTER_PORT)
 STORE_NAME = "holdfast/store"
 
-# `holdfast run` has found the 64 ports from MASTER_PORT on free. Scripts use the first of them, for stores of their own
-# at MASTER_PORT + 2 + iteration; here too, there is room for that behind each of ours.
+# `holdfast run` has checked that the 64 ports from MASTER_PORT on are free. Scripts use the first of them for their own
+# stores, at MASTER_PORT + 2 + iteration; behind each of our ports there is room for that, too.
 FIRST_PORT = 32
 PORTS = 16
 
@@ -40,12 +40,12 @@ class RankVariables:
         self._has_store = os.environ.get(AGENT_STORE) == str(True) and bool(self._before[MASTER_PORT])
         self._has_nodes = bool(self._before[MASTER_ADDR]) and job_nodes.has_other_nodes(os.environ)
         self._own_host: str | None = None  # None: not looked up yet
-        self._server: Any = None  # torch's
+        self._server: Any = None  # a torch store
 
     def enter(self, state: State, call: int, exchange: Callable[[str, str], Mapping[int, str]]) -> None:
         """Sets the variables of the iteration that begins, on every rank. Raises what `exchange(name, value)` raises.
 
-        The launcher's store serves the first one. Then active rank 0 serves another, before anybody could look for it.
+        The launcher's store serves the first iteration. For each later one, active rank 0 serves another store first.
         """
         state.set_distributed_vars()
         if (self._has_store or self._has_nodes) and (call, state.iteration) != (1, 0):
@@ -58,10 +58,10 @@ class RankVariables:
         )
 
     def _enter_store(self, state: State, call: int, exchange: Callable[[str, str], Mapping[int, str]]) -> None:
-        """Active rank 0 gives its port, its address, or both; what it does not give is as launched."""
+        """Uses the port and address that active rank 0 publishes; what it leaves out is as launched."""
         self._server, told = None, ""
         if state.active_rank == 0:
-            host = self._host() if self._has_nodes else ""  # Given in any case: ranks may be launched with another one.
+            host = self._host() if self._has_nodes else ""  # Always published: ranks may be launched with another.
             if self._has_store:
                 port = int(self._before[MASTER_PORT] or 0) + FIRST_PORT + (call + state.iteration) % PORTS
                 self._server = _serve(host or self._before[MASTER_ADDR] or "", port)
@@ -73,21 +73,21 @@ class RankVariables:
             os.environ[MASTER_ADDR] = host or self._before[MASTER_ADDR] or ""
 
     def _host(self) -> str:
-        """Where the other nodes reach this one."""
+        """Returns the address at which other nodes reach this one."""
         if self._own_host is None:
             launched = self._before[MASTER_ADDR] or ""
             self._own_host = job_nodes.own_address(launched) or launched
         return self._own_host
 
     def restore(self) -> None:
-        """Sets all of them to what they were before the call. Idempotent."""
+        """Resets all of them to their values before the call. Idempotent."""
         store_sockets.end_call()
         self._server = None
         _set(self._before)
 
     @contextlib.contextmanager
     def as_launched(self) -> Generator[None]:
-        """Sets all of them to what they were before the call, inside the block."""
+        """Resets all of them, inside the block, to their values before the call."""
         present = {name: os.environ.get(name) for name in VARIABLES}
         _set(self._before)
         try:
@@ -105,7 +105,7 @@ def _set(variables: Mapping[str, str | None]) -> None:
 
 
 def _serve(host: str, port: int) -> Any:  # noqa: ANN401  # a torch.distributed.TCPStore
-    """Serves a store in this process, at any other port if need be; None if the script has no torch.distributed."""
+    """Serves a store in this process, at another port if necessary; None if the script has no torch.distributed."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():
         return None

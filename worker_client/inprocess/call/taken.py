@@ -16,7 +16,7 @@ class Taken:
 
     @property
     def names(self) -> list[str]:
-        """Returns the names of what is not released yet, the oldest first."""
+        """Returns the names of items not yet released, the oldest first."""
         return [what for what, _ in self._held]
 
     def note(self, what: str, release: Callable[[], object]) -> None:
@@ -24,7 +24,7 @@ class Taken:
         self._held.append((what, release))
 
     def release(self) -> None:
-        """Releases the newest first, each once, whatever another raises; raises the first error at the end."""
+        """Releases all items, the newest first, each once, despite errors; raises the first error at the end."""
         first: BaseException | None = None
         while self._held:
             what, release = self._held.pop()

@@ -22,7 +22,7 @@ from worker_client.inprocess.terminate import Terminate
 
 _T = TypeVar("_T")
 
-# Which durations must be shorter than which, as the reference product has it.
+# Which durations must be shorter than which others; the same as in the reference product.
 _ORDERS = (
     ("soft_timeout", "hard_timeout", "barrier_timeout"),
     ("monitor_process_interval", "barrier_timeout"),
@@ -40,7 +40,7 @@ _RANK_ASSIGNMENT = Compose(ActivateAllRanks(), ShiftRanks())
 
 
 class WrapperParameters:
-    """Holds what a Wrapper was given, each parameter under its name. Raises TypeError and ValueError for bad values."""
+    """Holds a Wrapper's parameters, each under its name. Raises TypeError and ValueError for bad values."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class WrapperParameters:
         self.restart_health_check = restart_health_check(self.health_check)
 
     def settings(self) -> CallSettings:
-        """Returns what the coordinator has to know."""
+        """Returns the settings that the coordinator needs."""
         return CallSettings(**{name: getattr(self, name) for name in CallSettings._fields})
 
     def _check_order(self, names: tuple[str, ...]) -> None:

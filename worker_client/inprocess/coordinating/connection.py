@@ -1,6 +1,6 @@
-"""Over which connection does a wrapped call speak to its supervisor, and how is the supervisor found?
+"""Over which connection does a wrapped call communicate with its supervisor, and how is the supervisor found?
 
-The rank's one connection, which its heartbeats use too. A rank that nobody supervises gets a private supervisor.
+It uses the rank's one connection, which also serves heartbeats. A rank without a supervisor gets a private one.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Connection:
     def __init__(
         self, environment: Mapping[str, str], open_store: Callable[[], Any], *, rank: int, soft_timeout_s: float
     ) -> None:
-        """Blocks until the supervisor has answered. Raises InternalError where there is none.
+        """Blocks until the supervisor has answered. Raises InternalError if there is none.
 
-        `open_store`: the script's store, in which private supervisors of several nodes find each other.
+        `open_store` opens the script's store, in which private supervisors of several nodes find each other.
         """
         self._soft_timeout_s = soft_timeout_s
         self._coordination: Coordination | None = None
@@ -50,9 +50,9 @@ class Connection:
     def attach(
         self, coordination: Coordination, watch: CallWatch, supervised_by: Callable[[int], None] = lambda pid: None
     ) -> None:
-        """Passes what comes to both from now on, and the supervisor's pid to `supervised_by` after each connection.
+        """Passes messages to both from now on, and the supervisor's pid to `supervised_by` after each connection.
 
-        Raises InternalError where nobody can be spoken to.
+        Raises InternalError if there is no supervisor to talk to.
         """
         self._coordination, self._watch, self._supervised_by = coordination, watch, supervised_by
         if not self._monitoring.listen(self):
@@ -65,7 +65,7 @@ class Connection:
         self._monitoring.watch_changed(self._soft_timeout_s)
 
     def close(self) -> None:
-        """Blocks until the supervisor has what the others wait for, 1 s at most. Idempotent."""
+        """Blocks until the supervisor has everything that other ranks wait for, 1 s at most. Idempotent."""
         if not self._is_open:
             return
         self._is_open = False
@@ -107,7 +107,7 @@ class Connection:
 
 
 def _local_rank(environment: Mapping[str, str], rank: int) -> int:
-    """Returns the local rank. If no variable says it, all ranks are on this node."""
+    """Returns the local rank. Without a variable for it, all ranks are on this node."""
     for name in ("LOCAL_RANK", "SLURM_LOCALID"):
         if environment.get(name, "").isdecimal():
             return int(environment[name])

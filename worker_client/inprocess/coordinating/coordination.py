@@ -1,7 +1,7 @@
-"""How do the main thread and the monitor thread wait for what the coordinator decides, and how is it told to them?
+"""How do the main thread and the monitor thread wait for the coordinator's decisions, and how do these reach them?
 
-One lock around where the rank stands (standing.py), and the way from words to frames. The channel's thread brings what
-comes and answers an Interrupt by itself, whatever the main thread does.
+This module guards the rank's standing (standing.py) with one lock and turns its words into frames. The channel's thread
+delivers messages and answers an Interrupt by itself, whatever the main thread does.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Coordination:
     def enter(self, timeout: timedelta) -> Entered | None:
         """Blocks until all ranks have entered. Raises BarrierTimeout.
 
-        A rank that comes late waits for the next iteration, without a limit. None: there was none, the call is over.
+        A late rank waits for the next iteration, without a limit. None: the call ended without another iteration.
         """
         with self._changed:
             self._step(Move.ENTRY_ASKED)
@@ -87,14 +87,14 @@ class Coordination:
             )
 
     def assign(self, iteration: int) -> None:
-        """Says that rank assignment for `iteration` begins: later exchanges belong to it."""
+        """Notes that rank assignment for `iteration` begins: later exchanges belong to it."""
         with self._changed:
             self._step(standing.AssignmentBegun(iteration))
 
     def exchange(self, name: str, value: str, *, rank: int, timeout: timedelta) -> dict[int, str]:
         """Returns the values of all ranks that take part in the assignment. Blocks.
 
-        Raises BarrierTimeout, and ValueError for what is too long or too much.
+        Raises BarrierTimeout, and ValueError if a value is too long or there are too many.
         """
         with self._changed:
             key = self._standing.assigning, name
@@ -110,7 +110,7 @@ class Coordination:
             return dict(self._standing.exchanged[key])
 
     def begin(self, state: State) -> None:
-        """Says that rank assignment is done; `state` is what the rank begins the iteration as."""
+        """Reports that rank assignment is done; the rank begins the iteration as `state` says."""
         with self._changed:
             self._step(
                 standing.IterationBegun(
@@ -119,7 +119,7 @@ class Coordination:
             )
 
     def fail(self, interruption: str, reason: str) -> bool:
-        """Reports a fault of this rank. Returns False if the restart was ordered before: the fault follows from it."""
+        """Reports a fault of this rank. Returns False if the restart was ordered earlier and so caused the fault."""
         with self._changed:
             self._step(Move.FUNCTION_LEFT)
             if self._standing.is_restart_ordered:
@@ -128,7 +128,7 @@ class Coordination:
             return True
 
     def is_interrupted(self) -> bool:
-        """Returns whether the restart is ordered, or will be without a word from this rank."""
+        """Returns whether the restart is ordered, or will be without any report from this rank."""
         with self._changed:
             return self._standing.is_interrupted
 
@@ -145,7 +145,7 @@ class Coordination:
             return not self._standing.is_restart_ordered
 
     def complete(self, timeout: timedelta | None) -> bool:
-        """Blocks until all ranks have come here (True) or the restart is ordered (False). Raises BarrierTimeout."""
+        """Blocks until all ranks have arrived (True) or the restart is ordered (False). Raises BarrierTimeout."""
         with self._changed:
             self._step(Move.COMPLETION_REACHED)
             if not self._wait(lambda: self._standing.now.outcome.is_final, timeout):
@@ -166,12 +166,12 @@ class Coordination:
             return self._standing.decided
 
     def leave(self, why: Leaving, reason: str, *, is_unfit: bool = False) -> None:
-        """Says that this rank takes part in nothing more. Idempotent."""
+        """Reports that this rank takes no further part. Idempotent."""
         with self._changed:
             self._step(standing.CallLeft(why, reason, is_unfit))
 
     def wait_for_others(self, timeout: timedelta) -> None:
-        """After `leave()`: blocks until the others go on, or nobody is left to do so."""
+        """After `leave()`: blocks until the others continue, or no other rank is left."""
 
         def go_on() -> bool:
             decided = self._standing.decided
@@ -199,7 +199,7 @@ class Coordination:
     # --- called by the monitor thread ---
 
     def next_restart(self, last: int) -> Restart | None:
-        """Blocks until the restart of an iteration after `last`, in which this rank is, is ordered; None: no more."""
+        """Blocks until a restart of this rank's iteration, later than `last`, is ordered; None: no more restarts."""
 
         def is_over() -> bool:
             return self._is_closed or self._standing.stand is Stand.LEFT
@@ -211,7 +211,7 @@ class Coordination:
     # --- called by the channel's thread ---
 
     def connected(self) -> None:
-        """Says where the rank stands to a supervisor that may know nothing."""
+        """Reports the rank's standing to a supervisor that may know nothing."""
         with self._changed:
             self._step(Link.CONNECTED)
 
@@ -229,20 +229,20 @@ class Coordination:
                 self._step(event)
 
     def must_be_heard(self) -> bool:
-        """Whether the others wait until the supervisor knows that this rank has left."""
+        """Whether other ranks wait until the supervisor knows that this rank has left."""
         with self._changed:
             left = self._standing.left
             return left is not None and left.left.why is not Leaving.DONE
 
     def needs_supervisor(self) -> bool:
-        """Returns whether a decision is still needed before this rank is through."""
+        """Returns whether this rank still needs a decision to finish."""
         with self._changed:
             return not self._is_closed and self._standing.needs_supervisor
 
     # --- under the lock ---
 
     def _is_answered(self) -> bool:
-        """Returns whether the supervisor has said what becomes of the entry. A refusal raises anyway."""
+        """Returns whether the supervisor has answered the entry. A refusal raises anyway."""
         return self._standing.admission is not Answer.NONE and not isinstance(self._standing.admission, CallRefused)
 
     def _check_names(self, name: str) -> None:

@@ -1,7 +1,7 @@
-"""Where does this rank stand in a wrapped call, and what does that oblige it to say, and to say again?
+"""Where does this rank stand in a wrapped call, and what must it therefore report, and repeat?
 
-A machine without locks, clocks or connections: `step()` is the only place where any of it changes. It decides nothing
-for the job. A new connection may lead to a supervisor that knows nothing: each connection repeats all that stands.
+A machine without locks, clocks or connections: only `step()` changes it. It decides nothing for the job. A new
+connection may lead to a supervisor that knows nothing, so each connection repeats everything that still applies.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from worker_client.call_frames import (
 
 
 class Stand(enum.Enum):
-    """The place of the main thread. From RESTARTING it goes to RUNNING of the next iteration."""
+    """Where the main thread is. After RESTARTING comes RUNNING of the next iteration."""
 
-    OUTSIDE = enum.auto()  # has not come to the entry yet: nothing is said
+    OUTSIDE = enum.auto()  # not at the entry yet: reports nothing
     ENTERING = enum.auto()  # at the entry, or in the first rank assignment
     RUNNING = enum.auto()
     COMPLETING = enum.auto()  # waits for the commit
     UNWINDING = enum.auto()  # out of the function, not yet at the end of the iteration
     RESTARTING = enum.auto()  # waits for the next iteration, or assigns its ranks
-    LEFT = enum.auto()  # takes part in nothing more
+    LEFT = enum.auto()  # takes no further part
 
 
 class Move(enum.Enum):
@@ -61,13 +61,13 @@ class ValueGiven(NamedTuple):
 
 
 class ValueSettled(NamedTuple):
-    """All ranks have given their value, or nobody waits for it any more."""
+    """All ranks have given their value, or this rank no longer waits for it."""
 
     name: str
 
 
 class IterationBegun(NamedTuple):
-    """The rank begins the iteration whose assignment has begun, as this."""
+    """The rank begins the iteration being assigned, with these numbers."""
 
     rank: int
     world_size: int
@@ -76,7 +76,7 @@ class IterationBegun(NamedTuple):
 
 
 class FaultFound(NamedTuple):
-    """This rank has a fault of its own in the present iteration."""
+    """This rank has a fault of its own in the current iteration."""
 
     interruption: str
     reason: str
@@ -121,7 +121,7 @@ class SayFault(NamedTuple):
 
 
 class SayReported(NamedTuple):
-    """This rank has said all that it knows of faults in the iteration."""
+    """This rank has reported all its faults in the iteration."""
 
     iteration: int
 
@@ -152,18 +152,18 @@ Word = SayEnter | SayBegan | SayFault | SayReported | SayArrived | SayValue | Sa
 
 
 class Answer(enum.Enum):
-    """The supervisor's word to a rank that is not let in."""
+    """The supervisor's answer to a rank that is not admitted."""
 
     NONE = enum.auto()  # not yet, on this connection
-    LATE = enum.auto()  # the others have begun without this rank: it waits for the next iteration
-    OVER = enum.auto()  # the call has succeeded without this rank, for good
+    LATE = enum.auto()  # the others began without this rank, which waits for the next iteration
+    OVER = enum.auto()  # the call has succeeded without this rank
 
 
 Admission = Answer | Entered | CallRefused
 
 
 class Outcome(enum.IntEnum):
-    """The end of an iteration, as far as it is known. It never goes back, and the last two are final."""
+    """What is known about the end of an iteration. It only advances, and the last two values are final."""
 
     OPEN = 0
     COMPLETED = 1  # an active rank has returned from the function
@@ -176,12 +176,12 @@ class Outcome(enum.IntEnum):
 
 
 class Iteration(NamedTuple):
-    """All that is known of one iteration."""
+    """Everything known about one iteration."""
 
     outcome: Outcome = Outcome.OPEN
-    ordered: tuple[FaultRecord, ...] = ()  # the faults because of which the restart was ordered
+    ordered: tuple[FaultRecord, ...] = ()  # the faults that led to the restart order
     fault: FaultFound | None = None  # this rank's own
-    is_announced: bool = False  # a restart is to be ordered; this rank has answered that it knows of no more faults
+    is_announced: bool = False  # a restart will be ordered; this rank has reported all its faults
 
 
 # --- the machine ----------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ _NOTHING = Iteration()
 
 
 class State(NamedTuple):
-    """The standing of one rank in one call. Numbers are those of its present iteration."""
+    """The standing of one rank in one call. Numbers are those of its current iteration."""
 
     call: int
     rank: int
@@ -214,7 +214,7 @@ class State(NamedTuple):
 
     @property
     def is_interrupted(self) -> bool:
-        """Returns whether the restart is ordered, or will be without a word from this rank."""
+        """Returns whether the restart is ordered, or will be without any report from this rank."""
         return self.now.is_announced or self.is_restart_ordered
 
     @property
@@ -223,24 +223,24 @@ class State(NamedTuple):
 
     @property
     def needs_supervisor(self) -> bool:
-        """Returns whether a decision is still needed before this rank is through."""
+        """Returns whether this rank still needs a decision to finish."""
         is_through = (
             self.stand is Stand.LEFT or self.admission is Answer.OVER or isinstance(self.admission, CallRefused)
         )
         return not is_through and self.now.outcome is not Outcome.COMMITTED
 
     def restart_after(self, last: int) -> Restart | None:
-        """Returns the order for the present iteration, if there is one and the iteration comes after `last`."""
+        """Returns the order for the current iteration if there is one and the iteration is later than `last`."""
         if self.begun is None or self.iteration <= last or not self.is_restart_ordered:
             return None
         return Restart(self.call, self.iteration, self.now.ordered)
 
 
 def step(state: State, event: Event) -> tuple[State, tuple[Word, ...]]:
-    """Returns what follows from `event`, and what is to be said now. Nothing is said without a connection."""
+    """Returns what follows from `event`, and what to send now; nothing without a connection."""
     match event:
         case Link.CONNECTED:
-            # The one who said that the rank is late may be gone: a supervisor repeats it.
+            # The supervisor that called the rank late may be gone; a new one repeats it.
             admission = Answer.NONE if state.admission is Answer.LATE else state.admission
             state = state._replace(is_connected=True, admission=admission)
             return state, standing(state)
@@ -254,7 +254,7 @@ def step(state: State, event: Event) -> tuple[State, tuple[Word, ...]]:
 
 
 def standing(state: State) -> tuple[Word, ...]:
-    """Returns all that a supervisor without memory has to know. It changes nothing for one that knows it."""
+    """Returns everything that a new supervisor must know. For one that already knows it, nothing changes."""
     if state.left is not None:
         return (state.left,)
     if state.stand is Stand.OUTSIDE:
@@ -340,7 +340,7 @@ def _hear(state: State, event: CallEvent) -> tuple[State, tuple[Word, ...]]:
             if iteration < state.iteration or state.stand is Stand.LEFT:
                 return state, ()
             known = state.iterations.get(iteration, _NOTHING)
-            # Answered by the thread that hears it, whatever the main thread does.
+            # The thread that receives it answers, whatever the main thread does.
             return _with(state, known._replace(is_announced=True), iteration), (SayReported(iteration),)
         case Restart(_, iteration, faults):
             return _advance(state, iteration, Outcome.RESTART, faults), ()
@@ -354,7 +354,7 @@ def _hear(state: State, event: CallEvent) -> tuple[State, tuple[Word, ...]]:
 
 
 def _admission(present: Admission, told: Admission) -> Admission:
-    """Returns the answer that counts. A final one stays; a rank that was let in is neither late nor left behind."""
+    """Returns the answer that counts. A final one stays; an admitted rank is neither late nor left behind."""
     match present, told:
         case ((Answer.OVER | CallRefused()), _):
             return present
@@ -365,7 +365,7 @@ def _admission(present: Admission, told: Admission) -> Admission:
 
 
 def _advance(state: State, iteration: int, outcome: Outcome, ordered: tuple[FaultRecord, ...] = ()) -> State:
-    """Notes what becomes of the present iteration, or of one that the main thread has not begun yet."""
+    """Notes the outcome of the current iteration, or of one that the main thread has not begun yet."""
     known = state.iterations.get(iteration, _NOTHING)
     if iteration < state.iteration or known.outcome.is_final or outcome <= known.outcome:
         return state

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def on_current_device(run: Callable[[], Any]) -> Callable[[], Any]:
-    """Returns the same for another thread: with the CUDA device of this thread, if the process uses CUDA."""
+    """Returns `run` for another thread, bound to this thread's CUDA device if the process uses CUDA."""
     cuda = cuda_in_use()
     if cuda is None:
         return run
@@ -21,7 +21,7 @@ def on_current_device(run: Callable[[], Any]) -> Callable[[], Any]:
     return run_on_device
 
 
-def cuda_in_use() -> Any:  # noqa: ANN401  # torch.cuda, which is not imported for this question
+def cuda_in_use() -> Any:  # noqa: ANN401  # torch.cuda is not imported just to find out
     """Returns torch.cuda if this process has initialised it, else None. Never imports torch."""
     cuda = sys.modules.get("torch.cuda")
     return cuda if cuda is not None and cuda.is_available() and cuda.is_initialized() else None

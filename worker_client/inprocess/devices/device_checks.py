@@ -1,7 +1,7 @@
 """What do the driver and the kernel say about a rank's GPU, its NVLinks and its network card?
 
-NVML is asked through pynvml where both are there. Everything else, a library that is missing or a question that this
-GPU does not know, is "skipped" and says nothing against the rank.
+NVML is asked through pynvml if both are installed. Anything else, such as a missing library or a query that this GPU
+does not support, is "skipped" and does not count against the rank.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _ACTION_PREFIX = "NVML_GPU_RECOVERY_ACTION_"
 
 
 class Verdict(NamedTuple):
-    """The result of a check. `is_unfit` only for a clear no; `reason` says what was found, or why nothing was."""
+    """The result of a check. `is_unfit` only for a clear defect; `reason` says what was found, or why nothing was."""
 
     is_unfit: bool
     reason: str
 
 
 class Device(NamedTuple):
-    """A GPU: the one with NVML's `nvml_index`, or the one that CUDA shows to the rank with this `local_rank`.
+    """Selects a GPU: the one with NVML's `nvml_index`, or the one that CUDA shows to the rank with `local_rank`.
 
-    `is_each`: without an index, each one that CUDA shows to this process.
+    `is_each`: without an index, all GPUs that CUDA shows to this process.
     """
 
     nvml_index: int | None
@@ -39,16 +39,16 @@ class Device(NamedTuple):
 
 
 class _SkippedError(Exception):
-    """The question can't be answered here; the message says why."""
+    """Raised if the question can't be answered here; the message says why."""
 
 
 def check_gpu(device: Device) -> Verdict:
-    """Blocks as long as the driver does."""
+    """Checks whether the GPU is usable. Blocks as long as the driver does."""
     return _verdict(device, _check_recovery_action)
 
 
 def check_nvlinks(device: Device) -> Verdict:
-    """Blocks as long as the driver does. Never unfit."""
+    """Checks the GPU's links. Blocks as long as the driver does. Never unfit."""
     return _verdict(device, _check_nvlinks)
 
 
@@ -62,7 +62,7 @@ def check_nic(device: Device, before: dict[str, int]) -> Verdict:
 
 
 def links_down(device: Device) -> tuple[dict[str, int], Verdict]:
-    """Returns card and port → how often its link went down, for the cards that are nearest to the GPU."""
+    """Returns card and port → how often the link went down, for the cards nearest to the GPU."""
     found: dict[str, int] = {}
 
     def read(nvml: Any, handle: Any) -> Verdict:  # noqa: ANN401  # pynvml is optional and has no types
@@ -79,7 +79,7 @@ def links_down(device: Device) -> tuple[dict[str, int], Verdict]:
 def _link_counters(gpu: Path, infiniband: Path) -> dict[str, int]:
     """Returns the counters of the cards that share the most PCI bridges with the GPU.
 
-    A card that shares none serves the other GPUs, too: if it counted, one lost link would end all ranks of a node.
+    A card that shares none serves other GPUs too: counting it, one lost link would end all ranks of a node.
     """
     try:
         cards = [(entry.name, (entry / "device").resolve()) for entry in sorted(infiniband.iterdir())]
@@ -130,7 +130,7 @@ def _check_nvlinks(nvml: Any, handle: Any) -> Verdict:  # noqa: ANN401  # pynvml
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
         try:
             is_up = bool(nvml.nvmlDeviceGetNvLinkState(handle, link))
-        except nvml.NVMLError:  # a GPU has as many links as it has
+        except nvml.NVMLError:  # there is no link with this number
             break
         up_count += is_up
         if not is_up:
@@ -139,7 +139,7 @@ def _check_nvlinks(nvml: Any, handle: Any) -> Verdict:  # noqa: ANN401  # pynvml
 
 
 def _verdict(device: Device, check: Callable[[Any, Any], Verdict]) -> Verdict:
-    """Returns the first clear no; an unknown state of one GPU says nothing about the others."""
+    """Returns the first clear defect; an unknown state of one GPU says nothing about the others."""
     try:
         with _nvml() as nvml:
             verdicts = [_verdict_on(nvml, name, check) for name in _names(nvml, device)]
@@ -164,7 +164,7 @@ def _verdict_on(nvml: Any, name: str, check: Callable[[Any, Any], Verdict]) -> V
 
 @contextlib.contextmanager
 def _nvml() -> Generator[Any, None, None]:
-    """Returns pynvml, initialised. A process without the driver's library does not even import it."""
+    """Yields pynvml, initialised. A process without the driver's library does not even import it."""
     try:
         ctypes.CDLL(_LIBRARY)
         import pynvml  # pyright: ignore[reportMissingTypeStubs]
@@ -183,8 +183,8 @@ def _nvml() -> Generator[Any, None, None]:
 
 
 def _names(nvml: Any, device: Device) -> list[str]:  # noqa: ANN401  # pynvml is optional and has no types
-    """Indices and UUIDs. NVML counts all GPUs of the node, CUDA those that it may show to this process, in the order
-    that it was given.
+    """Returns the GPUs' indices or UUIDs. NVML counts all GPUs of the node, CUDA only those visible to this process, in
+    the order given to it.
     """
     if device.nvml_index is not None:
         return [str(device.nvml_index)]
@@ -198,7 +198,7 @@ def _names(nvml: Any, device: Device) -> list[str]:  # noqa: ANN401  # pynvml is
         raise _SkippedError("LOCAL_RANK is not set, so this rank's GPU is unknown")
     if shown is None:
         return [str(device.local_rank)]
-    # A launcher may show each rank its own GPU alone.
+    # A launcher may show each rank only its own GPU.
     name = names[device.local_rank] if device.local_rank < len(names) else names[0] if len(names) == 1 else ""
     if _is_a_gpus(name):
         return [name]
@@ -208,5 +208,5 @@ def _names(nvml: Any, device: Device) -> list[str]:  # noqa: ANN401  # pynvml is
 
 
 def _is_a_gpus(name: str) -> bool:
-    """Whether the name is a GPU's, not a slice's: NVML knows no health of slices."""
+    """Whether the name is a GPU's, not a slice's: NVML reports no health of slices."""
     return name.isdigit() or name.startswith("GPU-")

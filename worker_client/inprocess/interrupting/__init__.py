@@ -1,1 +1,1 @@
-"""How does an exception get into a thread that does something else, and where may it come up?"""
+"""How does an exception get into another thread, and where may it surface?"""

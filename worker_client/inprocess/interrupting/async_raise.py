@@ -1,7 +1,7 @@
 """How can integrators raise an exception in any Python thread, and what if it lands where it would be lost?
 
-The Wrapper's own way is main_thread_interrupter.py: it is exact, but for the main thread alone. This one is CPython's
-PyThreadState_SetAsyncExc: the exception comes before the thread's next bytecode, wherever that is.
+The Wrapper itself uses main_thread_interrupter.py, which is exact but works only for the main thread. This module uses
+CPython's PyThreadState_SetAsyncExc: the exception comes before the thread's next bytecode, wherever that is.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import threading
 from collections.abc import Generator
 from types import FrameType
 
-LOOK_INTERVAL_S = 0.001  # a thread that leaves a function wakes nobody
+LOOK_INTERVAL_S = 0.001  # polled, because nothing signals that a thread has left a function
 
 
 def async_raise(tid: int, exc_type: type[BaseException], event: threading.Event | None = None) -> None:
-    """Raises `exc_type` in the thread with that identifier; with an `event`, blocks until that is set first.
+    """Raises `exc_type` in the thread with that identifier; with an `event`, first blocks until that is set.
 
-    A thread that waits inside C gets it once it is back. Raises TypeError for what is no class of exceptions and
-    ValueError where there is no such thread.
+    A thread that waits inside C gets it on return. Raises TypeError if `exc_type` is not an exception class and
+    ValueError if there is no such thread.
     """
     if not isinstance(exc_type, type) or not issubclass(exc_type, BaseException):  # pyright: ignore[reportUnnecessaryIsInstance]  # scripts are not checked
         raise TypeError(f"cannot raise {exc_type!r} in a thread: it has to be a class of exceptions")
@@ -31,16 +31,16 @@ def async_raise(tid: int, exc_type: type[BaseException], event: threading.Event 
 
 
 def delayed_async_raise(tid: int, exc_type: type[BaseException]) -> None:
-    """Does the same from a thread of its own, once this call has returned."""
+    """Does the same from a separate thread, once this call has returned."""
     _Later(tid, exc_type, sys._getframe())  # pyright: ignore[reportPrivateUsage]
 
 
 @contextlib.contextmanager
 def reraise_if_unraisable(exc_type: type[BaseException]) -> Generator[None]:
-    """Inside the block or the decorated function, no exception of that class is lost.
+    """Keeps exceptions of that class from being lost inside the block or the decorated function.
 
-    One that a destructor or a callback from C could not pass on is raised again in the same thread, as soon as that is
-    out of there; at the end of the block at the latest. Wraps sys.unraisablehook, which is the whole process's.
+    If a destructor or a callback from C can't pass one on, it is raised again in the same thread once that has left
+    there, at the end of the block at the latest. Wraps sys.unraisablehook, which affects the whole process.
     """
     previous = sys.unraisablehook
     lost: list[_Later] = []
@@ -50,7 +50,7 @@ def reraise_if_unraisable(exc_type: type[BaseException]) -> Generator[None]:
         if not issubclass(kind, exc_type):
             previous(unraisable)
             return
-        del unraisable  # The frame is kept for a moment, and would keep the dying object.
+        del unraisable  # The frame lives on for a moment and would keep the dying object.
         frame = sys._getframe()  # pyright: ignore[reportPrivateUsage]
         lost.append(_Later(threading.get_ident(), kind, frame))
 
@@ -66,7 +66,7 @@ def reraise_if_unraisable(exc_type: type[BaseException]) -> Generator[None]:
 
 
 class _Later:
-    """Raises in the thread once that has left `frame`, unless it is cancelled before."""
+    """Raises in the thread once it has left `frame`, unless cancelled before."""
 
     def __init__(self, tid: int, exc_type: type[BaseException], frame: FrameType) -> None:
         self.tid = tid
@@ -77,7 +77,7 @@ class _Later:
         self._thread.start()
 
     def cancel(self) -> bool:
-        """Cancels the exception; returns whether it was not raised and will not be."""
+        """Cancels the exception; returns whether it has not been raised and will not be."""
         self._is_cancelled.set()
         self._thread.join()
         return not self._is_raised
@@ -97,5 +97,5 @@ def _is_inside(tid: int, frame: FrameType) -> bool:
 
 
 def _set(tid: int, exc_type: type[BaseException]) -> bool:
-    """Sets the exception; returns whether there is such a thread."""
+    """Sets the exception; returns whether the thread exists."""
     return ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(tid), ctypes.py_object(exc_type)) == 1

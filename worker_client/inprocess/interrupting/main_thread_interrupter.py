@@ -1,7 +1,7 @@
-"""How does an exception get into the main thread, only while that is allowed, wherever the thread is?
+"""How is an exception raised in the main thread, wherever that is, but only while it is allowed?
 
-By a Python signal handler. Python runs it on the main thread, between two bytecodes or in a system call that a signal
-interrupts; so what decides whether to raise is the interrupted thread itself, and nothing can be raised too late.
+A Python signal handler raises it. Python runs handlers on the main thread, between two bytecodes or in a system call
+that a signal interrupts. So the interrupted thread itself decides whether to raise, and nothing is raised too late.
 `request()` makes Python run the handler without any signal; `interrupt_system_call()` sends a real one.
 """
 
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-SIGNALS_LEFT_FREE = 2  # the highest numbers, which people take first
+SIGNALS_LEFT_FREE = 2  # the highest numbers, which other code takes first
 FRAMES_SHOWN_MAX = 5
 CONTEXTS_MAX = 1000  # how far a chain of exceptions is followed
 
 
 class RankShouldRestart(BaseException):
-    """Raised in the main thread, inside the wrapped function, to begin the restart. Do not keep it from getting out."""
+    """Raised in the main thread, inside the wrapped function, to begin the restart. Do not swallow it."""
 
 
 class MainThreadInterrupter:
-    """From construction to `remove()` one real-time signal is this object's. All but `request` and
-    `interrupt_system_call` belongs to the main thread.
+    """Owns one real-time signal from construction to `remove()`. Only `request` and `interrupt_system_call` may be
+    called off the main thread.
     """
 
     def __init__(self, patience_s: float) -> None:
-        """For `patience_s` code that cleans up after the exception is left alone. Raises ValueError elsewhere than on
-        the main thread, RuntimeError where no signal is free.
+        """Leaves code that cleans up after the exception alone for `patience_s`. Raises ValueError off the main thread
+        and RuntimeError if no signal is free.
         """
         self._patience_s = patience_s
-        self._message: str | None = None  # of the exception that is due
+        self._message: str | None = None  # that of the exception that is due
         self._is_open = False  # the main thread is where it may be interrupted
         self._raised: weakref.ref[RankShouldRestart] | None = None
         self._raised_s = 0.0
@@ -61,7 +61,7 @@ class MainThreadInterrupter:
         sys.unraisablehook = self._hook
 
     def remove(self) -> None:
-        """Releases the signal. Idempotent. Call it once no thread calls `interrupt_system_call` any more."""
+        """Releases the signal. Idempotent. Call it when no thread can call `interrupt_system_call` any more."""
         if self._signal == 0:
             return
         self._is_open = False
@@ -73,7 +73,7 @@ class MainThreadInterrupter:
     # --- called by the main thread ---
 
     def run(self, fn: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Calls `fn`; the exception can be raised only in here."""
+        """Calls `fn`. Only during this call can the exception be raised."""
         try:
             self._is_open = True
             if self._message is not None:
@@ -83,7 +83,7 @@ class MainThreadInterrupter:
             self._is_open = False
 
     def disarm(self) -> None:
-        """Makes the exception no longer due."""
+        """Cancels the exception."""
         self._message = None
         self._raised = None
 
@@ -93,15 +93,15 @@ class MainThreadInterrupter:
         self._message = message
 
     def request(self) -> None:
-        """Makes the main thread raise before its next bytecode, if it is due and where it may be."""
+        """Makes the main thread raise before its next bytecode, if an exception is due and allowed there."""
         _thread.interrupt_main(cast("signal.Signals", self._signal))
 
     def interrupt_system_call(self) -> None:
-        """Does the same for a main thread that waits in the kernel."""
+        """Does the same if the main thread is waiting in the kernel."""
         signal.pthread_kill(self._thread_id, self._signal)
 
     def places(self) -> list[str]:
-        """Returns where the main thread was each time that it was raised since the last call."""
+        """Returns where the main thread was at each raise since the last call."""
         places = self._places
         self._places = []
         return places
@@ -115,26 +115,26 @@ class MainThreadInterrupter:
         if self._is_under_way() and now_s - self._raised_s < self._patience_s:
             return
         self._places.append(_place(frame, self.run.__code__))
-        del frame  # The exception keeps this frame, and would keep all of the function's.
+        del frame  # The exception keeps this frame alive, and through it all of the function's frames.
         error = RankShouldRestart(self._message)
         self._raised, self._raised_s = weakref.ref(error), now_s
         raise error
 
     def _is_under_way(self) -> bool:
-        """Whether the last exception is on its way up: code that cleans up after it runs now. Else it was swallowed."""
+        """Whether the last exception is still propagating, so cleanup code runs now. If not, it was swallowed."""
         raised = self._raised() if self._raised is not None else None
         if raised is None:
             return False
         return any(error is raised for error in _contexts(sys.exception()))
 
     def _unraisable(self, unraisable: sys.UnraisableHookArgs, /) -> None:
-        """A destructor or a callback from C could not pass the exception on. It is raised again at the next request."""
+        """Notes that a destructor or a callback from C lost the exception. The next request raises it again."""
         if not issubclass(unraisable.exc_type, RankShouldRestart):
             self._previous_hook(unraisable)
 
 
 def _contexts(error: BaseException | None) -> Iterator[BaseException]:
-    """Yields the exception that is being handled, and those during whose handling it was raised."""
+    """Yields the exception being handled, and those whose handling raised it."""
     for _ in range(CONTEXTS_MAX):
         if error is None:
             return

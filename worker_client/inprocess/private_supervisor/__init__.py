@@ -1,1 +1,1 @@
-"""Who decides for a rank that no launcher supervises: where is that process, how is it started, who replaces it?"""
+"""Which process decides for a rank without a supervising launcher: where is it, how is it started and replaced?"""

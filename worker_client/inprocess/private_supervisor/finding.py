@@ -1,8 +1,8 @@
 """Where does this rank's supervisor answer: that of `holdfast run`, a private one that runs already, or a new one?
 
-Under plain python, torchrun or srun the first rank of the job that needs a private supervisor starts it; the others
-find it in the directory that is named after the job. It is no rank's child, outlives the one that started it and
-ends with the last of them. If it dies before, private_successor.py starts another.
+Under plain python, torchrun or srun, the job's first rank that needs a private supervisor starts it; the others find it
+in the directory named after the job. It is not a rank's child, outlives the rank that started it and ends with the
+last of them. If it dies earlier, private_successor.py starts another.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from worker_client.inprocess.private_supervisor.starting import NotServing, star
 from worker_client.job_nodes import has_other_nodes
 
 START_TIMEOUT_S = 30.0
-NODES_TIMEOUT_S = 600.0  # of a start that waits for those of other nodes
-TURN_MARGIN_S = 5.0  # A rank whose turn lasts longer than a start may take is stopped: it is passed over.
-LOOK_AGAIN_MIN_S = 0.25  # at one that lives and can't be found: it starts or ends, or is stopped
+NODES_TIMEOUT_S = 600.0  # for a start that waits for other nodes
+TURN_MARGIN_S = 5.0  # A rank whose turn exceeds the time for a start by this much is stopped, so it is skipped.
+LOOK_AGAIN_MIN_S = 0.25  # pause if a supervisor lives but can't be reached: it is starting, ending or stopped
 LOOK_AGAIN_MAX_S = 8.0
 
-_met: set[Path] = set()  # of the jobs whose nodes this process has met
+_met: set[Path] = set()  # folders of the jobs whose nodes this process has met
 
 
 def find_or_start(
@@ -44,10 +44,10 @@ def find_or_start(
     *,
     start_timeout_s: float = START_TIMEOUT_S,
 ) -> Endpoint:
-    """Returns where this rank's supervisor answers: that of `holdfast run`, or a private one, started if need be.
+    """Returns where this rank's supervisor answers: that of `holdfast run`, or a private one, started if necessary.
 
-    On several nodes, the private ones find each other through the store that `open_store` opens on all ranks.
-    Blocks until it answers. Raises InternalError, which says what is in the way.
+    On several nodes, private supervisors find each other through the store that `open_store` opens on all ranks.
+    Blocks until the supervisor answers. Raises InternalError, which names the obstacle.
     """
     given = from_environment(environment)
     if isinstance(given, Endpoint):
@@ -85,7 +85,7 @@ def _find_or_start(
 def _in_turn(
     folder: Path, environment: Mapping[str, str], start_timeout_s: float, meeting: NodeMeeting | None
 ) -> Endpoint | NotServing:
-    """Returns what another rank has started meanwhile, or what this one starts now."""
+    """Returns the supervisor that another rank has started meanwhile, or starts one now."""
     with starters_turn(folder, wait_s=start_timeout_s + TURN_MARGIN_S) as turn:
         found = find(folder, environment)
         if found is not None:
@@ -103,10 +103,10 @@ class Successor:
 
 
 def start_another(folder: Path, environment: Mapping[str, str], *, cancel: int) -> Successor | None:
-    """Starts one in the place of a dead one, or waits for another rank that does. None where the old one still lives.
+    """Replaces a dead supervisor, or waits for another rank that does. Returns None if the old one is still alive.
 
-    `cancel` is a descriptor: once it is readable, what was started ends. Blocks for START_TIMEOUT_S at most, and as
-    long for another rank's start. Raises InternalError.
+    `cancel` is a descriptor: once it is readable, what was started ends. Blocks for START_TIMEOUT_S at most, plus the
+    same for another rank's start. Raises InternalError.
     """
     try:
         with starters_turn(folder, wait_s=START_TIMEOUT_S + TURN_MARGIN_S, cancel=cancel) as turn:

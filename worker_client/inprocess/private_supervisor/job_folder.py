@@ -1,6 +1,6 @@
-"""Where are the files of this job's private supervisor, and does it live and answer?
+"""Where are the files of this job's private supervisor, and is it alive and answering?
 
-All ranks of a job on a node name the same directory, which belongs to this user and to nobody else. Ranks only read it.
+All ranks of a job on a node use the same directory, which belongs only to this user. Ranks only read it.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from worker_client.inprocess.private_supervisor.lock_wait import locked_within
 
 CONNECT_TIMEOUT_S = 1.0
 ENDPOINT_BYTES_MAX = 16 * 1024
-# Not TMPDIR: a socket's path is short, and all ranks must name the same one. The first that is ours and takes files.
+# Not TMPDIR: a socket's path must be short and the same for all ranks. The first that is ours and writable is used.
 BASES = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
 RUN_ID_VARIABLES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
 JOB_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", *RUN_ID_VARIABLES, "SLURM_STEP_ID")
-ATTEMPT_VARIABLE = "TORCHELASTIC_RESTART_COUNT"  # of this node alone: each agent counts its own ranks' failures
+ATTEMPT_VARIABLE = "TORCHELASTIC_RESTART_COUNT"  # for this node only: each agent counts its own ranks' failures
 
-_attempts: dict[str, str] = {}  # of jobs on several nodes in which this process takes part; by launch_key()
+_attempts: dict[str, str] = {}  # for this process's jobs on several nodes, by launch_key()
 
 
 def job_folder(environment: Mapping[str, str]) -> Path:
-    """Returns the directory of this job's private supervisor, which all its ranks on this node share with no other."""
+    """Returns the directory of this job's private supervisor, shared by exactly the job's ranks on this node."""
     node = f"-{job_nodes.node_rank(environment)}" if job_nodes.has_other_nodes(environment) else ""
     return _own_folder() / f"{ADOPTED_PREFIX}{job_key(environment)}{node}"
 
 
 def job_key(environment: Mapping[str, str]) -> str:
-    """Returns what all ranks of this job have in common, on all nodes, and with no other rank.
+    """Returns a key that all ranks of this job share, on all nodes, and no other rank has.
 
     Raises InternalError if nothing distinguishes them from others.
     """
@@ -49,7 +49,7 @@ def job_key(environment: Mapping[str, str]) -> str:
 
 
 def launch_key(environment: Mapping[str, str]) -> str:
-    """Returns what the launcher has told all ranks of the job; on several nodes, the same at each start."""
+    """Returns what the launcher tells all ranks of the job; on several nodes, the same at each start."""
     told = [f"{name}={environment.get(name, '')}" for name in JOB_VARIABLES]
     if job_nodes.has_other_nodes(environment):
         return _digest(told)
@@ -65,7 +65,7 @@ def launch_key(environment: Mapping[str, str]) -> str:
 
 
 def note_attempt(environment: Mapping[str, str], attempt: str) -> None:
-    """On several nodes, the ranks agree (node_meeting.py) on what tells this start of them from those before."""
+    """Notes the name that the ranks of several nodes agree on (node_meeting.py) for this start of the job."""
     _attempts[launch_key(environment)] = attempt
 
 
@@ -85,7 +85,7 @@ def _digest(told: list[str]) -> str:
 
 
 def _own_folder() -> Path:
-    """Raises InternalError, which says what is wrong with the first, where none can be used."""
+    """Returns the user's own directory. Raises InternalError about the first one if none is usable."""
     faults: list[InternalError] = []
     for base in BASES:
         try:
@@ -99,7 +99,7 @@ def _own_folder() -> Path:
 
 
 def private_folder(path: Path) -> Path:
-    """Makes `path` a directory of our own that nobody else may enter. Raises InternalError."""
+    """Makes `path` a directory that only this user may enter. Raises InternalError."""
     try:
         path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
@@ -112,7 +112,7 @@ def private_folder(path: Path) -> Path:
 
 
 def find(folder: Path, environment: Mapping[str, str]) -> Endpoint | None:
-    """Returns a supervisor that already serves this job: it lets us connect."""
+    """Returns the supervisor that already serves this job, if we can connect to it."""
     try:
         with (folder / ENDPOINT_FILE).open("rb") as file:
             told = cast("dict[str, str]", json.loads(file.read(ENDPOINT_BYTES_MAX)))
@@ -135,14 +135,14 @@ def _answers(path: str) -> bool:
 
 
 def lives(folder: Path) -> bool:
-    """Whether the supervisor of this directory is a living process, even if it does not answer."""
+    """Whether the supervisor of this directory is a live process, even if it does not answer."""
     try:
         descriptor = os.open(folder / LIFE_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # A process that was forked meanwhile must not keep it.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # A process forked meanwhile must not keep it.
     except OSError:
         return True
     finally:
@@ -151,7 +151,7 @@ def lives(folder: Path) -> bool:
 
 
 def wait_for_its_end(folder: Path, wait_s: float) -> None:
-    """Blocks until the supervisor of this directory is no living process, at most `wait_s`."""
+    """Blocks until the supervisor of this directory is no longer alive, at most `wait_s`."""
     try:
         descriptor = os.open(folder / LIFE_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

@@ -1,4 +1,4 @@
-"""How long is a lock of the kernel waited for? flock() itself knows no timeout."""
+"""How is a wait for a kernel lock limited? flock() itself has no timeout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from worker_client import thread_signals
 def locked_within(descriptor: int, operation: int, *, wait_s: float, cancel: int = -1) -> bool:
     """Whether flock() was granted within `wait_s`, and before the descriptor `cancel` became readable.
 
-    flock() has no timeout, so a thread of its own waits in it. Where the wait is given up, a lock that it gets later is
+    flock() has no timeout, so a separate thread waits in it. After the wait is given up, a lock granted later is
     released at once.
     """
     with contextlib.suppress(BlockingIOError):
@@ -27,7 +27,7 @@ def locked_within(descriptor: int, operation: int, *, wait_s: float, cancel: int
 
 
 class _Wait:
-    """Its thread owns copies of the descriptors that it uses."""
+    """A wait on a thread that owns copies of the descriptors it uses."""
 
     def __init__(self, descriptor: int, operation: int) -> None:
         self._guard = threading.Lock()  # of the two below
@@ -40,7 +40,7 @@ class _Wait:
         self.has_begun = True
         try:
             threading.Thread(target=self._lock, name="holdfast-lock-wait", daemon=True).start()
-        except RuntimeError:  # There can be no more threads.
+        except RuntimeError:  # No more threads can be started.
             self.has_begun = False
             for each in (self._ended, self._end, self._descriptor):
                 os.close(each)
@@ -67,7 +67,7 @@ class _Wait:
                 if self._is_given_up:
                     fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         except OSError:
-            return  # Of a file system without locks: as if it had never been granted.
+            return  # The file system has no locks: as if never granted.
         finally:
             os.close(self._descriptor)
             os.eventfd_write(self._end, 1)

@@ -1,12 +1,13 @@
-"""How do the private supervisors of several nodes find each other? Through the script's own store, at its first call.
+"""How do the private supervisors of several nodes find each other?
 
-The supervisor on the node of rank 0 leads. Its endpoint and a fresh secret of the job are a key of the store, under the
-name of the job, so the secret is as safe as the store. All ranks open the store, as they would for the function, and
-rank 0 keeps it open until the last of them has met the others. Then it is closed: its port is the script's again.
+They use the script's own store, at its first call. The supervisor on the node of rank 0 leads. Its endpoint and a fresh
+secret of the job are stored under the job's name, so the secret is as safe as the store. All ranks open the store, as
+they would for the function. Rank 0 keeps it open until the last rank has met the others and then closes it, so that
+the script can use its port again.
 
-A store may outlive the ranks, as that of torchrun's agent and a file do, with what earlier starts of the job have left
-in it; and no variable tells all nodes which start this is. So rank 0 makes up a name for it and answers each rank that
-asks: an answer to a question of one's own is never an old one.
+A store may outlive the ranks, as a file or the store of torchrun's agent does, and keep entries of earlier starts of
+the job; no variable tells all nodes which start this is. So rank 0 invents a name for this start and answers each rank
+that asks: an answer to one's own question is never an old one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from worker_client.inprocess.exception import InternalError
 
 PREFIX = "holdfast/meeting/"
 PAUSE_S = 0.01  # between two looks for ranks that ask
-COME_TIMEOUT_S = 600.0  # of all ranks, from the first one on
+COME_TIMEOUT_S = 600.0  # from the first rank's arrival to the last
 
 Store = Any  # one of torch's
 
@@ -31,7 +32,7 @@ class NodeMeeting:
     """One rank's part in the meeting."""
 
     def __init__(self, environment: Mapping[str, str], launch_key: str, open_store: Callable[[], Store]) -> None:
-        """Blocks until the ranks of all nodes have come. Raises InternalError."""
+        """Blocks until the ranks of all nodes have arrived. Raises InternalError."""
         local = job_nodes.local_world_size(environment)
         self._world_size = job_nodes.world_size(environment)
         self._rank = int(environment.get("RANK", "0"))
@@ -44,7 +45,7 @@ class NodeMeeting:
         self._store: Store = self._tried(open_store)
         self.attempt = self._tried(self._answer_all if self._rank == 0 else self._ask)
         self._key += f"{self.attempt}/"
-        self.leader = ""  # where it serves, and the secret, as text
+        self.leader = ""  # its endpoint and the secret, as text
         if self._rank // local != 0:
             self.leader = self._tried(lambda: bytes(self._store.get(f"{self._key}leader")).decode())
 
@@ -74,7 +75,7 @@ class NodeMeeting:
         self._tried(lambda: self._store.set(f"{self._key}leader", leader))
 
     def conclude(self) -> None:
-        """Says that this rank no longer needs the store. On rank 0, blocks until no rank does. Raises InternalError."""
+        """Reports that this rank no longer needs the store. Rank 0 blocks until no rank does. Raises InternalError."""
 
         def meet() -> None:
             if self._store.add(f"{self._key}met", 1) == self._world_size:
@@ -88,7 +89,7 @@ class NodeMeeting:
     def _tried(self, step: Callable[[], Any]) -> Any:  # noqa: ANN401  # what the step returns
         try:
             return step()
-        except Exception as error:  # a factory of the user's may raise anything
+        except Exception as error:  # a user's factory may raise anything
             raise self._failed(str(error).split("\n", 1)[0] or type(error).__name__) from error
 
     @staticmethod
@@ -100,5 +101,5 @@ class NodeMeeting:
 
 
 def _pause() -> None:
-    """Waits for nothing but time: a store tells nobody which of many keys is new."""
+    """Waits for a moment, because a store can't signal which of many keys is new."""
     threading.Event().wait(PAUSE_S)

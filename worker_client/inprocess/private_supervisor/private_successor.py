@@ -1,7 +1,7 @@
-"""What decides after a private supervisor has died in the middle of a call? A successor that one of the ranks starts.
+"""What replaces a private supervisor that has died in the middle of a call? A successor that one of the ranks starts.
 
-Training goes on meanwhile: all of this happens on the channel's thread, between two attempts to connect. The new one
-knows nothing; each rank tells it where it stands (coordination.py).
+Training continues meanwhile: all of this happens on the channel's thread, between two attempts to connect. The
+successor knows nothing; each rank reports its standing to it (coordination.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from worker_client.inprocess.private_supervisor.job_folder import find
 
 PAUSE_MIN_S = 1.0  # between two starts by this rank
 PAUSE_MAX_S = 60.0
-CALM_S = 300.0  # a start so long after the last one is no sign of a supervisor that always dies
+CALM_S = 300.0  # starts this far apart do not point to a supervisor that always dies
 
 log = logging.getLogger("holdfast.inprocess")
 
@@ -30,7 +30,7 @@ class PrivateSuccessor:
     """Replaces one call's supervisor if it is dead, while `is_wanted()`; one that is only stopped is not replaced."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str], is_wanted: Callable[[], bool]) -> None:
-        """`environment` as the first one was started with; the function may change it."""
+        """`environment` is that of the first start; the function may have changed the process's own."""
         self._folder = folder
         self._environment = dict(environment)
         self._is_wanted = is_wanted
@@ -43,7 +43,7 @@ class PrivateSuccessor:
     # --- called by the channel's thread ---
 
     def find(self) -> Endpoint | None:
-        """Returns where this job's supervisor answers now, started if need be; None if nowhere yet. Never raises."""
+        """Returns where this job's supervisor answers now, starting one if needed; None: nowhere yet. Never raises."""
         found = None
         try:
             found = find(self._folder, self._environment)
@@ -78,7 +78,7 @@ class PrivateSuccessor:
         return found.endpoint
 
     def _pause(self) -> None:
-        """Delays the next start, and longer after several starts in a short time."""
+        """Delays the next start; longer after several starts in a short time."""
         now_s = monotonic()
         if now_s - self._not_before_s > CALM_S:
             self._pause_s = PAUSE_MIN_S
@@ -88,7 +88,7 @@ class PrivateSuccessor:
     # --- called by other threads ---
 
     def close(self) -> None:
-        """Ends with the call: nothing more is started, and what is being started ends. Idempotent; never blocks."""
+        """Starts nothing more, and ends what is being started. Idempotent; never blocks."""
         with self._lock:
             self._is_closed = True
             if self._cancel >= 0:

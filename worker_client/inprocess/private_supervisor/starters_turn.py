@@ -1,9 +1,9 @@
 """Which rank starts the job's supervisor, so that not all of them do it at once?
 
-The one that holds the lock of the job's directory. It is a courtesy that saves processes: which supervisor serves is
-decided by the supervisors themselves, by a lock that no rank ever holds. So a rank that is stopped in its turn costs
-the others a wait and nothing else. The supervisor inherits the turn and ends it once ranks can come: a rank that is
-killed meanwhile lets nobody in too early.
+The rank that holds the lock on the job's directory starts it. This lock only saves processes: the supervisors decide
+among themselves which of them serves, by a lock that no rank ever holds. So a rank that is stopped during its turn only
+makes the others wait. The supervisor inherits the turn and ends it once ranks can connect, so a rank that is killed
+meanwhile does not let another in too early.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from worker_client.inprocess.exception import InternalError
 from worker_client.inprocess.private_supervisor.job_folder import private_folder
 from worker_client.inprocess.private_supervisor.lock_wait import is_readable, locked_within
 
-ATTEMPTS_MAX = 10  # each fails only if the directory is removed in the moment after it was made
+ATTEMPTS_MAX = 10  # each fails only if the directory is removed just after it was created
 
 
 @contextlib.contextmanager
 def starters_turn(folder: Path, *, wait_s: float, cancel: int = -1) -> Generator[int]:
     """Waits for the turn, and yields a descriptor that holds it; after `wait_s`, the turn is taken without the lock.
 
-    It ends with the block, or once any process that has the descriptor unlocks it. Raises InternalError, and
+    The turn ends with the block, or once any process with the descriptor unlocks it. Raises InternalError, and
     CancelledWaitError once the descriptor `cancel` is readable.
     """
     descriptor = _opened(folder)
@@ -35,7 +35,7 @@ def starters_turn(folder: Path, *, wait_s: float, cancel: int = -1) -> Generator
         yield descriptor
     finally:
         with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # A process that was forked meanwhile must not keep it.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # A process forked meanwhile must not keep it.
         os.close(descriptor)
 
 

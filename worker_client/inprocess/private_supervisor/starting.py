@@ -1,6 +1,6 @@
 """How is a private supervisor started as a detached process, and what is reported if it does not come up?
 
-The command `adopt`, by a shell that ends at once: it outlives the rank that started it.
+A shell that exits at once runs the command `adopt`, so the supervisor outlives the rank that started it.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from worker_client.inprocess.private_supervisor.lock_wait import is_readable
 from worker_client.inprocess.private_supervisor.node_meeting import NodeMeeting
 from worker_client.inprocess.private_supervisor.starters_turn import CancelledWaitError
 
-# By its path: the current folder and PYTHONPATH may hold packages of our names.
+# Run by its path: the current folder and PYTHONPATH may contain packages with our names.
 PROGRAM = Path(__file__).parents[3] / "holdfast_command.py"
 KILL_TIMEOUT_S = 1.0
 OUTPUT_BYTES_MAX = 64 * 1024
 WORD_BYTES_MAX = 4096
-# A rank's own: what runs for all ranks must not look like one of them.
+# A rank's own variables: a process that serves all ranks must not look like one of them.
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", *SOCKET_VARIABLES, JOB_ID_VARIABLE, TOKEN_VARIABLE)
 
 
 @dataclass(frozen=True, slots=True)
 class NotServing:
-    """Nobody answers, though nothing is wrong: another supervisor has this job, or the new one was ended. Look again.
+    """No supervisor serves, though nothing is wrong: another one has this job, or the new one was ended. Look again.
 
-    `why` is for people, who read it where that does not help.
+    `why` is shown to people if looking again does not help.
     """
 
     why: str
@@ -57,8 +57,8 @@ def start(
 ) -> Endpoint | NotServing:
     """Starts a supervisor for `folder` and blocks until it answers, at most until the deadline.
 
-    It gets a copy of the descriptor `turn`, and unlocks it once it answers. Once the descriptor `cancel` is readable,
-    it is given up: raises CancelledWaitError. Raises InternalError where it can't start.
+    The supervisor gets a copy of the descriptor `turn`, and unlocks it once it answers. Raises CancelledWaitError once
+    the descriptor `cancel` is readable, and InternalError if it can't start.
     """
     reader, writer = os.pipe()
     output = os.memfd_create("holdfast-private-supervisor", os.MFD_CLOEXEC)
@@ -72,7 +72,7 @@ def start(
     ]  # fmt: skip
     try:
         try:
-            # By a shell that ends at once: the supervisor is nobody's child, no wait() of the script ever meets it.
+            # The shell exits at once, so the supervisor is not our child and no wait() of the script sees it.
             shell = subprocess.Popen(
                 ["/bin/sh", "-c", '"$@" >&2 & echo $!', "sh", *command],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=output, pass_fds=(writer, turn, told),
@@ -99,7 +99,7 @@ def start(
 
 
 def _without_it(said: str, output: int, cancel: int) -> NotServing:
-    """It has said this, or "" if it said nothing in time, and does not serve."""
+    """Returns why it does not serve. `said`: its message; "": none in time."""
     if said == READY:
         return NotServing("it was ended as soon as it had started; see who ends processes of this user")
     if said.startswith(TAKEN):
@@ -110,7 +110,7 @@ def _without_it(said: str, output: int, cancel: int) -> NotServing:
 
 
 class _Process:
-    """A process that is not our child, known by the pid that the shell printed."""
+    """A process that is not our child; the shell printed its pid."""
 
     def __init__(self, told: bytes) -> None:
         self._descriptor = -1
@@ -125,7 +125,7 @@ class _Process:
             os.close(self._descriptor)
 
     def kill(self) -> None:
-        """Kills it; returns once it has ended, or after KILL_TIMEOUT_S."""
+        """Kills the process; returns once it has ended, or after KILL_TIMEOUT_S."""
         if self._descriptor < 0:
             return
         with contextlib.suppress(OSError):
@@ -136,7 +136,7 @@ class _Process:
 
 
 def _about_nodes(environment: Mapping[str, str], told: int) -> list[str]:
-    """`told`: a descriptor of what the leader has published."""
+    """Returns the arguments for several nodes. `told`: a descriptor of what the leader has published."""
     if not job_nodes.has_other_nodes(environment):
         return []
     nodes, node_rank = job_nodes.node_count(environment), job_nodes.node_rank(environment)
@@ -159,7 +159,7 @@ def _word(reader: int, deadline_s: float, cancel: int) -> str:
         left_s = deadline_s - monotonic()
         if left_s <= 0 or reader not in dict(poller.poll(left_s * 1000)):
             return ""
-        chunk = os.read(reader, 1)  # A line may follow that is another word.
+        chunk = os.read(reader, 1)  # Another line may follow, which is a separate message.
         if not chunk:
             break
         said += chunk
@@ -167,7 +167,7 @@ def _word(reader: int, deadline_s: float, cancel: int) -> str:
 
 
 def _last_words(output: int) -> str:
-    """Returns why it did not answer, as far as its output says."""
+    """Returns why the supervisor did not answer, as far as its output says."""
     printed = os.pread(output, OUTPUT_BYTES_MAX, max(0, os.fstat(output).st_size - OUTPUT_BYTES_MAX))
     (last,) = printed.decode(errors="replace").strip().splitlines()[-1:] or ("",)
     if "is not installed for" in last:

@@ -11,10 +11,10 @@ from worker_client.inprocess.state import Mode
 
 
 def resolve(rank_assignment: object, rank_filter: object = None) -> RankAssignment:
-    """Returns the assignment that was meant. Raises TypeError.
+    """Returns the intended assignment. Raises TypeError.
 
-    The guides show one in tuples of one, by commas at the ends of lines: it is taken out. `rank_filter` is the older
-    argument; it runs after the assignment, and activates in the place of `ActivateAllRanks`.
+    Unwraps tuples of one element, which trailing commas in the guides' examples produce. `rank_filter` is the older
+    argument; it runs after the assignment and activates ranks instead of `ActivateAllRanks`.
     """
     given = rank_assignment
     while isinstance(given, tuple) and len(cast("tuple[object, ...]", given)) == 1:
@@ -33,8 +33,8 @@ def assign(rank_assignment: RankAssignment, ctx: RankAssignmentCtx) -> RankAssig
     """Runs all steps. If none of them says which ranks are active, all are. Raises what the steps raise."""
     activates = any(getattr(step, "activates", False) for step in flattened((rank_assignment,)))
     if not activates:
-        ctx.state.mode = Mode.INITIALIZED  # a step of the user's own may still set it
-    assigned = cast("RankAssignmentCtx | None", rank_assignment(ctx))  # a user's own may forget to return it
+        ctx.state.mode = Mode.INITIALIZED  # a user's step may still set it
+    assigned = cast("RankAssignmentCtx | None", rank_assignment(ctx))  # a user's step may forget to return it
     if assigned is None:
         raise TypeError(f"cannot assign ranks with {rank_assignment!r}: it returned None, not its context")
     if assigned.state.mode is Mode.INITIALIZED:

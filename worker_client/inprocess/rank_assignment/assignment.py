@@ -18,7 +18,7 @@ class RankDiscarded(RestartError):
 
 @dataclass
 class RankAssignmentCtx:
-    """The context that goes through all steps of an assignment. Steps change it and pass on the same object.
+    """The context of an assignment. Every step changes it and returns the same object.
 
     `terminated_ranks` are current numbers: those of `state.rank` at this step.
     """
@@ -32,7 +32,7 @@ class RankAssignmentCtx:
         """Returns the values of all ranks that are not terminated, by current rank. Blocks; raises BarrierTimeout.
 
         A rank that died meanwhile is missing on all ranks alike, and is added to `terminated_ranks`.
-        Every rank has to make the same exchanges in the same order: they are told apart by their number.
+        Every rank must make the same exchanges in the same order, because they are identified by their number.
         """
         self._exchanges += 1
         ranks = [rank for rank in range(self.state.world_size) if rank not in self.terminated_ranks]
@@ -46,8 +46,8 @@ class RankAssignmentCtx:
 class RankAssignment(ABC):
     """Gives the remaining ranks new numbers without gaps; raises RankDiscarded on those that leave.
 
-    It runs on every rank, and must come to the same result on all of them: from the context, and from what the ranks
-    exchanged, never from a clock, a random number or the machine.
+    It runs on every rank and must give the same result on all of them. So it may use the context and the exchanged
+    values, but never a clock, a random number or the machine.
     """
 
     activates: ClassVar[bool] = False  # also says which ranks call the wrapped function
@@ -56,15 +56,15 @@ class RankAssignment(ABC):
     def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx: ...
 
     def fresh(self) -> RankAssignment:
-        """Returns the one to use in the next call, or after new processes have joined: both start again.
+        """Returns the instance to use in the next call, or after new processes have joined: both start over.
 
-        Override it in a class that remembers something between two restarts.
+        Override it in a class that remembers anything between restarts.
         """
         return self
 
     @classmethod
     def check_composition(cls, instances: tuple[object, ...]) -> None:
-        """Raises TypeError where `instances` would undo each other's work."""
+        """Raises TypeError if `instances` would undo each other's work."""
         for instance in instances:
             if isinstance(instance, RankAssignment):
                 instance.check_beside(tuple(other for other in instances if other is not instance))

@@ -14,7 +14,7 @@ from worker_client.inprocess.state import Mode, State
 
 
 class ShiftRanks(RankAssignment):
-    """Every rank moves down by the number of terminated ones below it: the order is kept."""
+    """Moves every rank down by the number of terminated ones below it, so the order is kept."""
 
     def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
         gone = _gone(ctx)
@@ -23,21 +23,21 @@ class ShiftRanks(RankAssignment):
 
 
 class FillGaps(RankAssignment):
-    """Ranks below the new world size keep their numbers; the n-th of the others takes the n-th gap."""
+    """Lets ranks below the new world size keep their numbers; the n-th of the others takes the n-th gap."""
 
     def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
         gone = _gone(ctx)
         state = ctx.state
         kept = state.world_size - len(gone)
         if state.rank >= kept:
-            # Terminated ranks from `kept` on leave no gap: only those that move are counted.
+            # Terminated ranks from `kept` on leave no gap, so only ranks that move count.
             first_moved = bisect_left(gone, kept)
             state.rank = gone[(state.rank - kept) - (bisect_left(gone, state.rank) - first_moved)]
         return _shrunk(ctx, gone)
 
 
 class ActivateAllRanks(RankFilter):
-    """All ranks call the wrapped function."""
+    """Makes all ranks active, so all call the wrapped function."""
 
     def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
         _activate(ctx.state, ctx.state.world_size)
@@ -51,7 +51,7 @@ class ActivateAllRanks(RankFilter):
 
 
 class MaxActiveWorldSize(RankFilter):
-    """At most `max_active_world_size` ranks are active, those with the lowest numbers; None is no limit."""
+    """Limits the active ranks to `max_active_world_size`, those with the lowest numbers; None: no limit."""
 
     def __init__(self, max_active_world_size: int | None = None) -> None:
         if max_active_world_size is not None and max_active_world_size < 0:
@@ -65,7 +65,7 @@ class MaxActiveWorldSize(RankFilter):
 
 
 class ActiveWorldSizeDivisibleBy(RankFilter):
-    """The number of active ranks is a multiple of `divisor`; the ranks with the lowest numbers are active."""
+    """Makes the number of active ranks a multiple of `divisor`; those with the lowest numbers are active."""
 
     def __init__(self, divisor: int = 1) -> None:
         if divisor < 1:
@@ -93,7 +93,7 @@ def _shrunk(ctx: RankAssignmentCtx, gone: list[int]) -> RankAssignmentCtx:
 
 
 def _active_so_far(state: State) -> int:
-    """Returns what filters start from: the previous active world size, limited by the present world size."""
+    """Returns what filters start from: the previous active world size, limited by the current world size."""
     size = state.active_world_size
     return state.world_size if size is None else min(size, state.world_size)
 

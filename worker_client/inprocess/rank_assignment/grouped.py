@@ -15,8 +15,8 @@ class FilterCountGroupedByKey(RankAssignment):
     """Marks a rank as terminated unless `condition` holds for the number of living ranks that share its key.
 
     List it after the step that removes terminated ranks (`ShiftRanks`, `FillGaps`), so that it runs before that step.
-    Each rank asks its own `condition`, about its own group. Blocks for at most `timeout`, then raises BarrierTimeout;
-    a rank that dies meanwhile holds nobody up.
+    Each rank applies its own `condition` to its own group. Blocks for at most `timeout`, then raises BarrierTimeout;
+    a rank that dies meanwhile does not delay the others.
     """
 
     def __init__(
@@ -42,5 +42,5 @@ class FilterCountGroupedByKey(RankAssignment):
 
 
 def group_key(key_or_fn: str | int | Callable[[State], object], state: State) -> str:
-    """A key may be anything that has a text, as may what a key function returns, such as `state.rank // 8`."""
+    """Returns the key as text. Any value with a text is a key, also a function's result such as `state.rank // 8`."""
     return str(key_or_fn(state)) if callable(key_or_fn) else str(key_or_fn)

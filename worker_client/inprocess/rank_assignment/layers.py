@@ -1,4 +1,4 @@
-"""What does a Tree demand of the branches at one depth?"""
+"""What does a Tree require of the branches at one depth?"""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class LayerFlag(enum.Flag):
 
 @dataclass
 class Layer:
-    """`key_or_fn` tells the branches of this depth apart: ranks of one parent with the same key share one."""
+    """One depth of a Tree. `key_or_fn` separates its branches: ranks of one parent with the same key share one."""
 
-    min_ranks: int = 1  # a branch with fewer healthy ranks is given up
-    max_ranks: int | None = None  # no more are activated in a branch at the start
+    min_ranks: int = 1  # a branch with fewer healthy ranks is dropped
+    max_ranks: int | None = None  # the most that are activated in a branch at the start
     key_or_fn: str | int | Callable[[State], object] = ""
     flag: LayerFlag | None = None
 
@@ -29,6 +29,6 @@ class Layer:
         return self.flag is not None and flag in self.flag
 
     def rules(self) -> str:
-        """Returns what has to be the same on every rank, as text."""
+        """Returns, as text, the rules that must be the same on every rank."""
         most = "any" if self.max_ranks is None else self.max_ranks
         return f"{self.min_ranks} to {most} ranks, {self.flag}"

@@ -1,7 +1,7 @@
 """Which ranks share a branch at which depth of the tree? Pure.
 
-Ranks are leaves. Leaves are numbered in the order of the tree, so each branch is a range of them. Columns of numbers
-instead of linked nodes: a tree of 100,000 ranks is built in a tenth of a second and walked in milliseconds.
+Ranks are leaves. Leaves are numbered in tree order, so each branch is a range of them. The tree is stored as columns of
+numbers instead of linked nodes: 100,000 ranks take a tenth of a second to build and milliseconds to walk.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from itertools import chain
 class Topology:
     """A tree made from the keys of each rank, in the order of the ranks: `keys[rank][layer]`.
 
-    Ranks share a branch when their keys are the same from the root down to its layer. Branches stand in the order in
-    which they first appear. There is one root, so all keys of layer 0 are the same.
+    Ranks share a branch if their keys are the same from the root down to its layer. Branches are in order of first
+    appearance. There is one root, so all keys of layer 0 are the same.
     """
 
     branch_of: list[list[int]]  # layer → leaf → branch

@@ -1,4 +1,4 @@
-"""How does a tree of ranks decide about all of them at once: which go on, as what, and which replace the lost ones?"""
+"""How does a tree of ranks decide about all at once: which continue, as what, and which replace the lost ones?"""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from worker_client.inprocess.rank_assignment.topology import Topology
 from worker_client.inprocess.rank_assignment.tree_ranks import TreeRanks
 from worker_client.inprocess.state import Mode
 
-MOVED_SHOWN_MAX = 8  # ranks that the tree orders otherwise, warned about one by one
+MOVED_SHOWN_MAX = 8  # ranks that the tree reorders; a warning lists them one by one
 
 
 class Tree(RankAssignment):
     """Assigns and activates ranks by their place in a tree of `layers`; the first one is the root.
 
     The first call exchanges the keys of all ranks: it blocks for at most `timeout`, then raises BarrierTimeout. Later
-    ones only compute. `world_size_filter` is given the number of active ranks, returns how many are wanted, and has to
-    answer alike on all ranks.
+    calls only compute. `world_size_filter` takes the number of active ranks and returns how many are wanted, the same
+    on all ranks.
 
-    `keep_spare_order`: spares step in from the first one on, so that a reserve host that replaces a lost host has its
-    ranks in the same local order. By default the last spare steps in first, which reverses them.
+    `keep_spare_order`: the first spare steps in first, so a reserve host that replaces a lost host keeps its ranks in
+    the same local order. By default the last spare steps in first, which reverses them.
     """
 
     activates = True
@@ -46,7 +46,7 @@ class Tree(RankAssignment):
         self.keep_spare_order = keep_spare_order
         self.timeout = timeout
         self._ranks: TreeRanks | None = None
-        self._leaf = 0  # of this rank
+        self._leaf = 0  # this rank's
 
     def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
         fallen: dict[int, int | None] = {}
@@ -55,7 +55,7 @@ class Tree(RankAssignment):
                 raise RankDiscarded(f"cannot keep rank {ctx.state.rank}: it counts as terminated")
             self._ranks = self._built(ctx)
             if ctx.terminated_ranks:
-                fallen = self._ranks.restart(())  # a missing rank is no leaf, but may leave a branch too small
+                fallen = self._ranks.restart(())  # a missing rank is not a leaf, but may leave a branch too small
         else:
             fallen = self._ranks.restart([self._ranks.living[rank] for rank in ctx.terminated_ranks])
         if self.world_size_filter is not None:
@@ -84,7 +84,7 @@ class Tree(RankAssignment):
         return TreeRanks(topology, self.layers, in_order=self.keep_spare_order)
 
     def _settle(self, ctx: RankAssignmentCtx, ranks: TreeRanks, fallen: dict[int, int | None]) -> None:
-        """Records what this rank is now. Raises RankDiscarded if it has no place."""
+        """Records this rank's new place. Raises RankDiscarded if it has none."""
         state, leaf = ctx.state, self._leaf
         if leaf in fallen:
             raise RankDiscarded(
@@ -109,7 +109,7 @@ class Tree(RankAssignment):
 def _read(values: Iterable[str]) -> list[tuple[str, ...]]:
     """Returns the keys of each rank, root first. Raises RuntimeError if the ranks don't describe the same tree."""
     texts = list(values)
-    distinct = list(dict.fromkeys(texts))  # mostly few: ranks of one host say the same
+    distinct = list(dict.fromkeys(texts))  # usually few: ranks of one host send the same
     parts = [text.partition("\n") for text in distinct]
     rules = {part[0] for part in parts}
     if len(rules) > 1:

@@ -1,6 +1,6 @@
-"""Which ranks of a tree are active, which are in reserve, and which one stands in for which?
+"""Which ranks of a tree are active, which are in reserve, and which one replaces which?
 
-A restart costs a few passes over flat lists, and work for each lost rank; never a walk over all branches.
+A restart takes a few passes over flat lists plus work for each lost rank, but never a walk over all branches.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _NO_SPARE = -1
 
 
 class TreeRanks:
-    """Leaves are those of `topology`. Dead leaves keep their number and never come back."""
+    """The state of the leaves of `topology`. Dead leaves keep their numbers and never come back."""
 
     living: list[int]  # leaves by current rank: in the order of the tree
     active: list[int]  # leaves by active rank
@@ -26,20 +26,20 @@ class TreeRanks:
         self._in_order = in_order
         self.living = list(range(topology.size))
         self._is_dead = bytearray(topology.size)
-        # Which layers are searched is the same for every leaf: from the deepest one up, as far as the flag goes.
+        # Every leaf searches the same layers: from the deepest one up, as far as the flag is set.
         self._reserve_layers = _chain(layers, LayerFlag.RESERVE)
         self._backfill_layers = _chain(layers, LayerFlag.BACKFILL)
         self._guarded_layers = [i for i in reversed(range(len(layers))) if layers[i].min_ranks > 1]
         self._healthy = {i: topology.counts(i, self.living) for i in self._guarded_layers}
         self._guarded_before = False
-        self._push_number = [_NO_SPARE] * topology.size  # of each leaf that is a spare
+        self._push_number = [_NO_SPARE] * topology.size  # by leaf, for spares
         self._pushed: list[int] = []  # push number → leaf
-        # Layer → branch → push numbers, those of leaves that are no spares any more included.
+        # Layer → branch → push numbers, including those of leaves that are no longer spares.
         self._stacks: dict[int, dict[int, deque[int]]] = {i: {} for i in self._reserve_layers}
         self.active = self._activated()
 
     def restart(self, dead: Iterable[int]) -> dict[int, int | None]:
-        """Replaces, fills and shifts after `dead` leaves. Returns all that fell, with the layer that gave them up.
+        """Replaces, fills and shifts after `dead` leaves. Returns all that drop out, with the layer that drops them.
 
         The layer is None for the leaves of `dead` itself.
         """
@@ -98,13 +98,13 @@ class TreeRanks:
         return active
 
     def _fallen(self, dead: Iterable[int]) -> dict[int, int | None]:
-        """Returns `dead` and the leaves of all branches that have too few left, the deepest layers first."""
+        """Returns `dead` and the leaves of all branches with too few left, the deepest layers first."""
         fallen: dict[int, int | None] = dict.fromkeys(dead)
         for i in self._guarded_layers:
             layer, healthy, branch_of = self._layers[i], self._healthy[i], self._topology.branch_of[i]
             lost = self._topology.counts(i, fallen)
             healthy.subtract(lost)
-            # At first all branches, since one may have been too small from the start; later those that lost somebody.
+            # The first time all branches, since one may be too small from the start; later only those with losses.
             looked_at: Collection[int] = lost if self._guarded_before else healthy
             weak = {branch for branch in looked_at if 0 < healthy[branch] < layer.min_ranks}
             if weak:

@@ -1,4 +1,4 @@
-"""What is a main thread inside C++ waiting for, and how is that ended so that it comes back?
+"""What is a main thread inside C++ waiting for, and how is that ended so that the thread returns?
 
-Called by the abort. torch's own record of what hangs is written out before (flight_recorder.py).
+The abort calls these modules. Before that, torch's own record of what hangs is dumped (flight_recorder.py).
 """

@@ -1,4 +1,4 @@
-"""Should torch's flight recorder be written out before the collectives that it describes are aborted, and where?"""
+"""Should torch's flight recorder be dumped before the collectives that it describes are aborted, and where?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from worker_client.inprocess.state import FrozenState
 
-# For each of two dumps. The first one with stacks in a process may take longer: torch then looks up all symbols.
+# For each of two dumps. A process's first dump with stacks may take longer, because torch looks up all symbols.
 DUMP_TIMEOUT_S = 2.0
 PATH_VARIABLES = ("HOLDFAST_FR_TRACE_PATH", "NVRX_FR_TRACE_PATH")
 _FILE_PREFIX = "nccl_trace_rank_"  # what torch's own analyser looks for
@@ -29,8 +29,8 @@ log = logging.getLogger("holdfast")
 def dump(path: str | None, state: FrozenState, *, has_nccl: bool) -> None:
     """Writes the recorder's trace, if a path is known and the recorder is on. Blocks a few seconds at most.
 
-    Without stacks first, which takes a millisecond, and over that with stacks, if they come in time: after it the
-    collectives are aborted, and a later trace would show them ended. Raises nothing.
+    First dumps without stacks, which takes a millisecond, then replaces that with a dump with stacks if it is ready in
+    time. The abort follows, so a later trace would show the collectives ended. Raises nothing.
     """
     path = path or next((value for name in PATH_VARIABLES if (value := os.environ.get(name))), None)
     if path is None or not _is_recording():
@@ -39,7 +39,7 @@ def dump(path: str | None, state: FrozenState, *, has_nccl: bool) -> None:
     if take is None:
         log.warning("cannot dump the flight recorder: this version of torch offers no dump")
         return
-    # By the rank that the recorder knows: the one that the script saw.
+    # Named by the rank that the recorder knows, which is the one that the script saw.
     rank = state.initial_rank if state.active_rank is None else state.active_rank
     file = Path(path) / f"iter_{state.iteration}" / f"{_FILE_PREFIX}{rank}"
     bare, traces = (
@@ -80,7 +80,7 @@ def _torch_version() -> tuple[int, ...]:
 
 
 def _taker(*, has_nccl: bool) -> Callable[[bool, bool, bool], bytes] | None:
-    """Returns torch's own dump, NCCL's if there is NCCL. Its arguments: collectives, stacks, only active ones."""
+    """Returns torch's dump function, NCCL's if there is NCCL. Its arguments: collectives, stacks, only active ones."""
     c10d: Any = sys.modules.get("torch._C._distributed_c10d")
     names = ("_dump_nccl_trace", "_dump_fr_trace") if has_nccl else ("_dump_fr_trace",)
     return next((take for name in names if (take := getattr(c10d, name, None)) is not None), None)

@@ -1,9 +1,9 @@
 """When may a Gloo process group be dropped, so that its end does not stop the whole process?
 
-torch's destructor of a Gloo group holds the GIL and joins the group's threads. A thread that is just done with a
-collective wants the GIL for a moment, to drop what the collective has kept: then both wait, and with them all Python of
-the process, until the hard timeout kills it (seen with torch 2.13, once in some dozen aborts). So the groups of an
-aborted function are kept until their threads have nothing to do.
+torch's destructor of a Gloo group holds the GIL and joins the group's threads. A thread that has just finished a
+collective briefly needs the GIL, to drop what the collective kept. Then both wait, and with them all Python code of the
+process, until the hard timeout kills it (seen with torch 2.13, once in some dozens of aborts). So the groups of an
+aborted function are kept until their threads are idle.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 IDLE_TIMEOUT_S = 2.0
-PAUSE_S = 0.001  # between two looks; nothing tells when a thread of torch comes to rest
+PAUSE_S = 0.001  # between two looks; nothing signals that a torch thread is idle
 _THREAD = "pt_gloo_runloop"
 _FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), -1)
 _NEVER = "0x0"  # no timeout: a thread that waits for the GIL, or for another rank, has one
 
 log = logging.getLogger("holdfast")
 
-_busy: list[object] = []  # groups whose threads never came to rest: never dropped
+_busy: list[object] = []  # groups whose threads never became idle: never dropped
 
 
 class KeptGroups:
-    """The groups of one abort. The main thread must be out of the function before they are released."""
+    """The groups of one abort. The main thread must have left the function before they are released."""
 
     def __init__(self) -> None:
         self._groups: list[object] = []
@@ -39,7 +39,7 @@ class KeptGroups:
         self._groups += groups
 
     def let_go(self) -> None:
-        """Drops them once their threads rest. Blocks for IDLE_TIMEOUT_S at most; what is busy then is kept for good."""
+        """Drops them once their threads are idle. Blocks for IDLE_TIMEOUT_S at most; busy ones are kept for good."""
         if not self._groups:
             return
         deadline_s = monotonic() + IDLE_TIMEOUT_S
@@ -54,7 +54,7 @@ class KeptGroups:
 
 
 def threads_rest() -> bool:
-    """Whether every thread of a Gloo group waits for work. True where there is none, or the kernel does not say."""
+    """Whether every thread of a Gloo group waits for work. True if there is none, or if the kernel does not say."""
     return all(_rests(f"/proc/self/task/{thread}") for thread in _threads())
 
 
@@ -69,7 +69,7 @@ def _rests(folder: str) -> bool:
     if _read(f"{folder}/comm").rstrip("\n") != _THREAD:
         return True
     call = _read(f"{folder}/syscall").split()
-    if not call:  # it has ended, or the kernel does not tell
+    if not call:  # it has ended, or the kernel does not say
         return True
     # futex(address, operation, value, timeout, …)
     return len(call) > 4 and call[0] == str(_FUTEX) and call[4] == _NEVER

@@ -1,8 +1,9 @@
 """How is a rank released if it waits inside Gloo for a peer that will never connect?
 
-It connects in the peer's place. While a group is made, each pair of ranks is one connection. Its passive side waits
-without a socket of its own that could be ended: only Gloo's listener is there. A connection to the listener says by a
-number for which pair it is, and all numbers are small. So we connect once for each and hang up: the pair breaks.
+The module connects in the peer's place. While a group is being created, each pair of ranks is one connection. Its
+passive side waits without a socket of its own that could be closed; there is only Gloo's listener. A connection to the
+listener names its pair by a number, and all numbers are small. So we connect once for each number and hang up, which
+breaks the pair.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from collections.abc import Iterable
 from worker_client.inprocess.releasing import raw_sockets
 
 CONNECT_TIMEOUT_S = 0.2  # to a listener in this very process
-PAIRS_MAX = 1024  # so many are connected at once that a full backlog is no question
+PAIRS_MAX = 1024  # few enough not to fill the listener's backlog
 _NUMBER = struct.Struct("=q")
 
 
 def hang_up(listeners: Iterable[tuple[int, int]], pairs: int) -> int:
-    """Breaks the first `pairs` pairs of each listener (descriptor, inode), where they are still awaited.
+    """Breaks the first `pairs` pairs of each listener (descriptor, inode) that are still awaited.
 
     Returns how many listeners took it. Never raises.
     """

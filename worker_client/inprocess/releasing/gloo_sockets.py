@@ -1,10 +1,10 @@
 """How are collectives that hang in Gloo released, when Gloo itself has no way to abort them?
 
-By ending the connections of its process groups: each pending operation then fails at once, here and on the peers.
-Which connections are Gloo's is read from the kernel at the moment of the abort. Each of Gloo's devices has a thread
-that waits in an epoll instance of its own, and /proc tells which thread waits in which instance and what it watches.
-Sockets of TCPStore, of event loops, of gRPC and of other threads are never touched, and neither is a listening one:
-to end that one ends the process.
+The abort shuts down the connections of Gloo's process groups: each pending operation then fails at once, here and on
+the peers. At that moment, the kernel tells which connections are Gloo's: each of Gloo's devices has a thread that waits
+in its own epoll instance, and /proc shows which thread waits in which instance and what it watches. Sockets of
+TCPStore, event loops, gRPC and other threads are never touched; neither are listening sockets, since that would end the
+process.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import NamedTuple
 
 from worker_client.inprocess.releasing import raw_sockets
 
-_LOOP_THREAD = "gloo_tcp_loop"  # what newer versions of torch call the thread of a device
+_LOOP_THREAD = "gloo_tcp_loop"  # the name of a device's thread in newer versions of torch
 _EPOLL_LINK = "anon_inode:[eventpoll]"
 # The first argument of these system calls is the epoll instance: epoll_wait (none on arm), epoll_pwait, epoll_pwait2.
 _WAIT_CALLS = {"x86_64": {232, 281, 441}, "aarch64": {22, 441}}.get(platform.machine(), set[int]())
 _WATCHED = re.compile(r"^tfd:\s*(\d+)\s+events:\s*[0-9a-f]+\s+data:\s*([0-9a-f]+).*\bino:([0-9a-f]+)", re.MULTILINE)
 _FLAGS = re.compile(r"^flags:\s*([0-7]+)", re.MULTILINE)
-_EPOLLS_MAX = 4096  # a process with more is no training process, and the abort must end soon
+_EPOLLS_MAX = 4096  # no training process has more, and the abort must end soon
 
 
 class _Watched(NamedTuple):
-    """One line of an epoll instance: what it watches, by the inode that it had when it was registered."""
+    """One line of an epoll instance: a watched descriptor, with its inode at registration."""
 
     descriptor: int
     data: int
@@ -38,7 +38,7 @@ class _Watched(NamedTuple):
 def shut_down_gloo_connections() -> int:
     """Ends every established connection of Gloo's process groups in this process; returns how many.
 
-    Never blocks and never raises. 0 where there is no Gloo group, or no /proc that tells.
+    Never blocks and never raises. Returns 0 if there is no Gloo group, or if /proc does not show it.
     """
     count = 0
     for epoll in _gloo_epolls():
@@ -47,14 +47,14 @@ def shut_down_gloo_connections() -> int:
 
 
 def gloo_listeners() -> list[tuple[int, int]]:
-    """Returns (descriptor, inode) of each socket at which one of Gloo's devices awaits other ranks."""
+    """Returns (descriptor, inode) of each socket on which one of Gloo's devices accepts other ranks."""
     watched = (entry for epoll in _gloo_epolls() for entry in _watched_by(epoll))
     return [(entry.descriptor, entry.inode) for entry in watched if _is_listener(entry)]
 
 
 def _gloo_epolls() -> list[int]:
-    """An instance is Gloo's if Gloo's thread waits in it. Where no thread has that name (older torch) or the thread is
-    busy at this moment, by its make; and never one in which a thread that goes by another name waits meanwhile.
+    """Returns Gloo's epoll instances: those in which Gloo's thread waits. If no thread has that name (older torch), or
+    the thread is busy now, judges by an instance's features, except instances in which another named thread waits.
     """
     waiters, has_named_loop = _epoll_waiters()
     found: list[int] = []
@@ -66,7 +66,7 @@ def _gloo_epolls() -> list[int]:
 
 
 def _epoll_waiters() -> tuple[dict[int, str], bool]:
-    """Returns epoll descriptor → name of the thread that waits in it, and whether any thread is named as Gloo's."""
+    """Returns epoll descriptor → name of the thread that waits in it, and whether any thread has Gloo's name."""
     waiters: dict[int, str] = {}
     has_named_loop = False
     for thread in _numbers("/proc/self/task"):
@@ -88,9 +88,9 @@ def _epoll_descriptors() -> list[int]:
 
 
 def _is_of_gloos_make(epoll: int) -> bool:
-    """Inherited by exec, handlers as pointers, one pipe to wake it, and a listening TCP socket.
+    """Whether it is inherited by exec, stores pointers, and watches one wake-up pipe and a listening TCP socket.
 
-    Python's, libuv's and gRPC's differ in the first; the first two store the descriptor and no pointer.
+    Python's, libuv's and gRPC's instances are not inherited; the first two store the descriptor, not a pointer.
     """
     flags = _FLAGS.search(_read(f"/proc/self/fdinfo/{epoll}"))
     if flags is None or int(flags[1], 8) & os.O_CLOEXEC:

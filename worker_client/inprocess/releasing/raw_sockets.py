@@ -1,6 +1,6 @@
-"""What can be asked of a socket that other code owns, and how is it ended, without changing anything else about it?
+"""How is a socket of other code inspected and shut down, without changing anything else about it?
 
-Python's socket objects won't do: where a script has called socket.setdefaulttimeout(), merely making one for a
+Python's socket objects won't do: if a script has called socket.setdefaulttimeout(), merely creating one for a
 descriptor sets O_NONBLOCK for all processes that share the connection.
 """
 
@@ -17,7 +17,7 @@ from functools import cache
 from typing import NamedTuple
 
 _ADDRESS_BYTES = 128  # sizeof(struct sockaddr_storage)
-_MAPPED = bytes(10) + b"\xff\xff"  # what comes before an IPv4 address in an IPv6 one
+_MAPPED = bytes(10) + b"\xff\xff"  # the prefix of an IPv4 address mapped to IPv6
 
 
 class Endpoint(NamedTuple):
@@ -28,9 +28,9 @@ class Endpoint(NamedTuple):
 
 @contextlib.contextmanager
 def borrowed(descriptor: int, inode: int) -> Generator[int | None]:
-    """Lends a descriptor of our own for a TCP socket; None if it is not a TCP socket, or another one by now.
+    """Yields our own descriptor of a TCP socket; None if it is not a TCP socket, or is a different one by now.
 
-    Any thread may close the number and get it for something else at any time.
+    Any thread may close the original number and reuse it at any time.
     """
     try:
         own = os.dup(descriptor)
@@ -57,7 +57,7 @@ def socket_inodes() -> dict[int, int]:
 
 
 def listens(descriptor: int) -> bool:
-    """Returns True also if the kernel does not say: such a socket is best left alone."""
+    """Whether the socket listens. Also True if the kernel does not say: such a socket is best left alone."""
     return option(descriptor, socket.SOL_SOCKET, socket.SO_ACCEPTCONN) != 0
 
 
@@ -69,7 +69,7 @@ def option(descriptor: int, level: int, name: int) -> int | None:
 
 
 def peer(descriptor: int) -> Endpoint | None:
-    """Returns None if it is not connected."""
+    """Returns the socket's peer; None if it is not connected."""
     return _endpoint(descriptor, "getpeername")
 
 
@@ -79,7 +79,7 @@ def own_port(descriptor: int) -> int | None:
 
 
 def own_address(descriptor: int) -> tuple[str, int] | None:
-    """Returns the address as text, to connect to."""
+    """Returns the socket's own address as text and port, to connect to."""
     own = _endpoint(descriptor, "getsockname")
     if own is None:
         return None
@@ -88,12 +88,12 @@ def own_address(descriptor: int) -> tuple[str, int] | None:
 
 
 def shut_down(descriptor: int) -> bool:
-    """Ends the connection for all that share it, so that each call that waits in it returns. True if there was one."""
+    """Shuts the connection down for all that share it, so every waiting call returns. Returns whether there was one."""
     return _libc().shutdown(descriptor, socket.SHUT_RDWR) == 0
 
 
 def packed(address: str) -> bytes | None:
-    """Returns a numeric address as an Endpoint has it; None for a name."""
+    """Returns a numeric address in the form of Endpoint.address; None for a name."""
     for family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError):
             return _unmapped(socket.inet_pton(family, address.partition("%")[0]))

@@ -1,9 +1,9 @@
 """How is a rank released if it waits for a TCPStore inside C++, although torch has no way to abort that?
 
-By ending the connections that this process has to TCPStores as a client: what waits in one fails at once. They are
-known by five things together: opened in this iteration, by this side, to MASTER_ADDR (the iteration's or the
-launcher's), at a port where the job's stores are, and made as torch makes them. A store that this process serves goes
-on for the others, and a connection from before the iteration is none of its business.
+The abort shuts down this process's client connections to TCPStores: whatever waits in one fails at once. Such a
+connection meets five conditions: it was opened in this iteration, by this side, to MASTER_ADDR (the iteration's or the
+launcher's), at a port used for the job's stores, and with torch's socket options. A store that this process serves
+continues for the others, and connections from before the iteration stay untouched.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import NamedTuple
 from worker_client.bounded_threads import BoundedThread, join_all
 from worker_client.inprocess.releasing import raw_sockets
 
-PORTS = 64  # from MASTER_PORT on; `holdfast run` has found these free
-LOOKUP_TIMEOUT_S = 1.0  # of MASTER_ADDR's name; the restart waits for it
+PORTS = 64  # from MASTER_PORT on; `holdfast run` has checked that they are free
+LOOKUP_TIMEOUT_S = 1.0  # for MASTER_ADDR's name; the restart waits for it
 
 
 class _Iteration(NamedTuple):
-    """All that has to be known of the iteration that runs."""
+    """What must be known about the running iteration."""
 
     number: int
-    ports: tuple[int, ...]  # at which the launcher's stores and those of the iteration begin
+    ports: tuple[int, ...]  # first ports of the launcher's and the iteration's stores
     before: set[int]  # inodes of the sockets that are not this iteration's
     launchers_host: str  # MASTER_ADDR as launched
 
 
 class _Lookup:
-    """Looks up a name in the background. Asked once per name: one that hangs is not waited for again."""
+    """Looks up a name in the background, once: a lookup that hangs is not waited for again."""
 
     def __init__(self, host: str) -> None:
         self.addresses: set[bytes] = set()
@@ -52,21 +52,21 @@ _lookups: dict[str, _Lookup] = {}
 
 
 def begin_iteration(number: int, *ports: str | None, launchers_host: str = "") -> None:
-    """Marks all sockets that are open now as not ours to end. The job's stores may begin at `ports`, given as text."""
+    """Marks all sockets open now as not ours to shut down. The job's stores may begin at `ports`, given as text."""
     global _present
     numbers = tuple(int(port) for port in ports if port and port.isdecimal())
     _present = _Iteration(number, numbers, set(raw_sockets.socket_inodes().values()), launchers_host)
 
 
 def end_call() -> None:
-    """Ends the call: outside of one nothing is shut down."""
+    """Ends the call. Outside of a call, nothing is shut down."""
     global _present
     _present = None
 
 
 @contextlib.contextmanager
 def kept() -> Generator[None]:
-    """Lets what is opened in the block outlive the iteration."""
+    """Lets connections opened in the block outlive the iteration."""
     already = set(raw_sockets.socket_inodes().values())
     try:
         yield
@@ -76,9 +76,9 @@ def kept() -> Generator[None]:
 
 
 def shut_down_store_connections() -> int:
-    """Ends this iteration's connections to stores; returns how many. 0 outside of a call. Never raises.
+    """Shuts down this iteration's connections to stores; returns how many. 0 outside of a call. Never raises.
 
-    Blocks only where MASTER_ADDR is a name that no lookup has told yet, for a moment.
+    Blocks briefly only if MASTER_ADDR is a name whose lookup has not finished.
     """
     present = _present
     if present is None:
@@ -105,17 +105,17 @@ def shut_down_store_connections() -> int:
 
 
 def _is_a_stores(distance: int, iteration: int) -> bool:
-    """Scripts use MASTER_PORT, + 1, + 2 + iteration, or the like."""
+    """Whether a store may be at MASTER_PORT + `distance`: scripts use + 0, + 1, + 2 + iteration, or the like."""
     return 0 <= distance < PORTS or 0 <= distance - iteration < PORTS
 
 
 def _is_made_as_torch_does(descriptor: int) -> bool:
-    """It blocks, and sends without delay. What event loops, gRPC, and timeouts in Python are made of never blocks."""
+    """Whether it blocks and sends without delay. Sockets of event loops, gRPC and Python's timeouts never block."""
     return os.get_blocking(descriptor) and raw_sockets.option(descriptor, socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
 
 
 def _served_ports(opened: dict[int, int]) -> set[int | None]:
-    """A connection from one of these is a server's, however it looks: clients get a port of their own."""
+    """Returns the ports that this process serves; a connection from one of them belongs to a server, not a client."""
     ports: set[int | None] = set()
     for descriptor, inode in opened.items():
         with raw_sockets.borrowed(descriptor, inode) as own:
@@ -125,7 +125,7 @@ def _served_ports(opened: dict[int, int]) -> set[int | None]:
 
 
 def _addresses(host: str) -> set[bytes]:
-    """Returns the addresses of MASTER_ADDR; none if the lookup does not end soon."""
+    """Returns the addresses of MASTER_ADDR; none if the lookup takes too long."""
     numeric = raw_sockets.packed(host)
     if numeric is not None:
         return {numeric}

@@ -1,1 +1,1 @@
-"""Tools to try out restarts inside the process."""
+"""How can restarts inside the process be tried out?"""

@@ -1,4 +1,4 @@
-"""How is a training script broken on purpose, at a random but repeatable moment, to see that it recovers?"""
+"""How is a fault injected into a training script, at a random but repeatable moment, to see that it recovers?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger("holdfast")
 
 
 class Fault(enum.Enum):
-    """The fault of a rank that is chosen."""
+    """The kind of fault to inject."""
 
     EXCEPTION = enum.auto()  # InjectedFaultError in the main thread
     HANG = enum.auto()  # the main thread waits indefinitely, without the GIL
@@ -42,11 +42,11 @@ def inject_fault(
     delay_s: float | tuple[float, float] = 0.0,  # a pair is a range
     seed: int | None = None,
 ) -> threading.Timer | None:
-    """Breaks `num_faults` of the ranks after `delay_s` seconds, each by one of `faults`. To be called on every rank.
+    """Breaks `num_faults` of the ranks after `delay_s` seconds, each by one of `faults`. Call it on every rank.
 
-    Ranks are chosen by `seed`, RANK and WORLD_SIZE, alike on all ranks that give the same seed; the first `keep_alive`
-    ranks are spared. Does not block: returns the timer where this rank is chosen, else None. Without a seed each rank
-    decides by itself, as often as it would be chosen.
+    Ranks are chosen by `seed`, RANK and WORLD_SIZE, alike on all ranks with the same seed; the first `keep_alive` ranks
+    are spared. Does not block: returns the timer if this rank is chosen, else None. Without a seed, each rank decides
+    by itself, with the same probability.
     """
     kinds = (faults,) if isinstance(faults, Fault) else tuple(faults)
     if not kinds:
@@ -102,12 +102,12 @@ def _wait_indefinitely(_: int | None) -> int:
 
 
 def _call_in_main(function: Callable[..., int]) -> None:
-    """The interpreter calls it in its main thread, between two bytecodes."""
+    """Makes the interpreter call the function in its main thread, between two bytecodes."""
     ctypes.pythonapi.Py_AddPendingCall(function, None)
 
 
 def _hold_gil() -> None:
-    """In C, with the GIL, where no signal comes: this thread never gives it back."""
+    """Holds the GIL inside C, where no signal arrives, and never releases it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     ctypes.PyDLL(None).pause()
 

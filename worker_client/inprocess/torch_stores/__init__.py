@@ -1,1 +1,1 @@
-"""How does one of torch's stores get our names, our barriers and a bound on each wait?"""
+"""How does one of torch's stores get our names, our barriers and a limit on each wait?"""

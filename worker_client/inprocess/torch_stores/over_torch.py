@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     class _OfTorch:
-        """As KeyStore, which it is; a protocol itself can't be made."""
+        """Has the methods of KeyStore; a protocol itself can't be instantiated."""
 
         def set(self, key: str, value: str, /) -> None: ...
         def get(self, key: str, /) -> bytes: ...
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
         def multi_get(self, keys: list[str], /) -> list[bytes]: ...
 
 else:
-    _OfTorch = object  # torch's own class, once an instance is made
+    _OfTorch = object  # torch's own class, once an instance is created
 
 
 class OverTorch(StoreMixin, _OfTorch):
-    """Becomes one of torch's stores when an instance is made."""
+    """Becomes one of torch's stores when an instance is created."""
 
     _torch_class: ClassVar[str]
 
@@ -46,7 +46,7 @@ def of_torch(name: str) -> Any:  # noqa: ANN401  # torch has no types for them
 
 
 def _joined(cls: type[StoreMixin], torch_class: type) -> type:
-    """`cls`, and one of torch's stores: made once for each."""
+    """Returns a class that derives from `cls` and one of torch's stores; created once for each."""
     joined: type | None = vars(cls).get("_over_torch")
     if joined is None:
 
@@ -54,5 +54,5 @@ def _joined(cls: type[StoreMixin], torch_class: type) -> type:
             namespace |= {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
 
         joined = types.new_class(cls.__name__, (cls, torch_class), exec_body=describe)
-        cls._over_torch = joined  # pyright: ignore[reportAttributeAccessIssue]  # of this very class
+        cls._over_torch = joined  # pyright: ignore[reportAttributeAccessIssue]  # cached on this very class
     return joined

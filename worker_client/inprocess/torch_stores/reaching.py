@@ -8,15 +8,15 @@ from collections.abc import Callable
 from time import monotonic
 
 CONNECT_TIMEOUT_S = 1.0
-PAUSE_S = 0.1  # between two attempts to reach a server that is not there yet
+PAUSE_S = 0.1  # between two attempts to reach a server that is not up yet
 
 
 def connect(join: Callable[[], object], host: str, port: int, timeout_s: float) -> None:
-    """Calls `join` once somebody listens there. Raises what it raises, and RuntimeError if time is up.
+    """Calls `join` once a server listens there. Raises what it raises, and RuntimeError on timeout.
 
-    In a thread: a server that accepts and says nothing would hold the main thread inside C++ indefinitely.
+    Uses a thread, because a server that accepts and sends nothing would hold the main thread inside C++ indefinitely.
     """
-    from worker_client.bounded_threads import BoundedThread  # brings logging
+    from worker_client.bounded_threads import BoundedThread  # late: it imports logging
 
     deadline_s = monotonic() + timeout_s
     _reach(host, port, timeout_s)
@@ -29,7 +29,7 @@ def connect(join: Callable[[], object], host: str, port: int, timeout_s: float) 
 
 
 def _reach(host: str, port: int, timeout_s: float) -> None:
-    """Blocks until somebody listens there. torch would print each attempt on stderr, with its stack."""
+    """Blocks until a server listens there. torch would print each attempt on stderr, with its stack."""
     deadline_s = monotonic() + timeout_s
     while True:
         try:
@@ -45,5 +45,5 @@ def _reach(host: str, port: int, timeout_s: float) -> None:
 
 
 def _pause() -> None:
-    """Waits for nothing but time: nobody tells when a process elsewhere begins to listen."""
+    """Waits for a moment, because nothing signals that a process elsewhere has begun to listen."""
     threading.Event().wait(PAUSE_S)

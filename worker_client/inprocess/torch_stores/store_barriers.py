@@ -1,4 +1,4 @@
-"""How do ranks wait for each other through a store of torch's, and how does that end when one does not come?"""
+"""How do ranks wait for each other through one of torch's stores, and how does that end if one does not come?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 
 from worker_client.inprocess.exception import RestartError
 
-CHUNK_MAX = timedelta(seconds=1)  # how long a thread that waits executes no Python
+CHUNK_MAX = timedelta(seconds=1)  # longest time for which a waiting thread executes no Python
 
 
 class BarrierError(RestartError):
@@ -17,15 +17,15 @@ class BarrierError(RestartError):
 
 
 class BarrierTimeout(BarrierError):
-    """Raised when not all ranks arrived in time, though none of the missing ones is known to be dead."""
+    """Raised when not all ranks arrive in time, though none of the missing ones is known to be dead."""
 
 
 class BarrierOverflow(BarrierError):
-    """Raised when more ranks arrived at a barrier than it was made for."""
+    """Raised when more ranks arrive at a barrier than it expects."""
 
 
 class KeyStore(Protocol):
-    """The methods of torch's Store that an open store has."""
+    """The methods of torch's Store that an open store provides."""
 
     def set(self, key: str, value: str, /) -> None: ...
     def get(self, key: str, /) -> bytes: ...
@@ -37,13 +37,13 @@ class KeyStore(Protocol):
 
 
 class StoreMixin:
-    """Marks a class as a `store_factory` of the Wrapper; one of torch's stores beside it does the work.
+    """Marks a class as a `store_factory` of the Wrapper; combine it with one of torch's stores, which does the work.
 
-    Its barriers are for code that uses a store of its own: the Wrapper's are the supervisor's.
+    Its barriers are for code that uses its own store; the Wrapper uses the supervisor's barriers.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401  # whatever a metaclass takes
-        """Later versions of torch have a `Store.barrier` of another meaning: ours stays, whatever the bases' order."""
+        """Keeps our `barrier`, whatever the order of the bases: later versions of torch have a different one."""
         super().__init_subclass__(**options)
         owner = next(each for each in cls.__mro__ if "barrier" in vars(each))
         if not issubclass(owner, StoreMixin):
@@ -57,9 +57,9 @@ class StoreMixin:
         timeout: timedelta,
         timeout_chunk: timedelta | None = None,
     ) -> None:
-        """`ranks` arrive. Blocks until `rendezvous_count` have; with a timeout of 0 they only arrive.
+        """Lets `ranks` arrive. Blocks until `rendezvous_count` have arrived; with a timeout of 0, does not wait.
 
-        Good for one use under its name: a rank that comes twice counts twice. Raises BarrierTimeout, BarrierOverflow.
+        A name serves one use only: a rank that comes twice counts twice. Raises BarrierTimeout and BarrierOverflow.
         """
         store = _opened(self)
         arrived = store.add(f"barrier/{group_name}/arrived", len(ranks))
@@ -73,7 +73,7 @@ class StoreMixin:
         timeout: timedelta,
         timeout_chunk: timedelta | None = None,
     ) -> None:
-        """Does the same, but counts each rank once, however often it or a process in its place comes."""
+        """Does the same, but counts each rank once, however often it or its replacement comes."""
         store = _opened(self)
         new = sum(store.add(f"barrier/{group_name}/rank/{rank}", 1) == 1 for rank in ranks)
         arrived = store.add(f"barrier/{group_name}/arrived", new)
@@ -103,5 +103,5 @@ def _meet(
             raise BarrierTimeout(f"cannot pass barrier {name!r}: {arrived} of {wanted} ranks came within {timeout}")
         try:
             store.wait([done], timedelta(seconds=min(chunk_s, left_s)))
-        except RuntimeError:  # what torch raises in the end; a store that is gone says so again at the next check
+        except RuntimeError:  # torch's timeout; a store that is gone fails again at the next check
             continue

@@ -1,6 +1,6 @@
-"""What may the supervisor expect of the main thread at this moment: progress, an unwinding, or nothing?
+"""What may the supervisor expect of the main thread now: progress, an unwinding, or nothing?
 
-Written into the rank's page, as holdfast_wire.page says, where the supervisor reads it when a limit falls due.
+The answer is in the rank's page (holdfast_wire.page), which the supervisor reads when a limit falls due.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from worker_client.progress_page import ProgressPage
 
 
 class CallWatch:
-    """The page's words of one call. They outlive a connection: the next one's page gets them. Never blocks."""
+    """The page's words about one call. They outlive a connection and move to the next one's page. Never blocks."""
 
     __slots__ = ("__weakref__", "_changed", "_disabled", "_is_unwinding", "_wanted", "words")
 
@@ -30,7 +30,7 @@ class CallWatch:
         _live.add(self)
 
     def adopt(self, page: ProgressPage) -> None:
-        """Goes on in the page of a new connection."""
+        """Continues in the page of a new connection."""
         old, words, now_ns = self.words, page.words, monotonic_ns()
         words[layout.WORD_TICK_INTERVAL_NS] = old[layout.WORD_TICK_INTERVAL_NS]
         words[layout.WORD_TICK_NS] = now_ns
@@ -39,12 +39,12 @@ class CallWatch:
         words[layout.WORD_WATCH] = self._expected()
 
     def leave(self) -> None:
-        """Expects nothing any more, and lets go of the page."""
+        """Expects nothing more and drops the page."""
         self.end()
         self.detach()
 
     def detach(self) -> None:
-        """Lets go of the page: in a forked child it is the parent's."""
+        """Drops the page, which in a forked child is the parent's."""
         self.words = ProgressPage.private().words
 
     # --- called by the main thread ---
@@ -60,12 +60,12 @@ class CallWatch:
         self._set(layout.WATCH_OFF)
 
     def end(self) -> None:
-        """Expects nothing any more, not even an unwinding."""
+        """Expects nothing more, not even an unwinding."""
         self._is_unwinding = False
         self._set(layout.WATCH_OFF)
 
     def disable(self) -> None:
-        """Suspends all limits until as many calls of `enable()`, or until the iteration ends."""
+        """Suspends all limits until `enable()` is called as often as this, or until the iteration ends."""
         self._disabled += 1
         self._set(self._wanted)
 
@@ -76,7 +76,7 @@ class CallWatch:
     # --- called by the monitor thread ---
 
     def unwind(self) -> None:
-        """Gives the main thread the hard timeout to come back, from now on, whatever else it says."""
+        """Gives the main thread the hard timeout, from now on, to come back, whatever else it reports."""
         self._is_unwinding = True
         self._write(layout.WATCH_UNWINDING)
 
@@ -94,7 +94,7 @@ class CallWatch:
         self._wanted = wanted
         self._write(self._expected())
         if self._is_unwinding:
-            # It came while we wrote, or the function's own cleanup has spoken: the unwinding stands.
+            # The order came while we wrote, or the function's own cleanup reports: the unwinding stands.
             self._write(layout.WATCH_UNWINDING)
 
     def _expected(self) -> int:

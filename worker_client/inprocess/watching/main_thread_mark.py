@@ -1,19 +1,19 @@
-"""Does the main thread execute bytecode, or has it executed nothing since when?
+"""Does the main thread execute bytecode, and if not, since when?
 
-Python runs pending calls on the main thread, between two bytecodes. The one that is used here is sem_post() of the C
-library: no Python code is involved that an exception could hit, and to look costs no system call.
+Python runs pending calls on the main thread, between two bytecodes. This module uses the C library's sem_post(): no
+Python code is involved that an exception could hit, and checking needs no system call.
 """
 
 from __future__ import annotations
 
 import ctypes
 
-SEMAPHORE_BYTES = 64  # more than sem_t has anywhere
+SEMAPHORE_BYTES = 64  # more than sem_t needs anywhere
 
 
 class MainThreadMark:
-    """A pending call, at most one at a time. One object for the whole process: a call may be pending when a Wrapper
-    has ended, and then posts to memory that must still be there.
+    """Makes pending calls, at most one at a time. One object serves the whole process: a call may still be pending
+    after a Wrapper has ended, and then posts to memory that must still exist.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class MainThreadMark:
         """Returns since when the main thread has executed nothing; 0 if it has since the last look."""
         if self._since_ns and self._try_wait(self._address) != 0:
             return self._since_ns
-        # With no room for a pending call there is nothing to wait for.
+        # Without room for a pending call, there is nothing to wait for.
         self._since_ns = now_ns if self._add(self._post, self._address) == 0 else 0
         return 0
 

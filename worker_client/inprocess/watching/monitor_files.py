@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast
 
 FILE_MODE = 0o600
-LEVEL = logging.INFO  # of the file, whatever the script shows elsewhere
+LEVEL = logging.INFO  # for the file, whatever the script shows elsewhere
 
 log = logging.getLogger("holdfast.inprocess")
 
@@ -17,7 +17,7 @@ class MonitorFiles:
     """In use from `open()` to `close()`. A file that can't be written is a warning, not a fault of the training."""
 
     def __init__(self, logfile: str | None, pidfile: str | None, *, initial_rank: int) -> None:
-        """`{rank}` in a path stands for the initial rank. None: no such file."""
+        """`{rank}` in a path stands for the initial rank. None: no file."""
         self._rank = initial_rank
         self._logfile = _named(logfile, initial_rank)
         self._pidfile = _named(pidfile, initial_rank)
@@ -32,13 +32,13 @@ class MonitorFiles:
                 log.warning("cannot write monitor_process_logfile: %s", error)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Closes the files. Idempotent."""
         if self._log is not None:
             self._log.close()
             self._log = None
 
     def supervised_by(self, pid: int) -> None:
-        """Notes the process that supervises this rank from now on; 0 if it is not known."""
+        """Records the pid of the process that supervises this rank from now on; 0: unknown."""
         if not pid or pid == self._supervisor_pid:
             return
         self._supervisor_pid = pid
@@ -51,9 +51,9 @@ class MonitorFiles:
 
 
 class _Tapped(logging.Logger):
-    """Hands its records from LEVEL on to a file as well, whatever the script has configured or disabled.
+    """Also passes its records from LEVEL up to a file, whatever the script has configured or disabled.
 
-    `dictConfig()` and `fileConfig()` disable each logger that they do not name, which is ours as a rule.
+    `dictConfig()` and `fileConfig()` disable each logger that they do not name, usually including ours.
     """
 
     tap: logging.Handler
@@ -69,14 +69,14 @@ class _Tapped(logging.Logger):
 
 
 class _LogFile:
-    """The logger's records from LEVEL on, without showing any of them elsewhere that would not be shown anyway."""
+    """Writes the logger's records from LEVEL up to a file, without showing more of them elsewhere."""
 
     def __init__(self, path: Path) -> None:
         path.touch(FILE_MODE)
         self._handler = logging.FileHandler(path)
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         self._kind_before = type(log)
-        # A logger is one for the whole process, and every module of ours holds it: it stays, and its class changes.
+        # All modules hold the process's one logger, so the object stays and its class changes.
         kind = cast("type[_Tapped]", type(_Tapped.__name__, (_Tapped, self._kind_before), {"tap": self._handler}))
         log.__class__ = kind
 
@@ -86,7 +86,7 @@ class _LogFile:
 
 
 def _write(path: Path, text: str) -> None:
-    """Writes the whole file or nothing: another rank may write the same one, and a script may wait for it."""
+    """Writes the whole file or nothing, because another rank may write it too, and a script may wait for it."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
     try:
