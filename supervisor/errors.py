@@ -1,7 +1,7 @@
 """Which refusals can a caller of the supervisor act on?
 
-Messages read "cannot <do what>: <why>; <remedy>", without a full stop. A subclass exists only where API and command
-line answer it differently (gRPC code, exit code).
+Messages read "cannot <do what>: <why>; <remedy>", without a full stop. A subclass exists only if the API or the command
+line answers it differently (gRPC code, exit code).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class NotFoundError(HoldfastError):
 
 
 class AlreadyExistsError(HoldfastError):
-    """A live job has this id; once that one has ended it may be used again."""
+    """A live job has this id; it is free again once that job has ended."""
 
     reason = "ALREADY_EXISTS"
     exit_code = 75
 
 
 class InvalidRequestError(HoldfastError):
-    """The request is wrong whatever the state; repeating it does not help."""
+    """The request is wrong in any state; repeating it does not help."""
 
     reason = "INVALID_REQUEST"
     exit_code = 2
@@ -46,7 +46,7 @@ class NotPermittedError(HoldfastError):
 
 
 class NotNowError(HoldfastError):
-    """The state of job or node forbids it: the job has ended."""
+    """The state of the job or node forbids it, such as a job that has ended."""
 
     reason = "NOT_NOW"
     exit_code = 1
@@ -60,21 +60,21 @@ class CordonedError(HoldfastError):
 
 
 class ExhaustedError(HoldfastError):
-    """A bound is reached; later it may work."""
+    """A limit is reached; a later attempt may work."""
 
     reason = "EXHAUSTED"
     exit_code = 75
 
 
 class InUseError(HoldfastError):
-    """Another process holds it now; once that one has ended it may work."""
+    """Another process holds it; it may work once that process has ended."""
 
     reason = "IN_USE"
     exit_code = 75
 
 
 class NoSupervisorError(HoldfastError):
-    """Nobody answers where a supervisor should."""
+    """No process answers where a supervisor should."""
 
     reason = "NO_SUPERVISOR"
     exit_code = 69
@@ -88,7 +88,7 @@ class NoAnswerError(HoldfastError):
 
 
 class ConfigurationError(HoldfastError):
-    """File, flag or environment is wrong."""
+    """A file, flag or environment variable is wrong."""
 
     reason = "BAD_CONFIGURATION"
     exit_code = 78
@@ -96,7 +96,7 @@ class ConfigurationError(HoldfastError):
 
 @asynccontextmanager
 async def one_refusal() -> AsyncGenerator[None]:
-    """What somebody can act on comes out of the task tree as itself, not in a group."""
+    """Unwraps an error that somebody can act on from the task tree's exception groups."""
     try:
         yield
     except BaseExceptionGroup as group:

@@ -1,7 +1,7 @@
-"""What is started so that one process writes the logs of all nodes (--ft-enable-log-server), where, and until when?
+"""What is started so that one process writes the logs of all nodes (--ft-enable-log-server), where, and for how long?
 
-Each node has a sender. The node that leads the job has the leaves and the root, too; where another node leads later,
-its own take their place. All are processes of their own (log_service/): a flood of lines costs no supervisor its time.
+Each node has a sender. The node that leads the job also has the leaves and the root; if another node leads later, its
+own replace them. All are separate processes (log_service/): a flood of lines takes no time from a supervisor.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 DOOR_BACKLOG = 64
 SENDER_LOG = "log_sender.log"  # in the folder of the run's logs
-SENDER_ENDS_IN_S = 15.0  # after its supervisor: log processes that are alone give up by then
+SENDER_ENDS_IN_S = 15.0  # after its supervisor: orphaned log processes give up by then
 
 Publish = Callable[[JobRecord, JobEvent], None]
 
@@ -43,7 +43,7 @@ class KnowsLeaders(Protocol):
 
 
 class _JobTiers:
-    """What runs here for one job."""
+    """The processes that run here for one job."""
 
     def __init__(self, job: JobRecord) -> None:
         self.job = job
@@ -52,12 +52,12 @@ class _JobTiers:
         self.sender: LogTier | None = None
         self.servers: list[LogTier] = []
         self.root: LogTier | None = None
-        self.before_root: list[anyio.Event] = []  # ends that the root waits for
+        self.before_root: list[anyio.Event] = []  # the root waits for these ends
         self.server_scopes: list[anyio.CancelScope] = []
 
 
 class LogFunnel:
-    """Of one supervisor. A job without a log server costs a look at its settings."""
+    """The log processes of one supervisor. A job without a log server costs only a check of its settings."""
 
     def __init__(
         self, tasks: TaskGroup, jobs: Mapping[str, JobRecord], publish: Publish, *, worker_socket: Path, private: bool
@@ -68,11 +68,11 @@ class LogFunnel:
         self._worker_socket = str(worker_socket)
         self._private = private
         self._tiers: dict[str, _JobTiers] = {}
-        self.on_finish: Callable[[str], None] = _nobody  # told the id of a job whose sender will end
-        self.elected_host: Callable[[str], str] = _nowhere  # of the node that leads a job by election
+        self.on_finish: Callable[[str], None] = _nobody  # called with the id of a job whose sender will end
+        self.elected_host: Callable[[str], str] = _nowhere  # returns the host of the node elected to lead a job
 
     def door_of(self, job_id: str) -> str:
-        """Where what is said on this node for the files of a job is taken."""
+        """Returns the socket that takes this node's output for the files of a job."""
         return log_door(self._worker_socket, job_id)
 
     def submitted(self, job_id: str) -> None:
@@ -90,7 +90,7 @@ class LogFunnel:
         self._tell_address(tiers)
 
     def finished(self, job_id: str) -> None:
-        """The sender first: the leaves wait for it, and the root for them."""
+        """Ends the sender first: the leaves wait for it, and the root for them."""
         tiers = self._tiers.pop(job_id, None)
         if tiers is None:
             return
@@ -108,7 +108,7 @@ class LogFunnel:
             tiers.root.finish()
 
     def lead(self, job_id: str) -> None:
-        """This node leads the job: its leaves and root run here."""
+        """Starts the job's leaves and root here: this node leads the job."""
         tiers = self._tiers.get(job_id)
         if tiers is None or tiers.root is not None:
             return
@@ -125,7 +125,7 @@ class LogFunnel:
         self._tell_address(tiers)
 
     def follow(self, job_id: str) -> None:
-        """Another node leads, or will: what runs here of the servers ends at once. Their callers keep all."""
+        """Ends this node's servers at once: another node leads, or will. Their callers keep all data."""
         tiers = self._tiers.get(job_id)
         if tiers is None or tiers.root is None:
             return
@@ -134,7 +134,7 @@ class LogFunnel:
         tiers.servers, tiers.root, tiers.server_scopes, tiers.before_root = [], None, [], []
 
     def fed_by(self, peers: Peers, colleagues: object) -> Peers:
-        """The same peers. `colleagues` may know where leaders are reached that were elected."""
+        """Wraps the peers. `colleagues` may know where elected leaders are."""
         if isinstance(colleagues, KnowsLeaders):
             self.elected_host = colleagues.leader_host
         return FunnelledPeers(peers, self)
@@ -177,7 +177,7 @@ class LogFunnel:
                 self._close_door(tiers)
 
     def _close_door(self, tiers: _JobTiers) -> None:
-        """Once no sender needs it. The next run of a job of that name may have a door of its own there already."""
+        """Closes the door once no sender needs it. The job's next run may have its own door there already."""
         if tiers.door is not None:
             tiers.door.close()
         path = Path(self.door_of(tiers.job.spec.job_id))
@@ -189,7 +189,7 @@ class LogFunnel:
         self._publish(job, JobEvent("log_server_trouble", sentence, cycle=job.cycle))
 
     def _tell_address(self, tiers: _JobTiers) -> None:
-        """To the sender: where its leaf is, as far as anybody knows."""
+        """Tells the sender where its leaf is, as far as known."""
         from supervisor.core.log_funnel.tiers import leaf_port, shard
 
         spec = tiers.job.spec
@@ -228,7 +228,7 @@ class LogFunnel:
         }  # fmt: skip
 
     def _server_settings(self, job: JobRecord, leaf: int) -> dict[str, object]:
-        """`leaf` -1: of the root."""
+        """Returns the settings. `leaf` -1: of the root."""
         from supervisor.config.job_logs import server_log_prefix
         from supervisor.core.log_funnel.tiers import leaf_port, queue_chunks, root_port
 
@@ -236,7 +236,7 @@ class LogFunnel:
         assert nodes is not None
         server, host = job.spec.log_server, self._leader_host(job)
         shared = {**self._shared_settings(job), "host": host}
-        if nodes.backend != EMBEDDED:  # Another node leads soon, and its root waits for the end of this one.
+        if nodes.backend != EMBEDDED:  # another node leads soon, and its root waits for the end of this one
             shared["ends_with_supervisor"] = True
         own_log = f"{server_log_prefix(logs, server)}_{'root' if leaf < 0 else f'leaf_{leaf}'}.log"
         if leaf < 0:
@@ -252,7 +252,7 @@ class LogFunnel:
         }  # fmt: skip
 
     def _leader_host(self, job: JobRecord) -> str:
-        """ "": nobody leads, as far as is known. An embedded leader is where the nodes meet."""
+        """Returns the leader's host; "" if none is known. An embedded leader is where the nodes meet."""
         nodes = job.spec.nodes
         if nodes is None or nodes.backend != EMBEDDED:
             return self.elected_host(job.spec.job_id)
@@ -260,7 +260,7 @@ class LogFunnel:
 
 
 class FunnelledPeers:
-    """See ports.Peers: everything goes on to the real ones. Who gives orders leads, and has the servers."""
+    """Passes everything to the real peers; see ports.Peers. The node that gives orders leads, and has the servers."""
 
     def __init__(self, peers: Peers, funnel: LogFunnel) -> None:
         self._peers = peers
@@ -282,7 +282,7 @@ class FunnelledPeers:
 
 @contextlib.asynccontextmanager
 async def opened(place: Place, jobs: Mapping[str, JobRecord], publish: Publish) -> AsyncGenerator[LogFunnel]:
-    """At the end, what is on its way is waited for, as long as the job's settings say."""
+    """Yields the funnel. At the end, waits for data in transit as long as the job's settings say."""
     async with anyio.create_task_group() as tasks:
         funnel = LogFunnel(tasks, jobs, publish, worker_socket=place.worker_socket, private=place.private)
         yield funnel
@@ -290,7 +290,7 @@ async def opened(place: Place, jobs: Mapping[str, JobRecord], publish: Publish) 
 
 
 def _listen(path: str) -> socket.socket:
-    """Raises OSError."""
+    """Returns a listening socket. Raises OSError."""
     Path(path).unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -304,7 +304,7 @@ def _listen(path: str) -> socket.socket:
 
 
 def _nobody(job_id: str) -> None:
-    del job_id  # It has no words.
+    del job_id  # there are no words about it
 
 
 def _nowhere(job_id: str) -> str:

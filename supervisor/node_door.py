@@ -1,7 +1,7 @@
-"""How does a node's service serve several users, and which rights does each part of it have?
+"""How does a node's service serve several users, and which rights does each of its processes have?
 
-This process is root's. It lets clients in and starts one supervisor for each user, as that user; it runs no job, keeps
-no record of one, and reads nothing that a user wrote. Root's own jobs have such a supervisor, too.
+This process runs as root. It admits clients and starts one supervisor for each user, as that user. It runs no jobs,
+keeps no records of them, and reads nothing that a user wrote. Root's own jobs have such a supervisor, too.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ from supervisor.edges.users.user_supervisors import UserSupervisors
 from supervisor.edges.users.user_units import UserUnits
 from supervisor.errors import ConfigurationError, HoldfastError
 
-NICE = -10  # a user who floods the door with connections must not keep the others waiting
+NICE = -10  # a user who floods the door with connections must not delay the others
 
 _log = logging.getLogger("holdfast.users")
 
 
 async def serve_users(settings: DaemonSettings, reread: Callable[[], DaemonSettings]) -> int:
-    """Until SIGTERM or SIGINT, or SIGUSR1, which leaves the jobs to the next service. Returns the exit code.
+    """Serves until SIGTERM or SIGINT, or until SIGUSR1, which leaves the jobs to the next service. Returns the exit
+    code.
 
-    `reread`: the settings, asked for again at SIGHUP.
+    `reread` returns the settings again at SIGHUP.
     """
     if settings.event_hooks.are_set:
         raise ConfigurationError(
@@ -57,7 +58,7 @@ async def serve_users(settings: DaemonSettings, reread: Callable[[], DaemonSetti
     states = state_dir.find(settings.state_dir)
     log = SupervisorLog(state_dir.default_log_dir(states))
     log.open()
-    with contextlib.suppress(OSError):  # a container's root may not; a unit has it already
+    with contextlib.suppress(OSError):  # root in a container may not; in a unit it is set already
         os.setpriority(os.PRIO_PROCESS, 0, min(NICE, os.getpriority(os.PRIO_PROCESS, 0)))
     try:
         folders = UserFolders(folder, states)
@@ -71,7 +72,7 @@ async def serve_users(settings: DaemonSettings, reread: Callable[[], DaemonSetti
 
 
 class _Service:
-    """All of it, once the places are there."""
+    """The running service, once its folders exist."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class _Service:
             if number == signals.SIGUSR1:
                 self._notifier.stopping("leaving the jobs to the next service")
                 users.make_room()
-                os._exit(0)  # The control socket stays, with those who wait in it.
+                os._exit(0)  # the control socket stays, with the clients that wait in it
             self._notifier.stopping("ending the jobs of all users")
             await users.end_all()
             tasks.cancel_scope.cancel()
@@ -139,7 +140,7 @@ class _Service:
         return self._signals.pop(0)
 
     async def _reload(self, door: FrontDoor) -> None:
-        """Who is let in, and how much a user may use, at once; the rest for supervisors that start from now on."""
+        """Applies admission and shares at once; other settings apply to supervisors that start later."""
         self._notifier.reloading(Clock())
         try:
             settings = await to_thread.run_sync(self._reread)
@@ -167,7 +168,7 @@ class _Service:
 
 
 def arguments_of(identity: Identity, settings: DaemonSettings) -> list[str]:
-    """Flags for the supervisor of one user, who can read them."""
+    """Returns the flags for the supervisor of one user, who can read them."""
     arguments = [
         flags.RETURN_TIMEOUT.flag, str(settings.supervisor_return_timeout_s),
         flags.LOG_JOBS_MAX.flag, str(settings.log_limits.jobs_max),
@@ -179,7 +180,7 @@ def arguments_of(identity: Identity, settings: DaemonSettings) -> list[str]:
 
 
 def _of_operators(settings: DaemonSettings) -> list[str]:
-    """What the supervisor of root's own jobs serves for those who look after the node."""
+    """Returns the flags for what the supervisor of root's own jobs serves to the node's operators."""
     arguments: list[str] = []
     for flag, address in ((flags.LISTEN.flag, settings.listen), (flags.METRICS.flag, settings.metrics)):
         if address is not None:
@@ -194,7 +195,7 @@ def _of_operators(settings: DaemonSettings) -> list[str]:
 
 @contextlib.contextmanager
 def _control_socket(folder: Path) -> Generator[socket.socket]:
-    """The one that systemd has kept, else a fresh one; its file goes with us."""
+    """Yields the socket that systemd kept, else a new one; removes its file at the end."""
     path = folder / socket_dir.CONTROL_SOCKET
     listener = fd_store.kept_listener(fd_store.take_kept(), fd_store.CONTROL, path)
     if listener is None:

@@ -1,4 +1,4 @@
-"""What does `holdfast daemon` serve beside its jobs, and which signals does it act on?"""
+"""What does `holdfast daemon` serve besides its jobs, and which signals does it handle?"""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _log = logging.getLogger("holdfast")
 
 
 async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Handler] = ()) -> int:
-    """The node's supervisor, until SIGTERM or SIGINT. Returns the exit code."""
+    """Runs the node's supervisor until SIGTERM or SIGINT. Returns the exit code."""
     folder = socket_dir.service_dir_for_daemon(settings.socket_dir)
     socket_dir.make(folder)
     state = state_dir.choose(settings.state_dir, folder)
@@ -57,7 +57,7 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
     handlers = (*log_handlers, MeterHandler(meter), *otlp.handlers(settings.otlp_traces))
     async with open_supervisor(place, log_handlers=handlers, open_peers=peers_of_jobs(place)) as running:
         running.journal.start()
-        if settings.user_service.door_fd < 0:  # Otherwise root's process knows.
+        if settings.user_service.door_fd < 0:  # otherwise root's process keeps the cordon
             await _stay_cordoned(running)
         if running.returning is not None:
             await running.returning.run(running.tasks)
@@ -103,7 +103,7 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
 
 
 async def _stay_cordoned(running: Running) -> None:
-    """Whatever the reason for this start, an operator has to lift the cordon."""
+    """Keeps the node cordoned: whatever the reason for this start, only an operator lifts the cordon."""
     file = CordonFile(running.place.state_dir)
     running.counter.keep_cordon = file.keep
     reason = await to_thread.run_sync(file.read)

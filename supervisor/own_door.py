@@ -1,4 +1,4 @@
-"""How does the supervisor of one of several users work together with root's process, which sends its clients?"""
+"""How does the supervisor of one of several users cooperate with root's process, which sends its clients?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from supervisor.edges.users.user_link import OwnDoor
 from supervisor.engine.desk import Desk
 from supervisor.pauses import pause
 
-IDLE_S = 60.0  # without a job and a client; then root's process is asked whether it may end
+IDLE_S = 60.0  # without jobs and clients; then it asks root's process whether it may end
 
 _log = logging.getLogger("holdfast.users")
 
@@ -28,8 +28,8 @@ async def serve_own_door(
     stays: bool,
     idle_s: float = IDLE_S,
 ) -> None:
-    """Until cancelled. `stays`: it is wanted without jobs, too."""
-    told = ""  # the cordon that root's process knows
+    """Serves until cancelled. `stays`: it is needed even without jobs."""
+    told = ""  # the cordon, as root's process knows it
 
     def hear(word: words.ToUser) -> None:
         nonlocal told

@@ -6,7 +6,7 @@ import anyio
 
 
 async def pause(duration_s: float, *, why: str) -> None:
-    """Waits for `duration_s`, or until it is cancelled. `why` is for the reader of the call."""
+    """Waits for `duration_s`, or until cancelled. `why` is for the reader of the code."""
     del why
     with anyio.move_on_after(duration_s):
         await anyio.Event().wait()

@@ -1,4 +1,4 @@
-"""Where does a supervisor live, and whose is it?"""
+"""Where does a supervisor live, and who owns it?"""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from supervisor.engine.output_plan import Console
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a supervisor lives and who it is."""
+    """Where a supervisor lives, and its identity."""
 
     socket_dir: Path
     state_dir: Path
     console: Console
     private: bool
-    supervisor_return_timeout_s: float = 60.0  # how long jobs of a node's supervisor outlive it
+    supervisor_return_timeout_s: float = 60.0  # how long jobs outlive their node's supervisor
     log_limits: LogLimits = LogLimits()
     node_name: str = msgspec.field(default_factory=socket.gethostname)
-    warning: str = ""  # told once the log is open
+    warning: str = ""  # logged once the log is open
 
     @property
     def control_socket(self) -> Path:

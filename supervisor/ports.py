@@ -1,7 +1,7 @@
 """What does the engine offer to edges, and what do edges need from each other?
 
-Plain frozen data that API, journal, command line and report share, and the protocols that the daemon wires together.
-Times that people see are Unix nanoseconds (`…_at_ns`); ages and limits are seconds, read at the time of asking.
+Plain frozen data that API, journal, command line and report share, and the protocols that the daemon connects. Times
+for people are Unix nanoseconds (`…_at_ns`); ages and limits are seconds, read at the time of the request.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from supervisor.core.stragglers.messages import Straggler
 
 
 class SectionReport(msgspec.Struct, frozen=True):
-    """An open section of a rank. `limit_s` None: not limited."""
+    """An open section of a rank. `limit_s` None: no limit."""
 
     name: str
     age_s: float
@@ -41,7 +41,7 @@ class SectionReport(msgspec.Struct, frozen=True):
 class RankReport(msgspec.Struct, frozen=True):
     """One worker as people see it. `state`: starting, running, hung, exited, failed or stopped.
 
-    "stopped" is one that we have ended, and a living process that a signal has stopped.
+    "stopped" is a worker that we ended, or a live process that a signal has stopped.
     """
 
     rank: int
@@ -50,7 +50,7 @@ class RankReport(msgspec.Struct, frozen=True):
     state: str
     pid: int | None = None
     heartbeat_age_s: float | None = None  # None: no heartbeat yet
-    heartbeat_limit_s: float | None = None  # for the silence that runs now; None: none holds
+    heartbeat_limit_s: float | None = None  # for the current silence; None: no limit
     sections: tuple[SectionReport, ...] = ()
     cycle_started_at_ns: int | None = None
     exit_code: int | None = None
@@ -58,34 +58,34 @@ class RankReport(msgspec.Struct, frozen=True):
 
 
 class CheckReport(msgspec.Struct, frozen=True):
-    """What a check of a node has found last. `verdict`: healthy, suspect, unhealthy, unanswered or skipped."""
+    """The newest result of a node's check. `verdict`: healthy, suspect, unhealthy, unanswered or skipped."""
 
     check: str
     verdict: str
     reason: str = ""
     took_s: float = 0.0
-    subject: str = ""  # what was looked at, where the check looks at several things
+    subject: str = ""  # what was checked, if the check covers several things
     found_at_ns: int = 0
 
 
 class JobNodeReport(msgspec.Struct, frozen=True):
-    """A node's part in a job. `state`: ready or cordoned; in a job of several nodes as core/cluster/roster.py says."""
+    """A node's part in a job. `state`: ready or cordoned; in a job on several nodes see core/cluster/roster.py."""
 
     name: str
     state: str
-    group_rank: int | None = 0  # None: it takes part in no cycle at this moment
+    group_rank: int | None = 0  # None: it is not part of a cycle now
     reason: str = ""  # of the state
-    heard_at_ns: int | None = None  # when the node was last heard, if what is shown is not of this moment
+    heard_at_ns: int | None = None  # when the node was last heard, if its data is not current
     lost_at_ns: int | None = None
-    ranks: tuple[int, ...] = ()  # that it runs, or ran when it was last heard of
+    ranks: tuple[int, ...] = ()  # ranks that it runs, or ran when last heard
     log_dir: str = ""  # on that node
     checks: tuple[CheckReport, ...] = ()
 
 
 class JobReport(msgspec.Struct, frozen=True):
-    """One run of a job at one moment. Never holds an environment value or a token.
+    """One run of a job at one moment. Never contains an environment value or a token.
 
-    Runs of one id are told apart by `submitted_at_ns`, the run's incarnation.
+    `submitted_at_ns` tells runs of one id apart.
     """
 
     job_id: str
@@ -95,12 +95,12 @@ class JobReport(msgspec.Struct, frozen=True):
     iteration: int = 0
     max_restarts: int = 0
     restarts_used: int = 0
-    reason: str = ""  # the sentence behind the state
+    reason: str = ""  # the reason of the state, as a sentence
     nodes: tuple[JobNodeReport, ...] = ()
     ranks: tuple[RankReport, ...] = ()
     exit_code: int | None = None  # once it has ended
     ended_at_ns: int | None = None
-    log_dir: str = ""  # of this run alone
+    log_dir: str = ""  # of this run only
     command: tuple[str, ...] = ()  # as the user typed it, without its secrets
     supervisor_pid: int = 0
     stragglers: tuple[Straggler, ...] = ()  # the slowest first
@@ -116,17 +116,17 @@ class NodeReport(msgspec.Struct, frozen=True):
     supervisor_pid: int = 0
     version: str = ""
     started_at_ns: int = 0
-    checks: tuple[CheckReport, ...] = ()  # that its jobs have asked for
+    checks: tuple[CheckReport, ...] = ()  # those that its jobs have requested
 
 
 class CycleInfo(msgspec.Struct, frozen=True):
-    """A cycle as other programs read of it in a file."""
+    """A cycle as other programs read it in a file."""
 
-    job_id: str  # as the scheduler calls the job
+    job_id: str  # the scheduler's id of the job
     attempt: int
     cycle: int
     started_at_ns: int
-    ended_at_ns: int | None  # None: it runs
+    ended_at_ns: int | None  # None: it is running
     log_path: str
     active_nodes: str
     standby_nodes: str
@@ -135,7 +135,7 @@ class CycleInfo(msgspec.Struct, frozen=True):
 
 
 class RecordedEvent(msgspec.Struct, frozen=True):
-    """One thing that happened to a job. `sequence` counts the job's events from 1 without gaps."""
+    """One event of a job. `sequence` counts the job's events from 1 without gaps."""
 
     job_id: str
     sequence: int
@@ -150,7 +150,7 @@ class RecordedEvent(msgspec.Struct, frozen=True):
 
 
 class LogBytes(msgspec.Struct, frozen=True):
-    """Some bytes of one rank's output; lines may be cut at its ends."""
+    """Some bytes of one rank's output; they may begin or end within a line."""
 
     rank: int
     cycle: int
@@ -159,7 +159,7 @@ class LogBytes(msgspec.Struct, frozen=True):
 
 
 class RendezvousWish(msgspec.Struct, frozen=True):
-    """A rendezvous of torchrun's agents that a supervisor shall lead. Files are absolute paths; "": none."""
+    """A rendezvous of torchrun's agents for a supervisor to lead. Files are absolute paths; "": none."""
 
     job_id: str
     host: str
@@ -172,107 +172,107 @@ class RendezvousWish(msgspec.Struct, frozen=True):
 
 
 class JobDesk(Protocol):
-    """What people and programs may ask of the engine. Refusals are `HoldfastError`s."""
+    """The requests that people and programs may make of the engine. Refusals are `HoldfastError`s."""
 
     async def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
-        """Start a job and return its id."""
+        """Starts a job and returns its id."""
         ...
 
     def jobs(self) -> Sequence[JobReport]:
-        """Live and just ended jobs of this supervisor, newest first."""
+        """Returns live and just ended jobs of this supervisor, newest first."""
         ...
 
     def job(self, job_id: str) -> JobReport | None: ...
 
     def stop(self, job_id: str, *, reason: str, signal: int) -> None:
-        """End the job. signal 0: a command's stop (SIGTERM to the ranks); else as if the launcher had got it."""
+        """Ends the job. signal 0: as a command does (SIGTERM to the ranks); else as if the launcher had received it."""
         ...
 
     def restart(self, job_id: str, *, reason: str) -> int:
-        """Begin a new cycle; takes nothing from the budget. Returns the number of that cycle."""
+        """Starts a new cycle without using the restart budget. Returns its number."""
         ...
 
     async def look(self, job_id: str) -> JobReport | None:
-        """The job on all its nodes, which are asked. What a node that does not answer said last is shown."""
+        """Asks all nodes of the job and returns it. A node that does not answer is shown as last heard."""
         ...
 
     async def look_at_all(self) -> Sequence[JobReport]:
-        """The same for all jobs."""
+        """Does the same for all jobs."""
         ...
 
     async def stacks(self, job_id: str, rank: int | None) -> Evidence:
-        """Of the ranks on all its nodes."""
+        """Returns the stacks of the ranks on all the job's nodes."""
         ...
 
     def events_elsewhere(
         self, job_id: str, *, after_sequence: int, follow: bool
     ) -> AsyncGenerator[RecordedEvent] | None:
-        """The whole job's events, if another node keeps them; None: this one does. Raises NoAnswerError."""
+        """Yields the whole job's events if another node keeps them; None: this one does. Raises NoAnswerError."""
         ...
 
     def logs_elsewhere(
         self, job: JobReport, *, rank: int | None, cycle: int | None, tail_lines: int, follow: bool
     ) -> Mapping[str, AsyncGenerator[LogBytes]]:
-        """What the job's ranks on its other nodes have printed, by node. Each raises NoAnswerError."""
+        """Returns the output of the job's ranks on its other nodes, by node. Each source may raise NoAnswerError."""
         ...
 
     def subscribe(self, job_id: str) -> AbstractAsyncContextManager[AsyncIterator[RecordedEvent]]:
-        """Events from the moment of entering; ends after the last. A slow reader may lose some: see `sequence`."""
+        """Yields events from now to the last. A slow reader may lose some: see `sequence`."""
         ...
 
     def node(self) -> NodeReport:
-        """This node."""
+        """Returns this node."""
         ...
 
     async def nodes(self) -> Sequence[NodeReport]:
-        """This node, and those with which it shares a job."""
+        """Returns this node, and those with which it shares a job."""
         ...
 
     async def lead_rendezvous(self, wish: RendezvousWish) -> bool:
-        """False: the address is another node's, or somebody else leads there."""
+        """Leads a rendezvous. Returns False if the address is another node's, or another process leads there."""
         ...
 
     async def set_cordon(self, node: str, *, cordoned: bool, reason: str = "") -> NodeReport:
-        """`node` "": this one. Raises NotFoundError or NoAnswerError."""
+        """Cordons or uncordons a node; `node` "": this one. Raises NotFoundError or NoAnswerError."""
         ...
 
 
 class JobHistory(Protocol):
-    """What was recorded, committed or not. Calls block on a disk: never call them on the event loop."""
+    """The recorded data, committed or not. Calls block on a disk: never call them on the event loop."""
 
     def jobs(self, *, limit: int) -> Sequence[JobReport]:
-        """Newest first; those that still run show their last saved state."""
+        """Returns jobs, newest first; live ones in their last saved state."""
         ...
 
     def job(self, job_id: str) -> JobReport | None: ...
 
     def events(self, job_id: str, *, after_sequence: int = 0, limit: int) -> Sequence[RecordedEvent]:
-        """In order of sequence."""
+        """Returns events in the order of their sequence."""
         ...
 
 
 class Clock(Protocol):
     def now_s(self) -> float:
-        """CLOCK_MONOTONIC in seconds."""
+        """Returns CLOCK_MONOTONIC in seconds."""
         ...
 
     def unix_ns(self) -> int: ...
 
 
 class Claims(Protocol):
-    """One live group per job id, user and node, under any supervisor."""
+    """Claims of job ids: one live group per job id, user and node, under any supervisor."""
 
     def take(self, job_id: str, *, has_more_nodes: bool = False) -> int:
-        """Since when it is ours (Unix nanoseconds): the run's submission. Raises AlreadyExistsError."""
+        """Returns since when we hold it (Unix ns): the run's submission. Raises AlreadyExistsError."""
         ...
 
     def release(self, job_id: str) -> None:
-        """Nothing of the job is left, as far as this supervisor knows."""
+        """Releases it: nothing of the job is left, as far as this supervisor knows."""
         ...
 
 
 class Workers(Protocol):
-    """The worker socket: who may speak for which rank, and what the ranks have stamped."""
+    """The worker socket: which client may speak for which rank, and what the ranks have stamped."""
 
     def open_cycle(
         self, job_id: str, cycle: int, *, token: bytes, spec: JobSpec, limits: HangLimits, first_rank: int
@@ -287,15 +287,15 @@ class Workers(Protocol):
     def read_progress(self, job_id: str, cycle: int, local_rank: int) -> Progress | None: ...
 
     def recall(self, job_id: str, cycle: int, local_rank: int, progress: Progress) -> None:
-        """What counts as the rank's progress until its client comes: another supervisor has known it."""
+        """Sets the progress that counts until the rank's client comes; a previous supervisor knew it."""
         ...
 
     def tell_ranks(self, job_id: str, cycle: int, local_ranks: Sequence[int], order: ToRank) -> None:
-        """To the Wrappers of these ranks. Never blocks; who is not connected learns it when it comes back."""
+        """Sends to the Wrappers of these ranks. Never blocks; an unconnected rank gets it when it reconnects."""
         ...
 
     def reconnect(self, job_id: str, cycle: int) -> None:
-        """Ends the ranks' connections: their clients come back and say where they stand. Training goes on."""
+        """Ends the ranks' connections: their clients reconnect and report their state. Training continues."""
         ...
 
     async def ask_stacks(self, job_id: str, cycle: int, local_rank: int, *, timeout_s: float) -> str | None: ...
@@ -308,24 +308,24 @@ class Spawner(Protocol):
     def pid(self) -> int: ...
 
     def send(self, message: SpawnerOrder) -> None:
-        """Never blocks and never raises: a spawner that can't be told is killed, and `keep` returns why."""
+        """Sends an order. Never blocks, never raises: kills a spawner that can't get it; `keep` returns why."""
         ...
 
     def keep(self, texts: Mapping[str, str], orders: Sequence[SpawnerOrder]) -> None:
-        """Sends the orders, together with what the spawner keeps for a supervisor that comes back: both or nothing."""
+        """Sends orders with the data that the spawner keeps for a returning supervisor: both or nothing."""
         ...
 
     def kill(self, reason: str) -> None:
-        """SIGKILL to the spawner, even a stopped one, and to everything of its job's tree. `keep` returns `reason`."""
+        """Kills the spawner, even a stopped one, and all processes of its job. `keep` returns `reason`."""
         ...
 
     def whereabouts(self) -> str:
-        """What it is doing at this moment, as a sentence; never blocks."""
+        """Returns what it does at this moment, as a sentence. Never blocks."""
         ...
 
 
 def nobody_asks(cycle: int, local_rank: int) -> None:
-    """For those to whom the spawner's own reports are enough."""
+    """Does nothing, for callers that need only the spawner's own reports."""
 
 
 class Spawners(Protocol):
@@ -338,10 +338,10 @@ class Spawners(Protocol):
         on_message: Callable[[FromSpawner], None],
         on_end_seen: Callable[[int, int], None] = nobody_asks,
     ) -> str:
-        """Start a spawner and serve its link until it ends; returns why it ended. Never raises.
+        """Starts a spawner and serves its link until it ends; returns why it ended. Never raises.
 
-        Returns in a bounded time after its loss and after `kill`, whatever of it can't be killed.
-        `on_end_seen` (cycle, local rank): the process has ended, and the spawner did not say so in the same moment.
+        Returns in bounded time after its loss or a `kill`, even if some processes can't be killed.
+        `on_end_seen` (cycle, local rank): the process has ended, and the spawner did not report it at once.
         """
         ...
 
@@ -355,11 +355,11 @@ class StackSource(Protocol):
         budget_s: float,
         accused: tuple[int, ...] = (),
     ) -> Evidence:
-        """Of these ranks (rank -> pid), the accused ones first. Says what could not be had in `Evidence.notes`."""
+        """Returns stacks of these ranks (rank -> pid), accused ones first. `Evidence.notes` says what is missing."""
         ...
 
     def is_stopped(self, pid: int) -> bool:
-        """Whether a signal has stopped the process, now. Never blocks."""
+        """Returns whether a signal has stopped the process. Never blocks."""
         ...
 
 
@@ -367,18 +367,18 @@ class NodeChecks(Protocol):
     async def run(
         self, spec: JobSpec, check: str, report: Callable[[tuple[Finding, ...]], None]
     ) -> tuple[Finding, ...]:
-        """One of the checks that the job asks for. It may hang: nobody waits for it beyond its plan's deadline.
+        """Runs a check that the job requests. It may hang: nobody waits for it beyond its plan's deadline.
 
-        It may `report` what it has found so far: a join that is patient with it then waits no longer.
+        It may `report` partial results: a join that is patient with it then waits no longer.
         """
         ...
 
 
 class Gpus(Protocol):
-    """The node's GPUs. Where there are none, asking costs nothing."""
+    """The node's GPUs. If there are none, asking costs nothing."""
 
     def are_there(self) -> bool:
-        """Whether this node has a driver for GPUs. Never blocks."""
+        """Returns whether this node has a driver for GPUs. Never blocks."""
         ...
 
     async def warm(self) -> None:
@@ -386,88 +386,88 @@ class Gpus(Protocol):
         ...
 
     async def await_memory(self, spec: JobSpec, rules: MemoryRules, *, cgroups: Sequence[str]) -> MemoryReport:
-        """Waits until the memory of the job's GPUs is free, bounded by the rules' time and a few seconds.
+        """Waits until the memory of the job's GPUs is free, at most the rules' time and a few seconds.
 
-        Ends what is left over of the job in these cgroups, and touches nothing else. Never raises.
+        Kills processes that the job left in these cgroups, and touches nothing else. Never raises.
         """
         ...
 
     async def places(self, spec: JobSpec) -> tuple[tuple[GpuPlace, ...], str]:
-        """Where the GPUs are that the job may use, by local rank, or why that is not known. Never raises."""
+        """Returns the places of the job's GPUs by local rank, or why they are unknown. Never raises."""
         ...
 
 
 class Journal(Protocol):
-    """Neither blocks nor fails: what can't be written is counted and told once."""
+    """Records jobs. Never blocks or fails: counts what can't be written, and reports that once."""
 
     def record(self, event: RecordedEvent) -> None: ...
 
     def save(self, report: JobReport) -> None: ...
 
     def uncommitted(self, job_id: str) -> Sequence[RecordedEvent]:
-        """What was recorded of the job and is not on the disk yet, in order."""
+        """Returns the job's recorded events that are not on the disk yet, in order."""
         ...
 
 
-Post = Callable[[Ordered | Reported | FenceMoved | JobAbandoned], None]  # hands an event to the engine
+Post = Callable[[Ordered | Reported | FenceMoved | JobAbandoned], None]  # passes an event to the engine
 
 
 class Peers(Protocol):
-    """The way between the nodes of a job and its coordinator. Neither blocks nor raises for what the other side does.
+    """The connection between the nodes of a job and its coordinator. Never blocks, or raises because of the other side.
 
-    This node is a peer as any other: what is sent to it comes back as an event.
+    This node is a peer like any other: a message to it comes back as an event.
     """
 
     def leads(self, job_id: str) -> bool:
-        """Whether this node runs the job's coordinator."""
+        """Returns whether this node runs the job's coordinator."""
         ...
 
     def send(self, node: str, job_id: str, order: Order) -> None:
-        """An order of the coordinator, to a node."""
+        """Sends an order of the coordinator to a node."""
         ...
 
     def report(self, job_id: str, report: Report) -> None:
-        """A report of this node, to the job's coordinator."""
+        """Sends a report of this node to the job's coordinator."""
         ...
 
     def record(self, job_id: str, ledger: Ledger) -> None:
-        """What a later leader has to know. Orders that are sent after it leave once it is kept."""
+        """Records the ledger for a later leader. Orders sent after it wait until it is kept."""
         ...
 
 
 class Meetings(Protocol):
-    """The way to the other nodes of each job of several nodes, apart from those of other jobs."""
+    """The connections of each job to its other nodes, separate from those of other jobs."""
 
     async def open(self, spec: JobSpec) -> JobSpec:
-        """Returns the job as this node runs it. What comes from the others waits for `begin`. Raises HoldfastError."""
+        """Returns the job as this node runs it. Messages from the others wait for `begin`. Raises HoldfastError."""
         ...
 
     async def reopen(self, spec: JobSpec, kept: Correspondence | None) -> None:
-        """As `open`, to go on where another supervisor has stopped. A way that can't be had abandons the job."""
+        """Opens a job where another supervisor stopped. If its connections can't be had, abandons it."""
         ...
 
     def begin(self, job_id: str) -> None:
-        """The engine knows the job."""
+        """Notes that the engine knows the job."""
         ...
 
     def keep_by(self, keep: Callable[[str], bool]) -> None:
-        """From now on, words go out once they are kept: `keep` is told of which job they are, and asks for `letters`.
+        """Lets messages go out only once kept: calls `keep` with the job's id, which then reads `letters`.
 
-        False: it does that later.
+        `keep` returns False if it does that later.
         """
         ...
 
     def letters(self, job_id: str) -> Correspondence | None:
-        """What the next supervisor has to know of the job's words; all of that may go out from now on."""
+        """Returns the job's messages for the next supervisor; all of them may go out from now on."""
         ...
 
     def close(self, job_id: str) -> None:
-        """The job has ended here: what was said still goes out. Never blocks; a job that has no meeting needs none."""
+        """Ends a job's meeting, if it has one: sent messages still go out. Never blocks."""
         ...
 
 
 class Tokens(Protocol):
-    """Secrets of a job's cycles, in files that only the job's user can read."""
+    """The secrets of a job's cycles, in files that only the job's user can read."""
 
     def issue(self, job_id: str, cycle: int) -> tuple[bytes, Path]: ...
 
@@ -478,5 +478,5 @@ class JobFiles(Protocol):
     """Small files that a job writes for us."""
 
     async def read_iteration(self, path: str) -> int | None:
-        """The training iteration in a checkpoint tracker file; None if it can't be known. Bounded in time."""
+        """Returns the training iteration in a checkpoint tracker file; None if unknown. Bounded in time."""
         ...

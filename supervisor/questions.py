@@ -1,7 +1,7 @@
 """What do the supervisors of one job ask each other on behalf of people, and what do they answer?
 
-A question or its answer may be lost: then the person reads that a node has not answered. Nothing that a job needs to
-go on travels so.
+A question or its answer may be lost: then the person learns that a node has not answered. Nothing that a job needs to
+run travels this way.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from supervisor.core.facts import Evidence
 from supervisor.core.stragglers.messages import RankSections
 from supervisor.ports import JobReport, LogBytes, NodeReport, Peers, RecordedEvent
 
-LEADER = ""  # as the addressee: the node that coordinates the job, whichever that is
+LEADER = ""  # as the addressee: the node that coordinates the job, whichever it is
 
 # --- questions -----------------------------------------------------------------------------------------------------
 
 
 class ShowPart(msgspec.Struct, frozen=True):
-    """To a node: its own part of the job and the node itself, as they stand at this moment."""
+    """To a node: its own part of the job and the node itself, in their current state."""
 
 
 class ShowWhole(msgspec.Struct, frozen=True):
@@ -29,17 +29,17 @@ class ShowWhole(msgspec.Struct, frozen=True):
 
 
 class TellNews(msgspec.Struct, frozen=True):
-    """To the leader: a node's new events in its own order, and its part of the job. The answer confirms them."""
+    """To the leader: a node's new events in order, and its part of the job. The answer confirms them."""
 
     part: JobReport
     node: NodeReport
     events: tuple[RecordedEvent, ...] = ()
-    gone_through: int = 0  # older events, up to this sequence, were given up, since too many waited
+    gone_through: int = 0  # older events, up to this sequence, were dropped because too many waited
     sent_at_ns: int = 0  # by the node's clock
 
 
 class ReadEvents(msgspec.Struct, frozen=True):
-    """To the leader: the next events of the whole job; where there are none yet, wait for one."""
+    """To the leader: the whole job's next events; if there are none yet, it waits for one."""
 
     after_sequence: int
     wait_s: float = 0.0
@@ -53,10 +53,10 @@ class ShowStacks(msgspec.Struct, frozen=True):
 
 
 class ReadLogs(msgspec.Struct, frozen=True):
-    """To a node: the next output of its ranks. The first `step` opens a reader, each next one moves it on."""
+    """To a node: the next output of its ranks. The first `step` opens a reader, each later one advances it."""
 
-    reader: str  # chosen by the asker, unlike any other
-    step: int  # from 1; the last one asked again is answered the same
+    reader: str  # chosen by the asker; unique
+    step: int  # from 1; repeating the last step returns the same answer
     rank: int | None = None
     cycle: int | None = None
     tail_lines: int = 0
@@ -69,18 +69,18 @@ class CloseLogs(msgspec.Struct, frozen=True):
 
 
 class SetCordon(msgspec.Struct, frozen=True):
-    """To a node: take part in no later cycle, or take part again."""
+    """To a node: take part in no further cycle, or take part again."""
 
     cordoned: bool
     reason: str = ""
 
 
 class TellSections(msgspec.Struct, frozen=True):
-    """To the leader: how often the node's ranks have closed their sections, and how long those were open in all."""
+    """To the leader: how often the node's ranks have closed their sections, and how long these were open in total."""
 
     cycle: int
     names: tuple[str, ...]
-    ranks: tuple[RankSections, ...]  # of which something is new
+    ranks: tuple[RankSections, ...]  # with new values
 
 
 Question = ShowPart | ShowWhole | TellNews | ReadEvents | ShowStacks | ReadLogs | CloseLogs | SetCordon | TellSections
@@ -100,7 +100,7 @@ class Whole(msgspec.Struct, frozen=True):
 
 class NewsTaken(msgspec.Struct, frozen=True):
     through: int  # the newest event of the node that the leader has, by the node's own sequence
-    pace_s: float = 0.0  # at least so long until the node's next news: a leader of many nodes has little time for each
+    pace_s: float = 0.0  # the minimum until the node's next news: a leader of many nodes has little time for each
 
 
 class Events(msgspec.Struct, frozen=True):
@@ -122,11 +122,11 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class SectionsTaken(msgspec.Struct, frozen=True):
-    pace_s: float  # at least so long until the node tells the next
+    pace_s: float  # the minimum until the node sends the next
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """`code` is the `reason` of a HoldfastError."""
+    """The refusal of a question. `code` is the `reason` of a HoldfastError."""
 
     code: str
     message: str
@@ -138,23 +138,23 @@ Handler = Callable[[str, str, Question], Awaitable[Answer]]  # job id, the node 
 
 
 class Colleagues(Protocol):
-    """The way to the other supervisors of a job, for questions."""
+    """The connection to the other supervisors of a job, for questions."""
 
     def leads(self, job_id: str) -> bool:
-        """Whether this node is the job's leader at this moment."""
+        """Returns whether this node is the job's leader now."""
         ...
 
     async def ask(self, job_id: str, to: str, question: Question, *, timeout_s: float) -> Answer:
-        """Raises NoAnswerError, or the HoldfastError with which the other side refuses."""
+        """Asks a node. Raises NoAnswerError, or the HoldfastError with which the other side refuses."""
         ...
 
     def answer_with(self, handler: Handler) -> None:
-        """Who answers the questions of others; until then they are refused."""
+        """Sets who answers other nodes' questions; until then they are refused."""
         ...
 
 
 class PeersAndColleagues(Peers, Protocol):
-    """All that a supervisor has of the other nodes of its job."""
+    """All connections of a supervisor to the other nodes of its job."""
 
     @property
     def colleagues(self) -> Colleagues: ...

@@ -1,7 +1,7 @@
-"""How does a supervisor that comes back take over the jobs of the one before it?
+"""How does a supervisor that comes back take over its predecessor's jobs?
 
-That one was killed, crashed, or made room for another version. Its spawners live on with the workers; each keeps what
-is needed here. A job that can't be taken over is ended, never left beside a second one.
+The predecessor was killed, crashed, or made room for another version. Its spawners live on with the workers, and each
+keeps the data needed here. A job that can't be taken over is ended, never left beside a second one.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from supervisor.engine.record_text import UnreadableError
 from supervisor.engine.spawner_reports import SpawnerReports
 from supervisor.ports import Clock, RecordedEvent
 
-RETURN_S = 1.5  # people may ask after that, even if a spawner still loads what it has to load first
-JOURNAL_FLUSH_S = 1.0  # for what the next supervisor finds in the journal, rather than with the spawners
-EVENTS_MAX = 1_000  # of one job, that were recorded after what is kept
+RETURN_S = 1.5  # people may ask after that, even if a spawner still loads
+JOURNAL_FLUSH_S = 1.0  # for data that the next supervisor reads from the journal instead of the spawners
+EVENTS_MAX = 1_000  # of one job, recorded after the kept data
 
 _log = logging.getLogger("holdfast")
 
@@ -61,7 +61,7 @@ def make_room(journal: Journal) -> NoReturn:
 
 
 class Returning(msgspec.Struct, frozen=True):
-    """Everything that a job needs in order to go on."""
+    """The services that a job needs to continue."""
 
     folder: Path
     clock: Clock
@@ -76,7 +76,7 @@ class Returning(msgspec.Struct, frozen=True):
     spawners: SpawnerKeeper
 
     async def run(self, tasks: TaskGroup) -> None:
-        """Takes back what is there. Returns once that is done, or after RETURN_S; the rest is done in `tasks`."""
+        """Takes back the existing jobs. Returns when done, or after RETURN_S; the rest continues in `tasks`."""
         self._forget_ended(tasks)
         lodgers = await to_thread.run_sync(self._lodgers)
         waiting = len(lodgers)
@@ -86,7 +86,7 @@ class Returning(msgspec.Struct, frozen=True):
             nonlocal waiting
             try:
                 await self._take_back(job_id, places)
-            except Exception as error:  # noqa: BLE001 - the bulkhead: one job that can't be taken over must not end the others
+            except Exception as error:  # noqa: BLE001 - the bulkhead: a job that can't be taken over must not end the others
                 _log.error("cannot take over job %s: %s", job_id, error, exc_info=error)
             waiting -= 1
             if not waiting:
@@ -99,7 +99,7 @@ class Returning(msgspec.Struct, frozen=True):
                 await done.wait()
 
     def _forget_ended(self, tasks: TaskGroup) -> None:
-        """What is kept of a job stays until its end is on the disk: the next supervisor would not know how it ended."""
+        """Removes a job's kept data once its end is on the disk: else the next supervisor would not know it."""
         finish = self.performer.on_finished
 
         async def forget(job_id: str) -> None:
@@ -116,7 +116,7 @@ class Returning(msgspec.Struct, frozen=True):
         self.performer.on_finished = finished
 
     def _lodgers(self) -> dict[str, list[tuple[ReturnPlace, Lodger]]]:
-        """By job, the dead ones too."""
+        """Returns the lodgers by job, including dead ones."""
         found: dict[str, list[tuple[ReturnPlace, Lodger]]] = {}
         for place in return_places.places(self.folder):
             lodger = place.lodger()
@@ -151,7 +151,7 @@ class Returning(msgspec.Struct, frozen=True):
             return
         for place, _ in places:
             if all(each.place is not place for each in found):
-                place.remove()  # Of one that the job does not need.
+                place.remove()  # of a spawner that the job does not need
         past = await self._recorded_after(restored)
         history = await self._history(restored, past)
         await self._meet_again(restored)
@@ -163,7 +163,7 @@ class Returning(msgspec.Struct, frozen=True):
         return await to_thread.run_sync(partial(self.journal.events, job_id, after_sequence=last, limit=EVENTS_MAX))
 
     async def _history(self, restored: Restored, past: Sequence[RecordedEvent]) -> list[RecordedEvent]:
-        """What this node, which follows, has recorded: its leader may not have heard all of it."""
+        """Returns this follower's recorded events: its leader may not have all of them."""
         if restored.letters is None or restored.letters.leads:
             return []
         last = restored.keepsake.sequence
@@ -183,7 +183,7 @@ class Returning(msgspec.Struct, frozen=True):
             await self.desk.meetings.reopen(restored.record.spec, restored.letters)
 
     def _begin(self, restored: Restored, history: Sequence[RecordedEvent]) -> None:
-        """What has come from the other nodes meanwhile is heard after what had come before."""
+        """Lets waiting messages of the other nodes in, after the restored ones."""
         job_id = restored.record.spec.job_id
         if self.desk.meetings is not None:
             self.desk.meetings.begin(job_id)
@@ -191,7 +191,7 @@ class Returning(msgspec.Struct, frozen=True):
             self.desk.on_taken_back(job_id, history)
 
     def _put_back(self, restored: Restored, past: Sequence[RecordedEvent], claim: Sequence[int]) -> None:
-        """The job is known here as it was there."""
+        """Restores the job as it was known there."""
         record, kept = restored.record, restored.keepsake
         job_id = record.spec.job_id
         record.sequence = max([record.sequence, *(event.sequence for event in past)])
@@ -244,7 +244,7 @@ class Returning(msgspec.Struct, frozen=True):
     async def _end_lost(
         self, job_id: str, places: Sequence[tuple[ReturnPlace, Lodger]], found: Sequence[FoundSpawner], reason: str
     ) -> None:
-        """Nothing of the job may run on without its spawner; how it ended is told as far as that is known."""
+        """Ends a job whose spawner is lost, since nothing may run without it; reports how, as far as known."""
         for each in found:
             each.kill()
         left = [(lodger, await to_thread.run_sync(leftovers.read, place)) for place, lodger in places]
@@ -286,13 +286,13 @@ class Returning(msgspec.Struct, frozen=True):
 
 
 def _is_taken(job_id: str, restored: Restored | None) -> bool:
-    """Whether a later run has the job's id: its processes have the same mark."""
+    """Returns whether a later run has the job's id: its processes have the same mark."""
     holder = job_claims.holder(job_id)
     return holder is not None and (restored is None or holder.since_ns != restored.record.submitted_at_ns)
 
 
 def _end(found: FoundSpawner) -> None:
-    """It ends what it has started, and itself."""
+    """Tells the spawner to end its processes and itself."""
     with contextlib.suppress(OSError):
         found.socket.send(encode(wire.encode(wire.End()), frame_bytes_max=SPAWNER_FRAME_BYTES_MAX))
     found.close()

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 WORKERS_STARTED = "workers_started"
 SPAWNER_READY = "spawner_ready"
-WORKERS_EXPECTED_S = 2.0  # after the spawner is ready; later, this node is a spare, or waits for others
+WORKERS_EXPECTED_S = 2.0  # after the spawner is ready; if later, this node is a spare or waits for others
 
 
 async def until_workers_run(desk: Desk, job_id: str) -> None:
-    """Returns once workers run here, or none are to be expected soon.
+    """Returns once workers run here, or none are expected soon.
 
-    Journal and control API cost CPU that the first workers need: they are opened then.
+    Journal and control API, which cost CPU that the first workers need, are opened after that.
     """
     async with desk.subscribe(job_id) as events:
         with anyio.CancelScope() as waiting:
@@ -56,7 +56,7 @@ async def open_counter(
     history: JobHistory,
     workers: WorkerServer,
 ) -> WholeDesk:
-    """Where people ask about jobs. Without colleagues it is the desk's own."""
+    """Yields where people ask about jobs. Without colleagues it is the desk itself."""
     book = WholeBook(desk=desk, engine=engine, chronicle=chronicle, jobs=jobs, clock=clock)
     counter = WholeDesk(desk=desk, book=book, colleagues=colleagues, history=history)
 
@@ -102,7 +102,7 @@ async def open_counter(
 
 
 def _compare(workers: WorkerServer, desk: Desk, counter: WholeDesk, open_watch: Callable[[], SectionWatch]) -> None:
-    """Ranks are compared once one of them, here or on another node of a job, may stamp sections."""
+    """Starts the comparison of ranks once one of them, on any node of a job, may stamp sections."""
     opened: list[SectionWatch] = []
 
     def watch() -> SectionWatch:

@@ -1,1 +1,1 @@
-"""One loop, one writer, one timer: events from the edges go through the core, and its actions are carried out."""
+"""One loop, one writer, one timer: events from the edges go through the core, and its actions are performed."""

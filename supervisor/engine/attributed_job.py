@@ -1,7 +1,7 @@
-"""How does the leader of a job ask the attribution service about its cycles, and what does the job hear of it?
+"""How does the leader of a job ask the attribution service about its cycles, and what does the job learn?
 
-What happens comes from the leader's own orders, and from the events of all nodes; core/attribution/asking.py decides
-what is asked. Nothing of the job waits for any of this.
+The facts come from the leader's own orders and from the events of all nodes; core/attribution/asking.py decides what to
+ask. The job does not wait for any of this.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOG_CLOSED = "cycle_log_closed"
 
 
 class Service(Protocol):
-    """Neither raises; both answer within a bounded time."""
+    """The service as used here. Its methods never raise and answer within a bounded time."""
 
     async def submit(self, log_path: str, *, is_terminal: bool) -> asking.Reply: ...
 
@@ -38,20 +38,20 @@ class Service(Protocol):
 
 
 class Ways(msgspec.Struct, frozen=True):
-    """What this part of the engine needs of the rest, for one job."""
+    """The functions that this part of the engine needs from the rest, for one job."""
 
     clock: Clock
-    watch: Callable[[], AbstractAsyncContextManager[AsyncIterator[RecordedEvent]]]  # the events of all its nodes
+    watch: Callable[[], AbstractAsyncContextManager[AsyncIterator[RecordedEvent]]]  # yields the events of all its nodes
     publish: Callable[[JobEvent], None]
-    forbid: Callable[[str], None]  # no other cycle: the job ends, on all its nodes
+    forbid: Callable[[str], None]  # forbids another cycle: the job ends on all its nodes
     coordinator: Callable[[], Led | None]
 
 
 class AttributedJob:
-    """One run of a job that is led from here. `hear` and `saw` never block and never raise."""
+    """One run of a job that this node leads. `hear` and `saw` never block and never raise."""
 
     def __init__(self, job: JobRecord, ways: Ways, service: Service | None) -> None:
-        """`service` None: one is being started, and comes with `comes_up`."""
+        """`service` None: one is being started; `comes_up` brings it."""
         self.job = job
         self._ways = ways
         self._service = service
@@ -63,12 +63,12 @@ class AttributedJob:
         self._is_dismissed = False
 
     def dismiss(self) -> None:
-        """Another node leads the job."""
+        """Stops asking: another node leads the job."""
         self._is_dismissed = True
         self._came.set()
 
     def comes_up(self, service: Service) -> None:
-        """It may be another one than before."""
+        """Uses the service from now on; it may differ from the previous one."""
         self._service = service
         self.hear(asking.ServiceUp())
 
@@ -77,7 +77,7 @@ class AttributedJob:
         self._came.set()
 
     def saw(self, order: orders.Order) -> None:
-        """An order of the coordinator, on its way to a node."""
+        """Notes an order of the coordinator on its way to a node."""
         match order:
             case orders.StartCycle():
                 self.hear(asking.CycleBegan(order.assignment.cycle))
@@ -89,7 +89,7 @@ class AttributedJob:
                 pass
 
     async def run(self) -> None:
-        """Until nothing is left to ask: a few seconds after the end of the job, at most."""
+        """Runs until nothing is left to ask, at most a few seconds after the end of the job."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._follow)
             while not self._state.is_over and not self._is_dismissed:
@@ -107,7 +107,7 @@ class AttributedJob:
         self._came = anyio.Event()
 
     async def _follow(self) -> None:
-        """Tells of each log that a node has closed, and of the job's end, after which no event comes."""
+        """Reports each log that a node has closed, and the job's end, after which no event comes."""
         async with self._ways.watch() as events:
             async for event in events:
                 if event.kind == LOG_CLOSED:
@@ -120,7 +120,7 @@ class AttributedJob:
         for action in actions:
             match action:
                 case asking.Submit() | asking.AskVerdict():
-                    self._request.cancel()  # One that a service was asked that is gone.
+                    self._request.cancel()  # a request to a service that is gone
                     self._request = anyio.CancelScope()
                     tasks.start_soon(self._ask, action, self._request)
                 case asking.Warn(reason):
@@ -159,6 +159,6 @@ class AttributedJob:
 
 
 def _writers(led: Led) -> tuple[str, ...]:
-    """The nodes of the newest cycle, but for those that are lost."""
+    """Returns the nodes of the newest cycle, except lost ones."""
     nodes = {node: led.members.get(node) for node in led.parts}
     return tuple(node for node, known in nodes.items() if known is not None and known.state not in UNHEARD)

@@ -1,4 +1,4 @@
-"""Who learns what happened: the journal, the log and everyone who watches a job."""
+"""Who learns what happened? The journal, the log and everyone who watches a job."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from supervisor.core.facts import JobEvent
 from supervisor.engine.job_book import JobRecord
 from supervisor.ports import Clock, JobReport, Journal, RecordedEvent
 
-KEPT_EVENTS_MAX = 200  # that are kept for the next supervisor while the disk does not take them
-WATCHER_EVENTS_MAX = 4096  # a watcher that is further behind loses events and sees the gap by `sequence`
+KEPT_EVENTS_MAX = 200  # kept for the next supervisor while the disk fails
+WATCHER_EVENTS_MAX = 4096  # a watcher further behind loses events and sees the gap by `sequence`
 
-_LEVELS = {  # of the log: what is below INFO goes to the files only
+_LEVELS = {  # log levels: below INFO, events go only to the files
     Weight.ROUTINE: logging.DEBUG,
     Weight.NEWS: logging.INFO,
     Weight.FAULT: logging.WARNING,
@@ -31,7 +31,7 @@ _engine_log = logging.getLogger("holdfast")
 
 
 class Chronicle:
-    """Numbers every event of every job and hands it on. Neither blocks nor raises."""
+    """Numbers every event of every job and passes it on. Never blocks and never raises."""
 
     def __init__(self, *, journal: Journal, clock: Clock, node_name: str) -> None:
         self._journal = journal
@@ -40,11 +40,11 @@ class Chronicle:
         self._watchers: dict[str, list[MemoryObjectSendStream[RecordedEvent]]] = {}
         self._changed: dict[str, JobRecord] = {}
         self._report: Callable[[JobRecord], JobReport] | None = None
-        self.on_recorded: Callable[[RecordedEvent], None] = _nobody  # what has happened on this node
-        self.on_changed: Callable[[str], None] = _nobody  # the id of a job whose report has changed
+        self.on_recorded: Callable[[RecordedEvent], None] = _nobody  # events of this node
+        self.on_changed: Callable[[str], None] = _nobody  # gets the id of a job whose report has changed
 
     def attach(self, report: Callable[[JobRecord], JobReport]) -> None:
-        """How a job's report is made; set once before anything is published."""
+        """Sets how a job's report is made; call it once before anything is published."""
         self._report = report
 
     def publish(self, job: JobRecord, event: JobEvent) -> None:
@@ -71,7 +71,7 @@ class Chronicle:
         self._show(recorded)
 
     def take_in(self, job: JobRecord, event: RecordedEvent) -> None:
-        """An event of another node, which has logged it there: it gets its place in the history of the whole job."""
+        """Adds an event of another node, which has logged it there, to the history of the whole job."""
         if job.recorded_before and job.was_taken_in(event):
             return
         job.sequence += 1
@@ -81,18 +81,18 @@ class Chronicle:
         self._show(taken)
 
     def record_again(self, events: Sequence[RecordedEvent]) -> None:
-        """Those that the last supervisor may not have brought to the disk; one that is there stays as it is."""
+        """Records events again that the previous supervisor may not have saved; saved ones stay as they are."""
         for event in events:
             self._write(event)
 
     def uncommitted(self, job_id: str) -> Sequence[RecordedEvent]:
-        """The newest of those that would be lost with this process."""
+        """Returns the newest events that would be lost with this process."""
         return self._journal.uncommitted(job_id)[-KEPT_EVENTS_MAX:]
 
     def _write(self, recorded: RecordedEvent) -> None:
         try:
             self._journal.record(recorded)
-        except Exception as error:  # noqa: BLE001 - the bulkhead: what can't be written down has happened all the same
+        except Exception as error:  # noqa: BLE001 - the bulkhead: a failure to record an event must not undo it
             _engine_log.error("cannot record %s of job %s", recorded.kind, recorded.job_id, exc_info=error)
 
     def _show(self, recorded: RecordedEvent) -> None:
@@ -100,14 +100,14 @@ class Chronicle:
             try:
                 stream.send_nowait(recorded)
             except (anyio.WouldBlock, anyio.BrokenResourceError):
-                continue  # It sees the gap in `sequence`, or is about to leave.
+                continue  # it sees the gap in `sequence`, or is about to leave
 
     def changed(self, job: JobRecord) -> None:
-        """Its report has changed without an event; `settle` saves it."""
+        """Notes that its report changed without an event; `settle` saves it."""
         self._changed[job.spec.job_id] = job
 
     def settle(self) -> None:
-        """Saves the reports of the jobs to which something happened. Never raises."""
+        """Saves the reports of jobs with events. Never raises."""
         changed, self._changed = self._changed, {}
         if self._report is None:
             return
@@ -115,17 +115,17 @@ class Chronicle:
             try:
                 self._journal.save(self._report(job))
                 self.on_changed(job_id)
-            except Exception as error:  # noqa: BLE001 - the bulkhead: one job's report must not end the others
+            except Exception as error:  # noqa: BLE001 - the bulkhead: one job's report must not affect the others
                 _engine_log.error("cannot save the report of job %s", job_id, exc_info=error)
 
     def close(self, job_id: str) -> None:
-        """The job's last event was published: its watchers come to their end."""
+        """Ends the streams of watchers: the job's last event was published."""
         for stream in self._watchers.pop(job_id, []):
             stream.close()
 
     @asynccontextmanager
     async def watch(self, job_id: str, *, ended: bool) -> AsyncGenerator[AsyncIterator[RecordedEvent]]:
-        """Events from now on, until the job's last. `ended`: the job is over, nothing will come."""
+        """Yields events from now on until the job's last one. `ended`: the job is over, and none will come."""
         send: MemoryObjectSendStream[RecordedEvent]
         receive: MemoryObjectReceiveStream[RecordedEvent]
         send, receive = anyio.create_memory_object_stream[RecordedEvent](WATCHER_EVENTS_MAX)
@@ -144,11 +144,11 @@ class Chronicle:
 
 
 def _nobody(what: object) -> None:
-    """There is no other node."""
+    """Does nothing: there is no other node."""
 
 
 def _is_told_already(job: JobRecord, event: RecordedEvent) -> bool:
-    """Who asked for the stop was said when it was asked for, and is how the job ended."""
+    """Returns whether the event repeats known news: who asked for the stop is how the job ended."""
     if event.kind == "stop_requested":
         job.stop_reason = job.stop_reason or event.reason
     return event.kind == "job_stopped" and event.reason == job.stop_reason

@@ -1,7 +1,7 @@
-"""What is recorded of each cycle of a job for other programs: which nodes and ranks, from when until when, which log?
+"""What is recorded of each cycle for other programs: nodes and ranks, start and end, and the log?
 
-The leader's orders say it all: they pass by here on their way to the nodes. Only jobs that ask for it
-(--ft-cycle-info-dir) cost anything. edges/machine/logs/cycle_info.py writes the files, and nothing waits for them.
+All of it is in the leader's orders, which pass through here on their way to the nodes. Only jobs that request records
+(--ft-cycle-info-dir) have any cost. edges/machine/logs/cycle_info.py writes the files; nothing waits for them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from supervisor.ports import Clock, CycleInfo, Peers
 STANDBY = frozenset({"ready", "spare"})
 
 SeeOrder = Callable[[JobRecord, Order], None]
-KeepRecord = Callable[[str, CycleInfo], None]  # the folder, and what is to be written there
+KeepRecord = Callable[[str, CycleInfo], None]  # gets the folder and the record to write
 
 
 class RecordedPeers:
-    """See ports.Peers: everything goes on to the real ones, orders after they were looked at."""
+    """Passes everything to the real peers, after looking at orders. See ports.Peers."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class RecordedPeers:
         keep: KeepRecord,
         attribute: SeeOrder | None = None,
     ) -> None:
-        """`attribute` gets the orders of jobs about whose cycles a service is asked."""
+        """`attribute` gets the orders of jobs for whose cycles a service is asked."""
         self._peers = peers
         self._jobs = jobs
         self._engine = engine
@@ -78,10 +78,10 @@ class RecordedPeers:
             cycle = RecordedCycle(assignment.cycle, self._clock.unix_ns(), assignment.group_world_size)
             job.recorded_cycle = cycle
         first = assignment.first_rank
-        if len(cycle.parts) >= cycle.nodes_max:  # A node takes another one's place.
+        if len(cycle.parts) >= cycle.nodes_max:  # a node replaces another one
             cycle.parts = {name: ranks for name, ranks in cycle.parts.items() if ranks[:1] != (first,)}
         cycle.parts[node] = tuple(range(first, first + job.spec.local_world_size))
-        if len(cycle.parts) >= cycle.nodes_max:  # The last of its orders, or one for a node that was replaced.
+        if len(cycle.parts) >= cycle.nodes_max:  # the last of its orders, or one for a node that was replaced
             led = self._engine.coordinators.get(job_id)
             names = roster(led).nodes if led is not None else ()
             cycle.standby = tuple(each.name for each in names if each.state in STANDBY and each.name not in cycle.parts)
@@ -94,7 +94,7 @@ class RecordedPeers:
             self._write_next(job, cycle)
 
     def _write_again(self, job: JobRecord) -> None:
-        """What a supervisor before this one has recorded last may not be on the disk."""
+        """Rewrites the previous supervisor's last record, which may not have reached the disk."""
         cycle = job.recorded_cycle
         if cycle is not None and cycle.generation >= 0 and not job.has_written_cycle:
             self._write(job, cycle)

@@ -1,4 +1,4 @@
-"""The counter at which people and programs ask: submit, look, stop, restart, stacks."""
+"""How do people and programs ask: submit, inspect, stop, restart, stacks?"""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from supervisor.ports import (
     Workers,
 )
 
-STACKS_FOR_PEOPLE_S = 2.0  # who asks by hand may wait longer than a hang verdict does
+STACKS_FOR_PEOPLE_S = 2.0  # a person may wait longer than a hang verdict does
 
 
 class Desk:
-    """See ports.JobDesk. Lives on the event loop; every answer is made from the state of this moment."""
+    """Answers questions and requests; see ports.JobDesk. Runs on the event loop; answers show the current state."""
 
     def __init__(
         self,
@@ -63,18 +63,18 @@ class Desk:
         self._workers = workers
         self._clock = clock
         self._claims = claims
-        self._joining: set[str] = set()  # jobs that look for their other nodes and are none of ours yet
+        self._joining: set[str] = set()  # jobs that still look for their other nodes and are not ours yet
         self._node_name = engine.node_name
         self._log_dir = log_dir
         self._cordon_reason: str | None = None
         self._ended: dict[str, anyio.Event] = {}
         self._started_at_ns = clock.unix_ns()
-        self.meetings: Meetings | None = None  # None: all jobs have one way to other nodes, which is open already
-        self.on_cordon: Callable[[str], None] = _nobody  # told the reason, "" at its end
-        # Told the past of a job of several nodes that another supervisor has begun.
+        self.meetings: Meetings | None = None  # None: all jobs share one connection to other nodes, already open
+        self.on_cordon: Callable[[str], None] = _nobody  # gets the reason, "" at its end
+        # Gets the history of a job on several nodes that another supervisor began.
         self.on_taken_back: Callable[[str, Sequence[RecordedEvent]], None] = _nobody_reads
-        self.stragglers: Callable[[str], tuple[Straggler, ...]] = _none_slow  # of a job that is led from here
-        self.on_submitted: Callable[[str], None] = _nobody  # told the id of a job before anything of it is started
+        self.stragglers: Callable[[str], tuple[Straggler, ...]] = _none_slow  # of a job that this node leads
+        self.on_submitted: Callable[[str], None] = _nobody  # gets the id of a job before anything of it starts
         chronicle.attach(self.report)
 
     async def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
@@ -91,7 +91,7 @@ class Desk:
         if self.meetings is not None and spec.nodes is not None:
             spec = await self._meet(self.meetings, spec)
         self._forget_oldest()
-        self._jobs.pop(spec.job_id, None)  # An earlier run is found in the journal; the newest comes last.
+        self._jobs.pop(spec.job_id, None)  # an earlier run is in the journal; the newest comes last
         job = JobRecord(
             spec=spec,
             environment=environment,
@@ -116,12 +116,12 @@ class Desk:
             )
 
     async def _meet(self, meetings: Meetings, spec: JobSpec) -> JobSpec:
-        """The job as this node runs it, once the way to its other nodes is open."""
+        """Returns the job as this node runs it, once the connection to its other nodes is open."""
         self._joining.add(spec.job_id)
         try:
             met = await meetings.open(spec)
-            self._check_not_cordoned(spec.job_id)  # It took its time.
-        except BaseException:  # Whatever it is, it is raised again; the id is free.
+            self._check_not_cordoned(spec.job_id)  # meeting took a while
+        except BaseException:  # whatever it is, release the id and raise it again
             meetings.close(spec.job_id)
             self._claims.release(spec.job_id)
             raise
@@ -130,14 +130,14 @@ class Desk:
         return met
 
     def meet_by(self, meetings: Meetings) -> None:
-        """How jobs of several nodes meet the others; what is kept of a job tells the next supervisor of their words."""
+        """Sets how jobs on several nodes meet. What is kept of a job tells the next supervisor their messages."""
         self.meetings = meetings
         if (keeper := self._performer.keeper) is not None:
             keeper.meetings = meetings
             meetings.keep_by(keeper.keep_now)
 
     def take_back(self, job: JobRecord) -> None:
-        """A job of the supervisor before this one goes on here."""
+        """Continues a job of the previous supervisor."""
         job_id = job.spec.job_id
         self._jobs[job_id] = job
         self._ended[job_id] = anyio.Event()
@@ -145,13 +145,13 @@ class Desk:
         self._chronicle.changed(job)
 
     async def wait(self, job_id: str) -> JobRecord:
-        """Returns once the job has ended."""
+        """Returns the job once it has ended."""
         job = self._jobs[job_id]
         await self._ended[job_id].wait()
         return job
 
     def close_job(self, job_id: str) -> None:
-        """Ends the record of a job of which nothing is left, as the engine's performer says: its id is free again."""
+        """Ends the record of a job, as the engine's performer requests once nothing is left: its id is free again."""
         job = self._jobs[job_id]
         job.ended_at_ns = self._clock.unix_ns()
         job.forget_environment()
@@ -208,7 +208,7 @@ class Desk:
         )
 
     def cordon(self, reason: str) -> None:
-        """Running jobs go on; those of several nodes replace this node in their next cycle."""
+        """Cordons this node. Running jobs continue; those on several nodes replace this node in their next cycle."""
         self._cordon_reason = reason or "by an operator"
         self._tell_cordon(self._cordon_reason)
 
@@ -224,8 +224,8 @@ class Desk:
                 self._performer.report(job_id, NodeCordoned(job.node_name(self._node_name), reason))
 
     async def end_all(self, reason: str) -> None:
-        """Stops every job and returns once nothing of them is left. Nothing new is taken meanwhile."""
-        self._cordon_reason = reason  # An end of this process: it is nobody's wish about the node.
+        """Stops every job and returns once nothing of them is left. Takes no new jobs meanwhile."""
+        self._cordon_reason = reason  # for the end of this process: nobody has cordoned the node
         live = self.live_jobs()
         for job_id in live:
             self.stop(job_id, reason=reason, signal=0)
@@ -236,7 +236,7 @@ class Desk:
         return [job_id for job_id, job in self._jobs.items() if job.verdict is None]
 
     def report(self, job: JobRecord) -> JobReport:
-        """The job as it stands at this moment."""
+        """Returns the job's current state."""
         view = node.view(self._engine.node_state, job.spec.job_id)
         coordinated = self._engine.coordinators.get(job.spec.job_id)
         if coordinated is not None:
@@ -290,7 +290,7 @@ class Desk:
         )
 
     def _checks_of_all_jobs(self) -> tuple[CheckReport, ...]:
-        """Two jobs may ask for the same check: its newest result counts."""
+        """Returns the checks of all jobs: if two jobs request the same check, its newest result counts."""
         found: dict[tuple[str, str], CheckReport] = {}
         for job_id in self.live_jobs():
             for each in self._checks(node.view(self._engine.node_state, job_id)):
@@ -300,7 +300,7 @@ class Desk:
         return tuple(found.values())
 
     def _looked_at(self, job: JobRecord) -> JobReport:
-        """The same for a person, who also wants to know of processes that somebody has stopped."""
+        """Returns the same for a person, who also wants to know which processes are stopped."""
         report = self.report(job)
         ranks = tuple(
             msgspec.structs.replace(each, state="stopped")
@@ -359,14 +359,14 @@ class Desk:
 
 
 def _none_slow(job_id: str) -> tuple[Straggler, ...]:
-    """Nobody compares the ranks."""
+    """Returns nothing: nobody compares the ranks."""
     del job_id
     return ()
 
 
 def _nobody_reads(job_id: str, events: Sequence[RecordedEvent]) -> None:
-    """Nobody else wants to know them."""
+    """Does nothing: nobody else reads them."""
 
 
 def _nobody(job_id: str) -> None:
-    """Nobody prepares anything for a job."""
+    """Does nothing: nobody prepares anything for a job."""

@@ -1,7 +1,7 @@
-"""How is an action reported that could not be carried out?
+"""How is the failure of an action reported?
 
-An error that somebody can act on says so itself. One of the system gets its file and what to look at. Anything else is
-a defect of ours: people get one sentence, the supervisor's log the traceback.
+An error that somebody can act on has its own text. A system error gets its file and a hint. Anything else is a defect
+of ours: people get one sentence, the supervisor's log gets the traceback.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _log = logging.getLogger("holdfast")
 
 
 def failure_text(action: node_messages.Action, error: Exception) -> str:
-    """The sentence for people; a defect of ours is logged with its traceback."""
+    """Returns the sentence for people; logs a defect of ours with its traceback."""
     return failure_sentence(_PURPOSE[type(action)], action.job_id, error)
 
 
 def failure_sentence(purpose: str, job_id: str, error: Exception) -> str:
-    """The same for anything else that is done for a job. `purpose` completes "cannot …"."""
+    """Returns the same for other work done for a job. `purpose` completes "cannot …"."""
     match error:
         case HoldfastError():
             return str(error)

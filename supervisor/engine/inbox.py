@@ -1,9 +1,8 @@
-"""What has happened and has not been handled yet: the one door between the edges and the engine.
+"""Which events wait to be handled? This is the only door between the edges and the engine.
 
-Events wait in lanes, one for each job, and the lanes are emptied in turn: however many events one job has, another
-job's exit waits for a few of them only. A source that may send any number of events, such as a worker, waits for its
-turn, so its own socket fills up instead of the inbox. Events that are few by their nature, such as exits and stops,
-are taken at once. Nothing that anybody sends makes `put` raise.
+Events wait in one lane per job, and the lanes are emptied in turn: however many events one job has, another job's exit
+waits for only a few of them. A source that may send any number of events, such as a worker, waits for its turn, so its
+own socket fills up instead of the inbox. Rare events, such as exits and stops, are taken at once. `put` never raises.
 """
 
 from __future__ import annotations
@@ -15,21 +14,21 @@ from typing import Generic, TypeVar
 import anyio
 import anyio.lowlevel
 
-TURNS_MAX = 256  # events of one lane that wait and were put in turn
-SHARE_MAX = 64  # events that one lane gives before the next lane does
-TAKEN_MAX = 512  # events of all lanes that are taken at once: then deadlines are looked at again
+TURNS_MAX = 256  # waiting events of one lane that were put in turn
+SHARE_MAX = 64  # events that one lane yields before the next lane does
+TAKEN_MAX = 512  # events of all lanes taken at once, before deadlines are checked again
 
 Item = TypeVar("Item")
 
 
 class _Lane(Generic[Item]):
-    """Made for a job's first event that waits and gone with its last: so it has to cost little."""
+    """One job's waiting events: created with the first, gone with the last, so it must be cheap."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.events: deque[tuple[Item, bool]] = deque()  # and whether it was put in turn
-        self._turns = TURNS_MAX  # that nobody has
-        self._asking: deque[anyio.Event] = deque()  # in the order of asking; each is set when it is given a turn
+        self._turns = TURNS_MAX  # free turns
+        self._asking: deque[anyio.Event] = deque()  # in the order of requests; each is set when it gets a turn
 
     @property
     def is_idle(self) -> bool:
@@ -43,7 +42,7 @@ class _Lane(Generic[Item]):
         self._asking.append(given)
         try:
             await given.wait()
-        except BaseException:  # cancelled: the turn goes to the next one; raised again
+        except BaseException:  # cancelled: the turn passes to the next; raised again
             if given.is_set():
                 self.give_turn()
             else:
@@ -58,7 +57,7 @@ class _Lane(Generic[Item]):
 
 
 class Inbox(Generic[Item]):
-    """A queue with one reader, for use on one event loop. Within a lane, the first to come is the first to be taken."""
+    """A queue with one reader on one event loop. Each lane is first in, first out."""
 
     def __init__(self, lane_of: Callable[[Item], str] = lambda _: "") -> None:
         self._lane_of = lane_of
@@ -67,17 +66,17 @@ class Inbox(Generic[Item]):
         self._arrived = anyio.Event()
 
     def put(self, event: Item) -> None:
-        """Adds an event of a source that has few. Never blocks."""
+        """Adds an event from a source that has few. Never blocks."""
         self._add(self._lane(event), event, in_turn=False)
 
     async def put_in_turn(self, event: Item) -> None:
-        """Adds an event once its lane has room for it. Waits as long as that takes; the order of asking is kept."""
+        """Adds an event once its lane has room. Waits as long as that takes; keeps the order of requests."""
         lane = self._lane(event)
         await lane.ask_for_turn()
         self._add(lane, event, in_turn=True)
 
     def take(self) -> list[Item]:
-        """A fair share of what waits, at most TAKEN_MAX events; empty if nothing waits."""
+        """Returns a fair share of the waiting events, at most TAKEN_MAX; empty if none wait."""
         taken: list[Item] = []
         while self._waiting and len(taken) < TAKEN_MAX:
             name, lane = self._waiting.popitem(last=False)
@@ -95,12 +94,12 @@ class Inbox(Generic[Item]):
         return taken
 
     def waiting(self, lane: str) -> list[Item]:
-        """What waits in this lane, in order; it stays there."""
+        """Returns the waiting events of this lane, in order, without removing them."""
         found = self._lanes.get(lane)
         return [event for event, _ in found.events] if found is not None else []
 
     async def wait(self) -> None:
-        """Returns once there is something to take. Where something waits already, everybody else runs once."""
+        """Returns once there is an event to take. If one waits already, lets every other task run once."""
         if self._waiting:
             await anyio.lowlevel.checkpoint()
         else:
@@ -108,7 +107,7 @@ class Inbox(Generic[Item]):
 
     @property
     def lanes(self) -> int:
-        """Lanes in use."""
+        """Returns the number of lanes in use."""
         return len(self._lanes)
 
     def _lane(self, event: Item) -> _Lane[Item]:

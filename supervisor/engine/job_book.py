@@ -1,7 +1,7 @@
-"""What the engine remembers of each job beside the machines' state: its specification, its processes, its history.
+"""What does the engine remember of each job besides the machines' state: its specification, processes and history?
 
-The machines decide from events alone; names, pids, wall-clock times and sequence numbers, which only people and edges
-need, stand here.
+The machines decide from events alone. Names, pids, wall-clock times and sequence numbers, which only people and edges
+need, are here.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from supervisor.core.facts import Assignment, JobEvent, Verdict
 from supervisor.core.gpu_places import GpuPlace
 from supervisor.ports import RankReport, RecordedEvent, Spawner
 
-# Once in a cycle. A supervisor that decides it again may word it otherwise: it gets no stacks of what has ended.
+# Once per cycle. A supervisor that decides it again may word it differently, since ended processes give no stacks.
 DECIDED_ONCE = frozenset({"restart_decided"})
-ENDED_JOBS_MAX = 64  # ended jobs that stay in memory; the journal has all
+ENDED_JOBS_MAX = 64  # ended jobs that stay in memory; the journal has all of them
 
 
 class CycleRecord(msgspec.Struct, frozen=True):
-    """What the workers of the running cycle were started with: a rank that is replaced gets the same."""
+    """How the workers of the running cycle were started: a replaced rank gets the same."""
 
     assignment: Assignment
     started_at_ns: int
@@ -35,19 +35,19 @@ class CycleRecord(msgspec.Struct, frozen=True):
 
 
 class RecordedCycle(msgspec.Struct):
-    """What the leader has recorded of the newest cycle for other programs (cycle_records.py)."""
+    """The leader's record of the newest cycle for other programs (cycle_records.py)."""
 
     number: int
     started_at_ns: int
     nodes_max: int
     parts: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict[str, tuple[int, ...]])  # node -> its ranks
     standby: tuple[str, ...] = ()
-    generation: int = -1  # of what was written
+    generation: int = -1  # of the record as written
     ended_at_ns: int | None = None
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """What remains to be shown of a job whose machines are gone."""
+    """What people may still see of a job whose machines are gone."""
 
     restarts_used: int = 0
     iteration: int = 0  # of the wrapped call
@@ -60,40 +60,40 @@ class JobRecord(msgspec.Struct):
     spec: JobSpec
     environment: Mapping[str, str]
     submitted_at_ns: int
-    log_dir: str  # of this run alone
+    log_dir: str  # of this run only
     shown_command: tuple[str, ...] = ()  # without its secrets
     spawner: Spawner | None = None
-    spawner_number: int = 0  # of the newest spawner, which may still be on its way
-    spawner_doom: str = ""  # why the newest spawner is killed, if it was not there yet when that was decided
+    spawner_number: int = 0  # of the newest spawner, which may still be starting
+    spawner_doom: str = ""  # why to kill the newest spawner, if that was decided before it was there
     spawner_reason: str = ""  # how workers are started and why
-    slower_told: bool = False  # whether people were told already that something is slower than it could be
-    running: CycleRecord | None = None  # the newest cycle of which workers were ordered here
-    looks: set[anyio.CancelScope] = msgspec.field(default_factory=set[anyio.CancelScope])  # checks under way
+    slower_told: bool = False  # whether people already know that something is slower than it could be
+    running: CycleRecord | None = None  # the newest cycle whose workers were ordered here
+    looks: set[anyio.CancelScope] = msgspec.field(default_factory=set[anyio.CancelScope])  # checks in progress
     gpu_places: tuple[GpuPlace, ...] = ()  # of the GPUs that the job may use, if its workers are to be bound
-    is_returning: bool = False  # its spawner, which a supervisor before this one has started, is still being reached
-    cgroups: set[str] = msgspec.field(default_factory=set[str])  # folders of its spawners, under which its workers live
-    pids: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # local rank -> pid, of that cycle
+    is_returning: bool = False  # its spawner, started by a previous supervisor, is still being contacted
+    cgroups: set[str] = msgspec.field(default_factory=set[str])  # folders of its spawners, which contain the workers
+    pids: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # local rank -> pid, in that cycle
     shown: Shown = Shown()
     sequence: int = 0
     verdict: Verdict | None = None
     ended_at_ns: int | None = None
-    stop_reason: str = ""  # of the first request to stop
+    stop_reason: str = ""  # from the first request to stop
     recorded_cycle: RecordedCycle | None = None
-    has_written_cycle: bool = False  # this process has; one before it may have been lost before the disk had it
-    # By node and its own submission: up to which of its events all are part of the history of the whole job.
+    has_written_cycle: bool = False  # a previous process may have died before its record was on disk
+    # By node and its own submission: all its events up to this one are in the history of the whole job.
     taken: dict[tuple[str, int], int] = msgspec.field(default_factory=dict[tuple[str, int], int])
-    # What the last supervisor may have recorded after what it kept of the job: it is not recorded twice.
+    # Events that the previous supervisor may have recorded last: they are not recorded twice.
     recorded_before: list[RecordedEvent] = msgspec.field(default_factory=list[RecordedEvent])
 
     def __post_init__(self) -> None:
         self.shown_command = redacted(self.spec.command)
 
     def node_name(self, own: str) -> str:
-        """What this node, whose supervisor calls it `own`, is called in the job."""
+        """Returns the job's name for this node, which its supervisor calls `own`."""
         return self.spec.nodes.name if self.spec.nodes is not None else own
 
     def record(self, event: JobEvent, *, node: str, at_ns: int) -> RecordedEvent:
-        """The event with its place in the job's history."""
+        """Returns the event with its place in the job's history."""
         self.sequence += 1
         return RecordedEvent(
             job_id=self.spec.job_id,
@@ -109,7 +109,7 @@ class JobRecord(msgspec.Struct):
         )
 
     def forget_environment(self) -> None:
-        """Environment values are needed while a spawner may have to be started again, no longer."""
+        """Forgets the environment values, which are needed only while a spawner may have to be restarted."""
         self.environment = {}
 
     def begin_spawner(self, number: int) -> None:
@@ -118,7 +118,7 @@ class JobRecord(msgspec.Struct):
         self.spawner_doom = ""
 
     def was_recorded(self, event: JobEvent, *, node: str) -> bool:
-        """Whether the last supervisor has recorded what is recorded now, since the same led to it again."""
+        """Returns whether the previous supervisor recorded this event, which the same cause has repeated."""
         what = (event.kind, event.cycle, event.rank, node)
         return self._forget_recorded(
             lambda known: (
@@ -128,7 +128,7 @@ class JobRecord(msgspec.Struct):
         )
 
     def was_taken_in(self, event: RecordedEvent) -> bool:
-        """The same of an event of another node, which has told it again."""
+        """Returns the same for an event that another node has sent again."""
         what = (event.node, event.at_ns, event.kind, event.reason)
         return self._forget_recorded(lambda known: (known.node, known.at_ns, known.kind, known.reason) == what)
 
@@ -140,7 +140,7 @@ class JobRecord(msgspec.Struct):
 
     @property
     def cycle(self) -> int:
-        """Of the newest workers; 0 before the first."""
+        """Returns the cycle of the newest workers; 0 before the first."""
         return self.running.assignment.cycle if self.running is not None else 0
 
     @property
@@ -152,5 +152,5 @@ class JobRecord(msgspec.Struct):
         self.pids = {}
 
     def runs(self, cycle: int) -> bool:
-        """Whether the newest workers are those of this cycle."""
+        """Returns whether the newest workers are those of this cycle."""
         return self.running is not None and self.running.assignment.cycle == cycle

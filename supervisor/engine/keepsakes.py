@@ -1,7 +1,7 @@
-"""What does the spawner of a job keep, so that a supervisor that comes back goes on where the last one stopped?
+"""What does the spawner of a job keep, so that a returning supervisor continues where its predecessor stopped?
 
-All of it as it stands at the end of a turn of the engine, before anything that was decided in the turn has left. What
-the last supervisor had in its hands (events that waited, questions without an answer) is part of it.
+It keeps the state at the end of a turn of the engine, before any decision of the turn is sent. That includes what the
+previous supervisor had in hand: waiting events and unanswered questions.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from supervisor.ports import RecordedEvent
 
 VERSION = "1"
 VERSION_TEXT, SPEC, ENVIRONMENT, STATE, EVENTS = "version", "spec", "environment", "state", "events"
-LETTERS = "letters"  # of a job of several nodes
+LETTERS = "letters"  # of a job on several nodes
 
 
 class Keepsake(msgspec.Struct, frozen=True):
-    """A job at the end of a turn. Times are of CLOCK_MONOTONIC, which goes on for the next supervisor."""
+    """A job at the end of a turn. Times are in CLOCK_MONOTONIC, which continues for the next supervisor."""
 
     machines: JobMachines
     coordinator: coordinator.State | None
-    waiting: tuple[EngineEvent, ...]  # events of which the machines have not heard
-    unfinished: tuple[Action, ...]  # actions of which the outcome is not known
-    reports: tuple[Report, ...]  # to the coordinator, that wait for a file
+    waiting: tuple[EngineEvent, ...]  # events that the machines have not handled
+    unfinished: tuple[Action, ...]  # actions with an unknown outcome
+    reports: tuple[Report, ...]  # to the coordinator, waiting for a file
     submitted_at_ns: int
     log_dir: str
     spawner_number: int
@@ -56,16 +56,16 @@ class Keepsake(msgspec.Struct, frozen=True):
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """What was read from the texts."""
+    """The data read from the texts."""
 
     record: JobRecord
     keepsake: Keepsake
-    events: tuple[RecordedEvent, ...]  # that may not be on the disk
+    events: tuple[RecordedEvent, ...]  # those that may not be on the disk
     letters: Correspondence | None = None
 
 
 class KeepsakeTexts:
-    """The texts of all jobs. What does not change is written once."""
+    """Writes the texts of all jobs. The constant part is encoded once."""
 
     def __init__(self) -> None:
         self._fixed: dict[str, tuple[int, dict[str, str]]] = {}  # job id -> submission, texts
@@ -77,7 +77,7 @@ class KeepsakeTexts:
         events: Sequence[RecordedEvent],
         letters: Correspondence | None = None,
     ) -> Mapping[str, str]:
-        """Raises TypeError for a record that can't be written."""
+        """Returns the texts of a job. Raises TypeError for a record that can't be encoded."""
         submitted_at_ns, fixed = self._fixed.get(job.spec.job_id, (0, {}))
         if submitted_at_ns != job.submitted_at_ns:
             environment = json.dumps(dict(job.environment), separators=(",", ":"))
@@ -125,7 +125,7 @@ def keepsake(
 
 
 def restored(texts: Mapping[str, str]) -> Restored:
-    """Raises UnreadableError where another version wrote it, or nothing was written."""
+    """Decodes the texts. Raises UnreadableError if another version wrote them or nothing was written."""
     missing = [name for name in (SPEC, STATE) if not texts.get(name)]
     if missing:
         raise UnreadableError(f"cannot read the {' and the '.join(missing)} of the job: nothing was kept")

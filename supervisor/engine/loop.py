@@ -1,6 +1,6 @@
-"""The single writer: takes events from the inbox, lets the core decide, has its actions carried out.
+"""Who writes the state? Only this loop: it takes events from the inbox, asks the core, and has its actions performed.
 
-Nothing else touches the machines' state, so there are no locks. One timer, for the earliest deadline of all machines.
+Nothing else touches the machines' state, so there are no locks. One timer serves the earliest deadline of all machines.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from supervisor.engine.inbox import Inbox
 from supervisor.pauses import pause
 from supervisor.ports import Clock
 
-LATE_S = 0.05  # a timer this late means that the loop itself stood still
-LATE_GRACE_S = 0.02  # then what the sockets hold is taken before any silence is judged
+LATE_S = 0.05  # a timer this late means that the loop was blocked
+LATE_GRACE_S = 0.02  # then data in the sockets is read before any silence is judged
 
-ROUNDS_MAX = 32  # of events that follow from events, until what has changed is shown and saved; deadlines come between
-TURN_S = 0.005  # after so long, the edges have their turn before more events are taken
+ROUNDS_MAX = 32  # rounds of events caused by events before changes are shown and saved; deadlines come in between
+TURN_S = 0.005  # after this time, the edges get their turn before more events are taken
 
 EngineEvent = node_messages.Event | cluster_messages.Reported
 
 
 class Performer(Protocol):
-    """Carries actions out. What is answered at once comes back as events; everything else arrives by the inbox.
+    """Performs actions. Immediate answers return as events; all others come through the inbox.
 
-    Nothing that an action meets outside raises here: it comes back as an event of the action's job.
+    An external failure of an action never raises here: it comes back as an event of the action's job.
+
     """
 
     def perform(self, action: node_messages.Action) -> tuple[node_messages.Event, ...]: ...
@@ -45,68 +46,68 @@ class Performer(Protocol):
     def publish(self, job_id: str, action: cluster_messages.Publish) -> None: ...
 
     def record(self, job_id: str, ledger: Ledger) -> None:
-        """Orders that are sent later leave once it is kept."""
+        """Records the ledger: orders sent later wait until it is kept."""
         ...
 
     def leads(self, job_id: str) -> bool:
-        """Whether this node coordinates the job, and it has not ended."""
+        """Returns whether this node coordinates the job, and it has not ended."""
         ...
 
     def name_in(self, job_id: str) -> str:
-        """This node's name in the job."""
+        """Returns this node's name in the job."""
         ...
 
     def settled(self) -> None:
-        """Called when nothing is left to decide for now: what has changed may be shown and saved."""
+        """Called when nothing is left to decide for now: changes may be shown and saved."""
         ...
 
 
 class Engine:
-    """Runs the machines of all jobs of this node, and the coordinators of jobs that are led from here."""
+    """Runs the machines of this node's jobs, and the coordinators of jobs that it leads."""
 
     def __init__(self, *, clock: Clock, node_name: str, jitter: Callable[[], float]) -> None:
         self._clock = clock
         self.node_name = node_name
         self._jitter = jitter
         self._inbox: Inbox[EngineEvent] = Inbox(_job_of)
-        self._deadline_s: float | None = None  # of all machines, as it stood before the events that are being taken
+        self._deadline_s: float | None = None  # of all machines, before the events that are being handled
         self.node_state = node.initial_state(node_name)
         self.coordinators: dict[str, coordinator.State] = {}
-        self._stepped: set[str] = set()  # jobs whose coordinator has moved in this turn
+        self._stepped: set[str] = set()  # jobs whose coordinator moved in this turn
         self._performer: Performer | None = None
-        self.on_node_lost: Callable[[str, cluster_messages.NodeLost], None] = _nobody  # of a job that is led from here
-        self.on_lead: Callable[[str, bool], None] = _nobody_leads  # a job is led from here from now on, or is no more
+        self.on_node_lost: Callable[[str, cluster_messages.NodeLost], None] = _nobody  # of a job that this node leads
+        self.on_lead: Callable[[str, bool], None] = _nobody_leads  # this node begins or stops to lead a job
 
     def attach(self, performer: Performer) -> None:
-        """The performer and the engine need each other; this closes the circle before `run`."""
+        """Sets the performer, which needs the engine itself; call it before `run`."""
         self._performer = performer
 
     def post(self, event: EngineEvent) -> None:
-        """Puts an event into the inbox. Never blocks; only from the event loop's thread."""
+        """Puts an event into the inbox. Never blocks. Only for the event loop's thread."""
         self._inbox.put(event)
 
     async def post_in_turn(self, event: EngineEvent) -> None:
-        """The same for sources that may send any number: waits until the event's job has room for it."""
+        """Does the same for sources that may send any number: waits until the event's job has room."""
         await self._inbox.put_in_turn(event)
 
     def waiting(self, job_id: str) -> list[EngineEvent]:
-        """The events of a job that the machines have not heard yet."""
+        """Returns the events of a job that the machines have not handled yet."""
         return self._inbox.waiting(job_id)
 
     def take_stepped(self) -> set[str]:
-        """The jobs whose coordinator has moved since the last call."""
+        """Returns the jobs whose coordinator has moved since the last call."""
         stepped, self._stepped = self._stepped, set()
         return stepped
 
     def take_back(self, job_id: str, machines: JobMachines, led: coordinator.State | None) -> None:
-        """Goes on with a job where another supervisor has stopped."""
+        """Continues a job where another supervisor stopped."""
         self.node_state = node.with_job(self.node_state, job_id, machines)
         if led is not None:
             self.coordinators[job_id] = led
             self.on_lead(job_id, True)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         task_status.started()
         while True:
             deadline_s = self._deadline_s = self._next_deadline_s()
@@ -122,15 +123,15 @@ class Engine:
             self._take(stood_still=stood_still)
 
     async def _take_what_waits(self) -> None:
-        """The loop stood still: gives the edges a moment to hand over what workers said meanwhile."""
+        """Gives the edges a moment to pass on worker data: the loop was blocked."""
         await pause(LATE_GRACE_S, why="nothing tells that all edges have handed over what waits in their sockets")
 
     def _take(self, *, stood_still: bool) -> None:
-        """Deadlines are looked at after each take; after a pause of the loop, once all that waits has been heard.
+        """Handles waiting events. Checks deadlines after each take; after the loop was blocked, after all of them.
 
-        What the events themselves set or move is looked at before the next wait: to ask every machine after each take
-        would cost more than the events do. A deadline that an event has moved is asked for once in vain. The other
-        tasks of the loop wait for TURN_S and one take at most, however many events wait.
+        Deadlines that the events set or move are checked before the next wait: asking every machine after each take
+        would cost more than the events do. A deadline that an event has moved is checked once in vain. Other tasks of
+        the loop wait for at most TURN_S and one take, however many events wait.
         """
         until_s = self._clock.now_s() + TURN_S
         for taken in range(ROUNDS_MAX):
@@ -156,7 +157,7 @@ class Engine:
             self._deadline_s = self._next_deadline_s()
 
     def handle(self, event: EngineEvent) -> None:
-        """One event and everything that follows from it at once."""
+        """Handles one event and everything that follows from it at once."""
         if isinstance(event, cluster_messages.Reported):
             if isinstance(event.report, cluster_messages.Leadership):
                 self._change_leader(event.job_id, event.report)
@@ -172,7 +173,7 @@ class Engine:
                 pending.extend(self._performer.perform(action))
 
     def _change_leader(self, job_id: str, change: cluster_messages.Leadership) -> None:
-        """The coordinator of a new leader begins with the ledger; that of one who leads no more is let go."""
+        """Starts a new leader's coordinator from the ledger, or drops that of a former leader."""
         self.coordinators.pop(job_id, None)
         if isinstance(change, cluster_messages.LeadershipTaken):
             assert self._performer is not None, "attach() comes before run()"
@@ -185,7 +186,7 @@ class Engine:
         state = self.coordinators.get(job_id)
         if state is None:
             if not self._performer.leads(job_id):
-                return  # A report that outlived its job.
+                return  # a report that outlived its job
             state = coordinator.initial_state(job_id, leader=self._performer.name_in(job_id))
         try:
             if isinstance(report, cluster_messages.NodeLost):
@@ -201,14 +202,14 @@ class Engine:
                         self._performer.publish(job_id, action)
                     case cluster_messages.Record(ledger):
                         self._performer.record(job_id, ledger)
-        except Exception as error:  # noqa: BLE001 - the bulkhead: a defect ends the job in which it is met, and no other
+        except Exception as error:  # noqa: BLE001 - the bulkhead: a defect ends only the job in which it occurs
             self.coordinators.pop(job_id, None)
             self.handle(node_messages.JobAbandoned(job_id, defect_sentence(error)))
             return
         self.forget(job_id)
 
     def forget(self, job_id: str) -> None:
-        """Lets the coordinator go once this node's part was reported and every node has the verdict."""
+        """Drops the coordinator once this node's part was reported and every node has the verdict."""
         state = self.coordinators.get(job_id)
         assert self._performer is not None
         if state is not None and endings.is_over(state) and not self._performer.leads(job_id):
@@ -222,17 +223,17 @@ class Engine:
 
 
 def _nobody(job_id: str, lost: cluster_messages.NodeLost) -> None:
-    """Nobody remembers lost nodes."""
+    """Does nothing: nobody records lost nodes."""
 
 
 def _nobody_leads(job_id: str, leads: bool) -> None:
-    """Nobody has to do with that."""
+    """Does nothing: nobody depends on who leads."""
 
 
 def _job_of(event: EngineEvent) -> str:
-    """Events of one job keep their order; those of different jobs are taken in turn."""
+    """Returns the lane: events of one job keep their order; those of different jobs are taken in turn."""
     match event:
-        case cluster_messages.Reported(job_id):  # A leader has thousands of these at once.
+        case cluster_messages.Reported(job_id):  # first, since a leader has thousands of these at once
             return job_id
         case node_messages.JobSubmitted(rules):
             return rules.job_id

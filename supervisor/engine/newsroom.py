@@ -1,7 +1,8 @@
 """How does the leader of a job learn what happens on its other nodes, without anybody waiting for it?
 
-A node tells its new events and its own part together, the next ones only once the leader has confirmed the last. So a
-leader that is slow or away costs nothing here, and events keep their order; the oldest of too many are given up.
+A node sends new events together with its own part of the report, and the next ones only once the leader has confirmed
+the last. So a slow or absent leader costs nothing here, and events keep their order; if there are too many, the oldest
+are dropped.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ from supervisor.pauses import pause
 from supervisor.ports import Clock, RecordedEvent
 from supervisor.questions import LEADER, Colleagues, NewsTaken, Part, TellNews
 
-KEPT_EVENTS_MAX = 4096  # of a job, also those that were told: a new leader may want them
+KEPT_EVENTS_MAX = 4096  # of a job, sent ones included: a new leader may want them
 AT_ONCE_MAX = 250
-AT_ONCE_CHARACTERS = 100_000  # of the events that are told together; beyond it the rest has to wait
-DETAILS_CHARACTERS_MAX = 50_000  # of one event; longer ones stay in this node's journal
-TOGETHER_S = 0.05  # from the first event that is news: a restart is over, or well under way
-PACE_S = 0.2  # between two messages of one node, where the leader wants no longer pause
+AT_ONCE_CHARACTERS = 100_000  # of events sent together; the rest has to wait
+DETAILS_CHARACTERS_MAX = 50_000  # of one event; longer details stay in this node's journal
+TOGETHER_S = 0.05  # from the first event that is news: a restart is then over, or well under way
+PACE_S = 0.2  # between two messages of one node, unless the leader wants a longer pause
 PACE_MAX_S = 60.0
 ANSWER_TIMEOUT_S = 3.0
-AGAIN_S = 1.0  # after one that was not confirmed
+AGAIN_S = 1.0  # after an unconfirmed message
 
 _log = logging.getLogger("holdfast")
 
 
 class _Kept(msgspec.Struct):
-    """Of one job."""
+    """The kept events of one job."""
 
     events: deque[RecordedEvent] = msgspec.field(default_factory=lambda: deque[RecordedEvent](maxlen=KEPT_EVENTS_MAX))
     told: int = 0  # the leader has all events up to this one
     has_news: bool = False
-    is_served: bool = False  # a task tells its news
-    pace_s: float = 0.0  # as the leader wants it
+    is_served: bool = False  # a task sends its news
+    pace_s: float = 0.0  # as the leader requests
 
 
 class Newsroom:
-    """`note` and `changed` never block and never raise. A leader that is slow holds up the news of its job alone."""
+    """Sends news. `note` and `changed` never block and never raise. A slow leader delays only its own job's news."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class Newsroom:
         clock: Clock,
         jitter: Callable[[], float],
     ) -> None:
-        """`jitter` is a random value from 0 to 1."""
+        """`jitter` returns a random value from 0 to 1."""
         self._colleagues = colleagues
         self._own_part = own_part
         self._clock = clock
@@ -63,12 +64,12 @@ class Newsroom:
 
     def note(self, event: RecordedEvent) -> None:
         if event.sequence == 1:
-            self.forget(event.job_id)  # The id is used again.
+            self.forget(event.job_id)  # the id is used again
         self._jobs.setdefault(event.job_id, _Kept()).events.append(event)
         self.changed(event.job_id)
 
     def recall(self, job_id: str, events: Sequence[RecordedEvent]) -> None:
-        """The past of a job that another supervisor has begun here: the leader says how much of it is known."""
+        """Restores the past of a job that another supervisor began: the leader says which events it has."""
         kept = self._jobs.setdefault(job_id, _Kept())
         kept.events.extendleft(reversed(events))
         self.changed(job_id)
@@ -83,18 +84,18 @@ class Newsroom:
             self._tasks.start_soon(self._serve, job_id, kept)
 
     def forget(self, job_id: str) -> None:
-        """There is nobody any more who could be told."""
+        """Forgets a job: nobody is left to be told."""
         if (kept := self._jobs.pop(job_id, None)) is not None:
             kept.has_news = False
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         async with anyio.create_task_group() as self._tasks:
             task_status.started()
             await anyio.sleep_forever()
 
     async def _serve(self, job_id: str, kept: _Kept) -> None:
-        """Tells the news of one job until there are none."""
+        """Sends the news of one job until there are none."""
         while kept.has_news:
             await pause(TOGETHER_S, why="what follows from it in a moment is told together, and takes no time from it")
             if kept.pace_s > PACE_S:
@@ -103,7 +104,7 @@ class Newsroom:
             kept.has_news = False
             try:
                 is_told = await self._tell(job_id, kept)
-            except Exception:  # noqa: BLE001 - the bulkhead: what the leader does not learn must not end the job
+            except Exception:  # noqa: BLE001 - the bulkhead: a failure to inform the leader must not end the job
                 _log.warning("the news of job %s cannot be told to its leader", job_id, exc_info=True)
                 is_told = False
             pause_s = PACE_S if is_told else AGAIN_S
@@ -111,7 +112,7 @@ class Newsroom:
         kept.is_served = False
 
     async def _tell(self, job_id: str, kept: _Kept) -> bool:
-        """False: it has to be told again later."""
+        """Sends once. Returns False if it has to be repeated later."""
         part = self._own_part(job_id)
         if part is None or self._colleagues.leads(job_id):
             return True
@@ -131,7 +132,7 @@ class Newsroom:
 
 
 def _next_events(kept: _Kept) -> tuple[RecordedEvent, ...]:
-    """The oldest that were not told, as many as one message holds."""
+    """Returns the oldest unsent events, as many as one message holds."""
     chosen: list[RecordedEvent] = []
     characters = 0
     for event in kept.events:

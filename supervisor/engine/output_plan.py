@@ -1,4 +1,4 @@
-"""Where each worker's output goes: console, file or both, as torchrun's --redirects, --tee and filter say."""
+"""Where does each worker's output go: console, file or both, according to torchrun's --redirects, --tee and filter?"""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from holdfast_wire.spawner_link import StreamPlan
 
 from supervisor.config import JobSpec, Redirect
 
-DEFAULT_LOG_BYTES_MAX = 64 * 1024 * 1024  # of each stream of each rank and cycle; one older part of that size is kept
+DEFAULT_LOG_BYTES_MAX = 64 * 1024 * 1024  # for each stream of each rank and cycle; one older part of that size is kept
 
-TERMINAL_LOG = "stdout.log"  # of both streams, where they go to one terminal
+TERMINAL_LOG = "stdout.log"  # for both streams, if they go to one terminal
 
 TORCHRUN_PREFIX = "[${role_name}${local_rank}]:"
 
@@ -19,25 +19,25 @@ _STREAMS = (("stdout", Redirect.OUT), ("stderr", Redirect.ERR))
 
 
 class Console(msgspec.Struct, frozen=True):
-    """What the supervisor's own stdout and stderr are."""
+    """The supervisor's own stdout and stderr."""
 
-    present: bool = True  # False: a daemon; output goes to files only
+    present: bool = True  # False: a daemon, whose output goes only to files
     stdout_is_tty: bool = False
     stderr_is_tty: bool = False
 
 
 def rank_log_dir(log_dir: str, cycle: int, rank: int) -> str:
-    """`log_dir`: of one run of a job."""
+    """Returns the folder of a rank's logs. `log_dir`: of one run of a job."""
     return f"{log_dir}/cycle_{cycle}/rank_{rank}"
 
 
 def plan_streams(
     spec: JobSpec, console: Console, *, log_dir: str, cycle: int, local_rank: int, rank: int
 ) -> tuple[StreamPlan, StreamPlan]:
-    """Plans for stdout and stderr of one worker.
+    """Plans stdout and stderr of one worker.
 
-    Everything is also kept in the default log, capped. On a terminal, a worker has one of its own for both streams, so
-    that progress bars, colours and pdb work as under torchrun; what it prints there is kept in the order of printing.
+    The default log also keeps all output, within a cap. On a terminal, a worker has one log for both streams, so that
+    progress bars, colours and pdb work as under torchrun; that log keeps the order of the output.
     """
     folder = rank_log_dir(log_dir, cycle, rank)
     shown = console.present and (not spec.local_ranks_filter or local_rank in spec.local_ranks_filter)
@@ -61,13 +61,13 @@ def plan_streams(
 
 
 def _prefix(spec: JobSpec, local_rank: int, rank: int) -> str:
-    """torchrun's template and its names; unknown ones stay as they are."""
+    """Fills in torchrun's template with its names; unknown ones stay as they are."""
     template = Template(spec.log_line_prefix_template or TORCHRUN_PREFIX)
     return template.safe_substitute(role_name=spec.role, local_rank=local_rank, rank=rank)
 
 
 def _wanted(rules: tuple[tuple[int | None, Redirect], ...], local_rank: int) -> Redirect:
-    """The last rule that names the rank, else the rule for all."""
+    """Returns the last rule that names the rank, else the rule for all."""
     general = Redirect.NONE
     for rank, redirect in rules:
         if rank == local_rank:

@@ -1,7 +1,7 @@
-"""Carries out what the core decided: each action becomes a call of one port.
+"""How is what the core decided performed? Each action becomes a call of one port.
 
-The bulkhead between jobs stands here. Whatever goes wrong while an action of one job is carried out, at once or in a
-task of its own, becomes events of that job (core/node/failed_actions.py) and reaches nothing else.
+This is the bulkhead between jobs. Any failure while an action of one job is performed, at once or in a separate task,
+becomes events of that job (core/node/failed_actions.py) and affects nothing else.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Edges(msgspec.Struct, frozen=True):
 
 
 class EnginePerformer:
-    """See loop.Performer."""
+    """Performs actions; see loop.Performer."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class EnginePerformer:
         start_soon: StartSoon,
         keeps: bool = False,
     ) -> None:
-        """`keeps`: a supervisor that comes back takes the jobs over."""
+        """`keeps`: a returning supervisor will take the jobs over."""
         self._edges = edges
         self._jobs = jobs
         self._chronicle = chronicle
@@ -82,14 +82,14 @@ class EnginePerformer:
         self._start_soon = start_soon
         self.stacks = StackTaking(workers=edges.workers, stacks=edges.stacks)
         self._reports: dict[str, ReportQueue] = {}
-        self.keeper: TurnKeeper | None = None  # None: no supervisor comes back
+        self.keeper: TurnKeeper | None = None  # None: no supervisor returns
         if keeps:
-            from supervisor.engine.turn_keeper import TurnKeeper  # Late: a private supervisor does not come back.
+            from supervisor.engine.turn_keeper import TurnKeeper  # Late: a private supervisor never returns.
 
             self.keeper = TurnKeeper(
                 engine=engine, jobs=jobs, chronicle=chronicle, clock=edges.clock, reports=self._reports
             )
-        self.on_finished: Callable[[str], None] = _nobody  # told the id of a job of which nothing is left
+        self.on_finished: Callable[[str], None] = _nobody  # called with the id of a job of which nothing is left
 
     # --- see loop.Performer ----------------------------------------------------------------------------------------
 
@@ -99,7 +99,7 @@ class EnginePerformer:
             return ()
         try:
             return self._carry_out(job, action)
-        except Exception as error:  # noqa: BLE001 - the bulkhead: it is this job's failure, whatever it is
+        except Exception as error:  # noqa: BLE001 - the bulkhead: any failure is that of this job alone
             return self._failed(job, action, error)
 
     def send(self, job_id: str, action: cluster_messages.Send) -> None:
@@ -111,7 +111,7 @@ class EnginePerformer:
             self._chronicle.publish(job, action.event)
 
     def report(self, job_id: str, report: cluster_messages.Event) -> None:
-        """A word of a person about this node, to the job's coordinator."""
+        """Passes a person's request about this node to the job's coordinator."""
         self._edges.peers.report(job_id, report)
 
     def record(self, job_id: str, ledger: Ledger) -> None:
@@ -131,7 +131,7 @@ class EnginePerformer:
         self._chronicle.settle()
 
     def take_back(self, job: JobRecord, unfinished: Iterable[node_messages.Action], reports: Iterable[Report]) -> None:
-        """Goes on with a job of another supervisor: its spawner, and what that one had in its hands."""
+        """Continues a job of another supervisor: its spawner, and its unfinished actions and reports."""
         self.perform(node_messages.StartSpawner(job.spec.job_id, job.spawner_number))
         for action in unfinished:
             self.perform(action)
@@ -150,7 +150,7 @@ class EnginePerformer:
         return events
 
     def _attempt(self, job: JobRecord, action: node_messages.Action, work: Callable[[], Awaitable[None]]) -> None:
-        """In a task of its own, behind the same bulkhead."""
+        """Performs the work in a separate task, behind the same bulkhead."""
 
         number = self.keeper.begin(action) if self.keeper is not None else 0
 
@@ -210,11 +210,11 @@ class EnginePerformer:
         job: JobRecord,
         action: SpawnerAction | node_messages.KillSpawner,
     ) -> None:
-        """A lost spawner has been or will be reported; what it can't hear any more needs no answer."""
+        """Sends to the spawner. A lost spawner is reported elsewhere: what it can't get any more needs no answer."""
         spawner = job.spawner
         if spawner is None:
             if isinstance(action, node_messages.KillSpawner):
-                job.spawner_doom = action.reason  # It may be on its way.
+                job.spawner_doom = action.reason  # it may still be starting
             return
         if isinstance(action, node_messages.KillSpawner):
             spawner.kill(f"{action.reason}; {_whereabouts(spawner)}")
@@ -239,7 +239,7 @@ class EnginePerformer:
         queue = self._reports.get(job_id)
 
         def leave(report: cluster_messages.Event) -> None:
-            if self._jobs.get(job_id) is job:  # Else a new run has the id, whose coordinator it would mislead.
+            if self._jobs.get(job_id) is job:  # otherwise a new run has the id, and its coordinator would be misled
                 self._edges.peers.report(job_id, report)
 
         if queue is None:
@@ -270,13 +270,13 @@ class EnginePerformer:
             self._start_soon(lambda: self._given_up_with(job, self._edges.gpus.warm))
 
     def _respawn(self, job: JobRecord, local_ranks: tuple[int, ...]) -> None:
-        """As those that they stand in for were started: the same cycle, token and store."""
+        """Starts replacements as the lost ranks were started: with the same cycle, token and store."""
         if job.running is not None:
             job.running = msgspec.structs.replace(job.running, respawns=job.running.respawns + 1)
             self._send_plans(job, local_ranks)
 
     def _send_plans(self, job: JobRecord, local_ranks: tuple[int, ...] | None) -> None:
-        """`local_ranks` None: all."""
+        """Sends plans. `local_ranks` None: all."""
         running = job.running
         if running is None or job.spawner is None:
             raise NotNowError("cannot start workers: the spawner is lost")
@@ -292,7 +292,7 @@ class EnginePerformer:
         self._order(job, job.spawner, link.Spawn(running.assignment.cycle, plans))
 
     def _close_cycle(self, job: JobRecord) -> None:
-        """Nobody speaks for its ranks any more."""
+        """Closes the cycle: nobody speaks for its ranks any more."""
         if job.running is not None:
             try:
                 self._edges.workers.close_cycle(job.spec.job_id, job.cycle)
@@ -304,7 +304,7 @@ class EnginePerformer:
         job_id = job.spec.job_id
 
         def is_newest() -> bool:
-            """A spawner that could not be killed in time is given up, and may return when the next one works."""
+            """Returns whether it is the newest: an abandoned spawner, which could not be killed, may return."""
             return self._jobs.get(job_id) is job and job.spawner_number == number
 
         def on_started(spawner: Spawner) -> None:
@@ -320,7 +320,7 @@ class EnginePerformer:
                 return
             try:
                 events = tuple(reports.read(message))
-            except Exception as error:  # noqa: BLE001 - the bulkhead: what was not understood, the job must not wait for
+            except Exception as error:  # noqa: BLE001 - the bulkhead: the job must not wait for what was not understood
                 reason = failure_sentence(f"take in {type(message).__name__} from the spawner", job_id, error)
                 events = (node_messages.SpawnerBroken(job_id, reason),)
             for event in events:
@@ -343,7 +343,7 @@ class EnginePerformer:
             self._engine.post(node_messages.SpawnerLost(job_id, number, reason))
 
     async def _find_places(self, job: JobRecord) -> None:
-        """Where the job's GPUs are, to which its workers are bound. Without an answer they run unbound."""
+        """Finds the GPUs to which the job's workers are bound. Without an answer they run unbound."""
         job.gpu_places, why_not = await self._edges.gpus.places(job.spec)
         sentence = why_not or places_sentence(job.gpu_places, job.spec.local_world_size, job.spec.numa_binding)
         kind = "workers_not_bound" if why_not else "workers_bound"
@@ -390,7 +390,7 @@ class EnginePerformer:
         await self._given_up_with(job, look)
 
     async def _given_up_with(self, job: JobRecord, look: Callable[[], Awaitable[None]]) -> None:
-        """Neither the end of the job nor that of the supervisor waits for a look at the node that hangs."""
+        """Cancels a hanging check when the job or the supervisor ends."""
         with anyio.CancelScope() as looking:
             job.looks.add(looking)
             try:
@@ -404,12 +404,12 @@ class EnginePerformer:
 
 
 def _whereabouts(spawner: Spawner) -> str:
-    """That it can't be said must not keep anybody from killing it."""
+    """Returns what the spawner does. A failure to find out must not prevent its kill."""
     try:
         return spawner.whereabouts()
-    except Exception as error:  # noqa: BLE001 - said instead of what it hides
+    except Exception as error:  # noqa: BLE001 - reported instead of the whereabouts
         return f"what it does can't be said ({error})"
 
 
 def _nobody(job_id: str) -> None:
-    """Nobody waits for this job's end."""
+    """Does nothing: nobody waits for this job's end."""

@@ -1,7 +1,7 @@
-"""How do the records of core and engine become text, and the same records again, perhaps in another version?
+"""How do records of core and engine become text, and records again, perhaps in another version?
 
-Each record carries the name of its class and of its fields. Fields that a reader does not know are left out, those that
-a writer did not know have their defaults; a class that is not known can't be read. Nothing but records of ours is made.
+Each record carries the names of its class and its fields. A reader ignores unknown fields and uses defaults for missing
+ones; an unknown class can't be read. Only our own records are ever constructed.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Any, cast
 
 import msgspec
 
-KIND = "="  # the key of what is not plain JSON: the name of its class
+KIND = "="  # the key, in JSON objects that are not plain, for the class name
 _ROOT = "supervisor."
 _ROOMS = ("core.", "config.", "ports", "engine.job_book", "engine.keepsakes")
 
 
 class UnreadableError(ValueError):
-    """Raised for text that holds something else, or a record that this version does not know."""
+    """Raised for text with anything else, or with a record that this version does not know."""
 
 
 def write(value: object) -> str:
-    """Raises TypeError for what is no record, number, text or collection of those."""
+    """Encodes a record. Raises TypeError for anything but records, numbers, text and collections of these."""
     plain = _plain(value)
     try:
         return msgspec.json.encode(plain).decode()
-    except UnicodeEncodeError:  # bytes of a name that are no text, as Python has them
+    except UnicodeEncodeError:  # bytes of a name that are not text, as Python represents them
         return json.dumps(plain, separators=(",", ":"))
 
 
 def read(text: str) -> object:
-    """Raises UnreadableError."""
+    """Decodes a record. Raises UnreadableError."""
     try:
         return _value(json.loads(text))
     except (TypeError, ValueError, KeyError, AttributeError, ImportError) as error:
@@ -69,7 +69,7 @@ def _plain_record(record: msgspec.Struct) -> dict[str, object]:
     body: dict[str, object] = {KIND: name}
     for field, default in fields:
         value = getattr(record, field)
-        if value is not default:  # what stands there anyway: small numbers, None, ""
+        if value is not default:  # skips defaults: small numbers, None, ""
             body[field] = _plain(value)
     return body
 
@@ -93,7 +93,7 @@ _COLLECTIONS: Mapping[type, Callable[[object], object]] = {
 
 @cache
 def _layout(kind: type[msgspec.Struct]) -> tuple[str, tuple[tuple[str, object], ...]]:
-    """The name of the class, and its fields with their defaults."""
+    """Returns the name of the class, and its fields with their defaults."""
     return _name_of(kind), tuple((field.name, field.default) for field in msgspec.structs.fields(kind))
 
 

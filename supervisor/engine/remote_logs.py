@@ -1,4 +1,4 @@
-"""How does the output of ranks on another node come here: piece by piece, and never faster than it is read?"""
+"""How does the output of ranks on another node get here: piece by piece, never faster than it is read?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from supervisor.errors import HoldfastError
 from supervisor.ports import LogBytes
 from supervisor.questions import CloseLogs, Colleagues, Logs, ReadLogs
 
-WAIT_S = 10.0  # a reader that follows is answered at least so often
+WAIT_S = 10.0  # a reader that follows gets an answer at least this often
 MARGIN_S = 5.0
 CLOSE_TIMEOUT_S = 1.0
 
@@ -27,7 +27,7 @@ async def pieces(
     tail_lines: int,
     follow: bool,
 ) -> AsyncGenerator[LogBytes]:
-    """Raises NoAnswerError, or what the node refuses with."""
+    """Yields the pieces. Raises NoAnswerError, or the error with which the node refuses."""
     reader, step, is_last = secrets.token_hex(8), 0, False
     wait_s = WAIT_S if follow else 0.0
     try:
@@ -41,6 +41,6 @@ async def pieces(
             is_last = answer.is_last
     finally:
         if step and not is_last:
-            # It closes a reader that nobody asks by itself.
+            # Otherwise the node closes an unused reader by itself.
             with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True), suppress(HoldfastError):
                 await colleagues.ask(job_id, node, CloseLogs(reader), timeout_s=CLOSE_TIMEOUT_S)

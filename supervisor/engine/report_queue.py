@@ -1,7 +1,7 @@
-"""In which order do a job's reports leave, even if some wait for a file?
+"""How do a job's reports stay in order if some of them wait for a file?
 
-A report of a start or a fault carries the training iteration of the job's checkpoint file, which may lie on a slow
-disk. It is read beside the loop, in a bounded time; reports that follow wait, so that none overtakes another.
+A report of a start or a fault carries the training iteration from the job's checkpoint file, which may be on a slow
+disk. A thread reads it in bounded time; later reports wait, so that none overtakes another.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ _log = logging.getLogger("holdfast")
 
 
 class ReportQueue:
-    """The reports of one job. All methods are for the event loop's thread."""
+    """The reports of one job. Use it only from the event loop's thread."""
 
     def __init__(
         self, *, read_iteration: Callable[[], Awaitable[int | None]] | None, leave: Callable[[Report], None]
     ) -> None:
-        """`read_iteration` None: no file is configured, and every report leaves at once."""
+        """`read_iteration` None: no file is configured, and every report is sent at once."""
         self._read_iteration = read_iteration
         self._leave = leave
         self._waiting: deque[Report] = deque()
 
     @property
     def waiting(self) -> tuple[Report, ...]:
-        """Those that have not left."""
+        """Returns the reports that were not sent yet."""
         return tuple(self._waiting)
 
     def put(self, report: Report) -> bool:
-        """Lets the report leave, now if it may. True: `drain` has to be run for it and those behind it."""
+        """Sends the report if possible. Returns True if the caller must run `drain` for it and those behind it."""
         if self._read_iteration is None or (not self._waiting and not isinstance(report, JobOpened | NodeFailed)):
             self._leave(report)
             return False
@@ -43,13 +43,13 @@ class ReportQueue:
         return len(self._waiting) == 1
 
     async def drain(self) -> None:
-        """Lets all leave that wait. One that can't be read for leaves without its iteration."""
+        """Sends all waiting reports; without its iteration if that can't be read."""
         while self._waiting:
             report = self._waiting[0]
             if isinstance(report, JobOpened | NodeFailed) and self._read_iteration is not None:
                 try:
                     iteration = await self._read_iteration()
-                except Exception as error:  # noqa: BLE001 - whatever is wrong with the file, the report leaves
+                except Exception as error:  # noqa: BLE001 - whatever is wrong with the file, the report is sent
                     _log.warning("cannot read the checkpoint iteration: %s", error)
                     iteration = None
                 report = msgspec.structs.replace(report, training_iteration=iteration)

@@ -1,8 +1,8 @@
 """How do the sections of all ranks reach the node that compares them, and who learns which ranks are slow?
 
-A rank that closes a section tells nobody: it stamps its page. So this node looks at the pages of its ranks now and
-then, and tells the job's leader what is new. Nobody waits for it: what is lost is told with the next look, since the
-numbers only grow. A job whose ranks stamp no sections costs nothing.
+A rank that closes a section only stamps its page. So this node checks its ranks' pages from time to time, and sends
+changes to the job's leader. Nobody waits for it: lost data is sent with the next check, since the numbers only grow. A
+job whose ranks stamp no sections costs nothing.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from supervisor.ports import Clock
 from supervisor.questions import LEADER, Colleagues, SectionsTaken, TellSections
 
 LOOK_S = 2.0
-PACE_S = 0.01  # for each node of the job: a leader hears at most a hundred nodes a second
+PACE_S = 0.01  # per node of the job: a leader hears at most a hundred nodes a second
 PACE_MAX_S = 600.0
-PATIENCE_PACES = 3  # a round waits so long for ranks that are behind
+PATIENCE_PACES = 3  # how long a round waits for ranks that are behind
 PATIENCE_MIN_S = 30.0
 ANSWER_TIMEOUT_S = 3.0
 NAMES_CHARACTERS_MAX = 1 << 16
@@ -35,7 +35,7 @@ _log = logging.getLogger("holdfast")
 
 
 class Tallies(Protocol):
-    """Of one rank, since its client came."""
+    """The tallies of one rank since its client came."""
 
     names: tuple[str, ...]
     times: list[int]
@@ -49,7 +49,7 @@ class SectionPages(Protocol):
 
 
 class _Look(msgspec.Struct):
-    """Of one job, by this node."""
+    """This node's check of one job."""
 
     job: JobRecord
     cycle: int = -1
@@ -57,7 +57,7 @@ class _Look(msgspec.Struct):
 
 
 class _Compared(msgspec.Struct):
-    """One job that is led from here."""
+    """The comparison for one job that this node leads."""
 
     job: JobRecord
     state: stragglers.State = msgspec.field(default_factory=stragglers.initial_state)
@@ -65,7 +65,7 @@ class _Compared(msgspec.Struct):
 
 
 class SectionWatch:
-    """Lives on the event loop. Nothing here raises into what a job needs."""
+    """Watches sections, on the event loop. Its errors do not reach what a job needs."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class SectionWatch:
         own_name: Callable[[str], str],
         tasks: TaskGroup,
     ) -> None:
-        """`own_name`: what this node is called in a job."""
+        """`own_name` returns this node's name in a job."""
         self._pages = pages
         self._colleagues = colleagues
         self._jobs = jobs
@@ -90,21 +90,21 @@ class SectionWatch:
         self._compared: dict[str, _Compared] = {}
 
     def watch(self, job_id: str) -> None:
-        """A rank of the job has come that may stamp sections."""
+        """Watches a job: one of its ranks may stamp sections."""
         job, known = self._jobs.get(job_id), self._looks.get(job_id)
         if job is not None and (known is None or known.job is not job):
             look = self._looks[job_id] = _Look(job)
             self._tasks.start_soon(self._serve, job_id, look)
 
     def named(self, job_id: str) -> tuple[Straggler, ...]:
-        """Who is slow in the job at this moment; nobody where another node leads it."""
+        """Returns the slow ranks of the job now; none if another node leads it."""
         known, job = self._compared.get(job_id), self._jobs.get(job_id)
         if known is None or known.job is not job or known.job.verdict is not None:
             return ()
         return stragglers.named(known.state) if self._colleagues.leads(job_id) else ()
 
     def hear(self, job_id: str, node: str, told: TellSections) -> SectionsTaken:
-        """A node of a job that is led from here."""
+        """Takes the sections of a node of a job that this node leads."""
         job = self._jobs[job_id]
         known = self._compared.get(job_id)
         if known is None or known.job is not job:
@@ -126,20 +126,20 @@ class SectionWatch:
         return self._jobs.get(job_id) is job and job.verdict is None
 
     async def _serve(self, job_id: str, look: _Look) -> None:
-        """Until the job has ended."""
+        """Runs until the job has ended."""
         pace_s = LOOK_S
         try:
             while self._is_live(job_id, look.job):
                 await pause(pace_s, why="a rank that stamps its page tells nobody, which is why stamps cost so little")
                 if self._is_live(job_id, look.job):
                     pace_s = await self._look(job_id, look, pace_s)
-        except Exception:  # noqa: BLE001 - the bulkhead: that nobody compares the ranks must not end the job
+        except Exception:  # noqa: BLE001 - the bulkhead: a failure to compare ranks must not end the job
             _log.warning("the ranks of job %s are not compared any more", job_id, exc_info=True)
         if self._looks.get(job_id) is look:
             del self._looks[job_id]
 
     async def _look(self, job_id: str, look: _Look, pace_s: float) -> float:
-        """Returns how long to wait until the next."""
+        """Checks once; returns how long to wait until the next check."""
         if look.cycle != look.job.cycle:
             look.cycle, look.told = look.job.cycle, {}
         news = self._news(job_id, look)
@@ -150,12 +150,12 @@ class SectionWatch:
         try:
             answer = await self._colleagues.ask(job_id, LEADER, news, timeout_s=ANSWER_TIMEOUT_S)
         except HoldfastError:
-            look.told = {}  # A leader that is new, or was away, hears all; an older version takes none.
+            look.told = {}  # a new leader, or one that was away, gets everything; an older version accepts none
             return min(2 * pace_s, PACE_MAX_S)
         return min(answer.pace_s, PACE_MAX_S) if isinstance(answer, SectionsTaken) else PACE_MAX_S
 
     def _news(self, job_id: str, look: _Look) -> TellSections | None:
-        """What has changed since the last look; None: nothing."""
+        """Returns the changes since the last check; None if there are none."""
         names: tuple[str, ...] = ()
         ranks: list[RankSections] = []
         for local_rank in range(look.job.spec.local_world_size):
@@ -171,7 +171,7 @@ class SectionWatch:
 
 
 def _few(names: Sequence[str]) -> tuple[str, ...]:
-    """As many as one message holds, whatever they are called."""
+    """Returns as many names as one message holds, whatever their length."""
     characters, chosen = 0, list[str]()
     for name in names:
         characters += len(name)

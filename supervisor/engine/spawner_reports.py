@@ -1,4 +1,4 @@
-"""What a spawner's messages mean for the machines."""
+"""What do a spawner's messages mean for the machines?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NS_PER_S = 1_000_000_000
 
 
 def cycle_log_closed(message: link.CycleLogClosed) -> JobEvent:
-    """The moment from which this node writes no more to the file of the cycle."""
+    """Returns the event that this node writes no more to the file of the cycle."""
     lost = f", but {message.lost_lines} lines of it are lost: {message.reason}" if message.lost_bytes else ""
     return JobEvent(
         "cycle_log_closed",
@@ -32,16 +32,16 @@ def cycle_log_closed(message: link.CycleLogClosed) -> JobEvent:
 
 
 class SpawnerReports:
-    """Reads the messages of one job's spawner; keeps the record's pids."""
+    """Decodes the messages of one job's spawner; keeps the record's pids up to date."""
 
     def __init__(self, job: JobRecord, number: int, *, workers: Workers, chronicle: Chronicle) -> None:
         self._job = job
-        self._number = number  # of the spawner among those of the job
+        self._number = number  # the spawner's number within the job
         self._workers = workers
         self._chronicle = chronicle
 
     def read(self, message: link.FromSpawner) -> Iterator[node_messages.Event]:
-        """The events that follow from a message, in order."""
+        """Yields the events that follow from a message, in order."""
         job = self._job
         job_id = job.spec.job_id
         match message:
@@ -91,7 +91,7 @@ class SpawnerReports:
                 return
 
     def _tell_slower(self, sentence: str) -> None:
-        """One line a job: what is loaded in each worker again although it need not be, and the remedy."""
+        """Reports, once per job, what each worker loads again unnecessarily, and the remedy."""
         if sentence and not self._job.slower_told:
             self._job.slower_told = True
             self._chronicle.publish(self._job, JobEvent("preload_lost", sentence, cycle=self._job.cycle))

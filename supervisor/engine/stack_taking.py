@@ -1,4 +1,4 @@
-"""Where does each rank of a job stand now, and what else is known of it?"""
+"""Where is each rank of a job in its code now, and what else is known about it?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from supervisor.ports import StackSource, Workers
 
 
 class StackTaking:
-    """Of the ranks on this node."""
+    """Takes the stacks of the ranks on this node."""
 
     def __init__(self, *, workers: Workers, stacks: StackSource) -> None:
         self._workers = workers
@@ -35,7 +35,7 @@ class StackTaking:
         rank: int | None = None,
         accused: tuple[int, ...] = (),
     ) -> Evidence:
-        """Stacks of the ranks that run now, the accused ones first, within the budget."""
+        """Returns the stacks of running ranks, accused ones first, within the budget."""
         first_rank = job.first_rank
         pids = {
             first_rank + local_rank: pid

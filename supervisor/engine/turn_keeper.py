@@ -1,7 +1,7 @@
-"""What leaves at the end of a turn of the engine, together with what is kept for a supervisor that comes back?
+"""What is sent at the end of a turn of the engine, together with data kept for a returning supervisor?
 
-Whatever a turn decides leaves in one message with the state that led to it. So the next supervisor knows of every order
-that was carried out, and takes none twice. Words to ranks follow: no rank knows more than what is kept.
+All orders of a turn go out in one message with the state that led to them. So the next supervisor knows every order
+that was performed, and repeats none. Messages to ranks follow: no rank knows more than the kept data.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = logging.getLogger("holdfast")
 
 
 class TurnKeeper:
-    """All methods are for the event loop's thread."""
+    """Keeps and sends. Use it only from the event loop's thread."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class TurnKeeper:
         self._chronicle = chronicle
         self._clock = clock
         self._reports = reports
-        self.meetings: Meetings | None = None  # where words go to the other nodes of a job
+        self.meetings: Meetings | None = None  # where messages go to the other nodes of a job
         self._texts = KeepsakeTexts()
         self._orders: dict[str, list[link.Order]] = {}
         self._words: list[Callable[[], None]] = []
@@ -49,17 +49,17 @@ class TurnKeeper:
         self._numbers = 0
 
     def order(self, job_id: str, message: link.Order) -> None:
-        """To the job's spawner, at the end of the turn."""
+        """Queues an order for the job's spawner, to be sent at the end of the turn."""
         self._orders.setdefault(job_id, []).append(message)
 
     def say(self, word: Callable[[], None]) -> None:
-        """To ranks, after the spawners have their orders."""
+        """Queues a message to ranks, to be sent after the spawners have their orders."""
         self._words.append(word)
 
     def begin(self, action: node_messages.Action) -> int:
-        """The action is under way: the next supervisor begins it again. Returns the number for `end`."""
+        """Notes an action in progress, which the next supervisor would repeat. Returns the number for `end`."""
         self._numbers += 1
-        # Spawners are found, and reports to the coordinator wait in their queue.
+        # Spawners are found again, and reports to the coordinator wait in their own queue.
         if not isinstance(action, node_messages.StartSpawner | node_messages.TellCoordinator):
             self._unfinished.setdefault(action.job_id, {})[self._numbers] = action
         return self._numbers
@@ -68,7 +68,7 @@ class TurnKeeper:
         self._unfinished.get(job_id, {}).pop(number, None)
 
     def settle(self) -> None:
-        """The turn is over."""
+        """Ends the turn: keeps and sends everything."""
         orders, self._orders = self._orders, {}
         stepped = self._engine.take_stepped()
         for job_id, job in self._jobs.items():
@@ -80,14 +80,14 @@ class TurnKeeper:
             word()
 
     def keep_now(self, job_id: str) -> bool:
-        """Between two turns, before words go out. False: they have to wait until the job's spawner is found again."""
+        """Keeps a job between turns, before messages go out. Returns False until the job's spawner is found."""
         job = self._jobs.get(job_id)
         if job is not None:
             self.keep(job)
         return job is None or not job.is_returning
 
     def keep(self, job: JobRecord, orders: tuple[link.Order, ...] = ()) -> None:
-        """As the job stands now. Nothing happens while it has no spawner."""
+        """Keeps the job's current state. Does nothing while it has no spawner."""
         job_id = job.spec.job_id
         machines = self._engine.node_state.jobs.get(job_id)
         if job.spawner is None or machines is None or job.verdict is not None or not self.keeps(job):
@@ -112,11 +112,11 @@ class TurnKeeper:
         job.spawner.keep(texts, orders)
 
     def keeps(self, job: JobRecord) -> bool:
-        """Whether orders for the job go this way."""
+        """Returns whether orders for the job go this way."""
         return job.spec.may_come_back
 
     def forget(self, job_id: str) -> None:
-        """The job has ended."""
+        """Forgets an ended job."""
         self._texts.forget(job_id)
         for each in (self._orders, self._kept, self._unfinished):
             each.pop(job_id, None)

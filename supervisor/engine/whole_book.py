@@ -1,4 +1,4 @@
-"""What does this node know of the other nodes of its jobs: as the leader from each of them, else from the leader?"""
+"""What does this node know of its jobs' other nodes: as the leader from each of them, else from the leader?"""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from supervisor.engine.whole_job import Known
 from supervisor.ports import Clock, JobReport, NodeReport
 from supervisor.questions import Part, TellNews, Whole
 
-SAVED_RANKS_MAX = 512  # of a job of more ranks, the journal keeps this node's part alone
-SAVED_AGE_S = 1.0  # the journal's picture of the other nodes may be so old while the job runs
+SAVED_RANKS_MAX = 512  # for a job with more ranks, the journal keeps only this node's part
+SAVED_AGE_S = 1.0  # while the job runs, the journal's view of other nodes may be this old
 CLOCKS_DIFFER_S = 2.0
-NEWS_PACE_S = 0.002  # for each node of the job
+NEWS_PACE_S = 0.002  # per node of the job
 
 
 class _Heard(msgspec.Struct):
-    """Of one job."""
+    """The data of one job."""
 
-    roster: Roster | None = None  # as it stood when it was last seen: the coordinator goes before the job's record
+    roster: Roster | None = None  # when last seen: the coordinator goes before the job's record
     nodes: dict[str, Known] = msgspec.field(default_factory=dict[str, Known])
     apart_clocks: set[str] = msgspec.field(default_factory=set[str])
-    whole: Whole | None = None  # as the leader told it last
+    whole: Whole | None = None  # from the leader's last message
     whole_at_ns: int = 0
     saved: JobReport | None = None
     saved_at_s: float = 0.0
@@ -49,19 +49,19 @@ class WholeBook:
         self._heard: dict[tuple[str, int], _Heard] = {}
 
     def is_shared(self, job_id: str) -> bool:
-        """Whether the job has other nodes."""
+        """Returns whether the job has other nodes."""
         job = self._jobs.get(job_id)
         return job is not None and job.spec.nodes is not None
 
     def roster(self, job_id: str) -> Roster | None:
-        """None: this node does not lead the job, and never has."""
+        """Returns the roster; None if this node does not lead the job and never has."""
         heard, state = self._of(job_id), self._engine.coordinators.get(job_id)
         if state is not None:
             heard.roster = roster(state)
         return heard.roster
 
     def own_name(self, job_id: str) -> str:
-        """What this node is called in the job."""
+        """Returns this node's name in the job."""
         job, own = self._jobs.get(job_id), self._desk.node().name
         return own if job is None else job.node_name(own)
 
@@ -73,18 +73,18 @@ class WholeBook:
     # --- the leader's ----------------------------------------------------------------------------------------------
 
     def hear(self, job_id: str, node: str, part: Part) -> None:
-        """Its part as it is at this moment."""
+        """Stores a node's current part."""
         self._of(job_id).nodes[node] = Known(part.part, part.node, self._clock.unix_ns())
 
     def miss(self, job_id: str, node: str) -> None:
-        """It has not answered."""
+        """Notes that a node has not answered."""
         nodes = self._of(job_id).nodes
         if node in nodes:
             nodes[node] = msgspec.structs.replace(nodes[node], answers=False)
 
     def note_lost(self, job_id: str, lost: NodeLost) -> None:
         if job_id not in self._jobs:
-            return  # It has ended long ago.
+            return  # it ended long ago
         nodes, now_ns = self._of(job_id).nodes, self._clock.unix_ns()
         empty = JobReport(job_id, state=self._desk.report(self._jobs[job_id]).state, submitted_at_ns=now_ns, cycle=-1)
         known = nodes.get(lost.node, Known(empty, NodeReport(lost.node, "lost"), now_ns))
@@ -94,7 +94,7 @@ class WholeBook:
         )
 
     def take_news(self, job_id: str, node: str, news: TellNews) -> int:
-        """Returns up to which of the node's events all are here; the node tells the next ones."""
+        """Stores news. Returns the last event up to which all of the node's are here; the node sends the rest."""
         job, heard = self._jobs[job_id], self._of(job_id)
         self.hear(job_id, node, Part(news.part, news.node))
         life = (node, news.part.submitted_at_ns)
@@ -114,7 +114,7 @@ class WholeBook:
         return taken
 
     def pace_s(self, job_id: str) -> float:
-        """So long a node waits between its news, that those of all nodes take a small part of the leader's time."""
+        """Returns how long a node waits between its news, so that all nodes take a small part of the leader's time."""
         return NEWS_PACE_S * len(self._of(job_id).nodes)
 
     def _compare_clocks(self, job: JobRecord, heard: _Heard, node: str, sent_at_ns: int) -> None:
@@ -129,7 +129,7 @@ class WholeBook:
         self._chronicle.publish(job, JobEvent("clocks_differ", text, job.cycle))
 
     def merged(self, job_id: str) -> JobReport:
-        """The whole job from what is known; this node's part is of this moment."""
+        """Returns the whole job from known data; this node's part is current."""
         own, found = self.own_part(job_id), self.roster(job_id)
         assert own is not None, "only a job that is known here is asked for"
         if found is None:
@@ -138,7 +138,7 @@ class WholeBook:
         return whole_job.merged(own.part, found, self._of(job_id).nodes, now_ns=self._clock.unix_ns())
 
     def nodes(self, job_id: str) -> tuple[NodeReport, ...]:
-        """As they were last heard, lost ones too."""
+        """Returns the nodes as last heard, including lost ones."""
         shown: list[NodeReport] = []
         for known in self._of(job_id).nodes.values():
             is_silent = not known.answers and known.lost_at_ns is None
@@ -148,7 +148,7 @@ class WholeBook:
         return tuple(shown)
 
     def saved(self, job: JobRecord) -> JobReport:
-        """For the journal, which wants it after each change: the other nodes' part of it is looked at now and then."""
+        """Returns the report for the journal. Other nodes' parts in it are updated only from time to time."""
         own = self._desk.report(job)
         if not self.is_shared(job.spec.job_id):
             return own
@@ -170,7 +170,7 @@ class WholeBook:
         heard.whole, heard.whole_at_ns = whole, self._clock.unix_ns()
 
     def last_whole(self, job_id: str) -> tuple[JobReport, tuple[NodeReport, ...]]:
-        """As far as this node knows without its leader."""
+        """Returns what this node knows of the whole job without its leader."""
         own, heard = self.own_part(job_id), self._of(job_id)
         assert own is not None, "only a job that is known here is asked for"
         if heard.whole is None:

@@ -1,7 +1,7 @@
-"""The counter at which people ask about jobs on several nodes: the same answers on each of them.
+"""How do people ask about jobs on several nodes and get the same answers on each node?
 
-The leader asks all nodes and puts their answers together; the others ask the leader. What concerns this node alone is
-the desk's (desk.py). Nothing here is waited for by the machines, and a node that does not answer is shown as it was.
+The leader asks all nodes and merges their answers; the others ask the leader. Questions about this node alone go to the
+desk (desk.py). The machines wait for nothing here, and a node that does not answer is shown as last heard.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from supervisor.questions import (
     Whole,
 )
 
-NODE_ANSWER_S = 1.0  # a node that needs longer to say how it stands is shown as it was
+NODE_ANSWER_S = 1.0  # a node that takes longer to answer is shown as last heard
 LEADER_ANSWER_S = NODE_ANSWER_S + 1.0
 ORDER_ANSWER_S = 5.0
 STACKS_MARGIN_S = 1.5
 EVENTS_AT_ONCE = 200
-SLOW_SHOWN_MAX = 3  # sentences about slow ranks of one node in the list of nodes
-EVENTS_WAIT_S = 20.0  # a follower's question waits so long for something to happen
+SLOW_SHOWN_MAX = 3  # sentences about slow ranks of one node, in the list of nodes
+EVENTS_WAIT_S = 20.0  # how long a follower's question waits for an event
 EVENTS_WAIT_MAX_S = 60.0
 
 LogReader = Callable[[str, JobReport, ReadLogs | CloseLogs], Awaitable[Answer]]
 
 
 class WholeDesk:
-    """See ports.JobDesk. Lives on the event loop."""
+    """Answers questions about all nodes; see ports.JobDesk. Runs on the event loop."""
 
     def __init__(self, *, desk: Desk, book: WholeBook, colleagues: Colleagues, history: JobHistory) -> None:
         self._desk = desk
@@ -64,7 +64,7 @@ class WholeDesk:
         self._history = history
         self.read_logs: LogReader = _nothing_to_read
         self.take_sections: Callable[[str, str, TellSections], Answer] = _compare_nothing
-        self.keep_cordon: Callable[[str], Awaitable[None]] = _kept_nowhere  # why the node is cordoned, "" if it is not
+        self.keep_cordon: Callable[[str], Awaitable[None]] = _kept_nowhere  # gets why the node is cordoned, "" if not
         self.lead_for_torchrun: Callable[[RendezvousWish], Awaitable[bool]] = _lead_nothing
         self.submit = desk.submit
         self.jobs = desk.jobs
@@ -120,7 +120,7 @@ class WholeDesk:
         return [_with_reasons(found[name], slow.get(name, [])) for name in sorted(found)]
 
     async def _look_at_shared(self) -> dict[str, tuple[JobReport, tuple[NodeReport, ...]]]:
-        """Live jobs with other nodes, all at once: none waits for the nodes of another."""
+        """Returns live jobs with other nodes, asking all at once: no job waits for the nodes of another."""
         found: dict[str, tuple[JobReport, tuple[NodeReport, ...]]] = {}
 
         async def look(job_id: str) -> None:
@@ -235,7 +235,7 @@ class WholeDesk:
         raise NotFoundError(f"cannot {verb} node {node[:80]}: it is not among the nodes known here, {names}")
 
     async def _set_own_cordon(self, name: str, cordoned: bool, reason: str) -> NodeReport:
-        """`name`: this node's in the job for which it is asked; "": its own."""
+        """Cordons this node. `name`: its name in the job for which that is requested; "": its own name."""
         if cordoned:
             self._desk.cordon(reason)
         else:
@@ -286,7 +286,7 @@ class WholeDesk:
     # --- what other nodes ask --------------------------------------------------------------------------------------
 
     async def answer(self, job_id: str, by: str, question: Question) -> Answer:
-        """See questions.Handler."""
+        """Answers a question; see questions.Handler."""
         part = self._book.own_part(job_id)
         if part is None:
             raise NotFoundError(f"cannot answer node {by}: job {job_id} is not known here")
@@ -317,7 +317,7 @@ class WholeDesk:
             raise NoAnswerError(f"cannot answer for job {job_id}: this node does not lead it")
 
     async def _read_events(self, job_id: str, after_sequence: int, wait_s: float) -> Events:
-        async with self._desk.subscribe(job_id) as coming:  # Before the past is read, so that nothing falls between.
+        async with self._desk.subscribe(job_id) as coming:  # before the past is read, to miss no event
             events = await self._past_events(job_id, after_sequence)
             if events or not wait_s:
                 return Events(events, is_last=not events and self._has_ended(job_id))
@@ -336,7 +336,7 @@ class WholeDesk:
 
 
 def _with_reasons(node: NodeReport, slow: Sequence[str]) -> NodeReport:
-    """Why it is worth a look, beside the reason of its state."""
+    """Adds why the node needs attention to the reason of its state."""
     left_out = f"{len(slow) - SLOW_SHOWN_MAX} more, see holdfast status" if len(slow) > SLOW_SHOWN_MAX else ""
     reasons = (node.reason, *slow[:SLOW_SHOWN_MAX], left_out)
     return msgspec.structs.replace(node, reason="; ".join(filter(None, reasons)))
@@ -353,7 +353,7 @@ def _compare_nothing(job_id: str, by: str, told: TellSections) -> Answer:
 
 
 async def _kept_nowhere(reason: str) -> None:
-    """A private supervisor ends with its job."""
+    """Does nothing: a private supervisor ends with its job."""
 
 
 async def _lead_nothing(wish: RendezvousWish) -> bool:

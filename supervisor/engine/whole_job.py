@@ -1,6 +1,6 @@
-"""How does a job on several nodes look as one, from what each of them said last?
+"""How are the last reports of a job's nodes merged into one?
 
-Plain functions of what is known. A node that is lost keeps the place in the list that it had, with its last words.
+Pure functions of known data. A lost node keeps its place in the list, with its last report.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from supervisor.core.facts import JobState
 from supervisor.core.node_health import Health
 from supervisor.ports import CheckReport, JobNodeReport, JobReport, NodeReport, RankReport, SectionReport
 
-HEALTHY_CHECKS_NODES_MAX = 64  # of a job on more nodes, healthy checks are not shown
-OVER = ("exited", "failed", "stopped")  # of a rank: its ages stand still
+HEALTHY_CHECKS_NODES_MAX = 64  # on more nodes, healthy checks are not shown
+OVER = ("exited", "failed", "stopped")  # a rank in such a state has ages that no longer grow
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What is known of one node."""
+    """The known data of one node."""
 
     part: JobReport
     node: NodeReport
@@ -30,7 +30,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 def merged(own: JobReport, roster: Roster, known: Mapping[str, Known], *, now_ns: int) -> JobReport:
-    """`own` is the leader's own part: what the job's nodes have in common is taken from it."""
+    """Returns the whole job. `own` is the leader's part: values common to all nodes come from it."""
     ended = own.state.has_ended
     only_bad = len(roster.nodes) > HEALTHY_CHECKS_NODES_MAX
     state, reason = (own.state, own.reason) if ended else _state(own, roster, known)
@@ -45,7 +45,7 @@ def merged(own: JobReport, roster: Roster, known: Mapping[str, Known], *, now_ns
 
 
 def apart(report: JobReport, *, own: JobReport, heard_at_ns: int, now_ns: int) -> JobReport:
-    """The whole job as it was last heard of, with this node's own part as it is now. For times without a leader."""
+    """Returns the whole job as last heard, with this node's current part. For times without a leader."""
     age_s = max(0.0, (now_ns - heard_at_ns) / 1e9)
     mine = {rank.rank: rank for rank in own.ranks}
     ranks = {rank.rank: _aged(rank, age_s) for rank in report.ranks} | mine
@@ -101,15 +101,15 @@ def _node(node: RosterNode, known: Known | None, *, only_bad: bool) -> JobNodeRe
 
 
 def _checks(known: Known, *, only_bad: bool) -> tuple[CheckReport, ...]:
-    """As the node said last."""
+    """Returns the checks in the node's last report."""
     found = (check for node in known.part.nodes for check in node.checks)
     return tuple(each for each in found if not only_bad or each.verdict != Health.HEALTHY)
 
 
 def _ranks(roster: Roster, known: Mapping[str, Known], now_ns: int) -> tuple[RankReport, ...]:
-    """Of the newest cycle; a rank that nobody runs in the place of a lost node is shown as that node left it."""
+    """Returns the newest cycle's ranks; a lost node's ranks that no other node runs are shown as last heard."""
     found: dict[int, RankReport] = {}
-    for node in sorted(roster.nodes, key=lambda each: (each.state != "lost") + _runs(each)):  # The last word counts.
+    for node in sorted(roster.nodes, key=lambda each: (each.state != "lost") + _runs(each)):  # the last one wins
         what = known.get(node.name)
         if what is None or what.part.cycle != max(roster.cycle, 0):
             continue
@@ -128,7 +128,7 @@ def _lost(rank: RankReport) -> RankReport:
 
 
 def _aged(rank: RankReport, age_s: float) -> RankReport:
-    """As it was `age_s` ago: ages have grown since, as far as anybody knows."""
+    """Returns a rank heard `age_s` ago: its ages have grown since, as far as anybody knows."""
     if not age_s or rank.state in OVER:
         return rank
     sections = tuple(SectionReport(each.name, each.age_s + age_s, each.limit_s) for each in rank.sections)

@@ -1,4 +1,4 @@
-"""What each worker of a cycle is started with: its environment, its output, its binding."""
+"""With which environment, output and binding is each worker of a cycle started?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ERROR_FILE_NAME = "error.json"
 
 
 class WorkerPlanner(msgspec.Struct, frozen=True):
-    """Plans for all local ranks of a cycle. The spawner makes the folders that they name."""
+    """Plans all local ranks of a cycle. The spawner makes the folders in the plans."""
 
     console: Console
     worker_socket: str
@@ -36,7 +36,7 @@ class WorkerPlanner(msgspec.Struct, frozen=True):
         local_ranks: tuple[int, ...] | None = None,
         respawn: int = 0,
     ) -> tuple[WorkerPlan, ...]:
-        """`local_ranks` None: all. `respawn`: counts new processes for ranks of the running cycle, 0: the first."""
+        """Returns plans. `local_ranks` None: all. `respawn`: number of the rank's restart in this cycle."""
         spec = job.spec
         plans: list[WorkerPlan] = []
         for local_rank in range(spec.local_world_size) if local_ranks is None else local_ranks:
@@ -72,7 +72,7 @@ class WorkerPlanner(msgspec.Struct, frozen=True):
 
 
 def _cycle_info(job: JobRecord) -> dict[str, str]:
-    """Where the script finds the record of its cycle."""
+    """Returns the variable that tells the script where the record of its cycle is."""
     folder = job.spec.logs.cycle_info_dir
     if not folder:
         return {}
@@ -90,7 +90,7 @@ def _cycle_log(spec: JobSpec, assignment: Assignment, rank: int, worker_socket: 
 
 
 def _bound(job: JobRecord, local_rank: int) -> dict[str, Any]:
-    """To the NUMA node of its GPU; a worker without one is not bound."""
+    """Binds a worker to the NUMA node of its GPU; one without a GPU is not bound."""
     place = job.gpu_places[local_rank] if local_rank < len(job.gpu_places) else None
     if place is None or place.numa_node < 0:
         return {}
@@ -99,12 +99,12 @@ def _bound(job: JobRecord, local_rank: int) -> dict[str, Any]:
 
 
 def _error_file_name(respawn: int) -> str:
-    """What the lost process has written must not be read as the new one's error."""
+    """Returns a name that differs after a restart: the lost process's error is not the new one's."""
     return f"error-respawn{respawn}.json" if respawn else ERROR_FILE_NAME
 
 
 def _kept(stream: StreamPlan, respawn: int) -> StreamPlan:
-    """A file that the worker opens itself is emptied by that: the lost process's one is kept."""
+    """Keeps the lost process's file: the worker would truncate a file that it opens itself."""
     if not respawn or not stream.direct or not stream.file:
         return stream
     return stream._replace(file=f"{stream.file}.respawn{respawn}")

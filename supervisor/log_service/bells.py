@@ -1,4 +1,4 @@
-"""How does one task tell another that there is something to do?"""
+"""How does one task signal to another that there is work?"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import anyio
 
 
 class Bell:
-    """Rung as often as one likes; a wait ends at the first ring since the last wait."""
+    """A bell may ring any number of times; a wait ends at the first ring since the last wait."""
 
     def __init__(self) -> None:
         self._rung = anyio.Event()
@@ -19,6 +19,6 @@ class Bell:
         self._rung = anyio.Event()
 
     async def wait_for_s(self, longest_s: float) -> None:
-        """Likewise, and at the latest after so long."""
+        """Waits in the same way, at most this long."""
         with anyio.move_on_after(longest_s):
             await self.wait()

@@ -1,7 +1,7 @@
-"""How does the sender of a node take what the node's log processes have to say?
+"""How does the sender of a node receive the output of the node's log processes?
 
-It gets a socket that listens already and outlives it, so that a log process finds it at once, also while a sender that
-has died is being replaced.
+It gets a listening socket that outlives it, so that a log process can connect at once, even while a dead sender is
+being replaced.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Visitor:
 
 
 class Door:
-    """`run` takes them until cancelled."""
+    """Takes connections; `run` does so until cancelled."""
 
     def __init__(self, taker: Taker) -> None:
         self._taker = taker
@@ -125,14 +125,14 @@ class Door:
             try:
                 await visitor.stream.send(b"".join(frames))
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                return  # Who listens notices.
+                return  # the reader notices
 
 
 def _is_own(accepted: socket.socket) -> bool:
-    """Of this user: the folder of the socket lets nobody else in, either."""
+    """Returns whether the peer is our own user; the socket's folder keeps others out, too."""
     _, uid, _ = _CREDENTIALS.unpack(accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return uid in (os.getuid(), 0)
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """Does nothing."""

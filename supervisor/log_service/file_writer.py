@@ -1,7 +1,7 @@
-"""How does the root append pieces to files, each once, and what happens while a disk is slow, full or silent?
+"""How does the root append pieces to files, each once, and what happens while a disk is slow, full or hangs?
 
-A thread of its own appends; nothing is dropped here. What waits is bounded by what leaves may send ahead of receipts,
-so a disk that stands still is felt at the nodes, which count what they lose.
+A separate thread appends; nothing is dropped here. What leaves may send ahead of receipts bounds the waiting data, so a
+hanging disk is noticed at the nodes, which count what they lose.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Paths:
         self._supervisor_log = supervisor_log
 
     def path_of(self, file: int) -> str:
-        """ "" for a file that the job does not have."""
+        """Returns the file's path; "" if the job does not have it."""
         if file == SUPERVISORS:
             return self._supervisor_log
         return cycle_log_path(self._cycle_prefix, cycle_of_file(file)) if self._cycle_prefix else ""
 
 
 class FileWriter:
-    """`on_receipt` is told the link over which a piece came last. `on_trouble`: why nothing is written; "": it is."""
+    """Writes pieces. `on_receipt` gets the link of the last piece. `on_trouble`: why nothing is written; "": it is."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class FileWriter:
         self._before: deque[tuple[int, Piece]] = deque()  # came before the positions were known
         self._links: dict[int, int] = {}  # stream -> link
         self._fds: dict[int, int] = {}
-        self._begun: tuple[Entry, list[bytes], int] | None = None  # is noted and not in the file: done bytes
+        self._begun: tuple[Entry, list[bytes], int] | None = None  # noted, not complete; bytes written
         self._bell = Bell()
         self._room = Bell()
         self.waiting_bytes = 0
@@ -108,7 +108,7 @@ class FileWriter:
     # --- the disk ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         positions = await self._until_allowed()
         self._positions = positions
         while self._before:
@@ -136,7 +136,7 @@ class FileWriter:
                 await self._bell.wait_for_s(RETRY_S)
 
     async def aclose(self) -> None:
-        """What the job has written is complete: nobody needs to know positions any more."""
+        """Closes the files. The job's output is complete: nobody needs positions any more."""
         with anyio.CancelScope(shield=True):
             await to_thread.run_sync(self._remove_notes)
 
@@ -163,7 +163,7 @@ class FileWriter:
             await self._bell.wait_for_s(LOCK_RETRY_S)
 
     def _given_up(self, chosen: list[Piece]) -> Entry | None:
-        """Supervisors' words that their file did not take: it may lie elsewhere, and must not hold up the others."""
+        """Gives up supervisors' words that their file refused: it must not hold up other files."""
         file = self._begun[0].file if self._begun is not None else chosen[0].file
         if file != SUPERVISORS:
             return None
@@ -173,7 +173,7 @@ class FileWriter:
         return begun[0] if begun is not None else Entry(file, KNOWN, parts)
 
     def _choose(self) -> list[Piece]:
-        """What is appended next: of one file."""
+        """Returns the pieces to append next, all for one file."""
         chosen: list[Piece] = []
         size, file = 0, self._waiting[0].file
         while self._waiting and self._waiting[0].file == file:
@@ -184,14 +184,14 @@ class FileWriter:
         return chosen
 
     def _known_if_long(self, positions: Positions) -> list[Entry] | None:
-        """All that is known, where the notes are to be shortened."""
+        """Returns all known entries if the notes must be shortened."""
         if not self._notes.is_long:
             return None
         positions.thin_out()
         return positions.entries()
 
     def _append(self, chosen: list[Piece], known: list[Entry] | None) -> tuple[Entry | None, str]:
-        """In the thread: what was appended, and what is in the way."""
+        """Appends, in the thread. Returns what was appended, and any obstacle."""
         file = self._begun[0].file if self._begun is not None else chosen[0].file
         try:
             if known is not None:
@@ -205,7 +205,7 @@ class FileWriter:
             return None, _in_words(f"write {self._paths.path_of(file)}", error)
 
     def _begin(self, file: int, pieces: list[Piece]) -> None:
-        """Notes the next append. Raises OSError, and nothing has changed then."""
+        """Notes the next append. Raises OSError; then nothing has changed."""
         lines = [each.lines for each in pieces if each.lines]
         at = os.fstat(self._fd_of(file)).st_size if lines else KNOWN
         entry = Entry(file, at, [Part(each.stream, each.position, len(each.lines), each.ends) for each in pieces])
@@ -213,7 +213,7 @@ class FileWriter:
         self._begun = entry, lines, 0
 
     def _go_on(self) -> Entry:
-        """Appends what was begun. Raises OSError; what is in the file by then is not written again."""
+        """Appends what was begun. Raises OSError; data already in the file is not written again."""
         assert self._begun is not None
         entry, lines, done = self._begun
         try:
@@ -233,7 +233,7 @@ class FileWriter:
 
 
 def _open(path: str) -> int:
-    """Raises OSError, also for what would block: a pipe, a device, a link that may lead to one."""
+    """Opens a file. Raises OSError, also for what would block: a pipe, a device, or a link that may lead to one."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(path, flags, 0o666)

@@ -1,7 +1,7 @@
-"""How do pieces and receipts travel between the processes of the log server, and how do both sides prove who they are?
+"""How do pieces and receipts travel between the log server's processes, and how do both sides authenticate?
 
-Sans-I/O. Without TLS, each message carries a MAC over a counter (cluster_session.py), under keys that follow from the
-job's token and both sides' fresh nonces. With TLS, and where a job of one machine has no token, messages go plain.
+Sans-I/O. Without TLS, each message carries a MAC over a counter (cluster_session.py), with keys derived from the job's
+token and both sides' fresh nonces. With TLS, or if a job on one machine has no token, messages carry no MAC.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAME_CHARACTERS_MAX = 256
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """How much may be sent ahead of receipts, how long lines are gathered, and why receipts do not come."""
+    """How much may be sent ahead of receipts, how long lines are gathered, and why receipts are late."""
 
     window_bytes: int
     pause_s: float = 0.0
@@ -41,14 +41,14 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Secrets(msgspec.Struct, frozen=True):
-    """`token` b"": there is none. `seals`: messages carry a MAC."""
+    """The secrets of a process. `token` b"": none. `seals`: messages carry a MAC."""
 
     token: bytes
     seals: bool
 
 
 class Session:
-    """One connection, after the handshake."""
+    """One connection after the handshake."""
 
     def __init__(self, ours: Seal | None, theirs: Seal | None, peer: str) -> None:
         self._ours = ours
@@ -62,7 +62,7 @@ class Session:
         return wire.LogFrame(sealed=self._ours.close(payload, number=0, received=0)).SerializeToString()
 
     def decode(self, data: bytes) -> Batch:
-        """Raises SessionError."""
+        """Decodes a message. Raises SessionError."""
         frame = _frame(data)
         if self._theirs is None:
             if frame.WhichOneof("part") != "plain":
@@ -77,7 +77,7 @@ class Session:
 
 
 class Caller:
-    """The side that connects: say `hello`, then `answer` the challenge."""
+    """The side that connects: it sends `hello`, then answers the challenge with `answer`."""
 
     def __init__(self, secrets: Secrets, job_id: str, name: str) -> None:
         self._secrets = secrets
@@ -90,7 +90,7 @@ class Caller:
         return wire.LogFrame(hello=hello).SerializeToString()
 
     def answer(self, data: bytes) -> tuple[bytes, Session]:
-        """What is to be sent, and the session that it begins. Raises SessionError."""
+        """Returns the data to send, and the new session. Raises SessionError."""
         challenge = _frame(data).challenge
         token, bound = self._secrets.token, _bound(self._job_id, self._name, self._nonce, challenge.nonce)
         if not cluster_session.is_proof(challenge.proof, token, "leader", *bound):
@@ -102,7 +102,7 @@ class Caller:
 
 
 class Called:
-    """The side that is connected to: `challenge` a hello, then `admit` by the proof."""
+    """The side that accepts: it answers a hello with `challenge`, then checks the proof with `admit`."""
 
     def __init__(self, secrets: Secrets, job_id: str) -> None:
         self._secrets = secrets
@@ -113,7 +113,7 @@ class Called:
         self._peer = ""
 
     def challenge(self, data: bytes) -> bytes:
-        """Raises SessionError."""
+        """Returns the challenge. Raises SessionError."""
         hello = _frame(data).hello
         if hello.version != VERSION or hello.job_id != self._job_id or len(hello.caller) > NAME_CHARACTERS_MAX:
             raise SessionError(f"it is for another job or version than {self._job_id}, version {VERSION}")
@@ -125,7 +125,7 @@ class Called:
         return wire.LogFrame(challenge=wire.LogChallenge(nonce=self._nonce, proof=proof)).SerializeToString()
 
     def admit(self, data: bytes) -> Session:
-        """Raises SessionError."""
+        """Checks the proof and returns the session. Raises SessionError."""
         given = _frame(data).proof.proof
         if not self._bound or not cluster_session.is_proof(given, self._secrets.token, "node", *self._bound):
             raise SessionError("it does not know the job's token; give all nodes the same token_file")
@@ -140,7 +140,7 @@ def _keys(secrets: Secrets, called_nonce: bytes, caller_nonce: bytes) -> Keys | 
 
 
 def _bound(job_id: str, caller: str, caller_nonce: bytes, called_nonce: bytes) -> tuple[bytes, ...]:
-    """What a proof is about. A proof for the cluster's own stream is none here."""
+    """Returns what a proof covers. A proof for the cluster's own stream is not valid here."""
     return b"holdfast log funnel 1", job_id.encode(), caller.encode(), caller_nonce, called_nonce
 
 

@@ -1,6 +1,6 @@
-"""Which nodes or leaves are connected to this process, and what is sent back to each? The gRPC server of leaf and root.
+"""Which nodes or leaves are connected to this process, and what does each get back? The gRPC server of leaf and root.
 
-Nothing of a caller counts before it has proved that it knows the job's token, or has shown a certificate.
+Nothing from a caller counts before it has proved that it knows the job's token, or has shown a certificate.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from supervisor.log_service.bells import Bell
 from supervisor.log_service.frames_codec import Batch, Called, Secrets, Session, Terms
 
 HANDSHAKE_S = 10.0
-CALLS_MAX = 8192  # at once; further ones are refused and try again
+CALLS_MAX = 8192  # at the same time; further ones are refused and retry
 STREAMS_PER_CONNECTION_MAX = 4
 STOP_GRACE_S = 0.2
-ALIVE_MS = 5000  # a connection that answers no ping for as long is lost
+ALIVE_MS = 5000  # a connection that does not answer pings for this long is lost
 OPTIONS = (
     ("grpc.max_receive_message_length", frames_codec.MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", frames_codec.MESSAGE_BYTES_MAX),
@@ -36,7 +36,7 @@ OPTIONS = (
     ("grpc.http2.min_ping_interval_without_data_ms", ALIVE_MS // 2),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", ALIVE_MS // 2),
     ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.http2.bdp_probe", 0),  # Windows would grow to megabytes for each link.
+    ("grpc.http2.bdp_probe", 0),  # windows would grow to megabytes per link
     ("grpc.so_reuseport", 0),
     ("grpc.optimization_target", "throughput"),
 )
@@ -45,12 +45,12 @@ _log = logging.getLogger("holdfast.logs")
 
 
 class Taker(Protocol):
-    """What is done with pieces."""
+    """Handles the pieces."""
 
     def take(self, link: int, piece: Piece) -> None: ...
 
     def lose(self, link: int) -> None:
-        """It has ended, and may come again as another one."""
+        """Forgets a link that has ended; its caller may come back on another one."""
         ...
 
     async def until_room(self) -> None: ...
@@ -65,7 +65,7 @@ class _Link:
 
 
 class Links:
-    """`bytes_max`: that all callers together may send ahead of receipts."""
+    """Serves the links. `bytes_max`: that all callers together may send ahead of receipts."""
 
     def __init__(self, job_id: str, secrets: Secrets, taker: Taker, *, bytes_max: int) -> None:
         self._job_id = job_id
@@ -74,31 +74,31 @@ class Links:
         self._bytes_max = bytes_max
         self._links: dict[int, _Link] = {}
         self._last = 0
-        self._told_for = 0  # links, when terms were told last
+        self._told_for = 0  # number of links when terms were last sent
         self._trouble = ""
         self.on_change: Callable[[], None] = _nothing
-        self.parted: set[str] = set()  # callers that have said that they have nothing more
-        self.unparted = 0  # connections that ended without that word
+        self.parted: set[str] = set()  # callers that have nothing more to send
+        self.unparted = 0  # connections that ended without saying so
 
     @property
     def count(self) -> int:
         return len(self._links)
 
     def send(self, link: int, receipt: Receipt) -> None:
-        """A later receipt of a stream takes the place of the one before."""
+        """Sends a receipt. A later receipt of a stream replaces an earlier one."""
         if (to := self._links.get(link)) is not None:
             to.receipts[receipt.stream] = receipt
             to.bell.ring()
 
     def tell_trouble(self, trouble: str) -> None:
-        """Why receipts do not come; "": they do."""
+        """Reports why receipts are late; "": they are not."""
         if trouble != self._trouble:
             self._trouble = trouble
             self._tell_terms()
 
     @asynccontextmanager
     async def serving(self, address: str, credentials: Any) -> AsyncGenerator[None]:  # noqa: ANN401 - grpc's own
-        """Raises ConfigurationError where the address can't be had."""
+        """Serves within the block. Raises ConfigurationError if the address is not available."""
         grpc = _grpc()
         server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
         handler = grpc.stream_stream_rpc_method_handler(self._pass)
@@ -131,7 +131,7 @@ class Links:
         except (SessionError, TimeoutError) as error:
             _log.warning("%s is refused: %s", context.peer(), error or "it did not identify itself in time")
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error) or "too late")
-            raise AssertionError from error  # It does not return.
+            raise AssertionError from error  # abort() never returns
         self._last += 1
         number, link = self._last, _Link(session)
         self._links[number] = link
@@ -159,7 +159,7 @@ class Links:
             self._on_count()
 
     async def _listen(self, number: int, session: Session, context: Any) -> bool:  # noqa: ANN401 - grpc's own
-        """Until the caller ends: whether it has said that it has nothing more. Raises SessionError."""
+        """Reads until the caller ends; returns whether it had nothing more to send. Raises SessionError."""
         parts = False
         while (data := await _read(context)) != b"":
             batch = session.decode(data)
@@ -177,11 +177,11 @@ class Links:
             if receipts or terms is not None:
                 try:
                     await context.write(link.session.encode(Batch(receipts=receipts, terms=terms)))
-                except Exception:  # noqa: BLE001 - grpc's own, of many kinds: the caller is gone, as its reader hears
+                except Exception:  # noqa: BLE001 - grpc raises many kinds: the caller is gone; its reader learns that, too
                     return
 
     def _on_count(self) -> None:
-        """Terms are told as the number of links doubles or halves, so that a storm of joins costs each a few."""
+        """Sends terms when the number of links doubles or halves, so that a storm of joins costs each link little."""
         count = len(self._links)
         if not self._told_for <= count <= 2 * self._told_for:
             self._told_for = 1 << max(0, count.bit_length() - 1)
@@ -199,15 +199,15 @@ class Links:
 
 
 async def _read(context: Any) -> bytes:  # noqa: ANN401 - grpc's own
-    """b"" at the end."""
+    """Reads a message; b"" at the end."""
     data = await context.read()
     return data if isinstance(data, bytes) else b""
 
 
 def _grpc() -> Any:  # noqa: ANN401 - it has no types of its own
-    """Loaded where a server is, and nowhere else."""
+    """Loads grpc, only where a server runs."""
     return import_module("grpc.aio") and import_module("grpc")
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """Does nothing."""

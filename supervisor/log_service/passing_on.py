@@ -1,4 +1,4 @@
-"""What do a leaf and the sender of a node have in common? A queue between those who send to them and the next tier."""
+"""What do a leaf and the sender of a node have in common? A queue between their callers and the next tier."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from supervisor.log_service.upstream import Upstream
 
 
 class PassingOn:
-    """See links.Taker. `send` and `tell_trouble` are those of the side from which pieces come."""
+    """Passes pieces on; see links.Taker. `send` and `tell_trouble` are those of the callers' side."""
 
     def __init__(
         self,
@@ -53,4 +53,4 @@ class PassingOn:
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """Does nothing."""

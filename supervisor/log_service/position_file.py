@@ -1,7 +1,7 @@
-"""Where is it noted what the root writes, so that the root after it knows? Beside the logs, in one hidden file.
+"""Where are the root's writes noted for its successor? In one hidden file beside the logs.
 
-One line of JSON for each append, before the append. The lock on it is the right to write the job's files: a root that
-was replaced, and does not know yet, keeps the next one waiting.
+It has one line of JSON for each append, written before the append. Its lock is the right to write the job's files: a
+root that was replaced, but does not know it yet, keeps its successor waiting.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _decode = msgspec.json.Decoder(Entry).decode
 
 
 def place_beside(logs: str, job_id: str) -> Path:
-    """`logs`: the prefix of the files of cycles, or the file of the supervisors' words."""
+    """Returns the path. `logs`: the prefix of the cycles' files, or the file of the supervisors' words."""
     folder, name = os.path.split(logs)
     safe = "".join(each if each.isalnum() or each in "._-" else "_" for each in job_id)[:100]
     return Path(folder, f".{name[:80]}.{safe}.positions")
 
 
 class PositionFile:
-    """All methods block on the disk and may raise OSError. `path_of` a file number."""
+    """The notes of a root. All methods block on the disk and may raise OSError. `path_of` takes a file's number."""
 
     def __init__(self, path: Path, path_of: Callable[[int], str]) -> None:
         self._path = path
@@ -39,7 +39,7 @@ class PositionFile:
         self._size = 0
 
     def open(self) -> Positions | None:
-        """What is known of the writers before this one. None: one of them still has the right to write."""
+        """Returns the positions of previous writers; None if one of them still has the right to write."""
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(self._path, flags, 0o600)
@@ -48,7 +48,7 @@ class PositionFile:
             is_current = os.stat(self._path).st_ino == os.fstat(fd).st_ino
         except (BlockingIOError, FileNotFoundError):
             is_current = False
-        except BaseException:  # Whatever it is, it is raised again.
+        except BaseException:  # whatever it is, raise it again
             os.close(fd)
             raise
         if not is_current:
@@ -61,7 +61,7 @@ class PositionFile:
         return positions
 
     def note(self, entry: Entry) -> None:
-        """Whole, or not at all."""
+        """Notes an entry, completely or not at all."""
         data = _encode(entry) + b"\n"
         done = 0
         try:
@@ -77,7 +77,7 @@ class PositionFile:
         return self._size > SHORTENED_AT_BYTES
 
     def shorten(self, known: list[Entry]) -> None:
-        """Another file with what is known takes the place of this one, and so does its lock. Not during an append."""
+        """Replaces the file, with its lock, by one with only the known entries. Not during an append."""
         beside = self._path.with_name(f"{self._path.name}.new")
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(beside, flags, 0o600)
@@ -88,14 +88,14 @@ class PositionFile:
             while done < len(data):
                 done += os.write(fd, data[done:])
             os.rename(beside, self._path)
-        except BaseException:  # Whatever it is, it is raised again; the old file stands.
+        except BaseException:  # whatever it is, keep the old file and raise it again
             os.close(fd)
             raise
         os.close(self._fd)
         self._fd, self._size = fd, len(data)
 
     def remove(self) -> None:
-        """The job's logs are complete."""
+        """Removes the file: the job's logs are complete."""
         if self._fd >= 0:
             self._path.unlink(missing_ok=True)
             os.close(self._fd)
@@ -114,7 +114,7 @@ class PositionFile:
         return positions
 
     def _correct(self, positions: Positions, entry: Entry) -> None:
-        """By what the file has of the last append that was noted."""
+        """Corrects the positions by comparing the last noted append with the file."""
         path = self._path_of(entry.file)
         try:
             size = os.stat(path).st_size
@@ -126,7 +126,7 @@ class PositionFile:
 
 
 def _entries(fd: int) -> Iterable[Entry]:
-    """Those that are whole; the last line may not be."""
+    """Yields the complete entries; the last line may be incomplete."""
     os.lseek(fd, 0, os.SEEK_SET)
     with open(fd, "rb", closefd=False) as file:
         for line in file.read(READ_BYTES_MAX).splitlines(keepends=True):
@@ -138,7 +138,7 @@ def _entries(fd: int) -> Iterable[Entry]:
 
 
 def _keep_whole_lines(path: str, torn: Torn) -> int:
-    """Cuts the end of an append that was not completed: how much of it stays."""
+    """Cuts off an incomplete append; returns how much of it stays."""
     fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         length = os.pread(fd, torn.length, torn.at).rfind(b"\n") + 1

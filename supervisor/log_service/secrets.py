@@ -1,4 +1,4 @@
-"""With which secrets do the processes of the log server know each other? Those of the job's cluster stream."""
+"""With which secrets do the processes of the log server authenticate? Those of the job's cluster stream."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ NAMES_TIMEOUT_S = 5.0
 
 
 def secrets_of(settings: Settings) -> Secrets:
-    """Blocks on the disk. Raises ConfigurationError."""
+    """Reads the secrets. Blocks on the disk. Raises ConfigurationError."""
     if settings.tls_cert:
-        cluster_tls.load(_files(settings))  # The same files are refused for the same reasons.
+        cluster_tls.load(_files(settings))  # refuses the same files for the same reasons
     token = read_token(Path(settings.token_file)) if settings.token_file else b""
     return Secrets(token, seals=bool(token) and not settings.tls_cert)
 
 
 def server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
-    """None: without TLS."""
+    """Returns the credentials; None without TLS."""
     if not settings.tls_cert:
         return None
     import grpc
@@ -40,7 +40,7 @@ def server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
 
 
 def channel_credentials(settings: Settings) -> grpc.ChannelCredentials | None:
-    """None: without TLS."""
+    """Returns the credentials; None without TLS."""
     if not settings.tls_cert:
         return None
     import grpc
@@ -50,9 +50,9 @@ def channel_credentials(settings: Settings) -> grpc.ChannelCredentials | None:
 
 
 async def name_in_certificate(settings: Settings, host: str, port: int) -> str:
-    """A name that the server's certificate has; "" where it can't be had.
+    """Returns a name in the server's certificate; "" if unavailable.
 
-    gRPC compares names. Nodes meet by addresses, and any certificate of the cluster's authority will do: that one is
+    gRPC compares names, but nodes meet by address, and any certificate of the cluster's authority is valid: it is
     checked here, and by gRPC again.
     """
     context = cluster_tls.load(_files(settings)).follows

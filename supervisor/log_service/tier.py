@@ -1,7 +1,7 @@
-"""What does one process of the log server do from its start to its end?
+"""What does one process of the log server do from start to end?
 
-It ends once its supervisor has finished with it, or has died, and everything that came is passed on or written; or
-after a bounded time. Where another supervisor will start it again, it ends at once: nothing is lost by that.
+It ends once its supervisor has finished with it, or has died, and all data is passed on or written; or after a bounded
+time. If another supervisor will restart it, it ends at once: that loses nothing.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ LEAF_BYTES_MAX = 64 * 1024 * 1024
 ROOT_BYTES_MAX = 64 * 1024 * 1024
 SENDER_BYTES_MAX = 8 * 1024 * 1024
 SENDER_PIECES_MAX = SENDER_BYTES_MAX // PIECE_BYTES
-QUIET_S = 3.0  # in which a caller that has lost its connection is back
+QUIET_S = 3.0  # a caller that lost its connection returns within this time
 LINE_BYTES_MAX = 64 * 1024
-AWAY = "away"  # the next tier is not reached: the supervisor says where it is now
+AWAY = "away"  # the next tier can't be reached: the supervisor sends its current address
 
 _log = logging.getLogger("holdfast.logs")
 
 
 class _Wishes:
-    """What the supervisor says on stdin."""
+    """The requests of the supervisor on stdin."""
 
     def __init__(self, settings: Settings, move: Callable[[str], None]) -> None:
         self._settings = settings
@@ -72,7 +72,7 @@ class _Wishes:
 
 
 async def run(settings: Settings) -> bool:
-    """Until the end; whether everything that came was passed on or written. Raises HoldfastError."""
+    """Runs until the end; returns whether all data was passed on or written. Raises HoldfastError."""
     known = await to_thread.run_sync(secrets_of, settings)
     if settings.tier == ROOT:
         return await _run_root(settings, known)
@@ -119,7 +119,7 @@ async def _serve(
     part: Callable[[], Coroutine[None, None, None]],
     passing: PassingOn | None = None,
 ) -> bool:
-    """A leaf or the root."""
+    """Runs a leaf or the root."""
     changed = Bell()
     links.on_change = changed.ring
     if passing is not None:
@@ -147,9 +147,9 @@ async def _serve(
 
 
 async def _until_quiet(links: Links, is_idle: Callable[[], bool], changed: Bell, callers: int) -> None:
-    """Everybody has said that nothing more comes; or nobody was there for a while, and nothing waits.
+    """Waits until all callers have nothing more to send, or nobody was there for a while and nothing waits.
 
-    A process that has taken the place of another does not know who was there: they may be on their way.
+    A process that replaced another does not know its callers: they may still be coming.
     """
     while True:
         while links.count or not is_idle():
@@ -204,7 +204,7 @@ def _as_taker(passing: PassingOn) -> Taker:
 
 
 async def _address(host: str, port: int) -> str:
-    """A name that this host knows by a loopback address is known to the others by another one (see listening.py)."""
+    """Returns the address. A name that is loopback on this host is another address on others (see listening.py)."""
     found = await anyio.getaddrinfo(host, port)
     if all(is_loopback(str(each[4][0])) for each in found) and not is_meant_as_loopback(host):
         return f"[::]:{port}"
@@ -212,7 +212,7 @@ async def _address(host: str, port: int) -> str:
 
 
 def _say(word: str) -> None:
-    """To the supervisor, which may be gone."""
+    """Writes to the supervisor, which may be gone."""
     try:
         sys.stdout.write(f"{word}\n")
         sys.stdout.flush()
@@ -221,4 +221,4 @@ def _say(word: str) -> None:
 
 
 def _nowhere(address: str) -> None:
-    del address  # The root is the last tier.
+    del address  # the root is the last tier

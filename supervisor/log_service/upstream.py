@@ -1,11 +1,11 @@
-"""How do pieces get from this process to the next tier, over one connection after the other?
+"""How do pieces get from this process to the next tier, over successive connections?
 
-What the relay keeps goes out once more over each new connection. Receipts come back in any order.
+The data that the relay keeps is sent again over each new connection. Receipts come back in any order.
 """
 
 from __future__ import annotations
 
-import asyncio  # whose errors grpc.aio raises
+import asyncio  # grpc.aio raises its errors
 import logging
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,7 +25,7 @@ from supervisor.pauses import pause
 HANDSHAKE_S = 10.0
 AGAIN_FIRST_S, AGAIN_MOST_S = 0.05, 1.0
 BATCH_BYTES = 512 * 1024
-EAGER_BYTES = 32 * 1024  # that wait end a pause
+EAGER_BYTES = 32 * 1024  # this much waiting data ends a pause
 ALIVE_MS = 5000
 OPTIONS = (
     ("grpc.max_receive_message_length", frames_codec.MESSAGE_BYTES_MAX),
@@ -34,7 +34,7 @@ OPTIONS = (
     ("grpc.keepalive_timeout_ms", ALIVE_MS),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.use_local_subchannel_pool", 1),  # Its own back-off starts afresh with each channel.
+    ("grpc.use_local_subchannel_pool", 1),  # otherwise grpc's own back-off would outlive the channel
     ("grpc.enable_http_proxy", 0),
 )
 
@@ -42,7 +42,7 @@ _log = logging.getLogger("holdfast.logs")
 
 
 class Upstream:
-    """`on_receipt` is told the link that it is for, where that is still there. `on_trouble`: why none come."""
+    """Sends pieces. `on_receipt` gets the receipt's link, if it still exists. `on_trouble`: why no receipts come."""
 
     def __init__(
         self,
@@ -61,34 +61,34 @@ class Upstream:
         self._bell = Bell()
         self._is_connected = False
         self._parting = False
-        self._has_parted = False  # It was said; the other side ends the connection then.
+        self._has_parted = False  # sent; then the other side ends the connection
         self._parted = anyio.Event()
         self._pause_s = 0.0
         self._moved = Bell()
-        self.on_received: Callable[[], None] = _nothing  # told that receipts came, after each of them
+        self.on_received: Callable[[], None] = _nothing  # called after each receipt
         self.on_away: Callable[[], None] = _nothing
-        self.address = ""  # of the next tier; "": it is not known yet
+        self.address = ""  # of the next tier; "": unknown yet
 
     def ring(self) -> None:
-        """There is something to send."""
+        """Notes that there is data to send."""
         self._bell.ring()
 
     def move(self, address: str) -> None:
-        """The next tier is elsewhere."""
+        """Changes the address of the next tier."""
         if address != self.address:
             _log.info("the next tier is at %s", address)
             self.address = address
             self._moved.ring()
 
     async def part(self) -> None:
-        """Says that nothing more comes. The caller bounds the time."""
+        """Tells the next tier that nothing more comes. The caller bounds the time."""
         self._parting = True
         self._bell.ring()
         if self._is_connected or not self._relay.is_empty:
             await self._parted.wait()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         again_s = AGAIN_FIRST_S
         while True:
             if not self.address:
@@ -117,7 +117,7 @@ class Upstream:
         scope.cancel()
 
     async def _connect(self, address: str) -> tuple[str, bool]:
-        """One connection, until it ends: why, and whether it has begun."""
+        """Makes one connection; returns why it ended, and whether it had begun."""
         import grpc.aio
 
         try:
@@ -138,7 +138,7 @@ class Upstream:
             return _in_words(error), False
 
     async def _converse(self, session: Session, call: Any) -> str:  # noqa: ANN401 - grpc's own
-        """Until the connection ends: why."""
+        """Sends and receives; returns why the connection ended."""
         import grpc.aio
 
         why = "the connection has ended"
@@ -191,7 +191,7 @@ class Upstream:
     async def _speak(self, session: Session, call: Any) -> None:  # noqa: ANN401 - grpc's own
         import grpc.aio
 
-        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # Who listens hears why.
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the reader learns the reason
             await self._say_all(session, call)
 
     async def _say_all(self, session: Session, call: Any) -> None:  # noqa: ANN401 - grpc's own
@@ -211,7 +211,7 @@ class Upstream:
 
 
 def _joined(pieces: list[Piece]) -> list[Piece]:
-    """Neighbours of one stream as one piece: what comes next handles fewer."""
+    """Joins neighbouring pieces of one stream, so that the next tier handles fewer."""
     joined: list[Piece] = []
     for piece in pieces:
         last = joined[-1] if joined else None
@@ -229,7 +229,7 @@ def _joined(pieces: list[Piece]) -> list[Piece]:
 
 
 async def _read(call: Any) -> bytes:  # noqa: ANN401 - grpc's own
-    """b"" at the end."""
+    """Reads a message; b"" at the end."""
     data = await call.read()
     return data if isinstance(data, bytes) else b""
 
@@ -243,4 +243,4 @@ def _in_words(error: Exception) -> str:
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """Does nothing."""

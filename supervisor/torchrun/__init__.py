@@ -1,1 +1,1 @@
-"""The plug-in for people who keep torchrun: `torchrun --rdzv-backend=holdfast`."""
+"""The plug-in for users who keep torchrun: `torchrun --rdzv-backend=holdfast`."""

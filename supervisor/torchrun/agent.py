@@ -1,7 +1,7 @@
-"""How does torchrun's one thread take part in a rendezvous that goes on all the time?
+"""How does torchrun's single thread take part in a rendezvous that never pauses?
 
-A thread of its own keeps in touch with the leader, or leads. torchrun's thread asks it for what was said last, which
-costs nothing, or blocks until there is an order for it.
+A separate thread keeps in touch with the leader, or leads. torchrun's thread asks it for the latest state, which costs
+nothing, or blocks until there is an order.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from supervisor.torchrun.options import AgentOptions
 
 Orders = queue.SimpleQueue[tuple[int, ForAgent]]
 
-EXIT_S = 2.0  # for the last word of a process that ends without one
+EXIT_S = 2.0  # for the last message of a process that ends without one
 
 
 class Agent:
-    """One torchrun's part in the rendezvous. For torchrun's thread."""
+    """One torchrun's part in the rendezvous. Use it only from torchrun's thread."""
 
     def __init__(self, options: AgentOptions) -> None:
         self._options = options
         self._orders: Orders = queue.SimpleQueue()  # a new one for each wait
-        self._meeting = 0  # that the last order came from
-        self._host = ""  # found once: later there may be no name service
+        self._meeting = 0  # where the last order came from
+        self._host = ""  # looked up once: later there may be no name service
         self._thread: threading.Thread | None = None
         self._is_ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop
@@ -45,7 +45,7 @@ class Agent:
 
     @property
     def waiting(self) -> int:
-        """How many agents wait for this one to come to the next round."""
+        """Returns how many agents wait to join the next round."""
         return self._touch.waiting if self._touch is not None else 0
 
     @property
@@ -53,7 +53,7 @@ class Agent:
         return self._touch.closed if self._touch is not None else None
 
     def join(self) -> None:
-        """From now on there are orders: `next_order`."""
+        """Requests a part in the next round: from now on `next_order` has orders."""
         orders = self._orders = Orders()
         touch = self._start()
 
@@ -63,24 +63,24 @@ class Agent:
         self._loop.call_soon_threadsafe(touch.want, self._options.order, deliver)
 
     def next_order(self) -> ForAgent:
-        """Blocks. A signal's handler may end that by an exception."""
+        """Returns the next order. Blocks. A signal handler may end that with an exception."""
         self._meeting, order = self._orders.get()
         return order
 
     def own_host(self) -> str:
-        """The address by which the others reach this node. Raises OSError."""
+        """Returns the address at which the others reach this node. Raises OSError."""
         if not self._host:
             self._host = self._run(_ip_of(self._options), None)
         return self._host
 
     def answer(self, number: int, host: str, port: int) -> None:
-        """Tells the leader who ordered it last where the store of this round is."""
+        """Tells the leader that last requested it where this round's store is."""
         touch, meeting = self._start(), self._meeting
         report = RoundStoreServed(self._options.meeting.node, number, host, port)
         self._loop.call_soon_threadsafe(lambda: touch.say(report, meeting=meeting))
 
     def close(self, reason: str, *, failed: bool) -> None:
-        """There shall be no further round. Does not wait until the others know; without a `join` nobody is told."""
+        """Closes the rendezvous to further rounds. Does not wait for the others; without a `join` nobody is told."""
         touch = self._touch
         if self._thread is None or touch is None:
             return
@@ -88,7 +88,7 @@ class Agent:
         self._loop.call_soon_threadsafe(touch.say, report)
 
     def leave(self, reason: str, timeout_s: float) -> bool:
-        """Ends the thread; True if the others know by then. A second call does nothing."""
+        """Ends the thread; returns True if the others know by then. A second call does nothing."""
         thread, self._thread = self._thread, None
         if thread is None or self._touch is None:
             return True
@@ -118,7 +118,7 @@ class Agent:
     # --- the other thread ------------------------------------------------------------------------------------------
 
     def _in_thread(self) -> None:
-        """Whatever ends it, nobody waits for its orders in vain."""
+        """Runs the thread. However it ends, nobody waits for its orders in vain."""
         try:
             anyio.run(self._main)
         finally:
@@ -140,12 +140,12 @@ class Agent:
 
     async def _find_host(self) -> None:
         if not self._host:
-            with suppress(OSError):  # It is asked for again, and then it is an error.
+            with suppress(OSError):  # it is looked up again, and then this is an error
                 self._host = await _ip_of(self._options)
 
 
 async def _ip_of(options: AgentOptions) -> str:
-    """A name may mean something else, or nothing, on another node."""
+    """Returns an address: a name may mean something else, or nothing, on another node."""
     if not options.local_address:
         return await own_address(options.meeting.endpoint)
     found = await anyio.getaddrinfo(options.local_address, 0, type=socket.SOCK_STREAM)

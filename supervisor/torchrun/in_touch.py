@@ -1,7 +1,7 @@
-"""How does an agent stay in touch with the leader of its rendezvous, whichever agent that is, and what does it miss?
+"""How does an agent stay in touch with its rendezvous' leader, whichever agent that is, and what does a loss mean?
 
-The leader's loss alone stops no worker of a job with a fixed number of nodes: nobody else can form a group. Where the
-number may vary, the others may go on without this node, so its workers must stop before that.
+In a job with a fixed number of nodes, the leader's loss alone stops no worker: nobody else can form a group. If the
+number may vary, the others may continue without this node, so its workers must stop before that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logging.getLogger("holdfast.torchrun")
 
 
 class Unreachable(msgspec.Struct, frozen=True):
-    """There is no leader who could let this agent in."""
+    """No leader can admit this agent."""
 
     reason: str
 
@@ -43,34 +43,34 @@ Deliver = Callable[[int, ForAgent], None]
 
 
 class InTouch:
-    """Its methods are for the event loop's thread; `waiting` and `closed` may be read by any."""
+    """Keeps in touch. Use it from the event loop's thread; any thread may read `waiting` and `closed`."""
 
     def __init__(
         self, meeting: ElasticMeeting, rules: ElasticRules, is_led_here: Callable[[], Awaitable[bool]] | None = None
     ) -> None:
-        """`is_led_here`: whether another process of this node leads; it is asked before this one tries to."""
+        """`is_led_here` returns whether another process of this node leads; asked before this one tries to lead."""
         self._meeting = meeting
         self._rules = rules
         self._is_led_here = is_led_here
         self.waiting = 0
         self.closed: TellClosed | None = None
-        self._meetings = 0  # with how many leaders, one after the other; words of an earlier meeting are void
+        self._meetings = 0  # number of successive leaders; messages of an earlier meeting are void
         self._peers: ElasticPeers | None = None
         self._deliver: Deliver = _nobody_waits
-        self._wish: AgentJoined | None = None  # is told to a next leader, too
+        self._wish: AgentJoined | None = None  # also sent to a next leader
         self._wish_until_s = 0.0
         self._wished = anyio.Event()
         self._is_member = False
         self._is_loss_told = False
 
     async def run(self) -> None:
-        """Until cancelled, or the rendezvous is closed and its leader gone. Begins with the first wish."""
+        """Runs until cancelled, or until the rendezvous is closed and its leader gone. Starts with the first wish."""
         await self._wished.wait()
         while self.closed is None:
             await self._meet()
 
     def want(self, order: int, deliver: Deliver) -> None:
-        """This agent waits for the next round, from now on. Orders come together with the number of their meeting."""
+        """Requests a part in the next round. Orders come with the number of their meeting."""
         self.waiting, self._is_member, self._deliver = 0, False, deliver
         if self.closed is not None:
             self._deliver(self._meetings, RefuseAgent(Refusal.CLOSED, self.closed.reason))
@@ -82,17 +82,17 @@ class InTouch:
             self._peers.report(self._wish)
 
     def say(self, report: ElasticReport, *, meeting: int | None = None) -> None:
-        """Says it to the leader of now, unless it is meant for an earlier one."""
+        """Sends it to the current leader, unless it is meant for an earlier one."""
         if self._peers is not None and meeting in (None, self._meetings):
             self._peers.report(report)
 
     async def part(self, reason: str) -> None:
-        """Leaves; returns once all that was said is heard."""
+        """Leaves; returns once everything sent was heard."""
         peers = self._peers
         if peers is None or not peers.is_known:
             return
         peers.report(AgentLeft(self._meeting.node, reason))
-        if peers.leads or self.closed is None:  # A leader that has closed the rendezvous may have gone already.
+        if peers.leads or self.closed is None:  # a leader that has closed the rendezvous may be gone already
             await peers.until_all_is_heard()
 
     async def _meet(self) -> None:

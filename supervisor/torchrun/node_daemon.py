@@ -1,4 +1,4 @@
-"""Does the supervisor of this node lead the rendezvous, so that no torchrun's loss is the loss of its leader?"""
+"""Does this node's supervisor lead the rendezvous, so that the loss of a torchrun is not the loss of its leader?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("holdfast.torchrun")
 
 
 async def leads(wish: RendezvousWish) -> bool:
-    """Asks it to. False: there is none, or the address is another node's. Never raises; bounded in time."""
+    """Asks it to lead. Returns False if it is absent or the address is another node's. Never raises; bounded."""
     return await to_thread.run_sync(_ask, wish, abandon_on_cancel=True)
 
 
@@ -43,7 +43,7 @@ def _ask(wish: RendezvousWish) -> bool:
 
 @contextlib.contextmanager
 def _without_fork_support() -> Generator[None]:
-    """While gRPC is loaded; the workers inherit what the user has set."""
+    """Disables it while gRPC is loaded; the workers inherit what the user has set."""
     if "grpc" in sys.modules:
         yield
         return

@@ -1,4 +1,4 @@
-"""What do torchrun's --rdzv-endpoint and --rdzv-conf say to this backend?"""
+"""What do torchrun's --rdzv-endpoint and --rdzv-conf mean for this backend?"""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from supervisor.ports import RendezvousWish
 # In seconds, with torch's defaults.
 _SECONDS = {"join_timeout": 600.0, "last_call_timeout": 30.0, "close_timeout": 30.0, "read_timeout": 60.0}
 _OTHERS = ("is_host", "token_file", *TLS_KEYS)
-# Other backends have these. Losses are found by the stream's own heartbeat; the store is torch's TCPStore.
+# Options of other backends. Here the stream's own heartbeat detects losses, and the store is torch's TCPStore.
 _WITHOUT_EFFECT = ("heartbeat", "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt", "store_type")
-_TORCHRUNS_OWN = ("timeout",)  # torchrun adds it to every backend's
+_TORCHRUNS_OWN = ("timeout",)  # torchrun adds it for every backend
 _YES, _NO = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n")
 
 _log = logging.getLogger("holdfast.torchrun")
@@ -37,15 +37,15 @@ _log = logging.getLogger("holdfast.torchrun")
 class AgentOptions(msgspec.Struct, frozen=True):
     meeting: ElasticMeeting
     rules: ElasticRules
-    local_address: str  # "": the one by which this host reaches the endpoint
-    order: int  # where the scheduler has placed this node; -1: nowhere
+    local_address: str  # "": the address from which this host reaches the endpoint
+    order: int  # this node's place according to the scheduler; -1: none
     close_timeout_s: float
     read_timeout_s: float
-    wish: RendezvousWish | None  # to a supervisor of this node, where one runs; None: it can't be the one that leads
+    wish: RendezvousWish | None  # for a supervisor of this node, if one runs; None: it can't lead
 
 
 class Given(msgspec.Struct, frozen=True):
-    """What torchrun was given, without torch's types."""
+    """What torchrun got, without torch's types."""
 
     endpoint: str
     run_id: str
@@ -56,7 +56,7 @@ class Given(msgspec.Struct, frozen=True):
 
 
 def read(given: Given, environment: Mapping[str, str], *, host_name: str, pid: int) -> AgentOptions:
-    """Raises ValueError, as torch does for what a user has written wrong."""
+    """Reads the options. Raises ValueError, as torch does for a user's mistake."""
     _check_keys(given.options)
     seconds = {key: _seconds(key, given.options.get(key, default)) for key, default in _SECONDS.items()}
     endpoint, is_open = _endpoint(given)
@@ -123,7 +123,7 @@ def _wish(
 
 
 def _tls_files(given: Given) -> TlsFiles | None:
-    """All three files, or none."""
+    """Returns all three files, or None."""
     found = [str(given.options.get(key, "")) for key in TLS_KEYS]
     missing = [key for key, path in zip(TLS_KEYS, found, strict=True) if not path]
     if missing and len(missing) < len(TLS_KEYS):
@@ -135,7 +135,7 @@ def _tls_files(given: Given) -> TlsFiles | None:
 
 
 def _endpoint(given: Given) -> tuple[PeerAddress, bool]:
-    """Where to meet, and whether others can reach it. A node alone needs no place that others know."""
+    """Returns where to meet, and whether others can reach it. A single node needs no place that others know."""
     if not given.endpoint:
         if given.max_nodes == 1:
             return PeerAddress("127.0.0.1", 0), False

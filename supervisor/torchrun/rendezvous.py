@@ -1,8 +1,8 @@
 """What does torchrun ask of a rendezvous backend, and how does ours answer?
 
-The one module of the supervisor that imports torch: it runs in torchrun's process, which has loaded it. Each round gets
-a fresh TCPStore on a new port, served by the agent of rank 0 at one address of its node: neither agents nor workers can
-see a key of an earlier round.
+This is the supervisor's only module that imports torch: it runs in torchrun's process, which has loaded it. Each round
+gets a new TCPStore on a new port, served by the agent of rank 0 at one address of its node: neither agents nor workers
+can see a key of an earlier round.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from supervisor.torchrun.agent import Agent
 from supervisor.torchrun.in_touch import Unreachable
 
 BACKEND = "holdfast"
-AGENTS_PREFIX = "holdfast agents"  # the agents' keys, apart from those of the workers
+AGENTS_PREFIX = "holdfast agents"  # separates the agents' keys from those of the workers
 BACKLOG = 4096
 REASON_CHARACTERS_MAX = 500
 
@@ -48,7 +48,7 @@ _ERRORS: dict[Refusal, type[RendezvousError]] = {
 
 
 def create(params: RendezvousParameters) -> RendezvousHandler:
-    """The handler for one torchrun. Raises ValueError for what the user has written wrong."""
+    """Returns the handler for one torchrun. Raises ValueError for a user's mistake."""
     given = options.Given(
         endpoint=params.endpoint or "",
         run_id=params.run_id,
@@ -63,13 +63,13 @@ def create(params: RendezvousParameters) -> RendezvousHandler:
 
 
 class HoldfastRendezvous(RendezvousHandler):
-    """See torch.distributed.elastic.rendezvous.RendezvousHandler."""
+    """Handles rounds; see torch.distributed.elastic.rendezvous.RendezvousHandler."""
 
     def __init__(self, run_id: str, agent_options: options.AgentOptions) -> None:
         self._run_id = run_id
         self._options = agent_options
         self._agent = Agent(agent_options)
-        self._store: TCPStore | None = None  # of the newest round; it is served as long as it is referred to
+        self._store: TCPStore | None = None  # of the newest round; it is served while it is referenced
 
     def get_backend(self) -> str:
         return BACKEND
@@ -79,7 +79,7 @@ class HoldfastRendezvous(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """Workers use the round's store too, unless torch's own variable says otherwise."""
+        """Returns that workers use the round's store, too, unless torch's own variable says otherwise."""
         return os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0") != "1"
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -105,12 +105,12 @@ class HoldfastRendezvous(RendezvousHandler):
         self._agent.close("it was asked to", failed=False)
 
     def num_nodes_waiting(self) -> int:
-        """Costs nothing: the leader tells. Also 1 where the group is broken: a member is lost or comes again."""
+        """Costs nothing: the leader reports it. Also 1 if the group is broken: a member is lost or rejoins."""
         return self._agent.waiting
 
     def shutdown(self) -> bool:
-        """Closes the rendezvous, since torchrun calls it once it has ended. True if the other nodes know."""
-        error = sys.exc_info()[1]  # torchrun calls it on the way out.
+        """Closes the rendezvous, since torchrun calls it at its end. Returns True if the other nodes know."""
+        error = sys.exc_info()[1]  # torchrun calls it while it exits
         self._agent.close(_reason(error), failed=error is not None)
         is_heard = self._agent.leave("it has ended", self._options.close_timeout_s)
         self._store = None
@@ -153,16 +153,16 @@ class HoldfastRendezvous(RendezvousHandler):
 
 
 def _serve(host: str, timeout: timedelta) -> TCPStore:
-    """At this address alone, on a port that the kernel chooses."""
+    """Serves a store at this address alone, on a port that the kernel chooses."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family, backlog=BACKLOG) as listener:
         port = int(listener.getsockname()[1])
         store = TCPStore(
             host, port, is_master=True, wait_for_workers=False, timeout=timeout,
-            # Before torch 2.8, the libuv store refuses a socket that listens already.
+            # Before torch 2.8, the libuv store does not accept a socket that listens already.
             use_libuv=tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8), master_listen_fd=listener.fileno(),
         )  # fmt: skip
-        listener.detach()  # It is the store's now.
+        listener.detach()  # the store owns it now
         return store
 
 

@@ -1,8 +1,8 @@
-"""How is the leader reached, also where large packets are lost on the way?
+"""How is the leader reached even if large packets are lost on the way?
 
-Somewhere between two nodes, packets beyond a size may be dropped, and nobody tells the sender: a tunnel, a switch that
-is set up otherwise. TCP sends such a packet again and again, and all that was said later waits behind it. Where a
-connection went silent, the next ones have small segments in both directions, which arrive.
+Between two nodes, packets above some size may be dropped without notice to the sender, by a tunnel or a misconfigured
+switch. TCP resends such a packet repeatedly, and all later data waits behind it. If a connection went silent, the next
+ones use small segments in both directions, which arrive.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from collections.abc import Callable
 
 from supervisor.edges.peers.cluster_line import Line
 
-SEGMENT_BYTES_SMALL = 512  # IPv4 carries packets of 576 bytes anywhere
+SEGMENT_BYTES_SMALL = 512  # IPv4 carries packets of 576 bytes everywhere
 
 
 def reason_of(error: OSError) -> str:
-    """ "connection refused": what the kernel says, without its number. anyio tells of several attempts in one error."""
+    """Returns the kernel's reason without its number, such as "connection refused". anyio may wrap several attempts."""
     told = error
     if isinstance(error.__cause__, ExceptionGroup):
         told = next((each for each in error.__cause__.exceptions if isinstance(each, OSError)), error)  # pyright: ignore
     elif isinstance(error.__cause__, OSError):
         told = error.__cause__
-    by_kernel = os.strerror(told.errno) if told.errno and told.errno > 0 else ""  # asyncio's text names the address
+    by_kernel = os.strerror(told.errno) if told.errno and told.errno > 0 else ""  # asyncio's text contains the address
     return (by_kernel or told.strerror or str(told)).lower()
 
 
 async def connect(line: Callable[[], Line], host: str, port: int, *, is_careful: bool) -> None:
-    """`is_careful`: with small segments. Raises OSError."""
+    """Connects, with small segments if `is_careful`. Raises OSError."""
     loop = asyncio.get_running_loop()
     if not is_careful:
         await loop.create_connection(line, host, port)
@@ -37,19 +37,19 @@ async def connect(line: Callable[[], Line], host: str, port: int, *, is_careful:
     sock = await _connected(loop, host, port)
     try:
         await loop.create_connection(line, sock=sock)
-    except BaseException:  # Whatever it is, it is raised again; nobody else would close the socket.
+    except BaseException:  # Whatever the error is, close the socket and raise it again.
         sock.close()
         raise
 
 
 async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
-    """The first address of the host that answers."""
+    """Connects to the first address of the host that answers."""
     error = OSError(f"{host} has no address")
     for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES_SMALL)  # The other side learns of it.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES_SMALL)  # The peer learns it.
             await loop.sock_connect(sock, address)
         except OSError as refused:
             sock.close()

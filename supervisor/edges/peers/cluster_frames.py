@@ -1,8 +1,7 @@
-"""What do a node of a job and its coordinator say to each other over the cluster stream?
+"""What do a node of a job and its coordinator send each other over the cluster stream?
 
-The records of one frame each; cluster_codec.py writes and reads them. The handshake: the coordinator sends Challenge,
-the node Hello, the coordinator Welcome or Refusal. Then orders go one way and reports the
-other, and asides both ways.
+One record per frame; cluster_codec.py encodes and decodes them. The handshake: the coordinator sends Challenge, the
+node Hello, the coordinator Welcome or Refusal. Then orders go one way, reports the other, and asides both ways.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from supervisor.core.node.messages import Ordered
 
 
 class ClusterProtocolError(ValueError):
-    """Raised for bytes that no peer of ours sends. The connection they came by can't be trusted any more."""
+    """Raised for bytes that no peer of ours sends. Their connection can't be trusted any more."""
 
 
 class Challenge(msgspec.Struct, frozen=True):
@@ -25,28 +24,28 @@ class Challenge(msgspec.Struct, frozen=True):
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """The node says who it is and proves that it knows the job's token."""
+    """The node identifies itself and proves that it knows the job's token."""
 
-    protocol_version: int  # the newest that it speaks
+    protocol_version: int  # the newest version that it speaks
     job_id: str
     node: str
     incarnation: str
     nonce: bytes
     proof: bytes
-    oldest_version: int = 0  # that it still speaks; 0: its newest is the only one
-    relay_port: int = 0  # where a relay takes other nodes' connections, which go on over this one; 0: no relay
+    oldest_version: int = 0  # the oldest version that it speaks; 0: only the newest
+    relay_port: int = 0  # the port of a relay, whose connections are forwarded over this one; 0: not a relay
 
 
 class Welcome(msgspec.Struct, frozen=True):
-    """The coordinator proves that it knows the token, too."""
+    """The coordinator proves that it also knows the token."""
 
     proof: bytes
     term: int
-    protocol_version: int = 0  # that both sides speak from now on; 0: the first
+    protocol_version: int = 0  # the version that both sides use from now on; 0: the first
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """The coordinator does not take this node; it closes the connection after this."""
+    """The coordinator refuses this node and then closes the connection."""
 
     reason: str
 
@@ -56,21 +55,21 @@ class Alive(msgspec.Struct, frozen=True):
 
 
 class ServeRelay(msgspec.Struct, frozen=True):
-    """The node takes connections of other nodes, and carries what they say over a connection of its own."""
+    """Orders the node to take connections of other nodes and to forward their data over a connection of its own."""
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A question of one node to another, for people. It may be lost; the leader passes it on without reading it."""
+    """A question of one node to another, for people. It may be lost; the leader forwards it without reading it."""
 
     job_id: str
     to: str  # a node; "": the leader
     by: str  # the node that asks
-    number: int  # the asker's own
-    question: bytes  # question_codec.py
+    number: int  # counted by the asker
+    question: bytes  # encoded by question_codec.py
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """A part of an answer, on the same way back."""
+    """A part of an answer; it takes the same way back."""
 
     job_id: str
     to: str  # the node that asked
@@ -81,7 +80,7 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """A frame of a newer version, which this one skips."""
+    """A frame of a newer version; it is skipped."""
 
 
 class ElasticOrdered(msgspec.Struct, frozen=True):
@@ -102,4 +101,4 @@ Frame = Handshake | Alive | Ordered | Reported | ElasticOrdered | ElasticReporte
 
 
 def nobody_hears(sender: str, aside: Aside) -> None:
-    """For a side that has no answers."""
+    """Drops an aside, on a side that has no answers."""

@@ -1,7 +1,7 @@
 """How do whole frames go both ways over one TCP connection of the cluster stream, at what cost, and when does it end?
 
-A leader has thousands of lines: a line has no task of its own. What comes is handed on at once, a share of it in each
-turn of the event loop, so that no line keeps the others waiting; a peer that does not read is told by `is_writable`.
+A leader has thousands of lines, so a line has no task. Received frames are passed on at once, a share in each turn of
+the event loop, so that no line keeps the others waiting. `is_writable` shows whether the peer reads.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from supervisor.edges.peers.cluster_tls import Pipe
 from supervisor.edges.peers.door import Door
 
 SEALED_BYTES_MAX = framing.CLUSTER_FRAME_BYTES_MAX + OVERHEAD_BYTES
-INTRODUCTION_BYTES_MAX = 16 * 1024  # of a frame of somebody who has proved nothing yet
-SHARE_MAX = 64  # frames of one line that are handed on in one turn of the event loop
-UNSENT_BYTES_MAX = 64 * 1024  # that wait in our buffer, and as much in the kernel's: what is urgent comes after it
+INTRODUCTION_BYTES_MAX = 16 * 1024  # for a frame of a peer that has proved nothing yet
+SHARE_MAX = 64  # frames of one line that are passed on in one turn of the event loop
+UNSENT_BYTES_MAX = 64 * 1024  # waiting in our buffer, and as much in the kernel's: urgent data comes after it
 CLOSED = "the other side has closed the connection"
 
-_NOTSENT_LOWAT = 25  # Linux' TCP_NOTSENT_LOWAT, which Python has no name for before 3.12
+_NOTSENT_LOWAT = 25  # Linux's TCP_NOTSENT_LOWAT, which has no name in Python before 3.12
 _log = logging.getLogger("holdfast.cluster")
 
 OnFrame = Callable[[bytes], None]  # may raise SessionError or ClusterProtocolError, which end the line
@@ -37,11 +37,11 @@ OnEnd = Callable[[str], None]
 
 
 class LinkLostError(Exception):
-    """Raised where the connection has ended, or is taken for dead."""
+    """Raised if the connection has ended, or is considered dead."""
 
 
 class Line(asyncio.Protocol):
-    """One connection: `receive` while the two sides are introduced, callbacks from `listen` on."""
+    """One connection: use `receive` during the handshake, callbacks from `listen` on."""
 
     def __init__(
         self,
@@ -51,9 +51,10 @@ class Line(asyncio.Protocol):
         frame_bytes_max: int = SEALED_BYTES_MAX,
         door: Door | None = None,
     ) -> None:
-        """`pipe`: None is a connection without TLS. `greeting` is sent first. `frame_bytes_max`: until `listen`.
+        """Creates a line. `pipe` None: no TLS. `greeting` is sent first. `frame_bytes_max` holds until `listen`.
 
         `door` comes before all of it.
+
         """
         self._pipe = pipe
         self._greeting = greeting
@@ -61,21 +62,21 @@ class Line(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._decoder = Decoder(frame_bytes_max=frame_bytes_max)
-        self._frames: list[bytes] = []  # that nobody has taken yet
-        self._changed: anyio.Event | None = None  # set by whatever happens; of the one that waits
+        self._frames: list[bytes] = []  # received, but not taken yet
+        self._changed: anyio.Event | None = None  # belongs to the waiting caller; any change sets it
         self._on_frame: OnFrame | None = None
         self._on_end: OnEnd | None = None
         self._on_writable: Callable[[], None] | None = None
         self.is_writable = True
-        self.ended = ""  # why; "": it goes on
-        self.letter = b""  # that the other side has said at the door
-        self.distrust: ssl.SSLError | None = None  # between the two sides; to try again would not help
-        self.heard_at_s = self._loop.time()  # the last byte
+        self.ended = ""  # the reason; "": the line is open
+        self.letter = b""  # the other side's letter at the door
+        self.distrust: ssl.SSLError | None = None  # the sides do not trust each other; another attempt would not help
+        self.heard_at_s = self._loop.time()  # when the last byte came
 
     # --- the handshake ---------------------------------------------------------------------------------------------
 
     async def receive(self) -> bytes:
-        """The next frame. Raises LinkLostError."""
+        """Returns the next frame. Raises LinkLostError."""
         while not self._frames:
             if self.ended:
                 raise LinkLostError(self.ended)
@@ -84,7 +85,7 @@ class Line(asyncio.Protocol):
         return self._frames.pop(0)
 
     async def until_ended(self) -> str:
-        """Returns why."""
+        """Waits for the end and returns the reason."""
         while not self.ended:
             await self._change()
         return self.ended
@@ -100,7 +101,7 @@ class Line(asyncio.Protocol):
     # --- held ------------------------------------------------------------------------------------------------------
 
     def listen(self, on_frame: OnFrame, on_end: OnEnd, on_writable: Callable[[], None]) -> None:
-        """From now on frames go to `on_frame`. `on_end` is told once, maybe now."""
+        """Passes frames to `on_frame` from now on. Calls `on_end` once, perhaps now."""
         self._on_frame, self._on_end, self._on_writable = on_frame, on_end, on_writable
         if not self._decoder.pending_bytes:
             self._decoder = Decoder(frame_bytes_max=SEALED_BYTES_MAX)
@@ -109,7 +110,7 @@ class Line(asyncio.Protocol):
             self._tell_end()
 
     def send(self, *payloads: bytes) -> None:
-        """Never blocks. Look at `is_writable` before sending what can wait."""
+        """Sends frames. Never blocks. Check `is_writable` before sending data that can wait."""
         if self._transport is None or self.ended:
             return
         if len(payloads) == 1:
@@ -131,7 +132,7 @@ class Line(asyncio.Protocol):
             transport.write(sealed)
 
     def end(self, why: str, *, says_all: bool = False) -> None:
-        """`says_all`: what was sent still goes out."""
+        """Ends the connection. `says_all`: sent data still goes out."""
         if self._transport is not None:
             if says_all:
                 self._transport.close()
@@ -154,7 +155,7 @@ class Line(asyncio.Protocol):
             on_end(self.ended)
 
     def _take_turn(self) -> None:
-        """A share of what waits; the others have their turn before the rest."""
+        """Passes on a share of the waiting frames; other lines get their turn before the rest."""
         share, self._frames = self._frames[:SHARE_MAX], self._frames[SHARE_MAX:]
         self._hand_on(share)
         if self._on_frame is None:
@@ -171,7 +172,7 @@ class Line(asyncio.Protocol):
                 self._on_frame(frame)
         except (SessionError, ClusterProtocolError) as error:
             self.end(str(error))
-        except Exception:  # noqa: BLE001 - the bulkhead: whatever one connection meets, the others go on
+        except Exception:  # noqa: BLE001 - the bulkhead: an error of one connection leaves the others alone
             _log.warning("a connection of the cluster stream has met a defect", exc_info=True)
             self.end("a defect was met")
 
@@ -203,7 +204,7 @@ class Line(asyncio.Protocol):
             self._unseal(b"")
 
     def _pass_door(self, door: Door, data: bytes) -> bytes:
-        """What comes after it; nothing more, if the connection has ended there."""
+        """Returns the data after the door; nothing if the connection ended there."""
         self._door = None
         passed = door.read(data)
         self.letter = passed.letter
@@ -232,7 +233,7 @@ class Line(asyncio.Protocol):
             self.end(CLOSED)
             return
         if self._transport is not None and self._pipe is not None:
-            self._transport.write(self._pipe.outgoing())  # The other side learns why.
+            self._transport.write(self._pipe.outgoing())  # The other side learns the reason.
         self.distrust = error
         self.end(cluster_tls.reason_of(error), says_all=True)
 
@@ -250,7 +251,7 @@ class Line(asyncio.Protocol):
             if frames:
                 self._read_on(wanted=False)
                 self._tell_change()
-        elif self._frames:  # They have their turn soon.
+        elif self._frames:  # They get their turn soon.
             self._frames += frames
         elif len(frames) <= SHARE_MAX:
             self._hand_on(frames)
@@ -279,7 +280,7 @@ class Line(asyncio.Protocol):
     # --- addresses -------------------------------------------------------------------------------------------------
 
     def address(self, which: str) -> str:
-        """ "sockname" or "peername", as an IP; "" without a connection."""
+        """Returns "sockname" or "peername" as an IP; "" without a connection."""
         found = self._transport.get_extra_info(which) if self._transport is not None else None
         return str(found[0]) if found else ""
 
@@ -289,5 +290,5 @@ class Line(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """That wait here for a peer that does not read."""
+        """Returns the bytes that wait here for a peer that does not read."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0

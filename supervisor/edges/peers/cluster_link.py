@@ -1,8 +1,8 @@
-"""How do messages go both ways between a node and the leader, over one connection after the other?
+"""How do messages go both ways between a node and the leader over successive connections?
 
-The node says that it lives every ALIVE_S, and the leader answers. A side that hears nothing for SILENCE_S takes the
-connection for dead, so also where a cable was pulled and no end ever comes. What was received is confirmed by the next
-message that goes back, or after CONFIRM_S; what is said in one turn of the event loop goes out at once, in one piece.
+The node sends a heartbeat every ALIVE_S, and the leader answers. A side that hears nothing for SILENCE_S considers the
+connection dead, since a pulled cable sends no end. The next message back confirms received messages, at the latest
+after CONFIRM_S. Messages of one turn of the event loop go out at once, in one piece.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from supervisor.edges.peers.cluster_session import Arrivals, Outbox, Seal
 from supervisor.edges.peers.turns import Later
 
 ALIVE_S = 1.0
-SILENCE_S = 2.5  # noticed by the third heartbeat without an answer: that leaves a second for another connection
+SILENCE_S = 2.5  # the third unanswered heartbeat shows it: that leaves a second for another connection
 CONFIRM_S = 0.25
-UNCONFIRMED_S = 60.0  # that a connected peer may leave the oldest message unconfirmed
-HANDSHAKE_S = 10.0  # from the connection to the last word of the handshake
-ASIDES_BYTES_MAX = 8 * 1024 * 1024  # that wait to be sent; what comes beyond it is dropped
-HEARTBEAT = b"\0"  # what is not numbered is an aside, or begins with this, as no frame does
+UNCONFIRMED_S = 60.0  # how long a connected peer may leave the oldest message unconfirmed
+HANDSHAKE_S = 10.0  # from the connection to the last message of the handshake
+ASIDES_BYTES_MAX = 8 * 1024 * 1024  # waiting to be sent; more is dropped
+HEARTBEAT = b"\0"  # a message without a number is an aside, or begins with this byte, as no frame does
 
 OnMessage = Callable[[bytes], None]
 
 
 class Conversation:
-    """All that two processes have to say to each other."""
+    """The conversation of two processes."""
 
     __slots__ = (
         "_arrivals", "_asides", "_asides_bytes", "_confirm_later", "_confirmed", "_is_flush_due", "_is_held",
@@ -51,11 +51,12 @@ class Conversation:
         keep: Callable[[], bool] | None = None,
         letters: Letters | None = None,
     ) -> None:
-        """`on_message` gets orders or reports, and asides. `on_beat` gets heartbeats; None: they are sent back.
+        """Creates a conversation. `on_message` gets orders or reports, and asides. `on_beat` gets heartbeats; None:
+        they are sent back.
 
-        `confirm_later` may be shared by many. `may_answer` is asked before a heartbeat is sent back; None: always.
-        `keep` is called before anything goes out, or is confirmed, that is not kept for a supervisor that comes back
-        (see archive.py); `letters`: what one before this one has left.
+        `confirm_later` may be shared. `may_answer` is asked before a heartbeat is sent back; None: always. `keep` is
+        called before anything goes out or is confirmed that is not kept for a returning supervisor (see archive.py);
+        `letters`: those that a predecessor left.
         """
         self._loop = asyncio.get_running_loop()
         letters = letters or Letters()
@@ -76,26 +77,26 @@ class Conversation:
         self._is_flush_due = False
         self._owes_confirmation = False
         self._is_parting = False
-        self._settled: anyio.Event | None = None  # of the one that waits
-        self._confirmed = 0  # the newest of ours that the other side has
-        self._told_received = letters.received  # the newest arrival that the other side knows of
-        self._waits_since_s = 0.0  # for a confirmation, if there is something to confirm
+        self._settled: anyio.Event | None = None  # belongs to the waiting caller
+        self._confirmed = 0  # the newest of our messages that the other side confirmed
+        self._told_received = letters.received  # the newest arrival that we confirmed
+        self._waits_since_s = 0.0  # waits for a confirmation, if one is due
         self.heard_at_s = self._loop.time()
 
     # --- one connection after the other ----------------------------------------------------------------------------
 
     @property
     def line(self) -> Line | None:
-        """The connection of now."""
+        """Returns the current connection."""
         return self._line
 
     @property
     def last_heard_s(self) -> float:
-        """`heard_at_s`, or later: by a relay, which tells of heartbeats alone."""
+        """Returns `heard_at_s` or a later time: a relay reports only heartbeats."""
         return max(self.heard_at_s, self._line.heard_at_s) if self._line is not None else self.heard_at_s
 
     def hold(self, line: Line, *, sends: Seal, receives: Seal, on_end: Callable[[str], None]) -> None:
-        """From now on it goes over this line; the one of before, whose end has not been noticed yet, is ended."""
+        """Uses this line from now on; ends the previous one, whose end was not noticed yet."""
         self.let_go("another connection has come in its place")
         self._line, self._sends, self._receives = line, sends, receives
         self.heard_at_s = line.heard_at_s
@@ -109,26 +110,26 @@ class Conversation:
 
         line.listen(self._hear, ended, self.flush)
         if self._arrivals.received:
-            self.beat()  # The confirmations of before may be lost.
+            self.beat()  # Earlier confirmations may be lost.
         self.flush()
 
     def let_go(self, why: str, *, says_all: bool = False) -> None:
-        """`says_all`: what was sent still goes out."""
+        """Drops the connection. `says_all`: sent data still goes out."""
         line, self._line = self._line, None
         if line is not None:
             line.end(why, says_all=says_all)
 
     def end(self) -> None:
-        """The other side is lost: nobody waits for it any more."""
+        """Gives up on the other side: nobody waits for it any more."""
         self.let_go("it is given up")
         self._outbox, self._confirmed = Outbox(), 0
         self._told_received = self._arrivals.received
         self._settle()
 
     def judge(self, now_s: float) -> float | None:
-        """Lets the connection go where the other side says nothing, or takes nothing.
+        """Drops the connection if the other side sends nothing, or takes nothing.
 
-        Returns when to look again; None: there is no connection.
+        Returns when to check again; None: there is no connection.
         """
         line = self._line
         if line is None:
@@ -145,7 +146,7 @@ class Conversation:
     # --- what is kept ----------------------------------------------------------------------------------------------
 
     def letters(self) -> Letters:
-        """What is kept for a supervisor that comes back: all of that may go out, and be confirmed, from now on."""
+        """Returns what to keep for a returning supervisor; from now on all of it may go out and be confirmed."""
         self._is_unkept = False
         self._kept_received = self._arrivals.received
         if self._is_held:
@@ -154,12 +155,12 @@ class Conversation:
         return Letters(self._outbox.last, self._outbox.unconfirmed, self._arrivals.received)
 
     def _is_kept(self) -> bool:
-        """Whether everything is; what is not, is kept now. False: that can't be done yet, and `letters` goes on."""
+        """Makes sure that everything is kept. Returns False if that is not possible yet: then `letters` continues."""
         if self._is_unkept and self._keep is not None:
             if not self._keep():
                 self._is_held = True
                 return False
-            self._is_unkept = False  # Even if nothing was kept: then no supervisor comes back.
+            self._is_unkept = False  # Even if nothing was kept: then no supervisor returns.
             self._kept_received = self._arrivals.received
         return True
 
@@ -170,19 +171,19 @@ class Conversation:
     # --- what is said ----------------------------------------------------------------------------------------------
 
     def say(self, payload: bytes) -> None:
-        """Goes out as soon as there is a connection. Never blocks. Raises SessionError once too much waits."""
+        """Sends a message as soon as there is a connection. Never blocks. Raises SessionError if too much waits."""
         self.put(payload)
         self._flush_soon()
 
     def put(self, payload: bytes) -> None:
-        """As `say`, for one who calls `flush` later."""
+        """Queues a message like `say`; the caller calls `flush` later."""
         if self._outbox.is_empty:
             self._waits_since_s = self._loop.time()
         self._outbox.put(payload)
         self._is_unkept = True
 
     def beat(self, heartbeat: bytes = b"") -> None:
-        """Sends a heartbeat ahead of all that waits. An empty one only confirms what has come, and is not answered."""
+        """Sends a heartbeat ahead of waiting data. An empty one only confirms messages and is not answered."""
         if self._line is not None and self._sends is not None:
             self._told_received = received = self._arrivals.received if self._keep is None else self._kept_received
             self._line.send(self._sends.close(heartbeat, number=0, received=received))
@@ -194,7 +195,7 @@ class Conversation:
             self.beat(heartbeat)
 
     def say_aside(self, payload: bytes) -> bool:
-        """Goes out when nothing else waits, once, whether it arrives or not. False: no way, or too much waits."""
+        """Sends it once, when nothing else waits; it may be lost. Returns False if it can't go, or too much waits."""
         if self._line is None or self._asides_bytes + len(payload) > ASIDES_BYTES_MAX:
             return False
         if self._asides is None:
@@ -205,15 +206,15 @@ class Conversation:
         return True
 
     async def until_all_is_heard(self) -> None:
-        """Returns once the other side has confirmed everything, and was told what has come from it."""
+        """Waits until the other side has confirmed everything and got our confirmations."""
         self.part()
         while not (self._outbox.is_empty and self._told_received == self._arrivals.received):
             self._settled = anyio.Event()
             await self._settled.wait()
-        await anyio.lowlevel.checkpoint()  # What was written goes out at the end of the loop's turn.
+        await anyio.lowlevel.checkpoint()  # Written data goes out at the end of the loop's turn.
 
     def part(self) -> None:
-        """From now on what comes is confirmed at once: the other side waits for nothing else."""
+        """Confirms messages at once from now on: the other side waits for nothing else."""
         self._is_parting = True
         self._confirm()
 

@@ -1,4 +1,4 @@
-"""How do orders and reports of a job with several nodes travel from the leader, and to it?"""
+"""How do a job's orders and reports travel between its leader and its other nodes?"""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from supervisor.questions import PeersAndColleagues
 
 TOKEN_BYTES_MIN, TOKEN_BYTES_MAX = 16, 4096
 MASTER_ADDR_DEFAULT = JobSpec("", ()).master_addr
-PARTING_S = 5.0  # for what the other nodes have not heard yet as this one ends
+PARTING_S = 5.0  # for messages that the other nodes have not heard when this one ends
 
 
 class Meeting(msgspec.Struct, frozen=True):
-    """Where the nodes of a job meet, and as who."""
+    """Where the nodes of a job meet, and this node's part in it."""
 
     job_id: str
     node: str
@@ -48,14 +48,14 @@ class Meeting(msgspec.Struct, frozen=True):
     token: bytes
     join_timeout_s: float
     tls: Tls | None = None
-    on_orphaned: Callable[[str], None] | None = None  # told that no leader is left; None: the workers are ended
-    term: int = TERM  # of this leader, if it is one; another one's is another
-    fan_out: int = 0  # so many of the other nodes connect to the leader itself; 0: all of them
-    nodes_max: int = 0  # other nodes
+    on_orphaned: Callable[[str], None] | None = None  # called when no leader is left; None: the workers are ended
+    term: int = TERM  # of this leader, if this node leads; another leader has another term
+    fan_out: int = 0  # how many other nodes connect to the leader directly; 0: all
+    nodes_max: int = 0  # counts the other nodes
 
 
 class LeaderPeers:
-    """See ports.Peers: this node runs the job's coordinator."""
+    """Peers of the node that runs the job's coordinator; see ports.Peers."""
 
     def __init__(self, meeting: Meeting, server: ClusterServer, post: Post, colleagues: Switchboard) -> None:
         self._node = meeting.node
@@ -77,14 +77,14 @@ class LeaderPeers:
         self._post(Reported(job_id, report))
 
     def record(self, job_id: str, ledger: Ledger) -> None:
-        """Nobody leads after this node."""
+        """Does nothing: no other node leads after this one."""
 
     def letters(self) -> Correspondence:
         return self._server.letters()
 
 
 class FollowerPeers:
-    """See ports.Peers: another node runs the coordinator. Once that one is lost, nothing is left but to end the job."""
+    """Peers of a node if another one runs the coordinator; see ports.Peers. If that is lost, the job must end."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class FollowerPeers:
         self._post = post
         self.colleagues = colleagues
         self._lost = kept.lost if kept is not None else ""
-        self._has_stopped = kept is not None and kept.has_stopped  # as it has reported
+        self._has_stopped = kept is not None and kept.has_stopped  # as reported
 
     def leads(self, job_id: str) -> bool:
         del job_id
@@ -122,11 +122,11 @@ class FollowerPeers:
         return msgspec.structs.replace(self._client.letters(), has_stopped=self._has_stopped, lost=self._lost)
 
     def move_fence(self, until_s: float) -> None:
-        """The spawner ends the workers a little later than this process would, in case it stands still then."""
+        """Moves the fence. If this process hangs, the spawner ends the workers, slightly later than this one would."""
         self._post(FenceMoved(self._meeting.job_id, until_s + SPAWNER_LATER_S))
 
     def lose_leader(self, why: str) -> None:
-        """Nobody else would end the workers, and the leader may replace this node soon: they are killed at once."""
+        """Kills the workers at once: nobody else would, and the leader may replace this node soon."""
         self._lost = why
         self._client.forget()
         if self._meeting.on_orphaned is not None:
@@ -136,7 +136,7 @@ class FollowerPeers:
         self._conclude_if_stopped()
 
     def _conclude_if_stopped(self) -> None:
-        """The leader may be lost while the node waits for its verdict: nobody else would say how the job ends."""
+        """Ends the job if the leader was lost while this node waited for its verdict: nobody else would."""
         if self._has_stopped:
             verdict = Verdict(JobState.FAILED, 1, self._lost)
             self._post(Ordered(self._meeting.job_id, orders.Conclude(verdict)))
@@ -146,9 +146,9 @@ class FollowerPeers:
 async def open_peers(
     meeting: Meeting, post: Post, archive: Archive | None = None
 ) -> AsyncGenerator[PeersAndColleagues]:
-    """The first process that listens at the endpoint leads the job; all others follow it.
+    """Opens the peers. The first process that listens at the endpoint leads the job; all others follow it.
 
-    With what is kept in the `archive`, this one does what the process before it did.
+    With the data kept in the `archive`, this process continues what its predecessor did.
     """
     archive = archive or Archive()
     kept = archive.kept
@@ -218,19 +218,19 @@ async def open_peers(
 async def joining(
     spec: JobSpec, nodes: Nodes, archive: Archive
 ) -> tuple[JobSpec, Callable[[Post], AbstractAsyncContextManager[PeersAndColleagues]]]:
-    """The job as this node runs it, and how its peers are opened. Raises ConfigurationError."""
+    """Returns the job as this node runs it, and how to open its peers. Raises ConfigurationError."""
     meeting = await meeting_of(spec.job_id, nodes)
     spec = await at_own_address(await in_own_domain(spec), nodes)
     if nodes.backend == EMBEDDED:
         return spec, lambda post: open_peers(meeting, post, archive)
-    from supervisor.edges.peers.election import election  # Late: most jobs need none.
+    from supervisor.edges.peers.election import election  # Late: most jobs need no election.
 
     host = await own_host(nodes)
     return spec, await election.joining(spec.job_id, nodes, meeting.token, meeting.tls, own_host=host)
 
 
 async def in_own_domain(spec: JobSpec) -> JobSpec:
-    """With segments, the job must know this node's NVLink domain. Raises ConfigurationError where nothing tells it."""
+    """Adds the node's NVLink domain, which jobs with segments need. Raises ConfigurationError if it is unknown."""
     if spec.rendezvous.segment is None or spec.facts.domain:
         return spec
     try:
@@ -244,7 +244,7 @@ async def in_own_domain(spec: JobSpec) -> JobSpec:
 
 
 async def meeting_of(job_id: str, nodes: Nodes) -> Meeting:
-    """Reads token and certificates. Raises ConfigurationError where they can't be used."""
+    """Reads token and certificates. Raises ConfigurationError if they can't be used."""
     token = (
         await to_thread.run_sync(read_token, Path(nodes.token_file), abandon_on_cancel=True)
         if nodes.token_file
@@ -278,14 +278,14 @@ def read_token(path: Path) -> bytes:
 
 
 async def at_own_address(spec: JobSpec, nodes: Nodes) -> JobSpec:
-    """The store, if this node serves it, is served where the other nodes reach this one, unless the user says where."""
+    """Returns the job with the store, if served here, at an address that other nodes reach, unless the user set one."""
     if spec.master_addr != MASTER_ADDR_DEFAULT:
         return spec
     return msgspec.structs.replace(spec, master_addr=await own_address(PeerAddress(nodes.host, nodes.port)))
 
 
 async def own_host(nodes: Nodes) -> str:
-    """Where the other nodes reach this one: its name, if that is an address, else as the endpoint's network has it."""
+    """Returns where other nodes reach this one: its name, if that is an address, else its address in their network."""
     try:
         return str(ipaddress.ip_address(nodes.name))
     except ValueError:

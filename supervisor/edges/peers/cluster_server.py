@@ -1,7 +1,7 @@
 """Which nodes of a job are connected to its leader, what do they report, and which of them is lost?
 
-A node is one process: its incarnation. It may lose its connection and come back, and nothing is lost between; silent
-for LOST_S, it is lost for good, and a process that comes later under its name is another node.
+A node is one process: its incarnation. It may lose its connection and come back without any loss of messages. If it is
+silent for LOST_S, it is lost permanently; a later process with its name is another node.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ from supervisor.edges.peers.turns import Later, Turns
 from supervisor.edges.peers.wheel import Wheel
 from supervisor.pauses import pause
 
-LOST_S = 5.0  # from the last word of a node; by then it has ended its own workers (cluster_client.FENCE_S)
-GONE_MAX = 100_000  # incarnations that are remembered
-HANDSHAKES_MAX = 64  # at once; the others wait at the listening socket
-LOOK_S = 0.5  # between two looks for connections that are silent
-LATE_S = 0.1  # a look that late means that we stood still ourselves, and have not heard yet what was said
+LOST_S = 5.0  # from the last message of a node; by then it has ended its own workers (cluster_client.FENCE_S)
+GONE_MAX = 100_000  # incarnations that we remember
+HANDSHAKES_MAX = 64  # at the same time; others wait at the listening socket
+LOOK_S = 0.5  # between two checks for silent connections
+LATE_S = 0.1  # a check this late means that this process was stopped, and has not handled received messages yet
 REPLACED = "another process has come in its place"
 TERM = 1  # one leader for the life of an embedded job
 
@@ -69,7 +69,7 @@ _log = logging.getLogger("holdfast.cluster")
 
 
 class ClusterServer:
-    """Serves one job's nodes. Its methods are for the event loop's thread."""
+    """Serves one job's nodes. Call its methods only in the event loop's thread."""
 
     def __init__(
         self,
@@ -87,8 +87,8 @@ class ClusterServer:
         may_answer: Callable[[], bool] | None = None,
         archive: Archive | None = None,
     ) -> None:
-        """`fan_out`: so many of the `nodes_max` others connect to this one, and the rest by relays; 0: all do.
-        `may_answer` is asked before anything is answered; None: always."""
+        """Creates the server. `fan_out`: how many of the `nodes_max` others connect directly, not by relays; 0: all.
+        `may_answer` is asked before every answer; None: always."""
         self._archive = archive or Archive()
         kept = self._archive.kept or Correspondence()
         self._job_id = job_id
@@ -101,9 +101,9 @@ class ClusterServer:
         self._term = term
         self._may_answer = may_answer
         self._nodes: dict[str, KnownNode] = {}
-        self._knocked: dict[str, float] = {}  # when a node has come last, whether it was welcomed or not
-        self._kept = kept.nodes  # that were connected to the leader's supervisor before this one
-        self._gone = dict.fromkeys(kept.gone)  # incarnations that were given up, oldest first
+        self._knocked: dict[str, float] = {}  # when each node last came, welcome or not
+        self._kept = kept.nodes  # nodes that were connected to the previous supervisor
+        self._gone = dict.fromkeys(kept.gone)  # abandoned incarnations, oldest first
         self._suspicion = suspicion.initial_state(0.0)
         self._handshakes = anyio.Semaphore(HANDSHAKES_MAX)
         self._encoded: tuple[Order | None, bytes] = (None, b"")  # the last order: many nodes may get the same
@@ -117,7 +117,7 @@ class ClusterServer:
     async def run(
         self, listeners: Sequence[socket.socket], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        """Until cancelled; closes the listeners and all connections."""
+        """Serves until cancelled; then closes the listeners and all connections."""
         self._suspicion = suspicion.initial_state(anyio.current_time())
         try:
             async with anyio.create_task_group() as self._tasks:
@@ -137,7 +137,7 @@ class ClusterServer:
                 trunk.end("the leader ends")
 
     def send(self, node: str, order: Order) -> None:
-        """Kept until the node has it. A node that is not known (any more) has no use for it."""
+        """Keeps an order until the node has it. Drops it if the node is unknown (or no longer known)."""
         known = self._nodes.get(node)
         if known is None:
             return
@@ -150,7 +150,7 @@ class ClusterServer:
             self._lose(node, known, str(error))
 
     def send_frame(self, node: str, frame: Frame) -> None:
-        """As `send`, for words that are not about a job of this supervisor; not in order with the others."""
+        """Does the same for messages that are not about a job of this supervisor, not in order with the others."""
         known = self._nodes.get(node)
         if known is None:
             return
@@ -160,12 +160,12 @@ class ClusterServer:
             self._lose(node, known, str(error))
 
     def say_aside(self, node: str, aside: Aside) -> bool:
-        """Once, if the node is connected; it may be lost. False: it certainly does not arrive."""
+        """Sends it once if the node is connected; it may be lost. Returns False if it certainly does not arrive."""
         known = self._nodes.get(node)
         return known is not None and known.conversation.say_aside(cluster_codec.encode(aside))
 
     def heard_at_s(self, node: str) -> float | None:
-        """The last word of a node; None: it is not known."""
+        """Returns when a node was last heard; None: it is unknown."""
         known, knocked_at_s = self._nodes.get(node), self._knocked.get(node, 0.0)
         return max(known.conversation.last_heard_s if known is not None else 0.0, knocked_at_s) or None
 
@@ -173,7 +173,7 @@ class ClusterServer:
         return known_node.letters(self._nodes, self._gone)
 
     async def until_all_is_heard(self) -> None:
-        """Returns once every node has all that was sent to it, or is lost."""
+        """Waits until every node has everything sent to it, or is lost."""
         await self._turns.until_empty()
         nodes = list(self._nodes.values())
         for known in nodes:
@@ -194,7 +194,7 @@ class ClusterServer:
                 self._tasks.start_soon(self._serve, accepted, door)
 
     async def _serve(self, accepted: socket.socket, door: LeadersDoor) -> None:
-        """The handshake. What comes after it needs no task."""
+        """Does the handshake. Everything after it needs no task."""
         pipe = Pipe(self._tls, leads=True) if self._tls is not None else None
         nonce = cluster_session.fresh_nonce()
         greeting = cluster_codec.encode(Challenge(nonce))
@@ -213,7 +213,7 @@ class ClusterServer:
             why = str(error)
             level = logging.WARNING if line.distrust is not None else logging.DEBUG
             _log.log(level, "a connection to the leader of job %s has ended: %s", self._job_id, why)
-        except Exception:  # noqa: BLE001 - the bulkhead: whatever one connection meets, the others go on
+        except Exception:  # noqa: BLE001 - the bulkhead: an error of one connection leaves the others alone
             _log.warning("a connection to the leader of job %s has met a defect", self._job_id, exc_info=True)
         finally:
             self._handshakes.release()
@@ -237,7 +237,7 @@ class ClusterServer:
         return hello, introduction.welcome(line, hello, self._token, nonce, term=self._term)
 
     def _refusal(self, hello: Hello) -> str:
-        """Why this one may not join; "" if it may."""
+        """Returns why this node may not join; "" if it may."""
         if hello.job_id != self._job_id:
             return f"it wants job {hello.job_id}, and this is job {self._job_id}"
         if too_far := cluster_versions.refusal(hello.protocol_version, hello.oldest_version):
@@ -315,7 +315,7 @@ class ClusterServer:
             self._relays.closed(node)
 
     def _make_branch(self) -> Line:
-        """The connection of a node that comes by a relay, before its first word."""
+        """Makes the connection of a node that comes through a relay, before its first message."""
         nonce = cluster_session.fresh_nonce()
         line = Line(greeting=cluster_codec.encode(Challenge(nonce)), frame_bytes_max=INTRODUCTION_BYTES_MAX)
 

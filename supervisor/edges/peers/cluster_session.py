@@ -1,9 +1,9 @@
-"""How do two nodes prove who they are, and how is no message between them lost, doubled, changed or replayed?
+"""How do two nodes authenticate each other, and why can no message be lost, doubled, changed or replayed?
 
-Sans-I/O. Both sides know the job's token. Each proves it by an HMAC over the other's fresh nonce, and from both nonces
-the keys of this one connection follow. Every sealed message carries a MAC over a counter that is not sent, so that it
-is good once, in its place. What must arrive is numbered and kept until the other side says that it has it: after a lost
-connection the next one begins with what is missing. Only the death of a process breaks that chain.
+Sans-I/O. Both sides know the job's token. Each proves it with an HMAC over the other's fresh nonce; the keys of this
+connection are derived from both nonces. Every sealed message carries a MAC over a counter that is not sent, so it is
+valid once, in its place. A message that must arrive has a number and is kept until the other side confirms it: after a
+lost connection, the next one starts with the missing messages. Only the death of a process breaks that chain.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import msgspec
 
 NONCE_BYTES = 32
 MAC_BYTES = 16
-KEPT_BYTES_MAX = 16 * 1024 * 1024  # that one peer has not confirmed; more, and it is given up
-KEPT_BYTES_EACH = 64  # that a message takes beside its payload
+KEPT_BYTES_MAX = 16 * 1024 * 1024  # unconfirmed by one peer; more, and the peer is abandoned
+KEPT_BYTES_EACH = 64  # overhead of a message beside its payload
 
-_COUNT = struct.Struct(">Q")  # of the messages of one direction; not sent
-_COUNTED = struct.Struct(">QQQ")  # the same, and the header
+_COUNT = struct.Struct(">Q")  # the messages of one direction; not sent
+_COUNTED = struct.Struct(">QQQ")  # the same with the header
 _HEADER = struct.Struct(">QQ")  # number (0: needs no confirmation), the newest number received
 OVERHEAD_BYTES = MAC_BYTES + _HEADER.size
 COUNT_BYTES = _COUNT.size
@@ -31,11 +31,11 @@ _are_same = hmac.compare_digest
 
 
 class SessionError(Exception):
-    """Raised where the other side can't be trusted or is beyond help; the connection ends."""
+    """Raised if the other side can't be trusted or helped; the connection ends."""
 
 
 class Keys(msgspec.Struct, frozen=True):
-    """Of one connection: one for each direction, so that nothing can be sent back to its sender."""
+    """The keys of one connection: one for each direction, so that nothing can be reflected to its sender."""
 
     to_leader: bytes
     to_node: bytes
@@ -46,7 +46,7 @@ def fresh_nonce() -> bytes:
 
 
 def proof(token: bytes, side: str, *parts: bytes) -> bytes:
-    """That `side` ("node" or "leader") knows the token, bound to all the parts."""
+    """Returns the proof that `side` ("node" or "leader") knows the token, bound to all parts."""
     return _mac(token, b"holdfast cluster proof 1", side.encode(), *parts)
 
 
@@ -62,14 +62,14 @@ def derive_keys(token: bytes, leader_nonce: bytes, node_nonce: bytes) -> Keys:
 
 
 def _mac(key: bytes, *parts: bytes) -> bytes:
-    """Lengths are part of it: no two lists of parts look alike."""
+    """Returns a MAC that covers the lengths, too: two lists of parts never look alike."""
     return hmac.digest(key, b"".join(len(part).to_bytes(4, "big") + part for part in parts), "sha256")
 
 
 class Seal:
-    """One direction of one connection. Both sides count the messages. A leader does this for each heartbeat.
+    """Seals one direction of one connection. Both sides count the messages. A leader does this for each heartbeat.
 
-    Keyed BLAKE2s: a MAC in one pass, which costs a quarter of HMAC-SHA256 here.
+    Uses keyed BLAKE2s, a MAC in one pass at a quarter of the cost of HMAC-SHA256 here.
     """
 
     __slots__ = ("_count", "_keyed")
@@ -86,7 +86,7 @@ class Seal:
         return mac.digest() + counted[COUNT_BYTES:]
 
     def open(self, sealed: bytes) -> tuple[bytes, int, int]:
-        """Payload, number, and the newest number that the sender has received. Raises SessionError."""
+        """Returns payload, number, and the newest number that the sender has received. Raises SessionError."""
         self._count = count = self._count + 1
         mac = self._keyed.copy()
         mac.update(_pack_count(count) + sealed[MAC_BYTES:])
@@ -97,19 +97,19 @@ class Seal:
 
 
 class Outbox:
-    """What the other side has not confirmed yet, in order. Outlives connections."""
+    """Unconfirmed messages in order. Outlives connections."""
 
     __slots__ = ("_kept", "_kept_bytes", "_last", "_sent")
 
     def __init__(self, last: int = 0, kept: Iterable[bytes] = ()) -> None:
-        """`last` and `kept`: as the outbox of a process before this one stood."""
-        self._kept = list(kept)  # the last of them is message `_last`
+        """`last` and `kept`: the state of an earlier process's outbox."""
+        self._kept = list(kept)  # its last item is message `_last`
         self._kept_bytes = sum(map(len, self._kept)) + len(self._kept) * KEPT_BYTES_EACH
         self._last = last
-        self._sent = self._confirmed  # the last message that has gone out on the connection of now
+        self._sent = self._confirmed  # the last message sent over the current connection
 
     def put(self, payload: bytes) -> None:
-        """Raises SessionError once too much is unconfirmed."""
+        """Adds a message. Raises SessionError once too much is unconfirmed."""
         if self._kept_bytes + len(payload) + KEPT_BYTES_EACH > KEPT_BYTES_MAX:
             raise SessionError(f"more than {KEPT_BYTES_MAX >> 20} MiB wait for it")
         self._last += 1
@@ -117,7 +117,7 @@ class Outbox:
         self._kept_bytes += len(payload) + KEPT_BYTES_EACH
 
     def confirm(self, received: int) -> bool:
-        """The other side has everything up to that number: whether that is news.
+        """Confirms all messages up to that number; returns whether any of them is newly confirmed.
 
         Raises SessionError for a number that was never sent.
         """
@@ -132,11 +132,11 @@ class Outbox:
         return True
 
     def begin_connection(self) -> None:
-        """What is not confirmed goes out once more."""
+        """Marks all unconfirmed messages as unsent."""
         self._sent = self._confirmed
 
     def take_unsent(self, bytes_max: int = KEPT_BYTES_MAX) -> list[tuple[int, bytes]]:
-        """What has not gone out on this connection, in order, at least one message; from now on it has."""
+        """Returns messages not yet sent over this connection, in order, at least one; marks them as sent."""
         taken: list[tuple[int, bytes]] = []
         while self._sent < self._last and bytes_max > 0:
             payload = self._kept[self._sent - self._confirmed]
@@ -159,7 +159,7 @@ class Outbox:
 
     @property
     def last(self) -> int:
-        """The number of the last message."""
+        """Returns the number of the last message."""
         return self._last
 
     @property
@@ -168,7 +168,7 @@ class Outbox:
 
 
 class Arrivals:
-    """Which numbers have come. Outlives connections."""
+    """The numbers that have arrived. Outlives connections."""
 
     __slots__ = ("received",)
 
@@ -176,7 +176,7 @@ class Arrivals:
         self.received = received
 
     def is_new(self, number: int) -> bool:
-        """Whether this message is to be taken; one that came before is not. Raises SessionError for a gap."""
+        """Returns whether this message is new and must be handled. Raises SessionError for a gap."""
         if number == 0:
             return True
         if number <= self.received:

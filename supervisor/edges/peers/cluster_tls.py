@@ -1,10 +1,10 @@
-"""How does a node of a job prove by a certificate that it belongs there, and how does it know the others?
+"""How does a node of a job prove by certificate that it belongs to the job, and how does it know the others?
 
-Both sides show a certificate of one authority, the cluster's own: whoever has one may join, and no name is compared,
-since nodes meet by addresses. The files are read once, as the job begins.
+Both sides show a certificate of the same authority, the cluster's own: any holder of one may join, and names are not
+compared, since nodes meet by address. The files are read once, when the job begins.
 
-A handshake costs its leader a millisecond of CPU, a third of which went into tickets for later. So the leader keeps the
-sessions itself, and a node that comes back within two hours goes on with its own, at a fifth of the cost.
+A handshake costs the leader a millisecond of CPU, and a third of it went into session tickets. So the leader keeps the
+sessions itself, and a node that comes back within two hours resumes its own at a fifth of the cost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ READ_BYTES = 64 * 1024
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
-    """PEM files: of this node, and of the authority."""
+    """PEM files of this node and of the authority."""
 
     certificate: str
     key: str
@@ -30,21 +30,21 @@ class TlsFiles(msgspec.Struct, frozen=True):
 
 
 class Tls(msgspec.Struct, frozen=True):
-    """One for each side of a connection."""
+    """The contexts for both sides of a connection."""
 
     leads: ssl.SSLContext
     follows: ssl.SSLContext
 
 
 def load(files: TlsFiles) -> Tls:
-    """Blocks on the disk. Raises ConfigurationError."""
+    """Loads the files. Blocks on the disk. Raises ConfigurationError."""
     certificate, key, authority = Path(files.certificate), Path(files.key), Path(files.authority)
     for option, path in (("tls_cert", certificate), ("tls_key", key), ("tls_ca", authority)):
         _check_readable(option, path)
     if key.stat().st_mode & 0o077:
         raise ConfigurationError(f"cannot use the key {key} of tls_key: others may read it; run chmod 600 {key}")
     leads = _context(ssl.PROTOCOL_TLS_SERVER, certificate, key, authority)
-    leads.options |= ssl.OP_NO_TICKET  # In TLS 1.3: a ticket says only where the session is kept.
+    leads.options |= ssl.OP_NO_TICKET  # in TLS 1.3, a ticket then only names a session that the leader keeps
     leads.num_tickets = 1
     return Tls(leads, _context(ssl.PROTOCOL_TLS_CLIENT, certificate, key, authority))
 
@@ -82,10 +82,10 @@ class Pipe:
     """TLS between a line's frames and its connection. Sans-I/O; every method may raise ssl.SSLError."""
 
     def __init__(self, context: ssl.SSLContext, *, leads: bool, session: ssl.SSLSession | None = None) -> None:
-        """`session`: of the connection before; the other side may have forgotten it."""
+        """`session`: of the previous connection; the other side may have forgotten it."""
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=leads, session=session)
-        self._waiting: list[bytes] | None = []  # what is said before the two sides trust each other; None: they do
+        self._waiting: list[bytes] | None = []  # data sent before the two sides trust each other; None: they do
 
     def write(self, data: bytes) -> None:
         if self._waiting is None:
@@ -94,7 +94,7 @@ class Pipe:
             self._waiting.append(data)
 
     def read(self, sealed: bytes) -> bytes:
-        """What was said; b"" begins the handshake. Raises ssl.SSLZeroReturnError at the end."""
+        """Decrypts data; b"" begins the handshake. Raises ssl.SSLZeroReturnError at the end."""
         self._incoming.write(sealed)
         said: list[bytes] = []
         try:
@@ -111,14 +111,14 @@ class Pipe:
             return b"".join(said)
 
     def part(self) -> None:
-        """Ends it in order: OpenSSL forgets the session of a connection that only breaks."""
+        """Ends TLS properly: OpenSSL drops the session of a connection that just breaks."""
         if self._waiting is None:
-            with suppress(ssl.SSLError):  # The other side is seldom there to answer.
+            with suppress(ssl.SSLError):  # The other side is rarely there to answer.
                 self._tls.unwrap()
 
     @property
     def session(self) -> ssl.SSLSession | None:
-        """For the next connection to the same leader; it is whole once anything was read."""
+        """Returns the session for the next connection to the same leader; complete once anything was read."""
         return self._tls.session if self._waiting is None else None
 
     @property
@@ -126,12 +126,12 @@ class Pipe:
         return bool(self._tls.session_reused)
 
     def outgoing(self) -> bytes:
-        """What is to be sent now, also after an error: it tells the other side."""
+        """Returns the data to send now, also after an error: it tells the other side."""
         return self._outgoing.read()
 
 
 def reason_of(error: ssl.SSLError) -> str:
-    """Why the two sides do not trust each other."""
+    """Returns why the two sides do not trust each other."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message}; check tls_ca, and when it expires"
     text = str(error)

@@ -1,24 +1,24 @@
 """Which version of the cluster stream do a node and its leader speak?
 
-Each says the newest and the oldest that it speaks; the newest that both do is spoken. Within one version, what one side
-does not know is skipped: a field, a frame, an order, a report, or one word of several (record_codec.py).
+Each names the newest and the oldest version that it speaks; they use the newest common one. Within one version, each
+side skips what it does not know: a field, a frame, an order, a report, or one item of a list (record_codec.py).
 """
 
 from __future__ import annotations
 
 NEWEST = 1
-OLDEST = 1  # one older than the newest, as soon as there is one
-FIRST = 1  # spoken by who names none
+OLDEST = 1  # one less than the newest, as soon as there are two
+FIRST = 1  # used with a peer that names none
 
 
 def common(newest: int, oldest: int) -> int | None:
-    """`newest` and `oldest` (0: the same) are the other side's. None: there is no version that both speak."""
+    """Returns the common version; None if there is none. `newest`, `oldest` (0: the same): the other side's."""
     version = min(newest, NEWEST)
     return version if version >= max(oldest or newest, OLDEST) else None
 
 
 def refusal(newest: int, oldest: int) -> str:
-    """Why the other side can't be understood; "" if it can."""
+    """Returns why the versions do not fit; "" if they do."""
     if common(newest, oldest) is not None:
         return ""
     theirs, ours = spoken(newest, oldest), spoken(NEWEST, OLDEST)
@@ -26,10 +26,10 @@ def refusal(newest: int, oldest: int) -> str:
 
 
 def is_spoken(version: int) -> bool:
-    """Whether this side speaks what the other has chosen; 0 is the first."""
+    """Returns whether this side speaks the version that the other chose; 0 is the first."""
     return OLDEST <= (version or FIRST) <= NEWEST
 
 
 def spoken(newest: int, oldest: int) -> str:
-    """For people."""
+    """Formats the versions for people."""
     return f"version {newest}" if oldest in (0, newest) else f"versions {oldest} to {newest}"

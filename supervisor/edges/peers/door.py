@@ -1,8 +1,8 @@
-"""What is said at a leader's door, before TLS and all else, so that a newcomer is sent on at little cost?
+"""What is exchanged at a leader's door, before TLS and all else, so that redirecting a newcomer costs little?
 
-A node says one letter: that it may be sent on, that it wants in here, or that it is a relay. A leader that sends it on
-answers with the address of a relay and closes, or that it is to come again. None of it is secret or proved: a forged
-answer leads to somebody who has no certificate and no token of the job, and the node comes back.
+A node sends one letter: it may be redirected, it wants to connect here, or it is a relay. A leader that redirects it
+answers with the address of a relay, or tells it to return later, and closes. None of this is secret or authenticated: a
+forged answer leads to a process without certificate or token of the job, and the node comes back.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ WANTS_IN = b"d"
 IS_RELAY = b"t"
 READ_BYTES = 65536
 _LETTERS = (MAY_BE_SENT_ON, WANTS_IN, IS_RELAY)  # TLS begins with 0x16, a frame with 0
-SENT_ON = b"\xff"  # as neither begins
+SENT_ON = b"\xff"  # neither begins with this byte
 
 Place = tuple[str, int]  # an IP address and a port
-AGAIN: Place = "", 0  # here, a little later (core/cluster/relays.py: LATER)
+AGAIN: Place = "", 0  # return here a little later (core/cluster/relays.py: LATER)
 
 
 class Passed(NamedTuple):
-    rest: bytes  # what comes after it
+    rest: bytes  # the data after it
     letter: bytes = b""
     answer: bytes = b""
-    why: str = ""  # the connection ends here; "": it goes on
+    why: str = ""  # why the connection ends here; "": it continues
 
 
 class Door:
-    """One side of it."""
+    """One side of the door."""
 
-    says = b""  # at once
-    is_first = False  # nothing else is said before the other side has spoken
+    says = b""  # sent at once
+    is_first = False  # nothing else is sent before the other side has answered
 
     def read(self, data: bytes) -> Passed:
-        """The first bytes of the other side."""
+        """Reads the first bytes of the other side."""
         return Passed(data)
 
 
@@ -59,7 +59,7 @@ class NodesDoor(Door):
 
 
 class LeadersDoor(Door):
-    """`choose` says where a node is sent on, if at all; None: this leader never sends anybody on."""
+    """The leader's side. `choose` returns where a node is redirected, if at all; None: never redirect."""
 
     def __init__(self, choose: Callable[[], Place | None] | None) -> None:
         self.is_first = choose is not None
@@ -73,20 +73,20 @@ class LeadersDoor(Door):
         return Passed(b"", letter, _answer(place), f"it is sent on to {place[0]}")
 
     def sends_on(self, sock: socket.socket) -> bool:
-        """The same before anything is made for the connection, where the node has spoken already."""
+        """Redirects a node that has sent its letter already, before anything is created for the connection."""
         if self._choose is None:
             return False
         try:
             if sock.recv(1, socket.MSG_PEEK) != MAY_BE_SENT_ON:
                 return False
         except OSError:
-            return False  # It has said nothing yet, or is gone.
+            return False  # It has sent nothing yet, or is gone.
         place = self._choose()
         if place is None:
-            self._choose = lambda: None  # It is let in.
+            self._choose = lambda: None  # it stays here
             return False
         with sock, suppress(OSError):
-            sock.recv(READ_BYTES)  # What is not read would have the kernel break the connection.
+            sock.recv(READ_BYTES)  # if data stays unread, the kernel resets the connection
             sock.send(_answer(place))
         return True
 

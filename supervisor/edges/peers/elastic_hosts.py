@@ -1,7 +1,7 @@
 """Which rendezvous of torchrun's agents does this supervisor lead for the agents of its node?
 
-So the loss of a torchrun is never the loss of the leader. A rendezvous ends once it is closed and its agents have left,
-or once nobody has been there for IDLE_S. Whatever one of them meets, the others and the jobs go on.
+So the loss of a torchrun process is never the loss of the leader. A rendezvous ends once it is closed and its agents
+have left, or once nobody has been there for IDLE_S. A failure of one rendezvous leaves the others and the jobs alone.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from supervisor.ports import RendezvousWish
 IDLE_S = 60.0
 PARTING_S = 5.0
 HOSTED_MAX = 256
-OWN_NAME = "the supervisor"  # no agent is called so: their names end with a number
+OWN_NAME = "the supervisor"  # no agent has this name: theirs end with a number
 
 _log = logging.getLogger("holdfast.cluster")
 
 
 class ElasticHosts:
-    """For the event loop's thread."""
+    """Leads rendezvous. Use it only from the event loop's thread."""
 
     def __init__(self, tasks: TaskGroup, *, idle_s: float = IDLE_S) -> None:
         """Each rendezvous is a task of `tasks`."""
         self._tasks = tasks
         self._idle_s = idle_s
-        self._hosted: dict[PeerAddress, str] = {}  # where, and the id of the job that meets there
+        self._hosted: dict[PeerAddress, str] = {}  # address → id of the job that meets there
 
     async def lead(self, wish: RendezvousWish) -> bool:
-        """False: the address is another node's, or another process leads there. Raises HoldfastError."""
+        """Leads it. Returns False if the address is another node's, or taken. Raises HoldfastError."""
         address = PeerAddress(wish.host, wish.port)
         if address in self._hosted:
             return self._hosted[address] == wish.job_id
@@ -64,9 +64,9 @@ class ElasticHosts:
                 task_status.started(True)
                 await leader.keep_time(idle_s=self._idle_s)
                 with anyio.move_on_after(PARTING_S):
-                    await leader.until_all_is_heard()  # The last to leave wants to know that it was heard, too.
+                    await leader.until_all_is_heard()  # The last agent to leave waits for its confirmation, too.
                 tasks.cancel_scope.cancel()
-        except Exception:  # noqa: BLE001 - the bulkhead: it is this rendezvous' failure, whatever it is
+        except Exception:  # noqa: BLE001 - the bulkhead: any failure is that of this rendezvous alone
             _log.error("the rendezvous of job %s at %s is lost", meeting.job_id, meeting.endpoint, exc_info=True)
         finally:
             del self._hosted[meeting.endpoint]

@@ -1,6 +1,6 @@
 """How do torchrun's agents reach the leader of their rendezvous, and which of them leads it?
 
-As the nodes of a job do, over the same stream. The leader's own agent takes part like any other.
+They use the same stream as the nodes of a job. The leader's own agent takes part like any other.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ _log = logging.getLogger("holdfast.cluster")
 
 
 class ElasticMeeting(msgspec.Struct, frozen=True):
-    """Where the agents of a job meet, and as who."""
+    """Where the agents of a job meet, and this agent's part in it."""
 
     job_id: str
     node: str
     endpoint: PeerAddress
     token: bytes
-    leads: bool | None = None  # None: whichever can listen at the endpoint
+    leads: bool | None = None  # None: the first that can listen at the endpoint leads
     tls: Tls | None = None
 
 
 class ElasticPeers(Protocol):
-    """This agent's way to the leader."""
+    """An agent's connection to the leader."""
 
     leads: bool
 
     @property
     def is_known(self) -> bool:
-        """Whether there is a leader who has taken this agent in."""
+        """Returns whether a leader has accepted this agent."""
         ...
 
     def report(self, report: ElasticReport) -> None: ...
@@ -59,12 +59,12 @@ class ElasticPeers(Protocol):
     async def until_all_is_heard(self) -> None: ...
 
     def forget(self) -> None:
-        """Nobody is left who could hear what was not heard yet."""
+        """Forgets unheard messages: nobody is left to hear them."""
         ...
 
 
 class ElasticLeader:
-    """Runs the rendezvous. Its methods are for the event loop's thread."""
+    """Runs the rendezvous. Call its methods only in the event loop's thread."""
 
     leads = True
     is_known = True
@@ -83,7 +83,7 @@ class ElasticLeader:
             on_report=self._hear,
             on_elastic=lambda reported: self._take(reported.report),
             tls=meeting.tls.leads if meeting.tls is not None else None,
-            term=secrets.randbits(62),  # Another process that leads here later knows nothing of this one.
+            term=secrets.randbits(62),  # a later process that leads here knows nothing of this one
         )
 
     def report(self, report: ElasticReport) -> None:
@@ -93,10 +93,10 @@ class ElasticLeader:
         await self.server.until_all_is_heard()
 
     def forget(self) -> None:
-        """A leader is not lost to itself."""
+        """Does nothing: a leader is not lost to itself."""
 
     async def keep_time(self, *, idle_s: float = math.inf) -> None:
-        """Until cancelled; or until nobody has been there for `idle_s`, or all have left after the end."""
+        """Runs until cancelled, until nobody was there for `idle_s`, or until all have left after the end."""
         deserted_at_s = anyio.current_time() + idle_s
         while True:
             if self._state.known:
@@ -121,7 +121,7 @@ class ElasticLeader:
                 _log.warning("a report is dropped, %s: this leads a rendezvous of torchrun", type(other).__name__)
 
     def _take(self, event: Event) -> None:
-        """One after the other: an order that can't be sent is itself an event, of a lost agent."""
+        """Handles events in order: a failure to send an order is itself an event, the loss of an agent."""
         self._events.append(event)
         if self._is_stepping:
             return
@@ -143,7 +143,7 @@ class ElasticLeader:
 
 
 class ElasticFollower:
-    """Another agent leads."""
+    """The peers of an agent if another one leads."""
 
     leads = False
 
@@ -168,9 +168,10 @@ class ElasticFollower:
 async def open_elastic(
     meeting: ElasticMeeting, *, on_order: OnOrder, on_lost: Callable[[str, bool], None], look_s: float = LOOK_S
 ) -> AsyncGenerator[ElasticPeers]:
-    """`on_lost` is told once why there is no leader (any more), and whether it refuses this agent for good.
+    """Opens the peers. Calls `on_lost` once with the reason when there is no leader (any more), and with whether it
+    refuses this agent permanently.
 
-    An agent that finds no leader within `look_s` tells so, and may try to lead.
+    An agent that finds no leader within `look_s` reports so, and may try to lead.
     """
     listener = None if meeting.leads is False else await listen(meeting.endpoint, everywhere=meeting.leads is True)
     async with anyio.create_task_group() as tasks:

@@ -1,4 +1,4 @@
-"""What is left out, or sent later, if a frame would be longer than the cluster stream allows?"""
+"""What is left out, or sent later, if a frame would exceed the limit of the cluster stream?"""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from supervisor.core.orders import TellMembers
 from supervisor.core.process_facts import ProcessFacts, RankFacts
 from supervisor.edges.peers.cluster_frames import Frame
 
-Measure = Callable[[Frame], int]  # the bytes of a frame's payload
+Measure = Callable[[Frame], int]  # returns the size of a frame's payload in bytes
 
 NOTES_BYTES_MAX = 64 * 1024
-LENGTHS_BYTES_MAX = 64  # the lengths of nested messages take more bytes as these grow, and the last note counts, too
+LENGTHS_BYTES_MAX = 64  # nested messages' lengths need more bytes as they grow, and the last note counts, too
 
 
 def shortened(frame: Frame, bytes_max: int, measure: Measure) -> Frame:
-    """The same in fewer bytes, or the frame as it is where nothing can be left out."""
+    """Returns the same content in fewer bytes, or the frame unchanged if nothing can be left out."""
     match frame:
         case Reported(job_id, StacksTaken(node, cycle, evidence)):
 
@@ -40,7 +40,7 @@ def shortened(frame: Frame, bytes_max: int, measure: Measure) -> Frame:
 
 
 def halves(frame: Frame) -> tuple[Frame, Frame]:
-    """Two reports that say the same, one after the other."""
+    """Splits a report into two that together say the same."""
     match frame:
         case Reported(job_id, CallReport(told=told) as report) if len(told) > 1:
             middle = len(told) // 2
@@ -51,7 +51,7 @@ def halves(frame: Frame) -> tuple[Frame, Frame]:
 
 
 def _with_the_oddest(evidence: Evidence, bytes_max: int, evidence_bytes: Callable[[Evidence], int]) -> Evidence:
-    """The odd stacks come first, so what few ranks do is kept, and what most do is left out."""
+    """Puts the unusual stacks first: keeps what few ranks do, and leaves out what most do."""
     ranks = sum(len(group.ranks) for group in evidence.groups)
     bare = msgspec.structs.replace(
         evidence,
@@ -79,7 +79,7 @@ def _with_the_oddest(evidence: Evidence, bytes_max: int, evidence_bytes: Callabl
 
 
 def _first_alone(group: StackGroup, bytes_over: int, free: int) -> StackGroup:
-    """Shorter by so many bytes: by the beginning of its stack, and where that is not enough, by its frames."""
+    """Shortens a group by so many bytes: first its stack from the beginning, then its frames."""
     stack_bytes = len(group.stack.encode(errors="replace"))
     if bytes_over < stack_bytes:
         return msgspec.structs.replace(group, stack=_innermost(group.stack, bytes_over))
@@ -89,7 +89,7 @@ def _first_alone(group: StackGroup, bytes_over: int, free: int) -> StackGroup:
 def _facts_that_fit(
     facts: tuple[RankFacts, ...], bytes_max: int, evidence_bytes: Callable[[Evidence], int]
 ) -> tuple[RankFacts, ...]:
-    """Of each rank, what can't be seen in its stack: its state first. All, less of each, or none."""
+    """Returns facts that the stacks do not show, each rank's state first: all, less of each, or none."""
     slim = tuple(
         msgspec.structs.replace(each, sections=(), gil_frames=(), source_line="", process=_without_children(each))
         for each in facts
@@ -107,7 +107,7 @@ def _noted(evidence: Evidence, ranks: int, bytes_max: int) -> Evidence:
 
 
 def _first_notes(notes: tuple[str, ...], bytes_max: int) -> tuple[str, ...]:
-    """As many notes as fit into a part of a frame."""
+    """Returns as many notes as fit into part of a frame."""
     free = min(NOTES_BYTES_MAX, bytes_max // 2)
     for count, note in enumerate(notes):
         free -= len(note.encode(errors="replace"))
@@ -117,5 +117,5 @@ def _first_notes(notes: tuple[str, ...], bytes_max: int) -> tuple[str, ...]:
 
 
 def _innermost(stack: str, bytes_over: int) -> str:
-    """The stack without so many bytes of its beginning: its innermost frame is the last."""
+    """Cuts so many bytes from the beginning of a stack: its innermost frame is the last."""
     return stack.encode(errors="replace")[bytes_over:].decode(errors="ignore")

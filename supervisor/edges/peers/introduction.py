@@ -1,7 +1,7 @@
-"""How do the two sides of a connection tell each other who they are, and prove that they belong to the same job?
+"""How do the two sides of a connection identify themselves and prove that they belong to the same job?
 
-One side sends a Challenge, the other a Hello with its proof, the first a Welcome with its own, or a Refusal. A node and
-its leader do so, and a relay with each of them.
+One side sends a Challenge, the other a Hello with its proof, the first a Welcome with its own, or a Refusal. A node
+does so with its leader, and a relay with each of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from supervisor.edges.peers.cluster_session import Keys, SessionError
 
 
 class Who(msgspec.Struct, frozen=True):
-    """One start of a node's supervisor, for one job."""
+    """One run of a node's supervisor, for one job."""
 
     job_id: str
     token: bytes
@@ -24,11 +24,11 @@ class Who(msgspec.Struct, frozen=True):
 
 
 class StrangerError(Exception):
-    """Raised where the other side does not know the job's token."""
+    """Raised if the other side does not know the job's token."""
 
 
 def challenge(payload: bytes) -> Challenge:
-    """The first word that a node hears. Raises ClusterProtocolError."""
+    """Decodes the first message that a node receives. Raises ClusterProtocolError."""
     frame = cluster_codec.decode(payload)
     if not isinstance(frame, Challenge):
         raise ClusterProtocolError("it does not begin with a Challenge")
@@ -36,7 +36,7 @@ def challenge(payload: bytes) -> Challenge:
 
 
 async def introduce(line: Line, who: Who, challenged: Challenge, *, relay_port: int = 0) -> tuple[Welcome, Keys]:
-    """The node's side. Raises StrangerError, RefusalError, LinkLostError or ClusterProtocolError."""
+    """Does the node's side. Raises StrangerError, RefusalError, LinkLostError or ClusterProtocolError."""
     nonce = cluster_session.fresh_nonce()
     said = (challenged.nonce, nonce, who.job_id.encode(), who.node.encode(), who.incarnation.encode())
     hello = Hello(
@@ -62,11 +62,11 @@ async def introduce(line: Line, who: Who, challenged: Challenge, *, relay_port: 
 
 
 class RefusalError(Exception):
-    """Raised where the other side does not take this node."""
+    """Raised if the other side does not accept this node."""
 
 
 def read(payload: bytes, token: bytes, nonce: bytes) -> Hello:
-    """The leader's side: a Hello that is proved. Raises SessionError or ClusterProtocolError."""
+    """Does the leader's side: returns a proven Hello. Raises SessionError or ClusterProtocolError."""
     hello = cluster_codec.decode(payload)
     if not isinstance(hello, Hello):
         raise ClusterProtocolError("cannot take a node in: it does not begin with a Hello")

@@ -1,4 +1,4 @@
-"""What does a leader know of each node that is connected to it, or may be again?"""
+"""What does a leader know about each node that is connected to it, or may reconnect?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from supervisor.core.correspondence import Correspondence, NodeLetters
 from supervisor.edges.peers.cluster_link import Conversation
 
-GONE_KEPT_MAX = 256  # incarnations; those that were given up before these have ended by themselves
+GONE_KEPT_MAX = 256  # incarnations; those abandoned earlier have ended by themselves
 
 
 class KnownNode:
@@ -16,10 +16,10 @@ class KnownNode:
     def __init__(self, incarnation: str, conversation: Conversation) -> None:
         self.incarnation = incarnation
         self.conversation = conversation
-        self.is_direct = False  # its connection is with the leader itself, not with a relay
+        self.is_direct = False  # it is connected to the leader itself, not through a relay
 
 
 def letters(nodes: Mapping[str, KnownNode], gone: Collection[str]) -> Correspondence:
-    """What is kept for a supervisor that comes back, and may go out from now on. `gone`: incarnations, oldest first."""
+    """Returns what is kept for a returning supervisor; all may go out now. `gone`: incarnations, oldest first."""
     kept = (NodeLetters(name, each.incarnation, each.conversation.letters()) for name, each in nodes.items())
     return Correspondence(leads=True, nodes=tuple(kept), gone=tuple(gone)[-GONE_KEPT_MAX:])

@@ -1,4 +1,4 @@
-"""At which sockets is a leader found at its address, and how are connections taken there?"""
+"""On which sockets does a leader listen at its address, and how are connections accepted there?"""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _log = logging.getLogger("holdfast.cluster")
 
 
 async def listen(address: PeerAddress, *, everywhere: bool = False) -> list[socket.socket] | None:
-    """None where that address is not this node's, or another process leads there. `everywhere`: at all addresses.
+    """Listens. Returns None if the address is another node's, or another process leads there.
 
-    Listens at all addresses of a name. A name that this host knows by a loopback address means this host, and the other
-    nodes know it by another one: so all addresses of this host are listened at.
+    Listens at all addresses of a name. If this host knows the name by a loopback address, the name means this host, but
+    other nodes know it by another address: so it listens at all addresses of this host, as with `everywhere`.
     """
     try:
         found = await _addresses(address.host, address.port)
@@ -31,7 +31,7 @@ async def listen(address: PeerAddress, *, everywhere: bool = False) -> list[sock
         if is_here or everywhere:
             found = await _addresses(None, address.port)
     except socket.gaierror:
-        return None  # A name that this host can't resolve (yet) is another's.
+        return None  # a name that this host can't resolve (yet) is another node's
     listeners: list[socket.socket] = []
     try:
         for family, where in found:
@@ -47,16 +47,16 @@ async def listen(address: PeerAddress, *, everywhere: bool = False) -> list[sock
 
 
 async def hold_accepted(line: asyncio.Protocol, sock: socket.socket) -> None:
-    """The connection is the line's from now on, or is closed. Raises OSError."""
+    """Gives the connection to the line, or closes it. Raises OSError."""
     try:
         await asyncio.get_running_loop().connect_accepted_socket(lambda: line, sock)
-    except BaseException:  # Whatever it is, it is raised again; nobody else would close the socket.
+    except BaseException:  # Whatever the error is, close the socket and raise it again.
         sock.close()
         raise
 
 
 def listen_beside(host: str) -> tuple[socket.socket, int]:
-    """At a free port of one address of this host. Raises OSError."""
+    """Listens at a free port of one address of this host. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, 0), family=family, backlog=BACKLOG)
     listener.setblocking(False)
@@ -64,7 +64,7 @@ def listen_beside(host: str) -> tuple[socket.socket, int]:
 
 
 async def take_next(listener: socket.socket, places: anyio.Semaphore) -> socket.socket:
-    """The next connection, with one of `places` taken for it. Waits where there are no descriptors."""
+    """Takes one of `places` and returns the next connection. Waits if there are no descriptors."""
     while True:
         await places.acquire()
         try:
@@ -86,7 +86,7 @@ async def _addresses(host: str | None, port: int) -> list[tuple[socket.AddressFa
 
 
 def _listen_at(family: socket.AddressFamily, where: Where) -> socket.socket | None:
-    """None where this host has no such address, or has switched its family off."""
+    """Returns None if this host lacks the address or has its family disabled."""
     try:
         listener = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:

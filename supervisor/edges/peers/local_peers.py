@@ -14,7 +14,7 @@ from supervisor.questions import Answer, Handler, Question
 
 
 class NoColleagues:
-    """See questions.Colleagues: there are none."""
+    """Colleagues of a job on one node: there are none. See questions.Colleagues."""
 
     def leads(self, job_id: str) -> bool:
         del job_id
@@ -25,11 +25,11 @@ class NoColleagues:
         raise NoAnswerError(f"cannot ask node {to}: this supervisor's jobs run on this node alone")
 
     def answer_with(self, handler: Handler) -> None:
-        del handler  # Nobody asks.
+        del handler  # nobody asks
 
 
 class LocalPeers:
-    """See ports.Peers. What is sent to this node comes back as an event, as it would from another."""
+    """Peers of a job on one node; see ports.Peers. A message to this node comes back as an event."""
 
     def __init__(self, *, node_name: str, post: Callable[[Ordered | Reported], None]) -> None:
         self._node_name = node_name
@@ -49,4 +49,4 @@ class LocalPeers:
         self._post(Reported(job_id, report))
 
     def record(self, job_id: str, ledger: Ledger) -> None:
-        """Nobody leads after this node."""
+        """Does nothing: no other node leads after this one."""

@@ -1,4 +1,4 @@
-"""Under which address do the other nodes of a job reach this one?"""
+"""At which address do the other nodes of a job reach this one?"""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import anyio
 
 from supervisor.edges.peers.cluster_link import PeerAddress
 
-# Addresses of documentation: routed by default, reached by nobody. A datagram socket that "connects" sends nothing.
+# Documentation addresses: routed by default, used by nobody. A datagram socket that "connects" sends nothing.
 _SOMEWHERE = {socket.AF_INET: ("192.0.2.1", 9), socket.AF_INET6: ("2001:db8::1", 9)}
 
 
 async def own_address(endpoint: PeerAddress) -> str:
-    """In the network of the endpoint. A host name that means this host by its loopback address says nothing of it."""
+    """Returns the address in the endpoint's network. A name that resolves to loopback here does not show it."""
     found = await anyio.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_DGRAM)
     family, _, _, _, address = found[0]
     source = _source(family, address)
@@ -23,11 +23,11 @@ async def own_address(endpoint: PeerAddress) -> str:
     try:
         return _source(family, _SOMEWHERE[socket.AddressFamily(family)])
     except OSError:
-        return source  # There is no route: no other node could be reached either.
+        return source  # there is no route: other nodes could not be reached either
 
 
 def address_towards_others() -> str:
-    """From which this host connects to any other; "" without a route."""
+    """Returns the address from which this host connects to others; "" without a route."""
     try:
         return _source(socket.AF_INET, _SOMEWHERE[socket.AF_INET])
     except OSError:
@@ -35,7 +35,7 @@ def address_towards_others() -> str:
 
 
 def is_meant_as_loopback(host: str) -> bool:
-    """Whether whoever wrote it cannot mean another machine."""
+    """Returns whether the name can't mean another machine."""
     return host == "localhost" or is_loopback(host)
 
 

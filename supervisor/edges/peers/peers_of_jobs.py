@@ -1,7 +1,7 @@
-"""How does each job of a supervisor get a way of its own to its other nodes, apart from those of other jobs?
+"""How does each job of a supervisor get its own connections to its other nodes, separate from other jobs?
 
-A job of several nodes has its own leader or follower, connections and questions, in a task of their own. Whatever they
-meet ends that job and reaches no other. Jobs of this node alone have nothing of it.
+A job on several nodes has its own leader or follower, connections and questions, in a separate task. A failure there
+ends only that job. Jobs on this node alone have none of this.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _log = logging.getLogger("holdfast.cluster")
 
 @runtime_checkable
 class KnowsLeader(Protocol):
-    """Of one job: where the node is reached that leads it now."""
+    """Knows, for one job, where the leading node is reached now."""
 
     @property
     def leader_host(self) -> str: ...
 
 
 class _Meeting:
-    """One job's."""
+    """The meeting of one job."""
 
     def __init__(self, pass_on: Post, archive: Archive) -> None:
         self._pass_on = pass_on
@@ -71,7 +71,7 @@ class _Meeting:
 
 
 class PeersOfJobs:
-    """See ports.Peers, ports.Meetings and questions.Colleagues. All methods are for the event loop's thread."""
+    """Peers of all jobs; see ports.Peers, ports.Meetings, questions.Colleagues. For the event loop's thread."""
 
     def __init__(self, *, local: LocalPeers, post: Post, tasks: TaskGroup, joining: Joining) -> None:
         self._local = local
@@ -81,7 +81,7 @@ class PeersOfJobs:
         self._meetings: dict[str, _Meeting] = {}
         self._handler: Handler | None = None
         self._keep_words: Callable[[str], bool] | None = None
-        self.on_closed: Callable[[str], None] = _nobody  # told the id of a job that has no other nodes any more
+        self.on_closed: Callable[[str], None] = _nobody  # called with the id of a job whose connections are closed
 
     # --- see ports.Meetings ----------------------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ class PeersOfJobs:
         assert spec.nodes is not None, "a job of one node has no peers"
         earlier = self._meetings.get(spec.job_id)
         if earlier is not None:
-            await earlier.is_closed.wait()  # Its last words go out; that takes a bounded time.
+            await earlier.is_closed.wait()  # its last messages go out; that takes a bounded time
         nodes, job_id = spec.nodes, spec.job_id
         keeps = self._keep_words is not None and spec.may_come_back
         archive = Archive(partial(self._keep_first, job_id) if keeps else None, kept)
@@ -123,7 +123,7 @@ class PeersOfJobs:
         self._keep_words = keep
 
     def _keep_first(self, job_id: str) -> bool:
-        """See Archive.keep. A job that is being taken back can't be kept again before the engine knows it."""
+        """Keeps a job's data; see Archive.keep. A job being taken back can't be kept before the engine knows it."""
         meeting = self._meetings.get(job_id)
         if meeting is not None and meeting.archive.kept is not None and not meeting.has_begun:
             return False
@@ -154,7 +154,7 @@ class PeersOfJobs:
         *,
         task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
-        """`opener` None: there is no way to them."""
+        """Keeps the connections open. `opener` None: there are none."""
         try:
             if opener is None:
                 await meeting.is_over.wait()
@@ -165,10 +165,10 @@ class PeersOfJobs:
                     peers.colleagues.answer_with(self._handler)
                 task_status.started()
                 await meeting.is_over.wait()
-        except Exception as error:  # noqa: BLE001 - the bulkhead: it is this job's failure, whatever it is
+        except Exception as error:  # noqa: BLE001 - the bulkhead: any failure is that of this job alone
             fault = _first(error)
             if meeting.peers is None:
-                raise fault from None  # Its submitter reads it.
+                raise fault from None  # the job's submitter gets it
             _log.error("job %s has lost its connection to the other nodes", job_id, exc_info=error)
             text = f"a fault of the supervisor broke the connection to the other nodes: {type(fault).__name__}: {fault}"
             meeting.post(JobAbandoned(job_id, text))
@@ -176,7 +176,7 @@ class PeersOfJobs:
             await meeting.is_over.wait()
         finally:
             meeting.peers = None
-            # A coordinator that is left would wait for nodes that nobody hears any more.
+            # A remaining coordinator would wait for nodes that nobody hears any more.
             meeting.post(Reported(job_id, LeadershipLost("the job has ended on this node")))
             del self._meetings[job_id]
             meeting.is_closed.set()
@@ -193,7 +193,7 @@ class PeersOfJobs:
         return peers is not None and peers.leads(job_id)
 
     def leader_host(self, job_id: str) -> str:
-        """Of a job whose leader is elected; "": nobody leads it, or it has another way to find its leader."""
+        """Returns the host of the elected leader; "": nobody leads, or the job finds its leader in another way."""
         peers = self._of(job_id)
         return peers.leader_host if isinstance(peers, KnowsLeader) else ""
 
@@ -221,7 +221,7 @@ class PeersOfJobs:
         self._handler = handler
 
     def _of(self, job_id: str) -> PeersAndColleagues | None:
-        """None: the way is closed, or was lost; what is said then has nobody who could hear it."""
+        """Returns the job's peers; None if they are closed or lost: then nobody could hear a message."""
         meeting = self._meetings.get(job_id)
         return self._local if meeting is None else meeting.peers
 
@@ -230,7 +230,7 @@ class PeersOfJobs:
 async def open_peers_of_jobs(
     post: Post, *, node_name: str, joining: Joining | None = None
 ) -> AsyncGenerator[PeersOfJobs]:
-    """At the end, the other nodes of each job hear what they have not heard yet, for a bounded time."""
+    """Yields the peers. At the end, unheard messages are delivered to the nodes of each job for a bounded time."""
     async with anyio.create_task_group() as tasks:
         local = LocalPeers(node_name=node_name, post=post)
         peers = PeersOfJobs(local=local, post=post, tasks=tasks, joining=joining or _joining)
@@ -245,7 +245,7 @@ async def _joining(spec: JobSpec, nodes: Nodes, archive: Archive) -> tuple[JobSp
 
 
 def _first(error: BaseException) -> BaseException:
-    """What somebody can act on is raised as itself, not in a group."""
+    """Returns the first error that somebody can act on, out of its group."""
     while isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
         refusals = group.subgroup(HoldfastError) or group
@@ -254,4 +254,4 @@ def _first(error: BaseException) -> BaseException:
 
 
 def _nobody(job_id: str) -> None:
-    """Nobody waits for the end of a meeting."""
+    """Does nothing: nobody waits for the end of a meeting."""

@@ -1,4 +1,4 @@
-"""How do questions between nodes, and their answers, look as bytes? All that a peer sends is checked, as orders are."""
+"""How are questions between nodes, and their answers, encoded? All data from a peer is checked, as orders are."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def encode_answer(answer: Answer) -> bytes:
 
 
 def decode_question(payload: bytes) -> Question:
-    """Raises ClusterProtocolError, and nothing else; also for a question that only a newer version knows."""
+    """Decodes a question. Raises only ClusterProtocolError; also for a question that only a newer version knows."""
     return cast("Question", _decode(_codec(of_answers=False), payload))
 
 
 def decode_answer(payload: bytes) -> Answer:
-    """Raises ClusterProtocolError, and nothing else; also for an answer that only a newer version knows."""
+    """Decodes an answer. Raises only ClusterProtocolError; also for an answer that only a newer version knows."""
     return cast("Answer", _decode(_codec(of_answers=True), payload))
 
 

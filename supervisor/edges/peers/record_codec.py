@@ -1,8 +1,8 @@
-"""How does a record of the core become a protobuf message of the same shape, and a checked record again?
+"""How is a record of the core encoded as a protobuf message of the same shape, and decoded as a checked record?
 
-A record's field is the message's field of the same name. A union of records is a message with the one oneof `body`,
-whose members are named after the records. So a new order or report needs its record and its message, and no code here.
-What a peer says is checked for shape and bounds, as field_bounds.py names them; what passes is safe to decide on.
+A record's field is the message's field of the same name. A union of records is a message with a single oneof `body`,
+whose members are named after the records. So a new order or report needs its record and its message, but no code here.
+Values from a peer are checked for shape and for the bounds in field_bounds.py; decisions may rely on what passes.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 BODY = "body"
 
-Write = Callable[[Any], Any]  # a record to what a message's constructor takes; dicts are much faster than messages
-Read = Callable[[Any], Any]  # what a message's attribute gives to a checked value
+Write = Callable[[Any], Any]  # from a record to what a message's constructor takes; dicts are much faster than messages
+Read = Callable[[Any], Any]  # from a message's attribute to a checked value
 Get = Callable[["Message"], Any]  # the value of one field
 
 
 class UnknownKindError(Exception):
-    """Raised for a member of a union that this version has no record for."""
+    """Raised for a member of a union for which this version has no record."""
 
 
 class Shape(NamedTuple):
@@ -49,7 +49,7 @@ def record_shape(kind: type[msgspec.Struct], message: Descriptor) -> Shape:
     if len(plain) < 2:
         plain = ()
     writes = tuple((name, attrgetter(name), write) for name, write, _ in fields if name not in plain)
-    get_plain = attrgetter(*plain) if plain else None  # All in one call: a leader writes these for each of its nodes.
+    get_plain = attrgetter(*plain) if plain else None  # all in one call: a leader encodes these for each of its nodes
 
     def write(record: object) -> dict[str, object]:
         written = {name: write(value(record)) for name, value, write in writes}
@@ -64,7 +64,7 @@ def record_shape(kind: type[msgspec.Struct], message: Descriptor) -> Shape:
 
 
 def union_shape(kinds: tuple[type[msgspec.Struct], ...], message: Descriptor) -> Shape:
-    """Of those `kinds` that travel: one without a member in the oneof does not."""
+    """Returns the shape of those `kinds` that are sent: one without a member in the oneof is not."""
     by_name: dict[str, tuple[Callable[[Message], Message], Read]] = {}
     by_kind: dict[type, tuple[str, Write]] = {}
     for kind in kinds:
@@ -93,7 +93,7 @@ def union_shape(kinds: tuple[type[msgspec.Struct], ...], message: Descriptor) ->
 
 
 def member_name(kind: type) -> str:
-    """NodeJoined → node_joined."""
+    """Returns the member's name: NodeJoined → node_joined."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
@@ -101,7 +101,7 @@ def member_name(kind: type) -> str:
 
 
 def _field(field: msgspec.structs.FieldInfo, wire: FieldDescriptor) -> tuple[str, Write, Get]:
-    """Name, how to write its value, how to get it from a message."""
+    """Returns its name, how to encode its value, and how to decode it from a message."""
     hint = field.type
     name = wire.name
     if get_origin(hint) is tuple:
@@ -120,7 +120,7 @@ def _field(field: msgspec.structs.FieldInfo, wire: FieldDescriptor) -> tuple[str
         return name, shape.write, _if_present(wire, shape.read, absent=field.default_factory())
     if wire.has_presence:
         assert field.default is not msgspec.NODEFAULT, f"{wire.full_name} is optional: its record needs a default"
-        return name, shape.write, _if_present(wire, shape.read, absent=field.default)  # An older peer does not say it.
+        return name, shape.write, _if_present(wire, shape.read, absent=field.default)  # older peers do not send it
     return name, shape.write, _always(name, shape.read)
 
 
@@ -184,7 +184,7 @@ def _message_type(wire: FieldDescriptor) -> Descriptor:
 
 
 def _list(hint: object, wire: FieldDescriptor) -> Shape:
-    """A tuple of scalars, of records, or of pairs: a map, or messages of two fields."""
+    """Returns the shape of a tuple of scalars, of records, or of pairs (a map, or messages of two fields)."""
     item = get_args(hint)[0]
     name = wire.name
     if get_origin(item) is tuple:
@@ -201,14 +201,14 @@ def _list(hint: object, wire: FieldDescriptor) -> Shape:
             try:
                 read.append(read_item(each))
             except UnknownKindError:
-                continue  # One word of a newer version: the others still count.
+                continue  # one item of a newer version: the others still count
         return tuple(read)
 
     return Shape(write, read)
 
 
 def _map(item: object, wire: FieldDescriptor) -> Shape:
-    """In the order of the keys."""
+    """Returns the shape of a map, in the order of its keys."""
     name = wire.name
     key, value = (_scalar(kind, field) for kind, field in zip(get_args(item), _message_type(wire).fields, strict=True))
 
@@ -223,7 +223,7 @@ def _map(item: object, wire: FieldDescriptor) -> Shape:
 
 
 def _pairs(item: object, wire: FieldDescriptor) -> Shape:
-    """The second of each may be None, where its kind says so."""
+    """Returns the shape of pairs, whose second item may be None if its type allows it."""
     name = wire.name
     first_kind, second_kind = get_args(item)
     first_field, second_field = _message_type(wire).fields
@@ -292,7 +292,7 @@ def _number(name: str, wire_type: int) -> Shape:
     def cut(number: int) -> int:
         return min(max(number, lowest), highest)
 
-    # A long one may come from a file of the user's; a short one that does not fit is a defect of ours.
+    # A long one may come from a user's file; a short one that does not fit is our own mistake.
     return Shape(cut if wire_type == field_bounds.INT64 else int, read)
 
 
@@ -300,12 +300,12 @@ def _duration(name: str) -> Shape:
     lowest, highest = field_bounds.seconds(name)
 
     def read(told: float) -> float:
-        if lowest <= told <= highest:  # Nothing that is not a number is.
+        if lowest <= told <= highest:  # false for NaN
             return told
         raise ClusterProtocolError(f"cannot take {told} for {name}: it must be from {lowest} to {highest}")
 
     def cut(of: float) -> float:
-        return max(lowest, min(of, highest))  # Also what is not a number: it may come from a file of the user's.
+        return max(lowest, min(of, highest))  # NaN, too: it may come from a user's file
 
     return Shape(cut, read)
 
@@ -336,7 +336,7 @@ def _name(name: str) -> Shape:
 
 
 def _sendable(text: str) -> str:
-    """What was read from a file name may hold half a character, which no peer could read."""
+    """Replaces lone surrogates, which a file name may contain and no peer could decode."""
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 

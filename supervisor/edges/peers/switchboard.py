@@ -1,7 +1,7 @@
-"""How does a question get from one node of a job to another, and its answer back?
+"""How does a question get from one node of a job to another, and the answer back?
 
-Every node has a connection to the leader, which passes on what is for others. Nothing here is kept or sent again: who
-asks waits for a bounded time, and a question that nobody has answered by then counts as not answered.
+Every node is connected to the leader, which forwards messages for others. Nothing is stored or resent here: the asker
+waits for a bounded time, and then the question counts as unanswered.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from supervisor.edges.peers.cluster_frames import Answered, Aside, Asked, Cluste
 from supervisor.errors import HoldfastError, NoAnswerError
 from supervisor.questions import LEADER, Answer, Handler, Question, Refused
 
-PART_BYTES_MAX = 32 * 1024  # an order waits for one part at most
+PART_BYTES_MAX = 32 * 1024  # so an order waits for at most one part
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
-ANSWERING_MAX = 64  # questions that are being answered at once
+ANSWERING_MAX = 64  # questions that are being answered at the same time
 
 _log = logging.getLogger("holdfast.cluster")
 
@@ -36,10 +36,10 @@ class _Pending:
 
 
 class Switchboard:
-    """See questions.Colleagues. All methods are for the event loop's thread."""
+    """Forwards questions; see questions.Colleagues. For the event loop's thread."""
 
     def __init__(self, *, own_name: str, leads: bool, tasks: TaskGroup, pass_on: Callable[[str, Aside], bool]) -> None:
-        """`pass_on` sends towards a node; a node that follows has one way only. False: that can't be done now."""
+        """`pass_on` sends towards a node; a follower has only one way. It returns False if it can't send now."""
         self._own_name = own_name
         self.is_leader = leads
         self._tasks = tasks
@@ -57,7 +57,7 @@ class Switchboard:
         self._handler = handler
 
     async def ask(self, job_id: str, to: str, question: Question, *, timeout_s: float) -> Answer:
-        """Raises NoAnswerError, or the HoldfastError with which the other side refuses."""
+        """Asks another node. Raises NoAnswerError, or the HoldfastError with which the other side refuses."""
         if self._is_for_us(to):
             return _unless_refused(await self._answer(job_id, self._own_name, question))
         whom = f"node {to}" if to != LEADER else "the leader"
@@ -80,7 +80,7 @@ class Switchboard:
         return _unless_refused(pending.answer)
 
     def take(self, sender: str, aside: Aside) -> None:
-        """One that has come over a connection from `sender`."""
+        """Handles an aside that came over a connection from `sender`."""
         match aside:
             case Asked(by=by) if self.is_leader and by != sender:
                 _log.warning("a question of node %s is dropped: it comes from node %s", by, sender)
@@ -101,7 +101,7 @@ class Switchboard:
     def _take_answer(self, answered: Answered) -> None:
         pending = self._pending.get(answered.number)
         if pending is None or answered.part != len(pending.parts):
-            return  # Nobody waits for it any more, or a part of it was lost.
+            return  # nobody waits for it any more, or a part of it was lost
         pending.parts.append(answered.answer)
         pending.bytes += len(answered.answer)
         if pending.bytes > ANSWER_BYTES_MAX:
@@ -135,7 +135,7 @@ class Switchboard:
             return await self._handler(job_id, by, question)
         except HoldfastError as error:
             return Refused(error.reason, str(error))
-        except Exception:  # noqa: BLE001 - the bulkhead: a question of a person must not end the job
+        except Exception:  # noqa: BLE001 - the bulkhead: a person's question must not end the job
             _log.warning("node %s cannot answer %s", self._own_name, type(question).__name__, exc_info=True)
             return Refused(NoAnswerError.reason, f"cannot ask node {self._own_name}: a fault of its supervisor")
 

@@ -1,6 +1,6 @@
-"""How is work for thousands of nodes done without keeping the event loop from everything else?
+"""How is work for thousands of nodes done without blocking the event loop for everything else?
 
-A share of it in each turn of the loop. What is due later waits behind one timer, not one for each node.
+Each turn of the loop does a share of it. One timer serves all work that is due later, not one for each node.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Call = Callable[[], None]
 
 
 class Turns:
-    """Calls in their order, a share of them in each turn of the event loop."""
+    """Makes calls in order, a share of them in each turn of the event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -40,7 +40,7 @@ class Turns:
         try:
             for _ in range(min(SHARE_MAX, len(self._calls))):
                 self._calls.popleft()()
-        finally:  # Whatever one call meets, the others have their turn.
+        finally:  # after an error of one call, the others still get their turn
             self._is_due = bool(self._calls)
             if self._is_due:
                 self._loop.call_soon(self._take)
@@ -50,7 +50,7 @@ class Turns:
 
 
 class Later:
-    """Calls that are due `delay_s` after they were asked for, behind one timer."""
+    """Makes calls `delay_s` after they were requested, with one timer for all."""
 
     def __init__(self, delay_s: float) -> None:
         self._loop = asyncio.get_running_loop()

@@ -1,1 +1,1 @@
-"""Which services of others are asked about a job, and how are those kept that the job has of its own?"""
+"""Which external services are asked about a job, and how are the job's own services kept running?"""

@@ -1,4 +1,4 @@
-"""What is an attribution service asked over HTTP, and what do its answers mean? Nothing that it answers is trusted."""
+"""What is an attribution service asked over HTTP, and what do its answers mean? No answer is trusted."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class _Recommendation(msgspec.Struct, frozen=True):
 
 
 class _Outcome(msgspec.Struct, frozen=True):
-    """Only one that is completed counts."""
+    """The outcome in an answer; only a completed one counts."""
 
     status: str
     recommendation: _Recommendation | None = None
 
 
 class AttributionClient:
-    """`who`: the user and the job id that go with each submission, as far as they are known."""
+    """A client of the service. `who`: the user and the job id sent with each submission, as far as known."""
 
     def __init__(self, url: str, who: Mapping[str, str], *, timeout_s: float = TIMEOUT_S) -> None:
         self._url = url
@@ -63,7 +63,7 @@ class AttributionClient:
     async def _asked(
         self, method: str, target: str, body: bytes | None = None
     ) -> Answer | Refused | Failed | Forgotten:
-        """The answer, if the request was accepted."""
+        """Returns the answer, if the request was accepted."""
         try:
             answer = await self._http.ask(method, target, body)
         except NoAnswerError as error:
@@ -80,7 +80,7 @@ class AttributionClient:
 
 
 def _says(body: bytes) -> str:
-    """The sentence in the answer to a refused request, as ours has one."""
+    """Returns the sentence in the answer to a refused request, if there is one as in ours."""
     try:
         told = msgspec.json.decode(body, type=dict[str, str]).get("error", "")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -89,6 +89,6 @@ def _says(body: bytes) -> str:
 
 
 def _line(text: str, characters_max: int) -> str:
-    """As one line that can be shown anywhere: it comes from a stranger."""
+    """Returns untrusted text as one line that can be shown anywhere."""
     clean = "".join(letter if letter.isprintable() else " " for letter in text[: 4 * characters_max])
     return " ".join(clean.split())[:characters_max]

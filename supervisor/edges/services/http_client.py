@@ -1,7 +1,7 @@
-"""How is an HTTP service asked that may be slow, hostile or dead? One connection for each request, by h11.
+"""How is an HTTP service asked that may be slow, hostile or dead? One connection for each request, with h11.
 
-Everything is bounded: the time of all of it together, the length of the answer. A redirect is an answer as any other:
-nothing is sent to a place that the user has not named. Names are resolved, and certificates loaded, beside the loop.
+Everything is bounded: the total time and the length of the answer. A redirect is treated like any other answer: nothing
+is sent to a host that the user has not named. Threads resolve names and load certificates.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from supervisor.edges.machine.own_process.side_threads import SideThreads
 ANSWER_BYTES_MAX = 1 << 20
 HEAD_BYTES_MAX = 65_536
 READ_BYTES = 65_536
-STUCK_MAX = 4  # names that are being resolved, or files that are being read, and nobody waits any more
-UNTRUSTED = (18, 19, 20, 21)  # OpenSSL's codes of a certificate whose authority the system does not know
+STUCK_MAX = 4  # abandoned threads that still resolve a name or read a file
+UNTRUSTED = (18, 19, 20, 21)  # OpenSSL's codes for a certificate from an authority that the system does not know
 PORTS = {"http": 80, "https": 443}
 
 
 class NoAnswerError(Exception):
-    """Raised where nothing came that can be read; says why, as the end of a sentence."""
+    """Raised if no readable answer came; its text is the end of a sentence that says why."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -40,10 +40,10 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class HttpClient:
-    """For one service, at a URL of http or https. For the event loop's thread."""
+    """A client of one service at an http or https URL. Use it only from the event loop's thread."""
 
     def __init__(self, url: str, *, timeout_s: float) -> None:
-        """`timeout_s`: of each request, from its start to the last byte of its answer."""
+        """`timeout_s`: for each request, from its start to the last byte of its answer."""
         parts = urlsplit(url)
         self._scheme, self._host = parts.scheme, parts.hostname or ""
         self._port = parts.port or PORTS[parts.scheme]
@@ -53,7 +53,7 @@ class HttpClient:
         self._certificates: ssl.SSLContext | None = None
 
     async def ask(self, method: str, target: str, body: bytes | None = None) -> Answer:
-        """`target`: path and query below the URL. `body`: JSON. Raises NoAnswerError."""
+        """Sends a request. `target`: path and query below the URL. `body`: JSON. Raises NoAnswerError."""
         try:
             with anyio.fail_after(self._timeout_s):
                 async with await self._connected() as stream:
@@ -83,7 +83,7 @@ class HttpClient:
         return h11.Request(method=method, target=f"{self._base}{target}", headers=headers)
 
     async def _connected(self) -> ByteStream:
-        """The first address that answers. Raises OSError."""
+        """Connects to the first address that answers. Raises OSError."""
         resolve = partial(socket.getaddrinfo, self._host, self._port, type=socket.SOCK_STREAM)
         found = await self._threads.call(resolve, timeout_s=self._timeout_s, discard=_nothing)
         addresses = tuple(dict.fromkeys(str(each[4][0]) for each in found))
@@ -107,7 +107,7 @@ class HttpClient:
             return await TLSStream.wrap(
                 stream, hostname=self._host, ssl_context=self._certificates, standard_compatible=False
             )
-        except BaseException:  # whatever it is, it is raised again; nobody else would close the stream
+        except BaseException:  # whatever it is, close the stream and raise it again
             await anyio.aclose_forcefully(stream)
             raise
 
@@ -140,18 +140,18 @@ async def _received(stream: ByteStream) -> bytes:
     try:
         return await stream.receive(READ_BYTES)
     except anyio.EndOfStream:
-        return b""  # The end of an answer without a length; h11 says whether it may be.
+        return b""  # the end of an answer without a length; h11 says whether that is allowed
 
 
 def _reason(error: OSError) -> str:
-    """In the kernel's words. anyio tells of several attempts in one error."""
+    """Returns the kernel's reason. anyio may wrap several attempts in one error."""
     told: OSError = error
     cause = error.__cause__
     if isinstance(cause, BaseExceptionGroup):
         cause = cast("BaseExceptionGroup[BaseException]", cause).exceptions[0]
     if isinstance(cause, OSError):
         told = cause
-    by_kernel = os.strerror(told.errno) if told.errno and told.errno > 0 else ""  # asyncio's text names the address
+    by_kernel = os.strerror(told.errno) if told.errno and told.errno > 0 else ""  # asyncio's text contains the address
     return (by_kernel or told.strerror or str(told) or type(told).__name__).lower()
 
 
@@ -163,4 +163,4 @@ def _refusal(error: ssl.SSLCertVerificationError) -> str:
 
 
 def _nothing(result: object) -> None:
-    """A result that came too late is of no use."""
+    """Ignores a result that came too late."""

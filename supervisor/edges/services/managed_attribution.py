@@ -1,6 +1,6 @@
-"""How is the attribution service kept that a job has of its own: started, awaited, started again, ended?
+"""How is a job's own attribution service kept: started, awaited, restarted, ended?
 
-It runs as this supervisor's user, at a low priority, and ends with this process, however that ends. Only its own
+It runs as this supervisor's user, at a low priority, and ends with this process, however that ends. Only the service's
 process touches the disk with the logs.
 """
 
@@ -26,17 +26,17 @@ from supervisor.errors import ConfigurationError
 from supervisor.pauses import pause
 from supervisor.ports import Clock
 
-PROGRAM = Path(__file__).parents[3] / "holdfast_command.py"  # by its path: nothing of the user's is imported
+PROGRAM = Path(__file__).parents[3] / "holdfast_command.py"  # by its path, so that nothing of the user's is imported
 END_TIMEOUT_S = 5.0  # from SIGTERM to SIGKILL
-AGAIN_S = 1.0  # before it is started again; twice as long each time
+AGAIN_S = 1.0  # before a restart; doubled each time
 AGAIN_MAX_S = 60.0
-STEADY_S = 60.0  # one that has served so long is started again at once
+STEADY_S = 60.0  # a service that ran this long is restarted at once
 HEALTHY_AGAIN_S = 0.2
 STUCK_MAX = 4
 
 
 class ManagedAttribution:
-    """Of one job. For the event loop's thread."""
+    """Keeps the service of one job. Use it only from the event loop's thread."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ManagedAttribution:
         return attribution_log_path(self._log_prefix)
 
     async def check_key(self) -> None:
-        """Raises ConfigurationError where the key can't be read."""
+        """Raises ConfigurationError if the key can't be read."""
         if not self._settings.needs_key:
             return
         path, timeout_s = self._settings.llm_api_key_file, self._settings.startup_timeout_s
@@ -71,7 +71,7 @@ class ManagedAttribution:
             raise ConfigurationError(f"cannot read the language model's key {path}: {error}; check its disk") from error
 
     async def run(self, on_up: Callable[[AttributionClient], None], on_down: Callable[[str], None]) -> None:
-        """Keeps the service until cancelled, and then ends it, a bounded time. Never raises."""
+        """Keeps the service until cancelled, then ends it in bounded time. Never raises."""
         delay_s = 0.0
         while True:
             started_s = self._clock.now_s()
@@ -81,7 +81,7 @@ class ManagedAttribution:
             await pause(delay_s, why="a service that ends at once would be started without end")
 
     async def _keep_one(self, on_up: Callable[[AttributionClient], None]) -> str:
-        """Starts one, and returns why it is there no longer."""
+        """Starts one process, and returns why it ended."""
         timeout_s = self._settings.startup_timeout_s
         own, theirs = socket.socketpair()
         with own, theirs:
@@ -110,7 +110,7 @@ class ManagedAttribution:
                 os.close(handle)
 
     async def _come_up(self, where: tuple[str, int], on_up: Callable[[AttributionClient], None]) -> None:
-        """Returns once it answers."""
+        """Returns once the service answers."""
         host, port = where
         client = AttributionClient(f"http://{host}:{port}", self._who)
         while not await client.is_healthy():
@@ -118,13 +118,13 @@ class ManagedAttribution:
         on_up(client)
 
     def _app_log_dir(self) -> str:
-        """Blocks on the disk of the logs. Raises OSError."""
+        """Returns the folder of the job's logs. Blocks on their disk. Raises OSError."""
         folder = os.path.dirname(os.path.realpath(self._log_prefix))
         os.makedirs(folder, exist_ok=True)
         return folder
 
     def _start(self, folder: str, link: socket.socket) -> subprocess.Popen[bytes]:
-        """Raises OSError."""
+        """Starts the process. Raises OSError."""
         settings = self._settings
         arguments = [
             "--app-log-dir", folder, "--listen", "{}:{}".format(*MANAGED_ADDRESS), "--log-file", self.log_path,
@@ -147,7 +147,7 @@ class ManagedAttribution:
 
 
 async def _end(process: subprocess.Popen[bytes], handle: int) -> None:
-    """Returns once it is gone; one that can't be killed is left alone."""
+    """Ends the process and waits until it is gone; one that can't be killed is left alone."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return

@@ -1,6 +1,6 @@
-"""How do a service and the supervisor that has started it know of each other?
+"""How do a service and the supervisor that started it communicate?
 
-By a socket that the service has as a descriptor: it says there where it serves, and it ends when the socket does.
+Over a socket that the service inherits: the service reports where it serves, and ends when the socket does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class ParentLink:
     """The service's side."""
 
     def __init__(self, descriptor: int) -> None:
-        """Takes the descriptor, which no process that the service starts gets."""
+        """Takes the descriptor and keeps it from processes that the service starts."""
         self._socket = socket.socket(fileno=descriptor)
         self._socket.set_inheritable(False)
         self._socket.setblocking(False)
@@ -43,7 +43,7 @@ class ParentLink:
 
 
 async def where_it_serves(own: socket.socket) -> tuple[str, int] | None:
-    """The supervisor's side; None: the service has ended before it said so, or speaks nonsense."""
+    """Returns the reported address, on the supervisor's side; None if the service ended or sent nonsense."""
     line = b""
     while b"\n" not in line and len(line) < LINE_BYTES_MAX:
         await anyio.wait_readable(own)

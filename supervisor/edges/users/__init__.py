@@ -1,1 +1,1 @@
-"""How does one service of a node serve several users, each by a supervisor that runs as that user?"""
+"""How does one service of a node serve several users, each through a supervisor that runs as that user?"""

@@ -12,7 +12,7 @@ EVERYBODY = "all"
 
 
 class Admission:
-    """Root, and the users that --users names: all, users, and groups with an @ before them."""
+    """Admits root and the users that --users names: all, user names, and groups with an @ prefix."""
 
     def __init__(self, words: tuple[str, ...]) -> None:
         """Raises ConfigurationError for a name that this node does not know. Blocks on the user database."""
@@ -23,7 +23,7 @@ class Admission:
         self._uids = {_uid(word) for word in names if not word.startswith("@")}
 
     def refusal(self, identity: Identity) -> str:
-        """Why it is not served; "" if it is."""
+        """Returns why the user is not served; "" if it is."""
         if self._everybody or identity.uid == 0 or identity.uid in self._uids:
             return ""
         if self._gids & {identity.gid, *identity.groups}:

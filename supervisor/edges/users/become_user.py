@@ -1,7 +1,7 @@
-"""How does a process of root's become one of a user: which rights does it give up, in which order, before it executes?
+"""How does a process of root become one of a user: which rights does it drop before it executes, in which order?
 
-A program of its own, run with `python -I -S`, with the standard library alone: all that root's process has in memory is
-left behind before, and all that this one has after.
+A separate program, run with `python -I -S` and only the standard library: exec leaves behind all memory of root's
+process before it, and all of its own after it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import sys
 
 PR_SET_NO_NEW_PRIVS = 38
 KEYCTL_JOIN_SESSION_KEYRING = 1
-KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271}  # its number as a system call
+KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271}  # the number of the system call
 UMASK = 0o022
 
 
 def become(uid: int, gid: int, groups: list[int], limits: list[tuple[str, int, int]]) -> None:
-    """Raises OSError or ValueError; nothing may be executed then."""
+    """Drops root's rights. Raises OSError or ValueError; then nothing may be executed."""
     with open("/proc/self/oom_score_adj", "w") as file:
-        file.write("0")  # The service is shielded from the kernel's memory killer; a user must not be.
+        file.write("0")  # the service is protected from the kernel's OOM killer; a user's processes must not be
     if os.getpriority(os.PRIO_PROCESS, 0) < 0:
-        os.setpriority(os.PRIO_PROCESS, 0, 0)  # and gets its turn before others
+        os.setpriority(os.PRIO_PROCESS, 0, 0)  # nor may they run before others
     os.umask(UMASK)
     for name, _, hard in limits:
         number = getattr(resource, f"RLIMIT_{name}")
@@ -50,14 +50,14 @@ def _can_be_root_again() -> bool:
 
 
 def _join_empty_keyring() -> None:
-    """Root's keys are out of reach. A kernel without keyrings has none."""
+    """Joins an empty keyring, away from root's keys. A kernel without keyrings has none."""
     number = KEYCTL.get(platform.machine())
     if number is not None:
         ctypes.CDLL(None).syscall(number, KEYCTL_JOIN_SESSION_KEYRING, None, 0, 0, 0)
 
 
 def _give_up_new_privileges() -> None:
-    """No program that it executes gets more rights by a bit in its mode."""
+    """Keeps later programs from gaining rights through setuid or setgid bits."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -1,7 +1,7 @@
-"""What do root's process and the supervisor of one user say to each other?
+"""What do root's process and the supervisor of one user send each other?
 
-One datagram each way per word, over a socket to which root alone can connect. Root believes nothing of the answers but
-that the supervisor is there and took a connection: the user may have changed that process.
+One datagram per message, over a socket to which only root can connect. Root trusts no answer beyond the fact that the
+supervisor is there and took a connection: the user may have changed that process.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ WORD_BYTES_MAX = 4096
 
 
 class Take(msgspec.Struct, frozen=True, tag="take"):
-    """A client's connection comes with this word. Root to user."""
+    """A client's connection comes with this message. Root to user."""
 
     number: int
 
 
 class Cordon(msgspec.Struct, frozen=True, tag="cordon"):
-    """ "" : the node takes jobs. Both ways: the supervisor of root's own jobs says what an operator has asked it."""
+    """Cordons the node; "": it takes jobs. Both ways: the supervisor of root's jobs reports an operator's request."""
 
     reason: str
 
 
 class Leave(msgspec.Struct, frozen=True, tag="leave"):
-    """End, since nobody needs you. Root to user."""
+    """End, because nobody needs you. Root to user."""
 
 
 class End(msgspec.Struct, frozen=True, tag="end"):
@@ -32,11 +32,11 @@ class End(msgspec.Struct, frozen=True, tag="end"):
 
 
 class MakeRoom(msgspec.Struct, frozen=True, tag="make_room"):
-    """Leave your jobs to a supervisor that is started next. Root to user."""
+    """Leave your jobs to the next supervisor. Root to user."""
 
 
 class Taken(msgspec.Struct, frozen=True, tag="taken"):
-    """The connection of that number is served. User to root."""
+    """The connection with that number is served. User to root."""
 
     number: int
 
@@ -59,7 +59,7 @@ def encode(word: ToUser | ToRoot) -> bytes:
 
 
 def read_by_user(data: bytes) -> ToUser | None:
-    """None: a word of a later version."""
+    """Decodes a message. Returns None for one of a later version."""
     try:
         return _to_user.decode(data)
     except msgspec.DecodeError:
@@ -67,7 +67,7 @@ def read_by_user(data: bytes) -> ToUser | None:
 
 
 def read_by_root(data: bytes) -> ToRoot | None:
-    """None: nothing that means anything here."""
+    """Decodes a message. Returns None if it means nothing here."""
     try:
         return _to_root.decode(data)
     except (msgspec.DecodeError, RecursionError):

@@ -1,7 +1,7 @@
-"""Who comes in at the control socket of a node's service, and who is refused?
+"""Who may connect to the control socket of a node's service, and who is refused?
 
-Root's process asks the kernel who connects, and hands the connection to the supervisor of that user. It reads no byte
-of what an admitted user sends.
+Root's process asks the kernel who connects, and hands the connection to that user's supervisor. It does not read any
+byte that an admitted user sends.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from supervisor.edges.users.knocks import Knocks
 from supervisor.errors import HoldfastError, NotPermittedError
 from supervisor.pauses import pause
 
-BACKLOG = 4096  # or less: net.core.somaxconn
-AT_ONCE_MAX = 256  # connections that are looked at before those of them that were let in go on
+BACKLOG = 4096  # the kernel may reduce it to net.core.somaxconn
+AT_ONCE_MAX = 256  # connections to admit or refuse before the admitted ones are handled
 WAITING_OF_ONE_MAX = 32  # connections of one user that are being handed over; more are closed at once
-REFUSED_MAX = 8  # that are being answered; more are closed at once
+REFUSED_MAX = 8  # connections being refused; more are closed at once
 SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 SHORTAGE_PAUSE_S = 0.25
 MODE = 0o666  # the kernel says who connects
@@ -50,14 +50,14 @@ class FrontDoor:
         self._refused = 0
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Serves until cancelled."""
         async with anyio.create_task_group() as tasks:
             while True:
                 await anyio.wait_readable(self._listener)
                 await self._accept(tasks)
 
     async def _accept(self, tasks: TaskGroup) -> None:
-        """All who wait, a bounded number: one turn of the loop for each would leave the others waiting in a flood."""
+        """Accepts all waiting connections, up to a bound: one per turn of the loop would be too slow in a flood."""
         for _ in range(AT_ONCE_MAX):
             try:
                 client = self._listener.accept()[0]
@@ -98,7 +98,7 @@ class FrontDoor:
                 del self._waiting[identity.uid]
 
     async def _handed_over(self, client: socket.socket, identity: Identity) -> str:
-        """Why it could not be; "" once it is."""
+        """Hands the connection over. Returns why that failed; "" if it worked."""
         try:
             limits = limits_of_peer(client)
         except OSError as error:
@@ -121,7 +121,7 @@ class FrontDoor:
 
 
 def bind(path: Path) -> socket.socket:
-    """The control socket, to which everybody may connect. Raises OSError."""
+    """Binds the control socket, to which everybody may connect. Raises OSError."""
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:

@@ -1,20 +1,20 @@
-"""How often may one user come to the door, so that the others get in meanwhile?
+"""How often may one user connect, so that other users get in, too?
 
-A connection that is handed over costs the door a thousand times as much as one that is closed at once.
+Handing a connection over costs the door a thousand times as much as closing it at once.
 """
 
 from __future__ import annotations
 
 BURST = 200.0  # connections that a user may open at once
-PER_S = 25.0  # and then so many a second
-USERS_MAX = 1_024  # whose knocks are counted; a user beyond them has knocked for the first time
+PER_S = 25.0  # and then this many per second
+USERS_MAX = 1_024  # users who are counted; any other user counts as new
 
 
 class Knocks:
-    """One count for each user, which grows again with time."""
+    """One allowance for each user, which refills with time."""
 
     def __init__(self) -> None:
-        self._left: dict[int, tuple[float, float]] = {}  # user id → connections left, and when that was so
+        self._left: dict[int, tuple[float, float]] = {}  # user id → connections left, and since when
 
     def may_enter(self, uid: int, now_s: float) -> bool:
         left, at_s = self._left.get(uid, (BURST, now_s))
@@ -27,6 +27,6 @@ class Knocks:
         return True
 
     def _forget(self, now_s: float) -> None:
-        """Those who have all connections left again; all, where each of so many users has just knocked."""
+        """Forgets users with a full allowance; all, if so many users have just connected."""
         counted = {uid: each for uid, each in self._left.items() if each[0] + (now_s - each[1]) * PER_S < BURST}
         self._left = counted if len(counted) < USERS_MAX else {}

@@ -1,7 +1,7 @@
-"""What does the unit of a user's supervisor do first, while it is still root's?
+"""What does the unit of a user's supervisor do first, while it still runs as root?
 
-It reads what root's process has noted, opens the door, leaves the unit's control group to the user, and executes
-become_user.py, which gives root's rights up.
+It reads the record of root's process, opens the door, gives the unit's control group to the user, and executes
+become_user.py, which drops root's rights.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DELEGATED = ("", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control")
 
 
 def execute(service_dir: Path, instance: str) -> None:
-    """Returns never. `instance`: of the unit, as user_units.instance_of says. Raises HoldfastError."""
+    """Executes the program and never returns. `instance`: see user_units.instance_of. Raises HoldfastError."""
     folder = UserFolder(service_dir / socket_dir.USERS / instance.replace("-", ".", 1), Path())
     record = folder.record()
     if record is None:
@@ -54,7 +54,7 @@ def execute(service_dir: Path, instance: str) -> None:
 
 
 def _leave_cgroup_to(uid: int) -> None:
-    """So that each cycle of a job gets a group of its own; a session for each rank serves where there is none."""
+    """Lets each cycle of a job have a group of its own; without one, each rank has a session."""
     with suppress(OSError):
         group = _own_cgroup()
         if group is not None:
@@ -63,7 +63,7 @@ def _leave_cgroup_to(uid: int) -> None:
 
 
 def _own_cgroup() -> Path | None:
-    """The v2 group of this process."""
+    """Returns the v2 group of this process."""
     path = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         left, _, right = line.partition(" - ")

@@ -1,7 +1,7 @@
-"""Where do the supervisors of a node's users live, and what there belongs to whom?
+"""Where do the supervisors of a node's users live, and who owns which files there?
 
-Each has a folder that root owns, with what root needs to reach it, and in it one that is the user's. Root opens
-nothing in the latter: a path that a user can change is never followed by root.
+Each has a folder owned by root, with the files that root needs to reach it, and in it a folder owned by the user. Root
+opens nothing in the latter: root never follows a path that a user can change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from supervisor.edges.machine.folders import socket_dir
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits
 from supervisor.errors import ConfigurationError
 
-DOOR = "door.sock"  # where that one takes over the connections of its clients; root alone may connect
+DOOR = "door.sock"  # where the supervisor takes over its clients' connections; only root may connect
 RECORD = "record.json"
 PROCESS = "process.json"
 RECORD_BYTES_MAX = 64 * 1024
@@ -27,11 +27,11 @@ BACKLOG = 64
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A supervisor that was started: should root's process be lost, the next one finds it."""
+    """A supervisor that was started: if root's process is lost, the next one finds the supervisor by this record."""
 
     identity: Identity
     limits: Limits
-    pid: int = 0  # 0: it starts in a unit of its own, and says itself which process it is
+    pid: int = 0  # 0: it starts in its own unit and adds its pid itself
     started_ticks: int = 0
     arguments: tuple[str, ...] = ()  # of the command in that unit
 
@@ -57,11 +57,11 @@ class UserFolder(msgspec.Struct, frozen=True):
 
     @property
     def control_socket(self) -> Path:
-        """Where root alone reaches it: root's process listens there and hands the connection on."""
+        """Returns the socket that only root reaches: root's process listens there and hands connections on."""
         return self.path / socket_dir.CONTROL_SOCKET
 
     def make(self, identity: Identity) -> None:
-        """Raises ConfigurationError. Blocks."""
+        """Makes the folder. Raises ConfigurationError. Blocks."""
         try:
             _make(self.path, 0o711, 0, 0)
             _make(self.own, 0o700, identity.uid, identity.gid)
@@ -73,15 +73,15 @@ class UserFolder(msgspec.Struct, frozen=True):
             ) from error
 
     def listen(self) -> socket.socket:
-        """A fresh door, for root alone. Raises OSError."""
+        """Returns a new door, which only root may use. Raises OSError."""
         return bind_for_root(self.door, socket.SOCK_SEQPACKET)
 
     def note(self, record: Record) -> None:
-        """Raises OSError."""
+        """Writes the record. Raises OSError."""
         self._write(RECORD, record)
 
     def note_process(self, pid: int, started_ticks: int) -> None:
-        """By the supervisor that `note` has announced, before it gives root's rights up. Raises OSError."""
+        """Adds the process to the record; called by the supervisor while it is still root. Raises OSError."""
         self._write(PROCESS, _Process(pid, started_ticks))
 
     def record(self) -> Record | None:
@@ -108,20 +108,20 @@ class UserFolder(msgspec.Struct, frozen=True):
             return file.read(RECORD_BYTES_MAX)
 
     def forget(self) -> None:
-        """It is not to be started again on its own. The user's part stays: root removes nothing in it."""
+        """Removes the record: no restart. The user's folder stays, because root removes nothing in it."""
         for name in (RECORD, PROCESS, DOOR):
             (self.path / name).unlink(missing_ok=True)
 
 
 class UserFolders:
-    """All of a node's service."""
+    """The folders of all users of a node's service."""
 
     def __init__(self, service_dir: Path, state_dir: Path) -> None:
         self._users = service_dir / socket_dir.USERS
         self._states = state_dir / socket_dir.USERS
 
     def make(self) -> None:
-        """Raises ConfigurationError. Blocks."""
+        """Makes the folder of all. Raises ConfigurationError. Blocks."""
         for path, mode in ((self._users.parent, 0o755), (self._users, 0o755), (self._states.parent, 0o711)):
             _make_for_root(path, mode)
         _make_for_root(self._states, 0o711)
@@ -130,7 +130,7 @@ class UserFolders:
         return UserFolder(self._users / identity.name, self._states / str(identity.uid))
 
     def recorded(self) -> Iterator[Record]:
-        """The supervisors that the service before this one has left."""
+        """Yields the supervisors that the previous service left."""
         with suppress(OSError):
             for name in sorted(os.listdir(self._users)):
                 record = UserFolder(self._users / name, self._states).record()
@@ -139,12 +139,12 @@ class UserFolders:
 
 
 def bind_for_root(path: Path, kind: int) -> socket.socket:
-    """A listening socket to which root alone may connect, at a path in a folder of root's. Raises OSError."""
+    """Returns a listening socket for root alone, at a path in a folder of root's. Raises OSError."""
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
     try:
         listener.bind(str(path))
-        path.chmod(0o600)  # Before it listens, nobody can connect.
+        path.chmod(0o600)  # nobody can connect before it listens
         listener.listen(BACKLOG)
     except OSError:
         listener.close()
@@ -163,9 +163,9 @@ def _make_for_root(path: Path, mode: int) -> None:
 
 
 def _make(path: Path, mode: int, uid: int, gid: int | None) -> None:
-    """Makes it, or checks the one that is there, by descriptor: what was checked is what is changed. Raises OSError.
+    """Makes the folder, or checks an existing one, by descriptor, so that what was checked is changed. Raises OSError.
 
-    The folder around it is root's, so nobody else can put another one in its place.
+    Root owns the folder around it, so nobody else can replace it.
     """
     is_new = False
     with suppress(FileExistsError):

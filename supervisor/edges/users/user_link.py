@@ -1,4 +1,4 @@
-"""How does root's process hand a client's connection to the supervisor of its user, and hear what becomes of it?"""
+"""How does root's process hand a client's connection to the supervisor of its user and learn the result?"""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from supervisor.edges.users import door_words as words
 from supervisor.edges.users.door_words import WORD_BYTES_MAX, ToUser
 from supervisor.edges.users.user_folders import UserFolder
 
-TAKE_TIMEOUT_S = 30.0  # for a supervisor that is just starting, on a busy node
+TAKE_TIMEOUT_S = 30.0  # for a supervisor that is still starting, on a busy node
 
 
 class UserLink:
     """Root's end of one connection to a door."""
 
     def __init__(self, folder: UserFolder) -> None:
-        """Raises OSError where nobody has the door open."""
+        """Connects. Raises OSError if nobody has the door open."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         try:
             self._socket.connect(str(folder.door))
@@ -29,17 +29,17 @@ class UserLink:
         self._given = 0
         self._taken: dict[int, anyio.Event] = {}
         self.ended = anyio.Event()
-        self.was_let_go = False  # it ends since nobody needs it
-        self.on_cordon: Callable[[str], None] | None = None  # None: it has no say in that
+        self.was_let_go = False  # it ends because nobody needs it
+        self.on_cordon: Callable[[str], None] | None = None  # None: its cordons are ignored
 
     @property
     def has_ended(self) -> bool:
         return self.ended.is_set()
 
     async def give(self, client: socket.socket) -> bool:
-        """False: the supervisor has gone, or is stuck, and did not take it."""
+        """Hands a connection over. Returns False if the supervisor has gone, or is stuck, and did not take it."""
         if self.was_let_go:
-            await self.ended.wait()  # Then the next connection to the door finds nobody, for certain.
+            await self.ended.wait()  # then the next connection to the door certainly finds nobody
             return False
         self._given += 1
         taken = self._taken[self._given] = anyio.Event()
@@ -54,20 +54,20 @@ class UserLink:
             self._taken.pop(number, None)
 
     async def tell(self, word: ToUser) -> None:
-        """Never raises: one that has gone needs to hear nothing."""
+        """Sends a message. Never raises: a supervisor that has gone does not need it."""
         with anyio.move_on_after(TAKE_TIMEOUT_S):
             await self._send(word)
 
     def tell_at_once(self, word: ToUser) -> None:
-        """For the last word of this process."""
+        """Sends the last message of this process."""
         if not self.has_ended:
             try:
                 self._socket.send(words.encode(word))
             except OSError:
-                return  # It goes on without us, and the next one of us connects to it.
+                return  # it continues without us, and our successor connects to it
 
     async def hear(self) -> None:
-        """Returns once the supervisor has gone."""
+        """Receives messages until the supervisor has gone."""
         try:
             while not self.has_ended:
                 await anyio.wait_readable(self._socket)
@@ -91,7 +91,7 @@ class UserLink:
             case words.Taken(number) if number in self._taken:
                 self._taken[number].set()
             case words.Idle(taken) if taken == self._given:
-                self.was_let_go = True  # Nothing came since.
+                self.was_let_go = True  # nothing came since
                 await self._send(words.Leave())
             case words.Cordon(reason) if self.on_cordon is not None:
                 self.on_cordon(reason)
@@ -115,7 +115,7 @@ class UserLink:
 
 
 class OwnDoor:
-    """The user's end: takes over connections, and hears what root's process asks."""
+    """The user's end: takes over connections and handles the requests of root's process."""
 
     def __init__(
         self, listener_fd: int, *, take: Callable[[socket.socket], None], hear: Callable[[ToUser], None]
@@ -129,7 +129,7 @@ class OwnDoor:
         self._taken = 0
 
     async def run(self) -> None:
-        """Until cancelled. The newest connection counts: root's process may have been started again."""
+        """Runs until cancelled. The newest connection counts, because root's process may have been restarted."""
         with self._listener:
             async with anyio.create_task_group() as tasks:
                 while True:
@@ -142,12 +142,12 @@ class OwnDoor:
                     tasks.start_soon(self._serve, link)
 
     def say(self, word: words.Idle | words.Cordon | words.Taken) -> None:
-        """Never blocks, never raises."""
+        """Sends a message. Never blocks, never raises."""
         if self._link is not None:
             try:
                 self._link.send(words.encode(word))
             except OSError:
-                return  # Root's process is away; it asks again when it is back.
+                return  # root's process is away; it asks again when it is back
 
     def say_idle(self) -> None:
         self.say(words.Idle(self._taken))
@@ -171,7 +171,7 @@ class OwnDoor:
 
     def _act(self, word: ToUser | None, descriptors: list[int]) -> None:
         for each in descriptors:
-            os.set_inheritable(each, False)  # recv_fds does not pass on the flag that says so
+            os.set_inheritable(each, False)  # recv_fds does not pass on the flag for that
         clients = [socket.socket(fileno=each) for each in descriptors]
         if isinstance(word, words.Take) and clients:
             self._taken = word.number

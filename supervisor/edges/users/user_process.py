@@ -19,23 +19,23 @@ from supervisor.edges.users.user_folders import Record, UserFolder
 from supervisor.errors import NotNowError
 
 BECOME_USER = Path(become_user.__file__)
-PROGRAM = Path(__file__).parents[3] / "holdfast_command.py"  # by its path: nothing of the user's is imported
+PROGRAM = Path(__file__).parents[3] / "holdfast_command.py"  # by its path, so that nothing of the user's is imported
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-PASSED_ON = ("LANG", "LC_ALL", "TZ", "JOURNAL_STREAM")  # of root's environment; all else may hold root's secrets
+PASSED_ON = ("LANG", "LC_ALL", "TZ", "JOURNAL_STREAM")  # from root's environment; all others may be root's secrets
 
 
 class StartedSupervisor(msgspec.Struct, frozen=True):
-    process: subprocess.Popen[bytes] | None  # None: it is no child of ours
+    process: subprocess.Popen[bytes] | None  # None: it is not our child
     record: Record
 
 
 def start_supervisor(
     identity: Identity, limits: Limits, folder: UserFolder, arguments: Sequence[str] = ()
 ) -> StartedSupervisor:
-    """As a child of this process. Blocks on the user database and for an exec. Raises HoldfastError.
+    """Starts it as a child of this process. Blocks on the user database and for an exec. Raises HoldfastError.
 
-    It has the groups and the hard limits of the process that asked, an environment of its own, and no descriptor of
-    root's but the door.
+    The supervisor has the groups and hard limits of the process that asked, a fresh environment, and only the door of
+    root's descriptors.
     """
     folder.make(identity)
     places = ("--socket-dir", str(folder.own), "--state-dir", str(folder.state_dir))
@@ -64,7 +64,7 @@ def start_supervisor(
 
 
 def command_of(identity: Identity, limits: Limits, door_fd: int, arguments: Sequence[str]) -> list[str]:
-    """To be executed by root: it gives root's rights up and becomes the supervisor."""
+    """Returns the command that root executes: it drops root's rights and becomes the supervisor."""
     wanted = {"uid": identity.uid, "gid": identity.gid, "groups": identity.groups, "limits": limits}
     return [
         sys.executable, "-I", "-S", str(BECOME_USER), json.dumps(wanted),
@@ -83,7 +83,7 @@ def is_running(record: Record) -> bool:
 
 
 def raise_limits(record: Record, limits: Limits) -> None:
-    """A process of the same user, with the same groups, has shown that it may have more."""
+    """Raises the limits after a process with the same user and groups has shown higher ones."""
     with suppress(OSError, ValueError):
         if is_running(record):
             raise_hard(record.pid, limits)

@@ -1,4 +1,4 @@
-"""Which users have a supervisor on this node, and when is one started, started again, or ended?"""
+"""Which users have a supervisor on this node, and when is one started, restarted, or ended?"""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from supervisor.errors import ExhaustedError, HoldfastError, NotNowError
 from supervisor.pauses import pause
 
 SUPERVISORS_MAX = 1_024
-ATTEMPTS = 3  # to hand a connection over: the supervisor may be leaving in this moment
+ATTEMPTS = 3  # to hand a connection over: the supervisor may just be leaving
 GONE_TIMEOUT_S = 10.0
-AGAIN_MIN_S = 0.5  # after one has crashed; doubled each time
+AGAIN_MIN_S = 0.5  # after a crash; doubled each time
 AGAIN_MAX_S = 30.0
 
 Start = Callable[[Identity, Limits, UserFolder], StartedSupervisor]
@@ -34,19 +34,19 @@ _log = logging.getLogger("holdfast.users")
 
 
 class _User(msgspec.Struct):
-    """One supervisor, there or not."""
+    """One user's supervisor, present or not."""
 
     identity: Identity
     folder: UserFolder
     lock: anyio.Lock = msgspec.field(default_factory=anyio.Lock)
     link: UserLink | None = None
     record: Record | None = None
-    started: StartedSupervisor | None = None  # None: by a process of root's before this one
+    started: StartedSupervisor | None = None  # None: a previous process of root started it
     failures: int = 0
 
 
 class UserSupervisors:
-    """Root's process has one of these. Nothing here reads what a user wrote, but for the words of door_words.py."""
+    """Manages the supervisors, in root's process. Reads nothing that a user wrote except door_words.py's messages."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class UserSupervisors:
         cordon: str = "",
         keep_cordon: Callable[[str], Coroutine[None, None, None]] | None = None,
     ) -> None:
-        """`cordon`: why the node is cordoned from the start. `keep_cordon` notes it for the next process of root's."""
+        """`cordon`: why the node is cordoned from the start. `keep_cordon` records it for the next process of root."""
         self._folders = folders
         self._start = start
         self._tasks = tasks
@@ -67,7 +67,7 @@ class UserSupervisors:
         self._is_ending = False
 
     async def hand_over(self, client: socket.socket, identity: Identity, limits: Limits) -> None:
-        """The user's supervisor serves the connection from now on. Raises HoldfastError."""
+        """Gives the connection to the user's supervisor. Raises HoldfastError."""
         user = self._user(identity)
         for _ in range(ATTEMPTS):
             link = await self._reach(user, limits)
@@ -78,20 +78,20 @@ class UserSupervisors:
         )
 
     async def begin(self, identity: Identity, limits: Limits) -> None:
-        """Its supervisor runs before anybody asks for it."""
+        """Starts a user's supervisor before anybody asks for it."""
         user = self._user(identity)
         user.record = Record(identity, limits)
         await self._reach_again(user)
 
     async def find_again(self) -> None:
-        """Those that the process of root's before this one has left: the jobs of one that has ended meanwhile go on."""
+        """Connects to the supervisors that root's previous process left; restarts ended ones, so that jobs continue."""
         for record in await to_thread.run_sync(lambda: list(self._folders.recorded())):
             user = self._user(record.identity)
             user.record = record
             self._tasks.start_soon(self._reach_again, user)
 
     async def end_all(self) -> None:
-        """Ends all jobs of all users. Returns once nothing of them is left."""
+        """Ends all jobs of all users. Returns once none of them is left."""
         self._is_ending = True
         users = [user for user in self._users.values() if user.link is not None]
         for user in users:
@@ -104,7 +104,7 @@ class UserSupervisors:
                 await _until_gone(user.record)
 
     def make_room(self) -> None:
-        """All supervisors leave their jobs to the ones that root's next process starts."""
+        """Makes all supervisors leave their jobs to those that root's next process starts."""
         self._is_ending = True
         for user in self._users.values():
             if user.link is not None:
@@ -135,7 +135,7 @@ class UserSupervisors:
             return user.link
 
     async def _connected(self, user: _User, limits: Limits) -> UserLink:
-        """To the one that is there, else to a fresh one. Raises HoldfastError."""
+        """Connects to the existing supervisor, else to a new one. Raises HoldfastError."""
         try:
             link = UserLink(user.folder)
             user.record = await to_thread.run_sync(user.folder.record) or user.record
@@ -165,7 +165,7 @@ class UserSupervisors:
                 self._tasks.start_soon(self._keep_cordon, reason)
 
     async def _keep(self, user: _User, link: UserLink) -> None:
-        """Until the supervisor has gone; one that was not asked to go is started again, for the sake of its jobs."""
+        """Watches a supervisor until it ends; restarts it for its jobs unless it was asked to end."""
         started, user.started = user.started, None
         async with anyio.create_task_group() as serving:
             serving.start_soon(self._serve_root, user)
@@ -194,7 +194,7 @@ class UserSupervisors:
             _log.error("%s", error)
 
     async def _serve_root(self, user: _User) -> None:
-        """Root reaches a user's supervisor at a path that the user can't change."""
+        """Serves root's socket, through which root reaches a user's supervisor at a path that the user can't change."""
         try:
             listener = bind_for_root(user.folder.control_socket, socket.SOCK_STREAM)
         except OSError as error:
@@ -217,7 +217,7 @@ class UserSupervisors:
 
 
 async def _until_gone(record: Record) -> None:
-    """It has closed its door, and has little left to do."""
+    """Waits for a process that has closed its door and is about to end."""
     if not user_process.is_running(record):
         return
     try:

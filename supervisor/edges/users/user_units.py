@@ -1,7 +1,7 @@
-"""How does systemd start the supervisor of one user, and how much may all that this user has use together?
+"""How does systemd start the supervisor of one user, and how are the resources of all the user's processes limited?
 
-Each gets a unit of its own, an instance of a template, in a slice of the user's. So the service that asks for it can
-forbid itself nearly everything: jobs are no descendants of it.
+Each supervisor gets its own unit, an instance of a template, in a slice of the user's. So the service that requests it
+can give up nearly all rights: jobs are not its descendants.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class UserUnits:
         self._shares = shares
 
     def start(self, identity: Identity, limits: Limits, folder: UserFolder, arguments: Sequence[str]) -> Record:
-        """Returns once it serves. Blocks. Raises HoldfastError.
+        """Starts a unit; returns once it serves. Blocks. Raises HoldfastError.
 
-        What it is to be is noted in a folder of root's, where `unit_start` reads it.
+        The record for `unit_start` is in a folder of root's.
         """
         unit = self.name_of(identity)
         folder.make(identity)
@@ -50,7 +50,7 @@ class UserUnits:
         return folder.record() or Record(identity, limits)
 
     def set_shares(self, shares: UserShares, uids: Iterable[int]) -> None:
-        """For these users at once, for others when they come. Blocks. Never raises."""
+        """Applies the limits to these users now, and to others when they come. Blocks. Never raises."""
         changed = _properties(self._shares, shares)
         self._shares = shares
         for uid in sorted(set(uids)) if changed else ():
@@ -67,12 +67,12 @@ class UserUnits:
 
 
 def instance_of(identity: Identity) -> str:
-    """With a dash, which is a level of systemd's slices: what a user has under different groups is in one slice."""
+    """Returns the instance name. Its dash is a level of systemd's slices: all groups of a user share one slice."""
     return identity.name.replace(".", "-", 1)
 
 
 def _properties(before: UserShares, after: UserShares) -> list[str]:
-    """Of a slice, where they are to be changed: what nobody limits here may be limited by a file of the slice."""
+    """Returns the changed properties of a slice: a limit not set here may be set by a file of the slice."""
     rows = (
         ("MemoryMax", before.memory_gib, after.memory_gib, str(int(after.memory_gib * 2**30))),
         ("TasksMax", before.tasks, after.tasks, str(after.tasks)),
@@ -83,7 +83,7 @@ def _properties(before: UserShares, after: UserShares) -> list[str]:
 
 
 def _systemctl(*arguments: str) -> None:
-    """Raises OSError, or SubprocessError where systemd refuses."""
+    """Runs systemctl. Raises OSError, or SubprocessError if systemd refuses."""
     subprocess.run(
         ["systemctl", "--quiet", "--no-ask-password", *arguments],
         check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=SYSTEMCTL_TIMEOUT_S,

@@ -1,1 +1,1 @@
-"""How are a job's workers started, spoken to, looked into and ended?"""
+"""How are a job's workers started, contacted, inspected and ended?"""

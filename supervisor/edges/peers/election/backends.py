@@ -1,6 +1,6 @@
 """Which backend does a name mean, and how is it opened?
 
-Backends of other people are found by an entry point (see supervisor/rendezvous_backend.py).
+Third-party backends are found through an entry point (see supervisor/rendezvous_backend.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from supervisor.rendezvous_backend import ENTRY_POINTS, BackendFactory, Place, R
 
 
 def open_backend(job_id: str, nodes: Nodes) -> RendezvousBackend:
-    """Raises ConfigurationError."""
+    """Opens the backend that `nodes` names. Raises ConfigurationError."""
     place = Place(job_id, nodes.host, nodes.port, dict(nodes.backend_options), nodes.leader_ttl_s)
     try:
         return _factory(nodes.backend)(place)
@@ -35,7 +35,7 @@ def _factory(name: str) -> BackendFactory:
         if found.name == name:
             try:
                 return cast("BackendFactory", found.load())
-            except Exception as error:  # The user's package may fail in any way.
+            except Exception as error:  # the user's package may fail in any way
                 raise ConfigurationError(
                     f"cannot load --rdzv-backend {name} ({found.value}): {type(error).__name__}: {error}; check the "
                     "package that offers it"

@@ -1,7 +1,7 @@
-"""How do orders and reports travel where the leader is elected, and what does a node do while there is none?
+"""How do orders and reports travel if the leader is elected, and what does a node do while there is none?
 
-Each node watches who leads. While nobody does, it tries to. Losing backend or leader stops no training by itself: how
-long a node may train without a leader is said in core/fence.py.
+Each node watches who leads, and tries to lead while nobody does. The loss of the backend or the leader does not itself
+stop training: core/fence.py decides how long a node may train without a leader.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ from supervisor.rendezvous_backend import (
     RendezvousBackend,
 )
 
-JITTER_S = 0.2  # before a node tries to lead: not all at once
+JITTER_S = 0.2  # before a node tries to lead, so that not all try at once
 AGAIN_S = 0.5
 ASK_TIMEOUT_S = 1.0
-WISHES_KEPT_S = 10.0  # a person's wish is said again to a leader that comes so soon after it
+WISHES_KEPT_S = 10.0  # a person's request is repeated to a new leader that comes within this time
 
-_Standing = NodeExcluded | NodeCordoned  # wishes that hold under any leader
+_Standing = NodeExcluded | NodeCordoned  # requests that hold under any leader
 _Wish = StopAsked | RestartAsked | _Standing
 
 _log = logging.getLogger("holdfast.cluster")
 
 
 class _Unknown:
-    """Nothing was heard of the backend yet."""
+    """Nothing was heard from the backend yet."""
 
 
 class ElectedPeers:
-    """See ports.Peers. `run` does everything."""
+    """Peers of a node whose leader is elected; see ports.Peers. `run` does everything."""
 
     def __init__(self, voter: Voter, backend: RendezvousBackend, post: Post, tasks: TaskGroup) -> None:
         self.colleagues = Switchboard(own_name=voter.node, leads=False, tasks=tasks, pass_on=self._pass_on)
@@ -83,16 +83,16 @@ class ElectedPeers:
         self._reign: Reign | None = None
         self._fence = OwnFence(voter.job_id, voter.node, post)
         self._process = secrets.token_hex(4)
-        self._left_at_s: float | None = None  # when the leader before may have heard this node for the last time
-        self._met_term = 0  # of the first leader that this process has met; 0: none yet
-        self._waits_since_s: float | None = anyio.current_time()  # for a leader, with nothing that runs
+        self._left_at_s: float | None = None  # when the previous leader may last have heard this node
+        self._met_term = 0  # of the first leader that this process met; 0: none yet
+        self._waits_since_s: float | None = anyio.current_time()  # waits for a leader while nothing runs
         self._wishes: list[tuple[float, _Wish]] = []
-        self._has_stopped = False  # as it has reported
+        self._has_stopped = False  # as reported
         self._over = ""
 
     @property
     def leader_host(self) -> str:
-        """Where the node is reached that leads now, as far as is known; "": nobody does."""
+        """Returns the address of the node that leads now, as far as known; "": nobody leads."""
         if self._reign is not None:
             return self._voter.host
         return _address(self._seen.address).host if isinstance(self._seen, Leader) else ""
@@ -114,7 +114,7 @@ class ElectedPeers:
         self._reign.gate.record(ledger)
 
     def report(self, job_id: str, report: Event) -> None:
-        """What a node reports while there is no leader, the next one learns from how the node stands then."""
+        """Reports an event. If nobody leads, the next leader learns it from this node's state then."""
         self._is_opened.set()
         now_s = anyio.current_time()
         if isinstance(report, _Wish):
@@ -163,8 +163,8 @@ class ElectedPeers:
     # --- who leads -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled, or no leader was found in time."""
-        await self._is_opened.wait()  # Before, the engine has no job that could be led.
+        """Runs until cancelled, or until no leader was found in time."""
+        await self._is_opened.wait()  # Before that, the engine has no job to lead.
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._watch)
             tasks.start_soon(self._ask_while_unheard)
@@ -191,7 +191,7 @@ class ElectedPeers:
             await pause(AGAIN_S, why="nothing tells when the backend works again")
 
     async def _ask_while_unheard(self) -> None:
-        """What is watched may come late, or never. That nobody leads at this moment makes this node safe."""
+        """Asks the backend, since a watch may report late or never. If nobody leads now, this node is safe."""
         while True:
             await pause(AGAIN_S, why="nothing tells that a leader does not answer")
             asked_at_s = anyio.current_time()
@@ -207,7 +207,7 @@ class ElectedPeers:
             self._see(leader)
 
     def _see(self, leader: Leader | None) -> None:
-        """What was seen of an earlier leader comes too late to mean anything."""
+        """Notes the leader. News about an earlier leader comes too late to matter."""
         if leader is not None and leader.term < self._newest_term:
             return
         if leader != self._seen:
@@ -216,7 +216,7 @@ class ElectedPeers:
             self._changed.set()
 
     def _refuse(self, why: str) -> None:
-        """A mistake of the configuration ends a job that has not begun; later, it is only told."""
+        """Reports a configuration mistake. It ends a job that has not begun; later it is only a warning."""
         if isinstance(self._seen, _Unknown):
             self._give_up(f"cannot elect a leader of job {self._voter.job_id}: {why}; check --rdzv-conf")
         else:
@@ -225,7 +225,7 @@ class ElectedPeers:
     async def _unless_changed(
         self, seen: Leader | _Unknown | None, work: Callable[[], Coroutine[None, None, None]]
     ) -> None:
-        """Runs it, until another leader is seen."""
+        """Runs it until another leader is seen."""
         async with anyio.create_task_group() as tasks:
 
             async def do() -> None:
@@ -241,7 +241,7 @@ class ElectedPeers:
     # --- as a follower ---------------------------------------------------------------------------------------------
 
     async def _follow(self, leader: Leader) -> None:
-        """Until it is not heard any more."""
+        """Follows the leader until it is no longer heard."""
         lost: list[str] = []
         voter = self._voter
         client = ClusterClient(
@@ -322,7 +322,7 @@ class ElectedPeers:
 
     def _end_in_time(self) -> None:
         if self._waits_since_s is None and anyio.current_time() >= self._fence.until_s:
-            self._waits_since_s = anyio.current_time()  # Its workers have ended.
+            self._waits_since_s = anyio.current_time()  # the workers have ended
         if self._waits_since_s is None or self._over:
             return
         if anyio.current_time() - self._waits_since_s > self._voter.join_timeout_s:
@@ -331,7 +331,7 @@ class ElectedPeers:
     def _give_up(self, why: str) -> None:
         self._over = why
         self._changed.set()
-        if self._has_stopped:  # For a leader that was lost before it said how the job ends: nobody else says so.
+        if self._has_stopped:  # the lost leader did not say how the job ends, and nobody else will
             self._conclude()
         else:
             self._post(Ordered(self._voter.job_id, orders.WindDown(why, at_once=True)))

@@ -1,4 +1,4 @@
-"""How does a node take part in electing the leader of its job, from its start to its end?"""
+"""How does a node take part in electing the leader of its job, from start to end?"""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from supervisor.ports import Post
 from supervisor.questions import PeersAndColleagues
 from supervisor.rendezvous_backend import RendezvousBackend
 
-PARTING_S = 5.0  # for what the other nodes have not heard yet as this one ends
+PARTING_S = 5.0  # for messages that the other nodes have not heard when this one ends
 
 
 async def joining(
     job_id: str, nodes: Nodes, token: bytes, tls: Tls | None, *, own_host: str
 ) -> Callable[[Post], AbstractAsyncContextManager[PeersAndColleagues]]:
-    """Raises ConfigurationError."""
+    """Returns the job as this node runs it, and how to open its peers. Raises ConfigurationError."""
     if not token and tls is None and not ipaddress.ip_address(own_host).is_loopback:
         raise ConfigurationError(
             f"cannot meet the other nodes at {own_host}: anybody who reaches that address could join the job; write "
@@ -37,7 +37,7 @@ async def joining(
 
 @asynccontextmanager
 async def open_elected(voter: Voter, backend: RendezvousBackend, post: Post) -> AsyncGenerator[PeersAndColleagues]:
-    """Any node may lead, and any may be lost."""
+    """Opens peers with an elected leader. Any node may lead, and any node may be lost."""
     try:
         async with anyio.create_task_group() as tasks:
             peers = ElectedPeers(voter, backend, post, tasks)

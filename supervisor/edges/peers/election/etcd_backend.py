@@ -1,8 +1,8 @@
-"""How does etcd elect the leader of a job, and keep what the next one needs to know?
+"""How does etcd elect the leader of a job, and keep the data that the next leader needs?
 
-Two keys a job. `leader` belongs to a short lease; the revision at which it was made is the term. `ledger` is written
-only while `leader` is still the one of that term. It has no lease, since etcd may revoke all leases at once. How long
-it outlives its job is said in etcd_leftovers.py.
+There are two keys per job. `leader` belongs to a short lease; the revision at which it was created is the term.
+`ledger` is written only while `leader` is still that of the term. It has no lease, since etcd may revoke all leases at
+once. etcd_leftovers.py decides how long it outlives its job.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from supervisor.rendezvous_backend import (
 DEFAULT_PREFIX = "/holdfast"
 RESIGN_S = 2.0
 WRITES_MAX = 5
-# torch has two spellings of the same, for its two etcd backends.
+# torch spells these differently for its two etcd backends.
 OPTIONS = frozenset(
     {"protocol", "cacert", "ca_cert", "cert", "ssl_cert", "key", "ssl_cert_key", "user", "password_file",
      "etcd_prefix", "prefix", "endpoints"}
@@ -50,7 +50,7 @@ class _Keys(msgspec.Struct, frozen=True):
 
 
 class EtcdLead:
-    """See rendezvous_backend.Lead."""
+    """The lead of one term; see rendezvous_backend.Lead."""
 
     def __init__(
         self, client: EtcdClient, keys: _Keys, leftovers: Leftovers, *,
@@ -59,7 +59,7 @@ class EtcdLead:
         self._client = client
         self._keys = keys
         self._leftovers = leftovers
-        self._has_ended = False  # the job, as this leader has written
+        self._has_ended = False  # the job has ended, and this leader has written so
         self._lease = lease
         self._revision = found.mod_revision  # of the ledger; 0: there is none
         self.term = term
@@ -71,7 +71,7 @@ class EtcdLead:
             raise LeadLostError("its lease has expired in etcd")
 
     async def write(self, state: bytes, *, is_last: bool = False) -> None:
-        """A write that was given up may still arrive. It changes nothing once a later one has."""
+        """Writes the ledger. An abandoned write may still arrive, but changes nothing once a later one has."""
         if not is_last:
             await self._put(etcd.PutRequest(key=self._keys.ledger, value=state))
             return
@@ -79,7 +79,7 @@ class EtcdLead:
             key, mark = self._leftovers.mark(self._keys.job_id)
             await self._put(etcd.PutRequest(key=self._keys.ledger, value=state), etcd.PutRequest(key=key, value=mark))
             self._has_ended = True
-        except BackendRefusedError:  # This user may write no mark, but only the keys of this job. Then etcd removes it.
+        except BackendRefusedError:  # This user may write only the job's own keys, not the mark. Then etcd removes it.
             lease, _ = await self._client.grant(KEPT_S)
             await self._put(etcd.PutRequest(key=self._keys.ledger, value=state, lease=lease))
 
@@ -109,7 +109,7 @@ class EtcdLead:
 
 
 class EtcdBackend:
-    """See rendezvous_backend.RendezvousBackend."""
+    """The backend on etcd; see rendezvous_backend.RendezvousBackend."""
 
     def __init__(self, place: Place, open_client: Callable[[], EtcdClient], unix_ns: Callable[[], int]) -> None:
         prefix = place.options.get("etcd_prefix") or place.options.get("prefix") or DEFAULT_PREFIX
@@ -168,13 +168,13 @@ class EtcdBackend:
             await self._opened.close()
 
     async def _read(self) -> tuple[Leader | None, int]:
-        """Who leads, and at which revision that was read."""
+        """Returns the leader, and the revision at which it was read."""
         told = await self._client.range(self._keys.leader)
         return _leader(told.kvs[0]) if told.kvs else None, told.header.revision
 
 
 def open_backend(place: Place) -> EtcdBackend:
-    """See rendezvous_backend.BackendFactory."""
+    """Opens the backend; see rendezvous_backend.BackendFactory."""
     options = place.options
     unknown = sorted(set(options) - OPTIONS)
     if unknown:
@@ -222,12 +222,12 @@ def _password(path: str) -> str:
 
 
 def _made_at(key: bytes, revision: int) -> etcd.Compare:
-    """The key was made at that revision; 0: there is no such key."""
+    """Compares the key's creation revision; 0: there is no such key."""
     return etcd.Compare(target=etcd.Compare.CREATE, key=key, create_revision=revision)
 
 
 def _changed_at(key: bytes, revision: int) -> etcd.Compare:
-    """The same of the last change of the key."""
+    """Compares the key's last revision in the same way."""
     return etcd.Compare(target=etcd.Compare.MOD, key=key, mod_revision=revision)
 
 

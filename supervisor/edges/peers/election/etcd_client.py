@@ -1,12 +1,12 @@
-"""How are etcd's few calls made that electing a leader takes?
+"""How are the few calls of etcd made that an election needs?
 
-A thin client of API v3 on grpc.aio, with messages of our own (proto/holdfast_wire/v1/etcd.proto). Each call has a
-deadline. What may pass raises BackendUnavailableError; what a person has to mend raises BackendRefusedError.
+A thin client of API v3 on grpc.aio, with our own messages (proto/holdfast_wire/v1/etcd.proto). Each call has a
+deadline. Temporary failures raise BackendUnavailableError; those that a person must fix raise BackendRefusedError.
 """
 
 from __future__ import annotations
 
-import asyncio  # whose exceptions grpc.aio raises
+import asyncio  # grpc.aio raises its exceptions
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
@@ -22,7 +22,7 @@ from supervisor.rendezvous_backend import BackendRefusedError, BackendUnavailabl
 
 CALL_TIMEOUT_S = 2.0
 REFUSED = frozenset({grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED})
-TOKEN_WORDS = ("invalid auth token", "user name is empty")  # of etcd, whose tokens last a few minutes
+TOKEN_WORDS = ("invalid auth token", "user name is empty")  # etcd's words; its tokens last a few minutes
 PASSWORD_WORDS = ("authentication failed", "user name not found", "invalid user ID or password")
 
 Answer = TypeVar("Answer", bound=Message)
@@ -35,11 +35,11 @@ class Login(msgspec.Struct, frozen=True):
 
 
 class CompactedError(Exception):
-    """Raised where the revision that was to be watched is gone: what is there now must be read."""
+    """Raised if the revision to be watched is gone: the caller must read the current state."""
 
 
 class _Stream(Protocol):
-    """A call of grpc.aio that goes both ways; the stubs of grpc do not know it."""
+    """A bidirectional call of grpc.aio, which grpc's stubs lack."""
 
     async def write(self, request: Message) -> None: ...
 
@@ -49,7 +49,7 @@ class _Stream(Protocol):
 
 
 class EtcdClient:
-    """One etcd cluster. For one event loop."""
+    """A client of one etcd cluster. Use it in one event loop only."""
 
     def __init__(
         self,
@@ -80,17 +80,17 @@ class EtcdClient:
         return await self._call("KV/Txn", request, etcd.TxnResponse)
 
     async def range(self, key: bytes, *, end: bytes = b"", limit: int = 0) -> etcd.RangeResponse:
-        """Linearizable: as the cluster's majority has it. `end`: all keys before it, at most `limit`."""
+        """Reads keys linearizably, as the cluster's majority has them. `end`: all keys before it, at most `limit`."""
         return await self._call("KV/Range", etcd.RangeRequest(key=key, range_end=end, limit=limit), etcd.RangeResponse)
 
     async def remove(self, key: bytes, *, changed_at: int) -> None:
-        """Unless it has changed since that revision."""
+        """Removes the key unless it has changed since that revision."""
         delete = etcd.RequestOp(request_delete_range=etcd.DeleteRangeRequest(key=key))
         compare = etcd.Compare(target=etcd.Compare.MOD, key=key, mod_revision=changed_at)
         await self.txn(etcd.TxnRequest(compare=[compare], success=[delete]))
 
     async def grant(self, ttl_s: int) -> tuple[int, int]:
-        """The lease's id, and the seconds that it lasts: the server may give more."""
+        """Grants a lease. Returns its id and its length in seconds, which the server may extend."""
         told = await self._call("Lease/LeaseGrant", etcd.LeaseGrantRequest(TTL=ttl_s), etcd.LeaseGrantResponse)
         return told.ID, told.TTL
 
@@ -98,7 +98,7 @@ class EtcdClient:
         await self._call("Lease/LeaseRevoke", etcd.LeaseRevokeRequest(ID=lease), etcd.LeaseRevokeResponse)
 
     async def keep_alive(self, lease: int) -> bool:
-        """False: there is no such lease any more."""
+        """Renews the lease. Returns False if there is no such lease any more."""
         kind = etcd.LeaseKeepAliveResponse
         await self._log_in()
         try:
@@ -113,7 +113,7 @@ class EtcdClient:
         return told.TTL > 0
 
     async def watch(self, key: bytes, from_revision: int) -> AsyncGenerator[etcd.WatchResponse]:
-        """Changes of one key, and an empty answer once the watch stands. Raises CompactedError."""
+        """Yields changes of one key, after an empty answer once the watch is set up. Raises CompactedError."""
         kind = etcd.WatchResponse
         await self._log_in()
         call = self._stream("Watch/Watch", kind)
@@ -161,13 +161,13 @@ class EtcdClient:
         self._token = told.token
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
-        """A member that is cut off from the majority refuses then, instead of being silent."""
+        """Requires a leader: a member cut off from the majority then refuses instead of being silent."""
         return (("hasleader", "true"), *((("token", self._token),) if self._token else ()))
 
     def _judged(self, error: grpc.aio.AioRpcError) -> BackendUnavailableError | BackendRefusedError:
         text = (error.details() or error.code().name).removeprefix("etcdserver: ")
         if any(words in text for words in TOKEN_WORDS) and self._login is not None:
-            self._token = ""  # A new one is fetched for the next call.
+            self._token = ""  # the next call fetches a new one
             return BackendUnavailableError(f"etcd: {text}")
         if error.code() in REFUSED or any(words in text for words in (*TOKEN_WORDS, *PASSWORD_WORDS)):
             return BackendRefusedError(f"etcd refuses: {text}")
@@ -175,11 +175,11 @@ class EtcdClient:
 
 
 async def _sound(call: Awaitable[Result]) -> Result:
-    """Where grpc.aio ends a call, it may raise a CancelledError of its own: anyio would end its task for no reason."""
+    """Translates a CancelledError that grpc.aio raises itself, because anyio would end its task for no reason."""
     try:
         return await call
     except asyncio.CancelledError as error:
-        await anyio.lowlevel.checkpoint_if_cancelled()  # By anyio: this is the exception that it knows.
+        await anyio.lowlevel.checkpoint_if_cancelled()  # through anyio, which knows only its own cancellation
         raise BackendUnavailableError("etcd: the call was ended") from error
     except asyncio.InvalidStateError as error:
         raise BackendUnavailableError(f"etcd: {error}") from error

@@ -1,9 +1,9 @@
-"""How long does the ledger of a job that has ended stay in etcd, and what removes it?
+"""How long does the ledger of an ended job stay in etcd, and what removes it?
 
 No lease limits it, since etcd may revoke all leases at once, and a node that missed the end would begin the job again.
-The last leader of a job leaves a mark under `.ended`, in the transaction that writes the ledger for the last time: so
-both have the same revision, until the ledger changes again. The mark says when that was. Whoever ends a job removes
-what other jobs have left long before.
+The last leader of a job leaves a mark under `.ended`, in the transaction that writes the ledger for the last time: both
+have the same revision until the ledger changes again. The mark contains the time. A leader that ends a job also removes
+what other jobs left long before.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import msgspec
 from supervisor.edges.peers.election.etcd_client import EtcdClient
 from supervisor.rendezvous_backend import BackendRefusedError, BackendUnavailableError
 
-FOLDER = ".ended"  # no job has that id: none begins with a dot
-KEPT_S = 900  # after the last leader of a job: for nodes that do not know its verdict yet
-CLOCKS_DIFFER_MAX_S = 900  # of the nodes: it is kept for so much longer
-LOOKED_AT_MAX = 16  # by one leader
+FOLDER = ".ended"  # no job has this id: ids do not begin with a dot
+KEPT_S = 900  # after the job's last leader: for nodes that do not know its verdict yet
+CLOCKS_DIFFER_MAX_S = 900  # between nodes: the ledger is kept for this much longer
+LOOKED_AT_MAX = 16  # marks that one leader checks
 
 
 class _Mark(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class _Mark(msgspec.Struct, frozen=True):
 
 
 class Leftovers:
-    """Of all jobs under one prefix."""
+    """The leftovers of all jobs under one prefix."""
 
     def __init__(self, client: EtcdClient, prefix: str, unix_ns: Callable[[], int]) -> None:
         self._client = client
@@ -35,21 +35,21 @@ class Leftovers:
         self._unix_ns = unix_ns
 
     def mark(self, job_id: str) -> tuple[bytes, bytes]:
-        """Key and value, to be written together with the last ledger of that job."""
+        """Returns key and value of the mark, to be written together with the job's last ledger."""
         return self._key(job_id), msgspec.json.encode(_Mark(self._now_s()))
 
     async def over_at(self, job_id: str) -> int:
-        """The revision of a ledger that has had its time, even if nobody has removed it yet; -1: there is none."""
+        """Returns the revision of a ledger whose time is over, even if it was not removed yet; -1: there is none."""
         try:
             found = (await self._client.range(self._key(job_id))).kvs
-        except BackendRefusedError:  # This user may read the keys of this job alone. Then there is no mark.
+        except BackendRefusedError:  # This user may read only this job's keys. Then there is no mark.
             return -1
         return found[0].mod_revision if found and self._is_old(found[0].value) else -1
 
     async def remove_old(self) -> None:
-        """Ledger first: if the mark stays, somebody else comes back to it."""
+        """Removes old ledgers and their marks. Ledger first: if the mark stays, another leader tries again."""
         with suppress(BackendRefusedError, BackendUnavailableError):
-            first, end = self._key(""), f"{self._prefix}/{FOLDER}0".encode()  # "0" comes after "/".
+            first, end = self._key(""), f"{self._prefix}/{FOLDER}0".encode()  # "0" is the next character after "/"
             for found in (await self._client.range(first, end=end, limit=LOOKED_AT_MAX)).kvs:
                 if self._is_old(found.value):
                     ledger = f"{self._prefix}/{found.key[len(first) :].decode()}/ledger".encode()

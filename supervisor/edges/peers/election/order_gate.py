@@ -1,7 +1,7 @@
-"""When may an order of an elected leader leave?
+"""When may an order of an elected leader go out?
 
-In its turn, not before what was recorded ahead of it is kept, and not while the leader's time is up: another node may
-lead by then, and two leaders must never be obeyed. What waits as the lead is lost never leaves.
+In its turn, only after everything recorded before it is kept, and only while the lead is valid: later another node may
+lead, and nodes must never obey two leaders. Orders that wait when the lead is lost never go out.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class _Letter(msgspec.Struct, frozen=True):
 
 
 class OrderGate:
-    """Of one lead. Its methods are for the event loop's thread."""
+    """The gate of one lead. Call its methods only in the event loop's thread."""
 
     def __init__(
         self, deliver: Callable[[str, Order], None], *, valid_until_s: float, witnesses: Iterable[str] = ()
     ) -> None:
-        """`witnesses`: of the ledger as it was found."""
+        """`witnesses`: those of the ledger as it was found."""
         self._deliver = deliver
-        self.witnesses = frozenset(witnesses)  # of the ledger as it is kept, and as it may be: a write may still arrive
+        self.witnesses = frozenset(witnesses)  # of the ledger as it is kept, or may be: a write may still arrive
         self.valid_until_s = valid_until_s
         self._waiting: deque[_Letter | Ledger] = deque()
-        self._waits_since_s = 0.0  # if something does
+        self._waits_since_s = 0.0  # valid if something waits
         self._changed = anyio.Event()
         self._empty = anyio.Event()
         self.last_recorded: Ledger | None = None
@@ -53,20 +53,20 @@ class OrderGate:
 
     def record(self, ledger: Ledger) -> None:
         if self._waiting and isinstance(self._waiting[-1], Ledger):
-            self._waiting.pop()  # No order depends on it alone.
+            self._waiting.pop()  # no order depends on it alone
         self._put(ledger)
 
     def forget(self, node: str) -> None:
-        """The node is lost. If it comes back, it knows nothing of what was ordered of it before."""
+        """Forgets a lost node. If it comes back, it does not know its earlier orders."""
         self._waiting = deque(each for each in self._waiting if not isinstance(each, _Letter) or each.node != node)
 
     @property
     def waits_for_s(self) -> float:
-        """How long nothing has left that was to leave."""
+        """Returns how long waiting orders have been held back."""
         return anyio.current_time() - self._waits_since_s if self._waiting else 0.0
 
     def extend(self, valid_until_s: float) -> None:
-        """The lead was renewed."""
+        """Extends the lead after a renewal."""
         self.valid_until_s = valid_until_s
         self._changed.set()
 
@@ -76,7 +76,7 @@ class OrderGate:
             await self._empty.wait()
 
     async def run(self, write: Callable[[Ledger], Coroutine[None, None, None]]) -> None:
-        """Until cancelled. What `write` raises ends it, but for BackendUnavailableError: then it is tried again."""
+        """Runs until cancelled. Retries `write` after BackendUnavailableError; its other errors end the gate."""
         while True:
             while self._waiting:
                 await self._let_out(self._waiting[0], write)
@@ -99,7 +99,7 @@ class OrderGate:
         self._deliver(first.node, first.order)
 
     async def _written(self, ledger: Ledger, write: Callable[[Ledger], Coroutine[None, None, None]]) -> bool:
-        """A newer one may have taken its place meanwhile: then that one is written next."""
+        """Writes the ledger. Returns False if that failed, or if a newer one must be written next."""
         self.witnesses |= frozenset(ledger.witnesses)
         try:
             with anyio.fail_after(WRITE_TIMEOUT_S):

@@ -1,7 +1,7 @@
-"""Until when may the workers of this node run, where its leader is elected, and what ends them then?
+"""How long may the workers of this node run if its leader is elected, and what ends them then?
 
-As long as a leader has answered within FENCE_S, or the backend has said that nobody leads (see core/fence.py). The
-spawner knows it, too, in case this process stands still. Where nothing runs, the fence ends nothing.
+They may run as long as a leader answered within FENCE_S, or the backend said that nobody leads (see core/fence.py). The
+spawner knows the limit, too, in case this process hangs. If no workers run, the fence has no effect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOVED_EVERY_S = 1.0
 
 
 class OwnFence:
-    """`run` moves the spawner's fence, and ends the workers in time."""
+    """`run` moves the spawner's fence and ends the workers in time."""
 
     def __init__(self, job_id: str, node: str, post: Post) -> None:
         self._job_id = job_id
@@ -32,7 +32,7 @@ class OwnFence:
         return self._until_s
 
     def move(self, known_at_s: float) -> None:
-        """At that moment, no other node could take this one's place."""
+        """Moves the fence: at `known_at_s`, no other node could replace this one."""
         self._until_s = max(self._until_s, known_at_s + FENCE_S)
 
     async def run(self) -> None:
@@ -43,6 +43,6 @@ class OwnFence:
                 why = f"for {FENCE_S:g} s no leader has answered, and the backend has not said that there is none"
                 text = f"node {self._node} ends its workers, since another may take its place: {why}"
                 self._post(Ordered(self._job_id, orders.StandBack(text)))
-                until_s = now_s + FENCE_S  # Of the spawner: nothing runs any more.
+                until_s = now_s + FENCE_S  # the spawner's: no workers run any more
             self._post(FenceMoved(self._job_id, until_s + SPAWNER_LATER_S))
             await pause(min(MOVED_EVERY_S, until_s - now_s), why="the spawner hears in time that this loop turns")

@@ -1,7 +1,7 @@
-"""What does a node do while it leads a job: whom does it serve, what may it order, and when does it answer?
+"""What does a node do while it leads a job: which nodes does it serve, what may it order, and when does it answer?
 
-It orders while its lead lasts, and answers as core/fence.py allows it. It never steps down by itself: that it leads no
-more, the backend has to say.
+It gives orders while its lead lasts, and answers as core/fence.py allows. It never steps down by itself: only the
+backend can say that it no longer leads.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from supervisor.pauses import pause
 from supervisor.ports import Post
 from supervisor.rendezvous_backend import BackendRefusedError, BackendUnavailableError, Lead, LeadLostError
 
-RENEWALS = 4  # in the time that a lead lasts without one
-RENEW_TIMEOUT = 0.4  # of that time: a member of the backend may hang, and another may answer
+RENEWALS = 4  # within the life of a lead
+RENEW_TIMEOUT = 0.4  # as a share of a lead's life: one member of the backend may hang, another may answer
 RENEW_AGAIN_S = 0.05
 
 _log = logging.getLogger("holdfast.cluster")
 
 
 class Reign:
-    """One lead, from its election to its end."""
+    """One lead, from election to end."""
 
     def __init__(
         self, voter: Voter, lead: Lead, post: Post, own_fence: OwnFence, on_aside: Callable[[str, Aside], None],
         *, asked_at_s: float, met_term: int = 0,
     ) -> None:  # fmt: skip
-        """`met_term`: of the first leader that this process has met; 0: none."""
+        """`met_term`: of the first leader that this process met; 0: none."""
         self._voter = voter
         self._post = post
         self._fence = own_fence
@@ -69,7 +69,7 @@ class Reign:
     async def run(
         self, listeners: list[socket.socket], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> str:
-        """Returns why it has ended."""
+        """Leads; returns why the lead ended."""
         async with anyio.create_task_group() as tasks:
 
             async def until_lost(work: Callable[[], Coroutine[None, None, None]]) -> None:
@@ -87,24 +87,24 @@ class Reign:
         return self._ended
 
     async def end(self) -> None:
-        """It was not lost: others need not wait for its end."""
+        """Gives the lead up, so that others do not wait for it to expire."""
         if not self._ended:
             await self._keep_last(self._ledger)
             await self.lead.resign()
 
     async def conclude(self) -> None:
-        """All nodes that are there know the verdict. One that is not finds it in the ledger, and begins nothing."""
+        """Resigns: all present nodes know the verdict. An absent node finds it in the ledger and starts nothing."""
         if self._ledger.verdict is not None:
             await self._keep_last(after_all_know(self._ledger, self.lead.term))
             await self.lead.resign()
 
     @property
     def _ledger(self) -> Ledger:
-        """As the backend has it, as far as this leader knows."""
+        """Returns the ledger as the backend has it, as far as this leader knows."""
         return self.gate.last_recorded or self.found
 
     async def _keep_last(self, ended: Ledger) -> None:
-        """For some minutes. Until here it had no limit: what a backend drops by itself, it may drop early."""
+        """Keeps the last ledger for some minutes. Before, there was no limit: a backend may drop limited data early."""
         if ended.verdict is None or self._is_concluded:
             return
         with (
@@ -161,7 +161,7 @@ class Reign:
 
 
 def _read_ledger(state: bytes) -> Ledger:
-    """What can't be read says nothing: the nodes still know the cycle that they run, and the budget as of then."""
+    """Decodes the ledger. An unreadable one says nothing: the nodes know their cycle and their budget at that time."""
     try:
         return msgspec.json.decode(state, type=Ledger) if state else Ledger()
     except msgspec.MsgspecError as error:

@@ -1,4 +1,4 @@
-"""As whom does a node take part in electing the leader of its job?"""
+"""As which node does a supervisor take part in electing the leader of its job?"""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from supervisor.edges.peers.cluster_tls import Tls
 class Voter(msgspec.Struct, frozen=True):
     job_id: str
     node: str
-    host: str  # where the other nodes reach it
+    host: str  # its address for the other nodes
     token: bytes
     join_timeout_s: float
     tls: Tls | None = None
-    fan_out: int = 0  # so many of the others connect to the leader itself; 0: all of them
+    fan_out: int = 0  # how many of the others connect to the leader directly; 0: all
     others_max: int = 0

@@ -1,1 +1,1 @@
-"""How do nodes reach the leader of a large job by other nodes: the relay, and the two sides of it."""
+"""How do nodes reach the leader of a large job through other nodes: the relay, and both sides of it?"""

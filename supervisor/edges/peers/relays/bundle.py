@@ -1,8 +1,8 @@
-"""How do the words of many connections share one, and how does what breaks one of them leave the others alone?
+"""How do many connections share one, and why does an error in one of them leave the others alone?
 
-A bundle carries parts: bytes of a channel, its beginning and end, and heartbeats. What is said in one turn of the event
-loop leaves in one piece, sealed once. Bytes of a channel are those of a connection of its own: who is at its ends
-proves it there, so that a relay between them can read, but change nothing.
+A bundle carries parts: bytes of a channel, its beginning and end, and heartbeats. Parts of one turn of the event loop
+go out in one piece, sealed once. Bytes of a channel are those of a separate connection, whose two ends authenticate
+each other: a relay between them can read them, but change nothing.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ OnPart = Callable[[Kind, int, bytes], None]  # may raise ClusterProtocolError
 
 
 def _nothing() -> None:
-    """Little is said."""
+    """Does nothing."""
 
 
 class Bundle:
-    """Over a line whose two sides know each other."""
+    """A bundle over a line whose sides have authenticated each other."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Bundle:
         on_full: Callable[[], None] = _nothing,
         on_writable: Callable[[], None] = _nothing,
     ) -> None:
-        """`on_full`: the other side does not read as fast as this one writes; `on_writable`: it does again."""
+        """`on_full`: the other side reads more slowly than this one writes; `on_writable`: it has caught up."""
         self.line = line
         self._loop = asyncio.get_running_loop()
         self._sends = sends
@@ -62,7 +62,7 @@ class Bundle:
         line.listen(self._hear, on_end, on_writable)
 
     def put(self, kind: Kind, channel: int, data: bytes = b"") -> None:
-        """Never blocks."""
+        """Adds a part. Never blocks."""
         for at in range(0, len(data) or 1, PART_BYTES_MAX):
             part = data[at : at + PART_BYTES_MAX]
             if self._bytes + len(part) > PART_BYTES_MAX:
@@ -91,7 +91,7 @@ class Bundle:
             at += _PART.size + length
             if at > len(payload):
                 raise ClusterProtocolError("cannot read a bundle: its last part is cut")
-            if kind in _KINDS:  # Else a newer version says it.
+            if kind in _KINDS:  # a newer version may send others
                 self._on_part(_KINDS[kind], channel, payload[at - length : at])
 
 
@@ -99,7 +99,7 @@ _KINDS = {kind.value: kind for kind in Kind}
 
 
 class Branch(asyncio.Transport):
-    """The connection below a line that goes by a bundle."""
+    """The transport below a line that goes through a bundle."""
 
     def __init__(self, bundle: Bundle, channel: int, *, on_closed: Callable[[], None] = _nothing) -> None:
         super().__init__({"peername": bundle.line.peer})
@@ -122,10 +122,10 @@ class Branch(asyncio.Transport):
         self.close()
 
     def pause_reading(self) -> None:
-        """What came in one bundle is there already."""
+        """Does nothing: the data of one bundle is already here."""
 
     def resume_reading(self) -> None:
-        """It never paused."""
+        """Does nothing: it never paused."""
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """The bundle's line has them."""
+        """Does nothing: the bundle's line has the limits."""

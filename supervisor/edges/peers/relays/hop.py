@@ -1,4 +1,4 @@
-"""How does a node reach its leader by a relay? The node's side of the connection with that relay."""
+"""How does a node reach its leader through a relay? This is the node's side of its connection to that relay."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from supervisor.edges.peers.relays.bundle import Branch, Bundle, Kind
 
 
 class Hop:
-    """`line` is the connection with the leader that goes by it. Heartbeats are said to the relay."""
+    """The connection to a relay. `line` is the connection to the leader through it. The relay gets the heartbeats."""
 
     def __init__(self, outer: Line, keys: Keys, *, on_beat: Callable[[bytes], None]) -> None:
-        """`on_beat` gets the heartbeats that the leader knows of."""
+        """`on_beat` gets the heartbeats that the leader has acknowledged."""
         self._loop = asyncio.get_running_loop()
         self._outer = outer
         self._on_beat = on_beat
@@ -28,7 +28,7 @@ class Hop:
         self._bundle.put(Kind.BEAT, 0, heartbeat)
 
     def _take(self, kind: Kind, channel: int, data: bytes) -> None:
-        del channel  # There is one.
+        del channel  # there is only one
         if kind is Kind.DATA:
             self.line.data_received(data)
         elif kind is Kind.BEAT:
@@ -39,6 +39,6 @@ class Hop:
         self.line.end(f"the relay is lost: {why}")
 
     def _close(self) -> None:
-        """Later: the line ends for its own reason."""
+        """Closes later: the line ends for its own reason."""
         self._bundle.flush()
         self._loop.call_soon(lambda: self._outer.end("the connection by the relay has ended", says_all=True))

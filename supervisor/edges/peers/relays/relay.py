@@ -1,7 +1,7 @@
-"""How does a node carry the words of others to the leader of their job, which then needs fewer connections?
+"""How does a node forward other nodes' messages to the leader of their job, which then needs fewer connections?
 
-It reads nothing of them. It takes the nodes' handshakes and heartbeats upon itself: a node's heartbeat is answered once
-the leader has been told that the node was heard. If the relay ends, or loses the leader, its nodes connect elsewhere.
+It does not read them. It handles the nodes' handshakes and heartbeats itself: it answers a node's heartbeat once the
+leader knows that the node was heard. If the relay ends or loses the leader, its nodes connect elsewhere.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from supervisor.edges.peers.relays.bundle import Bundle, Kind
 from supervisor.edges.peers.relays.trunk import TICK
 from supervisor.pauses import pause
 
-TICK_S = 0.5  # between two words to the leader about who was heard
-UNSENT_BYTES_MAX = 4 * 1024 * 1024  # that wait for a node that does not read; more, and its connection ends
+TICK_S = 0.5  # between two reports to the leader about the nodes heard
+UNSENT_BYTES_MAX = 4 * 1024 * 1024  # waiting for a node that does not read; more, and its connection ends
 HANDSHAKES_MAX = 64
 
 _log = logging.getLogger("holdfast.cluster")
@@ -40,8 +40,8 @@ class Relay:
         self._who = who
         self._tls = tls
         self._children: dict[int, Bundle] = {}
-        self._beats: dict[int, bytes] = {}  # the newest of each node, which the leader knows nothing of
-        self._told: dict[int, dict[int, bytes]] = {}  # by tick: what it was told and has not answered
+        self._beats: dict[int, bytes] = {}  # the newest of each node, not reported to the leader yet
+        self._told: dict[int, dict[int, bytes]] = {}  # by tick: reported, but not answered yet
         self._tick = 0
         self._last = 0  # channel
         self._trunk: Bundle | None = None
@@ -49,7 +49,7 @@ class Relay:
         self._tasks: TaskGroup | None = None
 
     async def run(self, trunk: Line, keys: Keys, listeners: list[socket.socket]) -> None:
-        """Until the leader is lost, or it is cancelled. Closes all of it."""
+        """Runs until the leader is lost, or it is cancelled. Closes all connections."""
         try:
             self._trunk = Bundle(
                 trunk, sends=Seal(keys.to_leader), receives=Seal(keys.to_node), on_part=self._hear_leader,
@@ -133,7 +133,7 @@ class Relay:
         except (LinkLostError, SessionError, ClusterProtocolError, TimeoutError, OSError) as error:
             why = str(error)
             _log.debug("a connection to the relay of job %s has ended: %s", self._who.job_id, why)
-        except Exception:  # noqa: BLE001 - the bulkhead: whatever one connection meets, the others go on
+        except Exception:  # noqa: BLE001 - the bulkhead: an error of one connection leaves the others alone
             _log.warning("a connection to the relay of job %s has met a defect", self._who.job_id, exc_info=True)
         finally:
             self._handshakes.release()

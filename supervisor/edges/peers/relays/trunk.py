@@ -1,7 +1,8 @@
-"""Which nodes reach their leader by one relay, and which of them has that relay heard?
+"""Which nodes reach their leader through one relay, and which of them has that relay heard?
 
-The leader's side. Each node has a line of its own, whose bytes the relay carries. The nodes' heartbeats stay with the
-relay: it tells which nodes it has heard, and passes on that the leader knows. So hundreds of heartbeats cost two.
+This is the leader's side. Each node has its own line, whose bytes the relay carries. The nodes' heartbeats end at the
+relay, which reports the nodes that it heard and passes on the leader's acknowledgement. So two heartbeats replace
+hundreds.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Trunk:
         on_end: Callable[[str], None],
         may_answer: Callable[[], bool] | None = None,
     ) -> None:
-        """`make_line`: for a node that comes, before its first word. `may_answer`: see ClusterServer."""
+        """`make_line` makes the line of a new node before its first message. `may_answer`: see ClusterServer."""
         self._may_answer = may_answer
         self._loop = asyncio.get_running_loop()
         self._lines: dict[int, Line] = {}
@@ -51,7 +52,7 @@ class Trunk:
         )
 
     def judge(self, now_s: float) -> float | None:
-        """As Conversation.judge."""
+        """Checks the connection; see Conversation.judge."""
         line = self._bundle.line
         if line.ended:
             return None

@@ -1,1 +1,1 @@
-"""How are ranks watched that somebody else has started?"""
+"""How are ranks watched that another launcher has started?"""

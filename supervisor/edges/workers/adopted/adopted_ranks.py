@@ -1,8 +1,8 @@
-"""How is a job kept if something else has started its ranks? This replaces a spawner: it starts nothing, it meets them.
+"""How is a job kept if another launcher started its ranks? This replaces a spawner: it starts nothing, it meets them.
 
-A script that uses the in-process Wrapper under plain python, torchrun or srun has a private supervisor all the same.
-Its ranks come by their hello; their ends are seen by pidfds. The process that started them reaps them, so their exit
-codes are not known here, and it ends them: only signals that a rank or a person asked for are sent from here.
+A script that uses the in-process Wrapper under plain python, torchrun or srun has a private supervisor, too. Its ranks
+connect with a hello; pidfds show their ends. The process that started them reaps them, so their exit codes are not
+known here, and it ends them: this one sends only signals that a rank or a person requested.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Tell = Callable[[link.FromSpawner], None]
 
 
 class Meeting(Protocol):
-    """The worker socket, as far as ranks are met there."""
+    """The worker socket, as far as it meets ranks."""
 
     def adopt(self, job_id: str, cycle: int, met: Callable[[int, int], None]) -> None:
-        """From now on `met(local_rank, pid)` is called for a process that shows the cycle's token and is not known."""
+        """Calls `met(local_rank, pid)` for each unknown process that shows the cycle's token."""
         ...
 
 
 class AdoptedRanks:
-    """See ports.Spawners, for one job; `keep` runs until the job ends, or nobody has been here for `idle_s`."""
+    """Meets the ranks of one job; see ports.Spawners. `keep` runs until the job ends or no rank came for `idle_s`."""
 
     def __init__(
         self,
@@ -48,9 +48,10 @@ class AdoptedRanks:
         idle_s: float,
         has_others: bool = False,
     ) -> None:
-        """`on_open`: ranks can be met. `on_idle`: no rank is here, and none has come for `idle_s`.
+        """`on_open`: ranks can connect. `on_idle`: no rank is here, and none has come for `idle_s`.
 
-        `has_others`: ranks on other nodes, with which the job ends once some have come here.
+        `has_others`: there are ranks on other nodes; the job ends with them once some ranks have come here.
+
         """
         self.has_others = has_others
         self._workers = workers
@@ -69,8 +70,8 @@ class AdoptedRanks:
         on_message: Tell,
         on_end_seen: Callable[[int, int], None] = nobody_asks,
     ) -> str:
-        """Returns once the job was told to end."""
-        del environment, on_end_seen  # An end is seen here first.
+        """Runs until the job was told to end."""
+        del environment, on_end_seen  # an end is seen here first
         async with anyio.create_task_group() as tasks:
             ranks = _Ranks(spec.job_id, tasks, on_message, self)
             on_started(ranks)
@@ -90,15 +91,15 @@ class AdoptedRanks:
 
 
 class _Ranks:
-    """See ports.Spawner. Messages are answered at once; only ends of ranks come later."""
+    """The ranks; see ports.Spawner. Messages are answered at once; only the ends of ranks come later."""
 
     def __init__(self, job_id: str, tasks: TaskGroup, tell: Tell, owner: AdoptedRanks) -> None:
         self._job_id = job_id
         self._tasks = tasks
         self._tell = tell
         self._owner = owner
-        self._pidfds: dict[int, int] = {}  # by local rank; open as long as the process is watched
-        self._left = anyio.Event()  # a rank has come or ended
+        self._pidfds: dict[int, int] = {}  # by local rank; open while the process is watched
+        self._left = anyio.Event()  # set when a rank has come or ended
         self._came: set[int] = set()  # local ranks
         self._cycle = -1
         self.ended = anyio.Event()
@@ -108,14 +109,14 @@ class _Ranks:
         return os.getpid()
 
     def keep(self, texts: Mapping[str, str], orders: Sequence[link.Order]) -> None:
-        """A successor meets the ranks; nothing is kept for it."""
+        """Does nothing: a successor meets the ranks itself."""
         for order in orders:
             self.send(order)
 
     def send(self, message: link.Order) -> None:
         match message:
             case link.PrepareStore(cycle, host, port):
-                self._tell(link.StoreReady(cycle, host, port))  # The script's own store is left alone.
+                self._tell(link.StoreReady(cycle, host, port))  # the script's own store is not touched
             case link.Spawn(cycle):
                 self._cycle = cycle
                 self._miss_known()
@@ -127,10 +128,10 @@ class _Ranks:
             case link.End():
                 self.ended.set()
             case _:
-                pass  # A message of the other direction.
+                pass  # a message of the other direction
 
     def kill(self, reason: str) -> None:
-        """Its processes are not ours to end; it can't be stuck."""
+        """Does nothing: its processes are not ours to end, and it can't hang."""
 
     def whereabouts(self) -> str:
         return "the ranks were started by others"
@@ -144,7 +145,7 @@ class _Ranks:
                 return
 
     def _miss_known(self) -> None:
-        """Those that a dead predecessor had met, and that end before they come here."""
+        """Reports ranks that a dead predecessor met and that ended before they connected here."""
         for known in self._owner.record.known():
             if known.pidfd < 0:
                 self._tell_missed(known)
@@ -190,7 +191,7 @@ class _Ranks:
         self._tell(link.Spawned(self._cycle, local_rank, pid, now_ns(self._owner.clock), "adopt"))
 
     def _tell_end(self, local_rank: int, pid: int) -> None:
-        # Only its parent learns how it ended: whether that was a loss is known by what it was in the middle of.
+        # Only its parent learns how it ended: what it was doing then decides whether that was a loss.
         self._tell(link.Exited(self._cycle, local_rank, pid, 0, None, False, False, now_ns(self._owner.clock)))
 
     def _signal(self, message: link.Signal) -> None:

@@ -1,7 +1,7 @@
 """Which ranks did a supervisor of adopted ranks meet, and which of them have ended since it died?
 
-A few lines in its directory, which its successor finds there. Without them, a rank that died while nobody
-watched would be missed only once all others have waited for it.
+A few lines in its directory, which its successor reads. Without them, a rank that died while nobody watched would be
+missed only after all others have waited for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = logging.getLogger("holdfast.workers")
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A rank that was noted. `pidfd`: -1 where it lives no more."""
+    """A recorded rank. `pidfd`: -1 if it has ended."""
 
     local_rank: int
     pid: int
@@ -34,7 +34,7 @@ class AdoptedRecord:
         self._path = folder / RANKS_FILE
 
     def note(self, local_rank: int, pid: int) -> None:
-        """One that can't be noted is only missed later."""
+        """Records a rank. If that fails, its end is only noticed later."""
         entry = process_table.look_up(pid)
         if entry is None:
             return
@@ -45,13 +45,13 @@ class AdoptedRecord:
             _log.warning("rank %d can't be noted for a successor: %s", local_rank, error)
 
     def known(self) -> list[Known]:
-        """All that were noted. Each pidfd is the caller's to close."""
+        """Returns all recorded ranks. The caller must close each pidfd."""
         found: list[Known] = []
         for local_rank, (pid, ticks) in self._met().items():
             pidfd = -1
             with contextlib.suppress(OSError):
                 pidfd = os.pidfd_open(pid)
-            if pidfd >= 0 and not _lives(pid, ticks):  # Else what was opened is this very process.
+            if pidfd >= 0 and not _lives(pid, ticks):  # else the descriptor is of this very process
                 os.close(pidfd)
                 pidfd = -1
             found.append(Known(local_rank, pid, pidfd))
@@ -72,6 +72,6 @@ class AdoptedRecord:
 
 
 def _lives(pid: int, started_ticks: int) -> bool:
-    """Whether it is this very process, and no zombie."""
+    """Returns whether it is this very process, and no zombie."""
     entry = process_table.look_up(pid)
     return entry is not None and entry.started_ticks == started_ticks and entry.state not in ("Z", "X")

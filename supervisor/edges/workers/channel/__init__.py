@@ -1,1 +1,1 @@
-"""Which worker may speak on the worker socket, what does it say, and what is it answered?"""
+"""Which worker may speak on the worker socket, what does it send, and what answers does it get?"""

@@ -1,6 +1,6 @@
-"""What do the frames of the in-process Wrapper mean, and how are its orders written? Protobuf stops here.
+"""What do the frames of the in-process Wrapper mean, and how are its orders encoded? Protobuf stops here.
 
-As in worker_codec.py, whose part about wrapped calls this is, what a worker says is checked for shape and bounds.
+This is the part of worker_codec.py for wrapped calls: values from a worker are checked for shape and bounds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CallFrameError(ValueError):
 
 
 def decode(frame: worker_pb2.WorkerFrame, kind: str) -> words.FromRank:
-    """`kind` is one of KINDS. Raises CallFrameError."""
+    """Decodes a frame whose `kind` is one of KINDS. Raises CallFrameError."""
     match kind:
         case "call_enter":
             return _enter(frame.call_enter)
@@ -141,7 +141,7 @@ def _duration(duration_s: float) -> float:
 
 
 def _timeout(timeout_s: float) -> float:
-    # A timeout of nothing would end a healthy rank.
+    # A zero timeout would end a healthy rank.
     if _duration(timeout_s) == 0:
         raise CallFrameError("cannot take a timeout of 0 s")
     return min(timeout_s, DURATION_S_MAX)
@@ -151,7 +151,7 @@ def _timeout(timeout_s: float) -> float:
 
 
 def encode_order(order: words.ToRank) -> bytes:
-    """The whole frame. What does not fit into one is refused, with a sentence for the rank."""
+    """Returns the whole frame. An order that does not fit becomes a refusal with a reason for the rank."""
     try:
         return _frame(_order(order))
     except FrameTooLongError as error:

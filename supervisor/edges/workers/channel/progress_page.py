@@ -1,7 +1,7 @@
-"""What has a rank stamped so far? Its shared page and its progress frames, read with distrust.
+"""What has a rank stamped so far? Reads its shared page and its progress frames with distrust.
 
-A stamp that can't be true (from the future, older than the one before, out of bounds) is ignored and counted: the last
-true one keeps standing. So a rank can harm nobody but itself, and a broken one is found silent.
+A stamp that can't be true (from the future, older than the previous one, out of bounds) is ignored and counted: the
+last true one stays. So a rank can harm only itself, and a broken one is found silent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from supervisor.edges.workers.channel.worker_codec import CallWatchTold, Progres
 from supervisor.ports import Clock
 
 NS_PER_S = 1_000_000_000
-CLOCK_TOLERANCE_NS = NS_PER_S  # clocks further apart than this are not one
+CLOCK_TOLERANCE_NS = NS_PER_S  # clocks that differ by more are not the same clock
 COUNT_MAX = 1 << 53
 TICK_INTERVAL_NS_MAX = 60 * NS_PER_S
 
@@ -30,12 +30,12 @@ _SEAL_SEAL_SHRINK_GROW = 0x1 | 0x2 | 0x4
 
 
 def now_ns(clock: Clock) -> int:
-    """The moment as stamps have it."""
+    """Returns the time on the clock of the stamps."""
     return int(clock.now_s() * NS_PER_S)
 
 
 class RawWatch(msgspec.Struct, frozen=True):
-    """The Wrapper's words. 0 is never."""
+    """The Wrapper's words of the page. 0 means never."""
 
     watch: int
     since_ns: int
@@ -46,7 +46,7 @@ class RawWatch(msgspec.Struct, frozen=True):
 
 
 class RawStamps(msgspec.Struct, frozen=True):
-    """As the rank told them, unchecked, on this node's clock. 0 is never or closed."""
+    """The stamps as the rank sent them, unchecked, on this node's clock. 0 means never or closed."""
 
     initialised_ns: int
     heartbeat_ns: int
@@ -54,42 +54,42 @@ class RawStamps(msgspec.Struct, frozen=True):
     out_of_section_since_ns: int
     first_step_seen: bool
     steps_since_first: int
-    slots: tuple[tuple[int, int], ...]  # (slot, opened_ns) of the open ones
+    slots: tuple[tuple[int, int], ...]  # (slot, opened_ns) of the open slots
     call_watch: RawWatch | None = None  # None: nothing is watched
 
 
 class ProgressPage:
-    """One memfd that a rank writes and we read. Closed by `close`; the rank's own mapping lives on."""
+    """One memfd that a rank writes and we read. `close` closes it; the rank's own mapping stays."""
 
     def __init__(self) -> None:
-        """Raises OSError (no descriptor or memory left)."""
+        """Makes the page. Raises OSError if no descriptor or memory is left."""
         self.fd = os.memfd_create("holdfast-progress", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self.fd, page.PAGE_BYTES)
-            # Unsealed, the worker could shrink it, and our next read would be our last (SIGBUS).
+            # Unsealed, the worker could shrink it, and our next read would kill us (SIGBUS).
             fcntl.fcntl(self.fd, _F_ADD_SEALS, _SEAL_SEAL_SHRINK_GROW)
             os.pwrite(self.fd, struct.pack("=q", page.LAYOUT_VERSION), page.WORD_LAYOUT * 8)
             self._map = mmap.mmap(self.fd, page.PAGE_BYTES, mmap.MAP_SHARED, mmap.PROT_READ)
-        except BaseException:  # the descriptor must not leak, whatever went wrong; raised again
+        except BaseException:  # whatever went wrong, the descriptor must not leak; raised again
             os.close(self.fd)
             raise
         self._words = memoryview(self._map).cast("q")
 
     def close_descriptor(self) -> None:
-        """The rank has its own by now; ours would only count against the limit of open files."""
+        """Closes our descriptor: the rank has its own by now, and ours would only count against the limit."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
     def close(self) -> None:
-        """Unmaps. `read` must not be called after it."""
+        """Unmaps the page. `read` must not be called afterwards."""
         self.close_descriptor()
         self._words.release()
         self._map.close()
 
     def read(self, slots_used: int) -> RawStamps:
-        # Slots first: the rank stamps OUT_OF_SECTION_SINCE before it clears a slot, so a slot seen closed has its
-        # closing time in the words that are read after it.
+        # Slots first: the rank stamps OUT_OF_SECTION_SINCE before it clears a slot, so the words read after a closed
+        # slot contain its closing time.
         words = self._words
         start = page.SECTION_SLOTS_START
         slots = tuple((slot, words[start + slot]) for slot in range(slots_used))
@@ -109,7 +109,7 @@ class ProgressPage:
         return self._words[start : start + slots].tolist()
 
     def _read_watch(self) -> RawWatch | None:
-        """In the order that makes a rank look younger, never older, when it writes in between."""
+        """Reads in the order that makes a rank look younger, never older, if it writes in between."""
         words = self._words
         watch = words[page.WORD_WATCH]
         if watch == page.WATCH_OFF:
@@ -121,7 +121,7 @@ class ProgressPage:
 
 
 def stamps_from_frame(told: ProgressTold, *, now_ns: int) -> RawStamps:
-    """Ages become stamps at receipt: a frame that was under way for long makes a rank look younger, never older."""
+    """Converts ages to stamps at receipt: a delay of the frame makes a rank look younger, never older."""
     heartbeat_ns = 0 if told.heartbeat_age_ns is None else now_ns - told.heartbeat_age_ns
     return RawStamps(
         initialised_ns=now_ns - told.initialised_age_ns,
@@ -150,7 +150,7 @@ class TrueStamps(msgspec.Struct):
     """The last believable stamps of one connection. `ignored` counts the others."""
 
     section_names: tuple[str, ...]
-    exact: bool  # stamps of a page don't go back; those made from ages jitter with the way of the frame
+    exact: bool  # stamps of a page never go back; those from ages jitter with the frame's delay
     ignored: int = 0
     initialised_ns: int = 0
     heartbeat_ns: int = 0
@@ -163,7 +163,7 @@ class TrueStamps(msgspec.Struct):
     call_watch: CallWatch | None = None
 
     def take(self, raw: RawStamps, *, now_ns: int) -> None:
-        """`now_ns` is read after the stamps were."""
+        """Takes new stamps; the caller must read `now_ns` after them."""
         self.initialised_ns = self._newer(raw.initialised_ns, self.initialised_ns, now_ns)
         self.out_of_section_since_ns = self._newer(raw.out_of_section_since_ns, self.out_of_section_since_ns, now_ns)
         self.heartbeat_ns = self._newer(raw.heartbeat_ns, self.heartbeat_ns, now_ns)
@@ -188,7 +188,7 @@ class TrueStamps(msgspec.Struct):
         if not is_true or raw.watch not in _WATCH_MODES or not 0 <= raw.tick_interval_ns <= TICK_INTERVAL_NS_MAX:
             self.ignored += 1
             return
-        # Until the next tick is due, the main thread may have made progress that nobody has looked for yet.
+        # Until the next tick is due, the main thread may have made progress that was not checked yet.
         progressed_ns = raw.pending_since_ns or raw.tick_ns + raw.tick_interval_ns
         self.call_watch = CallWatch(
             mode=_WATCH_MODES[raw.watch],
@@ -223,7 +223,7 @@ class TrueStamps(msgspec.Struct):
         return stamp_ns > 0 and earliest_ns <= stamp_ns <= now_ns + CLOCK_TOLERANCE_NS
 
     def progress(self, *, read_at_s: float) -> Progress:
-        # A rank that is only in a wrapped call has promised no heartbeats and no sections: its silence has not begun.
+        # A rank that is only in a wrapped call has promised no heartbeats or sections: its silence has not begun.
         initialised_at_s = self.initialised_ns / NS_PER_S if self.initialised_ns else read_at_s
         out_of_section_ns = self.out_of_section_since_ns
         return Progress(

@@ -1,4 +1,4 @@
-"""What does a rank's client say after its hello, and how is it asked?"""
+"""What does a rank's client send after its hello, and how is it asked?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from supervisor.edges.workers.stacks.stack_text import main_thread_first
 from supervisor.edges.workers.stacks.stacks_signal import ask_by_signal
 from supervisor.ports import Clock
 
-CLIENT_SHARE = 0.3  # of the time for stacks, where milliseconds suffice; the rest is for the signal
+CLIENT_SHARE = 0.3  # of the time for stacks, since milliseconds suffice; the rest is for the signal
 
 
 class _StacksAsked(msgspec.Struct):
@@ -28,11 +28,11 @@ class _StacksAsked(msgspec.Struct):
 
 
 class RankClient(msgspec.Struct, eq=False, kw_only=True):
-    """One rank's client from its welcome to its end."""
+    """One rank's client, from its welcome to its end."""
 
     cycle: OpenCycle
     local_rank: int
-    pid: int  # 0: not known here
+    pid: int  # 0: unknown here
     connection: WorkerConnection
     scope: anyio.CancelScope  # of the task that serves it
     limits: HangLimits
@@ -41,8 +41,8 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
     clock: Clock
     stacks_signal: int = 0
     stacks_fd: int = -1
-    joined: bool = False  # the engine knows of it
-    tallies: SectionTallies | None = None  # once it was asked for
+    joined: bool = False  # the engine knows the rank
+    tallies: SectionTallies | None = None  # set once they were asked for
     _stacks: _StacksAsked | None = None
     _stacks_asked: int = 0
 
@@ -51,7 +51,7 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
         return self.cycle.job_id, self.cycle.cycle, self.local_rank
 
     def progress(self) -> Progress:
-        """The page as it is now, or the last frame that has come, taken from the socket or not."""
+        """Returns the current page, or the last frame that has arrived, even if still in the socket."""
         read_at_s = self.clock.now_s()
         if self.page is not None:
             self.stamps.take(self.page.read(len(self.stamps.section_names)), now_ns=now_ns(self.clock))
@@ -60,7 +60,7 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
         return self.stamps.progress(read_at_s=read_at_s)
 
     def section_tallies(self) -> SectionTallies | None:
-        """As they are now; None where no page is shared."""
+        """Returns the current tallies; None if no page is shared."""
         if self.page is None:
             return None
         if self.tallies is None:
@@ -69,19 +69,19 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
         return self.tallies
 
     def _look_ahead(self) -> None:
-        """We may be late ourselves: what the rank has said already counts before its silence is judged."""
+        """Reads frames ahead: we may be late, and what the rank sent counts before its silence is judged."""
         for payload in reversed(self.connection.waiting()):
             try:
                 told = codec.decode(payload)
             except WorkerProtocolError:
-                continue  # Told, and answered, where it is received.
+                continue  # handled and answered when it is received
             if isinstance(told, codec.ProgressTold):
                 read_ns = now_ns(self.clock)
                 self.stamps.take(stamps_from_frame(told, now_ns=read_ns), now_ns=read_ns)
                 return
 
     def hear(self, payload: bytes) -> tuple[node_messages.Event | None, bytes | None]:
-        """Takes a frame; returns what the engine must know of it, and a frame to answer once the engine knows it.
+        """Takes a frame; returns an event for the engine, and a frame to send once the engine knows the event.
 
         Raises WorkerProtocolError.
         """
@@ -121,19 +121,19 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
         return node_messages.RankSaid(*self.key, word)
 
     def _take_progress(self, told: codec.ProgressTold) -> node_messages.Event | None:
-        if self.page is not None:  # The page knows better: this is a sign to look.
+        if self.page is not None:  # the page has the values; the frame only says that they changed
             return node_messages.ProgressRead(*self.key, self.progress())
         read_ns = now_ns(self.clock)
         before = set(self.stamps.open_slots)
         self.stamps.take(stamps_from_frame(told, now_ns=read_ns), now_ns=read_ns)
         if set(self.stamps.open_slots) <= before:
-            return None  # Only a section that opens can shorten a deadline.
+            return None  # only a section that opens can shorten a deadline
         return node_messages.ProgressRead(*self.key, self.stamps.progress(read_at_s=read_ns / NS_PER_S))
 
     async def ask_stacks(self, timeout_s: float) -> str | None:
-        """What faulthandler prints in the worker, the main thread first; None if it can't be had in time.
+        """Returns what faulthandler prints in the worker, main thread first; None if that takes too long.
 
-        The client is asked; where it doesn't answer, since a thread holds the GIL, a signal makes the worker print.
+        Asks the client; if it does not answer because a thread holds the GIL, a signal makes the worker print.
         """
         with anyio.move_on_after(timeout_s):
             with anyio.move_on_after(CLIENT_SHARE * timeout_s):
@@ -144,7 +144,7 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
 
     async def _ask_client(self) -> str:
         if self._stacks is None:
-            # One request at a time: a stopped worker must not be sent so many that its socket fills.
+            # One request at a time: many requests would fill a stopped worker's socket.
             self._stacks_asked += 1
             self._stacks = _StacksAsked(self._stacks_asked)
             try:

@@ -1,4 +1,4 @@
-"""How often has a rank closed each section since it came, and how long was each open in all? Read with distrust."""
+"""How often has a rank closed each section since it connected, and for how long was each open? Reads with distrust."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TIME_MASK = page.TALLY_ONE - 1
 
 
 class SectionTallies:
-    """Of one connection. Tallies wrap around, so they must be read now and then (holdfast_wire.page)."""
+    """The tallies of one connection. They wrap around, so they must be read regularly (holdfast_wire.page)."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names[: page.SECTION_TALLIES_MAX])
@@ -21,7 +21,7 @@ class SectionTallies:
         self._tallies = [0] * len(self.names)
 
     def take(self, tallies: Sequence[int]) -> None:
-        """A rank that writes nonsense makes itself look slow or fast, and nobody else."""
+        """Adds new tallies. A rank that writes nonsense makes only itself look slow or fast."""
         for slot, (tally, before) in enumerate(zip(tallies, self._tallies, strict=True)):
             if tally == before or tally < 0:
                 continue

@@ -25,7 +25,7 @@ class OpenCycle(msgspec.Struct):
     speaking: dict[int, int] = msgspec.field(
         default_factory=dict[int, int]
     )  # local rank -> pid of its connected client
-    met: Callable[[int, int], None] | None = None  # told local rank and pid of who shows the token and isn't known
+    met: Callable[[int, int], None] | None = None  # gets local rank and pid of an unknown process that shows the token
 
 
 class Admitted(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class NotYet(msgspec.Struct, frozen=True):
-    """The worker behind this pid may be about to be announced. `reason` holds if it isn't."""
+    """The worker with this pid may be about to be announced. `reason` holds if it is not."""
 
     reason: str
 
@@ -76,13 +76,13 @@ class WorkerCycles:
             self._tell()
 
     def adopt(self, job_id: str, cycle: int, met: Callable[[int, int], None]) -> None:
-        """The workers of this cycle are started by others: `met` is told of each that comes, and may expect it."""
+        """Lets another launcher start this cycle's workers: calls `met` for each that comes, which may expect it."""
         found = self.get(job_id, cycle)
         if found is not None:
             found.met = met
 
     async def changed(self) -> None:
-        """Returns after the next open, expect or close."""
+        """Waits for the next open, expect or close."""
         await self._changed.wait()
 
     def _tell(self) -> None:
@@ -90,7 +90,7 @@ class WorkerCycles:
         self._changed = anyio.Event()
 
     def answer(self, hello: Hello, peer: Peer) -> Answer:
-        """What to do with a hello now. Decides nothing about its connection."""
+        """Returns what to do with a hello now. Decides nothing about its connection."""
         if hello.protocol != PROTOCOL:
             reason = f"it speaks protocol {hello.protocol}, this supervisor {PROTOCOL}"
             return Refusal(f"cannot serve this client: {reason}; install the same holdfast on both sides", retry=False)
@@ -111,7 +111,7 @@ class WorkerCycles:
 
     def _answer_pid(self, cycle: OpenCycle, local_rank: int, peer: Peer) -> Answer:
         if peer.foreign:
-            return Admitted(cycle)  # Its ids are another namespace's: the token has decided.
+            return Admitted(cycle)  # its ids are of another namespace: the token decides
         if cycle.met is not None and local_rank not in cycle.pids:
             cycle.met(local_rank, peer.pid)
         pid = cycle.pids.get(local_rank)
@@ -119,8 +119,8 @@ class WorkerCycles:
             return NotYet(f"cannot serve local rank {local_rank}: no worker was started for it")
         if peer.pid == pid:
             return Admitted(cycle)
-        # A worker may be a shell or a container tool that runs the script as its child. A child of a worker that
-        # speaks for itself (a data loader, say) must not push it aside.
+        # A worker may be a shell or a container tool that runs the script as its child. But a child of a worker that
+        # speaks for itself, such as a data loader, must not replace it.
         if cycle.speaking.get(local_rank) != pid and self._descends_from(peer.pid, pid):
             return Admitted(cycle)
         return NotYet(f"cannot serve local rank {local_rank}: its worker is pid {pid}, not {peer.pid}")

@@ -1,7 +1,7 @@
 """What do the bytes of the worker channel mean? Protobuf stops here.
 
-Everything from a worker is checked for shape and bounds: what passes is finite, of a sane size and of a known kind.
-Protobuf is loaded with the first frame: it takes 15 ms, for which the first workers would wait.
+Values from a worker are checked for shape and bounds: what passes is finite, of a sane size and of a known kind.
+Protobuf is loaded with the first frame: it takes 15 ms, which would delay the first workers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LIMIT_S_MAX = 10 * 365 * 24 * 3600.0
 
 
 class WorkerProtocolError(ValueError):
-    """Raised for bytes that no client of ours sends. The connection they came by can't be trusted any more."""
+    """Raised for bytes that no client of ours sends. Their connection can't be trusted any more."""
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class CallWatchTold(msgspec.Struct, frozen=True):
 
 
 class ProgressTold(msgspec.Struct, frozen=True):
-    """A rank's progress by frame. Ages were taken as it was sent."""
+    """A rank's progress in a frame. Ages are those at sending."""
 
     initialised_age_ns: int
     heartbeat_age_ns: int | None
@@ -76,7 +76,7 @@ class LimitsTold(msgspec.Struct, frozen=True):
 
 
 class ControlTold(msgspec.Struct, frozen=True):
-    action: str  # as node.messages.ControlRequested names it
+    action: str  # named as in node.messages.ControlRequested
     description: str
     request_id: int
 
@@ -94,7 +94,7 @@ FromWorker = Hello | ProgressTold | LimitsTold | ControlTold | Goodbye | StacksT
 
 
 class Greeting(msgspec.Struct, frozen=True):
-    """What a client is told at hello."""
+    """The greeting that answers a client's hello."""
 
     cycle: int
     rank: int
@@ -110,7 +110,7 @@ class Greeting(msgspec.Struct, frozen=True):
 
 
 def decode(payload: bytes) -> FromWorker:
-    """Raises WorkerProtocolError."""
+    """Decodes a frame. Raises WorkerProtocolError."""
     from google.protobuf.message import DecodeError
     from holdfast_wire.v1 import worker_pb2
 
@@ -200,7 +200,7 @@ def _limits(limits: worker_pb2.Limits) -> LimitsTold:
 
 
 def _limit(limit_s: float) -> float:
-    # A NaN or a limit of nothing would end a healthy rank.
+    # A NaN or zero limit would end a healthy rank.
     if not (math.isfinite(limit_s) and 0 < limit_s <= LIMIT_S_MAX):
         raise WorkerProtocolError(f"cannot take a limit of {limit_s} s")
     return limit_s
@@ -228,7 +228,7 @@ def _actions() -> dict[int, str]:
 
 
 def encode_welcome(greeting: Greeting) -> bytes:
-    """The whole frame. Raises FrameTooLongError."""
+    """Returns the whole frame. Raises FrameTooLongError."""
     from holdfast_wire.v1 import worker_pb2
 
     limits = worker_pb2.Limits()

@@ -1,4 +1,4 @@
-"""How are frames taken from, and given to, one worker that may be slow, silent, flooding or gone?"""
+"""How are frames received from and sent to a worker that may be slow, silent, flooding or gone?"""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from supervisor.edges.workers.channel.worker_codec import WorkerProtocolError
 from supervisor.pauses import pause
 from supervisor.ports import Clock
 
-FRAME_TIMEOUT_S = 5.0  # from the first byte of a frame to its last; also for a frame of ours to be taken
-RECEIVE_BYTES = 4 * 1024  # at once: a thousand connections that burst together must not hold the loop
+FRAME_TIMEOUT_S = 5.0  # from the first byte of a frame to its last; for sending, too
+RECEIVE_BYTES = 4 * 1024  # at once: a burst on a thousand connections must not block the loop
 PEEK_BYTES = 64 * 1024
-FRAMES_PER_S = 200.0  # of one connection, in the long run; a faster one is read more slowly
+FRAMES_PER_S = 200.0  # per connection in the long run; a faster one is read more slowly
 FRAMES_BURST = 1000.0
-BYTES_PER_TOKEN = 4096  # a big frame counts as several
-WAITING_BYTES_MAX = 4 * 1024 * 1024  # of ours, for a peer that does not read
+BYTES_PER_TOKEN = 4096  # a large frame counts as several
+WAITING_BYTES_MAX = 4 * 1024 * 1024  # of our frames, for a peer that does not read
 
 
 class TokenBucket:
-    """How many frames may be taken now."""
+    """Limits how many frames may be received now."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -32,7 +32,7 @@ class TokenBucket:
         self._filled_at_s = clock.now_s()
 
     def take(self, cost: float) -> float:
-        """Takes `cost` tokens, on credit if need be; returns how long to wait before the next frame."""
+        """Takes `cost` tokens, on credit if needed; returns how long to wait before the next frame."""
         now_s = self._clock.now_s()
         self._tokens = min(FRAMES_BURST, self._tokens + (now_s - self._filled_at_s) * FRAMES_PER_S)
         self._filled_at_s = now_s
@@ -41,7 +41,7 @@ class TokenBucket:
 
 
 class WorkerConnection:
-    """One accepted socket. Its methods raise OSError when the peer is gone; `close` is the owner's to call."""
+    """One accepted socket. Its methods raise OSError if the peer is gone; the owner calls `close`."""
 
     def __init__(self, sock: socket.socket, clock: Clock) -> None:
         sock.setblocking(False)
@@ -51,13 +51,13 @@ class WorkerConnection:
         self._clock = clock
         self._bucket = TokenBucket(clock)
         self._sending = anyio.Lock()
-        self._unsent: deque[memoryview] = deque()  # before anything else goes out
+        self._unsent: deque[memoryview] = deque()  # sent before anything else
         self._unsent_bytes = 0
 
     async def receive(self, *, timeout_s: float | None = None) -> bytes | None:
-        """The next frame's payload; None at a clean end of the stream.
+        """Returns the next frame's payload; None at a clean end of the stream.
 
-        `timeout_s` bounds the wait for the whole frame; a frame that has begun is waited for FRAME_TIMEOUT_S. Raises
+        `timeout_s` limits the wait for the whole frame; a frame that has begun may take FRAME_TIMEOUT_S. Raises
         TimeoutError, WorkerProtocolError (cut off inside a frame) and FrameTooLongError.
         """
         until_s = None if timeout_s is None else self._clock.now_s() + timeout_s
@@ -69,12 +69,12 @@ class WorkerConnection:
         payload = self._received.popleft()
         pause_s = self._bucket.take(1 + len(payload) / BYTES_PER_TOKEN)
         if pause_s > 0:
-            # Unread bytes stay in the sender's socket: a flood slows its own sender down and nobody else.
+            # Unread bytes stay in the sender's socket: a flood slows down only its sender.
             await pause(pause_s, why="the sender is held to its rate")
         return payload
 
     async def _fill(self, until_s: float | None) -> bool:
-        """Reads what is there, or waits for it. False at the end of the stream."""
+        """Reads the available data, or waits for it. Returns False at the end of the stream."""
         while True:
             try:
                 data = self._socket.recv(RECEIVE_BYTES)
@@ -89,7 +89,7 @@ class WorkerConnection:
             return True
 
     async def _ready(self, wait: Callable[[socket.socket], Awaitable[None]], until_s: float | None) -> None:
-        """Returns when the socket may be ready, or the time is just over: we may have stood still, and it be ready."""
+        """Waits until the socket may be ready or the time is over; after a hang of ours, both may be true."""
         if until_s is None:
             await wait(self._socket)
             return
@@ -100,18 +100,18 @@ class WorkerConnection:
             await wait(self._socket)
 
     def waiting(self) -> list[bytes]:
-        """Payloads that have come and were not received yet, oldest first. Looks only: `receive` still gives them."""
+        """Returns received payloads that were not taken yet, oldest first. Only looks: `receive` still returns them."""
         waiting = list(self._received)
         try:
             data = self._socket.recv(PEEK_BYTES, socket.MSG_PEEK)
             return waiting + copy.deepcopy(self._decoder).feed(data)
         except (OSError, FrameTooLongError):
-            return waiting  # Nothing more, or the peer's end or fault, which `receive` tells.
+            return waiting  # no more data, or the peer's end or fault, which `receive` reports
 
     async def send(self, frame: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Sends one frame, and file descriptors with its first byte. Raises TimeoutError if it isn't taken in time.
+        """Sends one frame, with file descriptors on its first byte. Raises TimeoutError if the peer is too slow.
 
-        Who is cancelled meanwhile leaves the rest of the frame to the next sender.
+        If the caller is cancelled meanwhile, the next sender sends the rest of the frame.
         """
         async with self._sending:
             await self._send_unsent()
@@ -121,7 +121,7 @@ class WorkerConnection:
             await self._send_unsent()
 
     def send_soon(self, frame: bytes) -> bool:
-        """Sends as much as the socket takes now; the rest goes out by `flush`. False: the peer does not read."""
+        """Sends as much as the socket takes now; `flush` sends the rest. Returns False if the peer does not read."""
         if not self._unsent and not self._sending.locked():
             try:
                 frame = frame[self._socket.send(frame) :]
@@ -136,11 +136,11 @@ class WorkerConnection:
 
     @property
     def must_flush(self) -> bool:
-        """Frames wait, and nobody is sending them."""
+        """Returns whether frames wait that nobody is sending."""
         return bool(self._unsent) and not self._sending.locked()
 
     async def flush(self) -> None:
-        """Sends what waits. Raises TimeoutError if a frame isn't taken in time."""
+        """Sends waiting frames. Raises TimeoutError if the peer is too slow."""
         async with self._sending:
             await self._send_unsent()
 
@@ -163,7 +163,7 @@ class WorkerConnection:
             self._unsent.popleft()
 
     async def _send_descriptors(self, frame: bytes, descriptors: Sequence[int]) -> int:
-        """Returns how many bytes of the frame went along."""
+        """Sends the descriptors, and returns how many bytes of the frame went with them."""
         until_s = self._clock.now_s() + FRAME_TIMEOUT_S
         while True:
             try:
@@ -172,11 +172,11 @@ class WorkerConnection:
                 await self._ready(anyio.wait_writable, until_s)
 
     def send_last(self, frame: bytes) -> None:
-        """Sends what fits at once: for a peer that will be dropped anyway."""
+        """Sends what fits at once, to a peer that will be dropped anyway."""
         try:
             self._socket.send(frame)
         except OSError:
-            return  # It is gone, or doesn't read: nothing is owed to it.
+            return  # it is gone or does not read: we need not wait
 
     def close(self) -> None:
         self._socket.close()

@@ -1,4 +1,4 @@
-"""How does the worker socket stay reachable: deleted files, no descriptors left, too many strangers at the door?"""
+"""How does the worker socket stay reachable despite deleted files, missing descriptors and too many strangers?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from supervisor.edges.machine.folders.socket_claim import FolderWatch, SocketDir
 from supervisor.errors import HoldfastError
 from supervisor.pauses import pause
 
-RETRY_FIRST_S = 0.25  # accept again after running out of descriptors; doubles while a deleted socket can't come back
+RETRY_FIRST_S = 0.25  # accept again after running out of descriptors; doubles while a deleted socket can't be restored
 RETRY_MAX_S = 30.0
 
 _SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -26,14 +26,14 @@ _log = logging.getLogger("holdfast.workers")
 
 
 class WorkerListener:
-    """Accepts connections at one path for as long as it runs."""
+    """Accepts connections at one path while it runs."""
 
     def __init__(self, path: Path, *, on_accept: Callable[[socket.socket], None]) -> None:
-        """`on_accept` owns the socket it is given and must not block or raise. `path`: see socket_dir.worker_socket."""
+        """`on_accept` owns the socket that it gets and never blocks or raises. `path`: see socket_dir.worker_socket."""
         self._path = path
         self._dir = socket_dir.holder_of(path)
         self._on_accept = on_accept
-        self._reserve = -1  # a descriptor kept back, so that one more rank can be let in when none are left
+        self._reserve = -1  # a spare descriptor, which admits one more rank when none are left
         self._freed = anyio.Event()
         self._accepting = anyio.CancelScope()
         self._identity: tuple[int, int] | None = None
@@ -42,7 +42,7 @@ class WorkerListener:
         self.pauses = 0
 
     def open(self) -> None:
-        """Claims the directory and binds; `close` must follow. Raises HoldfastError if it can't be."""
+        """Claims the directory and binds; the caller must call `close`. Raises HoldfastError."""
         self._claim = SocketDirClaim(self._dir)
         try:
             self._bind()
@@ -52,7 +52,7 @@ class WorkerListener:
         self._reserve_one()
 
     async def run(self) -> None:
-        """Accepts until cancelled."""
+        """Accepts connections until cancelled."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._keep_path)
             while True:
@@ -60,11 +60,11 @@ class WorkerListener:
                 await self._bind_again()
 
     def freed(self) -> None:
-        """A connection was closed: its descriptor can be used again."""
+        """Notes that a connection was closed: its descriptor is free again."""
         self._freed.set()
 
     def check(self) -> None:
-        """Checks that the socket and the link to it are there, and has them made again if not. Cheap: two calls."""
+        """Checks that the socket and its link exist, and has missing ones restored. Costs two system calls."""
         if self._identity is not None and socket_claim.identity(self._path) != self._identity:
             self._accepting.cancel()
         else:
@@ -93,7 +93,7 @@ class WorkerListener:
                 return
 
     async def _keep_path(self) -> None:
-        """Watches the directory; where it can't be watched, `check` at each new worker has to do."""
+        """Watches the directory; if that is impossible, the `check` at each new worker must do."""
         while True:
             try:
                 watch = FolderWatch(self._dir, self._path.parent)
@@ -105,18 +105,18 @@ class WorkerListener:
             try:
                 directories = self._identities()
                 while self._identities() == directories:
-                    self.check()  # Also before the first wait: it may have gone before the watch began.
+                    self.check()  # also before the first wait: it may have been deleted before the watch began
                     await watch.changed()
             finally:
                 watch.close()
-            self._accepting.cancel()  # A directory itself is gone or another one.
+            self._accepting.cancel()  # the directory itself was deleted or replaced
             await pause(RETRY_FIRST_S, why="the accepting task makes the folder again; then it can be watched again")
 
     def _identities(self) -> list[tuple[int, int] | None]:
         return [socket_claim.identity(path) for path in (self._dir, self._path.parent)]
 
     async def _accept_until_lost(self) -> None:
-        """Returns when the socket's file was lost."""
+        """Accepts until the socket's file is lost."""
         listener = self._listener
         assert listener is not None
         self._accepting = anyio.CancelScope()
@@ -132,7 +132,7 @@ class WorkerListener:
                     self._reserve_one()
 
     def _accept_one(self, listener: socket.socket) -> bool:
-        """False: no descriptor is left. Clients in the backlog are served later."""
+        """Accepts one connection. Returns False if no descriptor is left; waiting clients are served later."""
         try:
             sock, _ = listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -153,10 +153,10 @@ class WorkerListener:
             try:
                 self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
-                return  # Still none left; tried again after the next pause.
+                return  # still none left; tried again after the next pause
 
     def close(self) -> None:
-        """Removes the socket and gives the directory back."""
+        """Removes the socket and releases the directory."""
         if self._identity is not None and socket_claim.identity(self._path) == self._identity:
             self._path.unlink(missing_ok=True)
             with suppress(OSError):

@@ -1,6 +1,6 @@
-"""Who speaks for each rank, and what has it said? One coroutine per connection of the worker socket.
+"""Which client speaks for each rank, and what has it sent? One coroutine per connection of the worker socket.
 
-A peer is checked before anything it says counts (worker_admission.py). What it sends harms its own connection at most.
+A peer is checked before its messages count (worker_admission.py). At most, it can harm its own connection.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from supervisor.edges.workers.channel.worker_listener import WorkerListener
 from supervisor.ports import Clock
 
 HELLO_TIMEOUT_S = 5.0
-HELD_TIMEOUT_S = 5.0  # a hello that came before its worker was announced
-STRANGERS_MAX = 64  # connections that have not shown a token yet; the oldest gives way
+HELD_TIMEOUT_S = 5.0  # for a hello that came before its worker was announced
+STRANGERS_MAX = 64  # connections that have not shown a token yet; the oldest is dropped first
 TOLD_FIRST = 20
 TOLD_EVERY = 1000
-HELD_MAX = 1024  # hellos that wait for their worker to be announced
+HELD_MAX = 1024  # hellos that wait for the announcement of their worker
 
 _log = logging.getLogger("holdfast.workers")
 
 
 class Counters(msgspec.Struct):
-    """What went wrong at the socket since the start, for metrics."""
+    """Counts errors at the socket since the start, for metrics."""
 
     refused: int = 0
     malformed: int = 0
@@ -59,16 +59,16 @@ class Events(Protocol):
     """The engine's inbox."""
 
     def post(self, event: node_messages.Event) -> None:
-        """Never blocks: for events of which a connection has one."""
+        """Posts an event. Never blocks: for events that happen once per connection."""
         ...
 
     async def post_in_turn(self, event: node_messages.Event) -> None:
-        """Waits until there is room for one more event of this job: for events of which a connection has any number."""
+        """Waits until there is room for another event of this job: for events that a connection may repeat."""
         ...
 
 
 class WorkerServer:
-    """See ports.Workers. `run` first; all methods are for the event loop's thread."""
+    """The worker socket; see ports.Workers. `run` must be started first. For the event loop's thread."""
 
     def __init__(self, *, socket_path: Path, events: Events, clock: Clock) -> None:
         self._events = events
@@ -83,11 +83,11 @@ class WorkerServer:
         self._tasks: TaskGroup | None = None
         self._listener = WorkerListener(socket_path, on_accept=self._accept)
         self.counters = Counters()
-        self.on_sections: Callable[[str], None] = _nobody  # told the job of a rank that may stamp sections
+        self.on_sections: Callable[[str], None] = _nobody  # called with the job of a rank that may stamp sections
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Serves until cancelled. Raises HoldfastError if another supervisor serves the directory, or it's unsafe."""
-        self._listener.open()  # Before the task group, so that its error comes out as it is.
+        """Serves until cancelled. Raises HoldfastError if another supervisor serves the directory or it is unsafe."""
+        self._listener.open()  # before the task group, so that its error is not wrapped in a group
         try:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
@@ -95,7 +95,7 @@ class WorkerServer:
                 task_status.started()
         finally:
             for connection in self._connections:
-                connection.close()  # A task that is cancelled before its first step never closes what it was given.
+                connection.close()  # a task cancelled before its first step never closes its connection
             self._listener.close()
 
     # --- for the engine --------------------------------------------------------------------------------------------
@@ -110,11 +110,11 @@ class WorkerServer:
         self._cycles.expect(job_id, cycle, local_rank, pid)
 
     def adopt(self, job_id: str, cycle: int, met: Callable[[int, int], None]) -> None:
-        """The workers of this cycle are started by others: `met(local_rank, pid)` is told of each that comes."""
+        """Lets another launcher start this cycle's workers; calls `met(local_rank, pid)` for each that comes."""
         self._cycles.adopt(job_id, cycle, met)
 
     def close_cycle(self, job_id: str, cycle: int) -> None:
-        """Idempotent. Its clients are dropped without ClientLeft: the cycle is over."""
+        """Closes a cycle. Idempotent. Its clients are dropped without ClientLeft: the cycle is over."""
         self._cycles.close(job_id, cycle)
         self._recalled = {key: progress for key, progress in self._recalled.items() if key[:2] != (job_id, cycle)}
         for key in [key for key in self._clients if key[:2] == (job_id, cycle)]:
@@ -126,23 +126,23 @@ class WorkerServer:
             found.limits = limits
 
     def read_progress(self, job_id: str, cycle: int, local_rank: int) -> Progress | None:
-        """The rank's page as it is now, or its last frame. None if no client is connected."""
+        """Returns the rank's page as it is now, or its last frame. None if no client is connected."""
         client = self._clients.get((job_id, cycle, local_rank))
         if client is None:
             return self._recalled.get((job_id, cycle, local_rank))
         return client.progress() if client.joined else None
 
     def section_tallies(self, job_id: str, cycle: int, local_rank: int) -> SectionTallies | None:
-        """Of the rank's connection, as they are now. None where there is none, or it shares no page."""
+        """Returns the current tallies of the rank's connection. None if there is none, or no shared page."""
         client = self._clients.get((job_id, cycle, local_rank))
         return client.section_tallies() if client is not None and client.joined else None
 
     def recall(self, job_id: str, cycle: int, local_rank: int, progress: Progress) -> None:
-        """What counts as the rank's progress until its client comes: another supervisor has known it."""
+        """Sets the progress that counts until the rank's client comes; a previous supervisor knew it."""
         self._recalled[job_id, cycle, local_rank] = progress
 
     def tell_ranks(self, job_id: str, cycle: int, local_ranks: Sequence[int], order: ToRank) -> None:
-        """Never blocks. Who is not connected learns it when it comes back; who does not read has to come back."""
+        """Sends an order without blocking. A rank that is not connected or does not read gets it when it reconnects."""
         frame = call_codec.encode_order(order)
         for local_rank in local_ranks:
             client = self._clients.get((job_id, cycle, local_rank))
@@ -165,7 +165,7 @@ class WorkerServer:
             client.scope.cancel()
 
     async def ask_stacks(self, job_id: str, cycle: int, local_rank: int, *, timeout_s: float) -> str | None:
-        """What faulthandler prints in the worker, the main thread first; None if it can't be had in time."""
+        """Returns what faulthandler prints in the worker, main thread first; None if that takes too long."""
         client = self._clients.get((job_id, cycle, local_rank))
         return await client.ask_stacks(timeout_s) if client is not None else None
 
@@ -175,7 +175,7 @@ class WorkerServer:
 
     @property
     def stamps_ignored(self) -> int:
-        """Stamps that could not be true, of all clients since the start."""
+        """Returns how many stamps could not be true, for all clients since the start."""
         return self._stamps_ignored + sum(client.stamps.ignored for client in self._clients.values())
 
     # --- one connection --------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class WorkerServer:
                 f"dropped the connection of pid {peer.pid}: it neither sends nor reads anything",
             )
         except OSError:
-            pass  # The peer is gone: that's all that there is to know.
+            pass  # The peer is gone: there is nothing more to know.
         finally:
             self._strangers.pop(scope, None)
             if client is not None:
@@ -248,13 +248,13 @@ class WorkerServer:
         )
 
     async def _admit(self, hello: codec.Hello, peer: Peer, scope: anyio.CancelScope) -> Admitted | Refusal:
-        """Waits for a worker that is about to be announced, at most HELD_TIMEOUT_S."""
+        """Waits for the announcement of the worker, at most HELD_TIMEOUT_S."""
         answer = self._cycles.answer(hello, peer)
         if isinstance(answer, Admitted | Refusal):
             return answer
         if self._held >= HELD_MAX:
             return Refusal(f"{answer.reason}; too many wait", retry=True)
-        self._strangers.pop(scope, None)  # It has shown the token.
+        self._strangers.pop(scope, None)  # it has shown the token
         self._held += 1
         try:
             with anyio.move_on_after(HELD_TIMEOUT_S):
@@ -308,7 +308,7 @@ class WorkerServer:
         )
         try:
             await connection.send(codec.encode_welcome(greeting), () if page is None else (page.fd,))
-        except BaseException:  # whatever stopped it, cancellation too, the client must not stay registered
+        except BaseException:  # whatever stopped it, including cancellation, the client must not stay registered
             self._left(client)
             raise
         if page is not None:
@@ -319,7 +319,7 @@ class WorkerServer:
     async def _join(self, client: RankClient) -> None:
         try:
             await self._events.post_in_turn(node_messages.ClientJoined(*client.key, client.limits, client.progress()))
-        except BaseException:  # a client of which the engine has not heard must not be said to have left; raised again
+        except BaseException:  # the engine never heard of this client: do not report that it left; raised again
             self._left(client)
             raise
         client.joined = True
@@ -327,7 +327,7 @@ class WorkerServer:
             self.on_sections(client.cycle.job_id)
 
     def _register(self, client: RankClient) -> None:
-        """A dead rank's children may hold its socket: the newest valid hello speaks for the rank."""
+        """Registers the newest valid hello as the rank's: a dead rank's children may hold its old socket."""
         self._recalled.pop(client.key, None)
         older = self._clients.get(client.key)
         if older is not None:
@@ -336,11 +336,11 @@ class WorkerServer:
         client.cycle.speaking[client.local_rank] = client.pid
 
     async def _listen(self, client: RankClient) -> None:
-        """Nothing more is read while a word waits for its turn: then the rank's own socket fills, and nobody else's."""
+        """Receives frames. While one waits for its turn, reads no more: only this rank's own socket fills."""
         while (payload := await client.connection.receive()) is not None:
             event, reply = client.hear(payload)
             if isinstance(event, node_messages.ClientLeft):
-                return  # Said goodbye; posted as the connection is closed.
+                return  # it said goodbye; the close of the connection posts that
             if event is not None:
                 await self._events.post_in_turn(event)
             if reply is not None:
@@ -348,7 +348,7 @@ class WorkerServer:
 
     def _left(self, client: RankClient) -> None:
         if self._clients.get(client.key) is not client:
-            return  # A newer one took its place, or the cycle is over.
+            return  # a newer one took its place, or the cycle is over
         self._drop(client)
         if client.joined:
             self._events.post(node_messages.ClientLeft(*client.key))
@@ -361,11 +361,11 @@ class WorkerServer:
 
 
 def _nobody(job_id: str) -> None:
-    """Nobody looks at sections."""
+    """Does nothing: nobody watches sections."""
 
 
 def _is_one_clock(sent_ns: int, received_ns: int, peer: Peer) -> bool:
-    """Whether the rank's stamps are on our clock. A hello may have waited for long, since we stood still."""
+    """Returns whether the rank's stamps are on our clock. If we hung, its hello may have waited long."""
     if abs(sent_ns - received_ns) <= CLOCK_TOLERANCE_NS:
         return True
     theirs = process_table.namespace(peer.pid, "time") if not peer.foreign else None
@@ -373,7 +373,7 @@ def _is_one_clock(sent_ns: int, received_ns: int, peer: Peer) -> bool:
 
 
 def _new_page() -> ProgressPage | None:
-    """None where no page can be had: then progress comes by frames."""
+    """Returns None if no page is available: then progress comes in frames."""
     try:
         return ProgressPage()
     except OSError as error:
@@ -382,6 +382,6 @@ def _new_page() -> ProgressPage | None:
 
 
 def _tell_seldom(count: int, message: str) -> None:
-    """A peer that fails in a loop must not fill the log: its first failures are told, then every thousandth."""
+    """Logs the first failures of a repeating kind, then every thousandth: a failing peer must not fill the log."""
     if count <= TOLD_FIRST or count % TOLD_EVERY == 0:
         _log.warning("%s (number %d of this kind)", message, count)

@@ -1,1 +1,1 @@
-"""How is the process that forks a job's workers started, spoken to, followed by another, and ended with its tree?"""
+"""How is the process that forks a job's workers started, contacted, replaced, and ended with its descendants?"""

@@ -1,4 +1,4 @@
-"""What has a spawner left that ended while no supervisor was there, and is it gone?"""
+"""What did a spawner leave that ended without a supervisor, and is it gone?"""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from supervisor.edges.workers.spawner.orphans import Orphans, kill_cgroup, wait_
 from supervisor.edges.workers.spawner.return_places import Lodger, ReturnPlace, turns
 
 KEPT_BYTES_MAX = 64 << 20
-EMPTIED_TIMEOUT_S = 5.0  # what can't be killed by then is given up
+EMPTIED_TIMEOUT_S = 5.0  # processes that can't be killed by then are abandoned
 
 
 class Leftover(msgspec.Struct, frozen=True):
-    """What it kept, but for secrets, and its reports that are no part of that."""
+    """What the spawner kept, without secrets, and its reports that are not included."""
 
     texts: dict[str, str]
     taken: int
@@ -33,7 +33,7 @@ class Leftover(msgspec.Struct, frozen=True):
 
 
 def read(place: ReturnPlace) -> Leftover | None:
-    """None: it kept nothing, or that is not to be read. Blocks."""
+    """Reads it. Returns None if the spawner kept nothing or it is unreadable. Blocks."""
     try:
         with place.keep_path.open("rb") as file:
             body = json.loads(file.read(KEPT_BYTES_MAX))
@@ -46,7 +46,7 @@ def read(place: ReturnPlace) -> Leftover | None:
 
 
 async def end(lodger: Lodger, leftover: Leftover | None) -> tuple[int, ...]:
-    """Kills what the spawner has started and what that has started; the pids that can't be killed in time."""
+    """Kills the spawner's processes and their descendants; returns the pids that can't be killed in time."""
     if lodger.boot != process_table.boot_id():
         return ()
     cgroup, workers = "", ()

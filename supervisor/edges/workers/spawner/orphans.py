@@ -1,8 +1,9 @@
 """What did a lost spawner leave behind, and is it gone?
 
-We are a child subreaper and so is every spawner: while a spawner lives, its job's orphans are its children; once it is
-dead they are ours. So what is killed here is below us, is not ours by birth, and belongs to no spawner that lives.
-A spawner that a supervisor before this one has started is not below us: its orphans are known by session and mark.
+This process is a child subreaper, and so is every spawner: while a spawner lives, its job's orphans are its children;
+afterwards they are ours. So the processes killed here are our descendants, were not started by us, and belong to no
+live spawner. A spawner that a previous supervisor started is not our descendant: its orphans are known by session and
+mark.
 """
 
 from __future__ import annotations
@@ -18,35 +19,35 @@ from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.process_table import ProcessEntry
 from supervisor.edges.workers.spawner.spawner_process import JOB_VARIABLE
 
-ROUNDS_MAX = 64  # a process may fork between the look and the kill: look again, but not endlessly
+ROUNDS_MAX = 64  # a process may fork between the check and the kill: repeat, but not endlessly
 
 
 class Orphans:
     """The processes of one job whose spawner is dead or dying. Calls read all of /proc: not for the event loop."""
 
     def __init__(self, job_id: str, spawner_pid: int, *, below_us: bool = True, since_ticks: int = 0) -> None:
-        """`below_us`: False if a supervisor before this one has started the spawner, so that orphans are another's.
+        """`below_us`: False if a previous supervisor started the spawner, so that its orphans are not ours.
 
-        `since_ticks`: when it was started, if it is not there any more.
+        `since_ticks`: when the spawner was started, if it is gone.
         """
         self._below_us = below_us
         self._job_id = job_id
         self._spawner_pid = spawner_pid
         spawner = process_table.look_up(spawner_pid)
         self._since_ticks = since_ticks or (spawner.started_ticks if spawner else 0)
-        self._sessions = {spawner_pid: 0}  # led by it and by workers -> the worker's cycle
-        self._killed: set[tuple[int, int]] = set()  # (pid, start): a zombie shows neither environment nor whose it was
+        self._sessions = {spawner_pid: 0}  # led by the spawner and by workers -> the worker's cycle
+        self._killed: set[tuple[int, int]] = set()  # (pid, start): a zombie shows neither environment nor owner
 
     def note_session(self, pid: int, cycle: int) -> None:
-        """A worker leads a session of its own; what stays in it is the job's."""
+        """Notes that a worker leads a session: any process in it belongs to the job."""
         self._sessions[pid] = cycle
 
     def forget_sessions(self, cycle: int) -> None:
-        """Nothing of the cycle is left: its pids may become others'."""
+        """Forgets an ended cycle: other processes may get its pids."""
         self._sessions = {pid: of for pid, of in self._sessions.items() if of != cycle or pid == self._spawner_pid}
 
     def kill(self, *, others: frozenset[int]) -> list[int]:
-        """SIGKILL to all that there are now; returns their pids. `others`: spawners of other jobs, left alone."""
+        """Sends SIGKILL to all current ones; returns their pids. `others`: spawners of other jobs, left alone."""
         killed: set[int] = set()
         for _ in range(ROUNDS_MAX):
             fresh = [entry for entry in self._find(others) if entry.pid not in killed and entry.state not in "ZX"]
@@ -59,7 +60,7 @@ class Orphans:
         return sorted(killed)
 
     def sweep(self, *, others: frozenset[int]) -> tuple[int, ...]:
-        """Kills all that there are now and reaps those that have ended; returns the others' pids."""
+        """Kills all current ones and reaps those that have ended; returns the pids of the rest."""
         self.kill(others=others)
         left = self._find(others)
         self._reap(left)
@@ -84,14 +85,14 @@ class Orphans:
             if entry in found:
                 continue
             if entry.pid != self._spawner_pid or entry.state not in "ZX":
-                found.append(entry)  # A dead spawner is the link's to reap, which wants to know how it ended.
+                found.append(entry)  # the link reaps a dead spawner to learn how it ended
             waiting += children.get(entry.pid, [])
         return found
 
     def _is_left_by_us(self, child: ProcessEntry, own_session: int) -> bool:
-        """`child` is a child of this supervisor, or of anybody if the spawner was another's."""
+        """Returns whether `child`, a child of ours (or anybody's if the spawner was not ours), is left over."""
         if child.session == own_session or child.started_ticks < self._since_ticks:
-            return False  # Our own helpers stay in our session; nothing of the job is older than its spawner.
+            return False  # our own helpers stay in our session; no job's process is older than its spawner
         if child.session in self._sessions or (child.pid, child.started_ticks) in self._killed:
             return True
         job_id = process_table.initial_variable(child.pid, JOB_VARIABLE)
@@ -104,11 +105,11 @@ class Orphans:
             try:
                 os.waitid(os.P_PID, entry.pid, os.WEXITED | os.WNOHANG)
             except ChildProcessError:
-                continue  # Not our child: its own parent is dying too, then it will be.
+                continue  # It is not our child yet: its own parent is dying, too.
 
 
 def _below(pids: frozenset[int], children: Mapping[int, Sequence[ProcessEntry]]) -> set[int]:
-    """All that descend from these."""
+    """Returns all their descendants."""
     found: set[int] = set()
     waiting = [*pids]
     while waiting:
@@ -119,7 +120,7 @@ def _below(pids: frozenset[int], children: Mapping[int, Sequence[ProcessEntry]])
 
 
 def kill_cgroup(folder: str) -> None:
-    """Ends everything below a job's cgroup at once; nothing happens where there is none."""
+    """Kills all processes in a job's cgroup at once; does nothing if it does not exist."""
     if not folder:
         return
     places = [Path(folder), *Path(folder).glob("cycle-*")]
@@ -127,11 +128,11 @@ def kill_cgroup(folder: str) -> None:
         try:
             (place / "cgroup.kill").write_text("1")
         except OSError:
-            continue  # Removed meanwhile, or a kernel before 5.14: the walk of our children has to do.
+            continue  # It was removed, or the kernel is older than 5.14: then our search must do.
 
 
 def _kill(entry: ProcessEntry) -> None:
-    """By pidfd, and only if the pid is still that process."""
+    """Kills by pidfd, and only if the pid is still that process."""
     try:
         descriptor = os.pidfd_open(entry.pid)
     except OSError:
@@ -147,7 +148,7 @@ def _kill(entry: ProcessEntry) -> None:
 
 
 async def wait_for_end(pids: Sequence[int]) -> bool:
-    """Returns once the first of `pids` has ended; False at once where that can't be waited for."""
+    """Returns once the first of `pids` has ended; False at once if waiting is impossible."""
     try:
         descriptor = os.pidfd_open(pids[0])
     except ProcessLookupError:

@@ -1,8 +1,8 @@
-"""Where does a supervisor that comes back find the spawners of the last one, and are they still those?
+"""Where does a supervisor that comes back find its predecessor's spawners, and are they still the same?
 
-Each spawner of a node's supervisor has a place in the socket directory: a socket at which it listens, a record of the
-process, and a file with what it keeps. The record is believed only for a process of the same boot, pid namespace, pid
-and start time, at which the kernel says that it listens.
+Each spawner of a node's supervisor has a place in the socket directory: a socket on which it listens, a record of the
+process, and a file with the data that it keeps. The record is trusted only for a process of the same boot, pid
+namespace, pid and start time, if the kernel confirms that it listens there.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_credentials import Peer
 from supervisor.pauses import pause
 
-SUCCESSION = "succession"  # the text that says which spawner of a job has what
-LISTENS_WITHIN_S = 10.0  # a spawner that was just started has its interpreter to start first
+SUCCESSION = "succession"  # the text that says which spawner of a job has which cycle
+LISTENS_WITHIN_S = 10.0  # a new spawner must start its interpreter first
 ASK_AGAIN_S = 0.02
 RECEIVE_BYTES = 256 * 1024
 DESCRIPTORS_MAX = 8
@@ -35,10 +35,10 @@ RECORD_BYTES_MAX = 64 * 1024
 
 
 class Succession(msgspec.Struct, frozen=True):
-    """Which spawner of a job has what."""
+    """Which spawner of a job has which cycle."""
 
-    current: int  # the pid of the one that gets the next cycle
-    owners: dict[int, int]  # cycle of which something is left -> pid
+    current: int  # the spawner that gets the next cycle
+    owners: dict[int, int]  # cycle with something left -> pid
     newest_cycle: int
     is_bare: bool
     is_ending: bool
@@ -47,11 +47,11 @@ class Succession(msgspec.Struct, frozen=True):
 
 
 class IncompleteError(Exception):
-    """Raised where not all spawners are there that a job relies on."""
+    """Raised if a spawner on which a job relies is missing."""
 
 
 class Lodger(msgspec.Struct, frozen=True):
-    """The spawner that a record names."""
+    """The spawner named in a record."""
 
     job_id: str
     boot: str
@@ -84,7 +84,7 @@ class ReturnPlace(msgspec.Struct, frozen=True):
         return self.folder / f"{self.name}.kept"
 
     def note(self, job_id: str, pid: int) -> None:
-        """The spawner was started. Raises OSError."""
+        """Records that the spawner was started. Raises OSError."""
         process = process_table.look_up(pid)
         namespace = process_table.namespace(os.getpid(), "pid")
         ticks = process.started_ticks if process is not None else 0
@@ -96,7 +96,7 @@ class ReturnPlace(msgspec.Struct, frozen=True):
         fresh.rename(self.record_path)
 
     def lodger(self) -> Lodger | None:
-        """Who has the place; None: its supervisor ended before that was known, or it is not to be read."""
+        """Returns the spawner; None if its supervisor ended before it was recorded, or the record is unreadable."""
         try:
             with self.record_path.open("rb") as file:
                 return msgspec.json.decode(file.read(RECORD_BYTES_MAX), type=Lodger)
@@ -104,14 +104,14 @@ class ReturnPlace(msgspec.Struct, frozen=True):
             return None
 
     def remove(self) -> None:
-        """Idempotent; never raises."""
+        """Removes the files. Idempotent; never raises."""
         for suffix in ("sock", "json", "kept", "new", "kept.new"):
             with contextlib.suppress(OSError):
                 (self.folder / f"{self.name}.{suffix}").unlink()
 
 
 class FoundSpawner(msgspec.Struct):
-    """A spawner that a supervisor before this one has started, and the link to it."""
+    """A spawner that a previous supervisor started, and the link to it."""
 
     place: ReturnPlace
     socket: socket.socket
@@ -120,20 +120,20 @@ class FoundSpawner(msgspec.Struct):
     texts: dict[str, str]
     claims: tuple[int, ...]
     decoder: Decoder
-    reports: list[wire.Message]  # that came with the texts
+    reports: list[wire.Message]  # received with the texts
 
     @property
     def pid(self) -> int:
         return self.welcome.pid
 
     def kill(self) -> None:
-        """And nobody speaks to it any more."""
+        """Kills the spawner and closes the link."""
         with contextlib.suppress(OSError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
         self.close()
 
     def close(self) -> None:
-        """Nobody wants it. It waits for another supervisor."""
+        """Leaves the spawner alone. It waits for another supervisor."""
         self.socket.close()
         os.close(self.pidfd)
         self.drop_claims()
@@ -145,7 +145,7 @@ class FoundSpawner(msgspec.Struct):
 
 
 def succession(texts: Mapping[str, str]) -> Succession | None:
-    """None: nothing is kept, or it is not to be read."""
+    """Decodes it. Returns None if nothing was kept or it is unreadable."""
     try:
         return msgspec.json.decode(texts[SUCCESSION], type=Succession)
     except (KeyError, msgspec.DecodeError):
@@ -153,7 +153,7 @@ def succession(texts: Mapping[str, str]) -> Succession | None:
 
 
 def turns(texts: Mapping[str, str]) -> int:
-    """How new they are; -1: there are none."""
+    """Returns how new the texts are; -1: there are none."""
     found = succession(texts)
     return found.turns if found is not None else -1
 
@@ -163,7 +163,7 @@ def turns_of(found: FoundSpawner) -> int:
 
 
 def check_whole(found: Sequence[FoundSpawner]) -> None:
-    """Raises IncompleteError if one is missing that has workers, or gets the next ones. The newest texts come first."""
+    """Raises IncompleteError if a spawner with workers, or for the next ones, is missing. Newest texts first."""
     if not found:
         raise IncompleteError("its spawner has ended while no supervisor was there")
     stood = succession(found[0].texts)
@@ -176,7 +176,7 @@ def check_whole(found: Sequence[FoundSpawner]) -> None:
 
 
 def open_place(folder: Path) -> tuple[ReturnPlace, socket.socket]:
-    """A new place, and its socket at which nobody listens yet. Raises OSError."""
+    """Returns a new place and its socket, on which nobody listens yet. Raises OSError."""
     closed_dir.make(folder)
     fault = closed_dir.fault_of(folder)
     if fault:
@@ -193,7 +193,7 @@ def open_place(folder: Path) -> tuple[ReturnPlace, socket.socket]:
 
 
 def places(folder: Path) -> list[ReturnPlace]:
-    """All that there are, of living spawners and of dead ones."""
+    """Returns all places, of live spawners and dead ones."""
     try:
         names = {name.partition(".")[0] for name in os.listdir(folder)}
     except OSError:
@@ -204,9 +204,9 @@ def places(folder: Path) -> list[ReturnPlace]:
 
 
 async def reach(place: ReturnPlace, lodger: Lodger) -> FoundSpawner | None:
-    """The link to a living spawner, and all that was left there; None once it is clear that it is not to be had.
+    """Returns the link to a live spawner with everything left there; None once it is clearly unreachable.
 
-    Waits as long as the spawner loads what it has to load first.
+    Waits while the spawner still loads.
     """
     try:
         pidfd = os.pidfd_open(lodger.pid)
@@ -246,7 +246,7 @@ async def _connect(place: ReturnPlace, lodger: Lodger) -> socket.socket | None:
 async def _greet(
     place: ReturnPlace, lodger: Lodger, link: socket.socket, pidfd: int, claims: list[int]
 ) -> FoundSpawner | None:
-    """None: it has ended, or is not the one."""
+    """Returns None if it has ended or is another process."""
     decoder = Decoder(frame_bytes_max=SPAWNER_FRAME_BYTES_MAX)
     welcome: wire.WelcomeBack | None = None
     texts: dict[str, str] = {}
@@ -278,13 +278,13 @@ async def _greet(
 
 
 def _is_meant(welcome: wire.WelcomeBack, lodger: Lodger, link: socket.socket) -> bool:
-    """What it says of itself, what the record says, and which process the kernel says that listens."""
+    """Compares its own claim, the record, and the process that listens according to the kernel."""
     peer = Peer.of(link)
     return (welcome.pid, welcome.job_id) == (lodger.pid, lodger.job_id) and peer.pid == lodger.pid and peer.is_this_user
 
 
 async def _receivable(link: socket.socket, pidfd: int) -> bool:
-    """Waits until something can be read, or the spawner has ended: False then."""
+    """Waits until data can be read, or returns False once the spawner has ended."""
     ended = False
     async with anyio.create_task_group() as tasks:
 
@@ -302,7 +302,7 @@ async def _receivable(link: socket.socket, pidfd: int) -> bool:
 
 @contextlib.contextmanager
 def _short(folder: Path) -> Generator[str]:
-    """A path of the folder that leaves room for a socket's name, however long its own is."""
+    """Yields a path of the folder that leaves room for a socket's name, even if its own path is long."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{descriptor}"

@@ -21,12 +21,12 @@ from supervisor.edges.workers.spawner.worker_ends import OnEndSeen
 from supervisor.errors import HoldfastError, NotNowError
 from supervisor.ports import Spawner, nobody_asks
 
-START_TIMEOUT_S = 10.0  # for folder, files, fork and exec of a spawner, on a machine that is busy
-STUCK_STARTS_MAX = 2  # of one job; each is a thread that waits for a file system
+START_TIMEOUT_S = 10.0  # for folder, files, fork and exec of a spawner on a busy machine
+STUCK_STARTS_MAX = 2  # per job; each is a thread that waits for a file system
 
 
 class SpawnerKeeper(msgspec.Struct, frozen=True):
-    """See ports.Spawners."""
+    """Keeps spawners; see ports.Spawners."""
 
     private: bool
     output_dir: Path | None  # None: the supervisor's own stdout and stderr
@@ -36,10 +36,10 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
     early: list[SpawnerProcess] = msgspec.field(
         default_factory=list[SpawnerProcess]
     )  # started already, for the first `keep`
-    return_folder: Path | None = None  # where the next supervisor looks for spawners; None: private, there is none
-    # Started by the supervisor before this one, by job: the next `keep` of the job takes them over.
+    return_folder: Path | None = None  # where the next supervisor looks for spawners; None: private, without one
+    # Spawners of the previous supervisor, by job: the job's next `keep` takes them over.
     found: dict[str, list[FoundSpawner]] = msgspec.field(default_factory=dict[str, list[FoundSpawner]])
-    # Of spawners that have ended: what they kept is needed until the end of their job is recorded.
+    # Places of ended spawners: the data kept there is needed until the end of their job is recorded.
     gone: dict[str, ReturnPlace] = msgspec.field(default_factory=dict[str, ReturnPlace])
     start_timeout_s: float = START_TIMEOUT_S
     threads: dict[str, SideThreads] = msgspec.field(default_factory=dict[str, SideThreads])  # by job
@@ -53,7 +53,7 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
         on_message: Callable[[FromSpawner], None],
         on_end_seen: OnEndSeen = nobody_asks,
     ) -> str:
-        """Returns why it ended, once its processes are gone or given up. Never raises for what the spawner did."""
+        """Runs a job's spawner; returns why it ended, once its processes are gone or abandoned. Never raises."""
 
         def link(started: SpawnerProcess | FoundSpawner, hearing: Hearing) -> SpawnerLink:
             return SpawnerLink(
@@ -80,7 +80,7 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
             return str(error)
 
     def forget(self, job_id: str) -> None:
-        """How the job has ended is recorded."""
+        """Removes what was kept: the job's end is recorded."""
         if (place := self.gone.pop(job_id, None)) is not None:
             place.remove()
 
@@ -89,7 +89,7 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
         self.gone[job_id] = place
 
     async def _start(self, spec: JobSpec, environment: Mapping[str, str], learned: Learned | None) -> SpawnerProcess:
-        """Beside the loop: folder, interpreter and output may lie where nobody answers. Raises HoldfastError."""
+        """Starts a spawner in a thread, since a dead file system may hang it. Raises HoldfastError."""
         steps = ["starting a thread"]
         output_dir = self._output_dir_of(spec.job_id)
         threads = self.threads.setdefault(spec.job_id, SideThreads(stuck_max=STUCK_STARTS_MAX))
@@ -122,7 +122,7 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
                 self.threads.pop(spec.job_id, None)
 
     def _output_dir_of(self, job_id: str) -> Path | None:
-        """The folder of this run of the job."""
+        """Returns the folder of this run of the job."""
         since_ns = self.claims.since_ns(job_id)
         if self.output_dir is None or since_ns is None:
             return self.output_dir

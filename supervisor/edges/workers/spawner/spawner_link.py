@@ -1,4 +1,4 @@
-"""How is a job's spawner spoken to, watched and, when it is lost or does not answer, killed with its tree?"""
+"""How does the supervisor talk to a job's spawner, watch it, and kill all its processes if it is lost or hangs?"""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _log = logging.getLogger("holdfast.jobs")
 
 UNSENT_BYTES_MAX = 8 * SPAWNER_FRAME_BYTES_MAX
 RECEIVE_BYTES = 256 * 1024
-LAST_WORDS_TIMEOUT_S = 1.0  # a spawner that closed its link has this long to exit before it is killed
-LEAVE_TIMEOUT_S = 5.0  # and one that said Ended: it may have output to write yet
-GONE_TIMEOUT_S = 5.0  # a spawner that was killed and is not gone by then is in state D, or held by a debugger
-SWEEP_TIMEOUT_S = 5.0  # for one look at all processes, which may be many
+LAST_WORDS_TIMEOUT_S = 1.0  # a spawner that closed its link may take this long to exit before it is killed
+LEAVE_TIMEOUT_S = 5.0  # one that sent Ended may take longer: it may still write output
+GONE_TIMEOUT_S = 5.0  # a killed spawner that is not gone by then is in state D, or held by a debugger
+SWEEP_TIMEOUT_S = 5.0  # for one check of all processes, which may be many
 STUCK_SWEEPS_MAX = 4
 
 
 class SpawnerLink:
-    """One spawner process and the socket to it. All methods are for the event loop's thread."""
+    """One spawner process and the socket to it. Use it only from the event loop's thread."""
 
     _living: ClassVar[set[int]] = set()  # pids of all spawners of this supervisor that were not reaped yet
 
@@ -48,7 +48,7 @@ class SpawnerLink:
         on_end_seen: OnEndSeen = nobody_asks,
         let_go: Callable[[ReturnPlace], None] = ReturnPlace.remove,
     ) -> None:
-        """Takes over what `start_process` made, or what a supervisor before this one has left; `run` must follow."""
+        """Adopts a process from `start_process` or from a previous supervisor; the caller must call `run`."""
         self.pid = started.pid
         self._process = started.process if isinstance(started, SpawnerProcess) else None
         self._place = started.place
@@ -62,10 +62,10 @@ class SpawnerLink:
         self._unsent = bytearray()
         self._unsent_came = anyio.Event()
         self._link_ended = anyio.Event()
-        self._fault = ""  # why the link was given up, if it was
-        self._killed = ""  # why we killed it, if we did
+        self._fault = ""  # why the link was abandoned, if it was
+        self._killed = ""  # why we killed the spawner, if we did
         self._kill_asked = anyio.Event()
-        self._waiting = anyio.CancelScope()  # for the process to be gone; has a deadline once it should be
+        self._waiting = anyio.CancelScope()  # waits until the process is gone; has a deadline once that should happen
         self._ended = False
         self._exited = False
         self._cgroup = ""
@@ -73,7 +73,7 @@ class SpawnerLink:
         self._orphans = Orphans(job_id, self.pid, below_us=self._process is not None)
         self._worker_ends = WorkerEnds(on_end_seen)
         self._living.add(self.pid)
-        self._first: list[wire.Message] = []  # came before there was a reader
+        self._first: list[wire.Message] = []  # received before there was a reader
         if isinstance(started, FoundSpawner):
             self._take_over(started)
 
@@ -87,7 +87,7 @@ class SpawnerLink:
         found.drop_claims()
 
     def send(self, message: wire.ToSpawner) -> None:
-        """Never blocks, never raises: a spawner that can't be told is killed. Nothing happens once it is lost."""
+        """Sends a message. Never blocks, never raises: a spawner that can't get it is killed. No effect once lost."""
         if self._exited or self._fault:
             return
         try:
@@ -107,18 +107,18 @@ class SpawnerLink:
             self._unsent_came.set()
 
     def keep(self, texts: Mapping[str, str], orders: tuple[wire.Order, ...]) -> None:
-        """`send` for orders that leave together with what the spawner keeps for the next supervisor."""
+        """Sends orders together with the data that the spawner keeps for the next supervisor."""
         self._keeping.turn(texts)
         self._keep(orders)
 
     def keep_between(self, texts: Mapping[str, str], orders: tuple[wire.Order, ...]) -> None:
-        """The same for a change that no report has led to."""
+        """Does the same for a change that no report caused."""
         self._keeping.change(texts)
         self._keep(orders)
 
     def _keep(self, orders: tuple[wire.Order, ...]) -> None:
         if self._unsent and not orders:
-            return  # It takes nothing at the moment; the newest is what counts then.
+            return  # the spawner takes nothing at the moment; the newest data counts later
         message, plain = self._keeping.message(orders)
         if message is not None:
             self.send(message)
@@ -126,7 +126,7 @@ class SpawnerLink:
             self.send(order)
 
     def kill(self, reason: str) -> None:
-        """SIGKILL to the spawner at once; `run` kills its tree and returns within GONE_TIMEOUT_S, gone or not."""
+        """Kills the spawner at once; `run` kills its descendants and returns within GONE_TIMEOUT_S in any case."""
         if self._exited or self._killed:
             return
         self._killed = reason
@@ -136,11 +136,11 @@ class SpawnerLink:
         self._waiting.deadline = min(self._waiting.deadline, anyio.current_time() + GONE_TIMEOUT_S)
 
     def whereabouts(self) -> str:
-        """What it is doing, as the rest of a sentence. Never blocks."""
+        """Returns what the spawner does, as the rest of a sentence. Never blocks."""
         return whereabouts(self.pid)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Reads until the spawner has exited and was reaped, then calls `on_lost` unless it had said Ended."""
+        """Reads until the spawner has exited and was reaped, then calls `on_lost` unless it had sent Ended."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._write)
@@ -174,7 +174,7 @@ class SpawnerLink:
         return left and await self._sweep()
 
     async def _sweep(self) -> tuple[int, ...]:
-        """Kills what is there and reaps what has ended; the living. Beside the loop: it reads the whole of /proc."""
+        """Kills live processes and reaps ended ones; returns the live ones. In a thread: it reads all of /proc."""
         cgroup, others = self._cgroup, frozenset(self._living - {self.pid})
 
         def sweep() -> tuple[int, ...]:
@@ -183,7 +183,7 @@ class SpawnerLink:
 
         try:
             return await self._threads.call(sweep, timeout_s=SWEEP_TIMEOUT_S, discard=bool)
-        except OSError as error:  # no thread, or it is stuck
+        except OSError as error:  # no thread available, or it is stuck
             _log.warning("what the spawner (pid %s) left could not be ended: %s", self.pid, error)
             return ()
 
@@ -215,7 +215,7 @@ class SpawnerLink:
             self._receive()
 
     def _receive(self) -> bool:
-        """Takes what is there now; False if nothing is."""
+        """Handles the available data; returns False if there is none."""
         try:
             data = self._socket.recv(RECEIVE_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -243,7 +243,7 @@ class SpawnerLink:
             self._give_up(str(error))
 
     def _receive_rest(self) -> None:
-        """What it said before it exited. Not until the end of the stream: a child of it may hold the other end."""
+        """Reads what it sent before it exited. Not up to the stream's end: a child may hold the other end open."""
         while not self._fault and self._receive():
             continue
 
@@ -278,14 +278,14 @@ class SpawnerLink:
             self._link_ended.set()
 
     async def _end_if_silent(self) -> None:
-        """A spawner that can't be spoken to any more is of no use: it gets a moment to exit by itself."""
+        """Ends a spawner that can't be reached any more; it has a moment to exit by itself."""
         await self._link_ended.wait()
         with anyio.move_on_after(LEAVE_TIMEOUT_S if self._ended else LAST_WORDS_TIMEOUT_S):
-            await self._kill_asked.wait()  # Cancelled when it exits.
+            await self._kill_asked.wait()  # cancelled when the spawner exits
         self.kill(self._fault)
 
     async def _kill_when_asked(self) -> None:
-        """Its workers too, at once: they outlive a spawner that is stuck in the kernel. `emptied` ends what escapes."""
+        """Kills its workers, too: they outlive a spawner stuck in the kernel. `emptied` ends any that escape."""
         await self._kill_asked.wait()
         await self._sweep()
 
@@ -298,7 +298,7 @@ class SpawnerLink:
             return  # It has exited already.
 
     async def _reap(self) -> str:
-        """How it ended; what it is doing where it is still there."""
+        """Returns how it ended, or what it does if it is still there."""
         if self._process is None:
             return self._end_of_found()
         status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG)  # noqa: ASYNC222 - WNOHANG
@@ -319,7 +319,7 @@ class SpawnerLink:
         return f"the spawner (pid {self.pid}) {how}" + (f" after {why}" if why else "")
 
     def _end_of_found(self) -> str:
-        """Another process is its parent, and learns how it ended."""
+        """Returns that its end is unknown: another process is its parent and reaps it."""
         why = self._killed or self._fault
         if self._waiting.cancelled_caught:
             return f"the spawner (pid {self.pid}) was killed and is not gone: it {self.whereabouts()}; {why}"
@@ -328,9 +328,9 @@ class SpawnerLink:
         return f"the spawner (pid {self.pid}) has ended" + (f" after {why}" if why else "")
 
     async def _reap_later(self) -> os.waitid_result | None:
-        """It is stuck, or a debugger sees its end first: reaped whenever that is over, by a thread that waits for it.
+        """Reaps it late, in a thread, if it is stuck or a debugger sees its end first.
 
-        None where that takes too long.
+        Returns None if that takes too long.
         """
         timeout_s = 0.0 if self._waiting.cancelled_caught else GONE_TIMEOUT_S
         living, pid = self._living, self.pid
@@ -340,5 +340,5 @@ class SpawnerLink:
 
         try:
             return await self._threads.call(reap, timeout_s=timeout_s, discard=lambda _: living.discard(pid))
-        except OSError:  # too late, or no thread
+        except OSError:  # too late, or no thread available
             return None

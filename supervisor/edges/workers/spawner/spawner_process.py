@@ -1,4 +1,4 @@
-"""How does the process of a spawner come to be? Apart from the link, so that it can start before the rest is loaded."""
+"""How is the process of a spawner started? Separate from the link, so that it can start before the rest is loaded."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ _REMEDIES = {
     errno.ENOSPC: "free space on that disk",
     errno.EDQUOT: "free space on that disk",
 }
-# vfork would stop every thread of this process until the child has executed: with a folder or an interpreter on a file
-# system that does not answer, that never ends.
+# vfork would stop every thread of this process until the child has executed: if the folder or the interpreter is on a
+# file system that does not answer, that never happens.
 subprocess._USE_VFORK = False  # pyright: ignore[reportPrivateUsage] - the documented switch
 
 
 def _ignored(step: str) -> None:
-    """Nobody asks how far it is."""
+    """Ignores the step."""
 
 
 class SpawnerProcess(msgspec.Struct, frozen=True):
-    """A spawner that was started, and our end of the socket to it. Closing that end ends a private spawner."""
+    """A started spawner, and our end of its socket. Closing that end ends a private spawner."""
 
     process: subprocess.Popen[bytes]
     socket: socket.socket
     pidfd: int
-    place: ReturnPlace | None = None  # where a supervisor that comes back finds it; None: none does
+    place: ReturnPlace | None = None  # where a returning supervisor finds it; None: there is none
 
     @property
     def pid(self) -> int:
         return self.process.pid
 
     def discard(self) -> None:
-        """Nobody wants it any more: it is killed."""
+        """Kills a spawner that nobody wants any more."""
         self.socket.close()
         self.process.kill()
         os.close(self.pidfd)
@@ -82,14 +82,13 @@ def start_process(
     return_folder: Path | None = None,
     on_step: OnStep = _ignored,
 ) -> SpawnerProcess:
-    """Blocks for the one or two milliseconds of an exec, longer where a file system does not answer.
+    """Starts a spawner. Blocks for the one or two milliseconds of an exec, longer if a file system does not answer.
 
-    Raises InvalidRequestError, whatever it is that the process can't be started for. `on_step` is told what is being
-    done, before each step that can be stuck.
-    `output_dir`: where the spawner's own stdout and stderr go; None: the supervisor's own. Not private: stdin is empty.
+    Raises InvalidRequestError whatever prevents the start. `on_step` is called before each step that can hang.
+    `output_dir`: for the spawner's own stdout and stderr; None: the supervisor's own. If not private, stdin is empty.
     `learned`: what an earlier spawner's workers taught it; such a spawner loads in the background.
-    `open_files`: open_files.RaisedLimit.before_and_now. `claim`: JobClaims.descriptors, which the spawner and all that
-    it starts inherit and so hold. `return_folder`: where a supervisor that comes back looks for it; None: none does.
+    `open_files`: open_files.RaisedLimit.before_and_now. `claim`: JobClaims.descriptors, which the spawner and its
+    children inherit and so hold. `return_folder`: where a returning supervisor looks for it; None: there is none.
     """
     settings = SpawnerSettings(
         job_id=spec.job_id,
@@ -129,13 +128,13 @@ def _start(
         undo.callback(ours.close)
         held.enter_context(theirs)
         ours.setblocking(False)
-        # The marker tells this job's processes from another's, should all be orphaned (orphans.py).
+        # If all are orphaned, this marker tells the job's processes from another job's (orphans.py).
         marked = dict(env) | {JOB_VARIABLE: spec.job_id}
-        # Copies: the job may have given up its claim before a folder that does not answer lets us go on.
+        # Copies: the job may have released its claim before a hanging folder lets us continue.
         passed = tuple(_copy(each, held) for each in claim)
         place = None
         if return_folder is not None:
-            from supervisor.edges.workers.spawner import return_places  # Late: no private supervisor needs it.
+            from supervisor.edges.workers.spawner import return_places  # Late: a private supervisor does not need it.
 
             on_step(f"opening a socket in {return_folder}")
             place, listener = return_places.open_place(return_folder)
@@ -150,13 +149,13 @@ def _start(
         undo.callback(process.kill)
         if spec.resource_limits:
             from supervisor.edges.machine.processes import (
-                peer_identity,  # Late: for jobs of a service of several users.
+                peer_identity,  # Late: for jobs of a service with several users.
             )
 
             peer_identity.set_limits(process.pid, spec.resource_limits)
         pidfd = os.pidfd_open(process.pid)
         undo.callback(os.close, pidfd)
-        # After the start, which need not wait for it: a spawner makes no process before it hears from us.
+        # After the start, which need not wait for it: a spawner starts no process before it hears from us.
         process_table.become_subreaper()
         if place is not None:
             place.note(spec.job_id, process.pid)
@@ -203,7 +202,7 @@ def _execute(
 
 
 def _open_output(path: Path, files: ExitStack) -> int:
-    """A pipe or a device in its place would block: only a regular file is taken. Raises OSError."""
+    """Opens a regular file: a pipe or a device in its place would block. Raises OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     files.callback(os.close, descriptor)

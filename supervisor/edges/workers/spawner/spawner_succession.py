@@ -1,8 +1,8 @@
-"""Which of a job's spawners gets which message, when a better prepared one is ready to replace the first?
+"""Which of a job's spawners gets which message when a better prepared one is ready to replace the first?
 
 A successor is started once a spawner's workers taught it what to load. It waits, and takes over with the first message
-about a cycle that nobody was told of yet; the one before it ends as soon as nothing of its last cycle is left. A new
-cycle that comes while a successor still loads waits for that one load: without it, each worker would load the same.
+about a new cycle; its predecessor ends as soon as nothing of its last cycle is left. If a new cycle comes while a
+successor still loads, the cycle waits for that one load: otherwise each worker would load the same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OnMessage = Callable[[wire.FromSpawner], None]
 
 
 class Hearing(NamedTuple):
-    """Who hears what a spawner says, and why it was lost."""
+    """Receives a spawner's messages, and why it was lost."""
 
     on_message: OnMessage
     on_lost: Callable[[str], None]
@@ -33,15 +33,15 @@ class Hearing(NamedTuple):
 
 # Starts a spawner that loads what was learned; None: the first one. Raises HoldfastError.
 StartSpawner = Callable[[wire.Learned | None, Hearing], Awaitable[SpawnerLink]]
-# The link to a spawner that a supervisor before this one has started.
+# Returns the link to a spawner that a previous supervisor started.
 TakeOver = Callable[[FoundSpawner, Hearing], SpawnerLink]
-# A new cycle waits for a load that long at most: less than the core gives a spawner to serve a store.
+# How long a new cycle waits for a load: less than the core allows a spawner for serving a store.
 LOAD_TIMEOUT_S = 20.0
-EMPTIED_TIMEOUT_S = 5.0  # what a lost spawner left is killed; what can't be killed by then is given up
+EMPTIED_TIMEOUT_S = 5.0  # a lost spawner's processes that can't be killed by then are abandoned
 
 
 class _Successor:
-    """A spawner that was started to follow. `link` None: its process is being started; `ready` None: it loads."""
+    """A successor. `link` None: its process is being started; `ready` None: it loads."""
 
     def __init__(self) -> None:
         self.starting = anyio.CancelScope()
@@ -50,34 +50,34 @@ class _Successor:
 
 
 class SpawnerSuccession:
-    """See ports.Spawner. All methods are for the event loop's thread."""
+    """Routes messages to a job's spawners; see ports.Spawner. Use it only from the event loop's thread."""
 
-    _current: SpawnerLink  # from `run` on, before anybody can ask
+    _current: SpawnerLink  # set by `run`, before anybody can ask
 
     def __init__(self, start: StartSpawner, on_message: OnMessage) -> None:
-        """`run` must follow."""
+        """The caller must call `run`."""
         self._start = start
         self._on_message = on_message
-        self._lost: list[str] = []  # why a spawner on which the job relied was lost, and what it left
+        self._lost: list[str] = []  # why a needed spawner was lost, and what it left
         self._ending = False
         self._tasks: TaskGroup | None = None
         self._successors: list[_Successor] = []  # oldest first; a later one has learned more
-        self._owners: dict[int, SpawnerLink] = {}  # cycle of which something is left -> who was told of it
+        self._owners: dict[int, SpawnerLink] = {}  # cycle with something left -> the spawner that got it
         self._newest_cycle = -1
-        self._held: list[wire.Order] = []  # orders for the newest cycle, which waits for a successor
+        self._held: list[wire.Order] = []  # orders for the newest cycle while it waits for a successor
         self._load_ended = anyio.Event()
         self._is_bare = False  # whether the workers of the current spawner load everything themselves
         self._living: list[SpawnerLink] = []
-        self._collected: dict[SpawnerLink, list[wire.Order]] | None = None  # orders that leave with what is kept
-        self._turns = 0  # in which something was kept
-        self._hearings: dict[SpawnerLink, list[str]] = {}  # of those that were taken over
+        self._collected: dict[SpawnerLink, list[wire.Order]] | None = None  # orders that are sent with the data to keep
+        self._turns = 0  # turns in which something was kept
+        self._hearings: dict[SpawnerLink, list[str]] = {}  # of spawners that were taken over
 
     @property
     def pid(self) -> int:
         return self._current.pid
 
     def keep(self, texts: Mapping[str, str], orders: Sequence[wire.Order]) -> None:
-        """See ports.Spawner."""
+        """Sends orders with the data to keep; see ports.Spawner."""
         collected = self._collected = {link: list[wire.Order]() for link in self._living}
         try:
             for order in orders:
@@ -90,13 +90,13 @@ class SpawnerSuccession:
             link.keep(whole, tuple(collected.get(link, ())))
 
     def send(self, message: wire.Order) -> None:
-        """Never blocks, never raises."""
+        """Routes a message. Never blocks, never raises."""
         match message:
             case wire.PrepareStore() | wire.ForkAhead() | wire.Spawn():
                 self._order(message)
             case wire.Signal() | wire.KillTree():
                 if self._held and message.cycle == self._newest_cycle:
-                    self._release()  # It is given up already.
+                    self._release()  # the cycle is abandoned already
                 self._say(self._owners.get(message.cycle, self._current), message)
             case wire.Fence():
                 for link in list(self._living):
@@ -105,7 +105,7 @@ class SpawnerSuccession:
                 self._ending = True
                 self._held.clear()
                 for successor in list(self._successors):
-                    self._dismiss(successor)  # It may load for seconds yet, and has no workers.
+                    self._dismiss(successor)  # it has no workers, and might load for seconds
                 for link in list(self._living):
                     self._say(link, message)
 
@@ -123,9 +123,9 @@ class SpawnerSuccession:
         return "; ".join(f"the spawner (pid {link.pid}) {link.whereabouts()}" for link in self._living)
 
     async def run(self, on_started: Callable[[Spawner], None]) -> str:
-        """Starts the first spawner, then serves all links until none is left; why one was lost on which the job relied.
+        """Starts the first spawner and serves all links until none is left. Returns why a needed one was lost.
 
-        "" where none was. Raises HoldfastError where the first can't be started.
+        Returns "" if none was. Raises HoldfastError if the first can't be started.
         """
         if not self._living:
             reasons: list[str] = []
@@ -137,13 +137,13 @@ class SpawnerSuccession:
             for link in self._living:
                 tasks.start_soon(self._serve, link, self._hearings.pop(link))
             on_started(self)
-            self._release()  # What loaded for them has ended with the last supervisor.
+            self._release()  # the process that loaded for them ended with the previous supervisor
         return "; ".join(self._lost)
 
     # --- from one supervisor to the next ---------------------------------------------------------------------------
 
     def take_back(self, found: Sequence[FoundSpawner], link_to: TakeOver) -> None:
-        """`run` goes on with these, as the texts of the first of them say, instead of starting one."""
+        """Makes `run` continue with these spawners, as the texts of the first say, instead of starting one."""
         stood = succession(found[0].texts)
         assert stood is not None, "who calls has looked at it"
         links: dict[int, SpawnerLink] = {}
@@ -197,7 +197,7 @@ class SpawnerSuccession:
             self._say(self._owners.get(message.cycle, self._current), message)
 
     def _begin_cycle(self) -> None:
-        """The best that is ready gets the newest cycle."""
+        """Gives the newest cycle to the best spawner that is ready."""
         if (successor := self._ready_successor()) is not None:
             self._hand_over(successor)
         self._owners[self._newest_cycle] = self._current
@@ -218,7 +218,7 @@ class SpawnerSuccession:
             self._release()
 
     def _release(self) -> None:
-        """Gives the orders that were held to the spawner that is ready now."""
+        """Sends the held orders to the spawner that is ready now."""
         held, self._held = self._held, []
         if not held:
             return
@@ -227,7 +227,7 @@ class SpawnerSuccession:
             for message in held:
                 self._say(self._current, message)
             return
-        for link in list(self._living):  # That they are held no more is kept with them.
+        for link in list(self._living):  # they keep, too, that no orders are held any more
             link.keep_between({SUCCESSION: self._as_text()}, tuple(held) if link is self._current else ())
 
     def _end_if_done(self, link: SpawnerLink) -> None:
@@ -235,7 +235,7 @@ class SpawnerSuccession:
             self._say(link, wire.End())
 
     def _heard(self, message: wire.FromSpawner) -> None:
-        """From the first spawner, and from each that has taken over."""
+        """Handles a message of the first spawner or of a successor that has taken over."""
         match message:
             case wire.Learned(steps=steps) if not self._ending:
                 self._on_message(message)
@@ -283,12 +283,12 @@ class SpawnerSuccession:
 
     def _heard_successor(self, successor: _Successor, message: wire.FromSpawner) -> None:
         if successor not in self._successors:
-            self._heard(message)  # It has taken over.
+            self._heard(message)  # it has taken over
         elif isinstance(message, wire.Ready):
             if message.method == "fork" and message.preloaded:
                 successor.ready = message
                 for other in self._successors[: self._successors.index(successor)]:
-                    self._dismiss(other)  # It has learned less.
+                    self._dismiss(other)  # it has learned less
                 self._load_ended.set()
             else:
                 self._tell_unable(message.method_reason, message.lost)
@@ -326,7 +326,7 @@ class SpawnerSuccession:
             self._held.clear()
             for successor in list(self._successors):
                 self._dismiss(successor)
-            self.kill("the other spawner of its job was lost")  # Its workers, if it has some, are of a lost job.
+            self.kill("the other spawner of its job was lost")  # workers of other spawners belong to a lost job
         stuck_pids = await link.emptied(timeout_s=EMPTIED_TIMEOUT_S)
         if stuck_pids and relied:
             named = ", ".join(map(str, stuck_pids))

@@ -1,7 +1,7 @@
-"""Which workers have ended although their spawner has not said so?
+"""Which workers have ended although their spawner has not reported it?
 
-The supervisor holds a pidfd of each worker from the moment it hears of it until it hears of its end. In a normal end
-the spawner's report comes in the same moment and nothing is said here. Without descriptors left, it is done without.
+The supervisor holds a pidfd of each worker from its start until the spawner reports its end. Normally that report comes
+at once, and nothing is reported here. If no descriptors are left, a worker is not watched.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from collections.abc import Callable
 
 import anyio
 
-REPORT_GRACE_S = 0.25  # a spawner that is well reports an end within milliseconds
+REPORT_GRACE_S = 0.25  # a healthy spawner reports an end within milliseconds
 
 OnEndSeen = Callable[[int, int], None]  # cycle, local rank
 
 
 class WorkerEnds:
-    """The workers of one spawner. All methods are for the event loop's thread."""
+    """The workers of one spawner. Use it only from the event loop's thread."""
 
     def __init__(self, on_end_seen: OnEndSeen) -> None:
         self._on_end_seen = on_end_seen
-        self._epoll: select.epoll | None = None  # one descriptor for the event loop, however many workers
+        self._epoll: select.epoll | None = None  # one descriptor for the event loop, for any number of workers
         self._opened = anyio.Event()
         self._pidfds: dict[tuple[int, int], int] = {}
         self._workers: dict[int, tuple[int, int]] = {}  # pidfd -> worker
-        self._unreported: dict[tuple[int, int], int] = {}  # ended in this moment, and not reported yet
-        self._reported = anyio.Event()  # all of those
+        self._unreported: dict[tuple[int, int], int] = {}  # just ended, and not reported yet
+        self._reported = anyio.Event()  # set when all of those are reported
 
     def note(self, cycle: int, local_rank: int, pid: int) -> None:
-        """The spawner has started it."""
+        """Watches a worker that the spawner has started."""
         self.forget(cycle, local_rank)
         try:
             if self._epoll is None:
@@ -48,7 +48,7 @@ class WorkerEnds:
         self._workers[pidfd] = (cycle, local_rank)
 
     def forget(self, cycle: int, local_rank: int) -> None:
-        """The spawner has said that it ended."""
+        """Forgets a worker whose end the spawner reported."""
         pidfd = self._pidfds.pop((cycle, local_rank), None)
         if pidfd is None:
             return
@@ -59,7 +59,7 @@ class WorkerEnds:
             self._reported.set()
 
     async def run(self) -> None:
-        """Tells of ends that were not reported in time, until cancelled."""
+        """Reports ends that the spawner did not report in time, until cancelled."""
         await self._opened.wait()
         while self._epoll is not None:
             await anyio.wait_readable(self._epoll.fileno())
@@ -79,7 +79,7 @@ class WorkerEnds:
             self._epoll = None
 
     def _take_ended(self, epoll: select.epoll) -> None:
-        """Notes those that have just ended, each once."""
+        """Notes workers that have just ended, each once."""
         for pidfd, _ in epoll.poll(0):
             epoll.unregister(pidfd)
             self._unreported[self._workers[pidfd]] = pidfd

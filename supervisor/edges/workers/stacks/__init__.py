@@ -1,1 +1,1 @@
-"""Where does each rank stand right now?"""
+"""Where is each rank in its code right now?"""

@@ -1,7 +1,7 @@
-"""What does the kernel say about the ranks' processes, and have they moved between two looks?
+"""What does the kernel report about the ranks' processes, and have they moved between two looks?
 
-Reads /proc in a thread: what a process that is stuck in the kernel holds may make even that wait. What never waits is
-read of all ranks before the rest is read of any, and what came in time counts.
+A thread reads /proc: a process that is stuck in the kernel may make even that wait. The values that never wait are read
+for all ranks first, and results count if they come in time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from anyio import to_thread
 
 from supervisor.core.process_facts import ChildProcess, ProcessFacts, ProcessState
 
-THREADS_MAX = 4  # of which each may wait in the kernel without end
+THREADS_MAX = 4  # each may wait in the kernel indefinitely
 CHILDREN_MAX = 64
 FILE_BYTES_MAX = 64 * 1024
 FUTEX_CALLS = frozenset({"449", "455"} | {{"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, "")})
@@ -27,14 +27,14 @@ _CPU_TICKS, _EXIT_CODE = slice(11, 13), 49  # fields of /proc/PID/stat after the
 
 
 class Look(msgspec.Struct, frozen=True):
-    """One process at one moment."""
+    """The state of one process at one moment."""
 
     state: ProcessState
     cpu_ticks: int = 0
-    exit_code: int = 0  # of a stopped one: the signal that stopped it, where the kernel says so
+    exit_code: int = 0  # for a stopped process: the signal that stopped it, if the kernel reports it
     tracer_pid: int = 0
-    switches: tuple[str, ...] = ()  # how often the main thread gave up or lost its processor
-    call: str = ""  # number of the system call that the main thread is in
+    switches: tuple[str, ...] = ()  # how often the main thread yielded or lost its CPU
+    call: str = ""  # number of the main thread's current system call
     kernel_place: str = ""
     children: tuple[ChildProcess, ...] = ()
 
@@ -47,7 +47,7 @@ class ProcessLooks:
         self._look = look or _look_closely
 
     async def take(self, pids: Mapping[int, int], *, at_most_s: float) -> dict[int, Look]:
-        """By rank. A process that has ended, or could not be looked at in time, is left out."""
+        """Returns looks by rank. Omits a process that has ended or could not be read in time."""
         seen: dict[int, Look] = {}
         with anyio.move_on_after(at_most_s):
             await to_thread.run_sync(
@@ -65,7 +65,7 @@ class ProcessLooks:
 
 
 def facts_of(first: Look | None, second: Look | None, *, apart_s: float) -> ProcessFacts | None:
-    """What two looks at one process tell, `apart_s` after each other. None: it was never seen."""
+    """Compares two looks at one process, `apart_s` apart. Returns None if it was never seen."""
     latest = second or first
     if latest is None:
         return None
@@ -87,7 +87,7 @@ def facts_of(first: Look | None, second: Look | None, *, apart_s: float) -> Proc
 
 
 def is_stopped(pid: int) -> bool:
-    """Now, by a signal. Never waits for the process."""
+    """Returns whether a signal has stopped the process. Never waits for it."""
     return _state_of(pid) is ProcessState.STOPPED
 
 
@@ -102,7 +102,7 @@ def _is_in_futex(look: Look) -> bool:
 
 
 def _signal_name(number: int) -> str:
-    """The kernel says it plainly or as a wait status; older ones say nothing."""
+    """Decodes the signal: some kernels report it plainly, some as a wait status, older ones not at all."""
     number = number >> 8 or number
     try:
         return signal.Signals(number).name
@@ -119,7 +119,7 @@ def _tracer(pid: int) -> str:
 
 
 def _glance(pid: int) -> Look | None:
-    """What never waits for the process itself."""
+    """Reads the values that never wait for the process itself."""
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     if not fields:
         return None
@@ -135,7 +135,7 @@ def _glance(pid: int) -> Look | None:
 
 
 def _look_closely(pid: int, seen: dict[int, Look]) -> None:
-    """Adds to `seen` what may wait for a process that is stuck in the kernel."""
+    """Adds values to `seen` that may wait for a process stuck in the kernel."""
     words = _read(f"/proc/{pid}/task/{pid}/children").split()[:CHILDREN_MAX]
     children = tuple(ChildProcess(int(word), _state_of(int(word))) for word in words)
     place = _read(f"/proc/{pid}/wchan").strip()
@@ -151,7 +151,7 @@ def _state_of(pid: int) -> ProcessState:
 
 
 def _read(path: str) -> str:
-    """ "" for what can't be read, or is not there any more."""
+    """Returns "" for a file that is unreadable or gone."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -1,4 +1,4 @@
-"""What does the source say at the place where a stack ends? Read from the file, if it is there and is harmless."""
+"""What is the source line at the end of a stack? Read from the file if it exists and is harmless."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CHARACTERS_MAX = 200
 
 
 def source_line(frame: Frame) -> str:
-    """Empty where it can't be had. Blocks on the disk. The path is a worker's word: no pipe or device is waited for."""
+    """Returns the line; "" if unavailable. Blocks on the disk, but not on a pipe or device: a worker chose the path."""
     if frame.line < 1 or not frame.file.startswith("/"):
         return ""
     try:

@@ -1,7 +1,7 @@
-"""At which place does a process's main thread stand? Reads what py-spy and faulthandler print, into one form.
+"""Where is a process's main thread? Converts the output of py-spy and faulthandler to one form.
 
-One line a frame, the innermost last: `all_reduce (distributed_c10d.py:12)`. Ranks are the same when file, function and
-line of all frames are.
+It has one line per frame, the innermost last: `all_reduce (distributed_c10d.py:12)`. Stacks are equal if file, function
+and line of all frames are equal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from supervisor.core.facts import StackGroup
 from supervisor.core.process_facts import Frame
 
 FRAMES_MAX = 256
-FRAMES_JUDGED_MAX = 64  # the innermost ones, which tell what a rank does
+FRAMES_JUDGED_MAX = 64  # the innermost frames, which show what a rank does
 NAME_CHARACTERS_MAX = 200
 PATH_CHARACTERS_MAX = 4096
 LINE_MAX = 2**31 - 1
@@ -30,18 +30,18 @@ _FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What one look at a process found."""
+    """The result of one look at a process."""
 
     stack: Stack  # of the main thread
-    gil_stack: Stack = ()  # of the thread that has the GIL; empty: nobody has it, or it can't be known
+    gil_stack: Stack = ()  # of the thread that holds the GIL; empty: none does, or it is unknown
     gil_is_main: bool = False
 
 
 def from_py_spy(output: bytes, pid: int) -> Reading | None:
-    """What `py-spy dump --json` says; None if it is not that, or the main thread has no Python frame."""
+    """Parses the output of `py-spy dump --json`; None if it is invalid or the main thread has no Python frame."""
     try:
         threads: list[dict[str, Any]] = json.loads(output)
-        # The main thread's id is the process's; where py-spy doesn't know ids, Python lists the oldest last.
+        # The main thread's id is that of the process; if py-spy does not know ids, Python lists the oldest last.
         main = next((thread for thread in threads if thread["os_thread_id"] == pid), threads[-1])
         holder = next((thread for thread in threads if thread.get("owns_gil") is True), None)
         stack, gil_stack = _frames(main), () if holder is None else _frames(holder)
@@ -58,12 +58,12 @@ def _frames(thread: dict[str, Any]) -> Stack:
 
 
 def _frame(file: str, name: str, line: int) -> Frame:
-    """What a worker may have made up, within bounds."""
+    """Returns a frame within bounds: a worker may have made it up."""
     return Frame(file[-PATH_CHARACTERS_MAX:], name[:NAME_CHARACTERS_MAX], max(0, min(line, LINE_MAX)))
 
 
 def from_faulthandler(text: str) -> Stack | None:
-    """The first thread of a faulthandler dump; None if there is none, or it has no Python frame."""
+    """Parses the first thread of a faulthandler dump; None if there is none, or it has no Python frame."""
     frames: list[Frame] = []
     inside = False
     for line in text[:TEXT_CHARACTERS_MAX].splitlines():
@@ -78,12 +78,12 @@ def from_faulthandler(text: str) -> Stack | None:
 
 
 def was_forced(text: str) -> bool:
-    """Whether a signal made the process write this: its client, a thread of its own, was not able to answer."""
+    """Returns whether a signal made the process write this: its client's own thread was not able to answer."""
     return any(line.startswith("Current thread") and _THREAD.match(line) for line in text.splitlines())
 
 
 def main_thread_first(text: str) -> str:
-    """faulthandler lists a process's threads newest first, so the main thread last; puts it first."""
+    """Moves the main thread to the top: faulthandler lists threads newest first, so the main thread last."""
     blocks: list[list[str]] = []
     for line in text[:TEXT_CHARACTERS_MAX].splitlines():
         if _THREAD.match(line):
@@ -94,7 +94,7 @@ def main_thread_first(text: str) -> str:
 
 
 def grouped(stacks: Mapping[int, Stack]) -> tuple[StackGroup, ...]:
-    """Ranks with equal stacks together, the smallest groups (the odd ones) first."""
+    """Groups ranks with equal stacks; the smallest groups (the unusual ones) come first."""
     together: dict[tuple[tuple[str, str, int], ...], list[int]] = {}
     for rank, stack in sorted(stacks.items()):
         together.setdefault(tuple(frame.place for frame in stack), []).append(rank)

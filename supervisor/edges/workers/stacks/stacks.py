@@ -1,6 +1,7 @@
-"""Where does each rank stand right now? py-spy from outside, else the rank's own faulthandler, within a budget.
+"""Where is each rank in its code right now? Asks py-spy from outside, else the rank's own faulthandler, within a
+budget.
 
-Two looks at the processes, before and after, tell what no stack does: which are stopped, which have not moved.
+Two looks at the processes, before and after, show what stacks do not: which processes are stopped or have not moved.
 """
 
 from __future__ import annotations
@@ -35,51 +36,51 @@ from supervisor.pauses import pause
 
 Ask = Callable[[int, float], Awaitable[str | None]]
 
-HEAD_START_SHARE = 0.3  # of the time, for py-spy alone; then the rank is asked too, and the first answer counts
-ACCUSED_HEAD_START_SHARE = 0.0  # none: its own stack must come, and py-spy can be slow to start on a busy node
-ACCUSED_ALONE_SHARE = 0.6  # of the budget at most, before the other ranks are looked at
-CLOSING_SHARE = 0.1  # of the budget, kept for ending what hangs
+HEAD_START_SHARE = 0.3  # of the time, for py-spy alone; then the rank is asked, too, and the first answer counts
+ACCUSED_HEAD_START_SHARE = 0.0  # its own stack is essential, and py-spy may start slowly on a busy node
+ACCUSED_ALONE_SHARE = 0.6  # of the budget at most, before the other ranks
+CLOSING_SHARE = 0.1  # of the budget, kept for killing what hangs
 CLOSING_S_MAX = 0.05
 OUTPUT_BYTES_MAX = 4 * 1024 * 1024
-ATTEMPTS_MAX = 3  # a running interpreter changes under the reader's eyes; a second look mostly succeeds
+ATTEMPTS_MAX = 3  # a running interpreter changes while it is read; a second attempt usually succeeds
 NOTES_MAX = 8
 SOURCE_THREADS_MAX = 2
-GIL_FRAMES_MAX = 16  # of the thread that has it, the innermost ones
+GIL_FRAMES_MAX = 16  # the innermost frames of the thread that holds it
 FIRST_LOOK_S_MAX = 0.02
-LOOKS_APART_S = 0.02  # at least: a process that computes, or is woken, shows it in this time
-UNANSWERED_S = 0.02  # a client that has the GIL answers within a few milliseconds
+LOOKS_APART_S = 0.02  # at least: a process that computes, or wakes up, shows it in this time
+UNANSWERED_S = 0.02  # a client that gets the GIL answers within a few milliseconds
 NO_TIME = "py-spy had no time"
 NOTE_CHARACTERS_MAX = 300
 
 
 class _Round(msgspec.Struct):
-    """One collection: what is asked for, and what has been found so far."""
+    """One collection: its request and its results so far."""
 
     pids: Mapping[int, int]
     ask: Ask
     end_s: float
     stacks: dict[int, Stack] = msgspec.field(default_factory=dict[int, Stack])
-    faults: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # of py-spy
-    refusals: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # of the rank's client
+    faults: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # from py-spy
+    refusals: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # from the rank's client
     sources: set[str] = msgspec.field(default_factory=set[str])
-    readings: dict[int, Reading] = msgspec.field(default_factory=dict[int, Reading])  # by py-spy
-    answers: dict[int, bool] = msgspec.field(default_factory=dict[int, bool])  # whether the client itself did
-    lines: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # of source
+    readings: dict[int, Reading] = msgspec.field(default_factory=dict[int, Reading])  # from py-spy
+    answers: dict[int, bool] = msgspec.field(default_factory=dict[int, bool])  # whether the client itself answered
+    lines: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # of source code
 
     def left_s(self) -> float:
         return max(0.0, self.end_s - anyio.current_time())
 
 
 class StackCollector:
-    """See ports.StackSource."""
+    """Collects stacks; see ports.StackSource."""
 
     def __init__(self, *, py_spy: Path | None = None) -> None:
-        """`py_spy`: the program; None: the one beside this interpreter, else on PATH."""
+        """`py_spy`: the program; None: the one beside this interpreter, else the one in PATH."""
         self._py_spy = py_spy if py_spy is not None else _find_py_spy()
         self._looks = ProcessLooks()
         self._source_threads = anyio.CapacityLimiter(SOURCE_THREADS_MAX)
         self._unreaped: list[subprocess.Popen[bytes]] = []
-        # More at once than there are cores only makes all of them late. Accused ranks wait for no other rank.
+        # More processes than cores would only delay all of them. Accused ranks do not wait for other ranks.
         cores = len(os.sched_getaffinity(0))
         self._slots = anyio.CapacityLimiter(cores)
         self._accused_slots = anyio.CapacityLimiter(cores)
@@ -87,9 +88,9 @@ class StackCollector:
     async def collect(
         self, pids: Mapping[int, int], *, ask: Ask, budget_s: float, accused: tuple[int, ...] = ()
     ) -> Evidence:
-        """Stacks of these ranks (rank -> pid) in at most `budget_s`, the accused ranks' before all others.
+        """Returns the stacks of these ranks (rank -> pid) within `budget_s`, those of accused ranks first.
 
-        Never raises for what a rank does. The notes say how many stacks are missing, and why.
+        Never raises because of a rank. The notes say how many stacks are missing, and why.
         """
         began_s = anyio.current_time()
         closing_s = min(CLOSING_S_MAX, CLOSING_SHARE * budget_s)
@@ -119,16 +120,16 @@ class StackCollector:
         )
 
     def is_stopped(self, pid: int) -> bool:
-        """See ports.StackSource."""
+        """Returns whether the process is stopped; see ports.StackSource."""
         return is_stopped(pid)
 
     def unreaped(self) -> int:
-        """Reaps the py-spys that were killed, and returns how many are still on their way out."""
+        """Reaps killed py-spy processes, and returns how many have not ended yet."""
         self._unreaped = [process for process in self._unreaped if process.poll() is None]
         return len(self._unreaped)
 
     async def _read_sources(self, this: _Round) -> None:
-        """In a thread: the script may lie on a disk that does not answer."""
+        """Reads source lines in a thread: the script may be on a disk that does not answer."""
 
         def read() -> None:
             for rank, stack in tuple(this.stacks.items()):
@@ -145,7 +146,7 @@ class StackCollector:
         tasks: TaskGroup,
         at_most_s: float,
     ) -> None:
-        """Returns once these ranks have been looked at, or after `at_most_s`; what is missing goes on in `tasks`."""
+        """Looks at these ranks; returns when done or after `at_most_s`. Unfinished looks continue in `tasks`."""
         unfinished = set(ranks)
         finished = anyio.Event()
         head_start_s = head_start_share * this.left_s()
@@ -163,7 +164,7 @@ class StackCollector:
                 await finished.wait()
 
     async def _look(self, rank: int, head_start_s: float, slots: anyio.CapacityLimiter, this: _Round) -> None:
-        """py-spy disturbs nobody, so it begins; a rank that it has no answer for in time is asked beside it."""
+        """Runs py-spy first, since it disturbs nobody; asks the rank, too, if py-spy has no answer in time."""
         this.faults[rank] = NO_TIME
         asked_s = float("inf")
         unreadable = anyio.Event()
@@ -204,7 +205,7 @@ class StackCollector:
             return None
         for _ in range(ATTEMPTS_MAX):
             if not this.left_s():
-                break  # Starting a process can't be interrupted; with many ranks on a busy node it takes its time.
+                break  # starting a process can't be interrupted, and is slow with many ranks on a busy node
             output, complaint = await self._run(self._py_spy, this.pids[rank])
             reading = from_py_spy(output, this.pids[rank]) if output else None
             if reading is not None:
@@ -215,13 +216,13 @@ class StackCollector:
         return None
 
     async def _run(self, program: Path, pid: int) -> tuple[bytes, str]:
-        """Output and complaint of one run. Cancelled, it is killed."""
-        # Not blocking: a stopped or traced process is read as it is, and a py-spy that is killed leaves nobody stopped.
+        """Returns output and error text of one run. Kills it when cancelled."""
+        # Non-blocking: a stopped or traced process is read as it is, and a killed py-spy leaves no process stopped.
         command = (str(program), "dump", "--json", "--nonblocking", "--pid", str(pid))
         try:
             # close_fds=False makes it a posix_spawn. A fork would copy this process's page tables and run gRPC's
-            # handlers in the child, whose complaints then come as py-spy's. All descriptors close at exec anyway.
-            process = subprocess.Popen(  # noqa: ASYNC220 it is quick, and its end is waited for below
+            # handlers in the child, whose output would be taken for py-spy's. All descriptors close at exec anyway.
+            process = subprocess.Popen(  # noqa: ASYNC220 it is quick, and its end is awaited below
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
                 close_fds=False,
             )  # fmt: skip
@@ -235,14 +236,14 @@ class StackCollector:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_drain, process.stdout, output)
                 tasks.start_soon(_drain, process.stderr, complaint)
-            process.wait()  # It has closed both ends, so it is at its end; this returns at once.
+            process.wait()  # it has closed both ends and is about to exit; this returns at once
             return bytes(output), complaint.decode(errors="replace")
         finally:
             process.stdout.close()
             process.stderr.close()
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
-                self._unreaped.append(process)  # Reaped at the next look: a kill takes a moment, and time is up.
+                self._unreaped.append(process)  # reaped at the next look: a kill takes a moment, and time is up
 
 
 def _facts(this: _Round, rank: int, first: Look | None, second: Look | None, apart_s: float) -> RankFacts:
@@ -269,7 +270,7 @@ async def _drain(pipe: IO[bytes], into: bytearray) -> None:
 
 
 def _notes(this: _Round, ranks: Sequence[int], budget_s: float) -> tuple[str, ...]:
-    """What is missing, by its reason, in the order in which the ranks were looked at."""
+    """Returns notes on missing stacks by reason, in the order of the looks."""
     missing: dict[str, list[int]] = {}
     for rank in ranks:
         if rank not in this.stacks:
@@ -285,7 +286,7 @@ def _notes(this: _Round, ranks: Sequence[int], budget_s: float) -> tuple[str, ..
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """ "0, 4-7" for 0, 4, 5, 6, 7."""
+    """Formats 0, 4, 5, 6, 7 as "0, 4-7"."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:
@@ -304,11 +305,11 @@ def _find_py_spy() -> Path | None:
 
 
 def _shortened(complaint: str) -> str:
-    """The first line: causes and a backtrace of py-spy's own follow."""
+    """Returns the first line: the rest are causes and a backtrace of py-spy's own."""
     return complaint.strip().partition("\n")[0][:NOTE_CHARACTERS_MAX]
 
 
 def _is_hopeless(complaint: str) -> bool:
-    """Another attempt would end the same way."""
+    """Returns whether another attempt would fail in the same way."""
     lowered = complaint.lower()
     return any(words in lowered for words in ("permission denied", "process is running", "can't be run"))

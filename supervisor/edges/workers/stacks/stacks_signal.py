@@ -1,7 +1,7 @@
-"""Where do the threads of a worker stand that can't answer, because one of them holds the GIL?
+"""Where are the threads of a worker that can't answer because one of them holds the GIL?
 
-Its client has told of a signal that makes faulthandler append all stacks to a memfd of the worker. What it told is
-not trusted: only a signal that is ignored by default is sent, and only a memfd is opened and truncated.
+Its client has named a signal that makes faulthandler append all stacks to a memfd of the worker. The client is not
+trusted: only a signal that is ignored by default is sent, and only a memfd is opened and truncated.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import stat
 
 from supervisor.pauses import pause
 
-HARMLESS_SIGNALS = (signal.SIGURG, signal.SIGWINCH)  # one that comes late, or after an exec, is ignored
+HARMLESS_SIGNALS = (signal.SIGURG, signal.SIGWINCH)  # ignored if it comes late, or after an exec
 STACKS_BYTES_MAX = 1024 * 1024
 LOOK_INTERVAL_S = 0.004
-QUIET_LOOKS = 3  # faulthandler writes piece by piece and marks no end: so many looks without a change are the end
+QUIET_LOOKS = 3  # faulthandler writes in pieces and marks no end: this many checks without a change are the end
 
 
 async def ask_by_signal(pid: int, number: int, descriptor: int) -> str | None:
-    """What faulthandler writes, or None where it can't be had. Waits for it without a limit: the caller sets one."""
+    """Returns faulthandler's output, or None if unavailable. Waits without limit: the caller sets one."""
     if pid <= 0 or number not in HARMLESS_SIGNALS or descriptor < 0:
         return None
     try:
@@ -52,7 +52,7 @@ async def _signal_and_read(pidfd: int, number: int, file: int) -> str:
 
 
 def _open_memfd(path: str) -> int | None:
-    """A worker could name any file that it has open; with our rights it would be truncated."""
+    """Opens only a memfd: a worker could name any file that it has open, and our rights would truncate it."""
     try:
         if not os.readlink(path).startswith("/memfd:"):
             return None
