@@ -139,7 +139,7 @@ class Home:
 
 
 class RunningSupervisor:
-    """Takes lines: "publish JOB", "end JOB"."""
+    """Takes lines: "publish JOB", "silence JOB", "end JOB"."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process

@@ -118,6 +118,66 @@ def test_in_a_browser(home: Home) -> None:
     web.end()
 
 
+def test_a_silent_rank_stands_out_and_its_age_advances(home: Home) -> None:
+    with home.supervisor(running()) as supervisor, chromium() as browser:
+        web = Web(home)
+        shown = Opened(browser, web.address)
+        page, keys = shown.page, shown.page.keyboard
+        page.get_by_text("section step of rank 0, 0.5 s of 3 s").wait_for()
+        summary = page.locator(".ranks summary")
+        while not summary.evaluate("each => each === document.activeElement"):
+            keys.press("Tab")
+        keys.press("Enter")
+        row = page.locator('tr[data-rank="2"]')
+        row.get_by_text("0.3 s of 45 s").wait_for()
+        assert page.locator(".urgent").count() == 0
+        supervisor.tell(f"silence {JOB}")  # No event tells of it.
+        row.get_by_text("30 s of 45 s ▲ over half of its limit").wait_for()
+        assert page.locator("tr.urgent").count() == 1
+        page.locator(".silence").get_by_text("rank 2, 3").wait_for()
+        assert page.locator("#alert").text_content() == f"rank 2 of job {JOB}: over half of its limit, 30 s of 45 s"
+        row.get_by_text("31 s of 45 s").wait_for()  # Rank 2 was asked every two seconds, and is always 30 s silent.
+        assert page.locator('tr[data-rank="0"]').get_by_text("0.3 s of 45 s").count() == 1  # One that beats has no age.
+        assert summary.evaluate("each => each === document.activeElement")
+        assert shown.violations() == []
+        page.clock.install()  # axe would take ten seconds with it.
+        page.reload()
+        page.locator(".silence").get_by_text("rank 2, 3").wait_for()
+        supervisor.process.send_signal(signal.SIGSTOP)
+        try:
+            page.clock.fast_forward(15_000)
+            page.locator(".silence").get_by_text("its supervisor has not answered since").wait_for()
+        finally:
+            supervisor.process.send_signal(signal.SIGCONT)
+        page.locator(".silence").get_by_text("rank 2, 3").wait_for()
+        supervisor.tell(f"end {JOB}")
+        page.locator(".ranks").wait_for(state="hidden")
+        assert shown.complaints == []
+        shown.close()
+        web.end()
+
+
+def test_a_hidden_page_asks_for_nothing(home: Home) -> None:
+    with home.supervisor(running()) as supervisor, chromium() as browser:
+        web = Web(home)
+        shown = Opened(browser, web.address)
+        page = shown.page
+        page.get_by_role("heading", name=JOB).wait_for()
+        turn = """hidden => {
+            Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+            document.dispatchEvent(new Event("visibilitychange"));
+        }"""
+        page.evaluate(turn, True)
+        assert page.locator("#link").text_content() == "paused while the page is hidden"
+        supervisor.tell(f"end {JOB}")
+        page.evaluate(turn, False)
+        page.locator(".state:not(.running)").wait_for()
+        assert page.locator("#link").text_content() == "live"
+        assert shown.complaints == []
+        shown.close()
+        web.end()
+
+
 @pytest.mark.parametrize(
     ("text", "mode", "why"),
     [

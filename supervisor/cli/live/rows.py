@@ -16,6 +16,7 @@ from supervisor.ports import JobNodeReport, JobReport, RankReport, RecordedEvent
 Report = TypeVar("Report", JobReport, RankReport)
 
 SILENT_SHARE = 0.5  # of the limit: from here on a silence is worth a look
+ODD_STATES = ("hung", "failed")
 STATE_ORDER = ("hung", "failed", "starting", "stopped", "exited", "running")  # the odd ones first
 
 
@@ -60,6 +61,18 @@ def most_silent(report: JobReport) -> RankReport | None:
     return max(report.ranks, key=silent_share, default=None)
 
 
+def is_urgent(rank: RankReport) -> bool:
+    """Whether the rank is worth a look now."""
+    return rank.state in ODD_STATES or silent_share(rank) >= SILENT_SHARE
+
+
+def state_of(rank: RankReport) -> str:
+    """Returns the rank's state, with the code or the signal of its end."""
+    if rank.exit_signal is not None:
+        return f"{rank.state} (signal {rank.exit_signal})"
+    return rank.state if rank.exit_code is None else f"{rank.state} ({rank.exit_code})"
+
+
 def job_row(report: JobReport, now_ns: int) -> Row:
     up = sum(rank.state == "running" for rank in report.ranks)
     worst = most_silent(report)
@@ -74,17 +87,10 @@ def job_row(report: JobReport, now_ns: int) -> Row:
         output.duration(age_s),
         output.printable(report.reason),
     )
-    is_silent = worst is not None and silent_share(worst) >= SILENT_SHARE
-    is_odd = any(rank.state in ("hung", "failed") for rank in report.ranks)
-    return Row(report.job_id, cells, urgent=not report.state.has_ended and (is_silent or is_odd))
+    return Row(report.job_id, cells, urgent=not report.state.has_ended and any(map(is_urgent, report.ranks)))
 
 
 def rank_row(rank: RankReport, now_ns: int) -> Row:
-    state = rank.state
-    if rank.exit_signal is not None:
-        state += f" (signal {rank.exit_signal})"
-    elif rank.exit_code is not None:
-        state += f" ({rank.exit_code})"
     age = "" if rank.cycle_started_at_ns is None else output.duration((now_ns - rank.cycle_started_at_ns) / 1e9)
     sections = ", ".join(
         output.printable(each.name)
@@ -93,9 +99,8 @@ def rank_row(rank: RankReport, now_ns: int) -> Row:
         for each in rank.sections
     )
     pid = "" if rank.pid is None else str(rank.pid)
-    cells = (str(rank.rank), state, silence(rank), output.printable(rank.node), pid, age, sections)
-    is_urgent = rank.state in ("hung", "failed") or silent_share(rank) >= SILENT_SHARE
-    return Row(str(rank.rank), cells, urgent=is_urgent)
+    cells = (str(rank.rank), state_of(rank), silence(rank), output.printable(rank.node), pid, age, sections)
+    return Row(str(rank.rank), cells, urgent=is_urgent(rank))
 
 
 def node_row(node: JobNodeReport) -> Row:

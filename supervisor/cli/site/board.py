@@ -1,43 +1,59 @@
 """What does the web page show of each job, and how does it learn of changes without polling?
 
 A live job's supervisor streams its events, and after each of them the job is looked at once more. The kernel notices
-new jobs: every supervisor writes them into a journal.
+new jobs: every supervisor writes them into a journal. Heartbeats are no events, so while somebody reads, each live job
+is also looked at every two seconds, for all readers together.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from argparse import Namespace
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import msgspec
 
+from supervisor.cli import output
+from supervisor.cli.site.silence import ranks_document
 from supervisor.cli.supervisors import FoundJob, Supervisors
 from supervisor.core.event_weights import Weight, weight
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.edges.operators.event_document import timestamp
-from supervisor.errors import HoldfastError
+from supervisor.errors import ExhaustedError, HoldfastError
 from supervisor.ports import JobReport, RecordedEvent
 
 EVENTS_MAX = 40  # of each job, the newest ones
 ENDED_MAX = 50  # jobs that have ended, the newest ones
 FOLLOWED_MAX = 64  # live jobs; each takes two threads
 ODD_RANKS_MAX = 40
+LOOKS_SHARE = 0.05  # of a supervisor's time, for the looks at ages of one job
+LOOKS_MAX_S = 20.0  # between two of them, however long an answer took
 _USUAL = ("running", "exited")
 
 Key = tuple[str, int]  # job id and submission
 
 
 class Shown(msgspec.Struct):
-    """One job; `version` counts its changes."""
+    """One job; `version` counts its changes, and `looks` how often the ages of its ranks were read."""
 
     report: JobReport
     is_live: bool
-    version: int = 1
+    version: int = 0
+    looks: int = 0
+    looked_at_s: float = 0.0
+    every_s: float = output.REFRESH_S
     events: deque[RecordedEvent] = msgspec.field(default_factory=lambda: deque[RecordedEvent](maxlen=EVENTS_MAX))
+
+
+class Known(msgspec.Struct):
+    """What one reader knows: the version of each job, and the last look at its ranks."""
+
+    versions: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+    looks: dict[str, int] = msgspec.field(default_factory=dict[str, int])
 
 
 class Board:
@@ -48,7 +64,9 @@ class Board:
         self._on_change = on_change
         self._lock = threading.Lock()
         self._shown: dict[Key, Shown] = {}
-        self._followed: set[Key] = set()
+        self._followed: dict[Key, threading.Event] = {}  # wakes the thread that looks at the job
+        self._readers = 0
+        self._clock = Clock()
         self._messages: tuple[str, ...] = ()
 
     def look_again(self) -> None:
@@ -75,25 +93,50 @@ class Board:
             self._shown = {key: shown for key, shown in self._shown.items() if key in kept or key in self._followed}
         self._on_change()
 
-    def news(self, known: dict[str, int]) -> dict[str, object]:
-        """Returns what a reader does not know yet. `known` has the version of each known job, and is updated."""
+    @contextlib.contextmanager
+    def reading(self) -> Generator[None]:
+        """Keeps the ages of ranks fresh meanwhile: while nobody reads, no supervisor is asked for them."""
+        with self._lock:
+            self._readers += 1
+            lookers = list(self._followed.values())
+        for wake in lookers:
+            wake.set()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._readers -= 1
+
+    def news(self, known: Known) -> dict[str, object]:
+        """Returns what a reader does not know yet, and takes note of it in `known`."""
         with self._lock:
             shown = sorted(self._shown.items(), key=lambda each: (not each[1].is_live, -each[0][1]))
             changed: dict[str, object] = {}
+            looks: dict[str, object] = {}
             for key, each in shown:
                 name = f"{key[0]}@{key[1]}"
-                if known.get(name) != each.version:
-                    known[name] = each.version
+                if known.versions.get(name) != each.version:
+                    known.versions[name] = each.version
                     changed[name] = _document(each)
-            return {"order": [f"{key[0]}@{key[1]}" for key, _ in shown], "jobs": changed, "messages": self._messages}
+                if each.is_live and known.looks.get(name) != each.looks:
+                    known.looks[name] = each.looks
+                    aged_s = self._clock.now_s() - each.looked_at_s
+                    looks[name] = ranks_document(
+                        each.report, now_ns=self._clock.unix_ns(), aged_s=aged_s, every_s=each.every_s
+                    )
+            order = [f"{key[0]}@{key[1]}" for key, _ in shown]
+            return {"order": order, "jobs": changed, "looks": looks, "messages": self._messages}
 
-    def _take_report(self, report: JobReport, *, is_live: bool) -> None:
+    def _take_report(self, report: JobReport, *, is_live: bool, took_s: float = 0.0) -> None:
+        """`took_s`: how long the supervisor needed for it. One that needs long is looked at less often."""
         with self._lock:
-            known = self._shown.setdefault(_key(report), Shown(report, is_live, 0))
-            if known.version and (known.report, known.is_live) == (report, is_live):
-                return
+            known = self._shown.setdefault(_key(report), Shown(report, is_live))
+            is_same = known.is_live == is_live and _without_ages(known.report) == _without_ages(report)
+            known.version += not (known.version and is_same)
             known.report, known.is_live = report, is_live
-            known.version += 1
+            known.looks += 1
+            known.looked_at_s = self._clock.now_s()
+            known.every_s = max(output.REFRESH_S, min(took_s / LOOKS_SHARE, LOOKS_MAX_S))
         self._on_change()
 
     def _take_event(self, key: Key, event: RecordedEvent) -> None:
@@ -110,12 +153,12 @@ class Board:
         with self._lock:
             if key in self._followed or len(self._followed) >= FOLLOWED_MAX:
                 return
-            self._followed.add(key)
-        threading.Thread(target=self._read_stream, args=(key, client.socket_path), daemon=True).start()
+            self._followed[key] = happened = threading.Event()
+        threading.Thread(target=self._read_stream, args=(key, client.socket_path, happened), daemon=True).start()
 
-    def _read_stream(self, key: Key, socket_path: Path) -> None:
+    def _read_stream(self, key: Key, socket_path: Path, happened: threading.Event) -> None:
         """Reads until the job has ended or its supervisor has gone."""
-        happened, over = threading.Event(), threading.Event()
+        over = threading.Event()
         with ControlClient(socket_path) as client:
             looker = threading.Thread(target=self._look_at, args=(key, client, happened, over), daemon=True)
             looker.start()
@@ -132,24 +175,44 @@ class Board:
             happened.set()
             looker.join()
         with self._lock:
-            self._followed.discard(key)
+            del self._followed[key]
         self.look_again()
 
     def _look_at(self, key: Key, client: ControlClient, happened: threading.Event, over: threading.Event) -> None:
-        """Refreshes the job after each event, or once after several that came meanwhile."""
-        while not over.is_set():
-            happened.wait()
+        """Refreshes the job after each event, or after several that came meanwhile; for readers, also in between."""
+        while True:
+            happened.wait(self._pause_s(key))
+            if over.is_set():
+                return
             happened.clear()
+            began_s = self._clock.now_s()
             try:
                 report = client.job(key[0])
+            except ExhaustedError:
+                continue  # It is busy, or stands still. The page says how old the ages are.
             except HoldfastError:
                 return
             if _key(report) == key:
-                self._take_report(report, is_live=not report.state.has_ended)
+                self._take_report(report, is_live=not report.state.has_ended, took_s=self._clock.now_s() - began_s)
+
+    def _pause_s(self, key: Key) -> float | None:
+        """Returns the time until the next look at the ages; None while nobody reads."""
+        with self._lock:
+            shown = self._shown.get(key)
+            return None if not self._readers else output.REFRESH_S if shown is None else shown.every_s
 
 
 def _key(report: JobReport) -> Key:
     return report.job_id, report.submitted_at_ns
+
+
+def _without_ages(report: JobReport) -> JobReport:
+    """Returns what changes only with an event."""
+    ranks = tuple(
+        msgspec.structs.replace(rank, heartbeat_age_s=None, heartbeat_limit_s=None, sections=())
+        for rank in report.ranks
+    )
+    return msgspec.structs.replace(report, ranks=ranks)
 
 
 def _document(shown: Shown) -> dict[str, object]:

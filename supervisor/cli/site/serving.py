@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import Route
 
 from supervisor.cli.report import rendered, whole_life
-from supervisor.cli.site.board import Board
+from supervisor.cli.site.board import Board, Known
 from supervisor.cli.site.control import Control, refusal, refuse_all
 from supervisor.cli.supervisors import Supervisors
 from supervisor.edges.machine.folders import socket_dir, state_dir
@@ -40,6 +40,7 @@ READ_ONLY = '<meta name="control" content="">'  # With a token in it, the page s
 FILES = {
     "/": ("index.html", "text/html"),
     "/site.css": ("site.css", "text/css"),
+    "/ranks.js": ("ranks.js", "text/javascript"),
     "/site.js": ("site.js", "text/javascript"),
 }
 
@@ -150,17 +151,18 @@ class Site:
 
     async def _news(self) -> AsyncIterator[str]:
         """Sends everything first, then the changes, as fast as this reader takes them."""
-        known: dict[str, int] = {}
+        known = Known()
         self._streams += 1
         try:
-            while not self._is_over:
-                changed = self._changed  # What happens from here on rings it.
-                yield f"data: {json.dumps(self.board.news(known))}\n\n"
-                while not changed.is_set():
-                    with anyio.move_on_after(ALIVE_S):
-                        await changed.wait()
-                    if not changed.is_set():
-                        yield ":\n\n"
+            with self.board.reading():
+                while not self._is_over:
+                    changed = self._changed  # What happens from here on rings it.
+                    yield f"data: {json.dumps(self.board.news(known))}\n\n"
+                    while not changed.is_set():
+                        with anyio.move_on_after(ALIVE_S):
+                            await changed.wait()
+                        if not changed.is_set():
+                            yield ":\n\n"
         finally:
             self._streams -= 1
 

@@ -72,6 +72,7 @@ class FakeDesk:
         self.output_elsewhere: dict[str, list[LogBytes]] = {}  # by node; none: it does not answer
         self.other_nodes: list[NodeReport] = []
         self._sequence = dict.fromkeys(self.reports, 0)
+        self.looks = 0
 
     async def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
         self.submitted.append((spec, dict(environment)))
@@ -84,6 +85,7 @@ class FakeDesk:
         return self.reports.get(job_id)
 
     async def look(self, job_id: str) -> JobReport | None:
+        self.looks += 1
         return self.job(job_id)
 
     async def look_at_all(self) -> Sequence[JobReport]:
@@ -178,6 +180,12 @@ class FakeDesk:
             with contextlib.suppress(anyio.BrokenResourceError):  # It is about to leave.
                 watcher.send_nowait(event)
 
+    def silence(self, job_id: str, age_s: float) -> None:
+        """Rank 2 sends no more heartbeats, which is no event."""
+        job = self.reports[job_id]
+        ranks = [replace(each, heartbeat_age_s=age_s) if each.rank == 2 else each for each in job.ranks]
+        self.reports[job_id] = replace(job, ranks=tuple(ranks))
+
     def end(self, job_id: str, state: JobState, reason: str) -> None:
         self.publish(job_id, "job_ended", reason)
         self.reports[job_id] = replace(
@@ -228,7 +236,7 @@ def _say(text: str) -> None:
 
 
 async def _main(socket_path: Path, state_dir: Path, reports: list[JobReport], node_name: str) -> None:
-    """Serve until a line on stdin: "publish JOB", "end JOB"; the end of stdin ends the process."""
+    """Serve until a line on stdin: "publish JOB", "silence JOB", "end JOB"; the end of stdin ends the process."""
     journal = Journal(state_dir, on_alarm=_say)
     journal.start()
     desk = FakeDesk(*reports, node_name=node_name, journal=journal)
@@ -244,6 +252,8 @@ async def _main(socket_path: Path, state_dir: Path, reports: list[JobReport], no
                 verb, _, job_id = line.strip().partition(" ")
                 if verb == "publish":
                     desk.publish(job_id, reason="a line from the test")
+                elif verb == "silence":
+                    desk.silence(job_id, 30.0)
                 elif verb == "end":
                     desk.end(job_id, JobState.SUCCEEDED, "all ranks exited with code 0")
                 sys.stdout.write("done\n")

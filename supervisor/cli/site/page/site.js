@@ -1,7 +1,8 @@
 "use strict";
 // How is what the server pushes shown? One article for each job; what has not changed is not touched.
 
-const jobs = new Map();
+const jobs = new Map(); // name → its article
+const newest = new Map(); // name → what was pushed of it last
 const control = document.querySelector('meta[name="control"]').content; // Empty: the page only shows.
 const ACTS = [
   ["stop", "Stop", "Its ranks get SIGTERM, and SIGKILL after the grace period."],
@@ -17,8 +18,8 @@ function made(name, kind, text) {
   return element;
 }
 
-function fact(name, value) {
-  const pair = made("div");
+function fact(name, value, kind = "") {
+  const pair = made("div", kind);
   pair.append(made("dt", "", name), made("dd", "", value));
   return pair;
 }
@@ -27,12 +28,17 @@ function clock(at) {
   return new Date(at).toLocaleTimeString(undefined, { hour12: false });
 }
 
-function long(from, to) {
-  const seconds = Math.max(0, Math.round((new Date(to) - new Date(from)) / 1000));
+function long(time) {
+  const seconds = Math.max(0, Math.round(time));
   if (seconds < 60) return `${seconds} s`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
   if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
   return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
+}
+
+function took(job) {
+  const seconds = (new Date(job.ended_at ?? job.now) - new Date(job.submitted_at)) / 1000;
+  return long(job.is_live ? seconds + (performance.now() - job.came) / 1000 : seconds);
 }
 
 function ranksOf(job) {
@@ -46,7 +52,7 @@ function isLost(job) {
 }
 
 function write(article, job) {
-  const open = article.querySelector("details")?.open ?? job.is_live;
+  const open = article.querySelector(".news details")?.open ?? job.is_live;
   const head = made("div", "head");
   head.append(made("h2", "", job.job_id), made("span", `state ${job.state}`, isLost(job) ? `${job.state}?` : job.state));
   const link = made("a", "", `Report on ${job.job_id}`);
@@ -58,20 +64,24 @@ function write(article, job) {
     fact("Cycle", job.iteration ? `${job.cycle}, iteration ${job.iteration}` : `${job.cycle}`),
     fact("Restarts", `${job.restarts_used} of ${job.max_restarts}`),
     fact("Submitted", new Date(job.submitted_at).toLocaleString(undefined, { hour12: false })),
-    fact(job.ended_at ? "Took" : "Runs since", long(job.submitted_at, job.ended_at ?? job.now)),
+    fact(job.ended_at ? "Took" : "Age", took(job), "age"),
   );
   if (job.exit_code !== null) facts.append(fact("Exit code", `${job.exit_code}`));
-  const body = article.querySelector(".body");
-  const focused = body.contains(document.activeElement) ? document.activeElement.localName : "";
-  body.replaceChildren(head, made("p", "reason", job.reason), facts);
+  const body = [head, made("p", "reason", job.reason), facts];
   if (job.odd_ranks.length) {
     const odd = job.odd_ranks.map((rank) => `rank ${rank.rank} (${rank.node}) ${rank.state}`).join(", ");
-    body.append(made("p", "quiet", `Not running: ${odd}`));
+    body.push(made("p", "quiet", `Not running: ${odd}`));
   }
-  if (job.events.length) body.append(eventsOf(job, open));
-  if (focused) body.querySelector(focused)?.focus({ preventScroll: true }); // Its only link, or its only summary.
+  replaced(article.querySelector(".body"), "a", body); // Its only link, or its only summary, keeps the focus.
+  replaced(article.querySelector(".news"), "summary", job.events.length ? [eventsOf(job, open)] : []);
   const actions = article.querySelector(".actions");
   if (actions) actions.hidden = !job.is_live;
+}
+
+function replaced(part, name, inside) {
+  const focused = part.contains(document.activeElement);
+  part.replaceChildren(...inside);
+  if (focused) part.querySelector(name)?.focus({ preventScroll: true });
 }
 
 function eventsOf(job, open) {
@@ -148,13 +158,19 @@ function take(news) {
     if (!jobs.has(name)) {
       const article = made("article", "job");
       article.setAttribute("aria-label", `Job ${job.job_id}`);
-      article.append(made("div", "body"));
+      article.append(made("div", "body"), made("p", "silence"), ranksOfJob(), made("div", "news"));
       if (control) article.append(...actionsOf(job));
       jobs.set(name, article);
     }
+    job.came = performance.now();
+    newest.set(name, job);
     write(jobs.get(name), job);
   }
-  for (const name of [...jobs.keys()]) if (!news.order.includes(name)) jobs.delete(name);
+  for (const [name, look] of Object.entries(news.looks)) takeLook(name, newest.get(name), look);
+  for (const name of [...jobs.keys()]) {
+    if (!news.order.includes(name)) for (const known of [jobs, newest, looks]) known.delete(name);
+  }
+  tick();
   const articles = news.order.map((name) => jobs.get(name)).filter(Boolean);
   const focused = document.activeElement;
   const shown = [...byId("jobs").children];
@@ -169,11 +185,36 @@ byId("yes").addEventListener("click", () => byId("question").close("yes"));
 byId("no").addEventListener("click", () => byId("question").close("no"));
 byId("close").addEventListener("click", () => byId("paper").close());
 
-const stream = new EventSource("/stream");
-stream.onmessage = (message) => {
-  byId("link").textContent = "live";
-  take(JSON.parse(message.data));
-};
-stream.onerror = () => {
-  byId("link").textContent = stream.readyState === EventSource.CLOSED ? "not connected; reload the page" : "connection lost; trying again …";
-};
+let stream = null;
+
+function connect() {
+  stream = new EventSource("/stream");
+  stream.onmessage = (message) => {
+    byId("link").textContent = "live";
+    take(JSON.parse(message.data));
+  };
+  stream.onerror = () => {
+    byId("link").textContent = stream.readyState === EventSource.CLOSED ? "not connected; reload the page" : "connection lost; trying again …";
+  };
+}
+
+// Ages advance between two pushes.
+function tick() {
+  for (const [name, article] of jobs) {
+    const job = newest.get(name);
+    if (job.is_live) fill(article.querySelector(".age dd"), took(job), () => [took(job)]);
+    writeRanks(article, job, looks.get(name));
+  }
+}
+
+// A page that nobody sees asks for nothing: for its sake no supervisor is asked for the ages of its ranks.
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) {
+    stream.close();
+    byId("link").textContent = "paused while the page is hidden";
+  } else {
+    connect();
+  }
+});
+setInterval(() => document.hidden || tick(), 1000);
+connect();
