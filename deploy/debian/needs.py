@@ -1,4 +1,4 @@
-"""Which packages does the supervisor in a wheel need, for each Python? Prints one requirement a line."""
+"""Which packages does the supervisor in a wheel need, for each Python? Prints one requirement per line."""
 
 import sys
 import zipfile

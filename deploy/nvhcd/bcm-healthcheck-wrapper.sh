@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the check that Slurm's prolog runs (BCM_HEALTHCHECK), and says in JSON whether the node is healthy.
-# The check may expect variables that only a prolog has: they are set here unless they are set already. Its own output
-# goes to stderr, so that nothing but the JSON is on stdout.
+# The check may expect variables that only a prolog has: they are set here if they are unset. Its own output goes to
+# stderr, so that only the JSON is on stdout.
 set -u
 check=${BCM_HEALTHCHECK:-/cm/local/apps/cmd/scripts/healthchecks/bcm-healthcheck}
 export SLURM_JOB_ID=${SLURM_JOB_ID:-0}

@@ -1,11 +1,11 @@
 #!/usr/bin/python3 -I
-"""Slurm's Epilog: is anything left of the job on this node? Ends it, names it, and drains the node if it can't.
+"""Slurm's Epilog: which processes of the job are left on this node? Kills and logs them, or drains the node.
 
 In slurm.conf: Epilog=/etc/slurm/holdfast/epilog.py. Standard library only, Python 3.9 or newer.
 
-A process is the job's if it runs as the job's user, and began with the job's SLURM_JOB_ID in its environment or is in
-the job's control group. It is never recognised by its name, nor by its user alone: a user may have other jobs on the
-node. Each process is held by a descriptor, so that no signal can hit another one that gets its pid later.
+A process belongs to the job if it runs as the job's user and either started with the job's SLURM_JOB_ID in its
+environment or is in the job's control group. Its name does not count, nor its user alone: a user may have other jobs on
+the node. Each process is held by a descriptor, so that no signal can hit a later process with the same pid.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import syslog
 import time
 from contextlib import suppress
 
-PATH = "/usr/sbin:/usr/bin:/sbin:/bin"  # Slurm gives an epilog none
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"  # Slurm sets none for an epilog
 NAMED_MAX = 5
 COMMAND_LETTERS_MAX = 60
 SCONTROL_S = 30
@@ -64,7 +64,7 @@ def _read(path: str) -> bytes:
 
 
 def of_job(job: str, uid: int) -> list[Process]:
-    """The job's processes."""
+    """Returns the job's processes."""
     found: list[Process] = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):  # it has just ended
@@ -79,7 +79,7 @@ def of_job(job: str, uid: int) -> list[Process]:
 
 
 def belongs(process: Process, job: str, uid: int) -> bool:
-    """False for zombies, for this epilog, and, where the job is root's, for its other prologs and epilogs."""
+    """Returns False for zombies, for this epilog, and, if the job is root's, for other prologs and epilogs."""
     if process.is_zombie or process.group == os.getpgrp():
         return False
     if uid == 0 and b"SLURM_SCRIPT_CONTEXT" in process.environment:
@@ -89,7 +89,7 @@ def belongs(process: Process, job: str, uid: int) -> bool:
 
 
 def wait(processes: list[Process], limit_s: float) -> list[Process]:
-    """Returns those that have not ended within the limit."""
+    """Waits for processes; returns those that have not ended within the limit."""
     poll, waiting = select.poll(), {process.descriptor: process for process in processes}
     for descriptor in waiting:
         poll.register(descriptor, select.POLLIN)
@@ -102,7 +102,7 @@ def wait(processes: list[Process], limit_s: float) -> list[Process]:
 
 
 def end_supervisor(job: str, uid: int, limit_s: float) -> None:
-    """Ends the supervisor that the prolog has started, which ends its ranks first."""
+    """Ends the supervisor that the prolog started, which ends its ranks first."""
     mark = job.encode()
     serving = [each for each in of_job(job, uid) if each.environment.get(b"HOLDFAST_SUPERVISOR_OF") == mark]
     for each in serving:
@@ -111,7 +111,7 @@ def end_supervisor(job: str, uid: int, limit_s: float) -> None:
 
 
 def end_leftovers(job: str, uid: int, limit_s: float) -> tuple[list[Process], list[Process]]:
-    """Kills what is left, and what that starts meanwhile. Returns what has ended, and what has not within the limit."""
+    """Kills leftovers and what they start meanwhile. Returns those that ended, and those that did not in time."""
     ended: list[Process] = []
     give_up_at_s = time.monotonic() + limit_s
     while left := of_job(job, uid):
@@ -130,7 +130,7 @@ def listed(processes: list[Process]) -> str:
 
 
 def drain(node: str, reason: str) -> None:
-    """Slurm drains the node for the exit code, too, but would only say that an epilog has failed."""
+    """Drains the node with a reason. Slurm also drains it for the exit code, but only says that an epilog failed."""
     environment = {"PATH": PATH, **{name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ}}
     command = ["scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}"]
     with suppress(OSError, subprocess.TimeoutExpired):

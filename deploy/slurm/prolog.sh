@@ -7,7 +7,7 @@
 #
 # Root opens nothing in the job's folder: it belongs to the user, who may put links there.
 
-export PATH=/usr/sbin:/usr/bin:/sbin:/bin # Slurm gives a prolog none
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin # Slurm sets none for a prolog
 umask 022
 here=${0%/*}
 . "$here/settings" || exit 0
@@ -20,14 +20,14 @@ fail() {
     exit 0
 }
 
-# Runs as the job's user. A supervisor that was killed is replaced, and the next one goes on with the job's ranks.
+# Runs as the job's user. If the supervisor is killed, its successor continues with the job's ranks.
 serve() {
     exec > "$folder/log" 2>&1
     cd /
-    echo 0 > /proc/self/oom_score_adj # slurmd is protected from the kernel's memory killer; a job must not be
+    echo 0 > /proc/self/oom_score_adj # slurmd is protected from the kernel's OOM killer; a job must not be
     until "$HOLDFAST" daemon --socket-dir "$folder"; do
         case $? in 2 | 78) break ;; esac # wrong usage, wrong configuration
-        sleep 0.1 # soon: a job of several nodes goes on only if its supervisor is back within 4 s
+        sleep 0.1 # short: a job on several nodes continues only if its supervisor is back within 4 s
     done
 }
 
@@ -45,7 +45,7 @@ mkdir -p -m 711 "$PLACE" && rm -rf "$folder" && mkdir -m 700 "$folder" && chown 
 as_user=(setpriv --reuid "$uid" --regid "$gid" --init-groups env -i PATH="$PATH" HOME="$home" USER="$user"
     LOGNAME="$user" LANG=C.UTF-8 SLURM_JOB_ID="$SLURM_JOB_ID" HOLDFAST_SUPERVISOR_OF="$SLURM_JOB_ID")
 
-# In a session of its own: Slurm ends what is left of the prolog's. The epilog finds it by the job's number.
+# In a separate session: Slurm kills what is left in the prolog's. The epilog finds it by the job's number.
 setsid --fork "${as_user[@]}" "$0" serve < /dev/null > /dev/null 2>&1
 
 for ((tries = READY_S * 20; tries > 0; tries--)); do

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Slurm's TaskProlog: tells the job's tasks where the supervisor is that the prolog has started. It runs as the job's user,
-# and Slurm reads what it prints. Where no supervisor serves, it says nothing: `holdfast run` is then its own.
+# Slurm's TaskProlog: tells the job's tasks where the supervisor is that the prolog started. It runs as the job's user,
+# and Slurm reads its output. If no supervisor serves, it prints nothing, and `holdfast run` is its own supervisor.
 #
 # In slurm.conf: TaskProlog=/etc/slurm/holdfast/task_prolog.sh
 
