@@ -1,5 +1,5 @@
-"""A gRPC proxy before a real etcd that answers as etcd does in trouble: too many requests, a compacted history, events
-that never come. It hands on bytes and knows only where a watch answer has its fields.
+"""A gRPC proxy in front of a real etcd that answers as etcd does in trouble: too many requests, a compacted history,
+missing events. It forwards bytes and knows only where a watch answer has its fields.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, cast
 
-os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # This process starts others.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # this process starts others
 import grpc
 import grpc.aio
 from holdfast_wire.v1 import etcd_pb2 as etcd
@@ -27,9 +27,9 @@ class Stream(Protocol):
 
 class EtcdProxy:
     def __init__(self, target: str) -> None:
-        self.refuses = False  # etcd does so where it has more than 5,000 entries to apply
+        self.refuses = False  # etcd does so if it has more than 5,000 entries to apply
         self.loses_events = False
-        self.compacts = 0  # so many watches are ended as if their history were gone
+        self.compacts = 0  # how many watches end as if their history were gone
         self.refused = 0
         self.lost = 0
         self.port = 0

@@ -1,4 +1,4 @@
-"""A real etcd of one member on free ports, for a test: started, stopped, killed and started again by process id."""
+"""A real etcd with one member on free ports, for a test: started, stopped, killed and restarted by process id."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Etcd:
         self.folder = folder
         self.name = name
         self.port, self.peer_port = free_ports(2)
-        self.cluster = f"{name}=http://127.0.0.1:{self.peer_port}"  # all members of it
+        self.cluster = f"{name}=http://127.0.0.1:{self.peer_port}"  # all its members
         self._scheme = scheme
         self._flags = flags
         self._process: subprocess.Popen[bytes] | None = None
@@ -51,7 +51,7 @@ class Etcd:
             self._process = subprocess.Popen(["etcd", *arguments], stdout=log, stderr=log)
 
     def ctl(self, *arguments: str) -> str:
-        """Waits for the server as long as it may take to start."""
+        """Runs etcdctl; waits as long as the server may take to start."""
         told = subprocess.run(
             ["etcdctl", "--endpoints", f"{self._scheme}://{self.endpoint}", "--dial-timeout", "20s",
              "--command-timeout", "20s", *arguments],

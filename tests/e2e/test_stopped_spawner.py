@@ -1,4 +1,4 @@
-"""A spawner that was stopped keeps nobody from ending its job, and outlives only a supervisor that was killed."""
+"""A stopped spawner does not prevent the end of its job, and outlives only a killed supervisor."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_after_the_supervisors_death_the_refusal_names_what_ends_it(start: Start
 
 @pytest.mark.soak
 def test_a_stop_and_a_second_ctrl_c_end_it_within_its_deadline(start: Start, tmp_path: Path) -> None:
-    """The two wait side by side: the spawner has 15 s to say that nothing is left."""
+    """Both waits run at the same time: the spawner has 15 s to report that nothing is left."""
     stopped, _ = with_stopped_spawner(start, tmp_path, "--workers-stop-timeout", "0.5")
     interrupted, _ = with_stopped_spawner(start, tmp_path)
     interrupted.process.send_signal(signal.SIGINT)

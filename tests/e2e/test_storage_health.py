@@ -1,4 +1,4 @@
-"""A job looks at its storage before each cycle: what is broken keeps a node out, what hangs holds up nothing."""
+"""A job checks its storage before each cycle: a broken path keeps a node out, a hanging one delays nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that computes for longer than the others is named, on whichever node it runs, while the job runs on."""
+"""A rank that computes longer than the others is named, on whichever node it runs, while the job continues."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _told(job: Nodes, *arguments: str) -> str:
 
 
 def _said(job: Nodes) -> str:
-    """Either of them may lead: both have the endpoint's address."""
+    """Returns the output. Either node may lead: both have the endpoint's address."""
     return job.output(1) + job.output(2)
 
 

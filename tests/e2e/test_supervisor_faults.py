@@ -1,4 +1,4 @@
-"""Rows B of the fault matrix: what becomes of real workers while their supervisor is stopped, killed or there twice."""
+"""Rows B of the fault matrix: what happens to real workers while their supervisor is stopped, killed or duplicated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(90)
 
 STOPPED_S = 2.0
-SLOW_CALL_S = 0.5  # on a crowded machine a process may not run for so long; a call that waits takes STOPPED_S
+SLOW_CALL_S = 0.5  # on a busy machine a process may not run for this long; a call that waits takes STOPPED_S
 RETURN_TIMEOUT_S = 3.0
 TRANSPORTS = {"page": dict[str, str](), "frames": BY_FRAMES}
 
@@ -34,7 +34,7 @@ def slowest_call_s(lines: list[dict[str, object]]) -> float:
 
 
 def pause(duration_s: float) -> None:
-    """The fault itself takes so long; nothing is waited for."""
+    """Waits for the duration of the fault itself, not for an event."""
     time.sleep(duration_s)
 
 
@@ -123,7 +123,7 @@ StartDaemon = Callable[[], Daemon]
 
 @pytest.fixture
 def start_daemon(tmp_path: Path) -> Generator[StartDaemon]:
-    """Each call starts one more `holdfast daemon` in the same directory."""
+    """Yields a function; each call starts another `holdfast daemon` in the same directory."""
     started: list[Daemon] = []
 
     def begin() -> Daemon:
@@ -161,7 +161,7 @@ def is_alive(pid: object) -> bool:
 def test_b1_workers_outlive_a_killed_supervisor_for_the_time_it_has_to_return(
     start: Start, start_daemon: StartDaemon
 ) -> None:
-    """Nobody comes back, so the spawner ends them then, and nothing is left."""
+    """Nobody comes back, so the spawner then ends them, and nothing is left."""
     daemon = start_daemon()
     wait_until(lambda: daemon.is_serving, timeout_s=30, what="the daemon")
     launch = start(
@@ -174,7 +174,7 @@ def test_b1_workers_outlive_a_killed_supervisor_for_the_time_it_has_to_return(
     killed_at_s = time.monotonic()
     wait_until(
         lambda: len(launch.traced("beaten")) == 2, timeout_s=30, what="two seconds of beats"
-    )  # They train on, and no call of theirs has waited.
+    )  # they continue training, and none of their calls has waited
     assert slowest_call_s(launch.traced("beaten")) < SLOW_CALL_S
     workers = [line["pid"] for line in launch.traced("started")]
     wait_until(lambda: not any(map(is_alive, workers)), timeout_s=RETURN_TIMEOUT_S + 15, what="the end of the workers")

@@ -1,4 +1,4 @@
-"""A supervisor that stood still finds thousands of words: it hears all of them, ends nobody, and keeps its size."""
+"""A supervisor that was stopped finds thousands of messages: it handles all, ends no rank, and does not grow."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Overload:
         return json.loads(self.ranks.stdout.readline())
 
     def all_hear(self, kind: str) -> float:
-        """How long it took."""
+        """Returns how long it took."""
         told = self.do(f"until {kind}")
         assert (told["heard"], told["closed"]) == (RANKS, []), self.errors.read_text()
         return float(str(told["took_s"]))
@@ -92,7 +92,7 @@ def stopped(process: subprocess.Popen[bytes]) -> Generator[None]:
     began_s = time.monotonic()
     process.send_signal(signal.SIGSTOP)
     yield
-    time.sleep(max(0.0, began_s + STOPPED_S - time.monotonic()))  # the fault itself takes so long
+    time.sleep(max(0.0, began_s + STOPPED_S - time.monotonic()))  # the duration of the fault itself
     process.send_signal(signal.SIGCONT)
 
 

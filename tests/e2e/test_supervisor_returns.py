@@ -1,4 +1,4 @@
-"""Rows B1, B2, B4 and B5: a supervisor that was killed comes back and goes on with its jobs; nothing is lost."""
+"""Rows B1, B2, B4 and B5: a killed supervisor comes back and continues its jobs; nothing is lost."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_b1_an_exit_while_the_supervisor_is_away_is_handled_when_it_comes_back(
     (failed,) = told(launch, "worker_failed")
     assert "failed with exit code 3" in str(failed["reason"])
     (ended,) = [event for event in told(launch, "worker_exited") if (event["cycle"], event["rank"]) == (0, 0)]
-    assert f"pid {survivor}" in str(ended["reason"])  # It ran on, and was ended as the fault was handled.
+    assert f"pid {survivor}" in str(ended["reason"])  # it continued, and was ended when the fault was handled
     assert len(told(launch, "restart_decided")) == 1
     assert_nothing_left(launch, within_s=10)
 
@@ -85,7 +85,7 @@ def test_b1_a_hang_that_began_before_the_supervisor_was_killed_is_found(start: S
 
 
 def test_b1_a_wrapped_call_goes_on(start: Start, daemon: NodeDaemon) -> None:
-    """The exception comes while no supervisor is there to tell the other rank of it."""
+    """The exception happens while no supervisor is there to tell the other rank."""
     launch = run_under(start, daemon, str(SCRIPTS / "wrapped.py"), "exception")
     launch.wait_for_trace("fn", count=2)
     daemon.kill()
@@ -125,7 +125,7 @@ def test_b4_a_node_stays_cordoned_whatever_becomes_of_its_supervisor(daemon: Nod
     assert state_of(daemon) == (node, "cordoned")
     holdfast(daemon, "uncordon", node)
     assert daemon.process is not None
-    daemon.process.send_signal(signal.SIGTERM)  # It ends all jobs, and takes no new ones meanwhile.
+    daemon.process.send_signal(signal.SIGTERM)  # it ends all jobs, and takes no new ones meanwhile
     assert daemon.process.wait(30) == 0
     daemon.start()
     assert state_of(daemon) == (node, "ready")

@@ -1,4 +1,4 @@
-"""A `holdfast run` that handed its job to the node's supervisor tells its user what a private one would."""
+"""A `holdfast run` that gave its job to the node's supervisor shows its user the same as a private one."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def torchruns(folder: Path, script: str, nnodes: str) -> Generator[Torchruns]:
         for process in started.processes:
             process.kill()
             process.wait(LIMIT_S)
-        for pid in processes_with(started.cookie):  # torchrun leaves its workers behind when it is killed
+        for pid in processes_with(started.cookie):  # a killed torchrun leaves its workers behind
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -131,7 +131,7 @@ def test_a_torchrun_is_killed_and_the_other_goes_on_alone_and_then_with_a_new_on
 
 @pytest.mark.soak
 def test_the_nodes_supervisor_leads_so_that_the_first_torchrun_may_be_lost(tmp_path: Path):
-    """Both torchruns follow. That of the endpoint's node is killed, and the other goes on with another one."""
+    """Both torchruns follow. The one on the endpoint's node is killed, and the other continues with a new one."""
     with torchruns(tmp_path, PLAIN, "2:3") as job, daemon(tmp_path, job.environment):
         first = job.start(2)
         wait_until(lambda: _listens(job.port), timeout_s=LIMIT_S, what="a leader")
@@ -146,7 +146,7 @@ def test_the_nodes_supervisor_leads_so_that_the_first_torchrun_may_be_lost(tmp_p
 
 @contextmanager
 def daemon(folder: Path, environment: dict[str, str]) -> Generator[None]:
-    """The torchruns that are started from now on find it."""
+    """Runs a daemon that torchruns find from now on."""
     places = {"HOLDFAST_SOCKET_DIR": str(folder / "run"), "HOLDFAST_STATE_DIR": str(folder / "state")}
     environment |= places
     command = [sys.executable, "-m", "supervisor", "daemon"]

@@ -1,6 +1,6 @@
-"""Lightning and transformers under `holdfast run`: a rank is killed, then stopped, and it ends as an unharmed one does.
+"""Lightning and transformers under `holdfast run`: a killed and a stopped rank change nothing in the result.
 
-Both train with their own checkpoints and with our callback, and are compared with the same script under torchrun.
+Both train with their own checkpoints and our callback, and are compared with the same script under torchrun.
 """
 
 import json
@@ -24,20 +24,20 @@ FLAGS = (
     "--ft-rank-section-timeouts", "setup:60,step:6,checkpointing:60", "--ft-rank-out-of-section-timeout", "60",
 )  # fmt: skip
 
-DICE = random.Random(os.environ.get("HOLDFAST_TEST_SEED"))  # A failure shows what was cast.
+DICE = random.Random(os.environ.get("HOLDFAST_TEST_SEED"))  # a failure shows the seed's values
 
 pytestmark = pytest.mark.timeout(300)
 
 
 def pieces(output: Outcome) -> list[str]:
-    """What the ranks printed, a piece for each; two ranks may write into one line."""
+    """Returns what the ranks printed, in pieces; two ranks may write to one line."""
     return [piece.strip() for piece in re.split(r"(?=rank \d)|\n", output.stdout.decode()) if piece.startswith("rank")]
 
 
 def harmed_and_unharmed(
     start: "Start", tmp_path: Path, script: str, *, kill_at: int, stop_at: int
 ) -> tuple[Outcome, Outcome, dict[str, object]]:
-    """(ours, torchrun's, what the callback has learned)."""
+    """Returns (our outcome, torchrun's, what the callback learned)."""
     print(f"kill at {kill_at}, stop at {stop_at}")
     framework = script.partition("_")[0]
     if find_spec(framework) is None:
@@ -64,12 +64,12 @@ def harmed_and_unharmed(
 
 @pytest.mark.soak
 def test_lightning(start: "Start", tmp_path: Path) -> None:
-    kill_at = DICE.randint(5, 12)  # of 16, with a checkpoint at each fourth
+    kill_at = DICE.randint(5, 12)  # of 16 steps, with a checkpoint every fourth
     got, expected, learned = harmed_and_unharmed(
         start, tmp_path, "lightning_training.py", kill_at=kill_at, stop_at=DICE.randint(kill_at, 15)
     )
     assert len(pieces(expected)) == 2 * (4 + 1)
-    # No epoch is trained twice and none is left out, so what is printed is the same.
+    # No epoch is repeated or skipped, so the output is the same.
     assert sorted(pieces(got)) == sorted(pieces(expected))
     assert "rank 1 done in TorchElasticEnvironment" in pieces(got)
     assert b"Restored all states from the checkpoint" in got.stderr
@@ -78,7 +78,7 @@ def test_lightning(start: "Start", tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_transformers(start: "Start", tmp_path: Path) -> None:
-    kill_at, stop_at = DICE.choice((5, 6, 7)), DICE.choice((9, 10, 11))  # of 12; saved are 4 and 8, at times a bit late
+    kill_at, stop_at = DICE.choice((5, 6, 7)), DICE.choice((9, 10, 11))  # of 12; 4 and 8 are saved, sometimes late
     got, expected, learned = harmed_and_unharmed(
         start, tmp_path, "transformers_training.py", kill_at=kill_at, stop_at=stop_at
     )

@@ -1,4 +1,4 @@
-"""Scripts written for torchrun, unchanged: they see, print and leave what they do under torchrun."""
+"""Scripts written for torchrun, unchanged: they see, print and leave the same as under torchrun."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.e2e.torchrun import outcome, torchrun
 if TYPE_CHECKING:
     from tests.e2e.conftest import Start
 
-# What differs from one run of torchrun to the next as well, or names the launcher's own folder.
+# What also differs between two runs of torchrun, or names the launcher's own folder.
 EACH_ITS_OWN = {
     "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE",
     "HOLDFAST_TEST_COOKIE", "TRACE", "PWD", "OLDPWD",

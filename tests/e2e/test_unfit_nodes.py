@@ -1,4 +1,4 @@
-"""A node of several that is not fit leaves alone, with exit code 1; the job ends only when too few nodes are left."""
+"""An unfit node of several leaves alone, with exit code 1; the job ends only when too few nodes are left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.e2e.test_many_nodes import LIMIT_S, Nodes, listens, nodes
 
 pytestmark = pytest.mark.timeout(150)
 
-# Rank 3 is one of node 2's: it does something to its node, then it fails.
+# Rank 3 is on node 2: it harms its node, then fails.
 SCRIPT = """
 import os, sys, time
 folder, what, path = sys.argv[1:4]

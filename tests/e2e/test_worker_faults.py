@@ -1,4 +1,4 @@
-"""Rows A1-A20 of the fault matrix that need no torch: real workers die, the job comes back or ends with the truth."""
+"""Rows A1-A20 of the fault matrix without torch: real workers die; the job recovers or ends with the true reason."""
 
 import os
 import signal
@@ -57,7 +57,7 @@ def test_a4_an_error_in_every_cycle_uses_the_budget_up_and_is_quoted(start: "Sta
     assert launch.wait() == 1
     (end,) = reasons(launch.events(), "job_failed")
     assert "restarts used 2 of 2" in end
-    # A rank may be stopped before its first line, when the other one fails at once.
+    # If the other rank fails at once, a rank may be stopped before its first line.
     assert {line["cycle"] for line in launch.traced("started")} == {0, 1, 2}
     assert_nothing_left(launch)
 

@@ -1,4 +1,4 @@
-"""Starts torchrun for real, to compare; knows which lines of the output are the launchers' own."""
+"""Starts the real torchrun for comparison; knows which output lines come from the launchers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HOLDFAST_SAYS = "holdfast: "
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a launcher left: exit code and bytes."""
+    """The result of a launcher: exit code and output bytes."""
 
     code: int
     stdout: bytes
@@ -35,7 +35,7 @@ class Outcome:
 
     @property
     def stderr_lines(self) -> list[str]:
-        """What the workers wrote: without the launchers' own lines."""
+        """Returns the lines of the workers, without those of the launcher."""
         lines = self.stderr.decode().split("\n")
         return sorted(line for line in lines if line and not _is_launchers(line))
 
@@ -47,14 +47,14 @@ def _is_launchers(line: str) -> bool:
 
 
 def outcome(launch: Launch, timeout_s: float = 100.0) -> Outcome:
-    """The same of a `holdfast run`, once it has ended."""
+    """Waits for the end of a `holdfast run` and returns its outcome."""
     return Outcome(launch.wait(timeout_s), launch.output.read_bytes(), launch.errors.read_bytes())
 
 
 def torchrun(
     folder: Path, *arguments: str, environment: Mapping[str, str] | None = None, stdin: int = subprocess.DEVNULL
 ) -> Outcome:
-    """Runs to the end. Nothing of it is left, though it leaves orphans when it is killed."""
+    """Runs torchrun to its end. Kills the orphans that a killed torchrun leaves."""
     cookie = uuid.uuid4().hex
     env = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST", "PET_"))}
     env |= {COOKIE: cookie, "TRACE": str(folder / "torchrun.jsonl"), **(environment or {})}

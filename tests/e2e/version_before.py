@@ -1,4 +1,4 @@
-"""Where is the version of Holdfast before this one: a wheel of an earlier commit, in an environment of its own?"""
+"""Where is the previous version of Holdfast: a wheel of an earlier commit, in its own environment?"""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# Until a version is released, this one stands for it: the first whose supervisors take back jobs of several nodes.
+# Until there is a release, this commit stands for it: its supervisors are the first to take back jobs on several nodes.
 COMMIT = "d40ace5b2e1aaecdfeffa93ced3b3903fdec520b"
 LIMIT_S = 200.0
 
 
 def release() -> str:
-    """The newest tag of a version before this commit, else COMMIT."""
+    """Returns the newest tag of a version before this commit, else COMMIT."""
     tagged = _git("describe", "--tags", "--abbrev=0", "--match", "v[0-9]*", "HEAD^")
     return tagged.stdout.decode().strip() if tagged.returncode == 0 else COMMIT
 
 
 def installed(folder: Path) -> Path:
-    """The interpreter of an environment that has that version, and what else this one has. Skips without history."""
+    """Returns the interpreter of an environment of that version with this one's libraries. Skips if there is none."""
     version = release()
     if _git("cat-file", "-e", f"{version}^{{commit}}").returncode:
         pytest.skip(f"NOT TESTED against the version before: this clone has no {version[:12]}; git fetch --unshallow")
@@ -40,7 +40,7 @@ def installed(folder: Path) -> Path:
     venv.create(place, with_pip=False, symlinks=True)
     _pip("--python", str(place / "bin/python"), "install", "--no-deps", str(wheel))
     (packages,) = place.glob("lib/python*/site-packages")
-    # After its own packages. An editable install of this version, which is a .pth file there, is not found by that.
+    # After its own packages. Its path does not find an editable install of this version, which is a .pth file.
     (packages / "rest.pth").write_text(sysconfig.get_paths()["purelib"])
     python = place / "bin/python"
     where = "import supervisor, worker_client, holdfast_wire; print(supervisor.__file__, worker_client.__file__)"

@@ -1,4 +1,4 @@
-"""Several `holdfast run` on addresses of this machine whose ranks make one wrapped call, and what they note."""
+"""Several `holdfast run` on addresses of this machine, whose ranks make one wrapped call, and their records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT_S = 60.0
 
 
 class WrappedNodes:
-    """The nodes of one job by their number, from 1; node 1 leads. Each has folders of its own, as nodes do."""
+    """The nodes of one job by number, from 1; node 1 leads. Each has its own folders, as nodes do."""
 
     def __init__(self, folder: Path, nnodes: str, *script: str, max_restarts: int = 3, **environment: str) -> None:
         self.folder = folder
@@ -54,7 +54,7 @@ class WrappedNodes:
         return process
 
     def start_all(self, count: int) -> None:
-        """The first one leads: it is waited for."""
+        """Starts the nodes; waits for the first one, which leads."""
         self.start(1)
         wait_until(self._has_leader, timeout_s=LIMIT_S, what="a leader")
         for number in range(2, count + 1):
@@ -65,7 +65,7 @@ class WrappedNodes:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def lose(self, number: int) -> None:
-        """The whole node, in one moment."""
+        """Kills the whole node at once."""
         doomed = [pid for pid in processes_with(self.cookie) if node_of(pid) == str(number)]
         for pid in (self.processes[number].pid, *doomed):
             with contextlib.suppress(ProcessLookupError):
@@ -88,12 +88,12 @@ class WrappedNodes:
         return [line for line in lines if line["what"] == what]
 
     def entered(self, iteration: int, *, cycle: str = "0") -> dict[object, dict[str, object]]:
-        """By initial rank."""
+        """Returns the records of an iteration by initial rank."""
         lines = [line for line in self.traced("fn") if (line["iteration"], line["cycle"]) == (iteration, cycle)]
         return {line["rank"]: line for line in lines}
 
     def until_entered(self, iteration: int, world_size: int, *, cycle: str = "0") -> dict[object, dict[str, object]]:
-        """All ranks of the iteration, which agree about its world size."""
+        """Waits for all ranks of the iteration, which agree about its world size."""
 
         def has_all() -> bool:
             return len(self.entered(iteration, cycle=cycle)) >= world_size or not self._runs()
@@ -108,7 +108,7 @@ class WrappedNodes:
         return any(process.poll() is None for process in self.processes.values())
 
     def after_s(self, iteration: int) -> float:
-        """From the last fault before that iteration to the entry of its last rank."""
+        """Returns the time from the last fault before that iteration to the entry of its last rank."""
         at = max(float(str(line["at"])) for line in self.traced("fault") if line["iteration"] == iteration - 1)
         return max(float(str(line["at"])) for line in self.entered(iteration).values()) - at
 
@@ -119,7 +119,7 @@ class WrappedNodes:
             raise AssertionError(f"{error}\n{self.explained()}") from None
 
     def codes(self) -> list[int]:
-        """Once all have ended, in the order of their numbers."""
+        """Returns the exit codes in the order of the nodes' numbers, once all have ended."""
         codes: list[int] = []
         for number, process in sorted(self.processes.items()):
             try:
@@ -132,9 +132,10 @@ class WrappedNodes:
         return (self.folder / f"node{number}" / "output").read_text(errors="replace")
 
     def until_whole(self, after: int, world_size: int, *, calls: int) -> tuple[int, dict[object, dict[str, object]]]:
-        """The first iteration after that one with so many ranks, once `calls` processes in all have come to the call.
+        """Waits for the first later iteration with that many ranks, once `calls` processes in all have come to the
+        call.
 
-        A process that comes late takes part from the next restart on: rank 0 fails for it.
+        A process that comes late takes part from the next restart on: rank 0 fails for its sake.
         """
         self.until(lambda: len(self.traced("call")) >= calls, f"the call of {calls} processes")
         iteration = after + 1
@@ -153,7 +154,7 @@ class WrappedNodes:
 
 
 def node_of(pid: int) -> str:
-    """Which node a process belongs to, by the environment that it was given."""
+    """Returns the node of a process, from its environment."""
     with contextlib.suppress(OSError):
         for each in Path("/proc", str(pid), "environ").read_bytes().split(b"\0"):
             if each.startswith(b"NODE="):
@@ -165,7 +166,7 @@ def node_of(pid: int) -> str:
 def wrapped_nodes(
     folder: Path, nnodes: str, *script: str, max_restarts: int = 3, **environment: str
 ) -> Generator[WrappedNodes]:
-    """Nothing of it outlives the block."""
+    """Yields the nodes; nothing of them outlives the block."""
     job = WrappedNodes(folder, nnodes, *script, max_restarts=max_restarts, **environment)
     try:
         yield job

@@ -1,4 +1,4 @@
-"""The other nodes of a job, as a test wants them to answer."""
+"""The other nodes of a job, with the answers that a test chooses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHARED = JobSpec("j", ("t.py",), local_world_size=2, nodes=Nodes(1, 1, "127.0.0.
 
 
 class FakeColleagues:
-    """See questions.Colleagues. `answers`: by node; what is missing there does not answer."""
+    """See questions.Colleagues. `answers`: by node; a missing node does not answer."""
 
     def __init__(self, *, leads: bool) -> None:
         self._leads = leads
@@ -46,7 +46,7 @@ class FakeColleagues:
 
 
 class History:
-    """See ports.JobHistory."""
+    """A history for tests; see ports.JobHistory."""
 
     def __init__(self, journal: FakeJournal) -> None:
         self._journal = journal

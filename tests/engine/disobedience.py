@@ -1,8 +1,8 @@
-"""A spawner that does what it likes, the ranks that it starts, and the virtual time in which all that happens.
+"""A spawner that does what it likes, its ranks, and the virtual time in which all that happens.
 
-Answers come late, twice and out of order, or not at all for some kinds of orders. A spawner dies, ends though nobody
-told it, is stopped until it is killed, or can't be killed for a while and then speaks again. Ranks crash, hang, wake up
-and exit with 0 while their hang is being examined. The same seed gives the same run.
+Answers come late, twice and out of order, or not at all for some kinds of orders. A spawner dies, ends without an
+order, is stopped until it is killed, or can't be killed for a while and then answers again. Ranks crash, hang, wake up,
+and exit with 0 while their hang is examined. The same seed gives the same run.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ ANSWERED = (link.PrepareStore, link.Spawn, link.Signal, link.KillTree, link.End)
 
 
 class Schedule:
-    """What will happen, by virtual time."""
+    """Future events by virtual time."""
 
     def __init__(self, clock: SetClock, seed: int) -> None:
         self.clock = clock
         self.random = random.Random(seed)
-        self.calm: set[str] = set()  # ids of jobs to which nothing happens
+        self.calm: set[str] = set()  # ids of jobs without faults
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
 
@@ -70,7 +70,7 @@ class Rank:
 
 @dataclass
 class Population:
-    """The ranks of all jobs, and what is wrong with how they were treated."""
+    """The ranks of all jobs, and errors in how they were treated."""
 
     schedule: Schedule
     post: Callable[[node_messages.Event], None]
@@ -111,7 +111,7 @@ class Population:
 
 
 class DisobedientSpawner:
-    """One process of a spawner. A job that is calm has an obedient one."""
+    """One process of a spawner. A calm job has an obedient one."""
 
     def __init__(
         self,
@@ -143,14 +143,14 @@ class DisobedientSpawner:
         if self._chance(0.15):
             self._schedule.after(after_s, lambda: self._end("it was killed by SIGKILL"))
         elif self._chance(0.05):
-            self._schedule.after(after_s, lambda: self._end("the spawner ended because it was asked to"))  # Nobody has.
+            self._schedule.after(after_s, lambda: self._end("the spawner ended because it was asked to"))  # nobody has
         elif self._chance(0.1):
             self._schedule.after(after_s, self._stop)
 
     # --- see ports.Spawner
 
     def keep(self, texts: Mapping[str, str], orders: Sequence[link.Order]) -> None:
-        del texts  # No other supervisor comes.
+        del texts  # no other supervisor comes
         for order in orders:
             self.send(order)
 
@@ -200,7 +200,7 @@ class DisobedientSpawner:
         self._schedule.after(self._schedule.random.uniform(0.0, self._delay_max_s), do)
 
     def _say(self, message: link.FromSpawner) -> None:
-        """Late, and each for itself. What one that can't be killed had begun to say, it says in the end."""
+        """Sends messages late and independently. One that can't be killed finally sends what it had begun to send."""
 
         def say() -> None:
             is_heard = self._is_unkillable or not self._is_gone
@@ -272,7 +272,7 @@ class DisobedientSpawner:
             return
         self._population.blame(self._job_id)
         rank.silent_from_s = self._schedule.clock.at_s
-        if self._chance(0.4):  # Around the moment at which the hang is found, or while stacks are taken.
+        if self._chance(0.4):  # around the time when the hang is found, or while stacks are taken
             wakes_s = HEARTBEAT_LIMIT_S + self._schedule.random.uniform(-0.2, 0.6)
             self._schedule.after(wakes_s, lambda: self._exit(rank, code=0))
 
@@ -302,7 +302,7 @@ class DisobedientSpawner:
 
 
 class DisobedientSpawners:
-    """See ports.Spawners."""
+    """Spawners for tests; see ports.Spawners."""
 
     def __init__(self, population: Population) -> None:
         self._population = population
@@ -327,6 +327,6 @@ class DisobedientSpawners:
         if is_calm or not schedule.chance(0.02):
             spawner.begin()
         else:
-            self._population.blame(spec.job_id)  # It never comes up.
+            self._population.blame(spec.job_id)  # it never starts
         await spawner.ended.wait()
         return spawner.why

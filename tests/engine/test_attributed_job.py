@@ -1,4 +1,4 @@
-"""Does the leader of a job ask about its cycles as they begin and end, and does the job hear what was answered?"""
+"""Does the leader of a job ask about its cycles as they begin and end, and does the job get the answers?"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from supervisor.ports import RecordedEvent
 
 
 class PlayedService:
-    """Answers as it is told to, and keeps what it was asked."""
+    """Answers as a test says, and keeps the questions."""
 
     def __init__(self, judged: Reply) -> None:
         self.judged = judged

@@ -1,4 +1,4 @@
-"""Who hears of an event, in which order, and what a journal or a watcher in trouble keeps from others."""
+"""Who learns of an event, in which order, and does a failing journal or watcher keep it from others?"""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_watchers_hear_of_their_own_job_from_now_on() -> None:
         desk.publish(ours, "ours")
         desk.chronicle.close("j")
         assert [event.kind async for event in events] == ["ours"]
-    desk.publish(ours, "after")  # Nobody listens any more.
+    desk.publish(ours, "after")  # nobody watches any more
 
 
 async def test_a_watcher_that_is_too_slow_sees_the_gap_and_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ async def test_a_watcher_that_is_too_slow_sees_the_gap_and_holds_nobody_up(monke
 
 
 async def test_a_watcher_that_is_about_to_leave_costs_nobody_an_event() -> None:
-    """Its end of the stream is closed some turns of the loop before it is taken from the list."""
+    """Its end of the stream is closed some turns of the loop before it is removed from the list."""
     desk = Desk()
     job = desk.job()
     async with desk.chronicle.watch("j", ended=False) as leaving, desk.chronicle.watch("j", ended=False) as other:

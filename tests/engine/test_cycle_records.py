@@ -1,4 +1,4 @@
-"""Records of cycles, as they follow from the leader's orders."""
+"""Which records of cycles follow from the leader's orders?"""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Nodes:
 
 
 class Leader:
-    """Peers that are recorded, and what was."""
+    """Peers that are recorded, and their records."""
 
     def __init__(self, environ: Mapping[str, str], *, folder: str = "/c") -> None:
         self.clock = SetClock()
@@ -110,7 +110,7 @@ def test_a_supervisor_that_comes_back_writes_the_end_of_the_cycle_that_the_one_b
     leader.clock.at_s = 140.0
     leader.send(JoinAgain(1, "a rank has failed"))
     again, end = (info for _, info in leader.kept)
-    assert again == before.last  # It may not have been on the disk.
+    assert again == before.last  # it may not have reached the disk
     assert (end.cycle, end.active_nodes, end.generation) == (0, "n[1-2]", 1)
     assert (end.started_at_ns, end.ended_at_ns) == (again.started_at_ns, 140_000_000_000)
 
@@ -134,5 +134,5 @@ def test_ten_thousand_parts_are_recorded_without_looking_at_all_of_them_for_each
     names = [f"n{number}" for number in range(10_000)]
     before_s = time.process_time()
     leader.start(0, *names)
-    assert time.process_time() - before_s < 5.0  # Looking at all of them for each takes half a minute.
+    assert time.process_time() - before_s < 5.0  # looking at all of them for each takes half a minute
     assert leader.last.active_nodes == "n[0-9],n[10-99],n[100-999],n[1000-9999]"

@@ -1,4 +1,4 @@
-"""The whole engine against fakes: what people ask and what they are told."""
+"""What can people ask, and what answers do they get? The whole engine against fakes."""
 
 import logging
 from pathlib import Path
@@ -255,7 +255,7 @@ async def test_without_progress_in_the_checkpoint_file_the_job_ends_with_93(tmp_
 async def test_the_next_store_is_made_while_the_old_workers_end(tmp_path: Path) -> None:
     async with World.opened(tmp_path) as world:
         spawner = await world.submit(spec())
-        spawner.silent.add(link.Signal)  # the other rank takes its time to end
+        spawner.silent.add(link.Signal)  # the other rank takes time to end
         spawner.exit(0, 1, signal=9)
         await world.settle()
         assert [type(message) for message in spawner.heard[-2:]] == [link.PrepareStore, link.ForkAhead]
@@ -288,7 +288,7 @@ async def test_the_end_of_the_old_store_does_not_hide_that_the_next_one_is_ready
 async def test_a_store_that_could_not_be_made_ahead_is_asked_for_again_when_the_workers_are_gone(
     tmp_path: Path, told: link.FromSpawner
 ) -> None:
-    """What those workers held, a fork bomb's processes perhaps, is free then."""
+    """Resources that those workers held, such as a fork bomb's processes, are then free."""
     async with World.opened(tmp_path) as world:
         spawner = await world.submit(spec())
         spawner.silent.add(link.Signal)

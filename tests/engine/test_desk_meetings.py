@@ -1,4 +1,4 @@
-"""Does a job of several nodes begin once the way to the others is open, under its own name for this node?"""
+"""Does a job on several nodes begin once it is connected to the others, with its own name for this node?"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NODES = Nodes(2, 2, "127.0.0.1", 1, "10.0.0.7")
 
 
 class FakeMeetings:
-    """See ports.Meetings."""
+    """Meetings for tests; see ports.Meetings."""
 
     def __init__(self) -> None:
         self.goes_on = anyio.Event()

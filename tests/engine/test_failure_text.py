@@ -1,4 +1,4 @@
-"""What people read where an action could not be carried out, and what only the log gets."""
+"""What do people read if an action could not be performed, and what only goes to the log?"""
 
 import errno
 import logging

@@ -1,4 +1,4 @@
-"""However much one source sends, what others have to say is taken soon, and nothing that anybody sends is an error."""
+"""However much one source sends, events of others are taken soon, and nothing that anybody sends is an error."""
 
 import anyio
 import anyio.lowlevel
@@ -59,7 +59,7 @@ async def test_a_source_of_any_number_waits_for_its_turn_and_nothing_is_lost() -
             tasks.start_soon(say, rank)
         await anyio.wait_all_tasks_blocked()
         inbox.put(("job", -1))
-        assert len(inbox.take()) == TURNS_MAX + 1  # The exit has found room though all the turns were taken.
+        assert len(inbox.take()) == TURNS_MAX + 1  # there was room for the exit though all turns were taken
         with anyio.fail_after(20):
             while len(heard) + TURNS_MAX < 5000:
                 await inbox.wait()

@@ -1,4 +1,4 @@
-"""What the record of one run keeps from one cycle, and one spawner, to the next."""
+"""What does the record of one run keep from one cycle, and one spawner, to the next?"""
 
 from msgspec.structs import replace
 
@@ -69,7 +69,7 @@ def test_what_was_recorded_before_is_recognised_once_by_where_it_happened() -> N
 
 
 def test_a_restart_that_is_decided_again_for_another_reason_is_the_one_that_was_recorded() -> None:
-    """The last supervisor had stacks of the hung rank; it was killed before its decision was kept."""
+    """The previous supervisor had stacks of the hung rank; it was killed before its decision was kept."""
     job = record()
     before = RecordedEvent(
         "j", 7, 5, "restart_decided", "rank 1 is in load_batch; restarting at once", cycle=5, node="n0"

@@ -1,4 +1,4 @@
-"""A supervisor that is lost after any turn, and another one that goes on with what the spawner kept: is it the same?"""
+"""A supervisor is lost after any turn, and another continues with what the spawner kept: is the result the same?"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPEC = JobSpec("j", ("t.py",), local_world_size=2, restart=RestartRules(max_rest
 
 
 class KeepingSpawner(ObedientSpawner):
-    """Remembers what is kept, and what it has reported since."""
+    """Remembers what it keeps, and what it has reported since."""
 
     def __init__(self) -> None:
         super().__init__(self._report)
@@ -48,7 +48,7 @@ class KeepingSpawner(ObedientSpawner):
 
 
 class OneSpawner(FakeSpawners):
-    """The same one for each supervisor that comes."""
+    """Gives each new supervisor the same spawner."""
 
     def __init__(self, spawner: KeepingSpawner) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ async def play(log_dir: Path, *, lost_after: frozenset[int]) -> tuple[list[Recor
 async def live(
     log_dir: Path, spawner: KeepingSpawner, events: list[RecordedEvent], failed: set[int], lost_after: frozenset[int]
 ) -> tuple[JobRecord, bool]:
-    """Of one supervisor: the job as it leaves it, and whether it was lost."""
+    """Runs one supervisor; returns the job as it leaves it, and whether it was lost."""
     lost: list[int] = []
     async with anyio.create_task_group() as tasks:
         world = World(tasks, log_dir, spawners=OneSpawner(spawner), keeps=True)
@@ -123,7 +123,7 @@ async def live(
 
 
 def _unheard(event: EngineEvent) -> None:
-    """Of a supervisor that is lost."""
+    """Ignores the event: its supervisor is lost."""
 
 
 def take_back(world: World, spawner: KeepingSpawner) -> None:
@@ -159,7 +159,7 @@ async def test_a_supervisor_that_is_lost_in_each_turn_gets_on_all_the_same(tmp_p
 
 
 async def test_what_was_recorded_by_one_before_the_last_is_not_forgotten(tmp_path: Path) -> None:
-    """A supervisor that is killed soon after it came back has repeated little of it."""
+    """A supervisor that is killed soon after its return has repeated little of it."""
     async with anyio.create_task_group() as tasks:
         world = World(tasks, tmp_path, keeps=True)
         spawner = await world.submit(SPEC)

@@ -1,4 +1,4 @@
-"""Turns, the one timer, and what one job's defect does to the others: the loop with its real machines."""
+"""Turns, the single timer, and the effect of one job's defect on others: the loop with its real machines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.engine.world import SetClock, World
 
 
 class Recorder:
-    """A performer to which nothing outside belongs; `answer` may make events of actions."""
+    """A performer without anything outside; `answer` may turn actions into events."""
 
     def __init__(self) -> None:
         self.actions: list[node_messages.Action] = []
@@ -95,7 +95,7 @@ async def test_a_job_that_never_comes_to_rest_holds_up_neither_others_nor_deadli
         engine.post(node_messages.JobSubmitted(JobRules("quiet", 1)))
         while not any(action.job_id == "quiet" for action in recorder.actions):
             await anyio.lowlevel.checkpoint()
-        clock.at_s += 10_000  # Both spawners are late by now.
+        clock.at_s += 10_000  # both spawners are late by now
         while not any(action.job_id == "quiet" for action in recorder.of(node_messages.KillSpawner)):
             await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()
@@ -120,10 +120,10 @@ async def test_a_deadline_that_falls_due_among_many_events_waits_for_no_more_tha
             engine.post(node_messages.RestartRequested("j", "again"))
         deadline_s = node.next_deadline_s(engine.node_state)
         assert deadline_s is not None
-        clock.at_s = deadline_s + LATE_S / 2  # Due while the loop is at work, and not late.
+        clock.at_s = deadline_s + LATE_S / 2  # due while the loop works, and not late
         await anyio.wait_all_tasks_blocked()
         assert len(heard_until_kill) == 1
-        assert heard_until_kill[0] <= TAKEN_MAX + 2  # job_submitted and spawner_killed among them
+        assert heard_until_kill[0] <= TAKEN_MAX + 2  # including job_submitted and spawner_killed
         tasks.cancel_scope.cancel()
 
 
@@ -159,10 +159,10 @@ async def test_after_a_pause_of_its_own_the_loop_hears_what_was_said_before_it_j
         engine.post(node_messages.JobSubmitted(JobRules("j", 1)))
         await anyio.wait_all_tasks_blocked()
         settled_times = recorder.settled_times
-        clock.at_s += 10_000  # As if the process had been stopped: the spawner is long overdue.
+        clock.at_s += 10_000  # as if the process had been stopped: the spawner is long overdue
         engine.post(node_messages.RestartRequested("j", "anything that wakes the loop"))
         await anyio.wait_all_tasks_blocked()
-        engine.post(node_messages.SpawnerReady("j", 1))  # It lay in the socket all the time.
+        engine.post(node_messages.SpawnerReady("j", 1))  # it was in the socket all the time
         while recorder.settled_times == settled_times:
             await anyio.lowlevel.checkpoint()
         assert recorder.of(node_messages.KillSpawner) == []

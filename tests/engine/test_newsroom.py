@@ -19,7 +19,7 @@ LIMIT_S = 20.0
 
 
 class Leader:
-    """Takes what comes next in order."""
+    """Accepts events in order."""
 
     def __init__(self) -> None:
         self.through = 0

@@ -1,4 +1,4 @@
-"""Each port fails in turn while one job's actions are carried out: that job has the reason, another one goes on."""
+"""Each port fails in turn while one job's actions are performed: that job gets the reason, another one continues."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def job_spec(job_id: str, *, max_restarts: int = 0) -> JobSpec:
 
 
 def break_for_hit(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, error: Exception) -> None:
-    """Calls that have to do with the job "hit" raise; all others work."""
+    """Makes calls for the job "hit" raise; all others work."""
     works: Callable[..., object] = getattr(owner, name)
 
     def call(*args: object, **kwargs: object) -> object:
@@ -91,7 +91,7 @@ def break_port(monkeypatch: pytest.MonkeyPatch, world: World, port: str, error: 
 
 @asynccontextmanager
 async def beside_another(tmp_path: Path) -> AsyncGenerator[World]:
-    """The other job runs, before and after, and succeeds in its first cycle."""
+    """The other job runs before and after, and succeeds in its first cycle."""
     async with World.opened(tmp_path) as world:
         spawner = await world.submit(job_spec("beside"))
         yield world

@@ -1,4 +1,4 @@
-"""Several jobs in one engine, under virtual time, with spawners that do what they like. A failure names its seed."""
+"""Several jobs in one engine, in virtual time, with spawners that do what they like. A failure prints its seed."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ CALM = "calm"
 
 @dataclass
 class Run:
-    """One seed. `calm` is a job that nothing happens to."""
+    """One seed. `calm` is a job without faults."""
 
     seed: int
     world: World
     population: Population
     specs: list[JobSpec]
     finished: list[str] = field(default_factory=list[str])
-    wishes: list[str] = field(default_factory=list[str])  # ids of jobs for which a person asked for a restart
+    wishes: list[str] = field(default_factory=list[str])  # ids of jobs for which a person requested a restart
     stops: set[str] = field(default_factory=set[str])
 
     async def play(self) -> None:
@@ -95,7 +95,7 @@ class Run:
             assert self.world.jobs[job_id].verdict is not None
 
     def _check_waiting(self) -> None:
-        """Where it is not the training that is waited for, something of that very job has a deadline."""
+        """If the job does not wait for the training itself, something of that very job has a deadline."""
         state = self.world.engine.node_state
         for job_id, machines in state.jobs.items():
             phase = machines.job.phase

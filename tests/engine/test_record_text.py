@@ -1,4 +1,4 @@
-"""Do all records of a job come back as they were, and is everything else refused?"""
+"""Do all records of a job survive encoding, and is everything else refused?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does output of another node come in order and to its end, and is its reader closed when nobody reads?"""
+"""Does output of another node come in order and to its end, and is its reader closed if nobody reads?"""
 
 from __future__ import annotations
 

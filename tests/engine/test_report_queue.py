@@ -1,4 +1,4 @@
-"""Reports leave in the order in which they came, whatever is wrong with the checkpoint file."""
+"""Reports stay in order, whatever is wrong with the checkpoint file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STOPPED = NodeStopped("n0", all_succeeded=False)
 
 
 class Disk:
-    """Answers when it is told to."""
+    """A disk that answers when a test says so."""
 
     def __init__(self) -> None:
         self.answer = anyio.Event()
@@ -55,7 +55,7 @@ async def test_reports_behind_one_that_is_read_for_wait_and_only_the_first_asks_
         tasks.start_soon(reports.drain)
         await anyio.wait_all_tasks_blocked()
         assert left == [JOINED]
-        assert reports.put(OPENED) is False  # It came while the disk was being waited for.
+        assert reports.put(OPENED) is False  # it came while the disk was awaited
         disk.answer.set()
     assert [type(each) for each in left] == [NodeJoined, NodeFailed, NodeJoined, NodeStopped, JobOpened]
     assert [each.training_iteration for each in left if isinstance(each, JobOpened | NodeFailed)] == [40, 40]

@@ -1,4 +1,4 @@
-"""Do the sections of ranks reach the leader, only what is new, and does nothing else suffer where they can't?"""
+"""Do the sections of ranks reach the leader, only if new, and does nothing else suffer if they can't?"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FakeTallies:
 
 
 class Pages:
-    """Two ranks that close a section ten times between two looks."""
+    """Two ranks that close a section ten times between two checks."""
 
     def __init__(self) -> None:
         self.ranks = {0: FakeTallies(), 1: FakeTallies()}
@@ -66,7 +66,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 async def _until(condition: object) -> None:
     assert callable(condition)
     with anyio.fail_after(20):
-        while not condition():  # noqa: ASYNC110 (what is waited for has no event)
+        while not condition():  # noqa: ASYNC110 (the condition has no event)
             await anyio.sleep(0.002)
 
 
@@ -105,7 +105,7 @@ async def test_another_node_tells_the_leader_what_is_new_at_the_leaders_pace(tmp
         assert taken[0] == TellSections(0, ("forward",), ranks)
         del pages.ranks[1]
         await _until(lambda: [each.rank for each in taken[-1].ranks] == [0])
-        pages.took_s = {}  # Nothing is new from now on.
+        pages.took_s = {}  # nothing is new from now on
         before = pages.looks
         await _until(lambda: pages.looks > before + 10)
         told = len(taken)

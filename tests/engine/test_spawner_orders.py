@@ -1,4 +1,4 @@
-"""Does each action for the spawner become the order that says the same?"""
+"""Does each action for the spawner become the matching order?"""
 
 from __future__ import annotations
 

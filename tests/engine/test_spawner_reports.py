@@ -1,4 +1,4 @@
-"""Each message of a spawner, the event that follows from it, and what the record then knows."""
+"""Which event follows from each message of a spawner, and what does the record know afterwards?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the stacks of the ranks that run asked for, and of no others?"""
+"""Are the stacks of running ranks taken, and of no others?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What leaves at the end of a turn: orders with what is kept, then words to ranks; elsewhere, all at once."""
+"""What is sent at the end of a turn? Orders with the kept data, then messages to ranks; else all at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a leader keeps of its nodes: their events once and in order, their last words, and what the journal gets."""
+"""What does a leader keep of its nodes? Their events once and in order, their last reports, and the journal's copy."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ async def test_events_of_a_node_are_recorded_once_and_in_its_order_whatever_is_t
         take = shared.book.take_news
         assert take("j", "n1", news(1, 2)) == 2
         assert take("j", "n1", news(1, 2, 3)) == 3
-        assert take("j", "n1", news(5)) == 3  # The node is to tell event 4 first.
+        assert take("j", "n1", news(5)) == 3  # the node must send event 4 first
         assert take("j", "n1", news(4, 5)) == 5
         assert of_n1(shared) == [f"n1 {number}" for number in (1, 2, 3, 4, 5)]
-        assert take("j", "n1", news(1, submitted_at_ns=8)) == 1  # Another process of that name counts anew.
+        assert take("j", "n1", news(1, submitted_at_ns=8)) == 1  # another process of that name counts from 1 again
         sequences = [event.sequence for event in shared.world.journal.events]
         assert sequences == list(range(1, len(sequences) + 1))
 

@@ -1,4 +1,4 @@
-"""Does the counter of a leader and that of any other node say the same, and what when somebody does not answer?"""
+"""Do the leader and any other node give the same answers, and what happens if a node does not answer?"""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_whatever_is_known_every_rank_is_there_once_and_every_node_too(
     assert [node.name for node in report.nodes] == [name for name, _ in nodes]
     numbers = [rank.rank for rank in report.ranks]
     assert numbers == sorted(set(numbers))
-    for name in actives:  # One that runs is never hidden by what a lost or idle one said.
+    for name in actives:  # a running one is never hidden by a lost or idle node's report
         if name in known and known[name].part.cycle == 1:
             rank = 2 * actives.index(name)
             assert next(each for each in report.ranks if each.rank == rank).node in actives

@@ -1,4 +1,4 @@
-"""What each worker of a cycle is started with, and what one that stands in for a lost one is started with."""
+"""With what is each worker of a cycle started, and with what a replacement for a lost one?"""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_one_that_stands_in_neither_reads_nor_empties_what_the_lost_one_has_writ
     assert second.env["TORCHELASTIC_ERROR_FILE"].endswith("/rank_3/error-respawn2.json")
     assert first[1].env["TORCHELASTIC_ERROR_FILE"].endswith("/rank_3/error.json")
     assert second.stdout.file == f"{first[1].stdout.file}.respawn2"
-    assert second.stderr.file == first[1].stderr.file  # The spawner appends to that one itself.
+    assert second.stderr.file == first[1].stderr.file  # the spawner itself appends to that one
 
 
 def test_all_ranks_print_into_the_file_of_the_cycle_with_their_number_before_each_line(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The real engine between fakes: a spawner that obeys at once, a clock that is set, a journal that remembers."""
+"""The real engine between fakes: an obedient spawner, a clock that tests set, a journal that remembers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class FakeJournal:
 
 
 class FakeClaims:
-    """Every id is free until it is taken."""
+    """Claims for tests: every id is free until it is taken."""
 
     def __init__(self, clock: SetClock) -> None:
         self._clock = clock
@@ -111,7 +111,7 @@ class FakeChecks:
 
 
 class FakeGpus:
-    """None, unless a test says so; then memory is free when the test says that."""
+    """GPUs for tests: none, unless a test says so; then memory is free when the test says that."""
 
     def __init__(self) -> None:
         self.present = False
@@ -196,7 +196,7 @@ class FakeStacks:
 
 
 class ObedientSpawner:
-    """Does what it is told at once, unless `silent` names the message's type."""
+    """Obeys orders at once, unless `silent` names the message's type."""
 
     pid = 77
 
@@ -207,7 +207,7 @@ class ObedientSpawner:
         self.unkillable = False
         self.kept: dict[str, str] = {}
         self.living: set[tuple[int, int]] = set()
-        self.errors: dict[int, tuple[str, float | None]] = {}  # what @record wrote
+        self.errors: dict[int, tuple[str, float | None]] = {}  # as @record wrote
         self.ended = anyio.Event()
         self.why = "the spawner ended because it was asked to"
 
@@ -280,7 +280,7 @@ class FakeSpawners:
 
 
 class World:
-    """One supervisor without edges. `settle` lets everything happen that follows from what was done."""
+    """One supervisor without edges. `settle` lets all consequences of past actions happen."""
 
     def __init__(
         self,
@@ -292,7 +292,7 @@ class World:
         stacks: StackSource | None = None,
         keeps: bool = False,
     ) -> None:
-        """In place of the obedient fakes, others may be given. `keeps`: for a supervisor that comes back."""
+        """Other fakes may replace the obedient ones. `keeps`: for a returning supervisor."""
         self.clock = clock or SetClock()
         self.journal = FakeJournal()
         self.claims = FakeClaims(self.clock)
@@ -360,7 +360,7 @@ class World:
         return min((moment for moment in moments if moment is not None), default=None)
 
     async def pass_deadlines(self, *, until_s: float = float("inf")) -> None:
-        """The engine's timer goes off as often as it has to, until nothing has a deadline before that moment."""
+        """Fires the engine's timer as often as needed, until nothing has a deadline before that moment."""
         for _ in range(DEADLINES_MAX):
             await self.settle()
             deadline_s = self.next_deadline_s()

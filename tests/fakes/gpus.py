@@ -1,4 +1,4 @@
-"""GPUs that a test makes up: a libnvidia-ml.so.1 in C, under the real nvidia-ml-py, and its state in a mapped file."""
+"""Simulated GPUs: a libnvidia-ml.so.1 in C, below the real nvidia-ml-py, with its state in a mapped file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Mig(ctypes.Structure):
 
 
 class Gpu(ctypes.Structure):
-    """One GPU; what a test writes here, the driver says from then on."""
+    """One GPU; the driver reports the values that a test writes here."""
 
     _fields_ = (
         ("uuid", ctypes.c_char * 64),
@@ -42,7 +42,7 @@ class Gpu(ctypes.Structure):
     )  # fmt: skip
 
     def hold(self, *processes: tuple[int, int]) -> None:
-        """These processes (pid, bytes) have memory on it, and nobody else."""
+        """Gives these processes (pid, bytes) its memory, and no others."""
         for place, (pid, used_bytes) in zip(self.process, processes, strict=False):
             place.pid, place.bytes = pid, used_bytes
         self.processes = len(processes)
@@ -76,7 +76,7 @@ class _State(ctypes.Structure):
 
 
 def build(folder: Path) -> Path:
-    """The library, made in `folder`. Raises where there is no C compiler."""
+    """Builds the library in `folder`. Raises if there is no C compiler."""
     library = folder / LIBRARY
     subprocess.run(["cc", "-shared", "-fPIC", "-Wall", "-Werror", "-O1", "-o", library, SOURCE], check=True)
     return library
@@ -113,7 +113,7 @@ class Gpus:
         return self.state.calls
 
     def hang(self, *, until_released: bool = True) -> None:
-        """Each call hangs from now on, those under way as well."""
+        """Makes each call hang from now on, including those in progress."""
         self.state.hangs = 1 if until_released else 0
 
     def environ(self, **more: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Tests on a real NVIDIA GPU, with the torch that is there: `make gpu PYTHON=python3`. Skipped where there is none."""
+"""Tests on a real NVIDIA GPU, with the installed torch: `make gpu PYTHON=python3`. Skipped without a GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def start(tmp_path: Path, no_supervisor_of_the_node: None) -> Generator[Start]:
-    """Starts `holdfast run` with the arguments; ends it and everything of it after the test."""
+    """Starts `holdfast run` with the arguments; ends it with all its processes after the test."""
     del no_supervisor_of_the_node
     with ExitStack() as stack:
 

@@ -1,4 +1,4 @@
-"""Does the real driver answer each question that the checks ask, in which time, by number and by UUID? (spec row 8)"""
+"""Does the real driver answer each question of the checks, how fast, by number and by UUID? (spec row 8)"""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def node_gpus() -> AsyncGenerator[NodeGpus]:
 
 @contextmanager
 def holder(used_bytes: int, **variables: str) -> Generator[subprocess.Popen[str]]:
-    """A process with so much memory on the first GPU, until the block ends."""
+    """Runs a process with that much memory on the first GPU, until the block ends."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDS, str(used_bytes)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env={**os.environ, **variables},

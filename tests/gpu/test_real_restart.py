@@ -1,4 +1,4 @@
-"""Jobs on a real GPU: what the spawner leaves alone, how long memory is waited for (spec rows 1, 2, 7)."""
+"""Jobs on a real GPU: what does the spawner not touch, and how long is memory awaited (spec rows 1, 2, 7)?"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A real model that is killed again and again, and steps that are watched (rows 9 and 10).
+"""A real model that is killed repeatedly, and steps that are watched (rows 9 and 10).
 
-The variants on the CPU test the scripts alone; they belong to `make soak`.
+The variants on the CPU only test the scripts; they belong to `make soak`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COOKIE = "HOLDFAST_TEST_TRAINING"
 
 
 class Training:
-    """What the script has written, and who is killed."""
+    """The script's output, and its victim."""
 
     def __init__(self, folder: Path, is_alive: Callable[[], bool]) -> None:
         self.folder = folder
@@ -52,7 +52,7 @@ class Training:
         return [json.loads(line) for line in lines if line.endswith("}")]
 
     def kill_at_random(self, kills: int) -> None:
-        """Each time after some seconds of training. Stops where the launcher has given up."""
+        """Kills it several times, each after some seconds of training. Stops if the launcher has given up."""
         chance = random.Random(9)
         for _ in range(kills):
             pid = self._until_a_step_of_another()
@@ -76,7 +76,7 @@ class Training:
         return None
 
     def useful_share(self) -> float:
-        """The share of the time, from the first step to the last, that went into steps that were not repeated."""
+        """Returns the share of the time, from the first step to the last, in steps that were not repeated."""
         steps = self.steps
         gaps = [
             later["at"] - earlier["at"]
@@ -88,7 +88,7 @@ class Training:
 
 
 def assert_it_went_on(training: Training) -> None:
-    """Each process began at a checkpoint, and its losses are those that were there before."""
+    """Each process began at a checkpoint, and its losses equal the earlier ones."""
     first: dict[int, float] = {}
     begun: set[int] = set()
     repeated = 0
@@ -132,7 +132,7 @@ def test_training_that_is_killed_at_random_goes_on(start: Start, tmp_path: Path,
 
 
 def under_torchrun(script: str, folder: Path, device: str, kills: int) -> Training:
-    """The same training with the same faults."""
+    """Runs the same training with the same faults."""
     arguments = ("--standalone", "--nproc-per-node=1", f"--max-restarts={kills + 5}", script, str(folder))
     trace = str(folder / "trace.jsonl")
     environment = {**os.environ, "DEVICE": device, "TRACE": trace, COOKIE: str(folder)}
@@ -169,5 +169,5 @@ def test_heartbeats_sections_and_ping_cost_a_step_nothing(start: Start, device: 
     )
     assert 0.0009 < found["step_s"] < (0.002 if device == "cuda" else 0.02)
     assert found["from"] <= found["mean"] <= found["to"]
-    if device == "cuda":  # A CPU that others use, too, tells nothing.
+    if device == "cuda":  # a CPU that others use, too, shows nothing
         assert found["to"] < 0.01

@@ -1,6 +1,6 @@
-"""What a restart inside the process keeps on a GPU, and what it does about one that hangs or is broken (rows 3 to 6).
+"""What does an in-process restart keep on a GPU, and what does it do about a hung or broken one (rows 3 to 6)?
 
-The variants on the CPU test the scripts alone; they belong to `make soak`.
+The variants on the CPU only test the scripts; they belong to `make soak`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A desk with jobs that a test sets and moves, and a server around it that runs as a process of its own."""
+"""A desk with jobs that a test controls, and a server for it in a separate process."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def running(
 
 
 class FakeDesk:
-    """See ports.JobDesk."""
+    """A desk for tests; see ports.JobDesk."""
 
     def __init__(self, *reports: JobReport, node_name: str = "n0", journal: Journal | None = None) -> None:
         self.reports = {report.job_id: report for report in reports}
@@ -151,7 +151,7 @@ class FakeDesk:
                 yield receive
         finally:
             if send in self.watchers:
-                self.watchers.remove(send)  # One that has gone is told nothing.
+                self.watchers.remove(send)  # a watcher that has gone gets nothing
             send.close()
 
     def node(self) -> NodeReport:
@@ -170,14 +170,14 @@ class FakeDesk:
         return self._node
 
     def publish(self, job_id: str, kind: str = "worker_exited", reason: str = "because", lost: bool = False) -> None:
-        """Record an event; `lost`: watchers are behind and do not get it."""
+        """Records an event; `lost`: watchers are behind and do not get it."""
         self._sequence[job_id] += 1
         number = self._sequence[job_id]
         event = RecordedEvent(job_id, number, 1_000_000_000 * number, kind, reason, 2, 0, "n0", 1, (("code", "9"),))
         if self._journal is not None:
             self._journal.record(event)
         for watcher in [] if lost else self.watchers:
-            with contextlib.suppress(anyio.BrokenResourceError):  # It is about to leave.
+            with contextlib.suppress(anyio.BrokenResourceError):  # it is about to leave
                 watcher.send_nowait(event)
 
     def silence(self, job_id: str, age_s: float) -> None:
@@ -198,7 +198,7 @@ class FakeDesk:
 
 
 class NoHistory:
-    """See ports.JobHistory."""
+    """A history without jobs; see ports.JobHistory."""
 
     def jobs(self, *, limit: int) -> Sequence[JobReport]:
         return []
@@ -236,7 +236,7 @@ def _say(text: str) -> None:
 
 
 async def _main(socket_path: Path, state_dir: Path, reports: list[JobReport], node_name: str) -> None:
-    """Serve until a line on stdin: "publish JOB", "silence JOB", "end JOB"; the end of stdin ends the process."""
+    """Serves; stdin has lines "publish JOB", "silence JOB" and "end JOB". The end of stdin ends the process."""
     journal = Journal(state_dir, on_alarm=_say)
     journal.start()
     desk = FakeDesk(*reports, node_name=node_name, journal=journal)

@@ -1,4 +1,4 @@
-"""Which process is behind a call. Over gRPC: tests/e2e/test_many_users.py."""
+"""Which process made a call? Over gRPC: tests/e2e/test_many_users.py."""
 
 from __future__ import annotations
 

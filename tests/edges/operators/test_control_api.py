@@ -1,4 +1,4 @@
-"""Does the control API serve, with health, reflection and bounds, on a socket that only its user may reach?"""
+"""Does the control API serve, with health, reflection and bounds, on a socket that only its user can reach?"""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_tcp_takes_mutual_tls() -> None:
 
 
 def make_certificates(place: Path) -> None:
-    """An authority, and a certificate of it for "localhost", with the openssl program."""
+    """Makes an authority and its certificate for "localhost", with the openssl program."""
     config = place / "config"
     config.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
     for arguments in (

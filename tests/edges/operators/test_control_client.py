@@ -1,4 +1,4 @@
-"""What does a program see when the supervisor is gone, stopped or speaks something else?"""
+"""What does a program see if the supervisor is gone, stopped or speaks something else?"""
 
 from __future__ import annotations
 

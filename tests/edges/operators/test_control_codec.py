@@ -1,4 +1,4 @@
-"""Do reports, events and refusals survive the wire, and do secrets stay behind?"""
+"""Do reports, events and refusals survive encoding, without any secrets?"""
 
 from __future__ import annotations
 

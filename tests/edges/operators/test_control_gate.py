@@ -1,4 +1,4 @@
-"""Does a private supervisor answer gRPC only once it is asked, and then as if the gate were not there?"""
+"""Does a private supervisor answer gRPC only once it is asked, and then as if there were no gate?"""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from supervisor.edges.operators.control_gate import SERVER_DESCRIPTORS, ControlG
 
 
 class EchoServer:
-    """Stands for the gRPC server: answers each message with what it got."""
+    """Plays the gRPC server: echoes each message."""
 
     def __init__(self) -> None:
         self.starts = 0
@@ -93,7 +93,7 @@ async def test_a_server_that_cannot_start_costs_the_client_its_answer_and_nobody
 
 
 async def test_without_descriptors_the_gate_waits_and_the_job_lives(tmp_path: Path) -> None:
-    """All that are left are taken while peers ask; afterwards the gate answers."""
+    """All remaining descriptors are taken while peers ask; afterwards the gate answers."""
     server = EchoServer()
     path = tmp_path / "control.sock"
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -133,7 +133,7 @@ async def test_without_descriptors_the_gate_waits_and_the_job_lives(tmp_path: Pa
 
 
 async def test_the_servers_last_words_reach_who_waits_for_them(tmp_path: Path) -> None:
-    """The gate and the server are cancelled in the same moment."""
+    """The gate and the server are cancelled at the same moment."""
     path = tmp_path / "control.sock"
     accepted = anyio.Event()
 
@@ -142,7 +142,7 @@ async def test_the_servers_last_words_reach_who_waits_for_them(tmp_path: Path) -
 
         async def serve() -> None:
             async with listener:
-                await (await listener.accept()).aclose()  # the gate's own trial
+                await (await listener.accept()).aclose()  # the gate's own test connection
                 client = await listener.accept()
             async with client:
                 accepted.set()
@@ -182,7 +182,7 @@ async def test_a_client_that_never_leaves_holds_the_end_up_for_a_bounded_time(
     path = tmp_path / "control.sock"
 
     async def start(inner_path: Path, tasks: TaskGroup) -> None:
-        listener = socket.socket(socket.AF_UNIX)  # accepts, and never says anything
+        listener = socket.socket(socket.AF_UNIX)  # accepts, and never sends anything
         listener.bind(str(inner_path))
         listener.listen()
         kept.append(listener)
@@ -206,7 +206,7 @@ async def test_a_client_that_never_leaves_holds_the_end_up_for_a_bounded_time(
 
 @pytest.mark.parametrize("arriving", ["bytes", "connection"])
 async def test_what_arrives_in_the_moment_of_the_end_is_no_error(tmp_path: Path, arriving: str) -> None:
-    """The loop learns of both in one turn; ours to close comes first."""
+    """The loop learns of both in one turn; ours is closed first."""
     server = EchoServer()
     path = tmp_path / "control.sock"
     loop = asyncio.get_running_loop()
@@ -222,7 +222,7 @@ async def test_what_arrives_in_the_moment_of_the_end_is_no_error(tmp_path: Path,
                 await client.send(b"hello")
                 assert await client.receive() == b"hello"
                 loop.add_reader(poked, tasks.cancel_scope.cancel)
-                for _ in range(3):  # Until the loop watches it.
+                for _ in range(3):  # until the loop watches it
                     await anyio.lowlevel.checkpoint()
                 poke.send(b"x")
                 if arriving == "bytes":

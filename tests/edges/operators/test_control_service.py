@@ -28,7 +28,7 @@ Answer = TypeVar("Answer")
 
 @asynccontextmanager
 async def asked(tmp_path: Path, *reports: JobReport) -> AsyncGenerator[tuple[FakeDesk, ControlClient, Journal]]:
-    """A desk, a blocking client to be called in threads, and the journal behind it."""
+    """Yields a desk, a blocking client for calls in threads, and the journal behind it."""
     journal = Journal(tmp_path, on_alarm=unexpected)
     journal.start()
     desk = FakeDesk(*reports, journal=journal)

@@ -1,4 +1,4 @@
-"""Does a watcher get every event once and in order, whatever is late, lost or recorded meanwhile?"""
+"""Does a watcher get every event once and in order, even if events are late, lost or recorded meanwhile?"""
 
 from __future__ import annotations
 

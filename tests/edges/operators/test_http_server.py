@@ -1,4 +1,4 @@
-"""Is HTTP answered as it is meant, and does a client that is slow, silent or wrong cost nothing but its connection?"""
+"""Is HTTP answered correctly, and does a slow, silent or wrong client affect only its own connection?"""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def served(path: Path) -> AsyncGenerator[Path]:
 
 
 async def ask(path: Path, request: bytes, *, until: bytes = b"") -> bytes:
-    """What comes until the server closes, or `until` has come."""
+    """Returns what comes until the server closes, or until `until` has come."""
     async with await anyio.connect_unix(path) as stream:
         await stream.send(request)
         answer = b""

@@ -1,4 +1,4 @@
-"""Does the kernel say which directory has changed, and nothing when none has?"""
+"""Does the kernel report which directory has changed, and nothing if none has?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the output of several nodes come in one order, and does one that is missing keep the others back?"""
+"""Is the output of several nodes in one order, and does a missing node not hold back the others?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is all output read, across cycles, rotation and the job's end, and nothing that a link points at?"""
+"""Is all output read, across cycles, rotation and the job's end, and nothing behind a link?"""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_nothing_there_is_a_clear_error(tmp_path: Path) -> None:
 
 
 class Reader:
-    """Follows in a task and keeps what it got."""
+    """Follows in a task and keeps the output."""
 
     def __init__(self, root: Path, choice: LogChoice | None = None) -> None:
         self.text = ""
@@ -139,7 +139,7 @@ async def test_following_one_rank_ignores_the_others(tmp_path: Path) -> None:
 
 
 def _inotify_watches() -> int:
-    """Of this process, as the kernel counts them."""
+    """Returns the number of this process, as the kernel counts."""
     found = 0
     for number in os.listdir("/proc/self/fdinfo"):
         with contextlib.suppress(OSError):
@@ -197,7 +197,7 @@ async def test_a_rank_that_writes_is_the_only_one_that_is_looked_at(
         _count_calls(monkeypatch, "pread", calls)
         put(tmp_path, 0, 17, "y")
         await reader.wait_for("x" * 64 + "y")
-        assert calls["pread"] <= 6  # of 128 files: two of one rank, one of which has something
+        assert calls["pread"] <= 6  # of 128 files: two of one rank, one of which has data
         reader.ended.set()
 
 
@@ -222,12 +222,12 @@ async def test_many_ranks_that_start_together_are_looked_at_together(
         for rank in range(1, 64):
             await to_thread.run_sync(put, tmp_path, 0, rank, "b")
         await reader.wait_for("a" + "b" * 63)
-        assert len(looks) < 16  # each of 63 starts makes three changes or more
+        assert len(looks) < 16  # each of 63 starts makes at least three changes
         reader.ended.set()
 
 
 async def test_a_cycle_that_began_with_its_run_is_not_missed(tmp_path: Path) -> None:
-    """The folders come one after another, faster than they can be watched."""
+    """The folders are created one after another, faster than they can be watched."""
     for attempt in range(20):
         root = tmp_path / str(attempt)
         reader = Reader(root)

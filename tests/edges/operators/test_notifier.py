@@ -1,4 +1,4 @@
-"""A command and a URL hear of events, and nothing waits for one that hangs, fails or is not there."""
+"""A command and a URL get events, and nothing waits for one that hangs, fails or does not exist."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def event(number: int = 1, kind: str = "worker_failed", reason: str = "rank 1 fa
 
 @contextmanager
 def server(status: int = 200, delay: threading.Event | None = None) -> Generator[tuple[str, list[dict[str, object]]]]:
-    """Its URL, and what is posted there. `delay`: it answers nobody before."""
+    """Yields its URL, and the list of posts. `delay`: it answers nobody before that is set."""
     posted: list[dict[str, object]] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -67,7 +67,7 @@ def test_the_command_gets_each_event_as_json_and_in_variables(tmp_path: Path) ->
     assert [json.loads(lines[0])["kind"], json.loads(lines[2])["kind"]] == ["worker_failed", "job_failed"]
     assert lines[1] == "worker_failed/1/rank 1 failed"
     assert lines[3] == "job_failed/1/it's $HOME; `id`"
-    assert len(lines) == 4  # What every healthy run goes through is not notable.
+    assert len(lines) == 4  # what every healthy run goes through is not notable
 
 
 def test_the_url_gets_it_as_json_with_a_text_for_chats() -> None:
@@ -81,7 +81,7 @@ def test_the_url_gets_it_as_json_with_a_text_for_chats() -> None:
 def test_a_command_that_hangs_and_a_dead_server_delay_nothing(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """And the end is bounded: what was not told is said."""
+    """The end is bounded, too: undelivered events are reported."""
     with server(delay=threading.Event()) as (url, posted):
         notifier = Notifier(EventHooks("sleep 600", url))
         began_s = time.monotonic()

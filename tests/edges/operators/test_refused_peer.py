@@ -1,4 +1,4 @@
-"""Another user's call is refused by gRPC's own code with a sentence, and never reaches the server behind the gate."""
+"""Another user's call is refused with gRPC's own code and a sentence, and never reaches the server behind the gate."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_another_user_is_refused_with_a_sentence_and_the_server_never_star
         path = Path(name) / "control.sock"
         async with anyio.create_task_group() as tasks:
             await tasks.start(ControlGate(socket_path=path, start_server=start).run)
-            path.chmod(0o666)  # whatever let him come so far
+            path.chmod(0o666)  # however he got this far
             command = [sys.executable, "-c", CALL, str(path), str(STRANGER)]
             done = await anyio.run_process(command, stderr=subprocess.STDOUT, check=False)
             said.append(done.stdout)

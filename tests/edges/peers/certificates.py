@@ -1,4 +1,4 @@
-"""Certificates of an authority of the test's own, with the openssl program. Elliptic curves: they are made quickly."""
+"""Certificates of the test's own authority, made with the openssl program. Elliptic curves make that fast."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def make_authority(place: Path, name: str = "ca") -> Path:
 def make_node(
     place: Path, name: str = "node", *, authority: str = "ca", has_expired: bool = False, address: str = ""
 ) -> TlsFiles:
-    """`address`: the IP address that the certificate is for; "" names none, as clients that check none need."""
+    """`address`: the certificate's IP address; "" for none, since clients that check none need none."""
     _openssl(place, f"req {_KEY} -keyout {name}.key -out {name}.csr -subj /CN={name}")
     (place / "names.cnf").write_text(f"subjectAltName=IP:{address}\n" if address else "")
     if has_expired:
@@ -31,7 +31,7 @@ def make_node(
 
 
 def _sign_for_the_past(place: Path, name: str, authority: str) -> None:
-    """Only the program's own little authority takes dates, in every version."""
+    """Only the program's own small authority accepts dates in every version."""
     (place / "index.txt").write_text("")
     (place / "serial").write_text("1000\n")
     (place / "past.cnf").write_text(

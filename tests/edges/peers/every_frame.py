@@ -1,6 +1,6 @@
-"""Any value of any record that travels between nodes, drawn from the records' own types.
+"""Which values may any record have that travels between nodes? Drawn from the records' own types.
 
-So an order, a report or a field that the wire does not know yet fails the tests without a line here.
+So an order, a report or a field that the wire does not support yet fails the tests without any change here.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from supervisor.edges.peers.cluster_frames import Frame, Unknown
 Kind = type[msgspec.Struct]
 
 HANDSHAKE: tuple[Kind, ...] = tuple(each for each in get_args(Frame) if each not in (Unknown, Ordered, Reported))
-# What a node's own side orders, as its way to the leader changes.
+# Orders of a node's own side, when its connection to the leader changes.
 OWN_ORDERS: tuple[Kind, ...] = (Introduce, StandBack)
 ORDERS: tuple[Kind, ...] = tuple(each for each in get_args(Order) if each not in OWN_ORDERS)
-# The coordinator's own clock, and what its own node's server notices.
+# The coordinator's own clock, and observations of its own node's server.
 NEVER_TRAVEL: tuple[Kind, ...] = (
     cluster_messages.DeadlineReached,
     cluster_messages.NodeLost,

@@ -61,7 +61,7 @@ def nobody(event: object) -> None:
 
 
 async def test_a_node_that_meets_another_leader_begins_again(tmp_path: Path):
-    """Nothing of its conversation with the first one counts for the second."""
+    """Nothing of its conversation with the first leader counts for the second."""
     leader = meet(tmp_path / "leader", "", "job", 2, 0, "127.0.0.1")
     node = meet(tmp_path / "node", leader.text(), "job", 2, 1, "127.0.0.1")
     orphaned, up, came, over = anyio.Event(), anyio.Event(), anyio.Event(), anyio.Event()

@@ -1,4 +1,4 @@
-"""Does every frame of the cluster stream mean on one node what the other said, and nothing where it was no peer?"""
+"""Does every frame of the cluster stream mean the same on both nodes, and nothing if it is not from a peer?"""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_what_a_file_of_the_user_said_is_sent_within_bounds():
 
 
 def tagged(field: int, body: bytes) -> bytes:
-    """A field that holds bytes or a message, by its number."""
+    """Encodes a field with bytes or a message, by its number."""
     tag = field << 3 | 2
     return bytes([tag & 127 | 128, tag >> 7, len(body)]) + body
 

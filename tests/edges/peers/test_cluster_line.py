@@ -1,4 +1,4 @@
-"""A line hands frames on in turn, holds little of what nobody reads, and ends once, with its reason."""
+"""A line passes frames on in turn, buffers little that nobody reads, and ends once, with a reason."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_of_somebody_who_is_not_introduced_little_is_kept():
             await line.receive()
     async with line_and_peer(frame_bytes_max=100) as (line, peer):
         many = frame(b"x" * 100) * 1000
-        with suppress(BlockingIOError):  # Once nobody takes what the kernel holds.
+        with suppress(BlockingIOError):  # once nobody takes what the kernel holds
             while True:
                 peer.send(many)
                 await asyncio.sleep(0)

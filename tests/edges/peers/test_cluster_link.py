@@ -1,4 +1,4 @@
-"""A connection that works in one direction, or on which a node reads nothing, harms nobody and costs little."""
+"""A connection that works in one direction only, or that a node does not read, harms nobody and costs little."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TOKEN, Heard, aga
 
 
 class Gates:
-    """Of a way to the leader: what goes in each direction while its gate is open."""
+    """Gates on a connection to the leader: data passes in each direction while its gate is open."""
 
     def __init__(self) -> None:
         self.connections = 0
@@ -91,7 +91,7 @@ async def node_behind_gates(port: int, name: str = "b") -> AsyncGenerator[tuple[
 async def test_a_node_that_the_leader_does_not_hear_ends_its_workers_though_it_hears_the_leader(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """The leader will give it up, so it must not be orders that keep it from noticing."""
+    """The leader will give the node up, so orders must not keep the node from noticing."""
     monkeypatch.setattr(cluster_client, "FENCE_S", 0.5)
     monkeypatch.setattr(cluster_client, "ALIVE_S", 0.1)
     monkeypatch.setattr(cluster_peers, "PARTING_S", 0.1)
@@ -191,7 +191,7 @@ async def test_a_node_comes_back_by_address_and_looks_up_the_name_but_once(monke
     hosts: list[str] = []
 
     async def connect(line: Callable[[], Line], host: str, port: int, *, is_careful: bool) -> None:
-        """Knows one name, which no name server does."""
+        """Knows one name that no name server knows."""
         del is_careful
         hosts.append(host)
         host = "127.0.0.1" if host == "leader.test" else host

@@ -1,4 +1,4 @@
-"""A leader and its nodes over real connections: all words arrive once and in order, whatever breaks between."""
+"""A leader and its nodes over real connections: all messages arrive once and in order, whatever breaks."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_a_node_may_come_before_its_leader():
 
 @asynccontextmanager
 async def breaking_wire(port: int) -> AsyncGenerator[int]:
-    """A way to the leader that breaks after some random number of bytes, again and again."""
+    """A connection to the leader that repeatedly breaks after a random number of bytes."""
     dice = random.Random(7)
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
 
@@ -181,7 +181,7 @@ async def test_a_lost_node_is_told(monkeypatch: pytest.MonkeyPatch):
         await at_leader.until(lambda: len(at_leader.events) == 2)
         lost = NodeLost("gone", "node gone is lost: the other side has closed the connection")
         assert at_leader.reports()[1] == lost
-        leader.send("gone", JOB, again(1))  # Nobody is there, and nobody is harmed.
+        leader.send("gone", JOB, again(1))  # nobody is there, and nobody is harmed
 
 
 async def test_a_process_that_was_given_up_can_not_come_back(monkeypatch: pytest.MonkeyPatch):
@@ -228,15 +228,15 @@ async def test_a_leader_that_stood_still_gives_a_node_its_whole_time_to_come_bac
             PeerAddress("127.0.0.1", port), job_id=JOB, token=TOKEN, own_name="b", on_order=lambda _: None,
             on_lost=lambda _: None,
         )  # fmt: skip
-        for number in range(2):  # One process, whose connection breaks between.
+        for number in range(2):  # one process, whose connection breaks in between
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(lambda: client.run(join_timeout_s=LIMIT_S))
                 client.report(Reported(JOB, NodeDown("b", number)))
                 await at_leader.until(lambda number=number: len(at_leader.events) > number)
                 tasks.cancel_scope.cancel()
             if not number:
-                await anyio.sleep(0.2)  # The leader has noticed, and waits.
-                time.sleep(1.2)  # noqa: ASYNC251 - the leader's loop stands still
+                await anyio.sleep(0.2)  # the leader has noticed, and waits
+                time.sleep(1.2)  # noqa: ASYNC251 - the leader's loop is blocked
         assert at_leader.reports() == [NodeDown("b", 0), NodeDown("b", 1)]
 
 
@@ -267,7 +267,7 @@ async def test_a_node_whose_leader_is_lost_ends_its_part_of_the_job(monkeypatch:
 
 
 async def test_a_node_that_waits_for_its_verdict_as_the_leader_is_lost_ends_too(monkeypatch: pytest.MonkeyPatch):
-    """Found by the simulator, seed 20: it had stopped, was cut off then, and waited indefinitely."""
+    """Found by the simulator, seed 20: it had stopped, was cut off, and waited indefinitely."""
     monkeypatch.setattr(cluster_client, "FENCE_S", 0.3)
     port = free_port()
     heard = Heard()

@@ -1,4 +1,4 @@
-"""Between two nodes nothing is lost, doubled, changed or replayed, however often the connection breaks."""
+"""Between two nodes no message is lost, doubled, changed or replayed, however often the connection breaks."""
 
 from __future__ import annotations
 

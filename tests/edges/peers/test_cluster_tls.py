@@ -1,4 +1,4 @@
-"""Nodes with a certificate of the cluster's authority meet; all others are told why not, at once."""
+"""Nodes with a certificate of the cluster's authority meet; all others learn the reason at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node one version older or newer joins, and is understood as far as both know what is said."""
+"""A node one version older or newer joins, and both understand everything that both know."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TOKEN, Heard, aga
 
 @pytest.fixture(autouse=True)
 def leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stranger here confirms nothing."""
+    """Makes the server not wait: a stranger here confirms nothing."""
     monkeypatch.setattr(cluster_peers, "PARTING_S", 0.05)
 
 
@@ -48,12 +48,12 @@ def varint(number: int) -> bytes:
 
 
 def field(number: int, value: bytes) -> bytes:
-    """Of any message, also one that no schema here has: as a newer version would write it."""
+    """Encodes a field of any message, even one that no schema here has, as a newer version would."""
     return varint(number << 3 | 2) + varint(len(value)) + value
 
 
 class Stranger:
-    """A node of another version, by hand."""
+    """A hand-made node of another version."""
 
     def __init__(self, stream: SocketStream) -> None:
         self._stream = stream
@@ -90,7 +90,7 @@ class Stranger:
         await self.send(self._to_leader.close(frame, number=self._number, received=0))
 
     async def hear(self) -> wire.ClusterFrame:
-        """The next order."""
+        """Returns the next order."""
         while True:
             payload, number, _ = self._to_node.open(await self.next())
             if number:

@@ -1,4 +1,4 @@
-"""A letter before all else says whether a newcomer may be sent on; garbage there leads nowhere."""
+"""A letter before all else says whether a newcomer may be redirected; garbage has no effect."""
 
 from __future__ import annotations
 
@@ -65,4 +65,4 @@ def test_who_has_spoken_already_is_sent_on_before_anything_is_made_for_it():
         far.setblocking(False)
         near.send(MAY_BE_SENT_ON + TLS)
         assert not door.sends_on(far)
-        assert door.read(far.recv(100)) == (TLS, MAY_BE_SENT_ON, b"", "")  # It is not asked for a place again.
+        assert door.read(far.recv(100)) == (TLS, MAY_BE_SENT_ON, b"", "")  # it is not asked for a place again

@@ -1,4 +1,4 @@
-"""Does a supervisor lead the rendezvous of torchrun's agents, until they have ended, each apart from the others?"""
+"""Does a supervisor lead several rendezvous of torchrun's agents until they end, separate from each other?"""
 
 from __future__ import annotations
 

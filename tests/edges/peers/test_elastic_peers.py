@@ -1,4 +1,4 @@
-"""Do torchrun's agents find whichever of them leads, over real connections, and is time kept for them?"""
+"""Do torchrun's agents find whichever of them leads, over real connections, and do timeouts work for them?"""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def place() -> Place:
 
 
 async def begin(first: tuple[ElasticPeers, Heard], second: tuple[ElasticPeers, Heard], number: int = 0) -> None:
-    """Agents a and b come into the first round, or another one."""
+    """Brings agents a and b into the first round, or another one."""
     (a, at_a), (b, at_b) = first, second
     b.report(AgentJoined("b", RULES))
     a.report(AgentJoined("a", RULES))
@@ -134,7 +134,7 @@ async def test_time_is_kept_by_the_leader(place: Place):
 
 
 async def test_another_process_that_leads_later_is_noticed_at_once(place: Place):
-    """It knows nothing of this conversation: numbers of messages would not fit, and orders would be dropped."""
+    """It knows nothing of this conversation: message numbers would not fit, and orders would be dropped."""
     async with place.agent("b", leads=False) as second:
         async with place.agent("a") as first:
             await begin(first, second)

@@ -1,4 +1,4 @@
-"""Are the bounds of a field those of its name, within those of its type on the wire?"""
+"""Are a field's bounds those of its name, within those of its type in protobuf?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of evidence and reports is left out, and what is sent later?"""
+"""What is left out of evidence and reports, and what is sent later?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from supervisor.edges.peers.frame_sizes import halves, shortened
 
 
 def _characters(frame: Frame) -> int:
-    """A measure to count by: what stacks and notes hold."""
+    """Measures a frame by the characters of its stacks and notes."""
     assert isinstance(frame, Reported)
     assert isinstance(frame.report, StacksTaken)
     evidence = frame.report.evidence

@@ -1,4 +1,4 @@
-"""How often the leader of many nodes looks for garbage."""
+"""How often does the leader of many nodes collect garbage?"""
 
 from __future__ import annotations
 

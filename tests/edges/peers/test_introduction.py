@@ -1,4 +1,4 @@
-"""Both sides prove that they know the token of the job, or learn why they do not go on."""
+"""Both sides prove that they know the job's token, or learn why not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NODE = Who("job", b"the token of the job", "node-1", "a start of it")
 
 
 async def meet(theirs: bytes, ours: bytes, *, relay_port: int = 0, refusal: str = "") -> tuple[Keys, Keys, int]:
-    """The keys of both sides, and what the node has said of itself. `ours`: the token by which the leader answers."""
+    """Returns both sides' keys, and the relay port that the node sent. `ours`: the leader's token."""
     near, far, _ = wired()
     found: list[tuple[Keys, int]] = []
 

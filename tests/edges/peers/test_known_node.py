@@ -1,4 +1,4 @@
-"""A leader, or a node that follows, is killed again and again: the next process goes on, no word is lost or doubled."""
+"""A leader, or a follower, is killed repeatedly: the next process continues, and no message is lost or doubled."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ KILLS = 12
 
 
 class Side:
-    """One node's supervisor, which is killed and comes back. Only what was kept outlives it."""
+    """One node's supervisor, which is killed and comes back. Only kept data outlives it."""
 
     def __init__(self, name: str, port: int, *, leads: bool) -> None:
         self.meeting = Meeting(JOB, name, PeerAddress("127.0.0.1", port), TOKEN, LIMIT_S)
         self.leads = leads
         self.letters: Correspondence | None = None
-        self.kept: tuple[tuple[int, ...], int] = ((), 0)  # what was heard, and how much was said
+        self.kept: tuple[tuple[int, ...], int] = ((), 0)  # what was heard, and how much was sent
         self.wrong: list[FromPeers] = []
 
     async def live(self, ends: anyio.Event, chance: random.Random) -> None:
@@ -66,7 +66,7 @@ class Side:
                         if not self.leads and said < WORDS:
                             peers.report(JOB, NodeDown("b", said))
                             said += 1
-                        elif heard and said < WORDS:  # A leader speaks to those that it has heard.
+                        elif heard and said < WORDS:  # a leader speaks to nodes that it has heard
                             peers.send("b", JOB, orders.JoinAgain(said, "why"))
                             said += 1
                         keep()
@@ -96,14 +96,14 @@ async def test_no_word_is_lost_or_doubled_however_often_a_side_is_killed(killed:
                 if number < kills:
                     await anyio.sleep(chance.uniform(0.0, 0.15))
                 else:
-                    while not (a.is_done and b.is_done):  # noqa: ASYNC110 - what is kept tells nobody
+                    while not (a.is_done and b.is_done):  # noqa: ASYNC110 - kept data has no event
                         await anyio.sleep(0.01)
                 ends.set()
 
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(be_killed, a, KILLS if killed != "follower" else 0)
-            # A node that comes first would lead, where the address is its own, too.
+            # A node that comes first would lead if the address is its own, too.
             while a.letters is None:  # noqa: ASYNC110 - the same
                 await anyio.sleep(0.001)
             tasks.start_soon(be_killed, b, KILLS if killed != "leader" else 0)
@@ -142,7 +142,7 @@ async def test_a_node_that_comes_back_too_late_ends_its_workers():
     kept = Correspondence(incarnation="of b", term=1, known_at_s=known_at_s)
     meeting = Meeting(JOB, "b", PeerAddress("127.0.0.1", port), TOKEN, LIMIT_S)
     async with cluster_peers.open_peers(meeting, said.append, Archive(None, kept)) as peers:
-        assert not peers.leads(JOB)  # The address is its own, and free.
+        assert not peers.leads(JOB)  # the address is its own, and free
         with anyio.fail_after(LIMIT_S):
             while not said:  # noqa: ASYNC110 - a list tells nobody
                 await anyio.sleep(0.001)

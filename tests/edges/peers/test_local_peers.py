@@ -1,4 +1,4 @@
-"""What is sent to this node comes back; another node is not known."""
+"""A message to this node comes back; another node is unknown."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which address does a node name to the others: one that they can reach, never one that only it can?"""
+"""Which address does a node give to the others? One that they can reach, never one that only this node can."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Found = list[tuple[int, int, int, str, tuple[str, int]]]
 
 @pytest.fixture
 def named_by_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Debian writes /etc/hosts: the host's own name is 127.0.1.1 to itself."""
+    """As in Debian's /etc/hosts: the host's own name is 127.0.1.1 for itself."""
     real = anyio.getaddrinfo
 
     async def found(host: str | None, port: int, **more: Any) -> Found:  # noqa: ANN401 (as getaddrinfo takes them)
@@ -61,7 +61,7 @@ def named_by_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def named_twice(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A name with these addresses."""
+    """Resolves a name to these addresses."""
     addresses: list[str] = []
 
     async def found(host: str, port: int, **_: object) -> Found:

@@ -1,4 +1,4 @@
-"""Has each job of a supervisor a way of its own to its other nodes, and does a job whose way fails harm no other?"""
+"""Has each job of a supervisor its own connections to other nodes, and does their failure harm no other job?"""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def shared(job_id: str) -> JobSpec:
 
 
 class OneJob:
-    """See questions.PeersAndColleagues: what a test says comes, and what is said is kept."""
+    """See questions.PeersAndColleagues: the test sets what comes, and sent messages are kept."""
 
     def __init__(self, post: Post, *, leads: bool) -> None:
         self.post = post
@@ -66,13 +66,13 @@ class OneJob:
 
 
 class Rig:
-    """Ways to other nodes that open, fail and end as a test wants them to."""
+    """Connections to other nodes that open, fail and end as a test requests."""
 
     def __init__(self) -> None:
         self.posted: list[FromPeers] = []
         self.jobs: dict[str, OneJob] = {}
         self.refusals: dict[str, Exception] = {}
-        self.holds: dict[str, anyio.Event] = {}  # ways that take their time to open
+        self.holds: dict[str, anyio.Event] = {}  # connections that take time to open
         self.parted: list[str] = []
         self.archives: dict[str, Archive] = {}
         self.parting = anyio.Event()
@@ -151,7 +151,7 @@ async def test_a_way_that_fails_ends_its_job_alone():
         await begun(peers, "led", "followed")
         rig.jobs["led"].fails.set()
         await rig.until_posted(JobAbandoned("led", WHY))
-        assert not peers.leads("led")  # No coordinator of its own begins beside those of the other nodes.
+        assert not peers.leads("led")  # no coordinator of its own starts beside the other nodes'
         peers.report("led", NodeDown("a", 0))
         peers.report("followed", NodeDown("a", 0))
         rig.jobs["followed"].post(Ordered("followed", orders.JoinAgain(1, "why")))
@@ -237,7 +237,7 @@ async def test_a_way_that_another_supervisor_has_opened_is_gone_on_with():
         archive = rig.archives["led"]
         assert archive.kept == kept
         assert archive.keep is not None
-        assert not archive.keep()  # The engine does not know the job yet, and could keep nothing of it.
+        assert not archive.keep()  # the engine does not know the job yet, and could not keep anything of it
         assert asked == []
         peers.begin("led")
         assert archive.keep()

@@ -1,4 +1,4 @@
-"""Does every question and every answer mean on one node what the other said, and nothing where it was no peer?"""
+"""Does every question and answer mean the same on both nodes, and nothing if it is not from a peer?"""
 
 from __future__ import annotations
 

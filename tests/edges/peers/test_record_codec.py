@@ -1,4 +1,4 @@
-"""Do records and messages of the same shape become each other, also where one side's version is older?"""
+"""Do records and messages of the same shape convert to each other, even if one side's version is older?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from supervisor.edges.peers.record_codec import member_name, record_shape
 
 
 class Grown(msgspec.Struct, frozen=True):
-    """A record that has got two fields since the version before."""
+    """A record that has two more fields than in the previous version."""
 
     node: str
     retries: int = 3

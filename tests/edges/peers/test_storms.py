@@ -1,4 +1,4 @@
-"""Hundreds of nodes that connect at once, or lose their connections at once, are all taken in; none is given up."""
+"""Hundreds of nodes that connect, or lose their connections, at once are all admitted; none is given up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.edges.peers.test_cluster_peers import JOB, TOKEN, Heard, again, free_
 
 LIMIT_S = 60.0
 NODES = 120
-CALM = 20  # of them, whose connections stay
+CALM = 20  # of them keep their connections
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def many_descriptors() -> Iterator[None]:
 
 
 class Crowd:
-    """Nodes with connections of their own, in this process."""
+    """Nodes with their own connections, in this process."""
 
     def __init__(self, port: int, tls: Tls) -> None:
         self.told = Heard()
@@ -46,7 +46,7 @@ class Crowd:
         )  # fmt: skip
 
     def join(self, number: int) -> None:
-        """Says one thing that must arrive, whatever becomes of the connections."""
+        """Sends a message that must arrive, whatever happens to the connections."""
         for place, client in enumerate(self.clients):
             client.report(Reported(JOB, NodeJoined(f"node-{place}", number)))
 
@@ -58,7 +58,7 @@ class Crowd:
 
 
 async def test_d12_all_nodes_reconnect_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cluster_client, "FENCE_S", 20.0)  # All nodes share one busy core here, as in no cluster.
+    monkeypatch.setattr(cluster_client, "FENCE_S", 20.0)  # all nodes share one busy core here, unlike in a cluster
     monkeypatch.setattr(cluster_server, "LOST_S", 25.0)
     make_authority(tmp_path)
     tls = cluster_tls.load(make_node(tmp_path))

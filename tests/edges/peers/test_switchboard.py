@@ -34,7 +34,7 @@ from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TOKEN, Heard, fre
 
 
 class Node:
-    """One that says who it is in the output of a rank that it makes up."""
+    """A node that identifies itself in the output of a simulated rank."""
 
     def __init__(self, name: str, peers: PeersAndColleagues, heard: Heard) -> None:
         self.name = name

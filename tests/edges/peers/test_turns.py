@@ -1,4 +1,4 @@
-"""Much work is done in order, a share at a time, and the rest of the event loop has its turn between."""
+"""Much work is done in order, a share at a time, and the rest of the event loop gets its turn in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is due is taken at the first look after it, once; the rest costs nothing."""
+"""Due items are taken at the next check, once; the others cost nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOTCH_S = 0.5
 def test_each_is_taken_once_never_early_and_at_most_a_notch_late(script: list[float | str]):
     wheel: Wheel[tuple[float, int]] = Wheel(NOTCH_S)
     looks = 0
-    waiting: list[tuple[float, int]] = []  # when it is due, and how many looks there were before
+    waiting: list[tuple[float, int]] = []  # when it is due, and how many checks came before
     for word in script:
         if isinstance(word, float):
             wheel.put((word, looks), word)

@@ -1,4 +1,4 @@
-"""A server that answers each connection with the bytes that a test names, slowly, or not at all."""
+"""A server that answers each connection with bytes that a test chooses, slowly, or not at all."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def silent(connection: socket.socket) -> None:
 
 @contextlib.contextmanager
 def hostile(answer: Callable[[socket.socket], None], tls: TlsFiles | None = None) -> Generator[Hostile]:
-    """It reads a request before it answers, and closes the connection then. `tls`: of a server of https."""
+    """Reads a request, answers, and closes the connection. `tls`: of an https server."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = Hostile(listener.getsockname()[1], "https" if tls else "http")
         secured = _secured(tls) if tls else None
@@ -81,7 +81,7 @@ def _secured(tls: TlsFiles) -> ssl.SSLContext:
 
 
 def _request(connection: socket.socket) -> bytes:
-    """With its body, which may come later than its head."""
+    """Reads a request with its body, which may come later than its head."""
     request = connection.recv(65536)
     head, _, body = request.partition(b"\r\n\r\n")
     length = re.search(rb"(?i)content-length: (\d+)", head)

@@ -1,4 +1,4 @@
-"""Do the answers of an attribution service mean what they say, and do strange ones mean nothing?"""
+"""Are the answers of an attribution service understood, and do invalid ones mean nothing?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is any answer of an HTTP service survived, within its time, without a word too much being believed?"""
+"""Does the client survive any answer of an HTTP service in time, and not trust any of it too much?"""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_an_authority_of_the_users_own_vouches_for_a_service(tmp_path: Pat
 async def test_a_certificate_that_nobody_vouches_for_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, certificate: dict[str, Any], why: str
 ):
-    """`named`: the authority that the user names. Nothing of the request is sent."""
+    """`named`: the user's authority. Nothing of the request is sent."""
     authorities = {name: str(make_authority(tmp_path, name)) for name in ("ca", "other")}
     if named:
         monkeypatch.setenv("SSL_CERT_FILE", authorities[named])

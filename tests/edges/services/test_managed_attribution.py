@@ -1,4 +1,4 @@
-"""Is a job's own attribution service started, awaited, started again and ended, whatever it does? Real processes."""
+"""Is a job's own attribution service started, awaited, restarted and ended, whatever it does? Real processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from supervisor.errors import ConfigurationError
 
 
 class Heard:
-    """What a job hears of its service."""
+    """What a job learns of its service."""
 
     def __init__(self) -> None:
         self.clients: list[AttributionClient] = []
@@ -53,7 +53,7 @@ async def kept(managed: ManagedAttribution) -> AsyncGenerator[Heard]:
 
 
 def managed(folder: Path, *, startup_timeout_s: float = 60.0, code: str = "") -> ManagedAttribution:
-    """`code`: of a program in the place of the service."""
+    """`code`: of a program that replaces the service."""
     settings = Attribution("localhost", startup_timeout_s=startup_timeout_s, llm_model=NO_MODEL)
     environment = {"PATH": os.environ["PATH"]}
     command = {"command": (sys.executable, "-c", code)} if code else {}

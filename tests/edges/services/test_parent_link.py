@@ -1,4 +1,4 @@
-"""Do a service and the supervisor that has started it know of each other's place and end?"""
+"""Do a service and the supervisor that started it learn each other's address and end?"""
 
 from __future__ import annotations
 

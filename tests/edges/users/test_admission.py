@@ -1,4 +1,4 @@
-"""Who is let in by --users."""
+"""Which users does --users admit?"""
 
 from __future__ import annotations
 

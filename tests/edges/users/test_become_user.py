@@ -1,4 +1,4 @@
-"""What is left of root's rights after the change, seen from inside."""
+"""Which of root's rights are left after the change, as seen from inside?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from supervisor.edges.users import become_user
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 
-# In the same process, since not each interpreter can be reached by another user.
+# In the same process, since another user can't reach every interpreter.
 LOOK = """
 import json, os, resource, runpy, sys
 become = runpy.run_path(sys.argv[1])["become"]

@@ -1,4 +1,4 @@
-"""What is let in, handed over and refused, on real sockets."""
+"""Which connections are admitted, handed over and refused, on real sockets?"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OWN = Identity(os.getuid(), os.getgid(), tuple(sorted(os.getgroups()))) if os.ge
 
 
 class House:
-    """Behind the door."""
+    """The receiver behind the door."""
 
     def __init__(self) -> None:
         self.came: list[tuple[Identity, Limits]] = []

@@ -1,4 +1,4 @@
-"""How many connections of one user are let in, and that they are counted for each user alone."""
+"""How many connections of one user are admitted, counted for each user separately?"""
 
 from __future__ import annotations
 

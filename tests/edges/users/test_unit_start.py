@@ -1,4 +1,4 @@
-"""What the unit of a user's supervisor executes. Under a real systemd: tests/deploy/test_users_unit.py."""
+"""What does the unit of a user's supervisor execute? Under a real systemd: tests/deploy/test_users_unit.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who owns what, and what is in the way."""
+"""Who owns which folder, and what happens if something is in the way?"""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_users_with_other_groups_have_other_folders_and_one_state(folders: UserF
 
 @pytest.mark.parametrize("in_the_way", ["own", "state"])
 def test_a_link_in_the_place_of_a_folder_is_not_followed(folders: UserFolders, in_the_way: str, tmp_path: Path):
-    """Root must change neither the owner nor the mode of its target, even if that is the user's."""
+    """Root must change neither the owner nor the mode of its target, even if that belongs to the user."""
     folder = folders.of(ALICE)
     folder.path.mkdir()
     target = tmp_path / "elsewhere"

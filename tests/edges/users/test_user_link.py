@@ -51,7 +51,7 @@ async def test_a_connection_is_handed_over_with_the_credentials_of_its_client(tm
         (client,) = supervisor.clients
         client.send(b"from the supervisor")
         assert ours.recv(100) == b"from the supervisor"
-        assert not os.get_inheritable(client.fileno())  # nothing that a job executes gets it
+        assert not os.get_inheritable(client.fileno())  # no program of a job inherits it
         client.close()
     ours.close()
 
@@ -76,7 +76,7 @@ async def test_an_idle_supervisor_is_let_go_and_takes_nothing_more(tmp_path: Pat
 
 
 async def test_one_that_is_idle_no_more_stays(tmp_path: Path) -> None:
-    """It said so before it heard of a client that was on the way."""
+    """It reported that before it learned of a client on the way."""
     _, theirs = pair = socket.socketpair()
     async with linked(tmp_path) as (link, supervisor):
         assert await link.give(theirs)

@@ -1,4 +1,4 @@
-"""What a started supervisor gets of root's, and what not. As another user: tests/e2e/test_many_users.py."""
+"""What does a started supervisor get of root's, and what not? As another user: tests/e2e/test_many_users.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a supervisor is started, started again and let go, with supervisors that are tasks of this process."""
+"""When is a supervisor started, restarted and released? The supervisors are tasks of this process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ALICE, BOB = Identity(54321, 54321, ()), Identity(54322, 54322, ())
 
 
 class Fakes:
-    """In the place of processes: each start puts a door into this process."""
+    """Replaces processes: each start puts a door into this process."""
 
     def __init__(self) -> None:
         self.starts: list[Identity] = []
@@ -39,7 +39,7 @@ class Fakes:
         self.fault: Exception | None = None
 
     def start(self, identity: Identity, limits: Limits, folder: UserFolder) -> StartedSupervisor:
-        """In a thread, as the real one."""
+        """Starts one, in a thread, as the real one does."""
         if self.fault is not None:
             raise self.fault
         self.starts.append(identity)

@@ -1,4 +1,4 @@
-"""What systemd is asked, by a systemctl that notes it. By a real one: tests/deploy/test_users_unit.py."""
+"""What is systemd asked? A fake systemctl records it. With a real one: tests/deploy/test_users_unit.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ASKED = "--quiet --no-ask-password"
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file with a line for each call of systemctl."""
+    """Returns a file with a line for each call of systemctl."""
     systemctl = tmp_path / "systemctl"
     systemctl.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\n')
     systemctl.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The worker's end of the channel, for tests: says exactly what it is told to, true or not."""
+"""The worker's end of the channel, for tests: sends exactly what a test says, true or not."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ LIMITS = HangLimits(heartbeat_s=60.0, sections=(("step", 30.0), ("eval", None)),
 
 async def until(condition: Callable[[], object], *, at_most_s: float = 10.0) -> None:
     with anyio.fail_after(at_most_s):
-        while not condition():  # noqa: ASYNC110 what is waited for tells nobody
+        while not condition():  # noqa: ASYNC110 the condition has no event
             await anyio.sleep(0.005)
 
 
 @dataclass
 class Kept:
-    """In the place of the engine: takes all events at once, in turn as long as `turns` are left."""
+    """Plays the engine: takes all events at once, in turn as long as `turns` are left."""
 
     posted: list[node_messages.Event] = field(default_factory=list[node_messages.Event])
     turns: anyio.Semaphore | None = None
@@ -54,7 +54,7 @@ class Kept:
 
 @dataclass
 class Served:
-    """A running server and what it has posted."""
+    """A running server and the events that it has posted."""
 
     server: WorkerServer
     path: Path
@@ -63,7 +63,7 @@ class Served:
 
     @property
     def link(self) -> Path:
-        """Where scripts of others look for the socket."""
+        """Returns the path where other scripts look for the socket."""
         return self.path.parents[1] / self.path.name
 
     def connect(self) -> WorkerSide:
@@ -78,7 +78,7 @@ class Served:
 async def serve(
     tmp_path: Path, *, ranks: int = 4, cycle: int = 0, expect: bool = True, turns: anyio.Semaphore | None = None
 ) -> AsyncGenerator[Served]:
-    """A server with one open cycle, whose workers are all this process."""
+    """Runs a server with one open cycle; this process plays all its workers."""
     directory = tmp_path / "sock"
     posted: list[node_messages.Event] = []
     server = WorkerServer(socket_path=directory / "worker" / "worker.sock", events=Kept(posted, turns), clock=Clock())
@@ -140,7 +140,7 @@ class WorkerSide:
                 await anyio.wait_writable(self.socket)
 
     async def receive(self, *, at_most_s: float = 10.0) -> worker_pb2.SupervisorFrame | None:
-        """The next frame, None at the end of the stream; a page that comes with it is mapped."""
+        """Returns the next frame, None at the end of the stream; maps a page that comes with it."""
         with anyio.fail_after(at_most_s):
             while not self._received:
                 await anyio.wait_readable(self.socket)
@@ -160,7 +160,7 @@ class WorkerSide:
         return frame
 
     async def join(self, local_rank: int = 0, **changed: object) -> worker_pb2.Welcome:
-        """Says hello and is welcome."""
+        """Sends a hello and returns the welcome."""
         await self.send(hello(local_rank, **changed))
         frame = await self.receive()
         assert frame is not None
@@ -168,7 +168,7 @@ class WorkerSide:
         return frame.welcome
 
     async def refused(self, frame: worker_pb2.WorkerFrame) -> worker_pb2.Refused:
-        """Sends it and is refused, and dropped."""
+        """Sends a frame, and returns the refusal, after which the connection is dropped."""
         await self.send(frame)
         answer = await self.receive()
         assert answer is not None
@@ -177,7 +177,7 @@ class WorkerSide:
         return answer.refused
 
     async def is_dropped(self, *, at_most_s: float = 10.0) -> None:
-        """Returns when the server has closed the connection."""
+        """Waits until the server has closed the connection."""
         while await self.receive(at_most_s=at_most_s) is not None:
             continue
 

@@ -1,4 +1,4 @@
-"""Steps of 1 ms, in turn with and without heartbeats, sections and ping(): what do these cost? (row 10)
+"""What do heartbeats, sections and ping() cost? Steps of 1 ms, in turn with and without them (row 10).
 
 Prints one line of JSON. DEVICE=cpu keeps a CPU busy instead of a GPU.
 """
@@ -19,7 +19,7 @@ from worker_client import RankMonitorClient, inprocess
 DEVICE = os.environ["DEVICE"]
 PAIRS, STEPS = int(sys.argv[1]), int(sys.argv[2])
 STEP_S = 0.001
-T_95 = 2.0  # of Student's distribution, for 60 pairs or more; a little more below
+T_95 = 2.0  # Student's distribution, for 60 pairs or more; slightly more for fewer
 
 
 def one_step(cycles: int) -> None:

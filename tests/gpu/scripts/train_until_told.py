@@ -1,7 +1,7 @@
-"""Trains a language model of about 100 million parameters in bf16 until the file `end` is there (row 9).
+"""Trains a language model of about 100 million parameters in bf16 until the file `end` exists (row 9).
 
-It goes on from its checkpoint, and writes the loss of each step to TRACE. Any launcher can start it. With DEVICE=cpu it
-trains a tiny one: that shows that this script is right.
+It continues from its checkpoint, and writes the loss of each step to TRACE. Any launcher can start it. With DEVICE=cpu
+it trains a tiny model, which tests this script.
 """
 # pyright: basic, reportPrivateImportUsage=false
 
@@ -46,7 +46,7 @@ def batches() -> torch.Tensor:
 
 
 def batch(text: torch.Tensor, step: int) -> torch.Tensor:
-    """The same one for the same step, however often the job was restarted."""
+    """Returns the same batch for the same step, however often the job was restarted."""
     generator = torch.Generator().manual_seed(step)
     starts = torch.randint(len(text) - CONTEXT - 1, (BATCH,), generator=generator)
     return torch.stack([text[start : start + CONTEXT + 1] for start in starts.tolist()]).long().to(DEVICE)

@@ -1,6 +1,6 @@
-"""A wrapped function on a GPU, and what goes wrong in it: exception, pending, sticky or aborts (rows 3 to 6).
+"""A wrapped function on a GPU, and its faults: exception, pending, sticky or aborts (rows 3 to 6).
 
-With DEVICE=cpu it runs on Gloo and without a GPU: that shows that this script is right, and nothing about GPUs.
+With DEVICE=cpu it runs on Gloo without a GPU: that tests this script, but shows nothing about GPUs.
 """
 # pyright: basic, reportPrivateImportUsage=false
 
@@ -28,9 +28,9 @@ BACKEND = "nccl" if DEVICE == "cuda" and WORLD_SIZE == 1 else "gloo"  # two rank
 WHAT, *MORE = sys.argv[1:]
 FOR_EVER_S = 1e9
 ITERATIONS_MAX = 9  # without pauses between them
-ABORTS_A_CALL = 5  # more faults at once on one rank would be waited between
+ABORTS_A_CALL = 5  # more faults at once on one rank would need waits in between
 FIRST_CYCLE = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-is_sick = False  # without a GPU, in the place of a context that can't be used
+is_sick = False  # without a GPU, this plays an unusable context
 
 
 def note(what: str, **more: object) -> None:
@@ -41,7 +41,7 @@ def note(what: str, **more: object) -> None:
 
 
 def pending(seconds: float) -> None:
-    """Returns once the GPU is done: no signal and no exception gets through before."""
+    """Returns once the GPU is done: no signal or exception gets through before."""
     if DEVICE == "cuda":
         torch.cuda._sleep(min(int(seconds * cycles_a_second()), 2**62))
         note("pending")
@@ -64,7 +64,7 @@ def cycles_a_second() -> float:
 
 
 def await_replacement(iteration: int) -> None:
-    """A rank that was lost is replaced, and takes part from the next iteration on: begin that."""
+    """Starts the next iteration, from which the replacement of a lost rank takes part."""
     if dist.get_world_size() < WORLD_SIZE and iteration < ITERATIONS_MAX:
         time.sleep(2.0)
         raise ValueError("the replacement is waited for")
@@ -77,7 +77,7 @@ graphs: list[Any] = []  # a CUDA graph, its input and its output
 
 
 def work() -> None:
-    """The same memory each time, so that the allocator needs no more of the driver once it is warm."""
+    """Uses the same memory each time, so that the warm allocator needs no more from the driver."""
     for size in (256, 1024, 2048):
         compiled(torch.ones(size, size, device=DEVICE))
     if DEVICE != "cuda":
@@ -161,7 +161,7 @@ class Sick(HealthCheck):
 
 
 def break_context() -> None:
-    """Raises, and whatever is asked of the GPU raises from then on."""
+    """Raises, and makes every later use of the GPU raise."""
     global is_sick
     is_sick = True
     if DEVICE != "cuda":

@@ -1,4 +1,4 @@
-"""The folder of adopted ranks' supervisor: one at a time has it, and nobody ever touches what is another's."""
+"""The folder of adopted ranks' supervisor: one holder at a time, and nobody touches another's files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from supervisor.errors import InUseError
 from tests.e2e.launch import wait_until
 
 TIMEOUT_S = 60
-# Serves the folder again and again, and stops at the first time that something of its own is not there.
+# Serves the folder repeatedly; stops when one of its own files is missing.
 RIVAL = """
 import json, pathlib, sys
 from supervisor.edges.machine.folders.adopted_dir import AdoptedDir
@@ -52,13 +52,13 @@ print(flush=True); sys.stdin.read()
 
 @pytest.fixture
 def own() -> Iterator[Path]:
-    """A user's own folder, with a path that leaves room for a socket's."""
+    """Yields a user's own folder, with a path that leaves room for a socket's name."""
     with tempfile.TemporaryDirectory() as name:
         yield Path(name)
 
 
 def killed(path: Path, ranks: str) -> None:
-    """One that was killed has left the folder so."""
+    """Leaves the folder as a killed supervisor does."""
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdin=-1, stdout=-1)
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"\n"
@@ -98,7 +98,7 @@ def test_what_a_dead_one_left_goes_but_for_the_ranks_that_a_successor_must_miss(
     assert {each.name for each in path.iterdir()} == expected
     assert home.serving.name not in left
     home.close()
-    assert path.exists() == keeps_ranks  # A rank that lives must be missed by the next one, too.
+    assert path.exists() == keeps_ranks  # the next supervisor must notice the end of a live rank, too
 
 
 def test_a_killed_one_is_remembered_while_a_rank_lives(own: Path):
@@ -123,7 +123,7 @@ def test_what_ranks_or_removers_left_when_they_were_killed_goes_too(own: Path):
     (own / "other").mkdir()
     starting = own / "inprocess-starting"
     starting.mkdir()
-    (starting / "supervisor.lock").touch()  # opened, and not locked yet
+    (starting / "supervisor.lock").touch()  # opened, but not locked yet
     adopted_dir.sweep(own)
     assert {each.name for each in own.iterdir()} == {"other", "inprocess-starting", "inprocess-in-turn"}
     os.close(descriptor)
@@ -143,7 +143,7 @@ def test_one_whose_folder_was_deleted_leaves_the_next_one_alone(own: Path):
 
 
 def test_many_that_come_and_go_never_meet(own: Path):
-    """Beside one that sweeps. Each finds its own there, and nobody else's, for as long as it serves."""
+    """Another process sweeps. Each finds only its own files there for as long as it serves."""
     command = [sys.executable, "-c", RIVAL, str(own / "inprocess-key"), "60"]
     rivals = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(3)]
     try:

@@ -1,4 +1,4 @@
-"""A directory is ours and closed, or the reason is said; what can't be written is found before it is needed."""
+"""A directory is ours and closed, or we get the reason; an unwritable one is found before it is needed."""
 
 from __future__ import annotations
 

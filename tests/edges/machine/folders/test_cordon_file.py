@@ -1,4 +1,4 @@
-"""Does a cordon outlive the process, and what if the disk takes nothing?"""
+"""Does a cordon outlive the process, and what happens if the disk takes nothing?"""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_a_disk_that_does_not_answer_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(cordon_file, "KEPT_WITHIN_S", 0.05)
-    os.mkfifo(tmp_path / "cordoned.new")  # opening it to write waits for a reader
+    os.mkfifo(tmp_path / "cordoned.new")  # opening it for writing waits for a reader
     with caplog.at_level(logging.WARNING, "holdfast"), anyio.fail_after(10):
         await CordonFile(tmp_path).keep("bad memory")
     assert "the disk does not answer" in caplog.text

@@ -1,4 +1,4 @@
-"""A private supervisor has a folder of its own; what a killed one left is removed, and never that of a living one."""
+"""A private supervisor has its own folder; a killed one's folder is removed, a live one's never."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ print(flush=True); sys.stdin.read()
 
 @pytest.fixture(autouse=True)
 def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
-    """The one shared temporary directory there is; pytest's own would make the paths of sockets too long."""
+    """The only shared temporary directory; pytest's own would make socket paths too long."""
     with tempfile.TemporaryDirectory() as name:
         monkeypatch.setattr(user_dirs, "SHARED_TEMPS", (Path(name),))
         monkeypatch.setattr(user_dirs, "RUNTIME_DIRS", tmp_path / "none")
@@ -36,7 +36,7 @@ def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
 
 @contextmanager
 def served(path: Path) -> Generator[subprocess.Popen[bytes]]:
-    """A supervisor's claim on the folder, in a process that is killed at the end."""
+    """Holds a supervisor's claim on the folder, in a process that is killed at the end."""
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdin=-1, stdout=-1)
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"\n"
@@ -69,7 +69,7 @@ def test_without_any_place_it_says_which_were_tried(temp: Path):
 
 def test_folders_of_killed_supervisors_go_and_those_of_living_ones_stay(temp: Path):
     dead, living, starting, unclaimed = (private_dir.make({}) for _ in range(4))
-    (starting / "supervisor.lock").touch()  # opened, and not locked yet
+    (starting / "supervisor.lock").touch()  # opened, but not locked yet
     with served(dead):
         (dead / "worker").mkdir()
         (dead / "worker" / "tokens").touch()
@@ -112,7 +112,7 @@ def test_a_folder_of_another_user_stays(temp: Path):
 
 
 def test_a_sweep_beside_supervisors_that_start_and_end_harms_none(temp: Path):
-    """Each folder is there for as long as its claim is held."""
+    """Each folder exists for as long as its claim is held."""
     stop = temp / "stop"
     script = (
         "import sys, pathlib; from supervisor.edges.machine.folders import private_dir, user_dirs\n"
@@ -139,7 +139,7 @@ def test_a_sweep_beside_supervisors_that_start_and_end_harms_none(temp: Path):
 
 
 def test_two_that_remove_the_same_folder_take_nothing_of_one_that_is_made_again(temp: Path):
-    """The second has opened the lock of the first one's supervisor, and locks it once a third one serves there."""
+    """The second has opened the lock of the first supervisor, and locks it once a third one serves there."""
     path = temp / "holdfast-r0123456789"
     with served(path):
         pass

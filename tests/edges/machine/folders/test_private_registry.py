@@ -1,4 +1,4 @@
-"""Private supervisors of a user: found from every shell, forgotten once dead, and never believed of a stranger."""
+"""A user's private supervisors: found from every shell, forgotten once dead, and never trusted from a stranger."""
 
 from __future__ import annotations
 

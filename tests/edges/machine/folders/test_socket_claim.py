@@ -1,4 +1,4 @@
-"""One supervisor per socket directory, by a lock that dies with its holder."""
+"""One supervisor per socket directory, through a lock that dies with its holder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Socket directories: where they are looked for, what lies in them, and which are refused."""
+"""Socket directories: where they are looked for, what is in them, and which are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the state directory found in the documented order, and replaced with a warning where it can't be used?"""
+"""Is the state directory found in the documented order, and replaced with a warning if it can't be used?"""
 
 from __future__ import annotations
 

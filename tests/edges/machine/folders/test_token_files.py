@@ -1,4 +1,4 @@
-"""A cycle's secret is random, readable by its owner alone, and gone with the cycle."""
+"""A cycle's secret is random, readable only by its owner, and removed with the cycle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Made-up GPUs under the real nvidia-ml-py, and the process that asks about them."""
+"""Simulated GPUs below the real nvidia-ml-py, and the process that asks about them."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def gpus(tmp_path: Path, nvml_library: Path) -> Gpus:
 @pytest.fixture
 async def node_gpus(gpus: Gpus, tmp_path: Path) -> AsyncGenerator[NodeGpus]:
     node_gpus = NodeGpus(worker_socket=SOCKET, environment=gpus.environ(), dev=str(tmp_path))
-    node_gpus.process.answer_s = 20.0  # The machine may be loaded.
+    node_gpus.process.answer_s = 20.0  # the machine may be busy
     yield node_gpus
     await node_gpus.aclose()

@@ -1,4 +1,4 @@
-"""What the checks of GPUs and network cards find, with a made-up driver and a made-up sysfs."""
+"""What do the checks of GPUs and network cards find, with a simulated driver and sysfs?"""
 
 from __future__ import annotations
 

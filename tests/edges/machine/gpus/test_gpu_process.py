@@ -1,4 +1,4 @@
-"""What is asked of a process that ends, and who asks the next question?"""
+"""What happens to questions to a process that ends, and to the next question?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does the process do with questions, in any pieces, and with the end of its input?"""
+"""How does the process handle questions, in any pieces, and the end of its input?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has a GPU open, and which processes are of a job? In a /proc that is made up, and in the real one."""
+"""Who has a GPU open, and which processes belong to a job? In a simulated /proc and in the real one."""
 
 from __future__ import annotations
 

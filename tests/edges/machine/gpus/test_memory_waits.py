@@ -1,4 +1,4 @@
-"""When is memory looked at again? A driver that says what the test wants, and times that it sets."""
+"""When is memory checked again? The test controls the driver's answers and the time."""
 
 from __future__ import annotations
 

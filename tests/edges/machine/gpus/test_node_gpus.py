@@ -1,4 +1,4 @@
-"""Is the memory of the job's GPUs waited for: for how long, on which GPUs, and who is named and ended?"""
+"""Is the memory of the job's GPUs awaited: for how long, on which GPUs, and which holders are named and ended?"""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def wait_while(node_gpus: NodeGpus, happens: Callable[[], Coroutine[object
 
 @contextmanager
 def holder(**variables: str) -> Generator[subprocess.Popen[str]]:
-    """A process that lives until the block ends."""
+    """Runs a process for the duration of the block."""
     with subprocess.Popen(
         [sys.executable, "-c", SLEEP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env={**os.environ, **variables},
@@ -125,7 +125,7 @@ async def test_what_is_left_over_of_the_job_is_ended(node_gpus: NodeGpus, gpus: 
 
 
 async def test_in_a_container_the_open_device_tells_who_it_is(node_gpus: NodeGpus, gpus: Gpus, tmp_path: Path) -> None:
-    """The driver counts pids as the host does; here is one that is nobody's."""
+    """The driver reports the host's pids; this one matches no process here."""
     device = tmp_path / "nvidia0"
     device.touch()
     with device.open(), holder() as other:
@@ -193,7 +193,7 @@ async def test_a_driver_that_hangs_is_not_waited_for_and_another_process_asks_th
 async def test_without_a_driver_nothing_is_started(tmp_path: Path) -> None:
     node_gpus = NodeGpus(worker_socket=SOCKET, environment={"PATH": os.environ["PATH"]}, dev=str(tmp_path))
     if node_gpus.are_there():
-        return  # This machine has one.
+        return  # this machine has a driver
     assert await wait(node_gpus) == MemoryReport(is_free=True)
     await node_gpus.warm()
     assert node_gpus.process.pid is None
@@ -209,7 +209,7 @@ async def test_nobody_looks_on_for_a_wait_that_was_given_up(node_gpus: NodeGpus,
     gpus[0].used = 3000 * MIB
     with anyio.move_on_after(0.2):
         await wait(node_gpus)
-    assert (await wait(node_gpus, spec("1"))).is_free  # The question after it was taken.
+    assert (await wait(node_gpus, spec("1"))).is_free  # the next question was answered
     calls = gpus.calls
     await anyio.sleep(0.3)
     assert gpus.calls == calls

@@ -1,4 +1,4 @@
-"""The domain of a node, as the driver says it: one domain, several, none, an error, no answer."""
+"""The domain of a node as the driver reports it: one, several, none, an error, no answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ONES = "01010101-0101-0101-0101-010101010101"
 
 @pytest.fixture
 def node(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> Gpus:
-    """The GPUs of this node, for the process that asks."""
+    """Returns the GPUs of this node, for the process that asks."""
     for name, value in gpus.environment.items():
         monkeypatch.setenv(name, value)
     return gpus

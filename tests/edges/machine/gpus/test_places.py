@@ -1,4 +1,4 @@
-"""Near which CPUs are the GPUs? The driver is made up, and so is sysfs."""
+"""Which CPUs are near the GPUs? The driver and sysfs are simulated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL = frozenset(range(16))
 
 @pytest.fixture
 def sysfs(tmp_path: Path) -> Path:
-    """Two NUMA nodes; the first GPU is near the second one."""
+    """Makes two NUMA nodes; the first GPU is near the second one."""
     root = tmp_path / "sys"
     for node, cpus in (("0", "0-1"), ("1", "2-3,8")):
         folder = root / f"devices/system/node/node{node}"

@@ -1,4 +1,4 @@
-"""The health service as a process of its own, asked by our own client."""
+"""The health service in its own process, asked by our own client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which checks a job asks for are run, and judged by its policy."""
+"""The checks that a job requests are run, and judged by its policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking a real gRPC server, and sockets behind which there is none."""
+"""Questions to a real gRPC server, and to sockets without one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _grpc = cast("Any", grpc)
 
 @contextmanager
 def service(path: Path, answer: Callable[[bytes], bytes], *, name: str = "nvhcd.HealthCheckService") -> Generator[None]:
-    """A server whose only call answers with these bytes."""
+    """Runs a server whose only call answers with these bytes."""
 
     def handle(request: bytes, _: object) -> bytes:
         return answer(request)

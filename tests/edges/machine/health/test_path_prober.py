@@ -1,4 +1,4 @@
-"""What is done at a path, by what is found there."""
+"""What does the prober do at a path, depending on what is there?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks at paths in processes of their own, one of them at a file system that never answers."""
+"""Looks at paths in separate processes, one of them at a file system that never answers."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_a_look_that_hangs_holds_up_no_other_and_is_killed(
         looks.start_soon(hang)
         assert await probes.look(Kind.ANY, str(tmp_path), timeout_s=LONG_S) == Answered()
     with anyio.fail_after(LONG_S):
-        while forks():  # noqa: ASYNC110 - nobody tells of the end of another process's child
+        while forks():  # noqa: ASYNC110 - the end of another process's child is no event here
             await anyio.sleep(0.01)
     silent.mend()
     assert await probes.look(Kind.ANY, str(silent.folder), timeout_s=LONG_S) == Answered()
@@ -120,7 +120,7 @@ async def test_the_loss_of_the_prober_is_no_verdict_and_another_one_is_started(
 
         looks.start_soon(ask)
         with anyio.fail_after(LONG_S):
-            while not probes.under_way:  # noqa: ASYNC110 - nobody tells of that either
+            while not probes.under_way:  # noqa: ASYNC110 - neither is that
                 await anyio.sleep(0.01)
         os.kill(first, signal.SIGKILL)
     assert await probes.look(Kind.ANY, str(tmp_path), timeout_s=LONG_S) == Answered()

@@ -1,4 +1,4 @@
-"""A node's storage is looked at: mounts, paths and Lustre's own word, side by side."""
+"""A node's storage is checked: mounts, paths and Lustre's own report, in parallel."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_nobody_waits_for_what_has_hung_when_it_was_looked_at_last(
 
 
 async def heard_after_s(probe: StorageProbe, asked: JobSpec) -> float:
-    """How long a join waits that is patient with its storage."""
+    """Returns how long a join waits that is patient with its storage."""
     heard: list[tuple[float, tuple[Finding, ...]]] = []
 
     def report(findings: tuple[Finding, ...]) -> None:

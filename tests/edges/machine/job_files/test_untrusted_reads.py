@@ -1,4 +1,4 @@
-"""A file on a file system that hangs costs a bounded time."""
+"""A file on a hanging file system costs a bounded time."""
 
 from __future__ import annotations
 

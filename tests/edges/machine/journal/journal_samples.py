@@ -1,4 +1,4 @@
-"""What do the journal's tests record, and how do they hear its alarms?"""
+"""What do the journal's tests record, and how do they receive its alarms?"""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def event(sequence: int, job_id: str = "train", reason: str = "because") -> Reco
 
 
 class Alarms(list[str]):
-    """What people were told, with a wait for the next."""
+    """The alarms that people got, with a way to wait for the next."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Does recording never wait, never crash, and lose nothing that memory can hold?"""
+"""Does recording never wait or crash, and lose nothing that memory can hold?"""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_uncommitted_events_are_readable_at_once_and_in_order(tmp_path: Path) ->
             if sequence % 500 == 0:
                 assert sequences(journal, after=sequence - 2) == [sequence - 1, sequence]
         assert journal.flush(10)
-        assert sequences(journal) == list(range(1, 3_001))  # more than memory holds: disk and memory joined
+        assert sequences(journal) == list(range(1, 3_001))  # more than memory holds: disk and memory are merged
     assert MEMORY_EVENTS_PER_JOB_MAX < 3_000
 
 
@@ -64,7 +64,7 @@ def test_damage_on_the_way_keeps_what_memory_has(tmp_path: Path) -> None:
         journal.record(event(1))
         assert journal.flush(10)
         path = tmp_path / "journal.db"
-        path.unlink()  # another supervisor has set it aside, or somebody removed it
+        path.unlink()  # another supervisor set it aside, or somebody removed it
         path.write_bytes(b"this is no database" * 100)
         journal.record(event(2))
         assert journal.flush(10)
@@ -133,7 +133,7 @@ def test_memory_is_bounded_when_nothing_can_be_written(tmp_path: Path, monkeypat
 
 def test_events_before_the_first_save_belong_to_it(tmp_path: Path) -> None:
     with started(tmp_path) as journal:
-        for round_number in (1, 2):  # the second time under the same id
+        for round_number in (1, 2):  # the second time with the same id
             journal.record(event(1, reason=f"round {round_number}"))
             assert [each.reason for each in journal.events("train", limit=10)] == [f"round {round_number}"]
             journal.save(report(submitted_at_ns=round_number, state=JobState.SUCCEEDED))

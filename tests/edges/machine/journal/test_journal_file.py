@@ -1,4 +1,4 @@
-"""What becomes of a journal that is damaged, torn, or newer than we are?"""
+"""What happens to a journal that is damaged, torn, or newer than we are?"""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_state_directory_may_have_any_name(tmp_path: Path) -> None:
 
 
 def test_what_was_written_is_not_kept_in_memory(tmp_path: Path) -> None:
-    """SQLite's own 2 MiB fill within some 1,500 restarts."""
+    """About 1,500 restarts fill SQLite's default of 2 MiB."""
     with contextlib.closing(open_for_writing(tmp_path / "journal.db")) as connection:
         assert connection.execute("PRAGMA cache_size").fetchone() == (-CACHE_KIB,)
         assert CACHE_KIB <= 256

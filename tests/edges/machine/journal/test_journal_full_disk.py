@@ -1,4 +1,4 @@
-"""A real disk that fills up under a real process: that costs history, never the process, and heals with new room."""
+"""A real disk fills up under a real process: that costs history, never the process, and heals with free space."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.edges.machine.journal.journal_samples import sequences
 
 pytestmark = pytest.mark.timeout(120)
 
-# SQLite asks for memory in pages of 4 KiB: with smaller blocks a page that it has may still lack room on the disk.
+# SQLite allocates pages of 4 KiB: with smaller blocks, an allocated page may still lack space on the disk.
 SMALL_BLOCKS = """
 set -e
 truncate -s 4M image
@@ -111,7 +111,7 @@ needs_a_disk = pytest.mark.skipif(
 
 
 def run_on_a_disk_of_its_own(folder: Path, script: str) -> str:
-    """What the script has printed; the state directory is then in folder/kept."""
+    """Returns the script's output; the state directory is then in folder/kept."""
     root = Path(__file__).parents[4]
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", SMALL_BLOCKS, "sh", sys.executable, "-c", script],

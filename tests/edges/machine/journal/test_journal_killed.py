@@ -1,4 +1,4 @@
-"""Supervisors that are killed at any moment leave a journal that can be read at once, whole up to some event."""
+"""Supervisors killed at any moment leave a journal that is readable at once and complete up to some event."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_journal_is_readable_whenever_its_supervisor_is_killed(tmp_path: Path)
             writers.stdin.flush()
             pid = int(writers.stdout.readline())
             wanted = dice.randint(1, EVENTS_SEEN_MAX)
-            while len(seen_by_reader(state, round_number)) < wanted:  # each look is one of a reader beside the writer
+            while len(seen_by_reader(state, round_number)) < wanted:  # each check is that of a reader beside the writer
                 pass
             os.kill(pid, signal.SIGKILL)
             assert writers.stdout.readline() == "killed\n"
@@ -80,7 +80,7 @@ def test_a_journal_is_readable_whenever_its_supervisor_is_killed(tmp_path: Path)
 
 
 def seen_by_reader(state: Path, submitted_at_ns: int) -> list[int]:
-    """The events of that run, if it is the newest that the journal has; without gaps."""
+    """Returns the events of that run if it is the journal's newest; without gaps."""
     with open_reader(state) as reader:
         report = reader.job("train")
         if report is None or report.submitted_at_ns != submitted_at_ns:

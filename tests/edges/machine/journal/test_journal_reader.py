@@ -1,4 +1,4 @@
-"""Can a finished job be asked about without a supervisor?"""
+"""Can people ask about a finished job without a supervisor?"""
 
 from __future__ import annotations
 

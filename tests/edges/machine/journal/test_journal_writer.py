@@ -1,4 +1,4 @@
-"""Do several supervisors share one file, and does it keep within its caps?"""
+"""Do several supervisors share one file, and does it stay within its caps?"""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_what_was_committed_survives_a_kill(tmp_path: Path) -> None:
     assert done.returncode == -9
     with open_reader(tmp_path) as reader:
         assert sequences(reader) == list(range(1, 201))
-    with started(tmp_path) as journal:  # the next supervisor goes on where that one stopped
+    with started(tmp_path) as journal:  # the next supervisor continues where that one stopped
         journal.save(report())
         journal.record(event(201))
     with open_reader(tmp_path) as reader:
@@ -84,4 +84,4 @@ def test_old_jobs_and_events_are_pruned(tmp_path: Path, monkeypatch: pytest.Monk
         assert kept == ["job-9", "job-8", "job-7", "job-6", "job-5", "live"]
         assert sequences(reader, "live") == list(range(11, 51))
         assert sequences(reader, "job-9") == [1, 2, 3, 4, 5]
-        assert sequences(reader, "job-5") == []  # the oldest pay first
+        assert sequences(reader, "job-5") == []  # the oldest are pruned first

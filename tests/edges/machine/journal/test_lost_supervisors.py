@@ -1,4 +1,4 @@
-"""What readers say of jobs whose supervisors are there, are gone, or cannot be seen from here."""
+"""What do readers report about jobs whose supervisors are alive, gone, or not visible from here?"""
 
 import os
 import socket

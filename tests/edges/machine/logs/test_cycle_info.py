@@ -1,4 +1,4 @@
-"""Files about cycles: whole at any moment, linked, and ended also after a supervisor that died."""
+"""Files about cycles: complete at any moment, linked, and ended even after a supervisor has died."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The supervisor's words about a job, in the file that its user has named."""
+"""The supervisor's words about a job, in the file that its user named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the journal is told, by a socket that plays it."""
+"""What does the journal get? A socket plays it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from supervisor.edges.machine.logs.journald import JournaldHandler
 
 
 def _read(data: bytes) -> dict[str, str]:
-    """As systemd-journald does."""
+    """Parses a message as systemd-journald does."""
     fields: dict[str, str] = {}
     while data:
         name, _, rest = data.partition(b"\n")

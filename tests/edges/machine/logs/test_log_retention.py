@@ -1,4 +1,4 @@
-"""Old logs go, oldest first; those of live jobs, of late, and of others stay. Real files and real locks."""
+"""Old logs go, oldest first; logs of live jobs, recent logs and others' files stay. Real files and real locks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def gib(used_bytes: int) -> float:
 
 
 def job(log_dir: Path, name: str, *, age_s: float, used_bytes: int = 4096) -> Path:
-    """The logs of a job with two cycles, written that long ago."""
+    """Makes the logs of a job with two cycles, written that long ago."""
     folder = log_dir / name
     for cycle in (0, 1):
         rank = folder / f"cycle_{cycle}" / "rank_0"
@@ -233,7 +233,7 @@ def test_a_thread_tidies_and_ends(tmp_path: Path) -> None:
 
 
 def test_a_claim_wins_or_gets_a_folder_of_its_own(tmp_path: Path) -> None:
-    """Claims and removals of one name at once: who has claimed keeps the folder that is there."""
+    """Claims and removals of one name run at once: a process with a claim keeps the folder that exists."""
     stop = threading.Event()
 
     def remove() -> None:

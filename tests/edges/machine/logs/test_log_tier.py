@@ -1,4 +1,4 @@
-"""A process of the log server is replaced when it dies, says why, and ends when it was finished."""
+"""A process of the log server is replaced when it dies, reports why, and ends when it is finished."""
 
 from __future__ import annotations
 

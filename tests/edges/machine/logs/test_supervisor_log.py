@@ -83,12 +83,12 @@ def test_many_jobs_keep_few_files_open(tmp_path: Path, monkeypatch: pytest.Monke
         for turn in range(2):
             for number in range(10):
                 LOGGER.info("turn %d", turn, extra={"job_id": f"job-{number}"})
-    assert before < most <= before + 4  # one of them is the listing's own
+    assert before < most <= before + 4  # one of them belongs to the listing itself
     assert (tmp_path / "job-0" / "supervisor.log").read_text().count("turn") == 2
 
 
 class Stuck(io.StringIO):
-    """A terminal that was stopped with Ctrl-S."""
+    """A terminal stopped with Ctrl-S."""
 
     def __init__(self) -> None:
         super().__init__()

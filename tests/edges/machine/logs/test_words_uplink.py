@@ -1,4 +1,4 @@
-"""The supervisor's words reach the sender of its node, once each, whatever happens to it; and nobody waits for it."""
+"""The supervisor's words reach its node's sender, once each, whatever happens to the sender; nobody waits for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT_S = 20.0
 
 
 class Sender:
-    """One connection: what came, by position; receipts as the test says."""
+    """One connection: received pieces by position; receipts as the test requests."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._link, _ = listener.accept()
@@ -27,7 +27,7 @@ class Sender:
         self.pieces: list[DoorPiece] = []
 
     def until(self, text: bytes) -> DoorPiece:
-        """The piece that has it."""
+        """Waits for the piece that contains the text."""
         while not (found := [each for each in self.pieces if text in each.lines]):
             assert self._receive()
         return found[-1]
@@ -80,7 +80,7 @@ def test_what_has_no_receipt_goes_to_the_next_sender_and_to_no_file_but_that_of_
     second = Sender(listener)
     again = second.until(b"two\n")
     assert again.file == 0
-    assert again.position in (0, 4)  # 0: the receipt was still on its way
+    assert again.position in (0, 4)  # 0: the receipt was still in transit
     uplink.finish()
     uplink.say(b"too late\n")
     end = second.until_end()
@@ -94,7 +94,7 @@ def test_a_sender_that_takes_nothing_costs_lines_which_are_counted_and_no_time(
     listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(words_uplink, "ENDS_IN_S", LIMIT_S)
-    uplink = WordsUplink(str(tmp_path / "door"))  # Nobody accepts.
+    uplink = WordsUplink(str(tmp_path / "door"))  # nobody accepts
     line, count = b"x" * 999 + b"\n", 3000
     from_s = time.monotonic()
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""Which sockets systemd has kept, by the variables that it sets. Under a real systemd: tests/deploy."""
+"""Which sockets did systemd keep, according to the variables that it sets? Under a real systemd: tests/deploy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from supervisor.edges.machine.own_process import fd_store
 
-# The descriptors have fixed numbers, so a process of its own is needed.
+# The descriptors have fixed numbers, so this needs a separate process.
 TAKE = """
 import os, sys
 from supervisor.edges.machine.own_process import fd_store

@@ -1,4 +1,4 @@
-"""Is the limit of descriptors raised for as long as it is needed, and put back?"""
+"""Is the limit of descriptors raised while needed, and then restored?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a separate thread opens is nobody else's: no process that is started meanwhile has it, even for a moment."""
+"""What a separate thread opens stays private: no process started meanwhile has it, even for a moment."""
 
 import os
 import threading
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 
 def open_files() -> list[str]:
-    """Of the process, as its main thread and those that it starts have them."""
+    """Returns the files of the process, as its main thread and its children have them."""
     found: list[str] = []
     for number in os.listdir("/proc/self/fd"):
         try:

@@ -1,4 +1,4 @@
-"""systemd hears the words of its protocol, on paths and abstract addresses; elsewhere nothing happens."""
+"""systemd gets the messages of its protocol, on paths and abstract addresses; without it nothing happens."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_the_watchdog_is_fed_at_half_its_time_while_healthy(manager: Manag
         healthy = False
         with anyio.move_on_after(0.2):
             await anyio.wait_readable(receiver)
-            receiver.recv(4096)  # one may have been under way
+            receiver.recv(4096)  # one may have been in transit
             await anyio.wait_readable(receiver)
             pytest.fail("an unhealthy supervisor must not feed its watchdog")
         tasks.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""A call that does not come back is abandoned, holds up nobody else, and what it made after all is discarded."""
+"""A call that does not return is abandoned, delays nobody else, and its late result is discarded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals reach the callback by number; wrong names are told at once."""
+"""Signals reach the callback by number; wrong names are reported at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Closed, full, stuck and broken streams: nothing blocks for long, nothing is raised, and nothing is written astray."""
+"""Closed, full, stuck and broken streams: nothing blocks for long, raises, or writes to the wrong file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the line come late, go before others, and leave nothing behind, on a terminal alone?"""
+"""Does the line come late, give way to other output, and leave nothing behind, only on a terminal?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAIT_S = 20.0
 
 @contextmanager
 def terminal() -> Generator[int]:
-    """stderr is a terminal; where to read what it shows. No fixture: pytest takes stderr back between the two."""
+    """Makes stderr a terminal; yields where to read its output. No fixture: pytest restores stderr in between."""
     mine, theirs = pty.openpty()
     with (
         os.fdopen(theirs, "w") as stream,
@@ -46,7 +46,7 @@ def test_it_comes_late_and_goes_before_another_line() -> None:
         assert _read_until(screen, "loading").startswith(f"{CLEAR}holdfast: loading torch … ")
         standard_streams.say("holdfast: a message")
         assert f"{CLEAR}holdfast: a message" in _read_until(screen, "message")
-        _read_until(screen, "loading torch … ")  # It comes again at its next tick.
+        _read_until(screen, "loading torch … ")  # it returns at its next tick
         line.close()
         assert _read_until(screen, CLEAR).endswith(CLEAR)
         assert standard_streams.before_writing is None

@@ -1,4 +1,4 @@
-"""Claims between real processes: the kernel decides who holds one, and until when."""
+"""Claims between real processes: the kernel decides who holds one, and for how long."""
 
 import os
 import signal

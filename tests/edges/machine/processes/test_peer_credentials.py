@@ -21,7 +21,7 @@ def test_the_peer_is_the_kernels_word():
 
 
 class _SocketOf(socket.socket):
-    """Says that its peer is this one."""
+    """A socket that reports this peer."""
 
     credentials = b""
 
@@ -42,7 +42,7 @@ def test_a_user_id_above_2_to_the_31_is_itself(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_process_of_a_high_user_id_is_seen_as_such():
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
-        listener.bind("")  # the kernel chooses an abstract name, which no folder's mode guards
+        listener.bind("")  # the kernel chooses an abstract name, which no folder's mode protects
         listener.listen()
         os.seteuid(HIGH_UID)
         try:
@@ -69,4 +69,4 @@ def test_ids_that_cannot_be_judged_do_not_speak_against_a_peer(monkeypatch: pyte
     monkeypatch.setattr(peer_credentials, "_in_user_namespace", lambda: True)
     assert unmapped.may_be_this_user
     monkeypatch.setattr(peer_credentials, "_in_user_namespace", lambda: False)
-    assert not unmapped.may_be_this_user  # In the first namespace, it is the user nobody.
+    assert not unmapped.may_be_this_user  # in the first namespace, it is the user nobody

@@ -1,4 +1,4 @@
-"""What the kernel says of a peer, and what is made of limits."""
+"""What does the kernel report about a peer, and what becomes of limits?"""
 
 from __future__ import annotations
 

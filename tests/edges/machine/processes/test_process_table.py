@@ -1,4 +1,4 @@
-"""The process table is read as the kernel writes it, names with brackets included."""
+"""The process table is read as the kernel writes it, including names with brackets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psutil
 from supervisor.edges.machine.processes import process_table
 from tests.edges.workers.worker_side import until
 
-# A name that would break a reader which counts fields from the left.
+# This name would break a reader that counts fields from the left.
 NAMED = "import ctypes; ctypes.CDLL(None).prctl(15, b'a) S 1 (b'); print(flush=True); input()"
 
 

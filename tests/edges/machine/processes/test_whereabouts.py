@@ -1,4 +1,4 @@
-"""What a real process does is told in plain words: stopped, waiting in a call, gone."""
+"""What a real process does is described plainly: stopped, waiting in a call, gone."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_one_that_runs_says_so() -> None:
 
 
 async def test_a_file_is_named_without_being_looked_up(tmp_path: Path) -> None:
-    """A lock that another holds: the file is gone by then, and is named all the same."""
+    """Another process holds the lock: the file is gone by then, and is named anyway."""
     path = tmp_path / "lock"
     script = "exec 3>$0; flock 3; echo; cat"
     with _start("sh", "-c", script, str(path)) as holder:

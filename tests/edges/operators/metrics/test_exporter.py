@@ -1,4 +1,4 @@
-"""Does a supervisor say over HTTP how it is, from the state of that moment?"""
+"""Does a supervisor report its current state over HTTP?"""
 
 from __future__ import annotations
 

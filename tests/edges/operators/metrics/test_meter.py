@@ -1,4 +1,4 @@
-"""Do the events of a recovery add up to its cause, its phases and the time that it took?"""
+"""Do the events of a recovery add up to its cause, its phases and its duration?"""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_job_that_ends_leaves_nothing_open():
 
 
 def test_a_fault_of_another_node_counts_once_there_and_apart_here():
-    """The leader hears of it by its own decision, a third node by the order to stop its workers."""
+    """The leader learns of it by its own decision, a third node by the order to stop its workers."""
     leader = told(event("restart_decided", 1), event("workers_stopping", 1), event("running_again", 2))
     faulty = told(event("worker_failed", 1), event("workers_stopping", 1), event("running_again", 2))
     third = told(event("workers_stopping", 1.5), event("workers_stopped", 1.75), event("running_again", 2))

@@ -1,4 +1,4 @@
-"""Is the page what Prometheus reads, by the rules for names?"""
+"""Can Prometheus read the page, and does it follow the rules for names?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODE = NodeReport("n0", "ready", version="1.2.3")
 
 
 def read(*jobs: JobReport, meter: Meter | None = None, node: NodeReport = NODE) -> dict[tuple[str, ...], float]:
-    """(name, label values in the order of the labels' names) → value."""
+    """Returns (name, label values in the order of the labels' names) → value."""
     text = pages.page(meter or Meter(), jobs, node, lag_s=0.25).decode()
     return {
         (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
@@ -79,7 +79,7 @@ def test_what_the_meter_counted():
 
 
 def test_names_keep_prometheus_rules():
-    """Base units, _total for counters alone, a help text that ends its sentence."""
+    """Checks base units, _total only for counters, and help texts that are full sentences."""
     text = pages.page(Meter(), [running()], NODE, lag_s=0.0).decode()
     families = list(text_string_to_metric_families(text))
     assert len(families) > 10

@@ -24,7 +24,7 @@ WORKER = "import os, sys; sys.exit(os.environ['HOLDFAST_CYCLE'] == '0' and os.en
 
 
 def exported(*kinds_at_s: tuple[str, int]) -> dict[str, Any]:
-    """Span by name, of the one trace."""
+    """Returns the spans of the one trace, by name."""
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -60,7 +60,7 @@ def test_a_recovery_that_failed_is_an_error_with_its_reason():
 
 
 def test_without_the_extra_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch):
-    def without(name: str, *rest: Any) -> object:  # noqa: ANN401 - whatever an import takes
+    def without(name: str, *rest: Any) -> object:  # noqa: ANN401 - any argument of an import
         if name.startswith("opentelemetry"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return real(name, *rest)

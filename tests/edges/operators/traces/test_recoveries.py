@@ -1,4 +1,4 @@
-"""Do the events of a job fall into recoveries, each with the phases that it went through?"""
+"""Are a job's events divided into recoveries, each with its phases?"""
 
 from __future__ import annotations
 

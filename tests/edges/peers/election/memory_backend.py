@@ -1,4 +1,4 @@
-"""A backend in memory, for tests of the election: it can be away, and leases end when the test says so."""
+"""A backend in memory, for election tests: it can be unreachable, and leases end when the test says so."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from supervisor.rendezvous_backend import BackendUnavailableError, Leader, LeadL
 
 
 class Memory:
-    """What the backends of all nodes share."""
+    """The state that the backends of all nodes share."""
 
     def __init__(self, ttl_s: float = 60.0) -> None:
         self.ttl_s = ttl_s
@@ -19,7 +19,7 @@ class Memory:
         self.term = 0
         self.away: set[str] = set()  # nodes that can't reach it
         self.written: list[bytes] = []
-        self.may_vanish = False  # what was written last
+        self.may_vanish = False  # the last write
         self._changed = anyio.Event()
 
     def elect(self, leader: Leader | None) -> None:

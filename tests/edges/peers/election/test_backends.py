@@ -1,4 +1,4 @@
-"""A user's backend is found by its entry point; mistakes say what to do."""
+"""A user's backend is found through its entry point; errors say what to do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Backend:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
-    """A package as pip installs it: a module, and metadata with its entry points."""
+    """Makes a package as pip installs it: a module, and metadata with its entry points."""
     (tmp_path / "the_users_own.py").write_text(MODULE)
     metadata = tmp_path / "the_users_own-1.0.dist-info"
     metadata.mkdir()

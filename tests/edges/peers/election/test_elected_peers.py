@@ -1,4 +1,4 @@
-"""Nodes elect their leader: who leads, who is told, and what is done where leader or backend are lost."""
+"""Nodes elect their leader: who leads, who learns it, and what happens if leader or backend are lost."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RULES = JobRules(JOB, 1)
 
 
 class Node:
-    """One node: what its engine would do at once, and what came to it."""
+    """One node: what its engine would do at once, and what it received."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -231,7 +231,7 @@ async def test_a_node_is_safe_while_the_backend_says_that_nobody_leads(monkeypat
 
 @pytest.mark.usefixtures("short_fence")
 async def test_a_change_that_nothing_tells_of_is_found_out(monkeypatch: pytest.MonkeyPatch):
-    """The watch stands, and nothing comes on it."""
+    """The watch is set up, but nothing comes on it."""
     memory = Memory()
 
     async def once(backend: MemoryBackend) -> AsyncGenerator[Leader | None]:
@@ -275,13 +275,13 @@ async def test_a_job_without_any_leader_ends_in_time():
 
 
 async def test_a_node_that_had_stopped_before_its_leader_was_lost_ends_in_time_too():
-    """Found by the simulator: it had nothing more to report, and waited for its verdict indefinitely."""
+    """Found by the simulator: it had nothing more to report, and waited indefinitely for its verdict."""
     memory = Memory()
     memory.away = {"a"}
     async with node(memory, "a", join_timeout_s=0.5) as a:
         assert a.peers is not None
         a.peers.report(JOB, NodeStopped("a", all_succeeded=False))
-        a.peers.report = lambda job_id, report: None  # pyright: ignore - as its engine does, which has nothing to say
+        a.peers.report = lambda job_id, report: None  # pyright: ignore - as its engine, which has nothing to report
         await a.until(lambda: a.ordered(orders.Conclude))
 
 

@@ -1,4 +1,4 @@
-"""A leader by a real etcd: elected, renewed, lost, followed by another, whatever becomes of etcd meanwhile."""
+"""A real etcd elects a leader: it is renewed, lost and followed by another, whatever happens to etcd meanwhile."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def place(server: Etcd, **options: str) -> Place:
 
 
 async def elected(backend: EtcdBackend, node: str = "a") -> EtcdLead:
-    """As soon as nobody else leads."""
+    """Leads as soon as nobody else does."""
     with anyio.fail_after(LIMIT_S):
         while True:
             if lead := await backend.try_to_lead(node, f"{node}:1"):
@@ -113,7 +113,7 @@ async def test_a_revoked_lease_and_a_compacted_history_are_noticed(server: Etcd)
 
 
 async def at_last(what: Callable[[], Coroutine[None, None, Answer]]) -> Answer:
-    """As all that use a backend do: again, where it does not answer now."""
+    """Repeats while the backend does not answer, as all its callers do."""
     with anyio.fail_after(LIMIT_S):
         while True:
             try:
@@ -138,7 +138,7 @@ async def test_etcd_stalls_and_comes_back_and_is_started_again(tmp_path: Path):
         backend = etcd_backend.open_backend(place(server))
         lead = await elected(backend)
         await lead.write(b"kept")
-        server.signal(signal.SIGSTOP)  # Its threads stop one after the other.
+        server.signal(signal.SIGSTOP)  # its threads stop one after another
         with pytest.raises(BackendUnavailableError):
             await ask_until_it_fails(backend)
         server.signal(signal.SIGCONT)
@@ -166,7 +166,7 @@ async def test_too_many_requests_a_compacted_history_and_lost_events(server: Etc
         await lead.renew()
         proxy.compacts = 3
         async with aclosing(there.leaders()) as leaders:
-            for _ in range(4):  # What is there is read again each time.
+            for _ in range(4):  # each write reads the current state again
                 await until_leader(leaders, "a")
             assert not proxy.compacts
             await lead.resign()
@@ -179,7 +179,7 @@ async def test_too_many_requests_a_compacted_history_and_lost_events(server: Etc
                 await until_leader(leaders, "b")
                 raise AssertionError("the proxy has lost no event")
         assert proxy.lost
-        told = await there.leader()  # What is asked is never stale.
+        told = await there.leader()  # an answer is never stale
         assert told is not None
         assert told.node == "b"
         await there.close()
@@ -192,7 +192,7 @@ async def test_a_write_that_was_given_up_and_arrives_late_changes_nothing(server
     stale = lead._revision  # pyright: ignore[reportPrivateUsage]
     await lead.write(b"second")
     lead._revision = stale  # pyright: ignore[reportPrivateUsage]
-    await lead.write(b"third")  # It finds that a write of its own has arrived.
+    await lead.write(b"third")  # it finds that its own earlier write has arrived
     await lead.resign()
     assert (await elected(backend)).state == b"third"
     await backend.close()

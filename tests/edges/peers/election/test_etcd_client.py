@@ -1,4 +1,4 @@
-"""What the client makes of etcd's refusals, and of nobody at all."""
+"""How does the client handle etcd's refusals, or no etcd at all?"""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_an_old_token_is_given_up_and_without_a_name_it_is_a_refusal():
 
 
 async def test_a_call_that_grpc_ends_by_a_cancellation_of_its_own_ends_no_task(monkeypatch: pytest.MonkeyPatch):
-    """It does so where a limit of ours and the end of the connection meet."""
+    """gRPC does so if our time limit and the end of the connection coincide."""
 
     async def end(*_: object, **__: object) -> None:
         raise asyncio.CancelledError

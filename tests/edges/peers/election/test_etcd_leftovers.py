@@ -1,4 +1,4 @@
-"""What jobs that have ended leave in a real etcd: as long as nodes may ask for it, whatever becomes of leases."""
+"""What do ended jobs leave in a real etcd? It stays as long as nodes may ask for it, whatever happens to leases."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Cluster:
         place = Place(job_id, "127.0.0.1", self._server.port, {"etcd_prefix": self._prefix}, ttl_s=20.0)
         backend = EtcdBackend(place, open_client, lambda: int(self.now_s * 1e9))
         with anyio.fail_after(LIMIT_S):
-            while True:  # On a busy machine, etcd may give no answer in time.
+            while True:  # on a busy machine, etcd may not answer in time
                 with suppress(BackendUnavailableError):
                     if lead := await backend.try_to_lead("a", "a:1"):
                         return lead

@@ -1,4 +1,4 @@
-"""Orders leave in their turn, after what was recorded ahead of them, and never from a leader whose time is up."""
+"""Orders go out in turn, after everything recorded ahead of them, and never from a leader whose time is up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from supervisor.rendezvous_backend import BackendUnavailableError, LeadLostError
 
 
 class Writing:
-    """A backend that keeps what it is given once it may."""
+    """A backend that keeps a write once the test allows it."""
 
     def __init__(self) -> None:
         self.kept: list[Ledger] = []
@@ -94,7 +94,7 @@ async def test_a_leader_whose_time_is_up_orders_nothing_until_its_lead_is_renewe
 
 
 async def test_what_waits_for_a_node_that_is_lost_never_comes_to_it():
-    """Else one that comes back would begin a cycle of which the others have heard the end."""
+    """Otherwise a node that comes back would begin a cycle that the others know has ended."""
     opened, delivered = gate()
     writing = Writing()
     async with anyio.create_task_group() as tasks:
@@ -144,6 +144,6 @@ async def test_how_long_nothing_has_left_that_was_to_leave_is_known():
     opened, delivered = gate(valid_for_s=-1.0)
     assert opened.waits_for_s == 0.0
     opened.send("a", order(1))
-    await anyio.sleep(0.05)  # The loop's clock counts in milliseconds.
+    await anyio.sleep(0.05)  # the loop's clock counts in milliseconds
     opened.send("a", order(2))
     assert (delivered, opened.waits_for_s > 0.04) == ([], True)

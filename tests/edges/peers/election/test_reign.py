@@ -1,4 +1,4 @@
-"""A node leads: it serves until the backend says that another may lead, and lost nodes get nothing of what waits."""
+"""A node leads: it serves until the backend says that another may lead, and lost nodes get no waiting orders."""
 
 from __future__ import annotations
 

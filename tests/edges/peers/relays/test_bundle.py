@@ -1,4 +1,4 @@
-"""Many connections share one: their bytes arrive whole and in order, and what is wrong with one ends it alone."""
+"""Many connections share one: their bytes arrive complete and in order, and an error in one ends only that one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT_S = 30.0
 
 
 class Wire(asyncio.Transport):
-    """Carries what is written to the line on the other side, in the next turn of the event loop."""
+    """Carries written data to the line on the other side, in the next turn of the event loop."""
 
     def __init__(self, other: Line) -> None:
         super().__init__()
@@ -40,13 +40,13 @@ class Wire(asyncio.Transport):
         self.abort()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """It takes anything."""
+        """Ignores the limits."""
 
     def pause_reading(self) -> None:
-        """It does not hold anything."""
+        """Does nothing: it buffers nothing."""
 
     def resume_reading(self) -> None:
-        """Nor this."""
+        """Does nothing."""
 
 
 def wired() -> tuple[Line, Line, Wire]:
@@ -111,7 +111,7 @@ async def test_a_bundle_that_is_cut_ends_the_connection_and_a_kind_of_a_newer_ve
 
 
 class Leader:
-    """The leader's side of one relay, whose nodes' lines are listened to as they come."""
+    """The leader's side of one relay; it listens to the nodes' lines as they come."""
 
     def __init__(self, line: Line) -> None:
         self.lines: list[Line] = []

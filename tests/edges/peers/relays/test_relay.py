@@ -1,4 +1,4 @@
-"""Nodes reach their leader by relays: all that is said arrives once and in order, and a lost relay harms nobody."""
+"""Nodes reach their leader through relays: all messages arrive once and in order, and a lost relay harms nobody."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FAN_OUT = 3
 
 
 class Crowd:
-    """A leader, and nodes of which most go by relays; all of them in this process."""
+    """A leader, and nodes of which most use relays; all of them in this process."""
 
     def __init__(self, leader: LeaderPeers, at_leader: Heard) -> None:
         self.leader = leader
@@ -39,7 +39,7 @@ class Crowd:
         return self.leader._server  # pyright: ignore[reportPrivateUsage]
 
     def relays(self) -> dict[str, int]:
-        """And how many nodes come by each."""
+        """Returns the relays, with the number of nodes of each."""
         trunks = self.server._trunks  # pyright: ignore[reportPrivateUsage]
         return {name: len(trunk._lines) for name, trunk in trunks.items()}  # pyright: ignore[reportPrivateUsage]
 
@@ -52,7 +52,7 @@ class Crowd:
             await self.clients[name].run(join_timeout_s=LIMIT_S)
 
     async def all_hear(self, number: int, names: set[str]) -> None:
-        """One word each way, for each of them."""
+        """Exchanges a message each way with each of them."""
         before = len(self.at_leader.events)
         for name in names:
             self.clients[name].report(Reported(JOB, NodeDown(name, number)))
@@ -68,7 +68,7 @@ class Crowd:
 
 @asynccontextmanager
 async def crowd(tls: Tls | None = None, *, at_once: bool = False) -> AsyncGenerator[Crowd]:
-    """`at_once`: not one after the other, while there are relays for them."""
+    """`at_once`: together, instead of one by one with relays ready for them."""
     port, at_leader = free_port(), Heard()
     endpoint = PeerAddress("127.0.0.1", port)
     meeting = Meeting(JOB, "a", endpoint, TOKEN, LIMIT_S, tls=tls, fan_out=FAN_OUT, nodes_max=NODES)
@@ -122,7 +122,7 @@ async def test_nodes_that_come_at_once_wait_for_the_relays():
 
 
 async def test_heartbeats_by_a_relay_keep_both_sides_sure_of_each_other(monkeypatch: pytest.MonkeyPatch):
-    """For longer than a silence that would end anything."""
+    """For longer than a silence that would end a connection."""
     monkeypatch.setattr(cluster_link, "SILENCE_S", 1.5)
     monkeypatch.setattr(cluster_client, "FENCE_S", 2.0)
     monkeypatch.setattr(cluster_server, "LOST_S", 2.5)
@@ -170,7 +170,7 @@ async def test_d11_a_node_whose_relay_says_nothing_goes_to_the_leader_itself():
 
 
 async def test_a_relay_that_cannot_be_reached_costs_its_nodes_one_attempt(monkeypatch: pytest.MonkeyPatch):
-    """As where another address of the node is meant, or a firewall stands between."""
+    """The same as if the address means another node, or a firewall is in between."""
     choose = cluster_server.ClusterServer._choose_relay  # pyright: ignore[reportPrivateUsage]
     with_nobody = free_port()
 

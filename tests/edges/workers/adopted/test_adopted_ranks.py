@@ -1,4 +1,4 @@
-"""Ranks that others start: met by their hello, watched by pidfds, signalled and never ended."""
+"""Ranks that others start: met by their hello, watched by pidfds, signalled but never killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JOB = JobSpec(job_id="adopted", command=("train.py",), local_world_size=2)
 
 
 class Meeting:
-    """The worker socket: remembers whom to tell of a rank that comes."""
+    """Plays the worker socket: remembers the callback for a rank that comes."""
 
     met: Callable[[int, int], None]
 
@@ -34,7 +34,7 @@ class Meeting:
 
 
 class World:
-    """One kept job: what was said, and whether anybody is here."""
+    """One kept job: its messages, and whether ranks are here."""
 
     def __init__(self, folder: Path, *, idle_s: float = 60.0) -> None:
         self.meeting = Meeting()
@@ -77,13 +77,13 @@ async def test_a_rank_is_met_signalled_and_its_end_is_told(tmp_path: Path, proce
         world.send(link.Spawn(0, ()))
         await world.opened.wait()
         world.meeting.met(1, process.pid)
-        world.meeting.met(1, process.pid)  # It speaks twice.
+        world.meeting.met(1, process.pid)  # it connects twice
         assert [(each.local_rank, each.pid) for each in world.told if isinstance(each, link.Spawned)] == [
             (1, process.pid)
         ]
         world.send(link.KillTree(0))
         assert world.of(link.Emptied) == [link.Emptied(0, 0, ())]
-        assert process.poll() is None  # Not ours to end.
+        assert process.poll() is None  # not ours to kill
         process.send_signal(signal.SIGSTOP)
         world.send(link.Signal(0, signal.SIGTERM, local_ranks=(1,), resume=True))
         await until(lambda: len(world.of(link.Exited)) == 1)
@@ -131,7 +131,7 @@ async def test_who_has_ended_while_nobody_watched_is_lost_to_the_successor(
         first.send(link.Spawn(0, ()))
         first.meeting.met(1, process.pid)
         first.meeting.met(0, os.getpid())
-        tasks.cancel_scope.cancel()  # It dies.
+        tasks.cancel_scope.cancel()  # the supervisor dies
     process.kill()
     process.wait(10)
     async with anyio.create_task_group() as tasks:

@@ -1,4 +1,4 @@
-"""What a supervisor that died leaves to the next one: whom it had met, so that those who ended since are missed."""
+"""What does a dead supervisor leave to its successor? The ranks that it had met, so that their ends are noticed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from supervisor.edges.workers.adopted.adopted_record import AdoptedRecord
 
 
 def ended(record: AdoptedRecord) -> dict[int, int]:
-    """The pids of those that live no more, by local rank."""
+    """Returns the pids of ended ranks, by local rank."""
     known = record.known()
     for each in known:
         if each.pidfd >= 0:
-            assert signal.pidfd_send_signal(each.pidfd, 0) is None  # It is a living process's.
+            assert signal.pidfd_send_signal(each.pidfd, 0) is None  # it belongs to a live process
             os.close(each.pidfd)
     return {each.local_rank: each.pid for each in known if each.pidfd < 0}
 
@@ -32,7 +32,7 @@ def test_who_lives_is_not_among_those_that_ended(tmp_path: Path):
         assert ended(record) == {}
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert ended(record) == {3: process.pid}  # Its parent has not looked yet.
+        assert ended(record) == {3: process.pid}  # its parent has not reaped it yet
     assert ended(AdoptedRecord(tmp_path)) == {3: process.pid}
 
 

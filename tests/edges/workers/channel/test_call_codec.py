@@ -1,4 +1,4 @@
-"""Frames of a wrapped call: every word there and back, every order as a rank reads it, and bounds on both."""
+"""Frames of a wrapped call: every message there and back, every order as a rank decodes it, and bounds on both."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_a_page_is_sealed_versioned_and_read_as_written():
     words[page.WORD_HEARTBEATS] = 12
     words[page.WORD_FIRST_STEP_SEEN] = 1
     words[page.SECTION_SLOTS_START + 1] = 99
-    words[page.SECTION_SLOTS_START + 2] = 98  # beyond what this client has
+    words[page.SECTION_SLOTS_START + 2] = 98  # beyond this client's slots
     raw = mine.read(2)
     assert (raw.heartbeats, raw.first_step_seen, raw.slots) == (12, True, ((1, 99),))
     mine.close()
@@ -135,7 +135,7 @@ def test_ages_become_stamps_at_receipt_and_may_jitter():
 
 
 def test_a_read_is_quick_and_a_racing_writer_is_seen_truthfully():
-    """A rank that closes and opens sections as fast as it can never looks as if it were outside for long."""
+    """A rank that closes and opens sections as fast as possible never looks as if it were outside for long."""
     import threading
 
     mine = ProgressPage()

@@ -1,4 +1,4 @@
-"""The Wrapper's words of the page: until when has the main thread made progress, and what is not believed."""
+"""The Wrapper's words of the page: when did the main thread last make progress, and what is not trusted?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the numbers that a client writes at the end of a section come out as they went in, also where they wrap?"""
+"""Are the numbers that a client writes at the end of a section read correctly, even after they wrap around?"""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from supervisor.edges.workers.channel.section_tallies import SectionTallies
 
 TAKEN = st.lists(
     st.lists(st.integers(0, 10**11), max_size=5), max_size=8
-)  # of one section: how long each time, between two readings
+)  # of one section: the time of each use, between two readings
 
 
 def _tally(tally: int, open_ns: int) -> int:
-    """As the client does."""
+    """Adds to the tally as the client does."""
     return (tally + open_ns + page.TALLY_ONE) & page.TALLY_MASK
 
 

@@ -37,7 +37,7 @@ def test_an_unannounced_worker_waits_and_is_admitted_once_announced(cycles: Work
 
 
 def test_a_child_speaks_only_while_the_worker_itself_does_not(cycles: WorkerCycles):
-    """A worker that is a shell runs the script as its child; a data loader must not push its parent out."""
+    """A worker that is a shell runs the script as its child; a data loader must not replace its parent."""
     cycles.expect("job", 2, 1, WORKER)
     answer = cycles.answer(HELLO, _peer(CHILD))
     assert isinstance(answer, Admitted)

@@ -1,4 +1,4 @@
-"""Whatever bytes come, the codec gives a sane message or WorkerProtocolError; nothing else."""
+"""For any bytes, the codec returns a valid message or raises WorkerProtocolError; nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers that flood, stall, lie about lengths or never read cost their own connection, and nobody else's."""
+"""Peers that flood, stall, send false lengths or never read affect only their own connection."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_a_flood_of_one_rank_slows_that_rank_only(tmp_path: Path):
                     sent += flooder.socket.send(frame * 1000)
                 except BlockingIOError:
                     await anyio.lowlevel.checkpoint()
-        # What the server did not read is still in the socket: the flooder was held back.
+        # Data that the server did not read is still in the socket: the flooder was slowed down.
         assert sent < 1_000_000
         control = worker_pb2.WorkloadControl(action=worker_pb2.WorkloadControl.CONTINUE, request_id=5)
         began_s = time.monotonic()
@@ -184,7 +184,7 @@ async def test_what_came_while_we_stood_still_counts_though_the_time_is_over(pai
     async def stand_still() -> None:
         await anyio.lowlevel.checkpoint()
         peer.sendall(b"bc")
-        time.sleep(0.3)  # noqa: ASYNC251 the loop itself stands still
+        time.sleep(0.3)  # noqa: ASYNC251 the loop itself is blocked
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(stand_still)

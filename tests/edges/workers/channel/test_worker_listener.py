@@ -1,4 +1,4 @@
-"""The socket stays reachable: deleted, squatted, stale, or without descriptors; and one supervisor serves it."""
+"""The socket stays reachable if deleted, replaced, stale, or without descriptors; and one supervisor serves it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_a_deleted_socket_comes_back_and_connected_ranks_do_not_notice(tmp
         again = served.connect()
         await again.join(1)
         assert served.server.read_progress(JOB_ID, 0, 0) is not None
-        # It is watched again: once more.
+        # It is watched again: delete it once more.
         served.path.unlink()
         await until(lambda: _answers(served.path))
 
@@ -118,7 +118,7 @@ async def test_out_of_descriptors_accepting_pauses_and_resumes(tmp_path: Path):
     async with serve(tmp_path) as served:
         rank = served.connect()
         await rank.join(0)
-        waiting = served.connect()  # made now, since a descriptor is needed for it too
+        waiting = served.connect()  # made now, since it needs a descriptor, too
         later = served.connect()
         third = served.connect()
         await until(lambda: len(served.server._connections) == 4)  # pyright: ignore[reportPrivateUsage]
@@ -137,7 +137,7 @@ async def test_out_of_descriptors_accepting_pauses_and_resumes(tmp_path: Path):
                 client.connect(str(served.path))
             listener = served.server._listener  # pyright: ignore[reportPrivateUsage]
             await until(lambda: listener.pauses)
-            # Existing work goes on without a descriptor: by frames, since no page can be made.
+            # Existing ranks continue without a descriptor: through frames, since no page can be made.
             assert not (await waiting.join(1)).page_shared
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             for descriptor in fill + held:

@@ -1,4 +1,4 @@
-"""The worker socket as a rank sees it: hello, page, frames, and what the engine is told."""
+"""The worker socket as a rank sees it: hello, page, frames, and the events that the engine gets."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_stamps_in_the_page_are_read_without_a_message(tmp_path: Path):
         assert [name for name, _ in progress.open_sections] == ["eval", "step"]
         assert progress.read_at_s is not None
         assert len(served.posted) == 1  # the join and nothing since
-        # A client with an older silence than the page had as the welcome was sent asks for a look at it.
+        # If the client's silence is older than the page's at the time of the welcome, the client asks for a check.
         await rank.send(worker_pb2.WorkerFrame(progress=worker_pb2.Progress(initialised_age_ns=10**9)))
         await until(lambda: served.of(node_messages.ProgressRead))
         assert served.of(node_messages.ProgressRead)[0].progress.heartbeat_at_s == progress.heartbeat_at_s
@@ -92,14 +92,14 @@ async def test_without_a_shared_page_progress_comes_by_frames(tmp_path: Path, wh
 
 
 async def test_a_hello_that_has_waited_for_long_still_gets_a_page(tmp_path: Path):
-    """We may have stood still; the kernel says that both sides have one clock."""
+    """This process may have been stopped; the kernel says that both sides have one clock."""
     async with serve(tmp_path) as served:
         rank = served.connect()
         assert (await rank.join(1, monotonic_ns=time.monotonic_ns() - 10**10)).page_shared
 
 
 async def test_a_frame_that_still_waits_counts_before_a_rank_is_judged(tmp_path: Path):
-    """The loop may be late: no await lies between the rank's frame and the look at it."""
+    """The loop may be late: no await lies between the rank's frame and the check."""
     async with serve(tmp_path) as served:
         rank = served.connect()
         await rank.join(1, can_share_page=False)
@@ -174,7 +174,7 @@ async def test_a_hello_before_its_worker_was_announced_is_held(tmp_path: Path):
         rank = served.connect()
         await rank.send(hello(3))
         await until(lambda: served.server._held == 1)  # pyright: ignore[reportPrivateUsage]
-        served.server.expect(JOB_ID, 0, 2, 1)  # somebody else's announcement
+        served.server.expect(JOB_ID, 0, 2, 1)  # for another rank
         served.server.expect(JOB_ID, 0, 3, os.getpid())
         frame = await rank.receive()
         assert frame is not None

@@ -1,4 +1,4 @@
-"""A rank's Wrapper at the worker socket: what it says reaches the engine, and orders reach it without waiting."""
+"""A rank's Wrapper at the worker socket: its messages reach the engine, and orders reach it without waiting."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_orders_come_whole_and_in_order_though_the_rank_reads_late(tmp_pat
         rank = served.connect()
         await rank.join(0)
         await until(lambda: served.of(node_messages.ClientJoined))
-        for iteration in range(50):  # three times what a socket holds
+        for iteration in range(50):  # three times the capacity of a socket
             served.server.tell_ranks(JOB_ID, 0, (0,), BIG)
             served.server.tell_ranks(JOB_ID, 0, (0,), words.Interrupt(1, iteration))
         for iteration in range(50):

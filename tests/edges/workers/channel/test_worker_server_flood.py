@@ -1,4 +1,4 @@
-"""A rank falls silent while 71 others burst: its verdict comes from the real server and the real engine, in time."""
+"""One rank falls silent while 71 others flood: real server and engine still give its verdict in time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FRAMES_EACH = 10_000
 LIMIT_S = 1.5
 BOUND_S = 0.25  # 1.9 ms at p99 on a quiet machine without a flood
 
-# Argument: the socket. Stdin: one line with the hello of each rank, then the burst. Sends as fast as it is read.
+# Argument: the socket. Stdin: one line with each rank's hello, then the burst. Sends as fast as it is read.
 SCRIPT = """
 import select, socket, sys
 path, frames = sys.argv[1], int(sys.argv[2])
@@ -56,7 +56,7 @@ sys.stdin.read()
 
 
 class Joined:
-    """The engine's actions in the real server; spawner and coordinator obey at once."""
+    """Performs the engine's actions in the real server; spawner and coordinator obey at once."""
 
     def __init__(self, engine: Engine, server: WorkerServer) -> None:
         self.engine = engine
@@ -105,7 +105,7 @@ class Joined:
 
 
 def lines() -> bytes:
-    """What the flooding process needs: a word that goes to the engine each time, and the hellos of its ranks."""
+    """Returns the flooding process's input: a message that goes to the engine each time, and its ranks' hellos."""
     burst = worker_pb2.WorkerFrame(faults_reported=worker_pb2.FaultsReported(call=1, iteration=2))
     frames = [hello(each) for each in range(1, RANKS)] + [burst]
     return b"".join(encode(each.SerializeToString(), frame_bytes_max=1024).hex().encode() + b"\n" for each in frames)

@@ -1,4 +1,4 @@
-"""Malformed input of every kind closes its own connection; the other rank's page, frames and limits stay untouched.
+"""Malformed input of every kind closes its own connection; other ranks' pages, frames and limits stay untouched.
 
 20,000 inputs here; HOLDFAST_FUZZ_INPUTS=1000000 for the long run.
 """
@@ -31,9 +31,9 @@ def _input(dice: random.Random, good: bytes) -> bytes:
             return dice.randbytes(dice.randrange(1, 60))
         case 1:
             return _frame(dice.randbytes(dice.randrange(60)))
-        case 2:  # a lie about the length
+        case 2:  # a false length
             return dice.choice((0xFFFFFFFF, 1 << 31, 65537, 2**24)).to_bytes(4, "big") + good
-        case 3:  # bits of a good one flipped
+        case 3:  # flipped bits in a good one
             spoilt = bytearray(good)
             for _ in range(dice.randrange(1, 6)):
                 spoilt[dice.randrange(len(spoilt))] ^= 1 << dice.randrange(8)
@@ -60,7 +60,7 @@ def _good_ones(dice: random.Random) -> list[bytes]:
 
 
 async def _attack(served: Served, dice: random.Random, inputs: int) -> None:
-    """Half of the connections attack as a welcome rank 1, half as strangers."""
+    """Half of the connections attack as an admitted rank 1, half as strangers."""
     while inputs > 0:
         rank = WorkerSide(served.path)
         try:
@@ -70,7 +70,7 @@ async def _attack(served: Served, dice: random.Random, inputs: int) -> None:
             inputs -= count
             await rank.send_bytes(b"".join(_input(dice, dice.choice(_good_ones(dice))) for _ in range(count)))
         except OSError:
-            pass  # Dropped while we were at it: as it should be.
+            pass  # dropped during the attack, as it should be
         finally:
             rank.close()
 
@@ -87,7 +87,7 @@ async def test_malformed_input_harms_its_own_connection_only(tmp_path: Path):
         async with anyio.create_task_group() as tasks:
             for _ in range(4):
                 tasks.start_soon(_attack, served, random.Random(dice.random()), INPUTS // 4)
-        # Both innocent ranks are connected as before, and what they stamp and send counts.
+        # Both innocent ranks are still connected, and their stamps and frames count.
         paged.stamp(page.WORD_HEARTBEATS, 2)
         told = worker_pb2.Progress(heartbeats=5, heartbeat_age_ns=1)
         await framed.send(worker_pb2.WorkerFrame(progress=told))

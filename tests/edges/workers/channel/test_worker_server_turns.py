@@ -1,4 +1,4 @@
-"""While the engine has no room for one more word, the ranks' own sockets hold what they say, and nothing is lost."""
+"""While the engine has no room for another message, the ranks' own sockets hold the messages, and none is lost."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_a_client_of_which_the_engine_has_not_heard_does_not_leave(tmp_pat
     async with serve(tmp_path, turns=turns) as served:
         waiting, again = served.connect(), served.connect()
         await waiting.join(0)
-        await again.join(0)  # The newest speaks for the rank.
+        await again.join(0)  # the newest one speaks for the rank
         await waiting.is_dropped()
         turns.release()
         await until(lambda: served.posted)

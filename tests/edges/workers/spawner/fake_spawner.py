@@ -24,7 +24,7 @@ def ready() -> None:
 
 
 def obey() -> None:
-    """Spawns what it is told to; each worker sleeps, with a child that has left its session."""
+    """Obeys spawn orders; each worker sleeps, with a child that has left its session."""
     decoder = framing.Decoder(frame_bytes_max=framing.SPAWNER_FRAME_BYTES_MAX)
     while data := link.recv(65536):
         for payload in decoder.feed(data):

@@ -1,8 +1,8 @@
-"""A file system that never answers: whoever touches a file on it waits in the kernel, and no signal ends that.
+"""A file system that never answers: a process that touches a file on it waits in the kernel, and no signal ends that.
 
-Run as a program with the folder to mount it at, as root and only in a mount namespace of its own: whoever else came
-across it would wait, too. It says "frozen" once it is, and thaws (all who wait get an error) when it is killed, at the
-latest after a minute. It reads every request, so that the kernel takes each for being worked at.
+Run as a program with the mount point, as root and only in a separate mount namespace, so that no other process can hang
+on it. It prints "frozen" once it is, and thaws (all waiting calls get an error) when it is killed, at the latest after
+a minute. It reads every request, so that the kernel considers each as in progress.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REQUEST_BYTES_MAX = 1024 * 1024 + 4096
 
 @contextmanager
 def frozen_disk(folder: Path) -> Generator[Path | None]:
-    """The folder, on which nothing answers; None where that can't be had here."""
+    """Yields the folder, on which nothing answers; None if that is not possible here."""
     folder.mkdir(exist_ok=True)
     assert os.readlink("/proc/self/ns/mnt") != os.readlink(f"/proc/{os.getppid()}/ns/mnt"), "others would wait, too"
     server = subprocess.Popen([sys.executable, __file__, str(folder)], stdout=subprocess.PIPE)

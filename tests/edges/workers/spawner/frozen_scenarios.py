@@ -1,4 +1,4 @@
-"""What test_spawner_frozen_disk.py plays, each scenario as a program in a mount namespace of its own."""
+"""The scenarios of test_spawner_frozen_disk.py, each run as a program in its own mount namespace."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Job:
 
 
 async def longest_pause() -> float:
-    """Until cancelled: the longest time for which the event loop did not turn, which is returned by then."""
+    """Runs until cancelled; then returns the longest time for which the event loop did not turn."""
     longest_s, last_s = 0.0, time.monotonic()
     with anyio.move_on_after(1.0):
         while True:
@@ -56,7 +56,7 @@ async def longest_pause() -> float:
 
 
 async def start(spec: JobSpec, frozen: Path, *, in_folder: bool) -> None:
-    """A start on it is given up, and the event loop turns meanwhile."""
+    """A start on the disk is given up, and the event loop turns meanwhile."""
     keeper = SpawnerKeeper(private=False, output_dir=None if in_folder else frozen / "x", start_timeout_s=0.5)
     there = msgspec.structs.replace(spec, cwd=str(frozen / "x")) if in_folder else spec
     job = Job()
@@ -68,7 +68,7 @@ async def start(spec: JobSpec, frozen: Path, *, in_folder: bool) -> None:
 
 
 async def stuck_spawner(spec: JobSpec, frozen: Path) -> None:
-    """One that is stuck on it is killed with its workers and named; another job's goes on."""
+    """A spawner stuck on the disk is killed with its workers and named; another job's continues."""
     job, other = Job(), Job()
     keeper = SpawnerKeeper(private=True, output_dir=None)
     async with anyio.create_task_group() as tasks:
@@ -81,7 +81,7 @@ async def stuck_spawner(spec: JobSpec, frozen: Path) -> None:
         spawner = job.spawners[0]
         await get_stuck(spawner, frozen, cycle=1)
         spawner.kill(f"it did not answer Spawn within 2 s: {spawner.whereabouts()}")
-        # Dead, though nobody reaps it: that is for its parent, which can't.
+        # Dead, though not reaped: only its parent could do that, and it is stuck.
         await until(lambda: psutil.Process(job.workers()[0]).status() == psutil.STATUS_ZOMBIE, at_most_s=5)
         await until(lambda: job.reason, at_most_s=5)
         expected = f"(pid {spawner.pid}) was killed and is not gone: it waits in the kernel (state D) in open"
@@ -94,7 +94,7 @@ async def stuck_spawner(spec: JobSpec, frozen: Path) -> None:
 
 
 async def given_up(spec: JobSpec, frozen: Path) -> int:
-    """The pid of one that is stuck, was killed and given up."""
+    """Returns the pid of a spawner that was stuck, killed and given up."""
     job = Job()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(job.keep, SpawnerKeeper(private=True, output_dir=None), spec)
@@ -124,7 +124,7 @@ async def play(scenario: str, folder: Path) -> int:
             case _:
                 pid = await given_up(spec, frozen)
                 assert psutil.pid_exists(pid)
-    if pid:  # Once the disk answers, nothing is left of what was given up.
+    if pid:  # once the disk answers, nothing of the abandoned spawner is left
         await until(lambda: not psutil.pid_exists(pid))
     return 0
 

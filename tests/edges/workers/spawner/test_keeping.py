@@ -1,4 +1,4 @@
-"""What is sent to a spawner to keep: what has changed, with the number of reports that are part of it."""
+"""What is sent to a spawner to keep? The changes, with the number of reports that they include."""
 
 from __future__ import annotations
 

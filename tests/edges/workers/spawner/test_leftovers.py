@@ -1,4 +1,4 @@
-"""What a spawner has left that ended while no supervisor was there: is it read, and ended?"""
+"""A spawner ended while there was no supervisor: is what it left read, and are its processes ended?"""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_it_is_read_and_what_is_torn_is_nothing(tmp_path: Path) -> None:
 
 @pytest.fixture
 def sleeping() -> Generator[Callable[[str], int]]:
-    """Starts a process of that job in a session of its own; its pid."""
+    """Yields a function that starts a process of a job in a separate session and returns its pid."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(job_id: str) -> int:

@@ -1,4 +1,4 @@
-"""Only a dead spawner's leftovers are killed: below us, not of our session, of this job, not older than it."""
+"""Only a dead spawner's leftovers are killed: our descendants, outside our session, of this job, not older than it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from supervisor.edges.machine.processes import process_table
 from supervisor.edges.workers.spawner.orphans import JOB_VARIABLE, Orphans, kill_cgroup, wait_for_end
 from tests.edges.workers.worker_side import until
 
-# A parent that makes an orphan in a session of its own, says its pid, and dies.
+# A parent that starts an orphan in a separate session, prints its pid, and dies.
 ORPHAN = "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True, stdout=-3).pid)"
 
 
@@ -79,7 +79,7 @@ async def test_a_session_of_a_worker_counts_whatever_its_environment(orphan: Cal
 
 
 async def test_a_cycle_of_which_nothing_is_left_has_no_sessions(orphan: Callable[[str], psutil.Process]):
-    """Its pids may be another job's by now."""
+    """Its pids may belong to another job by now."""
     spawner = _spawner("true")
     orphans = Orphans("job", spawner.pid)
     others, unmarked = orphan(""), orphan("")

@@ -1,4 +1,4 @@
-"""Is a spawner found by the next supervisor, and is anything else taken for it?"""
+"""Does the next supervisor find a spawner, and does it take nothing else for one?"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ READY = wire.Ready(os.getpid(), 1, "3.11", "fork", "", (), "")
 
 
 def taken_place(folder: Path) -> tuple[ReturnPlace, socket.socket, Lodger]:
-    """One of this very process."""
+    """Returns a place of this very process."""
     place, listener = return_places.open_place(folder)
     place.note("j", os.getpid())
     lodger = place.lodger()
@@ -31,7 +31,7 @@ def taken_place(folder: Path) -> tuple[ReturnPlace, socket.socket, Lodger]:
 
 
 def answering(listener: socket.socket, *messages: wire.Message) -> threading.Thread:
-    """Listens and says this to the first that comes."""
+    """Listens and sends the messages to the first client."""
     listener.setblocking(True)
     listener.listen()
 
@@ -48,7 +48,7 @@ def answering(listener: socket.socket, *messages: wire.Message) -> threading.Thr
 
 
 async def test_a_living_spawner_is_found_with_what_it_keeps_and_what_it_has_reported(tmp_path: Path) -> None:
-    deep = tmp_path / ("d" * 100)  # longer than the path of a socket may be
+    deep = tmp_path / ("d" * 100)  # longer than a socket's path may be
     deep.mkdir()
     place, listener, lodger = taken_place(deep / "spawners")
     emptied = wire.Emptied(3, 0, ())
@@ -59,7 +59,7 @@ async def test_a_living_spawner_is_found_with_what_it_keeps_and_what_it_has_repo
         found = await return_places.reach(place, lodger)
         assert found is not None
         assert (found.texts, found.welcome.taken) == ({"a": "1", "b": "2"}, 7)
-        assert found.reports in ([emptied], [])  # else it is still to be read
+        assert found.reports in ([emptied], [])  # otherwise it is still to be read
         found.close()
     assert [each.name for each in return_places.places(deep / "spawners")] == [place.name]
     place.remove()
@@ -80,7 +80,7 @@ async def test_what_says_something_else_is_not_the_spawner(tmp_path: Path, welco
 
 @pytest.fixture
 def listens_in_another_process() -> Generator[Callable[[socket.socket, bytes], None]]:
-    """That process says these bytes to the first that comes."""
+    """Yields a function that makes another process send these bytes to the first client."""
     program = (
         "import socket, sys; listener = socket.socket(fileno=int(sys.argv[1])); listener.listen(); "
         "connection, _ = listener.accept(); connection.sendall(bytes.fromhex(sys.argv[2])); connection.recv(1)"

@@ -1,5 +1,5 @@
-"""A disk that never answers, under the folder, the output or the logs of one job: that job ends with its reason in a
-bounded time, and nobody else waits."""
+"""A disk never answers, below the folder, the output or the logs of one job: that job ends with the reason in bounded
+time, and nobody else waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMIT_S = 60
 
 @pytest.mark.parametrize("scenario", ["start_output", "start_folder", "stuck_spawner", "thawed"])
 def test_nobody_else_waits(tmp_path: Path, scenario: str) -> None:
-    """Each in a mount namespace of its own, which nobody else sees."""
+    """Each scenario runs in its own mount namespace, which nobody else sees."""
     alone = ["unshare", "--mount", "--propagation", "private", sys.executable, "-m"]
     command = [*alone, "tests.edges.workers.spawner.frozen_scenarios", scenario, str(tmp_path)]
     done = subprocess.run(command, timeout=LIMIT_S, check=False, capture_output=True, text=True)

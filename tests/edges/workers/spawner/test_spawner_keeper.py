@@ -1,4 +1,4 @@
-"""Real spawners from start to end: an ordered one, a killed one, one that can't be started."""
+"""Real spawners from start to end: a normal one, a killed one, one that can't be started."""
 
 import os
 import resource
@@ -25,7 +25,7 @@ LIMIT_S = 30
 
 
 class Ear:
-    """Hears the spawner; `when` acts at the first message of a kind."""
+    """Receives the spawner's messages; `when` acts at the first one of a kind."""
 
     def __init__(self) -> None:
         self.spawners: list[Spawner] = []
@@ -142,8 +142,8 @@ async def test_whatever_is_wrong_with_a_start_is_a_sentence(
 @pytest.mark.parametrize("left", range(6))
 async def test_without_descriptors_left_it_is_the_reason_and_nothing_leaks(spec: JobSpec, left: int) -> None:
     keeper = SpawnerKeeper(private=False, output_dir=Path(spec.cwd) / "output")
-    plugs = _plug_gaps()  # The limit is a highest number: what is free below it would be used.
-    open_before = len(os.listdir("/proc/self/fd")) - 1  # without the one that lists
+    plugs = _plug_gaps()  # the limit is a highest number: free numbers below it would be used
+    open_before = len(os.listdir("/proc/self/fd")) - 1  # without the listing's own
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (_highest_fd() + 1 + left, hard))
     try:
@@ -159,7 +159,7 @@ async def test_without_descriptors_left_it_is_the_reason_and_nothing_leaks(spec:
 
 
 def _plug_gaps() -> list[int]:
-    """Descriptors on every number below the highest that is open."""
+    """Opens a descriptor on every free number below the highest open one."""
     highest = _highest_fd()
     plugs: list[int] = []
     while (plug := os.open(os.devnull, os.O_RDONLY)) < highest:
@@ -184,7 +184,7 @@ async def test_a_pipe_in_the_place_of_its_output_is_refused_and_blocks_nothing(s
 async def test_a_start_that_is_stuck_is_given_up_and_named_and_what_comes_of_it_is_killed(
     spec: JobSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder answers late: the loop goes on meanwhile, and the process that starts after all is ended."""
+    """The folder answers late: the loop continues meanwhile, and the process that starts after all is killed."""
     go_on = threading.Event()
     slow_folder = spawner_process._open_output  # pyright: ignore[reportPrivateUsage]
 

@@ -135,7 +135,7 @@ async def test_a_lost_spawner_is_reaped_and_told_with_its_reason(
 
 
 async def test_all_that_a_killed_spawner_left_behind_is_killed_and_nothing_else():
-    """Its workers, their children, and those that left session and parent; another job's stay."""
+    """Its workers, their children, and those that left session and parent; another job's processes stay."""
     async with spawner("obey") as run, spawner("obey", job_id="other") as other:
         for each in (run, other):
             each.link.send(wire.Spawn(0, (PLAN, wire.WorkerPlan(local_rank=1, rank=1, env={}))))
@@ -147,7 +147,7 @@ async def test_all_that_a_killed_spawner_left_behind_is_killed_and_nothing_else(
         assert await run.link.emptied(timeout_s=10) == ()
         assert not any(process.is_running() for process in left)
         assert all(process.is_running() for process in others)
-        # A helper of the supervisor itself is not taken for an orphan.
+        # A helper process of the supervisor is not taken for an orphan.
         async with await anyio.open_process(["sleep", "600"]) as helper:
             assert await run.link.emptied(timeout_s=10) == ()
             assert psutil.Process(helper.pid).status() != psutil.STATUS_ZOMBIE

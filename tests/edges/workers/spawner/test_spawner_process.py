@@ -1,4 +1,4 @@
-"""Does a spawner's process start with what it must have, and is a bad one refused with a sentence?"""
+"""Does a spawner's process start with all that it needs, and is an impossible start refused with a reason?"""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Real spawners: a successor takes over with a new cycle, ends with the job, and is never relied on before that."""
+"""Real spawners: a successor takes over with a new cycle, ends with the job, and is not needed before that."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if os.environ:
 
 
 class Job:
-    """A kept spawner, what it said and how it ended."""
+    """A kept spawner, its messages and its end."""
 
     def __init__(self, record: Path) -> None:
         self.record = record
@@ -73,7 +73,7 @@ class Job:
             await self.news.wait()
 
     async def start(self, cycle: int) -> int:
-        """One worker in that cycle, with a store as in life; its pid."""
+        """Starts one worker in that cycle, with a real store; returns its pid."""
         self.spawner.send(link.PrepareStore(cycle, "127.0.0.1"))
         await self.hears(link.StoreReady, lambda ready: ready.cycle == cycle)
         env = {"CYCLE": str(cycle), "RECORD": str(self.record)}
@@ -85,7 +85,7 @@ class Job:
         await self.hears(link.Emptied, lambda emptied: emptied.cycle == cycle)
 
     async def records(self, count: int) -> list[str]:
-        """What the workers wrote, once these are `count` lines."""
+        """Returns the workers' output once it has `count` lines."""
 
         def lines() -> list[str]:
             return self.record.read_text().splitlines() if self.record.exists() else []
@@ -96,7 +96,7 @@ class Job:
 
 @pytest.fixture
 def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobSpec:
-    """A job that imports `torch` late; its workers are not given time to settle."""
+    """A job that imports `torch` late; its workers get no time to settle."""
     hasty = partial(SpawnerSettings, learn_after_s=0.0)
     monkeypatch.setattr("supervisor.edges.workers.spawner.spawner_process.SpawnerSettings", hasty)
     script = tmp_path / "job" / "late.py"
@@ -126,34 +126,34 @@ async def kept(spec: JobSpec) -> AsyncGenerator[Job]:
             tasks.start_soon(keep)
             await job.hears(link.Ready)
             yield job
-        await until(lambda: not children())  # Nothing is left behind; one that was just being started is ended later.
+        await until(lambda: not children())  # nothing is left behind; a process that is just starting is ended later
 
 
 def children() -> list[int]:
-    """The living ones of this process that were started since `kept` began."""
+    """Returns live children of this process that were started since `kept` began."""
     entries = [entry for entry in process_table.all_processes() if entry.parent_pid == os.getpid()]
     return [entry.pid for entry in entries if entry.state not in "ZX" and entry.pid not in _of_earlier_tests]
 
 
 async def until(condition: Callable[[], object]) -> None:
-    while not condition():  # noqa: ASYNC110 - nobody tells; `kept` sets the limit
+    while not condition():  # noqa: ASYNC110 - there is no event; `kept` sets the limit
         await anyio.sleep(0.02)
 
 
 async def successor_of(job: Job) -> int:
-    """The pid of a successor that is ready, which only its supervisor knows: it has shown its title."""
+    """Returns the pid of a ready successor, known only to its supervisor: its title shows that."""
     first = job.spawner.pid
 
     def found() -> list[int]:
         return [pid for pid in children() if pid != first and title(pid).startswith(b"holdfast spawner")]
 
     await until(found)
-    await anyio.sleep(0.1)  # Its Ready follows at once.
+    await anyio.sleep(0.1)  # its Ready follows at once
     return found()[0]
 
 
 def in_the_spawner(spec: JobSpec, statement: str) -> None:
-    """What `torch` does where it is loaded ahead, and not by a worker."""
+    """Does what `torch` does if it is loaded ahead, and not by a worker."""
     text = f"{TORCH}\nif 'CYCLE' not in os.environ:\n    {statement}\n"
     (Path(spec.cwd) / "library" / "torch.py").write_text(text)
 
@@ -189,7 +189,7 @@ async def test_what_is_said_to_an_old_cycle_reaches_its_own_spawner(spec: JobSpe
         pid = await job.start(0)
         await job.records(1)
         await successor_of(job)
-        job.spawner.send(link.PrepareStore(1, "127.0.0.1"))  # As at each announced restart: the old workers still run.
+        job.spawner.send(link.PrepareStore(1, "127.0.0.1"))  # as at each announced restart: the old workers still run
         await job.hears(link.StoreReady, lambda ready: ready.cycle == 1)
         job.spawner.send(link.Signal(0, signal.SIGTERM))
         exited = await job.hears(link.Exited)
@@ -208,7 +208,7 @@ async def test_a_new_cycle_waits_for_a_load_that_is_under_way(spec: JobSpec) -> 
         await until(lambda: len(children()) >= 2)
         job.spawner.send(link.PrepareStore(1, "127.0.0.1"))
         job.spawner.send(link.KillTree(0))
-        await job.hears(link.Emptied)  # All else goes on meanwhile.
+        await job.hears(link.Emptied)  # everything else continues meanwhile
         await anyio.to_thread.run_sync(lambda: go.open("w").close())
         await job.start(1)
         assert await job.records(2) == ["0 False", "1 True"]
@@ -224,10 +224,10 @@ async def test_a_load_that_takes_too_long_is_not_waited_for_and_does_not_delay_t
     async with kept(spec) as job:
         await job.start(0)
         await until(lambda: len(children()) >= 2)
-        await job.start(1)  # Not ready: the first one goes on.
+        await job.start(1)  # not ready: the first one continues
         assert len([message for message in job.heard if isinstance(message, link.Ready)]) == 1
         await job.empty(0)
-        job.spawner.send(link.PrepareStore(2, "127.0.0.1"))  # Held, as the job ends.
+        job.spawner.send(link.PrepareStore(2, "127.0.0.1"))  # held when the job ends
         job.spawner.send(link.End())
     assert job.reason == "the spawner ended because it was asked to"
 
@@ -249,7 +249,7 @@ async def test_a_successor_that_dies_or_cannot_be_used_is_no_loss(spec: JobSpec)
         await job.start(0)
         successor = await successor_of(job)
         os.kill(successor, signal.SIGKILL)
-        await until(lambda: process_table.look_up(successor) is None)  # Reaped, so it is known.
+        await until(lambda: process_table.look_up(successor) is None)  # reaped, so the supervisor knows
         first = job.spawner.pid
         await job.start(1)
         assert job.spawner.pid == first

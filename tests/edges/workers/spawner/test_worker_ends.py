@@ -1,4 +1,4 @@
-"""An end that the spawner does not report is told once; one that it reports is not."""
+"""An end that the spawner does not report is reported once; one that it reports is not."""
 
 from __future__ import annotations
 

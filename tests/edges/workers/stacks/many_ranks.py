@@ -1,4 +1,4 @@
-"""Many real ranks with the product's own client, forked from one warm interpreter as the spawner does it."""
+"""Many real ranks with the product's own client, forked from one warm interpreter as by the spawner."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from supervisor.core.node import messages as node_messages
 from tests.edges.workers.worker_side import JOB_ID, TOKEN, Served, serve, until
 
-# Forks the ranks, says their pids, and ends them when its stdin ends.
+# Forks the ranks, prints their pids, and ends them when its stdin ends.
 SCRIPT = """
 import os, signal, sys, time
 from worker_client import RankMonitorClient

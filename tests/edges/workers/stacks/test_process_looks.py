@@ -1,4 +1,4 @@
-"""What the kernel says of real processes, and that a look that blocks holds up nobody."""
+"""What does the kernel report about real processes, and does a blocked look hold up nobody?"""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     yield one
     for process in started:
-        os.killpg(process.pid, signal.SIGKILL)  # The one in state D has a child that lives on.
+        os.killpg(process.pid, signal.SIGKILL)  # the one in state D has a child that lives on
         process.communicate()
 
 
 async def looked_at(pid: int, *, until_it_is: Callable[[ProcessFacts], bool]) -> ProcessFacts:
-    """Two looks, 20 ms apart, until they show it."""
+    """Repeats two looks, 20 ms apart, until they show the expected state."""
     looks, facts = ProcessLooks(), ProcessFacts()
     for _ in range(200):
         first = await looks.take({0: pid}, at_most_s=5)
@@ -67,7 +67,7 @@ async def test_a_stopped_process_is_named_with_its_signal(start: Start) -> None:
     os.kill(pid, signal.SIGSTOP)
     facts = await looked_at(pid, until_it_is=lambda facts: facts.state is ProcessState.STOPPED and facts.is_still)
     assert (facts.state, facts.is_still) == (ProcessState.STOPPED, True)
-    assert facts.stop_signal in ("SIGSTOP", "")  # Kernels before 6.0 do not say.
+    assert facts.stop_signal in ("SIGSTOP", "")  # kernels before 6.0 do not report it
     assert is_stopped(pid)
 
 
@@ -97,7 +97,7 @@ async def test_a_dead_child_is_told(start: Start) -> None:
 
 
 async def test_a_look_that_blocks_costs_what_comes_after_it_and_no_more() -> None:
-    """As where the files of a process wait for what a stuck one holds."""
+    """As if a process's files waited for a lock of a stuck one."""
     free = threading.Event()
     looks = ProcessLooks(lambda _pid, _seen: free.wait())  # pyright: ignore[reportArgumentType]
     try:

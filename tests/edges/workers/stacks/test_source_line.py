@@ -1,4 +1,4 @@
-"""A line of source, where there is one; what would block, or is no file, is left alone."""
+"""A line of source, if there is one; what would block, or is not a file, is not touched."""
 
 from __future__ import annotations
 

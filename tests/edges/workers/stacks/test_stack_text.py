@@ -1,4 +1,4 @@
-"""py-spy's and faulthandler's words about the same place come out the same."""
+"""py-spy's and faulthandler's output for the same place is converted to the same stack."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ async def test_a_rank_is_seen_where_it_stands(start: Start, stopped: bool):
         lines = group.stack.splitlines()
         assert lines[0].startswith(f"<module> ({name}.py:")
         assert lines[1].startswith(f"stand ({name}.py:")
-    # Looking at a process leaves it as it was.
+    # A look at a process does not change its state.
     states = {_state(pid) for pid in pids.values()}
     assert states <= ({"T"} if stopped else {"S", "R"})
 
@@ -123,7 +123,7 @@ async def test_the_budget_holds_whatever_hangs(tmp_path: Path):
     assert sorted(asked) == [0, 1]
     assert evidence.groups == ()
     assert evidence.notes[0] == "stacks of 0 of 2 ranks came within 1 s"
-    # What hung was killed, and is reaped at the next look.
+    # The hanging process was killed, and is reaped at the next look.
     left = [int(line) for line in (tmp_path / "pids").read_text().split()]
     await until(lambda: {_state(pid) for pid in left} <= {"Z", ""})
     await collector.collect({}, ask=nobody, budget_s=1.0)

@@ -17,7 +17,7 @@ from tests.edges.workers.worker_side import JOB_ID, Served, until
 
 RANKS, HUNG = 64, 37
 BUDGET_S = JobSpec(job_id="any", command=("train.py",), local_world_size=1).evidence_budget_s
-TRIES = 3  # the tests beside this one want the cores, too
+TRIES = 3  # other tests need the cores, too
 
 
 async def collect(
@@ -63,7 +63,7 @@ async def test_the_hung_rank_of_64_is_seen_within_the_budget(tmp_path: Path, py_
 
 
 async def test_py_spy_looks_at_the_accused_first_and_runs_once_for_each_core(tmp_path: Path) -> None:
-    """Each run of this py-spy says what it looks at and how many of them run."""
+    """Each run of this py-spy prints its target and how many of them run."""
     log = tmp_path / "log"
     mine = program(
         tmp_path / "py-spy",

@@ -1,4 +1,4 @@
-"""A worker that holds the GIL shows its stacks by signal; nothing but its own memfd is ever touched."""
+"""A worker that holds the GIL shows its stacks by signal; nothing but its own memfd is touched."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from supervisor.edges.workers.stacks.stack_text import from_faulthandler, main_thread_first
 from supervisor.edges.workers.stacks.stacks_signal import ask_by_signal
 
-# Says where its memfd is, then holds the GIL in C with a thread beside it.
+# Prints where its memfd is, then holds the GIL in C with a thread beside it.
 HOLDER = """
 import faulthandler, os, signal, sys, threading, time
 fd = os.memfd_create("holdfast-stacks")
@@ -48,7 +48,7 @@ async def test_a_gil_holder_shows_where_it_stands_again_and_again(holder: tuple[
         with anyio.fail_after(20):
             text = await ask_by_signal(pid, signal.SIGURG, memfd)
         assert text is not None
-        assert text.count("most recent call first") == 2  # the former dump is gone
+        assert text.count("most recent call first") == 2  # the previous dump is gone
         stack = from_faulthandler(main_thread_first(text))
         assert stack is not None
         assert [frame.name for frame in stack] == ["<module>", "hold"]
