@@ -1,1 +1,1 @@
-"""Why did a cycle end, and which ranks caused it? Read from its log, by rules."""
+"""Why did a cycle end, and which ranks caused it, according to rules applied to its log?"""

@@ -1,9 +1,9 @@
 """Why did this cycle end, which ranks caused it, and is another try worth it? Judged by the cycle's log only.
 
-Rules, no model: the sign that explains most counts, of those the first. What is only an echo of another rank's end is
-named as such, and the rank that said nothing is suspected. While the cycle runs, what a rank has survived is no fault;
-once it has ended, that is not asked: what a rank printed before its end may stand after it. Each step costs one look
-at one line.
+Rules decide, not a model: the sign that explains most counts, and among equals the first. A mere consequence of another
+rank's end is named as such, and the silent rank is suspected. While the cycle runs, anything that a rank survives is
+not a fault. Once it has ended, this no longer applies, because lines printed before a rank's end may follow it in the
+log. Each step costs one look at one line.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from supervisor.core.attribution.tracebacks import (
     without_numbers,
 )
 
-ALIKE_CYCLES = 3  # that end alike, this one with them: another try ends like them
-LINE_CHARACTERS_MAX = 2_000  # looked at; the rest of a line says nothing new
+ALIKE_CYCLES = 3  # if so many cycles, with this one, end alike, another try would too
+LINE_CHARACTERS_MAX = 2_000  # examined; the rest of a line adds nothing
 QUOTED_CHARACTERS_MAX = 300
 FINDINGS_MAX = 10
-# Mistakes that the next try makes again, if each rank made them: nothing but a change of the program mends them.
+# Errors that the next try repeats if every rank made them: only a change to the program helps.
 LASTING_ERRORS = (*SYNTAX_ERRORS, REFUSAL, "ImportError", "NameError", "UnboundLocalError")
 MISSING_ERRORS = (
     "FileNotFoundError", "NotADirectoryError", "IsADirectoryError", "PermissionError", "ModuleNotFoundError",
@@ -52,7 +52,7 @@ _TORCH_PREFIX = re.compile(r"\[(?:rank|default)(\d+)\]:? ?")
 class Finding(msgspec.Struct, frozen=True):
     kind: str
     says: str
-    ranks: tuple[int, ...]  # that showed it; none where the line bears no rank
+    ranks: tuple[int, ...]  # that showed it; empty if the line names no rank
     line_number: int  # of the first line that shows it, from 1
     line: str
     signature: str  # equal where two cycles failed alike
@@ -60,7 +60,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """What is judged of a cycle. `culprits` are the ranks that began the failure, as far as known."""
+    """The judgement on a cycle. `culprits`: the ranks that began the failure, as far as known."""
 
     advice: Advice
     reason: str
@@ -80,8 +80,8 @@ class Seen(msgspec.Struct):
 
 
 def analyse(lines: Iterable[str], *, earlier: Sequence[str] = (), has_ended: bool = True) -> Judgement:
-    """`lines` as the cycle's log has them, each with its rank before it. `earlier` are the signatures of the cycles
-    before, the newest last. `has_ended`: no more lines will come.
+    """Judges a whole log. `lines`: as in the cycle's log, each after its rank. `earlier`: the signatures of earlier
+    cycles, the newest last. `has_ended`: no more lines will come.
     """
     analysis = Analysis()
     for line in lines:
@@ -90,7 +90,7 @@ def analyse(lines: Iterable[str], *, earlier: Sequence[str] = (), has_ended: boo
 
 
 class Analysis:
-    """The analysis of a log that may still grow: it is fed line by line and may be asked at any time."""
+    """Analyses a log that may still grow: takes it line by line and may be asked at any time."""
 
     def __init__(self) -> None:
         self.ranks: set[int] = set()
@@ -184,14 +184,14 @@ def _findings(analysis: Analysis, *, has_ended: bool) -> list[tuple[Weight, Find
 
 
 def _is_survived(seen: Seen, progress: Progress) -> bool:
-    """Broken numbers, timeouts and lost peers concern all: they are over where anyone goes on."""
+    """Whether any rank continued after it: broken numbers, timeouts and lost peers concern all ranks."""
     if seen.sign.weight >= Weight.NUMBERS or not seen.last_of_rank:
         return progress.anyone_goes_on(seen.last_number)
     return all(progress.goes_on(rank, number) for rank, number in seen.last_of_rank.items())
 
 
 def _is_told_by_a_sign(raised: Raised, analysis: Analysis) -> bool:
-    """Whether its text was noted before, for another rank or in an earlier line."""
+    """Whether its text was noted earlier, for another rank or in another line."""
     text = f"{raised.kind}: {raised.message}"
     if "nan" in analysis.seen and ABOUT_NUMBERS.search(text):
         return True
@@ -233,7 +233,7 @@ def _advice(cause: Finding, analysis: Analysis) -> Advice:
 
 
 def _culprits(cause: Finding, analysis: Analysis) -> tuple[int, ...]:
-    """Returns the ranks that began it. A rank that waited in vain did not begin it."""
+    """Returns the ranks that began it; a rank that waited in vain did not."""
     seen = analysis.seen.get(cause.kind)
     if seen is not None and seen.accused:
         return tuple(sorted(seen.accused))
@@ -250,7 +250,7 @@ def _culprits(cause: Finding, analysis: Analysis) -> tuple[int, ...]:
 
 
 def _is_of_all(cause: Finding, analysis: Analysis) -> bool:
-    """Whether the one rank that reports numbers reports broken ones: they are a mean over all ranks."""
+    """Whether the only rank that reports numbers reports broken ones, which are then a mean over all ranks."""
     return (
         len(cause.ranks) == 1
         and set(cause.ranks) == analysis.ranks_with_numbers
@@ -282,7 +282,7 @@ def _named(ranks: tuple[int, ...]) -> str:
 
 
 def _run_length(earlier: Sequence[str], signature: str) -> int:
-    """Returns how many of the last cycles in a row had it."""
+    """Returns how many of the last cycles in a row had this signature."""
     length = 0
     for each in reversed(earlier):
         if each != signature:

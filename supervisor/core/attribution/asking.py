@@ -1,8 +1,9 @@
 """What is the attribution service asked about a job's cycles, when, and what follows from its answers?
 
-One machine for each job, on the node that leads it. The log of a cycle is handed in as it begins (progressive), and
-once it is complete after the cycle's end (terminal); then the verdict is asked for, at growing intervals. One request
-is under way at a time, and nothing of the job waits for any of this. A service that does not answer costs one warning.
+Each job has one such machine, on the node that leads it. It submits a cycle's log when the cycle begins (progressive),
+and again when the log is complete after the cycle's end (terminal); then it asks for the verdict at growing intervals.
+One request is under way at a time, and the job never waits for any of this. A service that does not answer causes one
+warning.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from typing import assert_never
 
 import msgspec
 
-CYCLES_MAX = 8  # that are thought of at once; the oldest are given up
-LOG_COMPLETE_S = 10.0  # from the end of a cycle on, for all nodes to say that they have written their part of its log
+CYCLES_MAX = 8  # tracked at once; the oldest are dropped
+LOG_COMPLETE_S = 10.0  # after the end of a cycle, for all nodes to report their part of its log written
 AGAIN_S = 0.5  # after a request that failed; twice as long each time
 VERDICT_S = 0.25  # from a terminal submission to the first look at its verdict; twice as long each time
 AGAIN_MAX_S = 30.0
 GIVEN_UP_S = 600.0  # after the end of a cycle
 LAST_WORDS_S = 5.0  # after the end of a job that has failed, for the verdict on its last cycle
 LAST_SUBMISSION_S = 2.0  # after the end of one that has succeeded
-REMINDED_CYCLES = 2  # that a new service learns of: it says whether cycles in a row ended alike
+REMINDED_CYCLES = 2  # reported to a new service, which judges whether cycles in a row end alike
 STOP = "STOP"
 
 
@@ -36,11 +37,11 @@ class Stage(enum.StrEnum):
 class Cycle(msgspec.Struct, frozen=True):
     number: int
     stage: Stage
-    at_s: float  # when the next request about it may leave; of CLOSING when nobody waits for its log any longer
+    at_s: float  # when its next request may leave; if CLOSING, when the wait for its log ends
     delay_s: float = 0.0  # before the last request
-    until_s: float = float("inf")  # when it is given up
+    until_s: float = float("inf")  # when it is dropped
     closed: tuple[str, ...] = ()  # nodes that have written their part of its log
-    nodes: tuple[str, ...] = ()  # that must have, once it has ended
+    nodes: tuple[str, ...] = ()  # that must write theirs, once it has ended
 
 
 class Submit(msgspec.Struct, frozen=True):
@@ -61,7 +62,7 @@ class State(msgspec.Struct, frozen=True):
     is_warned: bool = False
     answers: bool = True  # the last request was answered, as far as there was one
     has_ended: bool = False  # the job
-    is_curious: bool = True  # somebody waits for verdicts
+    is_curious: bool = True  # verdicts are still wanted
     is_over: bool = False  # nothing will be asked any more
 
 
@@ -171,7 +172,7 @@ Outcome = tuple[State, tuple[Action, ...]]
 
 
 def initial_state(*, forbids: bool, is_up: bool) -> State:
-    """`forbids`: advice to stop ends the job. `is_up`: the service is somebody else's, who looks after it."""
+    """`forbids`: advice to stop ends the job. `is_up`: others run the service, so it can be asked from the start."""
     return State(forbids, is_up)
 
 
@@ -215,7 +216,7 @@ def _take(state: State, event: Event, now_s: float) -> Outcome:
 
 
 def _begin(state: State, number: int, now_s: float) -> State:
-    """A cycle before it that nobody has seen the end of has ended by now."""
+    """Begins a cycle. An earlier one whose end was not seen has ended by now."""
     if state.has_ended or any(cycle.number >= number for cycle in state.cycles):
         return state
     for cycle in state.cycles:
@@ -224,7 +225,7 @@ def _begin(state: State, number: int, now_s: float) -> State:
 
 
 def _end(state: State, number: int, nodes: tuple[str, ...], now_s: float) -> State:
-    """`nodes` (): the log is as complete as it gets."""
+    """Ends a cycle. `nodes` empty: its log will not become more complete."""
     cycle = _of(state, number)
     if cycle is None and (number in state.judged or any(each.number > number for each in state.cycles)):
         return state
@@ -245,14 +246,14 @@ def _close(state: State, number: int, node: str, now_s: float) -> State:
 
 
 def _complete(cycle: Cycle, now_s: float) -> Cycle:
-    """To be submitted, once its log is complete or nobody waits for that any longer."""
+    """Makes the cycle due for submission: its log is complete, or the wait for that is over."""
     if not set(cycle.nodes) <= set(cycle.closed) and now_s < cycle.at_s:
         return cycle
     return msgspec.structs.replace(cycle, stage=Stage.COMPLETE, at_s=now_s)
 
 
 def _end_job(state: State, *, succeeded: bool, now_s: float) -> State:
-    """All is submitted now or never, and to a service that answers. A success needs no verdict."""
+    """Submits the rest now, if the service answers, or never. A success needs no verdict."""
     for cycle in state.cycles:
         state = _end(state, cycle.number, (), now_s)
     until_s = now_s + (LAST_SUBMISSION_S if succeeded else LAST_WORDS_S)
@@ -268,7 +269,7 @@ def _end_job(state: State, *, succeeded: bool, now_s: float) -> State:
 
 
 def _remind(state: State, now_s: float) -> State:
-    """What was submitted is submitted again, with the cycles before it; verdicts that were heard are not asked for."""
+    """Resubmits to a new service what was submitted, with the cycles before it; known verdicts are not asked again."""
     cycles: list[Cycle] = []
     if not state.has_ended:
         cycles = [Cycle(number, Stage.KNOWN, now_s, until_s=now_s + GIVEN_UP_S) for number in state.judged]
@@ -285,7 +286,7 @@ def _remind(state: State, now_s: float) -> State:
 
 
 def _hear(state: State, request: Submit | AskVerdict, reply: Reply, now_s: float) -> Outcome:
-    """A cycle may have ended while its beginning was being submitted: then nothing follows for it."""
+    """Handles a reply. If the cycle ended while its beginning was being submitted, the reply has no effect."""
     state = msgspec.structs.replace(state, busy=None, answers=not isinstance(reply, Failed))
     cycle = _of(state, request.cycle)
     if cycle is None or request != _request(cycle):
@@ -324,7 +325,7 @@ def _submitted(state: State, cycle: Cycle, now_s: float) -> State:
 
 
 def _without_submission(state: State, cycle: Cycle) -> State:
-    """Nothing more is said about it before its end."""
+    """Submits nothing more about the cycle before its end."""
     if cycle.stage is Stage.BEGUN:
         return _put(state, msgspec.structs.replace(cycle, stage=Stage.RUNS, delay_s=0.0))
     return _without(state, cycle.number)
@@ -345,7 +346,7 @@ def _warned(state: State, reason: str) -> Outcome:
 
 
 def _is_due(cycle: Cycle) -> bool:
-    """Whether a request about it is to be made at some time."""
+    """Whether a request about the cycle is due now or later."""
     return cycle.stage not in (Stage.RUNS, Stage.CLOSING)
 
 
@@ -359,7 +360,7 @@ def _without_the_late(state: State, now_s: float) -> State:
 
 
 def _next_request(state: State, now_s: float) -> Outcome:
-    """Ends of cycles come first, but a new service hears of the cycles before them first."""
+    """Chooses the next request. Ends of cycles come first, but a new service first learns of earlier cycles."""
     if state.busy is not None or not state.is_up:
         return state, ()
     due = [cycle for cycle in state.cycles if _is_due(cycle) and cycle.at_s <= now_s]

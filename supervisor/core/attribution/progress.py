@@ -1,7 +1,7 @@
-"""Which ranks went on after a line of the log, as they do in training?
+"""Which ranks continued training after a line of the log?
 
-A rank that goes on prints lines that differ in their numbers only: steps, losses, a bar that grows. Words of faults may
-repeat as well and are no progress.
+A rank that continues prints lines that differ only in their numbers: steps, losses, a growing bar. Fault messages may
+repeat as well, but are not progress.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections import Counter, deque
 
 LINES_ALIKE = 3
-TAIL_LINES_MAX = 16  # of each rank; progress is where its last lines are
+TAIL_LINES_MAX = 16  # for each rank; its last lines show progress
 LINE_CHARACTERS_MAX = 200
 _CHANGING = re.compile(r"[\d.,:\s#\u2580-\u259f]+")
 _NO_PROGRESS = re.compile(
@@ -21,7 +21,7 @@ _NO_PROGRESS = re.compile(
 
 
 class Progress:
-    """The progress of ranks. It is fed line by line, and computes only when it is asked."""
+    """The progress of ranks. Takes the log line by line, and computes only when asked."""
 
     def __init__(self) -> None:
         self._tails: dict[int | None, deque[tuple[int, str]]] = {}

@@ -1,7 +1,7 @@
 """Which words in a log are the sign of which cause?
 
-One table, in the order of what explains most: a GPU that has fallen off the bus explains the CUDA error that follows,
-and that explains the timeout of all others. An echo is what a rank says when another one has failed.
+The table begins with the signs that explain most: a GPU that has fallen off the bus explains the CUDA error that
+follows, which explains the timeouts of all others. An echo is what a rank prints when another one has failed.
 Sources: the messages of PyTorch 2, NCCL 2 and the Linux kernel; NVIDIA's list of Xid errors.
 """
 
@@ -14,7 +14,7 @@ import msgspec
 
 
 class Weight(enum.IntEnum):
-    """How much a sign explains: the smaller explains the greater."""
+    """How much a sign explains; a smaller weight explains a greater one."""
 
     HARDWARE = 0
     RESOURCE = 1
@@ -35,7 +35,7 @@ class Advice(enum.StrEnum):
 
 
 class Sign(msgspec.Struct, frozen=True):
-    """`means` is said to people, with what was found in place of {}."""
+    """A sign of a cause. `means` is shown to people, with the match in place of {}."""
 
     kind: str
     weight: Weight
@@ -65,7 +65,7 @@ def _sign(kind: str, weight: Weight, means: str, *words: str, advice: Advice = A
 
 # Xid errors that only record something: a row of memory is remapped, many single bits were corrected.
 RECORDING_XIDS = frozenset(("63", "92"))
-# Xid errors that a program causes itself; the others are the GPU's, its memory's or its links'.
+# Xid errors that a program itself causes; the others come from the GPU, its memory or its links.
 PROGRAM_XIDS = frozenset(("13", "31", "43", "45", "68", "69"))
 _BROKEN = r"[-+]?(?:nan|inf(?:inity)?)\b"
 
@@ -148,10 +148,10 @@ SIGNS = (
     ),
 )  # fmt: skip
 
-# An exception that says so is raised because of the numbers, whatever its name.
+# An exception with these words was raised because of the numbers, whatever its name.
 ABOUT_NUMBERS = re.compile(r"\bnan\b|\binf\b|infinit|finite|FloatingPoint|diverge", re.IGNORECASE)
 
-# No line without one of these words needs a closer look. Plain words are found much faster than by a pattern.
+# A line without any of these words has no sign. Searching for plain words is much faster than a pattern.
 _WORDS = (
     "xid", "gpu is", "fallen", "busy or", "no space", "quota", "memory", "cublas", "cudnn", "cuda", "oom", "killed",
     "allocat", "bus error", "too many", "assert", "infinity", "timeout", "timed out", "dumping", "ibv_", "net/ib",

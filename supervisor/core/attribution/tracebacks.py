@@ -1,8 +1,8 @@
-"""Which Python exceptions ended which ranks? From log lines, of many ranks mixed.
+"""Which Python exceptions ended which ranks, according to a log with the lines of many ranks mixed?
 
-A traceback of one rank may be torn apart by the lines of others, but its own lines are in order. Where one exception
-came while another was handled, the last is told, as Python does. Two more ends of a process are read here: a crash that
-the interpreter reports itself, and a command line that it or the script refuses.
+Lines of other ranks may interrupt a traceback, but its own lines are in order. If one exception came while another was
+handled, the last one counts, as in Python. Two more ends of a process are recognised here: a crash that the
+interpreter itself reports, and a command line that it or the script rejects.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _LIBRARY = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ")
 
 
 def without_numbers(text: str) -> str:
-    """Removes numbers for comparison: addresses, sizes and ports differ from try to try."""
+    """Removes numbers for comparison, because addresses, sizes and ports differ between tries."""
     return _NUMBERS.sub("#", text)
 
 
 class Raised(msgspec.Struct, frozen=True):
-    """An exception as its traceback shows it. `place` is "train.py:40" of the script's own innermost frame."""
+    """An exception as its traceback shows it. `place`: the script's innermost frame, such as "train.py:40"."""
 
     kind: str  # without its module
     message: str
@@ -43,7 +43,7 @@ class Raised(msgspec.Struct, frozen=True):
 
     @property
     def signature(self) -> str:
-        """Equal for the same mistake of two ranks or cycles: numbers don't count."""
+        """Returns a text that is equal for the same error in two ranks or cycles; numbers don't count."""
         return f"{self.kind} at {self.place}: {without_numbers(self.message)}"
 
 
@@ -53,7 +53,7 @@ class _Open(msgspec.Struct):
 
 
 class Tracebacks:
-    """Fed line by line."""
+    """Collects exceptions from a log, line by line."""
 
     def __init__(self) -> None:
         self._open: dict[int | None, _Open] = {}
@@ -83,7 +83,7 @@ class Tracebacks:
                 self.raised[rank] = Raised(kind, error[2] or "", current.own_place or current.any_place, number)
 
     def _take_last_word(self, rank: int | None, line: str, number: int) -> None:
-        """Of a process that ends without a traceback, or of a traceback that ends no process."""
+        """Notes the last line of a process without a traceback, or that a traceback does not end its process."""
         if not any(words in line for words in _LAST_WORDS):
             return
         if line.startswith(_IGNORED):

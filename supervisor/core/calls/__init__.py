@@ -1,7 +1,7 @@
-"""Calls of a function under the in-process Wrapper: what is said about them, and how the coordinator decides.
+"""What do ranks, nodes and coordinator exchange about wrapped calls, and how does the coordinator decide?
 
-`words` is what ranks, nodes and coordinator say. The machine is cluster/wrapped_call.py; `call_state` is what it
-remembers, `entering` and `rank_words` what a word changes in that, `newcomers` who takes the place of a lost rank,
-`decisions` what it asks for, `call_sentences` what people read. `timeout_clash` compares a call's timeouts with the
-job's own limits.
+`words` has the messages of ranks, nodes and coordinator. The machine is cluster/wrapped_call.py; `call_state` is its
+memory, `entering` and `rank_words` apply messages to it, `newcomers` chooses replacements of lost ranks, `decisions`
+has the machine's requests, `call_sentences` what people read. `timeout_clash` compares a call's timeouts with the job's
+limits.
 """

@@ -11,12 +11,12 @@ from supervisor.core.calls.words import FaultRecord, Interruption
 
 NAMED_MAX = 4
 
-# What the rank itself has told is its exception; what its supervisor has seen is a predicate: "was killed by SIGKILL".
+# A rank reports its exception; its supervisor reports a predicate, such as "was killed by SIGKILL".
 _BY_ITSELF = {Interruption.EXCEPTION: "failed: ", Interruption.BASE_EXCEPTION: "left the call: "}
 
 
 def fault_sentence(member: int, record: FaultRecord) -> str:
-    """ "rank 1 failed: ValueError: bad loss". A negative member is known by its number alone."""
+    """Returns "rank 1 failed: ValueError: bad loss". A negative member is known only by its number."""
     who = member if member >= 0 else record.rank
     return f"rank {who} {_BY_ITSELF.get(record.interruption, '')}{record.reason or 'for an unknown reason'}"
 
@@ -29,7 +29,7 @@ def faults_sentence(faults: Faults) -> str:
 
 
 def ranks_sentence(members: Iterable[int]) -> str:
-    """ "rank 2", "ranks 2, 5" or "ranks 0, 1, 2, 3 and 12 more"."""
+    """Returns "rank 2", "ranks 2, 5" or "ranks 0, 1, 2, 3 and 12 more"."""
     names = sorted(members)
     text = ", ".join(map(str, names[:NAMED_MAX]))
     more = len(names) - NAMED_MAX
@@ -50,7 +50,7 @@ def begun_sentence(
     later: Collection[int] = (),
     has_reserves: bool = False,
 ) -> str:
-    """ "iteration 3 begins with 7 of 8 ranks; rank 2 is gone". `before`: how many ranks the last one had."""
+    """Returns "iteration 3 begins with 7 of 8 ranks; rank 2 is gone". `before`: the number of ranks in the last one."""
     world_size = max(size, before)
     whole = "all" if size == world_size else f"{size} of"
     text = f"iteration {iteration} begins with {whole} {world_size} ranks"
@@ -68,7 +68,7 @@ def begun_sentence(
 
 
 def resting_sentence(iteration: int, fruitless: Fruitless, progress_s: float, pause_s: float, faults: Faults) -> str:
-    """ "the iteration after 11 begins in 0.2 s: rank 1 has failed within 5 s in 12 iterations in a row; last: …" """
+    """Returns "the iteration after 11 begins in 0.2 s: rank 1 has failed within 5 s in 12 iterations in a row; …"."""
     why = _again_and_again(fruitless, progress_s, faults)
     return f"the iteration after {iteration} begins in {pause_s:.3g} s: {why}"
 
@@ -94,13 +94,13 @@ def late_sentence(awaited: Collection[int]) -> str:
 
 
 def lost_sentence(iteration: int, lost: Collection[int], again: Collection[int]) -> str:
-    """ "rank 1 was lost in iteration 4, and rank 2 before it took part again"."""
+    """Returns "rank 1 was lost in iteration 4, and rank 2 before it took part again"."""
     text = f"{ranks_sentence(lost)} {'was' if len(lost) == 1 else 'were'} lost in iteration {iteration}"
     return text + (f", and {ranks_sentence(again)} before it took part again" if again else "")
 
 
 def unfit_sentence(call: int, members: Collection[int]) -> str:
-    """ "rank 1 left call 1 as unfit, and its process has ended"."""
+    """Returns "rank 1 left call 1 as unfit, and its process has ended"."""
     end = "its process has ended" if len(members) == 1 else "their processes have ended"
     return f"{ranks_sentence(members)} left call {call} as unfit, and {end}"
 

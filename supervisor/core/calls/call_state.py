@@ -1,7 +1,7 @@
-"""What does the coordinator know of the wrapped calls of one cycle?
+"""What does the coordinator know about the wrapped calls of one cycle?
 
-The machine is cluster/wrapped_call.py; this is what it remembers. It changes in place: with thousands of members, a
-copy for each word would cost more than the word.
+The machine is cluster/wrapped_call.py; this is its memory. It changes in place: with thousands of members, copying it
+for each message would cost more than the message.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from supervisor.core.calls.words import (
     Told,
 )
 
-REPLAY_CHARS_MAX = 512 * 1024  # of what a rank that joins late is given; beyond it nobody can join late
+REPLAY_CHARS_MAX = 512 * 1024  # sent to a rank that joins late; beyond it, no rank can join late
 REASON_CHARS_MAX = 512
 RECORDS_WITH_REASON_MAX = 32
-HELD_WORDS_MAX = 256  # different ones of one member, said while a call is rebuilt
+HELD_WORDS_MAX = 256  # different messages of one member while a call is rebuilt
 
 
 # --- phases --------------------------------------------------------------------------------------------------------
@@ -35,7 +35,7 @@ class Idle(msgspec.Struct, frozen=True):
 
 
 class Entering(msgspec.Struct, frozen=True):
-    """Ranks come to the initial barrier."""
+    """Ranks arrive at the initial barrier."""
 
 
 class Rebuilding(msgspec.Struct, frozen=True):
@@ -49,25 +49,25 @@ class Running(msgspec.Struct, frozen=True):
 
 
 class LastCall(msgspec.Struct, frozen=True):
-    """A fault is known; until then the other ranks report theirs."""
+    """A fault is known; the other ranks report theirs within the window."""
 
     until_s: float
 
 
 class Restarting(msgspec.Struct, frozen=True):
-    """Ranks unwind to the iteration barrier. `hold_until_s`: only new processes are waited for, until then."""
+    """Ranks unwind to the iteration barrier. `hold_until_s`: until then, only new processes are awaited."""
 
     hold_until_s: float | None = None
 
 
 class Over(msgspec.Struct, frozen=True):
-    """Nobody is left in the call, or it could not go on."""
+    """No rank is left in the call, or it could not continue."""
 
     reason: str
 
 
 class Resting(msgspec.Struct, frozen=True):
-    """All are at the iteration barrier; the next iteration begins then, since those before have come to nothing."""
+    """All are at the iteration barrier; the next iteration is delayed because earlier ones made no progress."""
 
     until_s: float
 
@@ -82,11 +82,11 @@ Phase = Idle | Entering | Rebuilding | Open | Over
 class Member(msgspec.Struct):
     node: str
     rank: int | None = None  # None: it has not begun this iteration
-    is_active: bool = True  # or has not said yet that it is a reserve
+    is_active: bool = True  # or has not reported yet that it is a reserve
 
 
 class Replacement(msgspec.Struct):
-    """A process started for a rank that was lost in this iteration; `rank` is what that one was, None: unknown."""
+    """A process started for a rank lost in this iteration; `rank`: the lost rank's number, None: unknown."""
 
     node: str
     rank: int | None
@@ -94,27 +94,27 @@ class Replacement(msgspec.Struct):
 
 
 class Newcomer(msgspec.Struct):
-    """A process started for a rank that was lost, without which the others have gone on."""
+    """A process started for a lost rank; the others have continued without it."""
 
     node: str
     entered: bool = False  # waits for the next iteration
-    stayed: bool = False  # the same process all the time, which only missed a decision: at the barrier still
+    stayed: bool = False  # not a new process, but one that missed a decision and is still at the barrier
 
 
 class Exchange(msgspec.Struct):
-    """The values of one name by member, and the members that have not given one yet."""
+    """The values under one name by member, and the members that have not given one yet."""
 
     waiting: set[int]
     values: dict[int, tuple[int, str]] = msgspec.field(default_factory=dict[int, tuple[int, str]])
 
 
-Faults = dict[int, dict[Interruption, FaultRecord]]  # by member, in the order of their coming
+Faults = dict[int, dict[Interruption, FaultRecord]]  # by member, in order of arrival
 
 
 class Iteration(msgspec.Struct):
-    """What is known of the iteration that runs. A new one takes its place with each decision: nothing is left over."""
+    """What is known about the current iteration. Each decision replaces it with a new one: nothing is left over."""
 
-    assigned_world_size: int | None = None  # as rank assignment came out; None: no rank has said it
+    assigned_world_size: int | None = None  # the result of rank assignment; None: not reported yet
     active_world_size: int | None = None
     numbers: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # current rank → member
     is_completed: bool = False  # an active rank has returned
@@ -122,9 +122,9 @@ class Iteration(msgspec.Struct):
     uncompleted: set[int] = msgspec.field(default_factory=set[int])
     unreported: set[int] = msgspec.field(default_factory=set[int])
     unarrived: set[int] = msgspec.field(default_factory=set[int])
-    gone: dict[int, int | None] = msgspec.field(default_factory=dict[int, "int | None"])  # and what number it had
-    lost_active: set[int] = msgspec.field(default_factory=set[int])  # of those gone, who was or may have been active
-    left: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # went by itself; waits for the decision
+    gone: dict[int, int | None] = msgspec.field(default_factory=dict[int, "int | None"])  # by member, with its number
+    lost_active: set[int] = msgspec.field(default_factory=set[int])  # those gone that were or may have been active
+    left: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # left by themselves; wait for the decision
     replaceable: list[tuple[str, int]] = msgspec.field(default_factory=list[tuple[str, int]])  # lost: node, member
     replacing: dict[int, Replacement] = msgspec.field(default_factory=dict[int, Replacement])
     unfit: list[tuple[str, int]] = msgspec.field(default_factory=list[tuple[str, int]])  # left so: node, member
@@ -134,7 +134,7 @@ class Iteration(msgspec.Struct):
 
 
 class Unfit(msgspec.Struct):
-    """A rank that a health check has refused. A new process takes its place once its own has ended with an error."""
+    """A rank that a health check rejected. A new process replaces it once its own has ended with an error."""
 
     node: str
     fault: Iteration  # in which it left
@@ -146,8 +146,8 @@ class Past(msgspec.Struct):
     history: list[BeginIteration] = msgspec.field(default_factory=list[BeginIteration])
     replay: list[Exchanged] = msgspec.field(default_factory=list[Exchanged])
     replay_chars: int = 0
-    begun_at: int = 0  # the iteration before which nothing has to be known: what is kept for late ones begins there
-    is_rebuilt: bool = False  # what was decided before is not known
+    begun_at: int = 0  # what is kept for late ranks begins with this iteration
+    is_rebuilt: bool = False  # earlier decisions are not known
 
     @property
     def can_replay(self) -> bool:
@@ -165,16 +165,16 @@ class State(msgspec.Struct):
     settings: CallSettings = msgspec.field(default_factory=CallSettings)
     members: dict[int, Member] = msgspec.field(default_factory=dict[int, Member])
     entries: dict[int, tuple[str, CallEnter]] = msgspec.field(default_factory=dict[int, tuple[str, CallEnter]])
-    held: dict[Told, str] = msgspec.field(default_factory=dict[Told, str])  # said while rebuilding, and on which node
-    held_of: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # how many words of each member those are
-    absent: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # take part in no call any more, and why
-    ended: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # whose process has ended, and how
+    held: dict[Told, str] = msgspec.field(default_factory=dict[Told, str])  # messages during the rebuild, and their node
+    held_of: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # how many of those each member has sent
+    absent: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # take no further part in any call, and why
+    ended: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # members whose process has ended, and how
     decision: BeginIteration | None = None  # the last one
     previous: int = -1  # the iteration that the last decision has ended
-    skips_number: bool = False  # who is missing, and may live, may have been told to begin the next iteration
+    skips_number: bool = False  # a missing rank may be alive and have begun the next iteration
     newcomers: dict[int, Newcomer] = msgspec.field(default_factory=dict[int, Newcomer])  # absent, but may join
     lost_newcomers: list[tuple[str, int]] = msgspec.field(default_factory=list[tuple[str, int]])  # node, member
-    unfit: dict[int, Unfit] = msgspec.field(default_factory=dict[int, Unfit])  # whose process still lives
+    unfit: dict[int, Unfit] = msgspec.field(default_factory=dict[int, Unfit])  # members whose process is still alive
     unfit_ended: dict[int, Unfit] = msgspec.field(default_factory=dict[int, Unfit])  # to be replaced now
     began_at_s: float = 0.0  # this iteration
     interrupted_at_s: float = 0.0  # the last time
@@ -184,7 +184,7 @@ class State(msgspec.Struct):
 
     @property
     def next_iteration(self) -> int:
-        """A number is given once: what was decided before may have reached somebody who does not answer any more."""
+        """Returns a number not used before: an earlier decision may have reached a rank that no longer answers."""
         return self.iteration + (2 if self.skips_number else 1)
 
     @property
@@ -208,7 +208,7 @@ def open_call(state: State, call: int, settings: CallSettings) -> None:
 
 
 def begin_iteration(state: State) -> None:
-    """Begins an iteration: all members are before their rank assignment."""
+    """Begins an iteration, with all members before their rank assignment."""
     for member in state.members.values():
         member.rank, member.is_active = None, True
     everybody = state.members
@@ -216,7 +216,7 @@ def begin_iteration(state: State) -> None:
 
 
 def merge_settings(first: CallSettings, other: CallSettings) -> CallSettings:
-    """Merges the ranks' settings. If they differ, nobody is given up earlier than any of them says."""
+    """Merges the ranks' settings. If they differ, no rank is given up earlier than any of them says."""
     if first == other:
         return first
     return msgspec.structs.replace(
@@ -228,7 +228,7 @@ def merge_settings(first: CallSettings, other: CallSettings) -> CallSettings:
 
 
 def add_fault(state: State, member: int, interruption: Interruption, reason: str, *, rank: int = -1) -> None:
-    """`rank` as the rank itself told it; what the iteration says of the member stands over it."""
+    """Notes a fault. `rank`: as reported by the rank itself; the iteration's own number for the member wins."""
     known = state.members.get(member)
     number = known.rank if known is not None and known.rank is not None else rank
     record = FaultRecord(number if number >= 0 else member, interruption, reason[:REASON_CHARS_MAX])
@@ -236,7 +236,7 @@ def add_fault(state: State, member: int, interruption: Interruption, reason: str
 
 
 def records(state: State) -> tuple[FaultRecord, ...]:
-    """The first of each rank, in the order of their coming; not all with a reason, since a frame is bounded."""
+    """Returns each rank's first fault in order of arrival; some without a reason, because a frame is limited."""
     first = [next(iter(told.values())) for told in state.now.faults.values()]
     bare = (msgspec.structs.replace(record, reason="") for record in first[RECORDS_WITH_REASON_MAX:])
     return (*first[:RECORDS_WITH_REASON_MAX], *bare)
@@ -265,7 +265,7 @@ def close(state: State, phase: Idle | Over) -> None:
 
 
 def remember(state: State, decided: BeginIteration | Exchanged) -> None:
-    """Keeps what ranks that join late have to know."""
+    """Keeps what ranks that join late must know."""
     if isinstance(decided, BeginIteration):
         state.past.history.append(decided)
         state.past.replay_chars += 12 + 5 * len(decided.terminated_ranks)
@@ -277,7 +277,7 @@ def remember(state: State, decided: BeginIteration | Exchanged) -> None:
 
 
 def hold(state: State, node: str, told: Told) -> bool:
-    """Keeps a word until the call is rebuilt; said again, it is the same word. False: its member has said too many."""
+    """Keeps a message until the call is rebuilt; a repeated one counts once. False: its member has sent too many."""
     if told in state.held:
         return True
     count = state.held_of.get(told.member, 0) + 1
@@ -288,7 +288,7 @@ def hold(state: State, node: str, told: Told) -> bool:
 
 
 def release_held(state: State) -> list[tuple[str, Told]]:
-    """Returns what was kept, in the order in which it came."""
+    """Returns the kept messages in order of arrival."""
     held, state.held, state.held_of = state.held, {}, {}
     return [(node, told) for told, node in held.items()]
 
@@ -298,5 +298,5 @@ def entered(state: State) -> Entered:
 
 
 def begin_again(state: State) -> None:
-    """Nobody needs to know what was before the next iteration: what is kept for late ranks starts there."""
+    """Drops what is kept for late ranks: no rank needs to know anything from before the next iteration."""
     state.past = Past(begun_at=state.next_iteration)

@@ -1,4 +1,4 @@
-"""What does the machine of wrapped calls ask for?"""
+"""What does the machine of wrapped calls request?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Tell(msgspec.Struct, frozen=True):
 
 
 class Replace(msgspec.Struct, frozen=True):
-    """Start new processes for these (node, member). `takes_unit`: the first of a fault takes one of the budget."""
+    """Start new processes for these (node, member). `takes_unit`: a fault's first replacement takes one unit."""
 
     lost: tuple[tuple[str, int], ...]
     takes_unit: bool
@@ -21,7 +21,7 @@ class Replace(msgspec.Struct, frozen=True):
 
 
 class EndCall(msgspec.Struct, frozen=True):
-    """`stands`: it was committed, and ranks lost on the way are no failure of the job. Else all of them are."""
+    """The call has ended. `stands`: it was committed, so ranks lost on the way are not failures; else all are."""
 
     call: int
     stands: bool

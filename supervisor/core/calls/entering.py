@@ -1,4 +1,4 @@
-"""What follows when a rank enters a wrapped call, or comes back to it after its connection was lost?"""
+"""What happens when a rank enters a wrapped call, or returns to it after a lost connection?"""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from supervisor.core.calls.words import (
 
 
 def hear_started(state: State, member: int) -> Orders:
-    """A process of its own start: after a call that no rank has survived, all counts begin again."""
+    """Notes a new process. After a call that no rank has survived, all counts restart."""
     state.ended.pop(member, None)
     if isinstance(state.phase, Over):
         state.phase, state.call = Idle(), 0
@@ -48,10 +48,10 @@ def hear_started(state: State, member: int) -> Orders:
 def hear_enter(state: State, node: str, member: int, word: CallEnter, *, now_s: float) -> Orders:
     done = state.committed
     if done is not None and word.call == done.call and word.stage is Stage.COMPLETING and member in state.committed_on:
-        return [Tell((member,), done)]  # It has missed that, and the others may have gone on to the next call.
+        return [Tell((member,), done)]  # It missed that, and the others may be in the next call.
     if member in state.newcomers and word.stage is Stage.ENTERING:
         if done is not None and word.call <= done.call:
-            return [Tell((member,), Committed(word.call, done.iteration))]  # It has come after the end.
+            return [Tell((member,), Committed(word.call, done.iteration))]  # It came after the end.
         if isinstance(state.phase, Entering) or (isinstance(state.phase, Idle) and word.call > state.call):
             newcomers.come_in(state, member)
     match state.phase:
@@ -77,7 +77,7 @@ def hear_enter(state: State, node: str, member: int, word: CallEnter, *, now_s: 
 
 def _come_in(state: State, node: str, member: int, word: CallEnter, now_s: float) -> Orders:
     if word.call == state.call - 1 and word.stage is Stage.COMPLETING:
-        return [Tell((member,), Committed(word.call, word.iteration))]  # Who is in this call was told so.
+        return [Tell((member,), Committed(word.call, word.iteration))]  # All ranks in this call were told so.
     if word.call == state.call + 1 and word.stage is Stage.ENTERING and isinstance(state.phase, Rebuilding):
         return [*_conclude(state), *hear_enter(state, node, member, word, now_s=now_s)]
     if word.call != state.call:
@@ -98,7 +98,7 @@ def _come_in(state: State, node: str, member: int, word: CallEnter, now_s: float
 
 
 def _come_back(state: State, node: str, member: int, word: CallEnter) -> Orders:
-    """A new process for a lost rank, or a member whose connection was lost: it is told what it has missed."""
+    """Sends a replacement process, or a member that lost its connection, everything that it missed."""
     if word.call == state.call and word.stage is Stage.ENTERING and newcomers.enter(state, node, member):
         told: Orders = [Tell((member,), CallUnderway(state.call))]
         if member not in state.newcomers:
@@ -131,7 +131,7 @@ def _come_back(state: State, node: str, member: int, word: CallEnter) -> Orders:
 
 
 def hear_while_rebuilding(state: State, node: str, told: Told) -> Orders:
-    """The word counts once the call is rebuilt; a rank that says too many different ones does not come back to it."""
+    """Keeps the message until the call is rebuilt; a rank that sends too many different ones can't return to it."""
     if isinstance(told.word, Lost):
         state.ended[told.member] = told.word.reason
     if call_state.hold(state, node, told):
@@ -142,7 +142,7 @@ def hear_while_rebuilding(state: State, node: str, told: Told) -> Orders:
 
 
 def stand(state: State, member: int, word: CallEnter) -> Orders:
-    """It may have said things that never came: where it stands, and as whom, says the same."""
+    """Infers lost messages of a rank from the stage and the number that it reports."""
     if state.now.assigned_world_size is None:
         state.now.assigned_world_size = word.world_size
     told = rank_words.number(state, member, word.rank)
@@ -168,7 +168,7 @@ def stand(state: State, member: int, word: CallEnter) -> Orders:
 
 
 def tell_phase(state: State, members: tuple[int, ...]) -> Orders:
-    """What the phase wants of these members."""
+    """Sends these members what the phase requires of them."""
     match state.phase:
         case Running() if state.now.is_completed:
             return [Tell(members, CallCompleted(*state.position))]
@@ -190,9 +190,9 @@ def late_sentence(state: State, member: int) -> str:
 
 
 def newest(state: State) -> dict[int, CallEnter]:
-    """Who came back to the newest iteration of which anybody knows.
+    """Returns the ranks that came back to the newest known iteration.
 
-    Who has not entered yet belongs to the first one, if that began with the whole world.
+    Ranks that have not entered yet belong to the first one, if that began with the whole world.
     """
     top = max((word.iteration for _, word in state.entries.values()), default=0)
     here = {member: word for member, (_, word) in sorted(state.entries.items()) if word.iteration == top}
@@ -202,19 +202,19 @@ def newest(state: State) -> dict[int, CallEnter]:
 
 
 def rebuilt_world_size(state: State) -> int:
-    """Of the newest iteration, as its ranks say."""
+    """Returns the world size of the newest iteration, as its ranks report it."""
     sizes = [word.world_size for word in newest(state).values() if word.stage is not Stage.ENTERING]
     return max(sizes, default=state.world_size)
 
 
 def can_rebuild(state: State) -> bool:
-    """Whether nobody is waited for: all ranks of the newest iteration are here, or all that live."""
+    """Whether no rank is awaited: all ranks of the newest iteration are here, or all living ones."""
     living = [member for member in range(state.world_size) if member not in state.ended]
     return len(newest(state)) >= rebuilt_world_size(state) or all(member in state.entries for member in living)
 
 
 def _conclude(state: State) -> Orders:
-    """Somebody has gone on to the next call: this one was committed, by a coordinator that is no more."""
+    """Ends the call as committed by an earlier coordinator, because some rank is already in the next call."""
     here = newest(state)
     state.committed = Committed(state.call, max((word.iteration for word in here.values()), default=0))
     state.committed_on, state.entries = frozenset(range(state.world_size)), {}
@@ -229,7 +229,7 @@ def _conclude(state: State) -> Orders:
 
 
 def rebuild(state: State) -> Orders:
-    """The call as its ranks say that it stands. Who is not there by now is lost; what was decided before is unknown."""
+    """Rebuilds the call from its ranks' reports. Ranks still missing are lost; earlier decisions are unknown."""
     here, world_size = newest(state), rebuilt_world_size(state)
     entries, state.entries = state.entries, {}
     if not here:
@@ -245,7 +245,7 @@ def rebuild(state: State) -> Orders:
     orders: Orders = []
     for member, (node, word) in entries.items():
         if member not in here and word.stage is Stage.ENTERING:
-            state.newcomers[member] = Newcomer(node, entered=True)  # It needs to know nothing of what was before.
+            state.newcomers[member] = Newcomer(node, entered=True)  # It needs no earlier decisions.
             orders.append(Tell((member,), CallUnderway(state.call)))
         elif member not in here and word.stage is Stage.RESTARTING and len(here) < world_size:
             state.newcomers[member] = Newcomer(node, entered=True, stayed=True)
@@ -254,7 +254,7 @@ def rebuild(state: State) -> Orders:
     state.now.assigned_world_size = None if all(word.stage is Stage.ENTERING for word in here.values()) else world_size
     for member, word in here.items():
         if not state.is_open:
-            return orders  # They contradict each other: the call was given up.
+            return orders  # The reports contradict each other: the call was given up.
         if word.stage is Stage.ENTERING:
             orders.append(Tell((member,), call_state.entered(state)))
         else:
@@ -272,7 +272,7 @@ def rebuild(state: State) -> Orders:
 
 
 def first_iteration(state: State) -> Orders:
-    """All have entered."""
+    """Begins the first iteration, since all ranks have entered."""
     state.members = {member: Member(node) for member, (node, _) in state.entries.items()}
     state.entries = {}
     call_state.begin_iteration(state)

@@ -1,6 +1,6 @@
 """Did an iteration make progress, and if not, does the next one begin at once, later, or never?
 
-The rule and its figures: docs/decisions/0018. A fault after progress is never paid for with a wait.
+docs/decisions/0018 has the rule and its figures. A fault after progress never causes a wait.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import msgspec
 
 from supervisor.core.calls.words import CallSettings, FaultRecord, Interruption
 
-PROGRESS_S = 5.0  # an iteration that ran so long has come to something
-AT_ONCE_MAX = 10  # iterations in a row that came to nothing, after which the next one still begins at once
+PROGRESS_S = 5.0  # an iteration that ran this long made progress
+AT_ONCE_MAX = 10  # iterations in a row without progress after which the next one still begins at once
 PAUSE_MIN_S = 0.1  # doubles with each further one
 PAUSE_MAX_S = 30.0
 IN_A_ROW_MAX = 30
@@ -32,7 +32,7 @@ class Fruitless(msgspec.Struct, frozen=True):
 def after(
     before: Fruitless, members: frozenset[int], record: FaultRecord, settings: CallSettings, *, ran_s: float
 ) -> Fruitless:
-    """`members` failed in the iteration, which ran for `ran_s` until its first fault, `record`, was known."""
+    """Counts an iteration in which `members` failed; it ran for `ran_s` until its first fault, `record`, was known."""
     if ran_s >= progress_s(record, settings):
         return Fruitless(0, members)
     again = members & before.members
@@ -40,7 +40,7 @@ def after(
 
 
 def progress_s(record: FaultRecord, settings: CallSettings) -> float:
-    """Returns how long an iteration has to run. A silence is noticed late, so its time does not count."""
+    """Returns how long an iteration must run to count as progress. A silence is noticed late, so its time is added."""
     if record.interruption in _SILENCES:
         return 2 * settings.soft_timeout_s
     return PROGRESS_S

@@ -1,9 +1,9 @@
 """Which new processes take part in the next iteration, as which rank, and for which of them does the decision wait?
 
-A process that is there in time takes the place of the one that was lost: it is told all that was decided, and comes to
-the same number. One that comes later finds that the others have gone on. It waits, and joins with the next decision,
-whatever causes that: rank assignment then starts again on all ranks, from the numbers with which they were launched,
-as it does in a call that begins without those who are absent.
+A process that arrives in time replaces the lost one: it receives all decisions and arrives at the same number. If it
+arrives later, the others have continued. It waits and joins with the next decision, whatever causes that: rank
+assignment then starts over on all ranks, from the numbers with which they were launched, as in a call that begins
+without absent ranks.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from supervisor.core.calls.call_state import Member, Newcomer, Replacement, Stat
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Which ranks leave and join with one decision; numbers as in Begin."""
+    """The ranks that leave and join with one decision; numbers as in BeginIteration."""
 
     world_size: int
     terminated_ranks: tuple[int, ...]
     standing_in: tuple[int, ...] = ()  # members, each under the number of its lost process
-    joining: tuple[int, ...] = ()  # members; then rank assignment starts again
+    joining: tuple[int, ...] = ()  # members; rank assignment then starts over
 
     @property
     def new(self) -> tuple[int, ...]:
@@ -28,7 +28,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def awaited(state: State) -> list[int]:
-    """New processes without which fewer ranks would be active. Nobody, where a reserve or a newcomer can stand in.
+    """Returns new processes without which fewer ranks would be active; none if a reserve or newcomer can step in.
 
     A rank that has just left as unfit counts too: its process ends first.
     """
@@ -42,7 +42,7 @@ def awaited(state: State) -> list[int]:
 
 
 def plan(state: State, world_size: int) -> Plan:
-    """All that are there take part; each in its own place, or, if that can't be for all of them, all as newcomers."""
+    """Plans for all that are present: each takes its own place or, if that is impossible for any, all are newcomers."""
     missing = set(range(world_size)) - {member.rank for member in state.members.values()}
     in_time = [member for member, each in state.now.replacing.items() if each.entered]
     late = [member for member, each in state.newcomers.items() if each.entered]
@@ -55,9 +55,9 @@ def plan(state: State, world_size: int) -> Plan:
 
 
 def _own_places(state: State, in_time: list[int], missing: set[int]) -> set[int] | None:
-    """The numbers of the lost processes for which these stand in; None: they can't be known.
+    """Returns the numbers of the lost processes that these replace; None: unknown.
 
-    Where a rank died before it could say its number, that is found by elimination.
+    If a rank died before it reported its number, elimination finds it.
     """
     ranks = [state.now.replacing[member].rank for member in in_time]
     kept = missing & {rank for rank in ranks if rank is not None}
@@ -70,7 +70,7 @@ def _own_places(state: State, in_time: list[int], missing: set[int]) -> set[int]
 
 
 def admit(state: State, plan: Plan) -> None:
-    """The new processes of the plan are members, before the iteration begins; all others may join the next one."""
+    """Makes the plan's new processes members before the iteration begins; all others may join the next one."""
     if plan.joining:
         call_state.begin_again(state)
     for member in plan.new:
@@ -83,7 +83,7 @@ def admit(state: State, plan: Plan) -> None:
 
 
 def stand_in(state: State, member: int, unfit: Unfit) -> None:
-    """A new process is started for an unfit rank. The others may have gone on while the old one still ended."""
+    """Notes a new process for an unfit rank. The others may have continued while the old process was ending."""
     if unfit.fault is state.now:
         state.now.replacing[member] = Replacement(unfit.node, unfit.fault.gone[member])
     else:
@@ -91,12 +91,12 @@ def stand_in(state: State, member: int, unfit: Unfit) -> None:
 
 
 def is_known(state: State, member: int) -> bool:
-    """Whether a new process was already started for it."""
+    """Whether a new process has already been started for the member."""
     return member in state.now.replacing or member in state.newcomers
 
 
 def enter(state: State, node: str, member: int) -> bool:
-    """A new process has come to the initial barrier of a call that is under way. False: it is none that may join."""
+    """Notes a new process at the initial barrier of a running call. Returns False if it may not join."""
     known = state.now.replacing.get(member) or state.newcomers.get(member)
     if known is None:
         return False
@@ -105,12 +105,12 @@ def enter(state: State, node: str, member: int) -> bool:
 
 
 def stays(state: State, member: int) -> bool:
-    """Whether the member waits at the barrier of an iteration before, and joins the next one."""
+    """Whether the member waits at an earlier iteration's barrier and joins the next iteration."""
     return member in state.newcomers and state.newcomers[member].stayed
 
 
 def lose(state: State, member: int, *, may_come_again: bool) -> bool:
-    """A new process is gone before it took part. False: it was none. Another one may be started at the next fault."""
+    """Notes that a new process was lost before it took part; the next fault may start another. False: not one."""
     known = state.now.replacing.pop(member, None) or state.newcomers.pop(member, None)
     if known is not None and may_come_again and state.is_open:
         state.lost_newcomers.append((known.node, member))
@@ -118,7 +118,7 @@ def lose(state: State, member: int, *, may_come_again: bool) -> bool:
 
 
 def release(state: State) -> tuple[int, ...]:
-    """Who waits for an iteration that will not come, since the call has succeeded. In a later call they may join."""
+    """Returns those that wait for an iteration although the call has succeeded; they may join a later call."""
     waiting = [member for member, each in state.newcomers.items() if each.entered]
     for member in waiting:
         state.newcomers[member].entered = False
@@ -126,6 +126,6 @@ def release(state: State) -> tuple[int, ...]:
 
 
 def come_in(state: State, member: int) -> None:
-    """A newcomer that comes to a call which has not begun is a rank like any other."""
+    """Treats a newcomer to a call that has not begun as an ordinary rank."""
     if state.newcomers.pop(member, None) is not None:
         state.absent.pop(member, None)

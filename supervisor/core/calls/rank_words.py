@@ -31,7 +31,7 @@ OfIteration = IterationBegan | RankFault | FaultsReported | BarrierArrive | Exch
 
 
 def hear(state: State, member: int, word: OfIteration) -> Orders:
-    """Handles a message. One of another call, of an older iteration, or of a rank that is out, changes nothing."""
+    """Handles a message. Messages of other calls, older iterations and removed ranks change nothing."""
     if not state.is_open or (word.call, word.iteration) != state.position or member not in state.members:
         return []
     match word:
@@ -86,7 +86,7 @@ def _arrived(state: State, member: int, word: BarrierArrive) -> Orders:
     match word.barrier:
         case Barrier.COMPLETION:
             if not isinstance(state.phase, Running):
-                return []  # It has crossed the news of a fault.
+                return []  # It crossed the news of a fault.
             state.now.uncompleted.discard(member)
             if not word.active or state.now.is_completed:
                 return []
@@ -128,7 +128,7 @@ def _excess(state: State) -> str | None:
 
 
 def _refuse_name(state: State, member: int, name: str, excess: str) -> Orders:
-    """The rank that goes beyond is out, and the others begin another iteration without it."""
+    """Removes the rank that exceeds a limit; the others begin another iteration without it."""
     why = f"cannot exchange {name[:NAME_SHOWN_CHARACTERS]!r}: {excess}; exchange several values under one name"
     call_state.add_fault(state, member, Interruption.EXCEPTION, why)
     call_state.remove(state, member, f"was refused: {why}")
@@ -149,7 +149,7 @@ def hear_leave(state: State, member: int, word: CallLeave) -> Orders:
     if word.why is Leaving.DISCARDED:
         call_state.remove(state, member, reason)
         state.now.lost_active.discard(member)
-        del state.now.gone[member]  # It has no number in this iteration: all ranks know that it is out.
+        del state.now.gone[member]  # It has no number in this iteration: all ranks know that it left.
         return [Say("rank_discarded", f"rank {member} {reason}", state.iteration, member)]
     if member not in state.now.faults:
         call_state.add_fault(state, member, Interruption.BASE_EXCEPTION, word.reason)
@@ -164,7 +164,7 @@ def hear_leave(state: State, member: int, word: CallLeave) -> Orders:
 def hear_lost(state: State, member: int, word: Lost) -> Orders:
     """Handles a rank whose process has ended or can no longer be reached."""
     state.ended[member] = word.reason
-    state.now.left.pop(member, None)  # A new process in its place has not stayed.
+    state.now.left.pop(member, None)  # Its replacement process has not stayed either.
     if newcomers.lose(state, member, may_come_again=word.failed):
         return _replacement_lost(state, member, word.reason)
     unfit = state.unfit.pop(member, None)
@@ -194,9 +194,9 @@ def cannot_enter(state: State, member: int, reason: str) -> Orders:
 
 
 def give_up(state: State, reason: str, *, hopeless: bool = False) -> Orders:
-    """The call can't go on: every rank that is in it, or waits for it, raises this sentence.
+    """Ends a call that can't continue: every rank in it, or waiting for it, raises this sentence.
 
-    `hopeless`: not that it can't, but that it has come to nothing too often.
+    `hopeless`: it could continue, but failed without progress too often.
     """
     listeners = tuple(dict.fromkeys((*state.members, *state.entries, *state.now.left)))
     call_state.close(state, Over(reason))

@@ -1,7 +1,7 @@
 """Are the timeouts of a wrapped call below the limits of the job's own hang detection?
 
-Restart inside the process comes first, the end of the whole cycle after it. Where a limit of the monitoring is shorter
-than the hard timeout, every hang would end the cycle before the Wrapper could do anything.
+A restart inside the process should come first, the end of the whole cycle second. If a monitoring limit is shorter than
+the hard timeout, every hang ends the cycle before the Wrapper can act.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ _DEFAULT_HEARTBEAT_S = HangLimits().heartbeat_s
 
 
 def clash(settings: CallSettings, limits: HangLimits, *, sends_heartbeats: bool) -> str | None:
-    """Returns a sentence about the limit that leaves no room for the hard timeout; None if all do.
+    """Returns a sentence about the limit that leaves no room for the hard timeout; None if all leave room.
 
-    The limit between heartbeats counts where the rank has sent one, or where it was configured.
+    The limit between heartbeats counts if the rank has sent one, or if it was configured.
     """
     last_s = settings.hard_timeout_s + settings.termination_grace_s
     held = [("the limit to the first heartbeat", limits.initial_heartbeat_s)]

@@ -11,11 +11,11 @@ import enum
 import msgspec
 
 EXCHANGE_NAMES_MAX = 128  # in the rank assignment of one iteration; the same number as on the wire
-EXCHANGE_NAMES_OPEN_MAX = 16  # of them, for which some rank has given no value yet
+EXCHANGE_NAMES_OPEN_MAX = 16  # those for which some rank has given no value yet
 
 
 class Stage(enum.IntEnum):
-    """The place of a rank as it enters, or comes back after its connection was lost."""
+    """Where a rank is when it enters, or returns after a lost connection."""
 
     ENTERING = 0
     RUNNING = 1
@@ -42,7 +42,7 @@ class Barrier(enum.IntEnum):
 class Leaving(enum.IntEnum):
     DONE = 0  # after the commit
     FAULT = 1
-    DISCARDED = 2  # rank assignment let go of it, as every rank knows
+    DISCARDED = 2  # rank assignment dropped it, as every rank knows
 
 
 class CallSettings(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class CallSettings(msgspec.Struct, frozen=True):
     hard_timeout_s: float = 90.0
     termination_grace_s: float = 5.0
     barrier_timeout_s: float = 120.0
-    heartbeat_timeout_s: float = 30.0  # silence after which who can't be reached is lost
+    heartbeat_timeout_s: float = 30.0  # silence after which an unreachable rank is lost
 
 
 # --- from a rank ---------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ class IterationBegan(msgspec.Struct, frozen=True):
 
 
 class RankFault(msgspec.Struct, frozen=True):
-    """`rank` -1: told by the supervisor, which knows the member only."""
+    """A fault of the rank. `rank` -1: reported by the supervisor, which knows only the member."""
 
     call: int
     iteration: int
@@ -91,7 +91,7 @@ class RankFault(msgspec.Struct, frozen=True):
 
 
 class FaultsReported(msgspec.Struct, frozen=True):
-    """The answer to Interrupt: the rank has told its fault, or has none."""
+    """The answer to Interrupt: the rank has reported its fault, or has none."""
 
     call: int
     iteration: int
@@ -106,7 +106,7 @@ class BarrierArrive(msgspec.Struct, frozen=True):
 
 
 class CallLeave(msgspec.Struct, frozen=True):
-    """`unfit`: a health check has refused the rank. Its process ends with an error, and a new one may stand in."""
+    """The rank leaves. `unfit`: a health check rejected it; its process ends with an error and may be replaced."""
 
     call: int
     iteration: int
@@ -116,7 +116,7 @@ class CallLeave(msgspec.Struct, frozen=True):
 
 
 class ExchangeValue(msgspec.Struct, frozen=True):
-    """Given under a name to all who take part in the assignment of this iteration."""
+    """A value under a name, for all ranks that take part in the assignment of this iteration."""
 
     call: int
     iteration: int
@@ -135,7 +135,7 @@ class Started(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """The rank's process has ended, or can't be reached. `failed`: not by its own wish, so a new one may stand in."""
+    """The rank's process has ended or can't be reached. `failed`: not on purpose, so a new one may replace it."""
 
     interruption: Interruption
     reason: str
@@ -162,8 +162,8 @@ class FaultRecord(msgspec.Struct, frozen=True):
 class BeginIteration(msgspec.Struct, frozen=True):
     """The one decision for an iteration. Numbers are those of the iteration that has ended.
 
-    `anew`: new processes join. Numbers are the initial ones, and rank assignment starts again on all ranks, so that
-    nobody has to know what was before.
+    `anew`: new processes join. Numbers are the initial ones, and rank assignment starts over on all ranks, so no rank
+    needs to know earlier decisions.
     """
 
     call: int
@@ -181,7 +181,7 @@ class Exchanged(msgspec.Struct, frozen=True):
 
 
 class Entered(msgspec.Struct, frozen=True):
-    """`history` and `exchanges`: what a rank that joins late, or that knows of ranks that are gone, begins from."""
+    """All ranks have entered. `history` and `exchanges`: for a rank that joins late, or that knows of lost ranks."""
 
     call: int
     iteration: int = 0
@@ -190,7 +190,7 @@ class Entered(msgspec.Struct, frozen=True):
 
 
 class CallUnderway(msgspec.Struct, frozen=True):
-    """The call goes on without this rank, which joins its next iteration, however long that takes."""
+    """The call continues without this rank, which joins the next iteration, however long that takes."""
 
     call: int
 
@@ -219,7 +219,7 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class CallRefused(msgspec.Struct, frozen=True):
-    """`given_up`: the function itself came to nothing, again and again."""
+    """The call can't continue. `given_up`: the function failed without progress too often."""
 
     call: int
     reason: str

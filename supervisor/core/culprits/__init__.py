@@ -1,1 +1,1 @@
-"""Which rank keeps a job from going on, and how is that told?"""
+"""Which rank blocks a job, and how is that reported?"""

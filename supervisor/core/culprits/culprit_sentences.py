@@ -1,10 +1,10 @@
-"""In which words is it told what some ranks do, and who waits for them?"""
+"""Which sentences say what some ranks are doing, and which ranks wait for them?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-NAMED_MAX = 4  # ranks; more are counted, or told as ranges
+NAMED_MAX = 4  # ranks; more are counted or written as ranges
 CLAUSES_MAX = 3
 
 _VERBS = {
@@ -20,17 +20,17 @@ _VERBS = {
 
 
 def subject(ranks: Sequence[int]) -> str:
-    """ "rank 1", "ranks 0 and 2", "ranks 0-5 and 7"."""
+    """Returns "rank 1", "ranks 0 and 2", "ranks 0-5 and 7"."""
     return f"rank{'' if len(ranks) == 1 else 's'} {_listed(ranks)}"
 
 
 def counted(ranks: Sequence[int]) -> str:
-    """The same, but many are only counted: "7 ranks"."""
+    """Returns the same, but only counts many: "7 ranks"."""
     return subject(ranks) if len(ranks) <= NAMED_MAX else f"{len(ranks)} ranks"
 
 
 def said_of(ranks: Sequence[int], clause: str, *, by_count: bool = False) -> str:
-    """`clause` has its verbs in braces: "{are} stopped (SIGSTOP)". Other braces in it are text."""
+    """Returns a sentence about these ranks. `clause` has its verbs in braces: "{are} stopped (SIGSTOP)"."""
     text = clause
     for verb, forms in _VERBS.items():
         text = text.replace("{" + verb + "}", forms[len(ranks) != 1])
@@ -38,7 +38,7 @@ def said_of(ranks: Sequence[int], clause: str, *, by_count: bool = False) -> str
 
 
 def listed_clauses(clauses: Iterable[str], link: str) -> str:
-    """At most CLAUSES_MAX of them; how many more there are is told."""
+    """Joins at most CLAUSES_MAX of them and says how many more there are."""
     told = list(clauses)
     more = len(told) - CLAUSES_MAX
     return link.join(told[:CLAUSES_MAX]) + (f"; and {more} more cases" if more > 0 else "")

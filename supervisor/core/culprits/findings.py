@@ -1,7 +1,7 @@
 """What is wrong with one rank of a job that makes no progress?
 
-The table of patterns. Each is a question to the facts of one rank; the first that is answered with yes is the finding.
-What the others do is not asked here: judging.py weighs the findings of all ranks against each other.
+This is the table of patterns. Each is a question about the facts of one rank; the first answered with yes is the
+finding. What other ranks do does not matter here: judging.py compares the findings of all ranks.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import msgspec
 from supervisor.core.culprits.standings import Doing, Standing, standing
 from supervisor.core.process_facts import Frame, ProcessFacts, ProcessState, RankFacts
 
-BUSY_SHARE = 0.5  # of a core: it computes, or turns in circles
+BUSY_SHARE = 0.5  # of a core: it computes, or loops endlessly
 
-_COMPUTING_CALLS = frozenset({"backward"})  # in which a main thread may work itself, not only wait
+_COMPUTING_CALLS = frozenset({"backward"})  # in which a main thread may itself compute, not only wait
 
 # Words of a source line that takes a lock. Python's locks are C: they have no frame of their own.
 _TAKES_LOCK = re.compile(r"acquire|lock|mutex|condition|semaphore", re.IGNORECASE)
@@ -37,17 +37,17 @@ class Pattern(enum.StrEnum):
     ELSEWHERE = "elsewhere"
     MISMATCH = "collectives_mismatched"
     ALL_WAIT = "all_wait"
-    WAITS = "waits"  # of one rank only: for others
+    WAITS = "waits"  # for other ranks
     UNKNOWN = "unknown"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """`clause` lacks its subject; its verbs stand in braces, since one rank may be meant or several."""
+    """A finding. `clause` lacks its subject and has its verbs in braces, for one rank or several."""
 
     pattern: Pattern
     clause: str
-    call: str = ""  # of one that waits: "all_reduce"
-    place: str = ""  # where in the script
+    call: str = ""  # what a waiting rank waits in: "all_reduce"
+    place: str = ""  # the place in the script
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 def find(facts: RankFacts, frames: tuple[Frame, ...]) -> Finding:
-    """`frames`: of the rank's main thread, the innermost last; empty: no stack could be had."""
+    """Returns the rank's finding. `frames`: its main thread's, the innermost last; empty: no stack is available."""
     seen = _Seen(facts, facts.process or ProcessFacts(), standing(frames))
     if facts.has_exited:
         return Finding(Pattern.LEFT_EARLY, "{have} exited with code 0")
@@ -95,7 +95,7 @@ def _is_stuck_in_the_kernel(seen: _Seen) -> str:
 
 
 def _holds_the_gil(seen: _Seen) -> str:
-    """No other thread of it can run: its client does not answer, or the thread that has the GIL sleeps with it."""
+    """Whether none of its other threads can run: its client does not answer, or the GIL's holder sleeps."""
     facts = seen.facts
     sleeps_with_it = facts.gil_is_main and seen.process.is_still and seen.process.state is ProcessState.SLEEPING
     if facts.gil_frames and (facts.answers is False or sleeps_with_it):
@@ -174,7 +174,7 @@ def _computes(seen: _Seen) -> bool:
 
 
 def _waits_in_c(seen: _Seen) -> bool:
-    """A wait for other ranks that has no frame of its own, as of an asynchronous collective."""
+    """Whether it waits for other ranks without a frame of its own, as in an asynchronous collective."""
     if seen.standing is None or not seen.standing.is_bare or not seen.process.is_still:
         return False
     return seen.process.waits_on_futex and _WAITS.search(seen.facts.source_line) is not None

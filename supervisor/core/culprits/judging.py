@@ -1,8 +1,8 @@
-"""Which rank keeps the others waiting, and which ranks are these?
+"""Which rank keeps which others waiting?
 
-Pure, and the coordinator's: it has the facts of all ranks on all nodes. What is certain by itself (a stopped process, a
-held GIL) stands before what follows only from the others: who is not in the collective that they wait in, and who waits
-in another one. Where nothing follows, that is the verdict.
+Pure. The coordinator uses this, because it has the facts of all ranks on all nodes. Findings that are certain by
+themselves (a stopped process, a held GIL) rank before conclusions from other ranks: which rank is missing in the
+collective that they wait in, and which waits in a different one. If nothing follows, the verdict says so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from supervisor.core.culprits.findings import Finding, Pattern, find
 from supervisor.core.facts import Evidence
 from supervisor.core.process_facts import Frame, RankFacts
 
-# Needs nobody else to be a reason for a hang.
+# Explain a hang without regard to other ranks.
 CERTAIN = frozenset(
     {
         Pattern.STOPPED, Pattern.TRACED, Pattern.ZOMBIE, Pattern.STATE_D, Pattern.GIL_HELD, Pattern.CHILD_DEAD,
@@ -25,7 +25,7 @@ CERTAIN = frozenset(
 
 
 class HangVerdict(msgspec.Struct, frozen=True):
-    """`culprits` empty: it cannot be told, and `sentence` says so."""
+    """The verdict on a hang. `culprits` empty: unknown, and `sentence` says so."""
 
     pattern: Pattern
     sentence: str
@@ -34,14 +34,14 @@ class HangVerdict(msgspec.Struct, frozen=True):
 
 
 class _Group(msgspec.Struct, frozen=True):
-    """Ranks of which the same is to be said."""
+    """Ranks with the same finding."""
 
     finding: Finding
     ranks: tuple[int, ...]
 
 
 def judge(evidence: Evidence, *, silent: Iterable[int] = ()) -> HangVerdict | None:
-    """None where nothing at all is known. `silent`: ranks that were found to be silent, beside those of the facts."""
+    """Returns the verdict; None if nothing is known. `silent`: silent ranks in addition to those in the facts."""
     facts = _facts_of_all(evidence, set(silent))
     frames = _frames_by_rank(evidence)
     if not frames and not any(each.process is not None for each in facts):
@@ -79,7 +79,7 @@ def _blamed(groups: list[_Group], waiters: tuple[int, ...], findings: Mapping[in
 
 
 def _among_waiters(groups: list[_Group], unknown: list[_Group]) -> HangVerdict:
-    """Everybody of whom anything is known waits."""
+    """Judges if all ranks of which anything is known wait."""
     waiters = tuple(sorted(rank for group in groups for rank in group.ranks))
     if unknown:
         which = subject(tuple(sorted(rank for group in unknown for rank in group.ranks)))
@@ -100,7 +100,7 @@ def _among_waiters(groups: list[_Group], unknown: list[_Group]) -> HangVerdict:
 
 
 def _without_waiters(known: list[_Group], facts: tuple[RankFacts, ...], findings: Mapping[int, Finding]) -> HangVerdict:
-    """Nobody waits for anybody, as far as can be seen: then those that are silent hang by themselves."""
+    """Judges if no rank visibly waits for another: then the silent ranks hang by themselves."""
     silent = {each.rank for each in facts if each.is_silent}
     crowd = next((group for group in known if 2 * len(silent.intersection(group.ranks)) > len(facts)), None)
     if crowd is not None and len(known) > 1:
@@ -124,7 +124,7 @@ def _without_waiters(known: list[_Group], facts: tuple[RankFacts, ...], findings
 
 
 def _odd_ones(crowd: _Group, odd: list[_Group]) -> HangVerdict:
-    """Most ranks are silent at one place, which has no name that anybody knows; the others are not there."""
+    """Judges if most ranks are silent at one unnamed place, and the others are elsewhere."""
     culprits = tuple(sorted(rank for group in odd for rank in group.ranks))
     most = said_of(crowd.ranks, crowd.finding.clause, by_count=True)
     sentence = f"{_clauses(odd, ' and ')} while {most}"
@@ -144,7 +144,7 @@ def _waiting(group: _Group) -> str:
 
 
 def _facts_of_all(evidence: Evidence, silent: set[int]) -> tuple[RankFacts, ...]:
-    """Each rank that anything is known of, in order."""
+    """Returns the facts of each rank of which anything is known, in order."""
     known = {each.rank: each for each in evidence.facts}
     for rank in {rank for group in evidence.groups for rank in group.ranks} | silent:
         known.setdefault(rank, RankFacts(rank))
@@ -159,7 +159,7 @@ def _frames_by_rank(evidence: Evidence) -> dict[int, tuple[Frame, ...]]:
 
 
 def _grouped(findings: Mapping[int, Finding], wanted: Callable[[Finding], bool]) -> list[_Group]:
-    """Ranks of the same finding together, the smallest groups first."""
+    """Groups ranks by finding, the smallest groups first."""
     together: dict[Finding, list[int]] = {}
     for rank, finding in findings.items():
         if wanted(finding):

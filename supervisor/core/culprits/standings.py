@@ -1,8 +1,7 @@
-"""What does a rank's main thread do, according to its Python frames?
+"""What is a rank's main thread doing, according to its Python frames?
 
-A wait inside a library shows as frames of that library below the script's own: which of them says what is waited for
-stands in one table. Frames of the script itself have no name that anybody could know; they are the place that people
-look for.
+A wait inside a library shows as that library's frames below the script's own; a table says which of them tell what the
+rank waits for. The script's own frames have unknown names; they are the place that people look for.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import msgspec
 
 from supervisor.core.process_facts import Frame
 
-# Where code of others lies, torch as it is built from its sources, too. All else is the script and what belongs to it.
+# Where library code is, including torch built from source. Everything else belongs to the script.
 _LIBRARIES = (
     "/site-packages/", "/dist-packages/", "/lib/python3.", "/lib64/python3.", "/worker_client/",
     "/torch/distributed/", "/torch/nn/", "/torch/autograd/", "/torch/utils/", "/torch/cuda/", "/torch/_",
@@ -21,22 +20,22 @@ _LIBRARIES = (
 
 
 class Doing(enum.StrEnum):
-    WAITS_FOR_RANKS = "waits for ranks"  # in a collective, or in what contains one
+    WAITS_FOR_RANKS = "waits for ranks"  # in a collective, or in a call that contains one
     WAITS_FOR_DATA = "waits for data"  # from a data loader, or another child process
     WAITS_FOR_LOCK = "waits for a lock"
-    ENDS = "ends"  # has left the training loop
+    ENDS = "ends"  # it has left the training loop
     WORKS = "works"
 
 
 class Standing(msgspec.Struct, frozen=True):
     doing: Doing
-    call: str  # what it waits in: "all_reduce"
+    call: str  # the call it waits in: "all_reduce"
     place: str  # the innermost frame of the script: "load_batch (data.py:40)"
-    is_bare: bool = False  # that frame is the innermost of all: what it waits for in C is not seen
+    is_bare: bool = False  # that frame is the innermost of all, so a wait inside C is not visible
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """Frames that say what is waited for. `names` empty: any name."""
+    """Frames that tell what a rank waits for. `names` empty: any name."""
 
     file: str  # how the path ends
     names: frozenset[str]
@@ -48,7 +47,7 @@ def _row(file: str, names: str, doing: Doing, call: str = "") -> _Row:
     return _Row(file, frozenset(names.split()), doing, call)
 
 
-# The first row of which a frame is found below the script's own frames.
+# The first row that matches a frame below the script's own frames counts.
 _TABLE = (
     _row("/threading.py", "_shutdown", Doing.ENDS, "the end of its other threads"),
     _row("/multiprocessing/util.py", "_exit_function", Doing.ENDS, "the end of its child processes"),
@@ -74,7 +73,7 @@ _TABLE = (
 
 
 def standing(frames: tuple[Frame, ...]) -> Standing | None:
-    """`frames`: of the main thread, the innermost last. None if there are none."""
+    """Returns what the main thread is doing; None without frames. `frames`: its frames, the innermost last."""
     if not frames:
         return None
     own = [number for number, frame in enumerate(frames) if not _is_library(frame)]

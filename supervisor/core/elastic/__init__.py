@@ -1,1 +1,1 @@
-"""The rendezvous of launchers that are not ours: torchrun's agents, which start and watch their workers themselves."""
+"""How do torchrun's agents, which start and watch their own workers, meet in a rendezvous of ours?"""

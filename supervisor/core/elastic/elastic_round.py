@@ -1,12 +1,12 @@
 """When does a round of torchrun's agents begin, with which of them, and when must its members come to the next one?
 
-The semantics are torch's. A round begins once the maximum of agents has joined, or the minimum and the last call is
-over; it never begins while a member of the round before may still run workers. An agent that joins meanwhile waits. Two
-things are different. Members learn of a lost member at once, not by their workers' errors. The last call of a later
-round ends as soon as every agent that the leader knows has joined: there is nobody left to wait for.
+The semantics are torch's. A round begins once the maximum number of agents has joined, or the minimum has joined and
+the last call is over. It never begins while a member of the previous round may still run workers; agents that join
+meanwhile wait. Two things differ. Members learn of a lost member at once, not from their workers' errors. The last call
+of a later round ends as soon as every agent that the leader knows has joined.
 
-The state holds dicts with an entry for each agent, which `step` changes in place: an event costs the same however many
-agents there are, except where all of them are told something.
+The state holds dicts with an entry for each agent, which `step` changes in place. So an event costs the same however
+many agents there are, unless all of them receive a message.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Waiter(msgspec.Struct, frozen=True):
 
     since_s: float
     order: int
-    was_member: bool  # of the round before: it goes before others where not all find room
+    was_member: bool  # of the previous round: comes before others if there is not room for all
 
 
 class State(msgspec.Struct):
@@ -87,7 +87,7 @@ class State(msgspec.Struct):
     known: dict[str, None] = {}  # all agents that are connected and have joined once
     waiting: dict[str, Waiter] = {}  # those that wait for a round, the longest first
     busy: dict[str, None] = {}  # members of the newest round that may still run workers
-    told_waiting: int = 0  # what the busy ones believe
+    told_waiting: int = 0  # the number last sent to the busy ones
 
 
 # --- decisions -----------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def _remove(state: State, node: str, reason: str, now_s: float) -> Actions:
 
 
 def _close(state: State, event: AgentClosed, now_s: float) -> Actions:
-    """An agent outside of the group that fails ends nothing but itself."""
+    """Handles a close. A failing agent outside the group ends nothing but itself."""
     if isinstance(state.phase, Closed) or event.node not in state.known:
         return ()
     if event.failed and not _belongs(state, event.node):
@@ -188,7 +188,7 @@ def _begin(state: State, event: RoundStoreServed) -> Actions:
 
 
 def _expire(state: State, now_s: float) -> Actions:
-    """The last call is left to `_complete`."""
+    """Handles deadlines, except the last call's, which `_complete` handles."""
     match state.phase:
         case Gathering():
             return _give_up(state, now_s)
@@ -205,7 +205,7 @@ def _expire(state: State, now_s: float) -> Actions:
 
 
 def _give_up(state: State, now_s: float) -> Actions:
-    """Refuses the agents whose time is over: they are the first in the order of their coming."""
+    """Refuses the agents whose time is over, which arrived first."""
     missing, late = _missing(state), list[str]()
     while (until_s := _join_deadline_s(state)) is not None and until_s <= now_s:
         late.append(next(iter(state.waiting)))
@@ -235,13 +235,13 @@ def _complete(state: State, now_s: float) -> Actions:
 
 
 def _chosen(waiting: dict[str, Waiter], max_nodes: int) -> tuple[str, ...]:
-    """In the order of their ranks: as the scheduler has placed them, then by name."""
+    """Returns the members in the order of their ranks: by the scheduler's order, then by name."""
     candidates = sorted(waiting, key=lambda node: not waiting[node].was_member)[:max_nodes]
     return tuple(sorted(candidates, key=lambda node: (waiting[node].order < 0, waiting[node].order, node)))
 
 
 def _tell_waiting(state: State) -> Actions:
-    """Tells the members whether to come; how many wait is told once, since nobody acts on the number."""
+    """Tells the members whether agents wait. The number is not updated, since it does not matter."""
     waiting, reason = _who_waits(state)
     if bool(waiting) == bool(state.told_waiting):
         return ()
@@ -270,17 +270,17 @@ def _reopen(state: State, reason: str, now_s: float) -> None:
 
 
 def _is_member(state: State, node: str) -> bool:
-    """Of the round that opens its store; the members of one that runs are busy."""
+    """Whether the node is a member of the round that is opening its store; members of a running round are busy."""
     return isinstance(state.phase, OpeningStore) and node in state.phase.members
 
 
 def _belongs(state: State, node: str) -> bool:
-    """To the group of the newest round, also while it comes again."""
+    """Whether the node belongs to the newest round's group, also while it joins again."""
     return node in state.busy or _is_member(state, node) or (node in state.waiting and state.waiting[node].was_member)
 
 
 def _join_deadline_s(state: State) -> float | None:
-    """Of the agent that has waited the longest. A wait for the end of a running round does not count."""
+    """Returns the deadline of the agent that has waited longest. Waiting for a running round to end does not count."""
     if not state.waiting or state.rules is None or not isinstance(state.phase, Gathering):
         return None
     first = next(iter(state.waiting.values()))

@@ -1,6 +1,6 @@
 """What do torchrun's agents report to the leader of their rendezvous, and what does the leader order them to do?
 
-The vocabulary of elastic_round.py. An agent is one torchrun process; torch calls it a node of the rendezvous, too.
+These records are the vocabulary of elastic_round.py. An agent is one torchrun process; torch also calls it a node.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class AgentJoined(msgspec.Struct, frozen=True):
 
     node: str
     rules: ElasticRules
-    order: int = -1  # where the scheduler has placed it; -1: nowhere
+    order: int = -1  # its place in the scheduler's order; -1: none
 
 
 class AgentLeft(msgspec.Struct, frozen=True):
-    """The agent takes no part any more."""
+    """The agent no longer takes part."""
 
     node: str
     reason: str
 
 
 class AgentClosed(msgspec.Struct, frozen=True):
-    """The agent says that there shall be no further round."""
+    """The agent reports that there must be no further round."""
 
     node: str
     reason: str
@@ -64,7 +64,7 @@ class RoundStoreServed(msgspec.Struct, frozen=True):
 
 
 class AgentLost(msgspec.Struct, frozen=True):
-    """Nothing was heard of an agent for so long that it is taken for dead."""
+    """An agent has been silent for so long that it is considered dead."""
 
     node: str
     reason: str
@@ -98,7 +98,7 @@ class BeginRound(msgspec.Struct, frozen=True):
 
 
 class TellWaiting(msgspec.Struct, frozen=True):
-    """So many agents wait for the members of the running round to come to a next one."""
+    """Says how many agents wait for the members of the running round to join another one."""
 
     waiting: int
     reason: str
@@ -112,7 +112,7 @@ class TellClosed(msgspec.Struct, frozen=True):
 
 
 class RefuseAgent(msgspec.Struct, frozen=True):
-    """The agent is in no round, and waits for none any more."""
+    """The agent is in no round and must stop waiting for one."""
 
     refusal: Refusal
     reason: str

@@ -1,1 +1,1 @@
-"""Lines of all nodes on their way to the one process that writes each file: tiers, queues, positions."""
+"""How do lines of all nodes reach the one process that writes each file: tiers, queues, positions?"""

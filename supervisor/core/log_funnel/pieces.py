@@ -1,7 +1,7 @@
 """What travels from a node's log process to the process that writes the files, and what comes back?
 
-A stream is what one process has to say for one file. Positions count its bytes from 0. A source keeps what has no
-receipt, and sends it again over each new connection; the writer takes each byte once, so nothing is lost or doubled
+A stream is the output of one process for one file. Positions count its bytes from 0. A source keeps everything without
+a receipt and sends it again over each new connection; the writer takes each byte once. So nothing is lost or doubled,
 whichever process on the way dies.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-SUPERVISORS = 0  # the file of the supervisors' words; the file of cycle N is N + 1
+SUPERVISORS = 0  # the file of the supervisors' own lines; the file of cycle N is N + 1
 
 
 class Piece(msgspec.Struct, gc=False):
@@ -17,7 +17,7 @@ class Piece(msgspec.Struct, gc=False):
 
     stream: int
     file: int
-    base: int  # what lies before it has its receipt: the source does not have it any more
+    base: int  # everything before it has a receipt, and the source no longer has it
     position: int  # of the first byte of `lines`
     lines: bytes
     ends: bool = False  # nothing follows in this stream
@@ -27,13 +27,13 @@ class Piece(msgspec.Struct, gc=False):
         return self.position + len(self.lines)
 
     def after(self, position: int) -> Piece:
-        """The rest of it from there on."""
+        """Returns the rest of the piece from `position` on."""
         skipped = max(0, position - self.position)
         return Piece(self.stream, self.file, self.base, self.position + skipped, self.lines[skipped:], self.ends)
 
 
 class Receipt(msgspec.Struct, gc=False):
-    """All bytes of the stream before `position` are in the file. `ended`: so is its end, and nothing more is due."""
+    """All bytes of the stream before `position` are in the file. `ended`: its end is too, so nothing more is due."""
 
     stream: int
     position: int
@@ -48,5 +48,5 @@ def file_of_cycle(cycle: int) -> int:
 
 
 def cycle_of_file(file: int) -> int:
-    """Of a file that is not the one of the supervisors' words."""
+    """Returns the cycle of a file, which must not be the one of the supervisors' own lines."""
     return file - 1

@@ -1,7 +1,7 @@
 """Which pieces does a process on the way keep, which go on next, and who gets the receipts?
 
-A leaf, and the sender of a node. What has no receipt is kept, so that the next process may be lost; it is bounded, and
-a relay that is full takes nothing more until there is room.
+Leaves and nodes' senders use this. A relay keeps everything without a receipt, in case the next process dies. Its
+memory is limited; a full relay takes nothing more until there is room.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from collections import deque
 
 from supervisor.core.log_funnel.pieces import Piece, Receipt
 
-PIECE_BYTES = 256  # that a piece takes in memory beside its lines
+PIECE_BYTES = 256  # memory that a piece takes besides its lines
 WINDOW_LEAST_BYTES = 32 * 1024
 WINDOW_MOST_BYTES = 8 * 1024 * 1024
-PAUSE_PER_LINK_S = 0.0001  # messages of so many links cost a leaf this each
+PAUSE_PER_LINK_S = 0.0001  # about a leaf's cost of one link's message
 PAUSE_MOST_S = 0.25
 
 
 def window_bytes(bytes_max: int, links: int) -> int:
-    """What one of so many links may send ahead of its receipts, so that all of them together fit."""
+    """Returns how much each of so many links may send ahead of its receipts, so that all of them fit."""
     return min(WINDOW_MOST_BYTES, max(WINDOW_LEAST_BYTES, bytes_max // max(1, links)))
 
 
 def pause_s(links: int) -> float:
-    """For which time one of so many links gathers lines before it sends them."""
+    """Returns how long each of so many links gathers lines before it sends them."""
     return min(PAUSE_MOST_S, PAUSE_PER_LINK_S * links) if links > 8 else 0.0
 
 
@@ -32,11 +32,11 @@ class _Stream:
 
     def __init__(self, number: int, link: int) -> None:
         self.number = number
-        self.link = link  # over which it came last; below 0: over one that has ended
+        self.link = link  # the link of its last piece; below 0: one that has ended
         self.sent: deque[Piece] = deque()  # without a receipt
         self.unsent: deque[Piece] = deque()
-        self.end = -1  # of the last piece that is kept
-        self.last = False  # that one ends the stream
+        self.end = -1  # the end of the last piece kept
+        self.last = False  # that piece ends the stream
 
 
 class Relay:
@@ -46,9 +46,9 @@ class Relay:
         self._bytes_max = bytes_max
         self._pieces_max = pieces_max
         self._streams: dict[int, _Stream] = {}
-        self._turns: deque[_Stream] = deque()  # each as often as it has pieces that were not sent, or more often
+        self._turns: deque[_Stream] = deque()  # each at least as often as it has unsent pieces
         self._on_the_way_bytes = 0
-        self.window_bytes = WINDOW_LEAST_BYTES  # that the next process takes ahead of its receipts
+        self.window_bytes = WINDOW_LEAST_BYTES  # accepted by the next process ahead of its receipts
         self.kept_bytes = 0
         self.kept_pieces = 0
 
@@ -65,7 +65,7 @@ class Relay:
         return self.kept_bytes - self._on_the_way_bytes
 
     def take(self, link: int, piece: Piece) -> None:
-        """A piece came over a link. What is kept of it already is not kept twice."""
+        """Keeps a piece that came over a link; parts already kept are not kept twice."""
         stream = self._streams.get(piece.stream)
         if stream is None:
             stream = self._streams[piece.stream] = _Stream(piece.stream, link)
@@ -82,11 +82,11 @@ class Relay:
         self.kept_pieces += 1
 
     def next(self, bytes_max: int) -> list[Piece]:
-        """What may go on now, at least one piece if the next process has room for any; it is on its way then."""
+        """Returns the pieces to send now, at least one if the next process has room; marks them as sent."""
         taken: list[Piece] = []
         while self._turns:
             stream = self._turns[0]
-            if not stream.unsent:  # Its receipt came from a connection before this one.
+            if not stream.unsent:  # An earlier connection brought its receipt.
                 self._turns.popleft()
                 continue
             size = _size(stream.unsent[0])
@@ -102,7 +102,7 @@ class Relay:
         return taken
 
     def receive(self, receipt: Receipt) -> int | None:
-        """Returns the link that the receipt is for; None: it is gone."""
+        """Applies a receipt. Returns the link that it is for; None: that link is gone."""
         stream = self._streams.get(receipt.stream)
         if stream is None:
             return None
@@ -115,7 +115,7 @@ class Relay:
         return stream.link if stream.link >= 0 else None
 
     def begin_again(self) -> None:
-        """The connection to the next process is a new one: all that has no receipt goes out once more."""
+        """Sends everything without a receipt again, because the connection to the next process is new."""
         self._turns.clear()
         self._on_the_way_bytes = 0
         for stream in self._streams.values():
@@ -124,7 +124,7 @@ class Relay:
             self._turns.extend(stream for _ in stream.unsent)
 
     def lose(self, link: int) -> None:
-        """A link has ended. What is kept of its streams still goes on."""
+        """Notes that a link has ended. What is kept of its streams is still sent."""
         for stream in [each for each in self._streams.values() if each.link == link]:
             stream.link = -1
             if not stream.sent and not stream.unsent:

@@ -6,25 +6,25 @@ import hashlib
 
 NODES_PER_LEAF = 1536
 CHUNKS_LEAST, CHUNKS_MOST = 16_384, 1_000_000
-CHUNKS_FLOOR = 64  # of a number that was asked for
+CHUNKS_FLOOR = 64  # the least, whatever was asked for
 CHUNKS_PER_NODE = 256
 PORT_MAX = 65_535
 
 
 def leaf_count(asked: int, max_nodes: int) -> int:
-    """`asked` 0: as many as so many nodes need."""
+    """Returns the number of leaves. `asked` 0: as many as the nodes need."""
     return asked or max(1, -(-max_nodes // NODES_PER_LEAF))
 
 
 def queue_chunks(asked: int, max_nodes: int, leaves: int) -> int:
-    """The longest queue of a leaf. `asked` below 0: by the number of its nodes."""
+    """Returns the longest queue of a leaf. `asked` below 0: chosen by the number of its nodes."""
     if asked >= 0:
         return max(CHUNKS_FLOOR, asked)
     return min(CHUNKS_MOST, max(CHUNKS_LEAST, -(-max_nodes // leaves) * CHUNKS_PER_NODE))
 
 
 def shard(infrastructure_rank: int | None, node: str, leaves: int) -> int:
-    """The leaf of a node: by its place in the scheduler's order, else by its name."""
+    """Returns the leaf of a node: by its place in the scheduler's order, else by its name."""
     if infrastructure_rank is not None and infrastructure_rank >= 0:
         return infrastructure_rank % leaves
     return int.from_bytes(hashlib.sha256(node.encode("utf-8", "surrogateescape")).digest()[:8], "big") % leaves
@@ -35,5 +35,5 @@ def leaf_port(first: int, leaf: int) -> int:
 
 
 def root_port(first: int, leaves: int) -> int:
-    """After those of the leaves."""
+    """Returns the root's port, which follows those of the leaves."""
     return first + leaves

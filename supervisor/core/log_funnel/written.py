@@ -1,7 +1,7 @@
-"""Which bytes of which stream are in a file already, and what does a writer take that follows a dead one?
+"""Which bytes of which stream are already in a file, and what does the successor of a dead writer accept?
 
-The writer first notes what it is about to append (`Entry`), then appends it. So the last entry of a file and the
-file's size tell how much of it was done, whenever the writer died.
+The writer first notes what it is about to append (`Entry`), then appends it. So the last entry of a file and the file's
+size show how much was done, whenever the writer died.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from supervisor.core.log_funnel.pieces import Piece, Receipt
 FILES_KEPT_MAX = 16  # the newest; of older ones, streams that have ended are forgotten
 
 
-KNOWN = -1  # as `at` of an entry: its parts are in the file, wherever
+KNOWN = -1  # as `at` of an entry: its parts are in the file, anywhere
 THINNED = -2  # some of the file's streams were forgotten
 
 
@@ -52,24 +52,24 @@ class _Position(msgspec.Struct, gc=False):
 
 
 class Positions:
-    """Of all streams of all files."""
+    """The positions of all streams of all files."""
 
     def __init__(self) -> None:
         self._files: dict[int, dict[int, _Position]] = {}
-        self._thinned: set[int] = set()  # files of which streams were forgotten
-        self.skipped_bytes = 0  # that no source has any more, though nobody has seen them written
+        self._thinned: set[int] = set()  # files with forgotten streams
+        self.skipped_bytes = 0  # no longer at any source, and not known to be written
 
     def admit(self, piece: Piece) -> Piece | Receipt | None:
-        """The piece, or the rest of it, that is to be appended; a receipt if it is in the file; None: it is on its way.
+        """Returns what to append of the piece; a receipt if all is in the file; None if it is being written.
 
-        A position beyond what was taken means that the note of the bytes before it is lost: they had their receipt.
+        A position beyond what was taken means that the note of the earlier bytes is lost: they had their receipt.
         """
         streams = self._files.get(piece.file)
         if streams is None:
             streams = self._files[piece.file] = {}
         known = streams.get(piece.stream)
         if known is None:
-            if piece.base and piece.file in self._thinned:  # It has ended, and its receipt was lost.
+            if piece.base and piece.file in self._thinned:  # It had ended, but its receipt was lost.
                 return Receipt(piece.stream, piece.end, piece.ends)
             known = streams[piece.stream] = _Position(piece.position, piece.position)
         if piece.position > known.taken:
@@ -85,7 +85,7 @@ class Positions:
         return None
 
     def note_written(self, entry: Entry) -> list[Receipt]:
-        """It is in the file. One receipt for each stream."""
+        """Notes that the entry is in the file. Returns one receipt for each stream."""
         streams = self._files.setdefault(entry.file, {})
         touched: dict[int, _Position] = {}
         for part in entry.parts:
@@ -100,7 +100,7 @@ class Positions:
         return [Receipt(stream, known.written, known.ended) for stream, known in touched.items()]
 
     def take_back(self, entry: Entry, appended: int) -> Torn | None:
-        """Only so many bytes of an entry that was noted are in the file. Returns the part that is not whole."""
+        """Notes that only `appended` bytes of the entry are in the file. Returns the incomplete part."""
         streams, torn = self._files[entry.file], None
         undone: set[int] = set()
         offset = 0
@@ -115,7 +115,7 @@ class Positions:
         return torn
 
     def keep_torn(self, torn: Torn, length: int) -> None:
-        """So many bytes of the torn part stay in the file: whole lines."""
+        """Notes that `length` bytes of the torn part, which are whole lines, stay in the file."""
         position = torn.start + length
         self._files[torn.file][torn.stream] = _Position(position, position)
 
@@ -123,7 +123,7 @@ class Positions:
         return all(each.ended for each in self._files.get(file, {}).values())
 
     def thin_out(self) -> None:
-        """Forget streams that have ended, of all but the newest files."""
+        """Forgets ended streams, except those of the newest files."""
         for file in sorted(self._files)[:-FILES_KEPT_MAX]:
             streams = self._files[file]
             live = {stream: known for stream, known in streams.items() if not known.ended}
@@ -135,14 +135,14 @@ class Positions:
                 del self._files[file]
 
     def entries(self) -> list[Entry]:
-        """All that is known, for a shorter note of it."""
+        """Returns everything known, for a shorter note."""
         return [
             Entry(file, KNOWN, [Part(stream, known.written, 0, known.ended) for stream, known in streams.items()])
             for file, streams in self._files.items()
         ] + [Entry(file, THINNED, []) for file in sorted(self._thinned)]
 
     def restore(self, entry: Entry) -> None:
-        """One that a writer before this one has noted."""
+        """Restores an entry that an earlier writer noted."""
         if entry.at == THINNED:
             self._thinned.add(entry.file)
         else:

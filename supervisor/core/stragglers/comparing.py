@@ -1,9 +1,9 @@
-"""Which ranks stand out of the noise, in one section?
+"""Which ranks stand out from the noise in one section?
 
-A rank's excess is the logarithm of its mean over the median of all ranks, one for each round. A rank is slow if the
-median of its last excesses is large, also against how much the other ranks differ for good, and if it was slow in more
-of these rounds than chance explains. How often chance makes a rank slow for one round is counted, in the same rounds
-and on all ranks. So it does not matter how the noise is distributed: more of it only takes more rounds.
+For each round, a rank's excess is the logarithm of its mean over the median of all ranks. A rank is slow if the median
+of its last excesses is large, also compared with the lasting differences between ranks, and if it was slow in more of
+these rounds than chance explains. How often chance makes a rank slow for one round is counted in the same rounds over
+all ranks. So the distribution of the noise does not matter: more noise only takes more rounds.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from collections.abc import Sequence
 
 import msgspec
 
-FOUND_RATIO = 1.2  # of the median; a smaller excess is not worth a name
-PAIR_FOUND_RATIO = 1.35  # of two ranks, of which nobody knows which one is as it should be
+FOUND_RATIO = 1.2  # to the median; a smaller excess is not reported
+PAIR_FOUND_RATIO = 1.35  # with two ranks, since it is unknown which one is normal
 GONE_RATIO = 1.1
-SPANS = (3, 5, 8)  # rounds over which a rank is judged: soon where there is little noise, else with more patience
-CHANCE_MAX = 1e-4  # that any rank of a job is named in a round for noise alone
-SPREAD_FACTOR = 4.0  # so much more than the ranks differ for good, by their median deviation as a standard deviation
-SPREAD_RANKS_MIN = 4  # fewer say nothing of how much ranks differ
-EXCESS_MIN_S = 0.0005  # each time; less is the timer's noise
-SAMPLE_MAX = 256  # ranks from which the noise is taken
+SPANS = (3, 5, 8)  # rounds over which a rank is judged: few with little noise, else more
+CHANCE_MAX = 1e-4  # probability that noise alone gets any rank of a job named in a round
+SPREAD_FACTOR = 4.0  # multiple of the ranks' lasting spread (median deviation as a standard deviation)
+SPREAD_RANKS_MIN = 4  # fewer ranks show no spread
+EXCESS_MIN_S = 0.0005  # per pass; less is timer noise
+SAMPLE_MAX = 256  # ranks from which the noise is estimated
 
-_SIGMA = 1.4826  # a median of deviations, as the standard deviation of a normal distribution
+_SIGMA = 1.4826  # converts a median deviation to the standard deviation of a normal distribution
 
 
 def lower_median(values: Sequence[float]) -> float:
-    """Of an even number, the lower one of the two in the middle: half of the ranks may be slow. Not of none."""
+    """Returns the median, or the lower middle value, since half of the ranks may be slow. `values` is not empty."""
     return sorted(values)[(len(values) - 1) // 2]
 
 
 class Judged(msgspec.Struct, frozen=True):
     ratio: float  # to the median of all ranks, over the last rounds
     is_slow: bool
-    is_well: bool  # it is not slow any more, if it was
+    is_well: bool  # no longer slow, if it was
 
 
 class _Noise(msgspec.Struct, frozen=True):
-    chance: float  # that a rank which is as the others seems slow in one round
+    chance: float  # probability that a normal rank seems slow in one round
     spread: float  # of the ranks' own medians
 
 
@@ -53,7 +53,7 @@ class Excesses:
         self.median_s = 0.0  # of the last round
 
     def add(self, ranks: Sequence[int], means_s: Sequence[float]) -> None:
-        """One round. `ranks` ascend."""
+        """Adds one round. `ranks` ascend."""
         median_s = self.median_s = max(lower_median(means_s), 1e-9)
         excesses = array("f", [math.nan]) * (ranks[-1] + 1)
         for rank, mean_s in zip(ranks, means_s, strict=True):
@@ -63,11 +63,11 @@ class Excesses:
 
     @property
     def ranks(self) -> Sequence[int]:
-        """Of the last round."""
+        """The ranks of the last round."""
         return self._ranks
 
     def candidates(self) -> list[int]:
-        """Ranks that may have to be named: the others are not slow in this round."""
+        """Returns ranks that may have to be reported; the others are not slow in this round."""
         newest, least = self._rounds[-1], math.log(GONE_RATIO)
         return [rank for rank in self._ranks if newest[rank] >= least]
 
@@ -99,12 +99,12 @@ class Excesses:
         return math.log(FOUND_RATIO if len(self._ranks) > 2 else PAIR_FOUND_RATIO)
 
     def _of(self, rank: int, span: int) -> list[float]:
-        """Its excesses in the last rounds, without those in which it took no part."""
+        """Returns the rank's excesses in the last rounds in which it took part."""
         rounds = list(self._rounds)[-span:]
         return [each[rank] for each in rounds if rank < len(each) and not math.isnan(each[rank])]
 
     def _noise(self) -> _Noise:
-        """A rank that was slow in all rounds tells nothing of chance."""
+        """Estimates the noise, without ranks that were slow in all rounds, which say nothing about chance."""
         found = self._found()
         medians: list[float] = []
         slow, all_rounds = 0, 0
@@ -123,7 +123,7 @@ class Excesses:
 
 
 def _chance_of(slow_rounds: int, rounds: int, chance: float) -> float:
-    """That so many rounds or more are slow by chance."""
+    """Returns the probability that so many rounds or more are slow by chance."""
     return sum(
         math.comb(rounds, each) * chance**each * (1.0 - chance) ** (rounds - each)
         for each in range(slow_rounds, rounds + 1)

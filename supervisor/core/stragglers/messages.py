@@ -1,4 +1,4 @@
-"""What do nodes tell of their ranks' sections, and what is said of those that are slow?"""
+"""What do nodes report about their ranks' sections, and what is reported about slow ranks?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from supervisor.core.facts import JobEvent
 
 
 class RankSections(msgspec.Struct, frozen=True):
-    """Since the rank's connection began. In the order of the names that come with it."""
+    """Counts since the rank connected, in the order of the names that come with them."""
 
     rank: int
     times: tuple[int, ...]  # how often each was closed
@@ -16,7 +16,7 @@ class RankSections(msgspec.Struct, frozen=True):
 
 
 class SectionsTold(msgspec.Struct, frozen=True):
-    """Ranks of one node; those of which nothing is new may be missing."""
+    """The sections of one node's ranks; ranks without news may be missing."""
 
     node: str
     cycle: int
@@ -25,21 +25,21 @@ class SectionsTold(msgspec.Struct, frozen=True):
 
 
 class Straggler(msgspec.Struct, frozen=True):
-    """One rank, or all ranks that a node has, while they are slow in one section."""
+    """One rank, or all ranks of one node, that are currently slow in one section."""
 
     section: str
     node: str
     ranks: tuple[int, ...]
     is_node: bool  # all of the node's ranks that run the section are slow
-    ratio: float  # to the median of all ranks; of several ranks, the lowest
+    ratio: float  # to the median of all ranks; for several ranks, the lowest
     took_s: float  # each time
     median_s: float
-    of_ranks: int  # so many were compared
+    of_ranks: int  # how many were compared
     reason: str  # the sentence behind it
 
 
 class Tell(msgspec.Struct, frozen=True):
-    """For journal, log and watchers."""
+    """Reports a straggler to the journal, the log and watchers."""
 
     event: JobEvent
 

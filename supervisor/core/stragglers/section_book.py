@@ -1,9 +1,9 @@
-"""How long does one section take on each rank of a job, in windows of the same length on all of them?
+"""How long does one section take on each rank of a job, over windows of equal length on all of them?
 
-The ranks tell how often they have closed the section, and how long it was open in all. A round is over once each of
-them has closed it WINDOW_TIMES more: then its mean since the last round is known. So the ranks are compared over the
-same steps, and what comes seldom (a checkpoint, a collection of garbage) falls into one round of many. Private arrays
-by rank: thousands of ranks cost a few bytes each.
+The ranks report how often they have closed the section and how long it was open in all. A round is over once each rank
+has closed it WINDOW_TIMES more, which gives its mean since the last round. So the ranks are compared over the same
+steps, and rare work (a checkpoint, a garbage collection) falls into one round of many. Private arrays by rank keep the
+cost to a few bytes per rank.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ UNKNOWN, KNOWN, FULL = 0, 1, 2
 
 
 class SectionBook:
-    """`now_s` is the moment at which a rank's word has come."""
+    """The times of one section. `now_s` is the time at which a rank's report arrived."""
 
     def __init__(self) -> None:
         self._standing = bytearray()  # of each rank
@@ -30,7 +30,7 @@ class SectionBook:
         self._opened_s: float | None = None  # when the first rank of this round was full
 
     def take(self, rank: int, times: int, total_s: float, *, now_s: float) -> None:
-        """A count that goes back is that of a new process or page of the rank: its window begins again."""
+        """Takes a rank's report. A count that decreases comes from a new process or page and restarts the window."""
         if rank >= len(self._standing):
             self._grow(rank + 1)
         standing = self._standing[rank]
@@ -47,13 +47,13 @@ class SectionBook:
         self._times[rank], self._total_s[rank] = times, total_s
 
     def is_due(self, now_s: float, *, patience_s: float) -> bool:
-        """Whether the round is over: all ranks have come so far, or the others were waited for long enough."""
+        """Whether the round is over: all ranks have completed it, or waiting for the rest has taken long enough."""
         if self._full < 2 or self._opened_s is None:
             return False
         return self._full == self._known or now_s - self._opened_s >= patience_s
 
     def close_round(self) -> tuple[list[int], list[float]]:
-        """The ranks that took part, ascending, and the mean of each in seconds. The next round begins."""
+        """Returns the ranks that took part, ascending, and each one's mean in seconds. Begins the next round."""
         ranks = [rank for rank, standing in enumerate(self._standing) if standing == FULL]
         means = [
             (self._total_s[rank] - self._base_s[rank]) / (self._times[rank] - self._base_times[rank]) for rank in ranks
@@ -63,7 +63,7 @@ class SectionBook:
             for rank in ranks:
                 self._standing[rank], self._missed[rank] = KNOWN, 0
                 self._base_times[rank], self._base_s[rank] = self._times[rank], self._total_s[rank]
-        else:  # All at once: of tens of thousands of ranks, each by itself would take the leader too long.
+        else:  # All at once: one by one, tens of thousands of ranks would take the leader too long.
             self._standing = self._standing.replace(bytes([FULL]), bytes([KNOWN]))
             self._missed = bytearray(len(self._missed))
             self._base_times, self._base_s = self._times[:], self._total_s[:]

@@ -1,4 +1,4 @@
-"""In which words is it told that some ranks are slow, and that they no longer are?"""
+"""Which sentences say that some ranks are slow, and that they no longer are?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from supervisor.core.stragglers.messages import Straggler
 
 
 def found_sentence(section: str, node: str, ranks: Sequence[int], took_s: float, median_s: float, of_ranks: int) -> str:
-    """ "rank 3 on node n1 is slow in section 'forward': 0.31 s each time, 1.5 times the median of 8 ranks (0.2 s)" """
+    """Returns "rank 3 on node n1 is slow in section 'forward': 0.31 s each time, 1.5 times the median of 8 ranks …"."""
     who = _who(node, ranks)
     return (
         f"{who} slow in section {section!r}: {_seconds(took_s)} each time, "
@@ -30,14 +30,14 @@ def _against(of_ranks: int) -> str:
 
 
 def _who(node: str, ranks: Sequence[int]) -> str:
-    """With its verb."""
+    """Returns the subject with its verb."""
     if len(ranks) == 1:
         return f"rank {ranks[0]} on node {node} is"
     return f"node {node} (ranks {written(ranks)}) is"
 
 
 def written(ranks: Sequence[int]) -> str:
-    """0-7,9"""
+    """Returns the ranks as ranges: 0-7,9."""
     parts: list[list[int]] = []
     for rank in ranks:
         if parts and rank == parts[-1][-1] + 1:

@@ -1,9 +1,9 @@
 """Which ranks and nodes of a job are slower than the others, and since when is that more than noise?
 
-One machine for each job, where the job is led. It hears what the nodes tell of their ranks' sections, compares the
-ranks in rounds of the same length (section_book.py), and names those that stand out (comparing.py); a node where all of
-them do. A name holds until the rank is as the others again, so a rank at the threshold is not named time and again.
-What it says changes nothing for the job. Its private dictionaries change in place.
+Each job has one such machine, where it is led. It takes the nodes' reports on their ranks' sections, compares the ranks
+in rounds of equal length (section_book.py), and names those that stand out (comparing.py), or their node if all of its
+ranks do. A rank stays named until it is like the others again, so one at the threshold is not named repeatedly. The
+result does not affect the job. The private dictionaries change in place.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from supervisor.core.stragglers.section_book import SectionBook
 
 FOUND, GONE = "straggler_found", "straggler_gone"
 RANK_MAX = 1 << 17
-CELLS_MAX = 1 << 19  # ranks times sections: what is beyond it is not compared
+CELLS_MAX = 1 << 19  # ranks times sections; beyond this, nothing is compared
 NAMED_MAX = 32  # in one section
 COMPARED_AT_ONCE_MAX = 16384  # ranks of all sections, in one step: the leader has more to do
-CROWD_MIN = 8  # of so many ranks or more, stragglers are few: if more are slow, the ranks do different work
+CROWD_MIN = 8  # with this many ranks, stragglers are few; if many are slow, the ranks do different work
 CROWD_SHARE = 4
 
 _Subject = tuple[str, tuple[int, ...]]  # node, ranks
@@ -49,13 +49,13 @@ def initial_state() -> State:
 
 
 def named(state: State) -> tuple[Straggler, ...]:
-    """Those that are slow at this moment, the slowest first."""
+    """Returns those that are slow now, the slowest first."""
     found = [each for section in state.sections.values() for each in section.named.values()]
     return tuple(sorted(found, key=lambda each: (-each.ratio, each.section, each.ranks)))
 
 
 def step(state: State, event: Event, *, now_s: float, patience_s: float) -> tuple[State, tuple[Action, ...]]:
-    """`patience_s`: a round that some ranks have filled ends after so long without the others."""
+    """Takes one event. `patience_s`: how long a round that some ranks have completed waits for the others."""
     if event.cycle < state.cycle:
         return state, ()
     actions: tuple[Action, ...] = ()
@@ -70,12 +70,12 @@ def step(state: State, event: Event, *, now_s: float, patience_s: float) -> tupl
             actions += _close_round(state, name, section)
             compared += len(section.excesses.ranks)
             if compared > COMPARED_AT_ONCE_MAX:
-                break  # The next word of any node brings the next section.
+                break  # The next report of any node continues with the next section.
     return state, actions
 
 
 def next_deadline_s(state: State) -> float | None:
-    """A round ends with a word of some node: who tells nothing is compared with nobody."""
+    """Returns None: a round ends with a node's report, and silent nodes are not compared."""
     del state
     return None
 
@@ -121,7 +121,7 @@ def _close_round(state: State, name: str, section: _Section) -> tuple[Action, ..
 
 
 def _subjects(state: State, name: str, section: _Section) -> dict[_Subject, Straggler]:
-    """Ranks that are slow, or the nodes on which all of them are."""
+    """Returns slow ranks, or the nodes all of whose ranks are slow."""
     compared = section.excesses.ranks
     slow_of: dict[str, list[int]] = defaultdict(list)
     for rank in sorted(section.slow):
