@@ -165,7 +165,7 @@ class State(msgspec.Struct):
     settings: CallSettings = msgspec.field(default_factory=CallSettings)
     members: dict[int, Member] = msgspec.field(default_factory=dict[int, Member])
     entries: dict[int, tuple[str, CallEnter]] = msgspec.field(default_factory=dict[int, tuple[str, CallEnter]])
-    held: dict[Told, str] = msgspec.field(default_factory=dict[Told, str])  # messages during the rebuild, and their node
+    held: dict[Told, str] = msgspec.field(default_factory=dict[Told, str])  # during the rebuild, with the node
     held_of: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # how many of those each member has sent
     absent: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # take no further part in any call, and why
     ended: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # members whose process has ended, and how

@@ -1,7 +1,7 @@
-"""May a node take part in a job, and if not, in what does it disagree with the others?
+"""May a node take part in a job, and if not, which of its settings differs from the others'?
 
-All nodes of a job must have been started with the same settings: each node acts by its own, and with another leader,
-another node's would decide. A refusal names both values and concerns the newcomer alone.
+All nodes of a job must be started with the same settings: each node follows its own, and a new leader would bring its
+own. A refusal names both values and affects only the newcomer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from supervisor.core.cluster.membership import Members
 from supervisor.core.facts import JobRules
 
-# These may differ: what a node says of itself, and how it prepares.
+# These may differ: a node's facts about itself, and how it prepares.
 OWN = frozenset({"facts", "prepares_ahead", "forks_ahead"})
 
 FLAGS = {

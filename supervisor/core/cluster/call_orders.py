@@ -1,6 +1,6 @@
 """Which node gets which part of a decision about a wrapped call?
 
-A rank of the cycle belongs to the node whose part of the cycle it is; what concerns the call as a whole goes to all.
+A rank belongs to the node that runs its part of the cycle; decisions about the whole call go to all nodes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def carry(state: State, decision: decisions.Tell | decisions.EndCall | decisions
 
 
 def replace(state: State, decision: decisions.Replace) -> tuple[Action, ...]:
-    """New processes for lost ranks; the unit that they take was taken already."""
+    """Orders new processes for lost ranks; their unit of the budget is already taken."""
     used, most = state.policy.used, state.policy.rules.max_restarts
     text = f"{decision.reason}; a new process takes its place, restarts used {used} of {most}"
     at = state.calls.iteration if state.calls is not None else 0
@@ -49,7 +49,7 @@ def _is_there(state: State, node: str) -> bool:
 
 
 def _by_node(state: State, members: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """Groups them by node, in the order in which they are named."""
+    """Groups members by node, in their given order."""
     parts: dict[str, tuple[int, ...]] = {}
     for member in members:
         node = state.parts[member // state.rules.local_world_size]

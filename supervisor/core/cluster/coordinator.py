@@ -1,9 +1,9 @@
 """Which nodes run the next cycle of a job, when, and how does the job end?
 
-One machine for each job, on one node at a time. It opens a round, waits until the nodes have joined, orders the cycle,
-and after a fault asks the restart policy. A stop, a verdict and the evidence of a hang are the job's: they are decided
-here and ordered of every node. Reports are fenced by cycle: what an older cycle reports changes nothing. Its states are
-in coordinator_states.py, the way to its end, which every node has to learn of, in endings.py.
+Each job has one such machine, on one node at a time. It opens a round, waits until the nodes have joined, orders the
+cycle, and after a fault asks the restart policy. A stop, a verdict and the evidence of a hang concern the whole job, so
+they are decided here and ordered on every node. Reports are fenced by cycle: those of an older cycle change nothing.
+coordinator_states.py has the states, endings.py the job's end, which every node must learn of.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from supervisor.core.job_sentences import succeeded_sentence
 
 
 def initial_state(job_id: str, *, leader: str = "") -> State:
-    """`leader`: the node that this runs on, whose rules count; "": those of the first node that comes."""
+    """`leader`: the node that this runs on, whose rules count; "": the first node's rules count."""
     return State(job_id, leader)
 
 
@@ -61,7 +61,7 @@ def current_iteration(state: State) -> int:
 
 
 def step(state: State, event: Event, *, now_s: float, jitter: float) -> Outcome:
-    """`jitter` is a random value from 0 to 1."""
+    """Takes one event. `jitter` is a random value from 0 to 1."""
     return takeover.with_record(*_step(state, event, now_s, jitter))
 
 
@@ -144,7 +144,7 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
 
 
 def _node_opened(state: State, event: cluster_messages.JobOpened) -> Outcome:
-    """Handles a newcomer. Only one that disagrees hears of it: the others agree and go on."""
+    """Handles a newcomer. Only a newcomer that disagrees learns of it: the others agree and continue."""
     known = state.members.get(event.node)
     if known is not None and known.state not in membership.UNHEARD:
         return state, ()
@@ -164,7 +164,7 @@ def _node_emptied(
 ) -> Outcome:
     known = state.members.get(event.node) or Member(MemberState.JOINED)
     if event.cycle > state.cycle or event.cycle < known.cycle or known.state is MemberState.REFUSED:
-        return state, ()  # Of another life of the job, or overtaken.
+        return state, ()  # From another run of the job, or outdated.
     # While the cycle runs, its fault may still be under way: joining alone decides nothing.
     if isinstance(event, cluster_messages.NodeJoined):
         emptied = msgspec.structs.replace(known, state=MemberState.JOINED, cause=event.cause)
@@ -177,7 +177,7 @@ def _node_emptied(
 
 
 def _let_go(state: State, actions: tuple[Action, ...], node: str) -> Outcome:
-    """An excluded node on which nothing runs any more need not wait for the job's end, unless it leads the job."""
+    """Releases an excluded node once nothing runs there; only the leader's node must wait for the job's end."""
     known = state.members.get(node)
     if (
         known is None
@@ -214,7 +214,7 @@ def _pass_deadline(state: State, now_s: float, jitter: float) -> Outcome:
 
 
 def _restart_asked(state: State, reason: str, now_s: float) -> Outcome:
-    """Handles a person's request, which takes no unit and ends a delay."""
+    """Handles an operator's request, which takes no unit and ends a delay."""
     match state.phase:
         case Running():
             reason = f"{reason}; restarting at once, no unit of the budget is used"
@@ -231,16 +231,16 @@ def _restart_asked(state: State, reason: str, now_s: float) -> Outcome:
 
 
 def _node_failed(state: State, event: cluster_messages.NodeFailed, now_s: float, jitter: float) -> Outcome:
-    """One fault takes one unit of the budget, however many ranks and nodes it takes down."""
+    """Handles a fault. It takes one unit of the budget, however many ranks and nodes it takes down."""
     known = state.members.get(event.node) or Member(MemberState.JOINED)
     if event.cycle > state.cycle or event.cycle < known.cycle or known.state is MemberState.REFUSED:
         return state, ()
-    # One that was lost for the others may still have to say how its part of the cycle has ended.
+    # A node lost to the others may still have to report how its part of the cycle ended.
     is_of_cycle = known.cycle == state.cycle and state.cycle >= 0
     takes_part = is_of_cycle and known.state is not MemberState.LOST
     is_folded = isinstance(state.phase, Gathering) and is_of_cycle and known.state in (*BUSY, MemberState.LOST)
     if is_folded and event.restart_allowed:
-        # Down for the fault that opened this round, or by it: no second unit.
+        # Down because of the fault that opened this round: no second unit.
         return with_member(state, event.node, msgspec.structs.replace(known, state=MemberState.FAILED)), (
             said(state, "fault_folded", f"{event.reason}; it belongs to the restart that is under way"),
         )
@@ -249,7 +249,7 @@ def _node_failed(state: State, event: cluster_messages.NodeFailed, now_s: float,
         return state, (said(state, "spare_failed", f"node {event.node}, which takes no part: {event.reason}"),)
     is_waiting = isinstance(state.phase, Running) and event.restart_allowed and node_loss.is_waiting(state, event.node)
     state = with_member(state, event.node, msgspec.structs.replace(known, state=MemberState.FAILED))
-    if is_waiting:  # The others have gone on without its ranks, and still do.
+    if is_waiting:  # The others continue without its ranks.
         lost = node_loss.gone(state, event.node, event.reason)
         state, actions = _step_calls(state, lost, now_s, jitter)
         return state, (said(state, "replacement_lost", event.reason), *actions)
@@ -257,7 +257,7 @@ def _node_failed(state: State, event: cluster_messages.NodeFailed, now_s: float,
 
 
 def _node_lost(state: State, event: cluster_messages.NodeLost, now_s: float, jitter: float) -> Outcome:
-    """As a fault of its workers, but for that nothing of it is left to wait for."""
+    """Handles a lost node like a fault of its workers, except that nothing of it is left to wait for."""
     known = state.members.get(event.node)
     if known is None or known.state in membership.UNHEARD:
         return state, ()
@@ -278,7 +278,7 @@ def _node_lost(state: State, event: cluster_messages.NodeLost, now_s: float, jit
 
 
 def _lose_node_in_call(state: State, event: cluster_messages.NodeLost, now_s: float, jitter: float) -> Outcome:
-    """Its ranks are lost for the call, in which the other nodes go on. A spare may take their place."""
+    """Removes the node's ranks from the call, which continues on the other nodes. A spare may take their place."""
     may_come_again = node_loss.find_spare(state, instead_of=event.node) is not None
     lost = node_loss.gone(state, event.node, event.reason, may_come_again=may_come_again)
     state = node_loss.note(without(state, event.node), event)
@@ -312,7 +312,7 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
     for decision in decisions:
         match decision:
             case restart_policy.Warn(kind, reason):
-                if kind != restart_policy.NODE_SUSPECTED or len(state.members) > 1:  # One alone has no better peer.
+                if kind != restart_policy.NODE_SUSPECTED or len(state.members) > 1:  # A single node has no better peer.
                     actions.append(said(state, kind, reason))
             case restart_policy.Tolerate(reason):
                 actions.append(said(state, "fault_tolerated", reason))

@@ -1,6 +1,6 @@
 """Which states can a job have for its coordinator?
 
-The states of the machine coordinator.py; those of its nodes are in membership.py.
+These are the states of the machine coordinator.py; those of its nodes are in membership.py.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from supervisor.core.orders import UseStore
 
 
 class Unopened(msgspec.Struct, frozen=True):
-    """Nothing is known of the job's rules; reports that came first wait."""
+    """The job's rules are unknown; early reports wait."""
 
     early: list[Event] = msgspec.field(default_factory=list["Event"])  # grows in place
 
 
 class TakingOver(msgspec.Struct, frozen=True):
-    """The job has had another leader. The nodes say how they stand; until `until_s` none is taken for lost."""
+    """The job had another leader. The nodes report their state; until `until_s`, none counts as lost."""
 
     until_s: float
-    is_told: bool = False  # that none of the nodes has come without which nobody may be replaced
+    is_told: bool = False  # people know that no witness has come, without which no node may be replaced
     stands: dict[str, NodeStands] = msgspec.field(default_factory=dict[str, NodeStands])  # changes in place
-    left_at_s: dict[str, float] = msgspec.field(default_factory=dict[str, float])  # the leader before; in place
-    later: list[Event] = msgspec.field(default_factory=list[Event])  # what they report meanwhile
+    left_at_s: dict[str, float] = msgspec.field(default_factory=dict[str, float])  # when each node left the last leader
+    later: list[Event] = msgspec.field(default_factory=list[Event])  # reports that arrive meanwhile
 
 
 class Gathering(msgspec.Struct, frozen=True):
     """The next cycle's round is open."""
 
     reason: str
-    until_s: float  # then the nodes that are missing are given up, and the job with them
+    until_s: float  # then missing nodes are given up, and the job with them
     not_before_s: float | None = None  # back-off
     is_announced: bool = True
     last_call_until_s: float | None = None  # enough nodes have joined; others may still come until then
-    tell_at_s: float | None = None  # then people learn what the round waits for
-    tell_again_s: float = 0.0  # and this much later once more
-    is_shortage_told: bool = False  # that enough nodes have joined, but not the right ones
+    tell_at_s: float | None = None  # when people are told what the round waits for
+    tell_again_s: float = 0.0  # and how much later again
+    is_shortage_told: bool = False  # people know that enough nodes have joined, but not the right ones
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -52,14 +52,14 @@ class Running(msgspec.Struct, frozen=True):
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """What a person or a signal (0: a command) wants. The verdict depends on how the ranks then end."""
+    """A stop by an operator or a signal (0: a command). The verdict depends on how the ranks then end."""
 
     signal: int
     reason: str
 
 
 class WindingDown(msgspec.Struct, frozen=True):
-    """Every node stops what it runs. `outcome` is the verdict, or the stop that leads to one."""
+    """Every node is stopping its part. `outcome` is the verdict, or the stop that leads to one."""
 
     outcome: Verdict | Stop
     until_s: float
@@ -67,7 +67,7 @@ class WindingDown(msgspec.Struct, frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """The verdict is final; `until_s`: then nobody is waited for any more who does not know it."""
+    """The verdict is final. `until_s`: the wait for nodes that do not know it ends then."""
 
     verdict: Verdict
     until_s: float
@@ -78,7 +78,7 @@ Phase = Unopened | TakingOver | Gathering | Running | WindingDown | Ended
 
 class State(msgspec.Struct, frozen=True):
     job_id: str
-    leader: str = ""  # the node that this runs on, whose rules count; "": those of the first node that comes
+    leader: str = ""  # the node that this runs on, whose rules count; "": the first node's rules count
     phase: Phase = msgspec.field(default_factory=Unopened)
     cycle: int = -1  # the last one ordered
     rules: JobRules = msgspec.field(default_factory=lambda: JobRules("", 1))
@@ -87,14 +87,14 @@ class State(msgspec.Struct, frozen=True):
     )
     members: Members = msgspec.field(default_factory=Members)  # changes in place
     parts: tuple[str, ...] = ()  # the nodes of the last cycle in the order of their group ranks
-    processes: tuple[str, ...] = ()  # the same: those that were ordered it (NodeFacts.process)
-    first_failure: str = ""  # the worker's that opened the round or brought the end
+    processes: tuple[str, ...] = ()  # the node processes that received the order, alike (NodeFacts.process)
+    first_failure: str = ""  # the worker failure that opened the round or ended the job
     calls: call_state.State | None = None  # of the last cycle; changes in place
     store: UseStore | None = None  # of the last cycle, once it is served
-    lost_in_call: tuple[NodeLost, ...] = ()  # nodes that the wrapped call goes on without, or with a spare in the place
+    lost_in_call: tuple[NodeLost, ...] = ()  # nodes that the wrapped call continues without, or with a spare instead
     evidence: evidence.State = msgspec.field(default_factory=evidence.initial_state)
-    recorded: Ledger | None = None  # what a leader that comes after this one will know; None: none will come
-    former: Former | None = None  # the run before: this leader has begun another one of the same id
+    recorded: Ledger | None = None  # what a later leader will know; None: there will be none
+    former: Former | None = None  # the previous run, if this leader has begun another one of the same id
 
 
 Outcome = tuple[State, tuple[Action, ...]]
@@ -113,7 +113,7 @@ def with_parts(state: State, parts: tuple[str, ...]) -> State:
 
 
 def without(state: State, node: str) -> State:
-    """The node is lost. What it had reported of its last cycle stands."""
+    """Marks the node as lost. What it had reported about its last cycle stands."""
     return with_member(state, node, msgspec.structs.replace(state.members[node], state=MemberState.LOST))
 
 

@@ -1,7 +1,7 @@
 """How does a job end on all nodes, and which of them know about it?
 
-A verdict, or a stop that leads to one, first has every node stop what it runs. Once all have said that nothing is
-left, or are given up, the verdict is final: it names the failure that came first on any node, the same everywhere.
+Before a verdict, or a stop that leads to one, every node stops its part. Once all have reported that nothing is left,
+or are given up, the verdict is final: it names the first failure on any node, the same everywhere.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from supervisor.core.root_cause import first_cause
 from supervisor.core.stop_verdict import stopped_verdict
 
 SAME_SIGNAL_S = 0.1  # signals this close are one request: timeout(1) and systemd send two at once
-WIND_DOWN_S = 60.0  # beyond the grace of the workers, for a node that does not say that it has stopped
-EXCLUDED_EXIT_CODE = 1  # of a node that was kept out of a job that succeeded without it
-VERDICT_S = 60.0  # for a node to say that it knows the verdict
+WIND_DOWN_S = 60.0  # beyond the workers' grace period, for a node to report that it has stopped
+EXCLUDED_EXIT_CODE = 1  # for an excluded node, if the job succeeded without it
+VERDICT_S = 60.0  # for a node to confirm the verdict
 
 
 def is_over(state: State) -> bool:
@@ -42,7 +42,7 @@ def is_over(state: State) -> bool:
 
 
 def succeeded_verdict(lost: tuple[int, ...]) -> Verdict:
-    """`lost`: ranks that a wrapped call has gone on without."""
+    """Returns the verdict of a success. `lost`: ranks that a wrapped call continued without."""
     return Verdict(JobState.SUCCEEDED, 0, succeeded_sentence("", lost))
 
 
@@ -79,7 +79,7 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
                 stopped = Member(stands, all_succeeded=all_succeeded)
                 return _conclude_if_stopped(with_member(state, node, stopped), phase, now_s, ())
             known = state.members.get(node)
-            if known is None or known.state in UNHEARD:  # What was lost is another process now, or has come back.
+            if known is None or known.state in UNHEARD:  # A lost node is a new process now, or has come back.
                 known = Member(MemberState.OPENED)
             return with_member(state, node, known), (Send(node, orders.WindDown(phase.outcome.reason)),)
         case cluster_messages.NodeLost(node) if node in state.members:
@@ -100,13 +100,13 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
             | cluster_messages.NodeCordoned()
             | cluster_messages.RestartAsked() | cluster_messages.JobForbidden() | cluster_messages.NodeLost()
         ):  # fmt: skip
-            return state, ()  # It has crossed the order to stop, which the node answers next.
+            return state, ()  # It crossed the order to stop, which the node answers next.
         case _:
             assert_never(event)
 
 
 def step_ended(state: State, phase: Ended, event: Event, now_s: float) -> Outcome:
-    """A node that still wants to take part learns how the job ended; all others know."""
+    """Tells a node that still wants to take part how the job ended; all others know."""
     match event:
         case cluster_messages.VerdictTaken(node):
             return with_member(state, node, Member(MemberState.INFORMED)), ()
@@ -129,16 +129,16 @@ def step_ended(state: State, phase: Ended, event: Event, now_s: float) -> Outcom
 def step_unasked(
     state: State, event: cluster_messages.NodeStopped | cluster_messages.VerdictTaken, now_s: float
 ) -> Outcome:
-    """A node that ends the job by itself has met a defect. Its own report of that may have been fenced."""
+    """Handles a node that ended the job by itself after a defect, whose own report may have been fenced."""
     known = state.members.get(event.node)
     if isinstance(event, cluster_messages.NodeStopped) or known is None or known.state in UNHEARD:
-        return state, ()  # The one of a node that was refused.
+        return state, ()  # From a refused node.
     state = with_member(state, event.node, Member(MemberState.STOPPED))
     return wind_down(state, Verdict(JobState.FAILED, 1, f"node {event.node} has given up the job"), now_s)
 
 
 def root_cause_found(state: State) -> tuple[Action, ...]:
-    """Returns the sentence for people if another failure came before the one that was seen first."""
+    """Returns a sentence for people if the first failure was not the one that was seen first."""
     cause = _cause(state)
     if not cause or cause == state.first_failure:
         return ()
@@ -146,7 +146,7 @@ def root_cause_found(state: State) -> tuple[Action, ...]:
 
 
 def _stop_again(state: State, phase: WindingDown, event: cluster_messages.StopAsked, now_s: float) -> Outcome:
-    """The first request stops; a signal after it ends everything at once, as a second Ctrl-C does elsewhere."""
+    """Handles a repeated request: after the first stop, a signal ends everything at once, like a second Ctrl-C."""
     asked_at_s = phase.asked_at_s
     if asked_at_s is not None and event.signal and now_s - asked_at_s < SAME_SIGNAL_S:
         return state, ()
@@ -190,7 +190,7 @@ def _conclude(state: State, phase: WindingDown, now_s: float) -> Outcome:
 
 
 def _conclusion(state: State, node: str, verdict: Verdict) -> Action:
-    """The same for all, but for a node that was kept out and only led: it is unfit, and exits so."""
+    """Returns the same verdict for all nodes, except an excluded one that only led: it exits as unfit."""
     left_out = _left_out(state, node, verdict)
     if not left_out:
         return Send(node, orders.Conclude(verdict))
@@ -199,7 +199,7 @@ def _conclusion(state: State, node: str, verdict: Verdict) -> Action:
 
 
 def _left_out(state: State, node: str, verdict: Verdict) -> str:
-    """Returns why it does not end as a job that has succeeded; "" if it does."""
+    """Returns why the node does not end with the job's success; "" if it does."""
     known = state.members.get(node)
     if verdict.exit_code or known is None or not known.excluded or node in state.parts:
         return ""

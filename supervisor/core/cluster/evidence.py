@@ -1,8 +1,8 @@
-"""What is known of all ranks of a cycle in which some hang, and when does the wait for more end?
+"""What is known about all ranks of a cycle in which some hang, and when does the wait for more end?
 
-One machine for each cycle. A node that finds a hang asks for the stacks of all ranks on all nodes; they are taken at
-the same time, within one budget. Once all are in, or the budget is over, they lead to one verdict (core/culprits), and
-the nodes that asked act on their hang, with the same sentence everywhere.
+Each cycle has one such machine. A node that finds a hang requests the stacks of all ranks on all nodes, which are taken
+at the same time, within one budget. Once all have arrived, or the budget is over, they lead to one verdict
+(core/culprits), and the requesting nodes act on their hang, with the same sentence everywhere.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Taking(msgspec.Struct):
     """Changes in place: an answer costs the same whether ten nodes are asked or ten thousand."""
 
     awaited: dict[str, None]  # nodes that have not answered
-    asking: dict[str, None]  # nodes that wait for the outcome
+    asking: dict[str, None]  # nodes that are waiting for the outcome
     until_s: float
     budget_s: float
     accused: dict[int, None]  # ranks that were found to be silent
@@ -52,13 +52,13 @@ def initial_state() -> State:
 
 
 def step(state: State, event: Event, *, now_s: float, cycle: int, nodes: tuple[str, ...]) -> Outcome:
-    """`nodes` run the cycle."""
+    """Takes one event. `nodes` run the cycle."""
     match event:
         case StacksWanted():
             return _want(state, event, now_s, cycle, nodes)
         case StacksTaken(node, _, evidence):
             if not isinstance(state, Taking) or node not in state.awaited:
-                return state, (_said(evidence, cycle),)  # Late, but still what a person wants to read.
+                return state, (_said(evidence, cycle),)  # Late, but people still want to read it.
             del state.awaited[node]
             state.parts.append(evidence)
             return (state, ()) if state.awaited else _close(state, cycle)
@@ -118,7 +118,7 @@ def _close(state: Taking, cycle: int) -> Outcome:
 
 
 def merged(parts: Sequence[Evidence]) -> Evidence:
-    """Equal stacks of all nodes together, the smallest groups first: what few ranks do is the odd thing."""
+    """Merges equal stacks of all nodes, the smallest groups first, because what few ranks do is unusual."""
     if len(parts) == 1:
         return parts[0]
     frames: dict[str, tuple[Frame, ...]] = {}

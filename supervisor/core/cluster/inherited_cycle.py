@@ -1,6 +1,6 @@
 """What does a new leader find of the newest cycle: which nodes have a part in it, wait for it, or are missing?
 
-The ledger says which cycle was ordered last and of which nodes, unless it was lost. The rest is what the nodes say.
+The ledger says which cycle was ordered last and on which nodes, unless it was lost. The nodes report the rest.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _AT_WORK = (MemberState.RUNNING, MemberState.SUCCEEDED)
 class InheritedCycle(msgspec.Struct, frozen=True):
     number: int  # -1: none was ordered
     names: tuple[str, ...]  # its nodes by group rank; () where that is not known
-    parts: dict[int, NodeStands]  # by group rank: those that have begun it
-    waiting: dict[int, NodeStands]  # those that the order has not reached, which is no fault of theirs
+    parts: dict[int, NodeStands]  # by group rank: nodes that have begun it
+    waiting: dict[int, NodeStands]  # nodes that the order did not reach, which is not their fault
     size: int  # how many nodes it has; 0: unknown
 
     @property
@@ -46,7 +46,7 @@ class InheritedCycle(msgspec.Struct, frozen=True):
         return tuple(rank for rank in range(group_size) if rank not in self.parts and rank not in self.waiting)
 
     def absentee(self, group_rank: int, stands: Mapping[str, NodeStands]) -> str:
-        """The node that had this part; under a name of its own where that one is there and has no part."""
+        """Returns the node that had this part, or a placeholder name if that node is present without a part."""
         name = self.names[group_rank] if self.names else ""
         return name if name and name not in stands else f"{membership.ABSENTEE}{group_rank}"
 
@@ -66,7 +66,7 @@ def is_at_work(stands: Mapping[str, NodeStands]) -> bool:
 
 
 def never_began(stands: Mapping[str, NodeStands], inherited: InheritedCycle, missing: tuple[int, ...]) -> bool:
-    """The order has not reached the nodes that are missing; which of them had which part, nobody knows."""
+    """Whether the order did not reach the missing nodes; which of them had which part is unknown."""
     if inherited.names:
         return False
     idle = sum(
@@ -88,7 +88,7 @@ def _parts(stands: Mapping[str, NodeStands], cycle: int, names: tuple[str, ...])
 def _waiting(
     stands: Mapping[str, NodeStands], cycle: int, names: tuple[str, ...], processes: tuple[str, ...]
 ) -> dict[int, NodeStands]:
-    """Another process of the node waits for no order: it has taken the place of one that is lost."""
+    """Returns the nodes that wait for the order. A new process of a node does not: it has replaced a lost one."""
     named = ((rank, stands.get(name)) for rank, name in enumerate(names))
     return {
         rank: each

@@ -1,7 +1,7 @@
 """Which nodes does a job have, what state is each in, and are enough of them ready for a cycle?
 
-The nodes are kept in a private dictionary with counters beside it, which every change keeps true. So an event of one
-node costs the same in a job of ten thousand, and only a change that concerns all nodes looks at all of them.
+A private dictionary holds the nodes, with counters that every change keeps correct. So an event of one node costs the
+same in a job of ten thousand, and only a change that concerns all nodes looks at all of them.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from supervisor.core.cluster.messages import MemberState
 from supervisor.core.facts import Cause, NodeFacts, RendezvousRules
 from supervisor.core.fence import WITNESSES_MAX
 
-# Nobody waits for these as the job ends.
+# The job's end does not wait for these.
 GONE = frozenset({MemberState.INFORMED, MemberState.LOST, MemberState.REFUSED})
 
 # These get no orders.
 UNHEARD = frozenset({MemberState.LOST, MemberState.REFUSED})
 
-# Something of the last cycle may still run there: no other node begins the next one beside it.
+# Part of the last cycle may still run there, so no other node may begin the next one.
 BUSY = frozenset({MemberState.RUNNING, MemberState.SUCCEEDED, MemberState.FAILED})
 
-# Before a group rank: a part of the cycle whose node a new leader does not know. No node has such a name.
+# Prefix of a group rank: names a part of the cycle whose node a new leader does not know. No node has such a name.
 ABSENTEE = "of group rank "
 
 
 class Member(msgspec.Struct, frozen=True):
     state: MemberState
-    cycle: int = -1  # the last one that it took part in
+    cycle: int = -1  # the last one it took part in
     excluded: str = ""  # why it takes part in no later cycle
-    cordoned: str = ""  # why a person keeps it from later cycles, for now
-    lost: tuple[int, ...] = ()  # ranks that a wrapped call has gone on without
-    cause: Cause | None = None  # of the failure that came first on it, as it stopped
-    all_succeeded: bool = False  # as it stopped for good
+    cordoned: str = ""  # why an operator keeps it out of later cycles for now
+    lost: tuple[int, ...] = ()  # ranks that a wrapped call has continued without
+    cause: Cause | None = None  # of the first failure on it, when it stopped
+    all_succeeded: bool = False  # when it stopped for good
     facts: NodeFacts = NodeFacts()
 
     @property
@@ -49,14 +49,14 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Members(msgspec.Struct):
-    """Changes in place, by `put` alone."""
+    """All nodes of the job. Only `put` changes it, in place."""
 
     segment: int | None = None
     group_size: int | None = None
     ready: int = 0
     candidates: int = 0  # ready nodes whose replacement group is complete
     segments: int = 0  # complete ones among the candidates, where `segment` is set
-    witnesses: tuple[str, ...] = ()  # some that are heard: the first ones, as long as they are there (see fence.py)
+    witnesses: tuple[str, ...] = ()  # some nodes that are heard: the first ones, while they stay (see fence.py)
     _by_name: dict[str, Member] = msgspec.field(default_factory=dict[str, Member])
     _counts: dict[MemberState, int] = msgspec.field(default_factory=lambda: dict.fromkeys(MemberState, 0))
     _excluded: dict[MemberState, int] = msgspec.field(default_factory=lambda: dict.fromkeys(MemberState, 0))
@@ -66,7 +66,7 @@ class Members(msgspec.Struct):
     _returning: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # by their last cycle
 
     def put(self, node: str, member: Member) -> None:
-        """The node is known as this from now on. Costs O(1), O(its group), or, for a witness that is lost, O(n)."""
+        """Sets the node's state. Costs O(1), O(its group), or O(n) for a lost witness."""
         if (known := self._by_name.get(node)) is not None:
             self._tally(node, known, -1)
         self._by_name[node] = member
@@ -124,7 +124,7 @@ class Members(msgspec.Struct):
 
     @property
     def turned_away(self) -> int:
-        """How many were refused without ever having been excluded: they count as if they had never come."""
+        """Returns how many were refused but never excluded, which count as if they had never come."""
         return self._counts[MemberState.REFUSED] - self._excluded[MemberState.REFUSED]
 
     @property
@@ -137,7 +137,7 @@ class Members(msgspec.Struct):
         return self._returning.get(cycle, 0)
 
     def with_rank(self, infrastructure_rank: int | None) -> str | None:
-        """The node that says this of itself and may still be there."""
+        """Returns the node that reports this rank and may still be present."""
         return None if infrastructure_rank is None else self._by_rank.get(infrastructure_rank)
 
     # --- counting
@@ -178,7 +178,7 @@ class Members(msgspec.Struct):
             group[node] = facts.domain
         else:
             del group[node]
-        # All of an incomplete group enter together, and leave together.
+        # All nodes of a group become candidates together, and stop together.
         for each in before.values() if len(before) >= self.group_size else ():
             self._tally_candidate(each, -1)
         for each in group.values() if len(group) >= self.group_size else ():

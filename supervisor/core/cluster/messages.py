@@ -1,6 +1,6 @@
-"""What nodes report to the coordinator of a job: the vocabulary of coordinator.py, one for each job.
+"""What do nodes report to the coordinator of a job?
 
-What it orders is in core/orders.py.
+These records are the vocabulary of coordinator.py; core/orders.py has its orders.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from supervisor.core.orders import Order
 
 
 class MemberState(enum.StrEnum):
-    """How a node stands in the job, as its coordinator sees it."""
+    """The state of a node in the job, as its coordinator sees it."""
 
     OPENED = "opened"  # has the job; its spawner is being started
     JOINED = "joined"  # ready for the next cycle
@@ -26,7 +26,7 @@ class MemberState(enum.StrEnum):
     DOWN = "down"  # nothing runs there, and it has no spawner
     STOPPED = "stopped"  # nothing runs there any more: the job ends
     INFORMED = "informed"  # it knows the verdict
-    LOST = "lost"  # not heard of any more; what it ran has ended
+    LOST = "lost"  # no longer heard; what it ran has ended
     REFUSED = "refused"  # it disagrees with the others, and was told
 
 
@@ -43,7 +43,7 @@ class NodeJoined(msgspec.Struct, frozen=True):
 
     node: str
     cycle: int  # the last cycle it ran; -1 before the first
-    cause: Cause | None = None  # of the failure that came first among its workers
+    cause: Cause | None = None  # of the first failure among its workers
 
 
 class NodeFailed(msgspec.Struct, frozen=True):
@@ -52,17 +52,17 @@ class NodeFailed(msgspec.Struct, frozen=True):
     node: str
     cycle: int
     reason: str
-    training_iteration: int | None = None  # from the checkpoint file, read as the report is sent
-    restart_allowed: bool = True  # False: budget and policy are not asked (shutdown requested by the workload)
+    training_iteration: int | None = None  # from the checkpoint file, read when the report is sent
+    restart_allowed: bool = True  # False: no restart whatever budget and policy allow (the workload asked to end)
     exit_code: int = 1
-    first_failure: str = ""  # the part of `reason` that names a worker; its end may be the echo of another's
+    first_failure: str = ""  # the part of `reason` that names a worker; another failure may have caused it
 
 
 class NodeDown(msgspec.Struct, frozen=True):
-    """Nothing of the job runs on a node that has no spawner; it joins again once a round is announced."""
+    """Nothing of the job runs on this node, which has no spawner; it joins again once a round is announced."""
 
     node: str
-    cycle: int  # the last cycle it was ordered
+    cycle: int  # the last cycle it was ordered to run
 
 
 class NodeSucceeded(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class NodeSucceeded(msgspec.Struct, frozen=True):
 
     node: str
     cycle: int
-    lost: tuple[int, ...] = ()  # ranks that a wrapped call has gone on without
+    lost: tuple[int, ...] = ()  # ranks that a wrapped call has continued without
 
 
 class NodeStopped(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ class NodeStopped(msgspec.Struct, frozen=True):
 
 
 class NodeLost(msgspec.Struct, frozen=True):
-    """Nothing was heard of a node for so long that it has ended its workers, or is dead."""
+    """A node has been silent for so long that it has ended its workers, or is dead."""
 
     node: str
     reason: str
@@ -104,7 +104,7 @@ class StoreServed(msgspec.Struct, frozen=True):
 
 
 class CallReport(msgspec.Struct, frozen=True):
-    """What the ranks of a node have to say of their wrapped call, in order."""
+    """The messages of a node's ranks about their wrapped call, in order."""
 
     node: str
     cycle: int
@@ -112,13 +112,13 @@ class CallReport(msgspec.Struct, frozen=True):
 
 
 class StacksWanted(msgspec.Struct, frozen=True):
-    """A node has found ranks that hang and waits for the evidence before it ends them."""
+    """A node has found hung ranks and waits for the evidence before it ends them."""
 
     node: str
     cycle: int
     accused: tuple[int, ...]  # global ranks
     budget_s: float
-    noticed: str = ""  # the sentence about the first of them; "": this is about a wrapped call
+    noticed: str = ""  # the sentence about the first of them; "": this concerns a wrapped call
 
 
 class StacksTaken(msgspec.Struct, frozen=True):
@@ -128,48 +128,48 @@ class StacksTaken(msgspec.Struct, frozen=True):
 
 
 class NodeExcluded(msgspec.Struct, frozen=True):
-    """A rank asked that this node takes no part in later cycles."""
+    """A rank has asked that this node take no part in later cycles."""
 
     node: str
     reason: str
 
 
 class NodeCordoned(msgspec.Struct, frozen=True):
-    """A person wants that this node takes part in no later cycle; `reason` "": that it takes part again."""
+    """An operator has cordoned the node, so it takes part in no later cycle; `reason` "": uncordoned."""
 
     node: str
     reason: str
 
 
 class StopAsked(msgspec.Struct, frozen=True):
-    """A person, or a signal to a launcher, ends the job. signal 0: a command."""
+    """An operator, or a signal to a launcher, ends the job. `signal` 0: a command."""
 
     reason: str
     signal: int
 
 
 class RestartAsked(msgspec.Struct, frozen=True):
-    """A person asks for a new cycle; no unit of the budget is used."""
+    """An operator asks for a new cycle, which takes no unit of the budget."""
 
     reason: str
 
 
 class JobForbidden(msgspec.Struct, frozen=True):
-    """The leader's own node has learned that no cycle may follow. It stays there: no node says so to another."""
+    """The leader's own node has learned that no cycle may follow. Never sent between nodes."""
 
     reason: str
     exit_code: int | None = None  # None: the one that tells a scheduler not to start the job again
 
 
 class NodeStands(msgspec.Struct, frozen=True):
-    """What a node says to a leader that is new to it (answer to Introduce): all that the leader knows of it."""
+    """A node's report to a new leader (answer to Introduce): all that this leader knows about it."""
 
     node: str
     rules: JobRules
     state: MemberState
-    cycle: int  # the last one that it was ordered; -1 before the first
+    cycle: int  # the last one it was ordered to run; -1 before the first
     assignment: Assignment | None = None  # its part in that cycle
-    restarts_used: int = 0  # as the newest order said
+    restarts_used: int = 0  # according to the newest order
     reason: str = ""
     first_failure: str = ""
     restart_allowed: bool = True
@@ -177,8 +177,8 @@ class NodeStands(msgspec.Struct, frozen=True):
     all_succeeded: bool = False  # as it stopped for good
     store_host: str = ""  # where it serves the store of the cycle
     store_port: int = 0
-    left_ago_s: float = 0.0  # since it said something to the leader before; 0: just now, or it does not know
-    met_term: int = 0  # of the first leader that this process has met; 0: none, or it does not know
+    left_ago_s: float = 0.0  # time since its last message to the previous leader; 0: just now, or unknown
+    met_term: int = 0  # of the first leader that this process met; 0: none, or unknown
 
 
 class DeadlineReached(msgspec.Struct, frozen=True):
@@ -193,15 +193,15 @@ Event = (
 
 
 class LeadershipTaken(msgspec.Struct, frozen=True):
-    """This node leads the job from now on. What the ledger says was decided by the leaders before it."""
+    """This node leads the job from now on. The ledger holds the decisions of earlier leaders."""
 
     term: int
     ledger: Ledger
-    former: Former | None = None  # another run of the job, of which nodes may be left that have not heard its end
+    former: Former | None = None  # an earlier run of the job, if some of its nodes may not know its end
 
 
 class LeadershipLost(msgspec.Struct, frozen=True):
-    """Another node leads, or may lead soon: what this one has not ordered yet it orders no more."""
+    """Another node leads, or may lead soon, so this one sends no further orders."""
 
     reason: str
 
@@ -217,7 +217,7 @@ class Reported(msgspec.Struct, frozen=True):
 
 
 class Send(msgspec.Struct, frozen=True):
-    """An order to one node. It leaves through the peers, to this node as to any other."""
+    """Sends an order to one node through the peers, to this node as to any other."""
 
     node: str
     order: Order
@@ -228,7 +228,7 @@ class Publish(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """Must be kept before any order that follows it leaves: a leader that comes after this one begins with it."""
+    """Records the ledger before any later order is sent; the next leader begins with it."""
 
     ledger: Ledger
 

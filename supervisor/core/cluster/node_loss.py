@@ -1,7 +1,7 @@
-"""Does a wrapped call go on after the loss of a whole node, and which node runs the ranks that were lost with it?
+"""Does a wrapped call continue after the loss of a whole node, and which node then runs the lost ranks?
 
 A part of the machine coordinator.py. The lost node's part of the cycle is vacant until a spare takes it, with the same
-ranks. Without a spare the survivors go on with fewer ranks, and a node that joins later takes the part.
+ranks. Without a spare, the survivors continue with fewer ranks, and a node that joins later takes the part.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from supervisor.core.facts import Assignment, RestartPolicyName
 
 
 def ranks_of(state: State, node: str) -> tuple[int, ...]:
-    """The ranks of the cycle that the node runs."""
+    """Returns the cycle's ranks that the node runs."""
     size = state.rules.local_world_size
     return tuple(rank for place, each in enumerate(state.parts) if each == node for rank in _ranks_at(place, size))
 
@@ -29,9 +29,9 @@ def _ranks_at(place: int, size: int) -> range:
 
 
 def is_survived(state: State, node: str) -> bool:
-    """Whether a call is under way that ranks of other nodes go on with.
+    """Whether a call is under way that ranks of other nodes continue.
 
-    Where a number of healthy nodes is asked for, it must come together again; else the restart policy decides.
+    If a number of healthy nodes is required, it must be reached again; else the restart policy decides.
     """
     calls = state.calls
     if not isinstance(state.phase, Running) or calls is None or not calls.is_open:
@@ -55,17 +55,17 @@ def is_waiting(state: State, node: str) -> bool:
 
 
 def gone(state: State, node: str, reason: str, *, may_come_again: bool = False) -> RanksGone:
-    """What the call learns."""
+    """Returns the event for the call."""
     return RanksGone(node, ranks_of(state, node), f"was lost: {reason}", may_come_again)
 
 
 def note(state: State, event: NodeLost) -> State:
-    """The loss is the call's business: it counts only if the call does not succeed without the node."""
+    """Notes a loss that the call deals with: it counts only if the call does not succeed without the node."""
     return msgspec.structs.replace(state, lost_in_call=(*state.lost_in_call, event))
 
 
 def settle(state: State, ended: EndCall) -> tuple[State, NodeLost | None]:
-    """The call has ended. Returns the first loss that stands, for the restart policy; None where there is none."""
+    """Ends the losses of a call. Returns the first loss that counts, for the restart policy; None: none."""
     lost, state = state.lost_in_call, msgspec.structs.replace(state, lost_in_call=())
     if not ended.stands:
         return state, lost[0] if lost else None
@@ -80,7 +80,7 @@ def settle(state: State, ended: EndCall) -> tuple[State, NodeLost | None]:
 
 
 def find_spare(state: State, *, instead_of: str) -> str | None:
-    """The first one, in the order of placement. With segments, it must be of the lost node's NVLink domain."""
+    """Returns the first spare in placement order. With segments, it must be in the lost node's NVLink domain."""
     if not state.members.ready:
         return None
     lost = state.members.get(instead_of)
@@ -92,7 +92,7 @@ def find_spare(state: State, *, instead_of: str) -> str | None:
 
 
 def offer(state: State) -> RanksOffered | None:
-    """What a node that has joined means for the call: the ranks of a vacant part; None where none is vacant."""
+    """Returns the ranks of a vacant part, for a node that has joined; None if none is vacant."""
     if not isinstance(state.phase, Running) or not state.members.ready or state.members.busy >= len(state.parts):
         return None
     for place, node in enumerate(state.parts):
@@ -108,7 +108,7 @@ def _is_vacant(state: State, node: str) -> bool:
 
 
 def fill(state: State, decision: Replace) -> Outcome:
-    """The spares begin the vacant parts for whose ranks new processes are wanted."""
+    """Has spares begin the vacant parts whose ranks need new processes."""
     size = state.rules.local_world_size
     places = sorted({rank // size for _, rank in decision.lost})
     started: list[tuple[int, str]] = []
@@ -139,7 +139,7 @@ def fill(state: State, decision: Replace) -> Outcome:
 
 
 def on_living(state: State, decision: Replace) -> Replace:
-    """The part of the decision that concerns nodes which run."""
+    """Returns the part of the decision that concerns running nodes."""
     size = state.rules.local_world_size
     lost = tuple(each for each in decision.lost if not _is_vacant(state, state.parts[each[1] // size]))
     return msgspec.structs.replace(decision, lost=lost)

@@ -1,7 +1,7 @@
 """Which nodes take part in a cycle, in which order, and which are spares?
 
-The order is the scheduler's (infrastructure ranks), or that of the names where any node has no such rank. With
-segments, so many nodes of one NVLink domain have consecutive group ranks. Complete replacement groups come first.
+The order is the scheduler's (infrastructure ranks), or by name if any node has no such rank. With segments, that number
+of nodes in one NVLink domain have consecutive group ranks. Only complete replacement groups take part.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Placement(msgspec.Struct, frozen=True):
 def place(
     nodes: Mapping[str, NodeFacts], rules: RendezvousRules, *, wanted: int, before: Sequence[str] = ()
 ) -> Placement | None:
-    """`wanted` of the nodes as active ones; None where these nodes can't make them up.
+    """Returns a placement with `wanted` active nodes; None if these nodes can't provide it.
 
-    `before`: the active nodes of the last cycle by group rank, which matter with `keep_ranks` alone.
+    `before`: the active nodes of the last cycle by group rank, which matter only with `keep_ranks`.
     """
     order = ordered(nodes)
     complete = complete_groups(nodes, rules)
@@ -44,7 +44,7 @@ def place(
 
 
 def ordered(nodes: Mapping[str, NodeFacts]) -> list[str]:
-    """Ranks that only some nodes have say nothing about the others: then the names decide for all."""
+    """Returns the nodes in order. If only some have ranks, the names decide for all."""
     ranks = {node: facts.infrastructure_rank for node, facts in nodes.items()}
     known = {node: rank for node, rank in ranks.items() if rank is not None}
     if len(known) < len(ranks):
@@ -53,7 +53,7 @@ def ordered(nodes: Mapping[str, NodeFacts]) -> list[str]:
 
 
 def complete_groups(nodes: Mapping[str, NodeFacts], rules: RendezvousRules) -> set[str]:
-    """The nodes that may take part: all, or those whose replacement group is complete."""
+    """Returns the nodes that may take part: all, or those whose replacement group is complete."""
     if rules.replacement_group_size is None:
         return set(nodes)
     groups: dict[str, list[str]] = {}
@@ -64,7 +64,7 @@ def complete_groups(nodes: Mapping[str, NodeFacts], rules: RendezvousRules) -> s
 
 
 def by_domain(order: Iterable[str], nodes: Mapping[str, NodeFacts], rules: RendezvousRules) -> Domains:
-    """Without segments, each node is a domain of its own; with them, a node without a domain can't take part."""
+    """Groups nodes by domain. Without segments, each node is its own domain; with them, it must have one."""
     domains: Domains = {}
     for node in order:
         domain = node if rules.segment is None else nodes[node].domain
@@ -74,7 +74,7 @@ def by_domain(order: Iterable[str], nodes: Mapping[str, NodeFacts], rules: Rende
 
 
 def _in_order(domains: Domains, segment: int, wanted: int) -> list[str] | None:
-    """As many whole segments as each domain has, the first domains first."""
+    """Takes as many whole segments as each domain has, the first domains first."""
     active: list[str] = []
     for nodes in domains.values():
         whole = len(nodes) // segment * segment
@@ -86,7 +86,7 @@ def _in_order(domains: Domains, segment: int, wanted: int) -> list[str] | None:
 
 
 def _keeping(domains: Domains, segment: int, wanted: int, before: Sequence[str]) -> list[str] | None:
-    """A lost node's rank goes to a spare of its domain; a segment that can't be made whole moves to another domain."""
+    """Gives a lost node's rank to a spare of its domain; a segment that can't be completed moves to another domain."""
     place_of = {node: place for place, node in enumerate(node for nodes in domains.values() for node in nodes)}
     domain_of = {node: domain for domain, nodes in domains.items() for node in nodes}
     blocks = [before[first : first + segment] for first in range(0, min(wanted, len(before)), segment)]
@@ -118,7 +118,7 @@ def _keeping(domains: Domains, segment: int, wanted: int, before: Sequence[str])
 def _filled(
     block: Sequence[str], segment: int, domain_of: Mapping[str, str], free: Mapping[str, deque[str]]
 ) -> list[str] | None:
-    """The segment with its gaps filled from its own domain; None where that is not possible."""
+    """Returns the segment with its gaps filled from its own domain; None if that is impossible."""
     left = {domain_of[node] for node in block if node in domain_of}
     if len(left) != 1 or len(block) != segment:
         return None

@@ -1,18 +1,18 @@
-"""Which nodes carry the words of others to the leader of a large job, and by which of them does a newcomer go?
+"""Which nodes relay other nodes' messages to the leader of a large job, and which relay does a newcomer use?
 
-A leader takes `fan_out` connections itself. Where the job may have more nodes, the first that come are asked to be
-relays, and newcomers are sent on to one that has room. A node that is connected is never moved; one that has lost its
-relay comes back to the leader like a newcomer. Where no relay has room, the leader takes the node itself, unless relays
-that it has asked are still to come: then newcomers wait for them.
+A leader takes `fan_out` connections itself. If the job may have more nodes, the first ones to arrive are asked to be
+relays, and newcomers are sent to a relay with room. A connected node is never moved; a node that loses its relay comes
+back to the leader like a newcomer. If no relay has room, the leader takes the node itself, unless relays that it has
+asked are still to come: then newcomers wait for them.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-CHILDREN_MAX = 64  # of one relay
-ASKED_S = 10.0  # a node that is no relay by then is not counted on
-UNDER_WAY_S = 5.0  # a node that was sent on and has not come by then has gone elsewhere
+CHILDREN_MAX = 64  # per relay
+ASKED_S = 10.0  # a node that is not a relay by then is not expected to become one
+UNDER_WAY_S = 5.0  # a node sent to a relay that has not arrived there by then has gone elsewhere
 
 
 class Relay(msgspec.Struct):
@@ -22,16 +22,16 @@ class Relay(msgspec.Struct):
     under_way: list[float] = msgspec.field(default_factory=list[float])  # since when, oldest first
 
 
-LATER = Relay("", 0)  # one that is to come
+LATER = Relay("", 0)  # a relay that is still to come
 
 
 class Relays(msgspec.Struct):
-    """Changes in place, by its methods alone. `nodes`: so many may come, the leader's own not counted."""
+    """The relays of a job. Only its methods change it. `nodes`: how many may come, besides the leader's own."""
 
     fan_out: int
     nodes: int
     direct: int = 0  # nodes that are connected to the leader itself
-    _entering: list[float] = msgspec.field(default_factory=list[float])  # since when others are about to be
+    _entering: list[float] = msgspec.field(default_factory=list[float])  # since when others are connecting to it
     _open: dict[str, Relay] = msgspec.field(default_factory=dict[str, Relay])  # the next to be chosen comes first
     _asked: dict[str, float] = msgspec.field(default_factory=dict[str, float])  # and when
 
@@ -44,7 +44,7 @@ class Relays(msgspec.Struct):
         return -(-max(0, self.nodes - self.fan_out) // self.children_max)
 
     def is_needed(self, node: str, now_s: float) -> bool:
-        """Whether this node, connected to the leader itself, is to be a relay; it is asked now."""
+        """Whether this node, which is connected to the leader itself, should be a relay; if so, it counts as asked."""
         if not self.wanted or node in self._open:
             return False
         self._asked.pop(node, None)
@@ -62,7 +62,7 @@ class Relays(msgspec.Struct):
         self._open.pop(node, None)
 
     def joined(self, node: str) -> None:
-        """A child has come by this relay."""
+        """Notes that a child has connected through this relay."""
         relay = self._open.get(node)
         if relay is not None:
             relay.children += 1
@@ -74,11 +74,11 @@ class Relays(msgspec.Struct):
             relay.children -= 1
 
     def entered(self) -> None:
-        """A node that the leader has let in is connected."""
+        """Notes that a node admitted by the leader is connected."""
         del self._entering[:1]
 
     def choose(self, now_s: float) -> Relay | None:
-        """By which relay a newcomer goes, in turn; None: the leader takes it; LATER: it waits for a relay to come."""
+        """Returns a newcomer's relay, in turn; None: the leader takes it; LATER: it must wait for a relay."""
         while self._entering and now_s - self._entering[0] >= UNDER_WAY_S:
             del self._entering[0]
         if self.direct + len(self._entering) < self.fan_out:

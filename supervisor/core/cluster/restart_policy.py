@@ -1,9 +1,9 @@
 """Does a job restart after a fault: at once, later, or not at all?
 
-One machine for each job, so its budget is job-wide; which reports are one fault is decided before, by
-coordinator._node_failed. Asked in this order: does the workload allow it, does it make progress, is there budget left.
-Delays grow only where restarting leads nowhere: without progress where progress is known, else after cycles that died
-young several times in a row.
+Each job has one such machine, so its budget is job-wide; coordinator._node_failed has decided which reports are one
+fault. The policy checks in this order: does the workload allow it, does it make progress, is there budget left. Delays
+grow only if restarts achieve nothing: without progress if progress is known, else after several short-lived cycles in a
+row.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import msgspec
 
 from supervisor.core.facts import JobState, RestartPolicyName, RestartRules, Verdict
 
-SHORT_CYCLE_S = 5.0  # a cycle that lived less is no sign of life, where the iteration is not known
+SHORT_CYCLE_S = 5.0  # if the iteration is unknown, a cycle that lived less counts as short
 SHORT_CYCLES_FREE = 5  # so many of them in a row are restarted at once
-JITTER_SHARE = 0.25  # of a delay, taken off at random
-NODE_SUSPECTED = "node_suspected"  # the kind of warning
+JITTER_SHARE = 0.25  # up to this share of a delay is taken off at random
+NODE_SUSPECTED = "node_suspected"  # the kind of the warning
 SUSPECT_FAULTS = 3
 SUSPECT_WINDOW_S = 600.0
 SUSPECT_NODES_MAX = 1024  # remembered at once; beyond it, the node whose last fault is oldest is forgotten
@@ -27,13 +27,13 @@ SUSPECT_NODES_MAX = 1024  # remembered at once; beyond it, the node whose last f
 
 
 class State(msgspec.Struct, frozen=True):
-    """`training_iteration`: high-water mark that progress is measured from; None: not known yet."""
+    """The policy's memory. `training_iteration`: the highest so far, to measure progress from; None: unknown."""
 
     rules: RestartRules
     used: int = 0
     training_iteration: int | None = None
     fruitless: int = 0  # cycles in a row without progress
-    short: int = 0  # cycles in a row that died young, their progress unknown
+    short: int = 0  # short-lived cycles in a row with unknown progress
     is_unknown_told: bool = False
     faulted_at_s: float = 0.0  # the last fault of any node
     # Changes in place: the newest faults of each node, the node that failed last at the end.
@@ -64,7 +64,7 @@ class Restart(msgspec.Struct, frozen=True):
 
 
 class Tolerate(msgspec.Struct, frozen=True):
-    """Enough nodes are healthy: the job goes on."""
+    """Enough nodes are healthy: the job continues."""
 
     reason: str
 
@@ -86,12 +86,12 @@ Action = Restart | Tolerate | GiveUp | Warn
 
 
 def initial_state(rules: RestartRules, *, training_iteration: int | None) -> State:
-    """`training_iteration`: as the checkpoint file says at the start of the job."""
+    """`training_iteration`: from the checkpoint file at the start of the job."""
     return State(rules, training_iteration=training_iteration)
 
 
 def step(state: State, event: Event, *, now_s: float, jitter: float) -> tuple[State, tuple[Action, ...]]:
-    """Exactly one of Restart, Tolerate and GiveUp, after warnings. `jitter` is a random value from 0 to 1."""
+    """Returns exactly one of Restart, Tolerate and GiveUp, after any warnings. `jitter`: a random value from 0 to 1."""
     state, warnings = _suspect(state, event, now_s)
     if not event.restart_allowed:
         return state, (*warnings, GiveUp(Verdict(JobState.FAILED, event.exit_code, event.reason)))
@@ -127,12 +127,12 @@ def step(state: State, event: Event, *, now_s: float, jitter: float) -> tuple[St
 
 
 def next_deadline_s(state: State) -> float | None:
-    """A policy has no time of its own; the delay that it orders is waited for by the coordinator."""
+    """Returns None: the policy has no deadlines; the coordinator waits for the delay that it orders."""
     return None
 
 
 def units_left(state: State) -> int:
-    """Of the budget, for faults that cost less than a new cycle."""
+    """Returns the budget left, for faults that cost less than a new cycle."""
     return max(0, state.rules.max_restarts - state.used)
 
 
@@ -141,7 +141,7 @@ def take_unit(state: State) -> State:
 
 
 def _score(state: State, event: FaultHappened) -> tuple[State, str, tuple[Action, ...]]:
-    """Progress of the cycle that has just died. An iteration that can't be read says neither yes nor no."""
+    """Judges the progress of the cycle that has just ended. An unreadable iteration counts neither way."""
     rules = state.rules
     if event.training_iteration is None:
         is_short = event.lived_s is None or event.lived_s < SHORT_CYCLE_S
@@ -161,7 +161,7 @@ def _score(state: State, event: FaultHappened) -> tuple[State, str, tuple[Action
 
 
 def _delay_s(state: State, jitter: float) -> float:
-    """0, base, 2 base, 4 base … up to the maximum, less some jitter."""
+    """Returns 0, base, 2 base, 4 base … up to the maximum, less some jitter."""
     doublings = max(state.fruitless - 2, state.short - SHORT_CYCLES_FREE - 1)
     if doublings < 0:
         return 0.0
@@ -170,16 +170,16 @@ def _delay_s(state: State, jitter: float) -> float:
 
 
 def suspects(state: State) -> tuple[str, ...]:
-    """The nodes that had failed often as of the last fault. Looks at all nodes that have failed."""
+    """Returns the nodes that had failed often as of the last fault. Looks at all nodes that have failed."""
     often = (node for node, times in state.node_faults.items() if _is_often(times, state.faulted_at_s))
     return tuple(sorted(often))
 
 
 def _suspect(state: State, event: Event, now_s: float) -> tuple[State, tuple[Action, ...]]:
-    """A node that fails again and again in a short time is named once, until it has been quiet for the window.
+    """Warns once of a node that fails repeatedly within the window, until it has had no fault for the window.
 
-    No more than the faults that make a suspect are kept of a node, and each fault forgets the nodes whose window is
-    over. So a fault costs the same after thousands of them, and among thousands of nodes.
+    For each node, only as many faults are kept as make it a suspect, and each fault drops nodes whose window is over.
+    So a fault costs the same after thousands of them, and among thousands of nodes.
     """
     faults = state.node_faults
     before = faults.pop(event.node, ())

@@ -1,4 +1,4 @@
-"""What do people read about a job on several nodes: how it stands, and which part each node has in it?
+"""What do people read about a job on several nodes: its state, and which part each node has in it?
 
 A view of the coordinator's state. Node states: active, spare, starting, ready (for the round that is open), stopping,
 down, cordoned, excluded, refused, stopped and lost.

@@ -1,4 +1,4 @@
-"""When does a round of a job close, and what becomes of one that does not?
+"""When does a round of a job close, and what happens to one that does not?
 
 A part of the machine coordinator.py, which opens rounds after a fault. A round closes once enough nodes have joined,
 nothing of the last cycle is left, and the last call is over. Which nodes take part is decided in placement.py.
@@ -61,7 +61,7 @@ def pass_deadline(state: State, phase: Gathering, now_s: float) -> Outcome:
 
 
 def end_delay(state: State, phase: Gathering, now_s: float) -> Outcome:
-    """The back-off is over, or a person has ended it."""
+    """Ends the back-off, which is over or was ended by an operator."""
     phase_now = msgspec.structs.replace(phase, not_before_s=None, is_announced=True)
     state, actions = close_round(msgspec.structs.replace(state, phase=phase_now), now_s)
     return state, (*(() if phase.is_announced else announce(state, phase.reason)), *actions)
@@ -98,7 +98,7 @@ def close_round(state: State, now_s: float) -> Outcome:
 
 
 def keep_out(state: State, event: NodeExcluded | NodeCordoned, now_s: float) -> Outcome:
-    """A cycle that runs goes on; the next round begins without the node, for good or until it is uncordoned."""
+    """Keeps the node out of the next rounds, for good or until uncordoned. A running cycle continues."""
     if isinstance(event, NodeExcluded):
         known = state.members.get(event.node) or Member(MemberState.FAILED)
         state = with_member(state, event.node, msgspec.structs.replace(known, excluded=event.reason))
@@ -115,7 +115,7 @@ def keep_out(state: State, event: NodeExcluded | NodeCordoned, now_s: float) -> 
 
 
 def excluded_verdict(state: State) -> Verdict | None:
-    """The end of a job that excluded nodes leave with too few; None while there may be enough."""
+    """Returns the verdict on a job that excluded nodes leave with too few; None while there may be enough."""
     members = state.members
     if not members.excluded:
         return None
@@ -128,7 +128,7 @@ def excluded_verdict(state: State) -> Verdict | None:
 
 
 def healthy_nodes(state: State, *, without: str) -> int:
-    """Nodes of the cycle that run on without that one; none if all others wait for the store that it was to serve."""
+    """Returns how many nodes of the cycle run without that one; 0 if all others still wait for its store."""
     is_awaited = state.store is None and len(state.parts) > 1 and state.parts[0] == without
     return 0 if is_awaited or not isinstance(state.phase, Running) else state.members.count(MemberState.RUNNING)
 
@@ -184,7 +184,7 @@ def _place(state: State) -> Placement | None:
 
 
 def _placed(state: State, placed: Placement, before: tuple[str, ...]) -> tuple[Action, ...]:
-    """What people read of it, where it is news."""
+    """Reports the placement to people if it is news."""
     if not _has_others(state.rules) or before == placed.active:
         return ()
     text = f"cycle {state.cycle} runs on {names(placed.active)}"
@@ -198,7 +198,7 @@ def _placed(state: State, placed: Placement, before: tuple[str, ...]) -> tuple[A
 
 
 def start_order(state: State, group_rank: int, reason: str) -> orders.StartCycle:
-    """To the node that has this part in the cycle that was decided last."""
+    """Returns the order for the node with this part in the cycle decided last."""
     local_world_size = state.rules.local_world_size
     part = Assignment(
         cycle=state.cycle,

@@ -14,7 +14,7 @@ NAMES_MAX = 8  # in one list; a sentence about thousands of nodes helps nobody
 def missing_sentence(
     members: Mapping[str, Member], rules: RendezvousRules, *, min_nodes: int, before: Sequence[str] = ()
 ) -> str:
-    """Looks at all nodes. `before`: the nodes of the last cycle."""
+    """Returns a sentence about what is missing. Looks at all nodes. `before`: the nodes of the last cycle."""
     ready = {node: each.facts for node, each in members.items() if each.is_ready}
     joined = f"{len(ready)} of {min_nodes} nodes have joined"
     if ready and len(ready) < min_nodes:
@@ -32,7 +32,7 @@ def missing_sentence(
 
 
 def names(nodes: Sequence[str]) -> str:
-    """The first ones, and how many there are beyond."""
+    """Returns the first names and how many more there are."""
     if len(nodes) <= NAMES_MAX:
         return ", ".join(nodes)
     return f"{', '.join(nodes[: NAMES_MAX - 1])} and {len(nodes) - NAMES_MAX + 1} more"
@@ -70,7 +70,7 @@ def _groups(members: Mapping[str, Member], rules: RendezvousRules) -> list[str]:
 
 
 def _others(members: Mapping[str, Member], before: Sequence[str]) -> list[str]:
-    """Nodes that are known and have not joined."""
+    """Returns nodes that are known but have not joined."""
     starting = [node for node, each in members.items() if each.state is MemberState.OPENED]
     down = [node for node, each in members.items() if each.is_returning]
     busy = [node for node, each in members.items() if each.state in BUSY]

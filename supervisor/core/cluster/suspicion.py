@@ -1,6 +1,6 @@
-"""When may a silent node be declared lost, by a leader that may itself have stood still, or is new?
+"""When may a leader, which may itself have stalled or be new, declare a silent node lost?
 
-Only the time in which the leader listened counts as silence. To wait longer is always safe: the node has ended its own
+Only time in which the leader listened counts as silence. Waiting longer is always safe: the node has ended its own
 workers by then.
 """
 
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import msgspec
 
-STALLS_MAX = 32  # the newest; a node that was silent before more than these is decided
+STALLS_MAX = 32  # the newest are kept; a node silent through more of them is already decided
 
 
 class State(msgspec.Struct, frozen=True):
     leads_since_s: float
-    stalls: tuple[tuple[float, float], ...] = ()  # (from, to): the leader stood still, in order
+    stalls: tuple[tuple[float, float], ...] = ()  # (from, to): when the leader stalled, in order
 
 
 def initial_state(now_s: float) -> State:
@@ -21,7 +21,7 @@ def initial_state(now_s: float) -> State:
 
 
 def stood_still(state: State, *, from_s: float, to_s: float) -> State:
-    """The leader meant to look at its clock at `from_s` and did so at `to_s`. The same stall may be noted twice."""
+    """Notes a stall: the leader was to check its clock at `from_s` and did so at `to_s`. May be repeated."""
     from_s = max(from_s, state.stalls[-1][1] if state.stalls else state.leads_since_s)
     if from_s >= to_s:
         return state
@@ -29,7 +29,7 @@ def stood_still(state: State, *, from_s: float, to_s: float) -> State:
 
 
 def lost_at_s(state: State, *, heard_at_s: float, lost_s: float) -> float:
-    """`heard_at_s`: the last word of the node, which is lost after `lost_s` of silence."""
+    """Returns when the node counts as lost: `lost_s` of silence after its last message at `heard_at_s`."""
     since_s = max(heard_at_s, state.leads_since_s)
     until_s = since_s + lost_s
     for from_s, to_s in state.stalls:

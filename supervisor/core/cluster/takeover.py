@@ -1,8 +1,8 @@
-"""How does a leader begin a job, or go on with one that another has led?
+"""How does a leader begin a job, or continue one that another has led?
 
-A part of the machine coordinator.py. The ledger says which cycle was ordered last and of which nodes, whether its fault
-was counted, and what the budget is; everything else is what the nodes say. Once all nodes of the cycle have said it,
-the job goes on where it stands. When a node that says nothing may be taken for lost is said in fence.py.
+A part of the machine coordinator.py. The ledger says which cycle was ordered last and on which nodes, whether its fault
+was counted, and what the budget is; the nodes report everything else. Once all nodes of the cycle have reported, the
+job continues where it is. fence.py says when a silent node may count as lost.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from supervisor.core.facts import JobState, Verdict
 from supervisor.core.fence import TAKE_OVER_S
 from supervisor.core.ledger import Ledger
 
-EARLY_REPORTS_MAX = 65536  # that may overtake the JobOpened whose rules count
-LATER_MAX = 4096  # reports that wait until it is clear how the job stands
+EARLY_REPORTS_MAX = 65536  # reports that may overtake the JobOpened whose rules count
+LATER_MAX = 4096  # reports that wait until the job's state is clear
 NAMES_MAX = 8  # in a sentence
 ENDS_AS_BEFORE = (
     "an earlier run of the job was ending when its nodes were lost, so this run ends the same way; "
@@ -45,11 +45,11 @@ _OfNode = (
     cluster_messages.NodeJoined | cluster_messages.NodeFailed | cluster_messages.NodeDown
     | cluster_messages.NodeSucceeded | cluster_messages.NodeStopped | cluster_messages.VerdictTaken
 )  # fmt: skip
-Resolved = tuple[State, tuple[Action, ...], tuple[Event, ...]]  # the events are to be taken as if they came now
+Resolved = tuple[State, tuple[Action, ...], tuple[Event, ...]]  # the events are then handled as if they came now
 
 
 def initial_state(job_id: str, taken: LeadershipTaken, *, leader: str, now_s: float) -> State:
-    """Of the node `leader`, whose decisions are recorded. An empty ledger: the job begins."""
+    """Returns the first state of `leader`, whose decisions are recorded. With an empty ledger, the job begins."""
     ledger = taken.ledger
     phase = TakingOver(now_s + TAKE_OVER_S) if ledger != Ledger() else Unopened()
     former = taken.former or ledger.former
@@ -57,13 +57,13 @@ def initial_state(job_id: str, taken: LeadershipTaken, *, leader: str, now_s: fl
 
 
 def open_job(state: State, phase: Unopened, event: Event, now_s: float) -> Resolved:
-    """The first node whose rules count opens the job; what others have reported before is taken then."""
+    """Lets the first node whose rules count open the job; earlier reports of others are handled then."""
     if isinstance(event, NodeStands):
         if _missed_the_end(state, event):
             return state, _told_of_the_end(state, event), ()
         if state.recorded is None or event.cycle < 0:
             return state, (), reports_of(event)
-        # The job is not new: what was recorded is lost, and the nodes know better.
+        # The job is not new: its record is lost, and the nodes know better.
         state = msgspec.structs.replace(state, phase=TakingOver(now_s + TAKE_OVER_S))
         return state, (), (*phase.early, event)
     if not isinstance(event, cluster_messages.JobOpened) or state.leader not in ("", event.node):
@@ -87,7 +87,7 @@ def open_job(state: State, phase: Unopened, event: Event, now_s: float) -> Resol
 
 
 def with_record(state: State, actions: tuple[Action, ...]) -> Outcome:
-    """What was decided is recorded before it is ordered."""
+    """Puts a record of the decisions before the orders."""
     if state.recorded is None or isinstance(state.phase, Unopened | TakingOver):
         return state, actions
     ledger = ledger_of(state)
@@ -115,7 +115,7 @@ def ledger_of(state: State) -> Ledger:
 
 
 def reports_of(stands: NodeStands) -> tuple[Event, ...]:
-    """The same in the words of a node that has reported all the time."""
+    """Returns the reports that a node in this state would have sent."""
     node, cycle = stands.node, stands.cycle
     opened = cluster_messages.JobOpened(node, stands.rules)
     match stands.state:
@@ -132,7 +132,7 @@ def reports_of(stands: NodeStands) -> tuple[Event, ...]:
 
 
 def meet(state: State, stands: NodeStands) -> Resolved:
-    """A node that comes late. What it still runs is of an older cycle, or has been given up: it ends that and waits."""
+    """Handles a late node. What it still runs is outdated or given up, so it ends that and waits."""
     known = state.members.get(stands.node)
     if known is not None and known.state not in membership.UNHEARD:
         return state, (), ()
@@ -147,7 +147,7 @@ def meet(state: State, stands: NodeStands) -> Resolved:
 
 
 def _missed_the_end(state: State, stands: NodeStands) -> bool:
-    """The node is of the run before, and has not heard how that has ended."""
+    """Whether the node belongs to the previous run and does not know its end."""
     return state.former is not None and 0 < stands.met_term <= state.former.term
 
 
@@ -162,7 +162,7 @@ def _told_of_the_end(state: State, stands: NodeStands) -> tuple[Action, ...]:
 
 
 def take(state: State, phase: TakingOver, event: Event, now_s: float) -> Resolved:
-    """Until it is clear how the job stands, reports wait."""
+    """Handles an event of the take-over. Reports wait until the job's state is clear."""
     match event:
         case NodeStands() if _missed_the_end(state, event):
             return state, _told_of_the_end(state, event), ()
@@ -173,7 +173,7 @@ def take(state: State, phase: TakingOver, event: Event, now_s: float) -> Resolve
         case cluster_messages.JobOpened(node, rules):
             phase.stands[node] = NodeStands(node, rules, MemberState.OPENED, cycle=-1)
             phase.left_at_s[node] = now_s
-        case cluster_messages.NodeLost(node):  # As if it had not come; it may come again.
+        case cluster_messages.NodeLost(node):  # As if it had never come; it may come again.
             phase.stands.pop(node, None)
             _forget(phase, node)
             return state, (), ()
@@ -192,7 +192,7 @@ def take(state: State, phase: TakingOver, event: Event, now_s: float) -> Resolve
 
 
 def _forget(phase: TakingOver, node: str) -> None:
-    """What it has reported is in what it says next: a fault that is told late is the one that it stands with."""
+    """Drops the node's waiting reports, which its next NodeStands includes."""
     if phase.later:
         phase.later[:] = [each for each in phase.later if not isinstance(each, _OfNode) or each.node != node]
 
@@ -209,7 +209,7 @@ def next_deadline_s(state: State, phase: TakingOver) -> float | None:
 def _replaces_from_s(state: State, phase: TakingOver) -> float | None:
     ledger = state.recorded or Ledger()
     if ledger == Ledger() and not inherited_cycle.is_at_work(phase.stands):
-        return None  # It was lost or deleted, as it is some minutes after the job's end.
+        return None  # It was lost, or deleted some minutes after the job's end.
     ends = ledger.verdict is not None or ledger.stop_signal is not None  # Then nothing new begins.
     return fence.replaces_from_s(phase.until_s, () if ends else ledger.witnesses, phase.left_at_s)
 
@@ -219,12 +219,12 @@ def _gives_up_s(phase: TakingOver) -> float:
 
 
 def _wait(state: State, phase: TakingOver, now_s: float) -> Outcome:
-    """None of the nodes has come that the leader before heard: they may train on, where nobody here hears of it."""
+    """Waits, because no witness has come: the previous leader's nodes may still train, unheard here."""
     if now_s < phase.until_s or _replaces_from_s(state, phase) is not None:
         return state, ()
     text, way_out = _why_it_waits(state.recorded.witnesses if state.recorded is not None else ())
     if now_s >= _gives_up_s(phase):
-        # Not recorded: it is the end of these nodes' attempt, and the job may go on elsewhere.
+        # Not recorded: only these nodes' attempt ends, and the job may continue elsewhere.
         verdict = Verdict(JobState.FAILED, 1, f"{text}; {way_out}")
         ended = Ended(verdict, now_s + endings.VERDICT_S)
         for node, each in phase.stands.items():
@@ -238,7 +238,7 @@ def _wait(state: State, phase: TakingOver, now_s: float) -> Outcome:
 
 
 def _why_it_waits(witnesses: tuple[str, ...]) -> tuple[str, str]:
-    """The sentence for people, and what they can do."""
+    """Returns the sentence for people, and the remedy."""
     if not witnesses:
         text = (
             "the job has ended, or still runs on other nodes: its ledger is lost, nothing of it runs on the nodes that"
@@ -250,7 +250,7 @@ def _why_it_waits(witnesses: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _is_complete(state: State, phase: TakingOver) -> bool:
-    """Whether the rules that count are known, and all nodes of the newest cycle have said how they stand."""
+    """Whether the rules that count are known, and all nodes of the newest cycle have reported their state."""
     if state.leader and state.leader not in phase.stands:
         return False
     return inherited_cycle.find(state.recorded or Ledger(), phase.stands).is_complete
@@ -289,14 +289,14 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
         return state, (*told, *actions), later
     if ledger.opened > cycle or cycle < 0 or inherited_cycle.never_began(stands, inherited, missing):
         return *_gather(state, stands, now_s), later
-    if inherited.has_succeeded:  # So it was decided, and what was recorded of that is lost.
+    if inherited.has_succeeded:  # That was decided already, but its record is lost.
         return *endings.wind_down(state, endings.succeeded_verdict(inherited.lost), now_s), later
     absent = {rank: inherited.absentee(rank, stands) for rank in missing}
     return *_run(state, inherited, absent, now_s), *_with_faults(parts, absent, cycle, later)
 
 
 def _member(stands: NodeStands, cycle: int) -> Member:
-    """One that still runs an older cycle than the others is told to stop."""
+    """Returns the node's membership. A node that still runs an older cycle is told to stop."""
     facts, took_part = stands.rules.facts, stands.assignment is not None
     if stands.cycle < cycle and stands.state in membership.BUSY:
         return Member(MemberState.FAILED, stands.cycle, facts=facts)
@@ -305,7 +305,7 @@ def _member(stands: NodeStands, cycle: int) -> Member:
 
 
 def _gather(state: State, stands: dict[str, NodeStands], now_s: float) -> Outcome:
-    """The restart was decided, and its unit taken, before the take-over."""
+    """Opens the round of a restart that was decided, and its unit taken, before the take-over."""
     reason = next((each.reason for each in stands.values() if each.reason), "the job was being restarted")
     state = msgspec.structs.replace(state, phase=rounds.gathering(state.rules, reason, now_s))
     text = f"the leader is new; the nodes join cycle {state.cycle + 1}"
@@ -315,7 +315,7 @@ def _gather(state: State, stands: dict[str, NodeStands], now_s: float) -> Outcom
 
 
 def _run(state: State, inherited: InheritedCycle, absent: dict[int, str], now_s: float) -> Outcome:
-    """The cycle runs on; a part that is missing is still in it, until it is taken for lost."""
+    """Continues the cycle. A missing part still belongs to it until it counts as lost."""
     parts, waiting = inherited.parts, inherited.waiting
     names = {rank: each.node for rank, each in (parts | waiting).items()} | absent
     actions: list[Action] = []
@@ -345,7 +345,7 @@ def _with_faults(
     cycle: int,
     later: tuple[Event, ...],
 ) -> tuple[tuple[Event, ...]]:
-    """What the nodes had met and no leader has decided upon yet: the first of it is the fault."""
+    """Adds the faults that no leader has decided on yet; the first of them counts."""
     events: list[Event] = []
     for each in parts.values():
         node = each.node
@@ -355,7 +355,7 @@ def _with_faults(
                 node, cycle, reason, restart_allowed=each.restart_allowed, first_failure=each.first_failure
             )
             events.append(failed)
-        if each.state is MemberState.STOPPED:  # It has given up the job: no leader has ended it.
+        if each.state is MemberState.STOPPED:  # It gave up the job, which no leader had ended.
             events.append(cluster_messages.VerdictTaken(node))
         if each.state is MemberState.SUCCEEDED:
             events.append(cluster_messages.NodeSucceeded(node, cycle, each.lost))

@@ -1,9 +1,9 @@
-"""Does a wrapped call go on, is it interrupted, with whom does its next iteration begin, and when has it succeeded?
+"""Does a wrapped call continue, is it interrupted, which ranks begin its next iteration, and when has it succeeded?
 
-One machine for the calls of a cycle, fed by all nodes. Every decision is made here, once, and told to all, so that two
-ranks can never begin one iteration with different world sizes, whatever dies in between. A fault opens the last call;
-what else fails until the next iteration belongs to the same fault. Who dies after a decision is a fault of the
-iteration that it began.
+Each cycle has one such machine for its calls, fed by all nodes. Every decision is made once, here, and sent to all, so
+that two ranks can never begin one iteration with different world sizes, whatever dies meanwhile. A fault opens the last
+call; everything else that fails until the next iteration belongs to the same fault. A rank that dies after a decision
+is a fault of the iteration that the decision began.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from supervisor.core.calls.words import (
 )
 from supervisor.core.cluster.messages import CallReport, DeadlineReached
 
-REPLACE_WAIT_S = 5.0  # for a new process, after everybody else is ready; at most half of the barrier's timeout
+REPLACE_WAIT_S = 5.0  # for a new process, after all others are ready; at most half of the barrier's timeout
 
 
 class RanksGone(msgspec.Struct, frozen=True):
-    """A node is lost with these ranks. `may_come_again`: another node can run them."""
+    """A node with these ranks is lost. `may_come_again`: another node can run them."""
 
     node: str
     members: tuple[int, ...]
@@ -66,7 +66,7 @@ class RanksGone(msgspec.Struct, frozen=True):
 
 
 class RanksOffered(msgspec.Struct, frozen=True):
-    """A node has room for these ranks, which were lost with another one."""
+    """A node has room for these ranks, which were lost with another node."""
 
     node: str
     members: tuple[int, ...]
@@ -81,7 +81,7 @@ def initial_state(world_size: int) -> State:
 
 
 def step(state: State, event: Event, *, now_s: float, units_left: int) -> tuple[State, tuple[Action, ...]]:
-    """`units_left` of the restart budget, for new processes. `state` changes in place and is returned."""
+    """Takes one event. `units_left`: restart budget for new processes. `state` changes in place and is returned."""
     orders: Orders = []
     match event:
         case CallReport(node, _, told):
@@ -132,7 +132,7 @@ def _hear(state: State, node: str, told: Told, now_s: float) -> Orders:
 
 
 def _go_on(state: State, now_s: float, units_left: int) -> Orders | None:
-    """The next thing that can be decided now; None where there is nothing."""
+    """Returns the next decision that is possible now; None if there is none."""
     match state.phase:
         case Idle() | Over():
             return None
@@ -210,10 +210,10 @@ def _restart(state: State) -> Orders:
 
 
 def _replace(state: State, units_left: int) -> Orders:
-    """New processes are ordered at once: they start while the others unwind.
+    """Orders new processes at once, so they start while the others unwind.
 
-    A new process counts its calls from 1, so it can take part in the first call only. Those that were lost before they
-    took part are replaced along with the next fault.
+    A new process counts its calls from 1, so it can take part only in the first call. New processes lost before they
+    took part are replaced with the next fault.
     """
     lost, state.now.replaceable = state.now.replaceable, []
     if state.call != 1 or not (units_left > 0 or state.now.unit_taken):
@@ -229,7 +229,7 @@ def _replace(state: State, units_left: int) -> Orders:
 
 
 def _let_unfit_end(state: State, units_left: int) -> Orders:
-    """A rank that can be replaced does not wait for the others: its process ends, and a new one takes its place."""
+    """Ends unfit ranks that can be replaced without waiting for the others; new processes take their places."""
     unfit, state.now.unfit = state.now.unfit, []
     if state.call != 1 or not (units_left > 0 or state.now.unit_taken):
         return []
@@ -241,7 +241,7 @@ def _let_unfit_end(state: State, units_left: int) -> Orders:
 
 
 def _replace_unfit(state: State, units_left: int) -> Orders:
-    """Their processes have ended. They belong to the fault in which they left, however late that is."""
+    """Replaces unfit ranks whose processes have ended, as part of the fault in which they left, however late."""
     ended, state.unfit_ended = state.unfit_ended, {}
     takes_unit = not state.now.unit_taken and not all(each.fault.unit_taken for each in ended.values())
     if takes_unit and units_left <= 0:
@@ -257,11 +257,11 @@ def _replace_unfit(state: State, units_left: int) -> Orders:
 
 
 def _lose_node(state: State, gone: RanksGone, now_s: float) -> Orders:
-    """A node that takes the place starts all of its ranks, also those that were lost before."""
+    """Handles a lost node. A node that takes its place starts all its ranks, including those lost earlier."""
     lost = Lost(Interruption.TERMINATED, gone.reason, failed=gone.may_come_again)
     orders: Orders = []
     for member in gone.members:
-        state.unfit.pop(member, None)  # Like all others of the node, it is started again elsewhere, or not at all.
+        state.unfit.pop(member, None)  # Like the node's other ranks, it is restarted elsewhere or not at all.
         orders += _hear(state, gone.node, Told(member, lost), now_s)
     if gone.may_come_again and state.is_open:
         coming = {member for _, member in (*state.now.replaceable, *state.lost_newcomers)}
@@ -270,7 +270,7 @@ def _lose_node(state: State, gone: RanksGone, now_s: float) -> Orders:
 
 
 def _take_offer(state: State, offer: RanksOffered, units_left: int) -> Orders:
-    """New processes on another node, which wait and join with the next decision."""
+    """Orders new processes on another node, which wait and join with the next decision."""
     wanted = [member for member in offer.members if member not in state.members]
     if not wanted or not state.is_open or state.call != 1 or not (units_left > 0 or state.now.unit_taken):
         return []
@@ -282,7 +282,7 @@ def _take_offer(state: State, offer: RanksOffered, units_left: int) -> Orders:
 
 
 def _rest_or_decide(state: State, now_s: float) -> Orders | None:
-    """All are at the barrier."""
+    """Decides the next iteration, or delays it, once all are at the barrier."""
     if not state.now.faults:
         return _hold_or_decide(state, None, now_s)
     first = next(iter(next(iter(state.now.faults.values())).values()))
@@ -315,7 +315,7 @@ def _hold_or_decide(state: State, hold_until_s: float | None, now_s: float) -> O
 
 
 def _decide(state: State, now_s: float) -> Orders:
-    """The one decision for the next iteration."""
+    """Makes the one decision for the next iteration."""
     world_size = state.now.assigned_world_size
     if world_size is None:
         reason = f"cannot restart iteration {state.iteration}: no rank said how many ranks it had"
@@ -345,7 +345,7 @@ def _decide(state: State, now_s: float) -> Orders:
 
 
 def _commit(state: State) -> Orders:
-    """Nothing can undo it."""
+    """Commits the call. Nothing can undo this."""
     call_state.close(state, Idle())
     state.committed, state.committed_on = Committed(*state.position), frozenset(state.members)
     text = committed_sentence(state.call, state.iteration, state.members, state.newcomers)
@@ -357,7 +357,7 @@ def _commit(state: State) -> Orders:
 
 
 def _deserted(state: State) -> Orders:
-    """Those who left wait for what becomes of the others: nobody begins the next iteration."""
+    """Ends a call without remaining ranks. Ranks that left still wait to learn that no iteration follows."""
     reason = deserted_sentence(state.call, state.absent)
     world_size = state.world_size if state.now.assigned_world_size is None else state.now.assigned_world_size
     nobody = BeginIteration(state.call, state.next_iteration, world_size, tuple(range(world_size)))

@@ -1,9 +1,9 @@
 """Has a rank in a wrapped call stood still for longer than its soft or its hard timeout?
 
-The rank's page says until when its main thread has executed bytecode, its last ping(), and whether it wants to be
-watched. As with rank_monitor.py, a deadline is only a reason to read that page again, so nobody polls and nothing is
-judged by an old reading. The soft timeout is a fault of the rank, told once in each iteration. The hard one ends its
-process: stacks of all ranks first, one more look, SIGTERM, and after the grace SIGKILL.
+The rank's page says when its main thread last executed bytecode, when it last called ping(), and whether it should be
+watched. As in rank_monitor.py, a deadline is only a reason to read that page again, so there is no polling and no
+judgement by an old reading. The soft timeout is a fault of the rank, reported once per iteration. The hard timeout ends
+its process: first the stacks of all ranks, then one more look, SIGTERM, and after the grace period SIGKILL.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Watching(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """A timeout may have run out; the page was asked for. No answer is no verdict."""
+    """A timeout may have run out; the page was requested. Without an answer, there is no verdict."""
 
     settings: CallSettings
     soft_told: bool
@@ -50,7 +50,7 @@ class Examining(msgspec.Struct, frozen=True):
 
 
 class Confirming(msgspec.Struct, frozen=True):
-    """The page is read once more before the process is ended."""
+    """The page is read once more before the process is terminated."""
 
     settings: CallSettings
 
@@ -60,7 +60,7 @@ class Terminating(msgspec.Struct, frozen=True):
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """Its process has ended, or is beyond waiting for."""
+    """Its process has ended or is no longer waited for."""
 
 
 State = Idle | Watching | Reading | Examining | Confirming | Terminating | Gone
@@ -73,7 +73,7 @@ class CallEntered(msgspec.Struct, frozen=True):
 
 
 class IterationBegun(msgspec.Struct, frozen=True):
-    """The soft timeout may be told again."""
+    """An iteration begins: the soft timeout may be reported again."""
 
 
 class CallLeft(msgspec.Struct, frozen=True):
@@ -85,11 +85,11 @@ class ProgressRead(msgspec.Struct, frozen=True):
 
 
 class ClientLeft(msgspec.Struct, frozen=True):
-    """Its page can't be read until it comes back."""
+    """The client is gone: its page can't be read until it comes back."""
 
 
 class RankCondemned(msgspec.Struct, frozen=True):
-    """The others go on without it: its process must not."""
+    """The others continue without the rank, so its process must end."""
 
 
 class EvidenceCollected(msgspec.Struct, frozen=True):
@@ -97,7 +97,7 @@ class EvidenceCollected(msgspec.Struct, frozen=True):
 
 
 class WorkerEnded(msgspec.Struct, frozen=True):
-    """It exited, or the node has begun to stop it."""
+    """The worker exited, or the node has begun to stop it."""
 
 
 class DeadlineReached(msgspec.Struct, frozen=True):
@@ -117,18 +117,18 @@ class ReadPage(msgspec.Struct, frozen=True):
 
 
 class TellFault(msgspec.Struct, frozen=True):
-    """`reason` lacks its subject."""
+    """Reports a fault of the rank. `reason` lacks its subject."""
 
     interruption: Interruption
     reason: str
 
 
 class TakeStacks(msgspec.Struct, frozen=True):
-    """Of all ranks; answered by EvidenceCollected, or not."""
+    """Takes the stacks of all ranks; EvidenceCollected may answer."""
 
 
 class SignalRank(msgspec.Struct, frozen=True):
-    """After SIGCONT. `tree`: what it has started, too."""
+    """Sends a signal after SIGCONT. `tree`: also to the processes that the rank has started."""
 
     signal: int
     tree: bool
@@ -171,7 +171,7 @@ def step(state: State, event: Event, *, now_s: float, evidence_budget_s: float) 
 def next_deadline_s(state: State) -> float | None:
     match state:
         case Watching(settings, watch, read_at_s, soft_told, not_before_s):
-            # What is off may be on right after the reading: then silence counts from there.
+            # A watch that is off may be on right after the reading: silence then counts from there.
             moments = [due.due_at_s for due in _dues(settings, watch, soft_told=soft_told)]
             moments.append(read_at_s + (settings.hard_timeout_s if soft_told else settings.soft_timeout_s))
             return max(min(moments), not_before_s)
@@ -190,7 +190,7 @@ def _begin(state: State, now_s: float) -> State:
         case Reading():
             return msgspec.structs.replace(state, soft_told=False)
         case Examining(settings) | Confirming(settings):
-            return Watching(settings, read_at_s=now_s)  # It has come through after all.
+            return Watching(settings, read_at_s=now_s)  # It has finished after all.
         case Idle() | Terminating() | Gone():
             return state
         case _:
@@ -230,7 +230,7 @@ def _judge(state: State, progress: Progress, now_s: float, evidence_budget_s: fl
         case Reading() | Confirming():
             pass
         case Watching(settings, _, _, soft_told, not_before_s):
-            # Not asked for, so maybe old by now: it may bring the next reading forward, never a verdict.
+            # Not requested, so perhaps outdated: it may bring the next reading forward, but never a verdict.
             return Watching(settings, progress.call_watch, read_moment_s(progress, now_s), soft_told, not_before_s), ()
         case Idle() | Examining() | Terminating() | Gone():
             return state, ()

@@ -1,7 +1,7 @@
-"""What is known of one check of the node: is it under way or late, and what do its findings count for?
+"""What is known about one check of the node: is it under way or late, and what do its findings count for?
 
-At most one look is under way: a check that is stuck is not begun again before it has answered, and what its lateness
-says of the node stands until then.
+At most one look is under way. A stuck check is not started again before it has answered, and until then its lateness
+counts.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from supervisor.core.node_health import CheckPlan, Finding, Health
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """`number` counts the looks. `begun_s` None: none is under way."""
+    """The standing of one check. `number` counts its looks. `begun_s` None: none is under way."""
 
     plan: CheckPlan
     number: int = 0
     begun_s: float | None = None
     is_late: bool = False  # the look has missed its deadline, and has not answered since
-    due_s: float | None = None  # of the next look between two cycles
-    so_far: tuple[Finding, ...] = ()  # of the look that is under way
-    findings: tuple[Finding, ...] = ()  # of the newest answer, as they count
+    due_s: float | None = None  # when the next look between two cycles is due
+    so_far: tuple[Finding, ...] = ()  # from the look under way
+    findings: tuple[Finding, ...] = ()  # from the newest answer, as they count
     found_at_s: float | None = None
-    streaks: tuple[tuple[str, int], ...] = ()  # subject -> results in a row against what counts
+    streaks: tuple[tuple[str, int], ...] = ()  # subject -> consecutive results against what counts
 
     @property
     def is_awaited(self) -> bool:
@@ -35,7 +35,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 def note(standing: Standing, findings: tuple[Finding, ...]) -> Standing:
-    """The look that is under way has found something and goes on."""
+    """Notes findings of the look under way, which continues."""
     return msgspec.structs.replace(standing, so_far=findings)
 
 
@@ -48,7 +48,7 @@ def patient_until_s(standing: Standing, begun_s: float) -> float | None:
 
 
 def without_answer(standing: Standing, begun_s: float, now_s: float) -> tuple[Finding, ...]:
-    """What counts for a round that began at `begun_s` and does not wait for the look any longer."""
+    """Returns what counts for a round that began at `begun_s` and no longer waits for the look."""
     if standing.so_far:
         return standing.so_far
     if standing.found_at_s is None:
@@ -67,7 +67,7 @@ def begin(standing: Standing, now_s: float) -> Standing:
 
 
 def answer(standing: Standing, findings: tuple[Finding, ...], now_s: float) -> Standing:
-    """The look that was under way has answered, in time or late."""
+    """Notes the answer of the look under way, in time or late."""
     before = {each.subject: each for each in standing.findings}
     streaks = dict(standing.streaks)
     counted: list[Finding] = []
@@ -91,7 +91,7 @@ def answer(standing: Standing, findings: tuple[Finding, ...], now_s: float) -> S
 
 
 def miss(standing: Standing, now_s: float) -> Standing:
-    """The deadline has passed."""
+    """Notes that the look has missed its deadline."""
     plan = standing.plan
     reason = f"the check {plan.name} has not answered within {plan.deadline_s:g} s"
     late: tuple[Finding, ...] = (Finding(plan.name, plan.late, reason, plan.deadline_s),)
@@ -104,12 +104,12 @@ def miss(standing: Standing, now_s: float) -> Standing:
 
 
 def rest(standing: Standing) -> Standing:
-    """No more looks are begun."""
+    """Starts no more looks."""
     return msgspec.structs.replace(standing, due_s=None)
 
 
 def _judge(plan: CheckPlan, found: Finding, counts: Finding | None, streak: int) -> tuple[Finding, int]:
-    """What the finding counts for, and how many in a row are now against what counts."""
+    """Returns what the finding counts for, and how many in a row are now against what counts."""
     was_unhealthy = counts is not None and counts.health is Health.UNHEALTHY
     match found.health:
         case Health.UNHEALTHY if not was_unhealthy and streak + 1 < plan.unhealthy_after:

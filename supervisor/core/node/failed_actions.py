@@ -1,7 +1,7 @@
-"""What does it mean for a job that an action could not be carried out?
+"""What does it mean for a job if an action could not be carried out?
 
-Whatever goes wrong outside the machines while one job's action is carried out becomes events of that job, here and
-nowhere else: a full disk is a failed spawn, a broken link is a lost spawner, never the end of the supervisor.
+Any error outside the machines while one job's action is carried out becomes events of that job, only here: a full disk
+is a failed spawn, a broken link is a lost spawner, never the end of the supervisor.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from supervisor.core.node_health import Finding, Health
 
 
 def events_of(action: Action, reason: str, *, local_world_size: int) -> tuple[Event, ...]:
-    """`reason` is the sentence for people."""
+    """Returns the events that follow from a failed action. `reason` is the sentence for people."""
     job_id = action.job_id
     match action:
         case StartSpawner(number=number):
@@ -66,9 +66,9 @@ def events_of(action: Action, reason: str, *, local_world_size: int) -> tuple[Ev
         case AwaitGpuMemory(cycle=cycle):
             return (GpuMemorySeen(job_id, cycle, MemoryReport(is_free=False, unknown=reason)),)
         case TellCoordinator():
-            return (JobAbandoned(job_id, reason),)  # What was not reported, the coordinator would wait for.
+            return (JobAbandoned(job_id, reason),)  # Else the coordinator would wait for the report.
         case ForkAhead() | MoveFence() | KillSpawner() | ReadProgress() | Publish() | FinishJob():
-            # Nothing was lost, or a deadline of another machine goes on without it.
+            # Nothing was lost, or another machine's deadline covers it.
             return ()
         case _:
             assert_never(action)

@@ -1,10 +1,10 @@
 """Has this node proven that it is fit for the job's next cycle?
 
-All checks of the node begin as the job opens, and with each stop of its workers, so that they take none of a restart's
-time if all is well. Until its answers the node does not join. A node that is unfit says so, and the coordinator goes on
-without it. A check that gives no answer by its deadline evicts nobody unless its plan says so, and one whose plan has
-patience holds up a join only so long, one that is stuck already not at all.
-Between two cycles the checks with a period are repeated: what they find is told, and counts at the next stop.
+All checks of the node begin when the job opens, and with each stop of its workers, so they cost a restart no time if
+all is well. The node joins only after their answers. An unfit node says so, and the coordinator continues without it. A
+check without an answer by its deadline evicts no node unless its plan says so. If its plan sets a patience, it delays a
+join only that long; a stuck check does not delay it at all. Between two cycles, checks with a period are repeated:
+their findings are reported, and count at the next stop.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Round(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """`round` None: none is under way. `joins` waits for it."""
+    """The node's fitness for one job. `round` None: none is under way. `joins` waits for it."""
 
     standings: tuple[Standing, ...] = ()
     round: Round | None = None
     joins: NodeJoined | None = None
-    told: tuple[tuple[str, Health], ...] = ()  # of which people know that they tell nothing
+    told: tuple[tuple[str, Health], ...] = ()  # checks whose lack of a result was reported
     is_over: bool = False
 
 
@@ -44,7 +44,7 @@ class State(msgspec.Struct, frozen=True):
 
 
 class RoundBegun(msgspec.Struct, frozen=True):
-    """The workers of the last cycle are being stopped, or the first is to come."""
+    """The workers of the last cycle are being stopped, or the first cycle is to come."""
 
 
 class JoinWanted(msgspec.Struct, frozen=True):
@@ -54,11 +54,11 @@ class JoinWanted(msgspec.Struct, frozen=True):
 
 
 class JoinDropped(msgspec.Struct, frozen=True):
-    """The node is not ready any more, or the job ends."""
+    """The node is no longer ready, or the job ends."""
 
 
 class JobOver(msgspec.Struct, frozen=True):
-    """There is nothing more to check for."""
+    """The job is over, so nothing more is checked."""
 
 
 Event = RoundBegun | JoinWanted | JoinDropped | JobOver | NodeChecked | DeadlineReached
@@ -86,7 +86,7 @@ def step(state: State, event: Event, *, now_s: float, job_id: str, node: str, cy
         case NodeChecked(check=check, number=number, findings=findings, is_last=is_last):
             standing = next((each for each in state.standings if each.plan.name == check), None)
             if standing is None or standing.number != number or standing.begun_s is None:
-                return state, ()  # Overtaken.
+                return state, ()  # Outdated.
             if not is_last:
                 return _conclude(_with(state, check_standing.note(standing, findings)), now_s, teller)
             before = standing.findings
@@ -112,7 +112,7 @@ def next_deadline_s(state: State) -> float | None:
 
 
 def checks_of(state: State) -> tuple[CheckView, ...]:
-    """What each check has found last, for people."""
+    """Returns the latest findings of each check, for people."""
     return tuple(
         CheckView(finding, each.found_at_s)
         for each in state.standings
@@ -122,7 +122,7 @@ def checks_of(state: State) -> tuple[CheckView, ...]:
 
 
 def _begin(state: State, now_s: float, teller: _Teller) -> Outcome:
-    """A look that is under way counts for this round; one that is late tells what it told when it became so."""
+    """Begins a round. A look under way counts for it; a late one counts as it did when it became late."""
     state, actions = _look(state, now_s, teller, [each for each in state.standings if each.begun_s is None])
     missing = tuple(each.plan.name for each in state.standings if each.is_awaited)
     state = msgspec.structs.replace(state, round=Round(now_s, missing), joins=None)
@@ -162,7 +162,7 @@ def _pass_deadlines(state: State, now_s: float, teller: _Teller) -> Outcome:
 
 
 def _conclude(state: State, now_s: float, teller: _Teller) -> Outcome:
-    """Ends the round once no check is waited for any more."""
+    """Ends the round once no check is awaited."""
     if state.round is None:
         return state, ()
     begun_s, missing = state.round.begun_s, _missing(state)
@@ -179,7 +179,7 @@ def _conclude(state: State, now_s: float, teller: _Teller) -> Outcome:
     reports: list[Action] = []
     if unfit := unfit_sentence(teller.node, findings):
         reports.append(TellCoordinator(teller.job_id, NodeExcluded(teller.node, unfit)))
-    if state.joins is not None:  # Also of one that is unfit: nothing of the last cycle runs there any more.
+    if state.joins is not None:  # Also if unfit: nothing of the last cycle runs here any more.
         reports.append(TellCoordinator(teller.job_id, state.joins))
     state = msgspec.structs.replace(state, round=None, joins=None, told=told)
     return state, (*said, *reports)
@@ -207,7 +207,7 @@ class _Teller(msgspec.Struct, frozen=True):
     def round(
         self, findings: tuple[Finding, ...], told: tuple[tuple[str, Health], ...]
     ) -> tuple[list[Publish], tuple[tuple[str, Health], ...]]:
-        """A check that tells nothing is told once, and again after it has told something."""
+        """Reports a round. A check without a result is reported once, and again only after a result in between."""
         text = ", ".join(f"{each.name}: {each.health}" for each in findings) or "there is nothing to check"
         said = [self._say("node_checked", f"node {self.node} was checked: {text}", findings)]
         silent = [each for each in findings if each.health in _SAID and each.reason]
@@ -220,7 +220,7 @@ class _Teller(msgspec.Struct, frozen=True):
         return said, tuple(kept)
 
     def changes(self, before: tuple[Finding, ...], after: tuple[Finding, ...]) -> tuple[Publish, ...]:
-        """Of a check between two cycles, or of one that nobody waits for any more."""
+        """Reports changes found by a check between two cycles, or by one that is no longer awaited."""
         known = {each.name: each.health for each in before}
         return tuple(
             self._say(

@@ -1,9 +1,9 @@
 """Is the memory of the job's GPUs free, so that its workers may be started again?
 
-Begins when nothing of a cycle is left and another one is to follow, or when a spawner is started in the place of one
-that was lost, never at the end of a job. Until its answer, the node does not take part in the next round. When the time
-is over, the restart goes on as it is: that may succeed, and waiting longer would surely fail. The node is suspect then,
-until the memory of its GPUs is found free. A GPU that can't be asked is not waited for.
+The wait begins when nothing of a cycle is left and another one follows, or when a lost spawner is replaced, but never
+at the end of a job. Until it ends, the node does not take part in the next round. On timeout the restart continues
+anyway: it may succeed, while waiting longer would surely fail. The node is then suspect until the memory of its GPUs is
+found free. A GPU that can't be queried is not waited for.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from supervisor.core.node.messages import (
 )
 from supervisor.core.node_health import CheckView
 
-FIRST_S = 1.0  # then people are told what is waited for
-ANSWER_S = 15.0  # for the answer itself, beyond the time to wait: the edge has deadlines of its own, below this
+FIRST_S = 1.0  # then people are told about the wait
+ANSWER_S = 15.0  # for the answer itself, beyond the wait; the edge's own deadlines are shorter
 
 # --- states --------------------------------------------------------------------------------------------------------
 
 
-Held = WorkersEmptied | SpawnerReady  # what says that this node may go on
+Held = WorkersEmptied | SpawnerReady  # the event that lets this node continue
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -39,37 +39,37 @@ class Waiting(msgspec.Struct, frozen=True):
     cycle: int
     until_s: float
     answer_by_s: float
-    held: Held | None = None  # back until the memory is free; None: the spawner is not ready yet
-    is_told: bool = False  # people know that it is waited for
+    held: Held | None = None  # held back until the memory is free; None: the spawner is not ready yet
+    is_told: bool = False  # people have been told about the wait
 
 
 class State(msgspec.Struct, frozen=True):
-    """`rules` None: memory is not waited for."""
+    """The wait for memory on this node. `rules` None: there is none."""
 
     rules: MemoryRules | None = None
     waits: Waiting | None = None
-    unknown_told: str = ""  # why memory could not be read, as people were told
-    seen: tuple[CheckView, ...] = ()  # what the last wait has found of each GPU
+    unknown_told: str = ""  # why memory could not be read, as reported to people
+    seen: tuple[CheckView, ...] = ()  # what the last wait found for each GPU
 
 
 # --- events, beside GpuMemorySeen and DeadlineReached --------------------------------------------------------------
 
 
 class CycleEmptied(msgspec.Struct, frozen=True):
-    """Nothing of the cycle is left, and another is to follow."""
+    """Nothing of the cycle is left, and another one follows."""
 
     emptied: WorkersEmptied
 
 
 class SpawnerReplaced(msgspec.Struct, frozen=True):
-    """The spawner was lost with all that it had started, and another one is being started."""
+    """The spawner was lost with everything it had started, and another one is being started."""
 
     job_id: str
     cycle: int  # the last one
 
 
 class SpawnerCame(msgspec.Struct, frozen=True):
-    """That other one is ready."""
+    """The new spawner is ready."""
 
     ready: SpawnerReady
 
@@ -84,7 +84,7 @@ Event = CycleEmptied | SpawnerReplaced | SpawnerCame | WaitDropped | GpuMemorySe
 
 
 class LetGo(msgspec.Struct, frozen=True):
-    """The job may learn what was held back."""
+    """Releases the event that was held back."""
 
     held: Held
 
@@ -108,7 +108,7 @@ def step(state: State, event: Event, *, now_s: float, node: str) -> Outcome:
         case SpawnerReplaced(job_id, cycle):
             if state.rules is None:
                 return state, ()
-            if state.waits is not None:  # What was held back came of the spawner that is lost.
+            if state.waits is not None:  # What was held back came from the lost spawner.
                 return msgspec.structs.replace(state, waits=msgspec.structs.replace(state.waits, held=None)), ()
             return _begin(state, state.rules, job_id, cycle, now_s, None)
         case SpawnerCame(ready):
@@ -119,7 +119,7 @@ def step(state: State, event: Event, *, now_s: float, node: str) -> Outcome:
             return _let_go(state)
         case GpuMemorySeen(cycle=cycle, report=report):
             if state.waits is None or state.rules is None or cycle != state.waits.cycle:
-                return state, ()  # Nobody waits for it any more.
+                return state, ()  # No longer awaited.
             return _take(state, state.waits, state.rules, report, now_s, node)
         case DeadlineReached():
             if state.waits is None or state.rules is None or now_s < state.waits.answer_by_s:
@@ -176,7 +176,7 @@ def _take(state: State, waits: Waiting, rules: MemoryRules, report: MemoryReport
     if not report.unknown and gpu_memory.is_suspect(found) != is_suspect(state):
         kind = "node_cleared" if is_suspect(state) else "node_suspect"
         say(kind, gpu_memory.suspicion_sentence(node, found, rules))
-    if not (report.unknown and is_suspect(state)):  # What can't be asked clears nobody.
+    if not (report.unknown and is_suspect(state)):  # Unreadable memory does not clear a suspicion.
         state = msgspec.structs.replace(state, seen=tuple(CheckView(each, now_s) for each in found))
     state, let_go = _let_go(state)
     return state, (*said, *let_go)

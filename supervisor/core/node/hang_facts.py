@@ -1,4 +1,4 @@
-"""What do the machines of a node know of its ranks, apart from what was seen of their processes?"""
+"""What do the machines of a node know about its ranks, apart from observations of their processes?"""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from supervisor.core.workers import Worker
 
 
 def with_node_facts(evidence: Evidence, workers: Sequence[Worker], monitors: Sequence[rank_monitor.State]) -> Evidence:
-    """Which ranks have exited, and which are silent. A rank of which nothing was seen gets its facts all the same.
+    """Adds which ranks have exited and which are silent, also for ranks without observations.
 
-    One that has failed is left out: it did so after the hang had begun, for which it only is an echo.
+    Leaves out failed ranks: they failed after the hang had begun, as a consequence of it.
     """
     seen = {each.rank: each for each in evidence.facts}
     for worker in workers:

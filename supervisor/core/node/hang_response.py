@@ -1,8 +1,8 @@
-"""What is done about ranks that hang, from the first verdict to the fault?
+"""What is done about hung ranks, from the first verdict to the fault?
 
-Evidence first: nothing is signalled before the stacks of all ranks, on all nodes, are there or late; the coordinator
-collects them (cluster/evidence.py) and says who hangs and who only waits. Then the silent ranks get their termination
-signal, and the job hears of one fault, however many ranks are silent and whatever fails meanwhile.
+Evidence comes first: nothing is signalled before the stacks of all ranks on all nodes have arrived or are overdue. The
+coordinator collects them (cluster/evidence.py) and decides which ranks hang and which only wait. Then the silent ranks
+get their termination signal, and the job gets one fault, however many ranks are silent and whatever fails meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from supervisor.core import workers as group
 from supervisor.core.facts import JobEvent, JobRules
 from supervisor.core.node import messages as node_messages
 
-EVIDENCE_MARGIN_S = 0.2  # beyond the budget, for the coordinator's word: it gives the nodes 0.1 s itself
+EVIDENCE_MARGIN_S = 0.2  # beyond the budget, for the coordinator's answer; it gives the nodes 0.1 s itself
 ESCALATION_S = 2.0  # from a termination signal other than SIGKILL to SIGKILL
 RANKS_NAMED_MAX = 4
 
@@ -38,7 +38,7 @@ class Examining(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """The hung ranks got a signal that they may answer in their own time, for a while."""
+    """The hung ranks got a signal and have some time to react."""
 
     hung: tuple[HungRank, ...]
     alive: tuple[int, ...]  # local ranks
@@ -47,9 +47,9 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class Over(msgspec.Struct, frozen=True):
-    """The workers of this cycle are being ended; further silence is no news."""
+    """The workers of this cycle are being stopped; further silence does not matter."""
 
-    hung: tuple[HungRank, ...] = ()  # whose hang was the reason
+    hung: tuple[HungRank, ...] = ()  # the ranks whose hang was the reason
 
 
 State = Quiet | Examining | Ending | Over
@@ -58,7 +58,7 @@ State = Quiet | Examining | Ending | Over
 
 
 class RankHung(msgspec.Struct, frozen=True):
-    """`reason` lacks its subject, as the rank's monitor says it."""
+    """A rank hangs. `reason` lacks its subject, as the rank's monitor words it."""
 
     local_rank: int
     rank: int
@@ -66,11 +66,11 @@ class RankHung(msgspec.Struct, frozen=True):
 
 
 class WorkersEnding(msgspec.Struct, frozen=True):
-    """The node has begun to end all workers, for whatever reason."""
+    """The node has begun to stop all workers, for any reason."""
 
 
 class EvidenceTaken(msgspec.Struct, frozen=True):
-    """The coordinator has the stacks, or goes on without. `verdict` "": they tell nothing."""
+    """The coordinator has the stacks, or continues without them. `verdict` "": they are inconclusive."""
 
     verdict: str = ""
 
@@ -81,7 +81,7 @@ Event = RankHung | WorkersEnding | group.RankExited | EvidenceTaken | node_messa
 
 
 class WantStacks(msgspec.Struct, frozen=True):
-    """Asks the coordinator for the stacks of all ranks, this one's first; answered by EvidenceTaken, or not."""
+    """Asks the coordinator for the stacks of all ranks, this one's first; EvidenceTaken may answer."""
 
     local_rank: int
     noticed: str  # the sentence about it
@@ -141,9 +141,9 @@ def _hung(state: State, event: RankHung, now_s: float, cycle: int, rules: JobRul
             state = Examining((found,), now_s + rules.evidence_budget_s + EVIDENCE_MARGIN_S)
             return state, (said, group.HangFound(found.sentence), WantStacks(event.local_rank, found.sentence))
         case Examining(hung, until_s):
-            return Examining((*hung, found), until_s), ()  # Of the same moment: the one verdict tells of all.
+            return Examining((*hung, found), until_s), ()  # At the same time: one verdict covers all.
         case Ending() | Over():
-            return state, ()  # It is ended with the others.
+            return state, ()  # It is stopped with the others.
         case _:
             assert_never(state)
 
@@ -182,7 +182,7 @@ def _pass_deadline(state: State, now_s: float, rules: JobRules) -> Outcome:
 
 
 def _end(hung: tuple[HungRank, ...], now_s: float, rules: JobRules, verdict: str = "") -> Outcome:
-    """SIGKILL needs no waiting for; another signal may be answered first."""
+    """Terminates the hung ranks. SIGKILL needs no wait; a rank may react to any other signal."""
     reason = verdict or _reason(hung)
     signal = rules.rank_termination_signal
     ranks = tuple(sorted({each.local_rank for each in hung}))

@@ -1,9 +1,9 @@
 """What does this node do next for one job, from its submission to its verdict?
 
-The life of a job on one node: a spawner, a rendezvous, a store, workers, and after a fault the same again, until the
-coordinator says how it ends. The node reports a fault first and then stops its workers, without waiting for an answer:
-a group that has lost a worker is lost either way. Budgets, restarts, stops and the verdict are the coordinator's
-business. The phases are in job_phases.py, the ways from one to the next in job_moves.py.
+A job on one node goes through a spawner, a rendezvous, a store and workers, and again after a fault, until the
+coordinator says how it ends. The node reports a fault first and then stops its workers without waiting for an answer: a
+group that has lost a worker is lost either way. The coordinator decides on budgets, restarts, stops and the verdict.
+job_phases.py has the phases, job_moves.py the moves between them.
 """
 
 from __future__ import annotations
@@ -123,10 +123,10 @@ def _decide(state: State, event: Event, now_s: float) -> Outcome:  # noqa: C901 
 
 
 def next_deadline_s(state: State) -> float | None:
-    """A job waits for others, never for the clock.
+    """Returns None: a job has no deadlines of its own.
 
-    What its spawner owes it has deadlines in spawner_watch.py, what its workers do in worker_group.py, what the other
-    nodes do in the coordinator.
+    spawner_watch.py has those of its spawner, worker_group.py those of its workers, the coordinator those of other
+    nodes.
     """
     return None
 
@@ -137,7 +137,7 @@ def next_deadline_s(state: State) -> float | None:
 def _spawner_ready(state: State, event: node_messages.SpawnerReady) -> Outcome:
     if not isinstance(state.phase, phases.Pending):
         return state, ()
-    if not event.refusal or state.cycle >= 0:  # What has run before may run again: its workers will tell.
+    if not event.refusal or state.cycle >= 0:  # What has run before may run again: its workers will show.
         return moves.join(state)
     return moves.refuse(state, event.refusal, event.refusal_code)
 
@@ -145,7 +145,7 @@ def _spawner_ready(state: State, event: node_messages.SpawnerReady) -> Outcome:
 def _start_cycle(state: State, event: orders.StartCycle, now_s: float) -> Outcome:
     if event.assignment.cycle <= state.cycle:
         return state, ()
-    lost_at_s = None if event.is_running else state.lost_at_s  # The job has gone on meanwhile.
+    lost_at_s = None if event.is_running else state.lost_at_s  # The job continued meanwhile.
     state = msgspec.structs.replace(state, restarts_used=event.restarts_used, lost_at_s=lost_at_s)
     match state.phase:
         case phases.Rendezvous():
@@ -165,7 +165,7 @@ def _start_cycle(state: State, event: orders.StartCycle, now_s: float) -> Outcom
 
 
 def _store_ready(state: State, event: node_messages.StoreReady) -> Outcome:
-    """It may be the store of the next cycle, which was asked for ahead."""
+    """Handles a ready store, perhaps that of the next cycle, which was requested ahead."""
     if state.store is None or state.store.cycle != event.cycle:
         return state, ()
     state = msgspec.structs.replace(state, store=phases.Store(event.cycle, event.host, event.port))
@@ -177,9 +177,9 @@ def _store_failed(state: State, event: node_messages.StoreFailed) -> Outcome:
     if state.store is not None and state.store.cycle == event.cycle:
         state = msgspec.structs.replace(state, store=None)
     if event.cycle != state.cycle:
-        return state, ()  # Asked for ahead: what is short while the old workers live may be there later. Asked again.
+        return state, ()  # Requested ahead: resources may be free once the old workers are gone. Requested again.
     if not _serves_store(state):
-        return state, ()  # Asked for ahead in vain: another node serves the cycle.
+        return state, ()  # Requested ahead in vain: another node serves the cycle.
     match state.phase:
         case phases.AwaitingStore() | phases.Starting() | phases.Running() if not state.hang:
             text = f"the store of cycle {state.cycle} failed: {event.reason}"
@@ -189,7 +189,7 @@ def _store_failed(state: State, event: node_messages.StoreFailed) -> Outcome:
             text = f"the store of cycle {state.cycle} failed: {event.reason}"
             return msgspec.structs.replace(state, echo=state.echo or text), ()
         case _:
-            return state, ()  # Ended on purpose, or part of a fault that is known.
+            return state, ()  # Ended on purpose, or part of a known fault.
 
 
 def _serves_store(state: State) -> bool:
@@ -228,7 +228,7 @@ def _spawner_lost(state: State, reason: str) -> Outcome:
             state = moves.enter(state, phases.Stopping(phases.Rejoin(announced=False)), state.reason)
             return state, (said, told, group.LoseWorkers())
         case phases.Finished():
-            return state, (said, group.LoseWorkers())  # The work is done; nothing of it can be lost any more.
+            return state, (said, group.LoseWorkers())  # The work is done; nothing can be lost any more.
         case phases.Stopping():
             return state, (said, group.LoseWorkers())  # Belongs to the round that is under way.
         case phases.Down() | phases.Stopped() | phases.Closing() | phases.Ended():
@@ -238,7 +238,7 @@ def _spawner_lost(state: State, reason: str) -> Outcome:
 
 
 def _without_spawner(state: State) -> State:
-    """Its store dies with it."""
+    """Removes the spawner and its store, which dies with it."""
     return msgspec.structs.replace(state, has_spawner=False, store=None)
 
 
@@ -257,7 +257,7 @@ def _hang_faulted(state: State, reason: str) -> Outcome:
 
 
 def _hang_ended(state: State, reason: str) -> Outcome:
-    """There was no hang; what failed meanwhile was no echo of it but the fault."""
+    """Handles a hang that proved false: a failure meanwhile was not its consequence but the fault."""
     echo = state.echo
     state = msgspec.structs.replace(state, hang="", echo="", reason=reason)
     return _workers_faulted(state, echo, first_failure=echo) if echo else (state, ())
@@ -320,7 +320,7 @@ def _wind_down(state: State, event: orders.WindDown) -> Outcome:
 def _stand_back(state: State, reason: str) -> Outcome:
     match state.phase:
         case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished():
-            state, told = moves.report(state, reason)  # A leader that did not answer may still lead, on this very node.
+            state, told = moves.report(state, reason)  # A silent leader may still lead, even on this node.
             state, actions = moves.stop_group(state, phases.Rejoin(announced=False), state.reason, at_once=True)
             return state, (told, *actions)
         case phases.Stopping(then):
@@ -340,7 +340,7 @@ def _conclude(state: State, verdict: Verdict) -> Outcome:
         case phases.Pending() | phases.Rendezvous() | phases.Down() | phases.Stopped():
             return moves.conclude(state, verdict)
         case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished() | phases.Stopping():
-            # The coordinator has not waited for this node; it says so again once nothing is left here.
+            # The coordinator did not wait for this node, and repeats this once nothing is left here.
             return _wind_down(state, orders.WindDown(verdict.reason))
         case phases.Closing() | phases.Ended():
             return state, ()
@@ -352,7 +352,7 @@ def _conclude(state: State, verdict: Verdict) -> Outcome:
 
 
 def _stop_requested(state: State, event: node_messages.StopRequested) -> Outcome:
-    """A stop is the job's: the coordinator orders it of all nodes, so that none takes it for a fault."""
+    """Reports a requested stop; the coordinator orders it on all nodes, so none takes it for a fault."""
     said = moves.say(state, "stop_requested", event.reason)
     return state, (said, moves.tell(state, cluster_messages.StopAsked(event.reason, event.signal)))
 
@@ -383,7 +383,7 @@ def _control_requested(state: State, event: node_messages.ControlRequested) -> O
 
 def _limits_calculated(state: State, event: node_messages.LimitsCalculated) -> Outcome:
     if event.limits == state.limits:
-        return state, ()  # Every rank of the node tells the same.
+        return state, ()  # Every rank of the node reports the same.
     state = msgspec.structs.replace(state, limits=event.limits)
     return state, (
         moves.say(state, "limits_calculated", f"the ranks calculated new limits: {limits_sentence(event.limits)}"),

@@ -1,9 +1,9 @@
 """What follows in one job from one event? Folds the machines of a job into one step.
 
-Its life (job.py), its workers (worker_group.py), what its spawner owes (spawner_watch.py), what is done about hangs
-(hang_response.py), what its ranks say about their wrapped call (local_call.py), and for each rank one monitor of its
-monitoring (rank_monitor.py) and one of its call (call_watch.py). An event goes to the machines that it concerns; what
-they tell each other is carried on at once, in order, until only actions for the outside are left.
+The machines are its life (job.py), its workers (worker_group.py), its spawner's debts (spawner_watch.py), the response
+to hangs (hang_response.py), its ranks' wrapped call (local_call.py), and for each rank a monitor (rank_monitor.py) and
+a watch on its call (call_watch.py). An event goes to the machines that it concerns; messages between them are passed on
+at once, in order, until only actions for the outside are left.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from supervisor.core.node.job_machines import JobMachines
 _Told = group_messages.Order | group_messages.GroupReport | group_messages.HangReport
 _Inner = _Told | hang_response.RankHung
 
-# Each event and action is looked up by its kind: asking isinstance of so many would cost more than all else.
+# Events and actions are looked up by kind: isinstance over so many kinds would cost more than everything else.
 _TOLD_KINDS = frozenset(get_args(_Told))
 _ASKED_KINDS = frozenset(get_args(spawner_watch.Asked))
 _OF_SPAWNER = frozenset(get_args(node_messages.SpawnerReport))
@@ -40,7 +40,7 @@ class JobFold:
     """Carries one event, and all that follows from it, through the machines of one job."""
 
     def __init__(self, machines: JobMachines, now_s: float) -> None:
-        self._machines = machines  # those that job_gate.py and memory_gate.py know stay as they are
+        self._machines = machines  # job_gate.py and memory_gate.py handle the others
         self._job = machines.job
         self._group = machines.group
         self._hangs = machines.hangs
@@ -59,7 +59,7 @@ class JobFold:
         )  # fmt: skip
 
     def take(self, event: node_messages.News) -> None:
-        """An event from outside; the caller has looked at its cycle."""
+        """Takes an event from outside; the caller has checked its cycle."""
         if spawner_watch.is_moot(self._spawner, event):
             return
         kind = type(event)
@@ -84,7 +84,7 @@ class JobFold:
             case node_messages.FenceMoved(job_id, until_s):
                 self.actions.append(node_messages.MoveFence(job_id, until_s))
             case node_messages.LimitsCalculated(local_rank=local_rank, limits=limits):
-                # Each rank tells for itself: what is known of the others may be older than the agreement.
+                # Each rank reports for itself: what is known of the others may be older than the agreement.
                 self._to_job(event)
                 self._to_monitor(local_rank, rank_monitor.LimitsChanged(limits))
             case node_messages.WorkerEndSeen():
@@ -104,7 +104,7 @@ class JobFold:
                 assert_never(event)
 
     def _resume(self) -> None:
-        """What passed while nobody was there to see it is held against nobody."""
+        """Resumes under a new supervisor: time during which none watched counts against no rank."""
         self._to_spawner(spawner_watch.SupervisorReturned())
         for local_rank in range(len(self._monitors)):
             self._to_monitor(local_rank, rank_monitor.PageLost())
@@ -137,7 +137,7 @@ class JobFold:
                 assert_never(event)
 
     def _obey(self, order: orders.Order) -> None:
-        """An order of the coordinator goes to the machine that it is for; one for another cycle changes nothing."""
+        """Passes the coordinator's order to its machine; an order for another cycle changes nothing."""
         match order:
             case (
                 orders.TakeStacks() | orders.ActOnHang() | orders.TellMembers() | orders.ReplaceRanks()
@@ -157,7 +157,7 @@ class JobFold:
             case _:
                 self._to_job(order)
                 if isinstance(order, orders.Introduce) and self._calls.is_used:
-                    # To a leader that knows nothing of the call, the ranks say where they stand as they connect again.
+                    # For a leader that knows nothing of the call, the ranks report their stage when they reconnect.
                     self.actions.append(node_messages.ReconnectRanks(self._job.rules.job_id, self._job.cycle))
 
     def pass_deadlines(self) -> None:
@@ -176,7 +176,7 @@ class JobFold:
         self._settle()
 
     def _limits(self, limits: HangLimits) -> HangLimits:
-        """Calculated limits stand over configured ones; how long warm-up lasts is the client's own word."""
+        """Returns the limits: calculated ones override configured ones; the client decides how long warm-up lasts."""
         calculated = self._job.limits
         return msgspec.structs.replace(calculated, warm_up_steps=limits.warm_up_steps) if calculated else limits
 
@@ -240,7 +240,7 @@ class JobFold:
                 self._sort((action,))
 
     def _want_stacks(self, local_rank: int, noticed: str = "") -> None:
-        """Of all ranks of the job, on whichever nodes: the coordinator has them taken."""
+        """Asks the coordinator for the stacks of all ranks of the job, on all nodes."""
         rules, rank = self._job.rules, self._rank(local_rank)
         wanted = StacksWanted(self._job.node, self._job.cycle, (rank,), rules.evidence_budget_s, noticed)
         self.actions.append(node_messages.TellCoordinator(rules.job_id, wanted))
@@ -259,7 +259,7 @@ class JobFold:
                     assert_never(action)
 
     def _take_of_worker(self, event: node_messages.WorkerReport) -> None:
-        """The call hears of an end before the group does, which asks whether it is excused."""
+        """Passes a worker's end to the call before the group, which checks whether the end is excused."""
         match event:
             case node_messages.WorkerSpawned(local_rank=local_rank):
                 self._to_calls(local_call.RankStarted(local_rank))
@@ -288,7 +288,7 @@ class JobFold:
             self._to_calls(local_call.CycleBegun(assignment.first_rank, local_world_size, assignment.world_size))
 
     def _may_enter(self, local_rank: int, word: CallEnter) -> bool:
-        """Only as it enters: a limit that came to be known later ends no call that runs."""
+        """Whether the timeouts allow entering. Checked only then: a limit learned later ends no running call."""
         monitor = self._monitors[local_rank] if local_rank < len(self._monitors) else rank_monitor.initial_state()
         if word.stage is not Stage.ENTERING or not isinstance(monitor, rank_monitor.Watching | rank_monitor.Reading):
             return True
@@ -311,7 +311,7 @@ class JobFold:
         self._to_calls(local_call.RankEnded(local_rank, reason, failed))
 
     def _end_session(self, local_rank: int, pid: int) -> None:
-        """The cycle goes on without the rank: what it has started would be nobody's until the end of the job."""
+        """Ends what the rank has started: the cycle continues without it, so it would stay until the job's end."""
         job_id, cycle = self._job.rules.job_id, self._job.cycle
         kill = int(signals.SIGKILL)
         self.actions.append(node_messages.SignalWorkers(job_id, cycle, kill, (local_rank,), tree=True, sessions=(pid,)))
@@ -320,7 +320,7 @@ class JobFold:
         first_rank = self._rank(0)
         here = tuple(each - first_rank for each in members if 0 <= each - first_rank < len(self._monitors))
         if self._job.shutdown:
-            for local_rank in here:  # The workload wants its end at the next fault: nothing new is started.
+            for local_rank in here:  # The workload has asked to end at the next fault: starts nothing new.
                 self._to_calls(local_call.RankStarted(local_rank))
                 self._to_calls(local_call.RankEnded(local_rank, self._job.shutdown, failed=False))
             return
@@ -381,7 +381,7 @@ class JobFold:
         return local_rank + (self._job.assignment.first_rank if self._job.assignment is not None else 0)
 
     def _sort(self, actions: tuple[node_messages.Action | _Told, ...]) -> None:
-        """Keeps what is for the outside and queues what is for a machine of this job."""
+        """Keeps actions for the outside and queues messages for machines of this job."""
         for action in actions:
             if type(action) in _TOLD_KINDS:
                 self._inner.append(cast("_Told", action))

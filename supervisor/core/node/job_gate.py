@@ -1,6 +1,6 @@
-"""When is this node checked for a job, and what does the coordinator not hear before the answer?
+"""When is this node checked for a job, and which reports wait for the answer?
 
-Stands behind the other machines of the job (job_fold.py): it sees where the job has gone, and what is to be reported.
+The gate comes after the other machines of the job (job_fold.py): it sees the job's new state and its reports.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Outcome = tuple[JobMachines, tuple[Action, ...]]
 
 
 def open_gate(before: JobMachines | None, after: JobMachines, actions: Sequence[Action], now_s: float) -> Outcome:
-    """`actions` as the job wants them, less those that wait for a check, and with those that follow from one."""
+    """Returns the job's actions, without those that wait for a check, and with those that follow from one."""
     if not after.fitness.standings:
         return after, tuple(actions)
     through: list[Action] = []

@@ -1,4 +1,4 @@
-"""How does a job go from one phase to the next: the new phase, the sentence behind it, and what is ordered?
+"""How does a job go from one phase to the next: the new phase, its sentence, and the orders?
 
 job.py decides which move an event leads to.
 """
@@ -37,7 +37,7 @@ def join(state: State, cause: Cause | None = None) -> Outcome:
 
 
 def refuse(state: State, reason: str, exit_code: int) -> Outcome:
-    """The job's command can't be run: nothing that a restart could mend."""
+    """Ends the job, because its command can't be run and a restart could not help."""
     failed = cluster_messages.NodeFailed(
         state.node, state.cycle, reason, restart_allowed=False, exit_code=exit_code, first_failure=reason
     )
@@ -65,13 +65,13 @@ def begin(state: State, assignment: Assignment, reason: str, now_s: float) -> Ou
         state = msgspec.structs.replace(state, store=phases.Store(assignment.cycle))
         return state, (said, prepare, node_messages.PrepareStore(state.rules.job_id, assignment.cycle))
     if not store.port:
-        return state, (said, prepare)  # It was asked for ahead and is on its way.
+        return state, (said, prepare)  # It was requested ahead and is on its way.
     state, actions = use_store(state, store.host, store.port)
     return state, (said, prepare, *actions)
 
 
 def use_store(state: State, host: str, port: int) -> Outcome:
-    """The store of the cycle is served there: the workers can be started."""
+    """Starts the workers, since the store of the cycle is served."""
     if not isinstance(state.phase, phases.AwaitingStore):
         return state, ()
     assignment = state.phase.assignment
@@ -84,7 +84,7 @@ def use_store(state: State, host: str, port: int) -> Outcome:
 
 
 def prepare_ahead(state: State, next_cycle: int) -> Outcome:
-    """The next cycle is made ready while the workers of this one end: that saves its time at each restart."""
+    """Prepares the next cycle while the workers of this one end, which saves time at each restart."""
     if not state.has_spawner or not state.rules.prepares_ahead:
         return state, ()
     actions: list[Action] = []
@@ -99,7 +99,7 @@ def prepare_ahead(state: State, next_cycle: int) -> Outcome:
 
 
 def fault(state: State, reason: str) -> Outcome:
-    """One fault of this cycle: the coordinator hears of it first, then the other workers are stopped."""
+    """Reports a fault of this cycle to the coordinator, then stops the other workers."""
     state, told = report(state, reason)
     state, actions = stop_group(state, phases.Rejoin(announced=False), state.reason)
     return state, (told, *actions)
@@ -116,7 +116,7 @@ def report(state: State, reason: str) -> tuple[State, Action]:
 
 
 def stop_group(state: State, then: phases.Then, reason: str, *, signal: int = 0, at_once: bool = False) -> Outcome:
-    """`signal` 0: SIGTERM with the grace of a restart; else that signal with the grace of the launcher's end."""
+    """Stops the workers. `signal` 0: SIGTERM with a restart's grace period; else that signal with the launcher's."""
     text = f"the workers of cycle {state.cycle} are being stopped"
     if isinstance(state.phase, phases.Finished):
         text = f"what the workers of cycle {state.cycle} left running is being ended"
@@ -163,20 +163,20 @@ def leave_stopping(state: State, event: group.WorkersGone, now_s: float) -> Outc
 
 
 def go_down(state: State, reason: str) -> Outcome:
-    """Nothing runs here, and there is no spawner; the coordinator decides whether there will be a new one."""
+    """Reports that nothing runs here and there is no spawner; the coordinator decides whether to start a new one."""
     state = enter(state, phases.Down(), reason)
     return state, (tell(state, cluster_messages.NodeDown(state.node, state.cycle)),)
 
 
 def cannot_start(state: State, assignment: Assignment, why: str) -> Outcome:
-    """The order has crossed the loss of the spawner; answered in the order's own cycle, so it is not fenced."""
+    """Answers an order that crossed the loss of the spawner, in the order's own cycle, so the answer is not fenced."""
     state = msgspec.structs.replace(state, cycle=assignment.cycle, assignment=assignment)
     state, told = report(state, f"node {state.node} cannot start cycle {state.cycle}: {why}")
     return state, (told, tell(state, cluster_messages.NodeDown(state.node, state.cycle)))
 
 
 def conclude(state: State, verdict: Verdict) -> Outcome:
-    """The verdict is final. What is left is the spawner, which writes the ranks' last output as it ends."""
+    """Ends the job, whose verdict is final. Only the spawner is left, which writes the ranks' last output."""
     said = say(state, f"job_{verdict.state}", verdict.reason)
     taken = tell(state, cluster_messages.VerdictTaken(state.node))
     if not state.has_spawner:

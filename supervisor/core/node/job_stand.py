@@ -1,4 +1,4 @@
-"""How does a job stand on this node, in the words that a new leader needs?"""
+"""What is the state of a job on this node, as a new leader needs it?"""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _member_state(state: State) -> MemberState:
         case phases.Finished():
             return MemberState.SUCCEEDED
         case phases.Stopping(phases.StartNext()):
-            return MemberState.RUNNING  # Of the cycle that it begins next.
+            return MemberState.RUNNING  # In the cycle that it begins next.
         case phases.Stopping():
             return MemberState.FAILED
         case phases.Down():

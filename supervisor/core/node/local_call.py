@@ -1,8 +1,8 @@
-"""What do the ranks of this node have to say about their wrapped call, and when is it news for the coordinator?
+"""What do this node's ranks report about their wrapped call, and when does the coordinator need it?
 
-What all local ranks say (entered, reported, arrived, a value to exchange) goes out as one report once the last of them
-has said it; what concerns everybody (a fault, a loss, the first return of an active rank) goes out at once. What the
-coordinator orders goes to the ranks. A word of another call or iteration than the rank's own changes nothing.
+Messages that all local ranks send (entered, reported, arrived, a value to exchange) leave as one report after the last
+of them; messages that concern all ranks (a fault, a loss, the first return of an active rank) leave at once. The
+coordinator's orders go to the ranks. A message about another call or iteration than the rank's own changes nothing.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from supervisor.core.node.local_call_messages import (
 from supervisor.core.orders import SettleCall, TellMembers
 from supervisor.core.workers import Excuse
 
-# What a rank has said with where it stands as it comes back.
+# Messages that a returning rank's stage implies.
 _SAID_BY_STAGE: dict[Stage, tuple[str, ...]] = {
     Stage.ENTERING: (),
     Stage.RUNNING: ("began",),
@@ -80,7 +80,7 @@ def initial_state() -> State:
 
 
 def excuse(state: State, local_rank: int) -> Excuse:
-    """Whether the end of this rank's process is the call's business: the others may go on without it, or have."""
+    """Whether the call deals with the end of this rank's process: the others may continue without it, or have."""
     return state.ranks[local_rank].excuse if local_rank < len(state.ranks) else Excuse.NONE
 
 
@@ -125,7 +125,7 @@ def next_deadline_s(state: State) -> float | None:
 
 
 class _Book:
-    """The state while one event is worked through."""
+    """The state while one event is handled."""
 
     def __init__(self, state: State, now_s: float) -> None:
         self._state = state
@@ -170,7 +170,7 @@ class _Book:
         if rank.place is not Place.IN or word.call != rank.call:
             return
         if isinstance(word, ExchangeValue) and word.iteration > rank.iteration:
-            self._tell(local_rank, word)  # It has come back in the midst of the assignment, ahead of what we know.
+            self._tell(local_rank, word)  # It came back in the middle of the assignment, ahead of us.
         if word.iteration != rank.iteration:
             return
         match word:
@@ -242,7 +242,7 @@ class _Book:
     def _hear_leave(self, local_rank: int, rank: Rank, word: CallLeave) -> None:
         if rank.call != word.call or rank.place not in (Place.IN, Place.ENTERING):
             return
-        # Who goes before the call has begun was never a part of it, but for a process that stands in for a lost rank.
+        # A rank that leaves before the call begins was never in it, unless it replaces a lost rank.
         was_part = word.why is not Leaving.DONE and (rank.place is Place.IN or rank.excuse is not Excuse.NONE)
         self._tell(local_rank, word)
         self._forget(local_rank)
@@ -253,7 +253,7 @@ class _Book:
         self._actions.append(UnwatchRank(local_rank))
 
     def hear_fault(self, local_rank: int, interruption: Interruption, reason: str) -> None:
-        """A rank that stands still can't report any more: its fault is its report."""
+        """Handles a fault. A rank that stands still can't report any more, so its fault is its report."""
         rank = self._ranks[local_rank] if local_rank < len(self._ranks) else Rank()
         if rank.place is Place.IN:
             self._sent |= {("reported", local_rank)}
@@ -286,7 +286,7 @@ class _Book:
             if rank.away_until_s is not None and self._now_s >= rank.away_until_s:
                 timeout_s = rank.settings.heartbeat_timeout_s
                 reason = f"lost its connection and did not come back within {timeout_s:.0f} s"
-                # Not failed: a process that still runs is not stood in for.
+                # Not failed: a process that still runs is not replaced.
                 self.lose(local_rank, Lost(Interruption.UNRESPONSIVE, reason, failed=False))
                 self._actions.append(CondemnRank(local_rank))
 
@@ -320,12 +320,12 @@ class _Book:
                     self._forget(local_rank)
                     self.change(local_rank, place=Place.OUT, excuse=Excuse.NONE)
                     self._actions.append(UnwatchRank(local_rank))
-                elif rank.place is Place.ENTERING:  # A new process that has not taken part: still nobody waits for it.
+                elif rank.place is Place.ENTERING:  # A new process that has not taken part: no rank waits for it.
                     self._forget(local_rank)
                     self.change(local_rank, place=Place.OUT)
             case CallRefused():
                 if rank.place in (Place.IN, Place.ENTERING):
-                    # The others may go on without a member that is refused; who never was one fails by itself.
+                    # The others may continue without a refused member; a rank that never was one fails by itself.
                     is_out = rank.place is Place.IN or rank.excuse is not Excuse.NONE
                     self._forget(local_rank)
                     self.change(local_rank, place=Place.LEFT if is_out else Place.OUT)
@@ -336,7 +336,7 @@ class _Book:
     def end_call(self, call: int, *, stands: bool, reason: str) -> None:
         if not stands:
             self._over = CallRefused(call, reason)
-            # Who has come to the initial barrier, but whose neighbours have not, is not known to the coordinator.
+            # The coordinator does not know ranks at the initial barrier whose neighbours have not arrived.
             waiting = [
                 each for each, rank in enumerate(self._ranks) if rank.place is Place.ENTERING and rank.call <= call
             ]
@@ -360,14 +360,14 @@ class _Book:
             self._waiting.setdefault(key, {})[local_rank] = word
 
     def _hold_value(self, key: Key, local_rank: int, word: ExchangeValue) -> None:
-        """As many names are held as may be open; the coordinator decides about more."""
+        """Holds a value, for as many names as may be open; the coordinator decides about more."""
         if key in self._waiting or len(self._waiting) < EXCHANGE_NAMES_OPEN_MAX:
             self._hold(key, local_rank, word)
         else:
             self._tell(local_rank, word)
 
     def _tell(self, local_rank: int, word: Word) -> None:
-        """At once; what these ranks have begun goes first, for it says their numbers."""
+        """Reports at once, after IterationBegan of these ranks, which has their numbers."""
         self._flush("began")
         self._told.append(Told(self._member(local_rank), word))
 

@@ -1,4 +1,4 @@
-"""Which states can a node's ranks have in a wrapped call, what can happen to them, and what can be asked for?
+"""Which states can a node's ranks have in a wrapped call, what can happen to them, and what can follow?
 
 The vocabulary of the machine node/local_call.py.
 """
@@ -20,7 +20,7 @@ class Place(enum.StrEnum):
     OUT = "out"  # in no call
     ENTERING = "entering"
     IN = "in"
-    LEFT = "left"  # has gone by itself, its process lives
+    LEFT = "left"  # left by itself; its process is alive
     ENDED = "ended"  # its process has ended, or is given up
 
 
@@ -29,22 +29,22 @@ class Rank(msgspec.Struct, frozen=True):
     call: int = 0
     iteration: int = 0
     settings: CallSettings = msgspec.field(default_factory=CallSettings)
-    excuse: Excuse = Excuse.NONE  # its end is the call's business, not the worker group's
+    excuse: Excuse = Excuse.NONE  # the call deals with its end, not the worker group
     stands_in: bool = False  # a new process for a lost rank
     away_until_s: float | None = None  # not connected; lost after that
 
 
-Key = str  # what is said by all: "began", "arrived 1" …
+Key = str  # a message that all ranks send: "began", "arrived 1" …
 
 
 class State(msgspec.Struct, frozen=True):
-    """`waiting` and `sent` are by key: words that are held back, and who has told already."""
+    """The ranks' calls on this node. By key: `waiting` has held-back messages, `sent` the ranks that sent theirs."""
 
     first_rank: int = 0
     world_size: int = 0
     ranks: tuple[Rank, ...] = ()
     is_used: bool = False  # some rank has entered a call, or may have done so on another node
-    over: CallRefused | None = None  # the last call that came to nothing
+    over: CallRefused | None = None  # the last call that could not continue
     waiting: dict[Key, dict[int, Word]] = msgspec.field(default_factory=dict[Key, dict[int, Word]])
     sent: frozenset[tuple[Key, int]] = frozenset()
 
@@ -76,7 +76,7 @@ class RankStarted(msgspec.Struct, frozen=True):
 
 
 class RankEnded(msgspec.Struct, frozen=True):
-    """Its process. `failed`: neither with code 0 nor because we ended it together with all others."""
+    """A rank's process has ended. `failed`: not with code 0, and not because we stopped all workers."""
 
     local_rank: int
     reason: str
@@ -92,7 +92,7 @@ class ClientLeft(msgspec.Struct, frozen=True):
 
 
 class WorkersEnding(msgspec.Struct, frozen=True):
-    """The node ends the cycle: nothing about its calls is news any more."""
+    """The node is ending the cycle: its calls no longer matter."""
 
 
 class DeadlineReached(msgspec.Struct, frozen=True):
@@ -117,7 +117,7 @@ class TellCoordinator(msgspec.Struct, frozen=True):
 
 
 class WatchRank(msgspec.Struct, frozen=True):
-    """It is in a call. Repeated at each iteration."""
+    """Watch the rank, which is in a call. Repeated at each iteration."""
 
     local_rank: int
     settings: CallSettings
@@ -128,13 +128,13 @@ class UnwatchRank(msgspec.Struct, frozen=True):
 
 
 class CondemnRank(msgspec.Struct, frozen=True):
-    """The others go on without it: its process must not."""
+    """End the rank's process, because the others continue without it."""
 
     local_rank: int
 
 
 class SettleExcuses(msgspec.Struct, frozen=True):
-    """Whether the ends of ranks that were lost in the call stand excused, or are failures after all."""
+    """Decide whether the ends of ranks lost in the call are excused or are failures after all."""
 
     stands: bool
     reason: str

@@ -1,8 +1,7 @@
-"""Which news does a job not hear before the memory of its GPUs is free?
+"""Which events are held back from a job until the memory of its GPUs is free?
 
-That nothing of its cycle is left, or that the spawner is ready which stands in for one that was lost.
-
-Stands before the other machines of the job. What the spawner owes is paid with the news itself.
+They are the end of its cycle's last process, and the readiness of a spawner that replaces a lost one. The gate comes
+before the other machines of the job. The event itself, even held back, settles what the spawner owes.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from supervisor.core.node import gpu_reclaim, spawner_watch
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.core.node.messages import Action, Event, SpawnerReady, StartSpawner, WorkersEmptied
 
-# What the job hears now: None, nothing.
+# The last item is the event that the job gets now; None: none.
 Outcome = tuple[JobMachines, tuple[Action, ...], gpu_reclaim.Held | None]
 
 
 def held_back(machines: JobMachines, event: Event) -> gpu_reclaim.Event | None:
-    """The event as it waits here; None: it goes through. The end of a cycle waits only where another one follows."""
+    """Returns the event that waits here; None: it passes. The end of a cycle waits only if another one follows."""
     match event:
         case WorkersEmptied() if machines.reclaim.rules is not None and job_phases.is_to_go_on(machines.job):
             return gpu_reclaim.CycleEmptied(event)
@@ -32,7 +31,7 @@ def held_back(machines: JobMachines, event: Event) -> gpu_reclaim.Event | None:
 
 
 def begun(machines: JobMachines, actions: Sequence[Action]) -> gpu_reclaim.Event | None:
-    """Workers whose spawner was killed may leave memory behind as any others."""
+    """Begins a wait after a lost spawner, too, because its workers may also leave memory behind."""
     life = machines.job
     if machines.reclaim.rules is None or life.cycle < 0 or not any(isinstance(each, StartSpawner) for each in actions):
         return None
@@ -40,7 +39,7 @@ def begun(machines: JobMachines, actions: Sequence[Action]) -> gpu_reclaim.Event
 
 
 def is_in_vain(machines: JobMachines) -> bool:
-    """Whether it waits although no other cycle follows any more."""
+    """Whether the gate waits although no other cycle follows any more."""
     if machines.reclaim.waits is None:
         return False
     is_without_spawner = isinstance(machines.job.phase, job_phases.Down | job_phases.Pending)

@@ -1,7 +1,7 @@
-"""Everything that can happen to the jobs of a node, and everything the node can ask for.
+"""What can happen to the jobs of a node, and what can the node request?
 
-The vocabulary of `node.py`, shared with the engine and its edges. Events are past tense, actions imperative. An event
-that names an older cycle than the job's own is fenced: it changes nothing.
+This is the vocabulary of `node.py`, shared with the engine and its edges. Events are past tense, actions imperative. An
+event that names an older cycle than the job's own is fenced: it changes nothing.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from supervisor.core.orders import Order
 
 class JobSubmitted(msgspec.Struct, frozen=True):
     rules: JobRules
-    checks: tuple[CheckPlan, ...] = ()  # that this node has to pass before it joins
-    memory: MemoryRules | None = None  # how GPU memory is waited for at a restart; None: it is not
+    checks: tuple[CheckPlan, ...] = ()  # that this node must pass before it joins
+    memory: MemoryRules | None = None  # how to wait for GPU memory at a restart; None: don't
     node: str = ""  # this node's name in the job; "": its own
-    settings: tuple[tuple[str, str], ...] = ()  # that were written somewhere, as they are recorded
+    settings: tuple[tuple[str, str], ...] = ()  # explicitly given settings, for the record
 
 
 class SpawnerReady(msgspec.Struct, frozen=True):
     job_id: str
     number: int  # as StartSpawner gave it
-    starts_workers: bool = True  # False: ranks that others start are met here
+    starts_workers: bool = True  # False: others start the ranks
     refusal: str = ""  # why the job's command can't be run at all
     refusal_code: int = 1  # the job's exit code then
 
 
 class SpawnerLost(msgspec.Struct, frozen=True):
-    """The spawner has ended, as it was told or not, or could not be started; nothing of its workers is left."""
+    """The spawner has ended, as ordered or not, or could not be started; nothing of its workers is left."""
 
     job_id: str
     number: int
@@ -43,7 +43,7 @@ class SpawnerLost(msgspec.Struct, frozen=True):
 
 
 class SpawnerBroken(msgspec.Struct, frozen=True):
-    """Something could not be asked of the spawner at all."""
+    """An order could not be sent to the spawner."""
 
     job_id: str
     reason: str
@@ -86,7 +86,7 @@ class WorkerExited(msgspec.Struct, frozen=True):
 
 
 class WorkerEndSeen(msgspec.Struct, frozen=True):
-    """The worker's process has ended; how is the spawner's to report, which should follow at once."""
+    """The worker's process has ended; the spawner's report on how should follow at once."""
 
     job_id: str
     cycle: int
@@ -102,7 +102,7 @@ class WorkersEmptied(msgspec.Struct, frozen=True):
 
 
 class ClientJoined(msgspec.Struct, frozen=True):
-    """A worker's client said hello; its monitoring starts again."""
+    """A worker's client said hello; its monitoring starts over."""
 
     job_id: str
     cycle: int
@@ -112,7 +112,7 @@ class ClientJoined(msgspec.Struct, frozen=True):
 
 
 class ClientLeft(msgspec.Struct, frozen=True):
-    """The client said goodbye or its connection ended: no limits hold until the next hello."""
+    """The client said goodbye or its connection ended: no limits apply until the next hello."""
 
     job_id: str
     cycle: int
@@ -120,7 +120,7 @@ class ClientLeft(msgspec.Struct, frozen=True):
 
 
 class ProgressRead(msgspec.Struct, frozen=True):
-    """Answer to ReadProgress, or the next deadline is earlier: a section has opened, or a silence is older than it."""
+    """The page was read, as an answer to ReadProgress, or because a section opened or an older silence was found."""
 
     job_id: str
     cycle: int
@@ -129,7 +129,7 @@ class ProgressRead(msgspec.Struct, frozen=True):
 
 
 class LimitsCalculated(msgspec.Struct, frozen=True):
-    """New limits that the ranks have calculated together. They hold for this rank, and for all in later cycles."""
+    """The ranks have calculated new limits together, which apply to this rank, and to all in later cycles."""
 
     job_id: str
     cycle: int
@@ -138,7 +138,7 @@ class LimitsCalculated(msgspec.Struct, frozen=True):
 
 
 class ControlRequested(msgspec.Struct, frozen=True):
-    """send_workload_control_request(): action is "continue", "exclude_this_node" or "shutdown_workload"."""
+    """A rank called send_workload_control_request(): "continue", "exclude_this_node" or "shutdown_workload"."""
 
     job_id: str
     cycle: int
@@ -148,7 +148,7 @@ class ControlRequested(msgspec.Struct, frozen=True):
 
 
 class RankSaid(msgspec.Struct, frozen=True):
-    """A word of the rank's Wrapper."""
+    """The rank's Wrapper has sent a message."""
 
     job_id: str
     cycle: int
@@ -163,7 +163,7 @@ class EvidenceCollected(msgspec.Struct, frozen=True):
 
 
 class StopRequested(msgspec.Struct, frozen=True):
-    """A person, or a signal to the launcher, ends the job. signal 0: a `stop` command (SIGTERM to the ranks)."""
+    """An operator, or a signal to the launcher, stops the job. `signal` 0: a `stop` command (SIGTERM to the ranks)."""
 
     job_id: str
     reason: str
@@ -171,31 +171,31 @@ class StopRequested(msgspec.Struct, frozen=True):
 
 
 class RestartRequested(msgspec.Struct, frozen=True):
-    """A person asks for a new cycle; takes no unit of the budget."""
+    """An operator asks for a new cycle, which takes no unit of the budget."""
 
     job_id: str
     reason: str
 
 
 class Ordered(msgspec.Struct, frozen=True):
-    """The job's coordinator, here or on another node, orders something of this node."""
+    """The job's coordinator, here or on another node, has given this node an order."""
 
     job_id: str
     order: Order
 
 
 class NodeChecked(msgspec.Struct, frozen=True):
-    """What a check of this node has found (answer to CheckNode)."""
+    """A check of this node has findings (answer to CheckNode)."""
 
     job_id: str
     check: str
     number: int
     findings: tuple[Finding, ...]
-    is_last: bool = True  # False: what it has found so far, which a patient join takes for the answer
+    is_last: bool = True  # False: findings so far, which end the patience of a waiting join
 
 
 class GpuMemorySeen(msgspec.Struct, frozen=True):
-    """The memory of the job's GPUs is free, or the time to wait is over (answer to AwaitGpuMemory)."""
+    """The memory of the job's GPUs is free, or the wait has timed out (answer to AwaitGpuMemory)."""
 
     job_id: str
     cycle: int
@@ -203,27 +203,27 @@ class GpuMemorySeen(msgspec.Struct, frozen=True):
 
 
 class FenceMoved(msgspec.Struct, frozen=True):
-    """The leader of the job has heard this node: it replaces it at `until_s` at the earliest."""
+    """The leader of the job has heard this node and will not replace it before `until_s`."""
 
     job_id: str
     until_s: float
 
 
 class SupervisorReturned(msgspec.Struct, frozen=True):
-    """This supervisor goes on with the job of one that is gone: no client is connected yet, and no page can be read."""
+    """This supervisor takes over the job of a lost one: no client is connected yet, and no page can be read."""
 
     job_id: str
 
 
 class JobAbandoned(msgspec.Struct, frozen=True):
-    """A defect of ours was met while something of this job was decided: it ends, and no other job is touched."""
+    """A bug in Holdfast occurred in a decision on this job, which therefore ends; no other job is affected."""
 
     job_id: str
     reason: str
 
 
 class DeadlineReached(msgspec.Struct, frozen=True):
-    """The engine's one timer; stale or early ones are no-ops."""
+    """The engine's one timer fired; a stale or early one has no effect."""
 
 
 SpawnerReport = SpawnerReady | SpawnerLost | StoreReady | StoreFailed
@@ -240,7 +240,7 @@ Event = News | NodeChecked | GpuMemorySeen
 
 
 class StartSpawner(msgspec.Struct, frozen=True):
-    """`number` counts the spawners of the job from 1; what the spawner reports carries it."""
+    """Start a spawner. `number` counts the job's spawners from 1; the spawner's reports carry it."""
 
     job_id: str
     number: int
@@ -254,7 +254,7 @@ class PrepareStore(msgspec.Struct, frozen=True):
 
 
 class ForkAhead(msgspec.Struct, frozen=True):
-    """Fork so many processes that stand ready to become the workers of the next cycle. Not answered."""
+    """Fork processes ahead, which will become the workers of the next cycle. Not answered."""
 
     job_id: str
     cycle: int
@@ -262,7 +262,7 @@ class ForkAhead(msgspec.Struct, frozen=True):
 
 
 class SpawnWorkers(msgspec.Struct, frozen=True):
-    """All local ranks of the assignment, with the store of this cycle."""
+    """Start all local ranks of the assignment, with the store of this cycle."""
 
     job_id: str
     assignment: Assignment
@@ -271,7 +271,7 @@ class SpawnWorkers(msgspec.Struct, frozen=True):
 
 
 class RespawnWorkers(msgspec.Struct, frozen=True):
-    """New processes for these local ranks of the running cycle, with its store; nothing of the old ones is left."""
+    """Start new processes for these local ranks of the running cycle; nothing of the old ones is left."""
 
     job_id: str
     cycle: int
@@ -279,7 +279,7 @@ class RespawnWorkers(msgspec.Struct, frozen=True):
 
 
 class TellRanks(msgspec.Struct, frozen=True):
-    """To the Wrappers of these ranks; one that is not connected learns it when it comes back."""
+    """Send a message to the Wrappers of these ranks; one without a connection gets it when it comes back."""
 
     job_id: str
     cycle: int
@@ -288,16 +288,16 @@ class TellRanks(msgspec.Struct, frozen=True):
 
 
 class ReconnectRanks(msgspec.Struct, frozen=True):
-    """Have the ranks' clients connect again: then each says where it stands in its wrapped call."""
+    """Have the ranks' clients reconnect, so that each reports its stage in its wrapped call."""
 
     job_id: str
     cycle: int
 
 
 class SignalWorkers(msgspec.Struct, frozen=True):
-    """local_ranks empty: all. `tree`: their whole sessions. `resume`: SIGCONT before it.
+    """Send a signal to workers; no local ranks: to all. `tree`: to their whole sessions. `resume`: SIGCONT first.
 
-    `sessions`: pids of workers that have ended; what they have left behind gets the signal.
+    `sessions`: pids of ended workers; the processes that they left behind get the signal.
     """
 
     job_id: str
@@ -310,16 +310,16 @@ class SignalWorkers(msgspec.Struct, frozen=True):
 
 
 class KillTree(msgspec.Struct, frozen=True):
-    """End everything of the cycle, escapees included; answered by WorkersEmptied."""
+    """Kill everything of the cycle, including escaped processes; answered by WorkersEmptied."""
 
     job_id: str
     cycle: int
 
 
 class MoveFence(msgspec.Struct, frozen=True):
-    """At `until_s` the spawner kills all that it has started, unless it gets a later fence before.
+    """Have the spawner kill everything it has started at `until_s`, unless it gets a later fence first.
 
-    So the workers end in time even where this process stands still.
+    So the workers end in time even if this process stalls.
     """
 
     job_id: str
@@ -327,13 +327,13 @@ class MoveFence(msgspec.Struct, frozen=True):
 
 
 class EndSpawner(msgspec.Struct, frozen=True):
-    """Answered by SpawnerLost once its process is gone."""
+    """End the spawner; answered by SpawnerLost once its process is gone."""
 
     job_id: str
 
 
 class KillSpawner(msgspec.Struct, frozen=True):
-    """SIGKILL to the spawner and all that it has started; answered by SpawnerLost."""
+    """Kill the spawner and everything it has started; answered by SpawnerLost."""
 
     job_id: str
     reason: str
@@ -348,7 +348,7 @@ class ReadProgress(msgspec.Struct, frozen=True):
 
 
 class CollectEvidence(msgspec.Struct, frozen=True):
-    """Stacks of all ranks, the `accused` first (global ranks); answered by EvidenceCollected within the budget."""
+    """Take the stacks of all ranks, the `accused` (global ranks) first; EvidenceCollected answers within the budget."""
 
     job_id: str
     cycle: int
@@ -368,7 +368,7 @@ class AwaitGpuMemory(msgspec.Struct, frozen=True):
     """Wait until the memory of the job's GPUs is free, for `rules.timeout_s`; answered by GpuMemorySeen."""
 
     job_id: str
-    cycle: int  # that has ended
+    cycle: int  # the cycle that has ended
     rules: MemoryRules
 
 
@@ -378,7 +378,7 @@ class Publish(msgspec.Struct, frozen=True):
 
 
 class TellCoordinator(msgspec.Struct, frozen=True):
-    """Carried to the job's coordinator, here or on another node."""
+    """Send a report to the job's coordinator, here or on another node."""
 
     job_id: str
     report: cluster_messages.Event

@@ -1,7 +1,7 @@
 """What does this node do next? Folds the machines of all its jobs into one step.
 
-Those of one job are folded by job_fold.py. Here is which job an event belongs to, what is fenced, the one timer, and
-how a job is shown.
+job_fold.py folds the machines of one job. This module decides which job an event belongs to and what is fenced, and has
+the one timer and the view of a job.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _OF_CYCLE = (
 
 
 class Deadlines(dict[str, float | None]):
-    """The earliest one of each job whose machines were asked since they changed. Says nothing that they do not."""
+    """A cache of the earliest deadline of each job whose machines were asked since their last change."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Deadlines)
@@ -78,7 +78,7 @@ class Deadlines(dict[str, float | None]):
 
 
 class State(msgspec.Struct, frozen=True):
-    """Never changed in place, but for what `next_deadline_s` remembers; one copy of two small dicts for each step."""
+    """The node's jobs. Never changed in place, except the deadline cache; each step copies two small dicts."""
 
     node: str
     jobs: dict[str, JobMachines] = msgspec.field(default_factory=dict[str, JobMachines])
@@ -121,8 +121,8 @@ def next_deadline_s(state: State) -> float | None:
 
 
 def job_due_s(state: State, job_id: str) -> float | None:
-    """The earliest deadline of a job. Its machines are asked once after they changed: thousands of events may come
-    between two questions.
+    """Returns the earliest deadline of a job. Its machines are asked once after a change, because thousands of events
+    may come between two calls.
     """
     if job_id not in state.asked:
         state.asked[job_id] = _due_s(state.jobs[job_id])
@@ -130,12 +130,12 @@ def job_due_s(state: State, job_id: str) -> float | None:
 
 
 def with_job(state: State, job_id: str, machines: JobMachines) -> State:
-    """The job goes on where its machines stood under another supervisor."""
+    """Adds a job with the state of its machines under another supervisor."""
     return _with(state, job_id, machines)
 
 
 def view(state: State, job_id: str) -> JobView | None:
-    """The job as status shows it; None if it is not known here (any more)."""
+    """Returns the job as status shows it; None if it is unknown here, or no longer known."""
     machines = state.jobs.get(job_id)
     if machines is None:
         return None
@@ -195,7 +195,7 @@ def _pass_deadlines(state: State, now_s: float) -> tuple[State, tuple[Action, ..
 def _fold(
     state: State, job_id: str, machines: JobMachines, now_s: float, do: Callable[[JobFold], None]
 ) -> tuple[State, tuple[Action, ...]]:
-    """Steps the machines of one job. A defect in them is this job's end, and no other job's."""
+    """Steps the machines of one job. A bug in them ends only this job."""
     fold = JobFold(machines, now_s)
     try:
         do(fold)
@@ -222,9 +222,9 @@ def _at_memory_gate(
 
 
 def _abandon(state: State, job_id: str, reason: str) -> tuple[State, tuple[Action, ...]]:
-    """Ends the job here at once. Its coordinator, if that still works, ends it on all other nodes.
+    """Ends the job here at once. Its coordinator, if still working, ends it on all other nodes.
 
-    A verdict that is known already stands: the job has ended the same on every node.
+    A known verdict stands, because the job has ended the same on every node.
     """
     machines = state.jobs.get(job_id)
     if machines is None or isinstance(machines.job.phase, job_phases.Ended):
@@ -245,7 +245,7 @@ def _abandon(state: State, job_id: str, reason: str) -> tuple[State, tuple[Actio
 
 
 def _due_s(machines: JobMachines) -> float | None:
-    """The earliest deadline of all machines of a job."""
+    """Returns the earliest deadline of all machines of a job."""
     earliest_s: float | None = None
     for moment_s in (
         worker_group.next_deadline_s(machines.group),
@@ -263,9 +263,9 @@ def _due_s(machines: JobMachines) -> float | None:
 
 
 def _is_fenced(event: Event, machines: JobMachines) -> bool:
-    """Reports from another cycle, or from an earlier spawner, change nothing. Orders are fenced by their machines.
+    """Whether a report is from another cycle or an earlier spawner, and so changes nothing. Machines fence orders.
 
-    The store of a cycle to come may be asked for ahead.
+    A report on the next cycle's store passes, because it may be requested ahead.
     """
     if isinstance(event, _OF_CYCLE):
         return event.cycle != machines.job.cycle
@@ -310,7 +310,7 @@ def _rank_view(machines: JobMachines, worker: group_messages.Worker) -> RankView
 
 
 def _is_hung(machines: JobMachines, monitor: rank_monitor.State, local_rank: int) -> bool:
-    """Also while it is being ended for it."""
+    """Whether the rank hangs, also while it is being ended for that."""
     if isinstance(monitor, rank_monitor.Hung) or hang_response.is_hung(machines.hangs, local_rank):
         return True
     watch = machines.watches[local_rank] if local_rank < len(machines.watches) else call_watch.initial_state()

@@ -1,10 +1,10 @@
-"""Has this rank gone silent for longer than it may?
+"""Has this rank been silent for longer than allowed?
 
-One machine for each rank of a cycle. The rank stamps a page without telling anybody, so a deadline is only a reason to
-look: the machine asks for the page, judges what it says as of the moment at which it was read, and either declares the
-hang, once, or waits for the next moment at which some limit could have run out. Hence it is never early, and nobody
-polls. Heartbeats and sections are independent: what a client has not begun to use is not held against it, but for the
-limit from init to the first heartbeat, which a user who configures it wants from the start.
+Each rank of a cycle has one such machine. The rank stamps a page without a message, so a deadline is only a reason to
+look: the machine requests the page, judges its contents as of the time when it was read, and either declares the hang,
+once, or waits until some limit could have run out next. So it is never early, and there is no polling. Heartbeats and
+sections are independent: limits on what a client does not use do not apply, except the limit from init to the first
+heartbeat, which users who configure it want from the start.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Watching(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """A limit may have run out; the page was asked for. No answer is no verdict."""
+    """A limit may have run out; the page was requested. Without an answer, there is no verdict."""
 
     limits: HangLimits
     progress: Progress
@@ -50,7 +50,7 @@ class Hung(msgspec.Struct, frozen=True):
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """The worker has ended or is being ended: nothing about it is news any more."""
+    """The worker has ended or is being stopped, so nothing about it matters any more."""
 
 
 State = Silent | Watching | Reading | Hung | Gone
@@ -68,7 +68,7 @@ class ClientLeft(msgspec.Struct, frozen=True):
 
 
 class PageLost(msgspec.Struct, frozen=True):
-    """The supervisor is another one now, and the client has not come back to it yet: its limits hold all the same."""
+    """The supervisor is a new one, and the client has not reconnected yet; its limits still apply."""
 
 
 class ProgressRead(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ class LimitsChanged(msgspec.Struct, frozen=True):
 
 
 class WorkerEnded(msgspec.Struct, frozen=True):
-    """It exited, or the node has begun to stop it."""
+    """The worker exited, or the node has begun to stop it."""
 
 
 class DeadlineReached(msgspec.Struct, frozen=True):
@@ -97,7 +97,7 @@ class ReadPage(msgspec.Struct, frozen=True):
 
 
 class DeclareHang(msgspec.Struct, frozen=True):
-    """`reason` lacks its subject: "sent no heartbeat for 5.0 s (limit 5.0 s)"."""
+    """Declares a hang. `reason` lacks its subject: "sent no heartbeat for 5.0 s (limit 5.0 s)"."""
 
     since_s: float
     reason: str
@@ -150,7 +150,7 @@ def _join(state: State, limits: HangLimits, progress: Progress, now_s: float) ->
         case Silent() | Watching() | Reading():
             return Watching(limits, progress, read_moment_s(progress, now_s)), ()
         case Hung() | Gone():
-            return state, ()  # One verdict for each hang; and a hello may race the exit.
+            return state, ()  # One verdict per hang; and a hello may race the exit.
         case _:
             assert_never(state)
 
@@ -176,7 +176,7 @@ def _lose_page(state: State, now_s: float) -> State:
 
 
 def _change_limits(state: State, limits: HangLimits) -> State:
-    """Limits that are tighter than a silence so far make the page be read, they don't condemn by an old reading."""
+    """Applies new limits. If the silence so far exceeds them, the page is read again before any verdict."""
     match state:
         case Watching() | Reading():
             kept = msgspec.structs.replace(limits, warm_up_steps=state.limits.warm_up_steps)
@@ -214,7 +214,7 @@ def _judge(state: State, progress: Progress, now_s: float) -> tuple[State, tuple
                 watching = msgspec.structs.replace(watching, not_before_s=now_s + REREAD_PAUSE_S)
             return watching, ()
         case Watching(limits):
-            # Not asked for, so maybe old by now: it may bring the next reading forward, never a verdict.
+            # Not requested, so perhaps outdated: it may bring the next reading forward, but never a verdict.
             return Watching(limits, progress, read_moment_s(progress, now_s), state.not_before_s), ()
         case Silent() | Hung() | Gone():
             return state, ()
@@ -226,7 +226,7 @@ def _judge(state: State, progress: Progress, now_s: float) -> tuple[State, tuple
 
 
 def _dues(limits: HangLimits, progress: Progress) -> Iterator[Silence]:
-    """The silences that run as far as `progress` tells, each with its limit."""
+    """Yields the silences that are running according to `progress`, each with its limit."""
     if progress.heartbeat_at_s is None:
         if limits.initial_heartbeat_s is not None:
             text = "sent no first heartbeat for {age} since its start (limit {limit})"
@@ -247,10 +247,10 @@ def _dues(limits: HangLimits, progress: Progress) -> Iterator[Silence]:
 
 
 def _earliest_s(limits: HangLimits, progress: Progress, read_at_s: float) -> float | None:
-    """The first moment at which any limit can have run out.
+    """Returns the earliest time at which any limit can have run out.
 
-    The page was read at `read_at_s`. Right after that a section may have opened or closed, or the first heartbeat come,
-    of which nothing is known yet: each of these silences could end as early as one limit after the reading.
+    The page was read at `read_at_s`. Right after that, a section may have opened or closed, or the first heartbeat may
+    have come, still unknown here: the limit of such a silence could run out one limit after the reading.
     """
     moments = [due.due_at_s for due in _dues(limits, progress)]
     moments += [read_at_s + limit_s for _, limit_s in limits.sections if limit_s is not None]
@@ -266,9 +266,9 @@ def _is_warming_up(limits: HangLimits, section_limits: dict[str, float | None], 
 
 
 def _uses_sections(section_limits: dict[str, float | None], progress: Progress) -> bool:
-    """Whether the time outside of sections counts: from the first step on, or from init where `warmup` covers that.
+    """Whether time outside sections counts: from the first step on, or from init if `warmup` covers that.
 
-    A client that sends heartbeats and has not opened any section is not held to the limits of sections.
+    The limits of sections do not apply to a client that sends heartbeats and has not opened any section.
     """
     if progress.first_step_seen:
         return True

@@ -1,10 +1,10 @@
 """By when must a job's spawner answer, and what follows if it does not?
 
-The one place with deadlines for what a spawner owes: to come up, to serve a store, to start workers, to report an end
-that was seen, to empty a cycle, to end. It listens to what the other machines ask of the spawner and to what comes
-back. A spawner that does not answer (stopped, stuck in the kernel, lost in its own loop) is killed with its tree. One
-that can't even be killed is given up: the job goes on, or ends, without it. A spawner that owes nothing is left alone,
-so one that is merely slow costs a healthy job nothing.
+Only this machine has deadlines for a spawner's duties: to come up, to serve a store, to start workers, to report an end
+that was seen, to empty a cycle, to end. It sees what the other machines order from the spawner and what comes back. A
+spawner that does not answer (stopped, stuck in the kernel, in an endless loop) is killed with its process tree. One
+that can't even be killed is given up: the job continues, or ends, without it. A spawner without duties is left alone,
+so a slow one costs a healthy job nothing.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from supervisor.core.node import messages as node_messages
 START_S = 600.0  # torch from a slow network file system takes minutes
 STORE_S = 30.0
 SPAWN_S = 60.0
-REPORT_S = 10.0  # from a worker's end that was seen to the spawner's report of it
+REPORT_S = 10.0  # from a worker's observed end to the spawner's report on it
 EMPTY_S = 15.0  # the spawner itself gives up what it can't kill after 10 s
 END_S = 8.0
 _PUT_OFF_S = {"report": REPORT_S, "empty": EMPTY_S}
-READ_S = 5.0  # for what it has answered while no supervisor was there
-KILL_S = 20.0  # from SIGKILL to the news that nothing is left
+READ_S = 5.0  # for reading what it answered while no supervisor was there
+KILL_S = 20.0  # from SIGKILL until nothing is left
 
 # --- states --------------------------------------------------------------------------------------------------------
 
 
 class Debt(msgspec.Struct, frozen=True):
-    """What the spawner owes. `key` tells the debts of one kind apart: a cycle, or a cycle and a rank."""
+    """Something that the spawner owes. `key` identifies a debt of one kind: a cycle, or a cycle and a rank."""
 
     kind: str
     key: tuple[int, ...]
     what: str
     since_s: float
     until_s: float
-    local_ranks: frozenset[int] = frozenset()  # of workers that were neither started nor given up yet
+    local_ranks: frozenset[int] = frozenset()  # workers that have neither started nor been given up yet
 
 
 class Absent(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class Absent(msgspec.Struct, frozen=True):
 
 
 class Serving(msgspec.Struct, frozen=True):
-    """It lives, or is being started."""
+    """The spawner is alive or being started."""
 
     number: int
     debts: tuple[Debt, ...] = ()
@@ -55,7 +55,7 @@ class Serving(msgspec.Struct, frozen=True):
 
 
 class Killing(msgspec.Struct, frozen=True):
-    """SIGKILL was sent; nothing more is asked."""
+    """SIGKILL was sent; nothing more is requested."""
 
     number: int
     reason: str
@@ -78,13 +78,13 @@ Answered = (
 
 
 class SpawnerBroken(msgspec.Struct, frozen=True):
-    """Something could not be asked of it at all."""
+    """An order could not be sent to the spawner."""
 
     reason: str
 
 
 class SupervisorReturned(msgspec.Struct, frozen=True):
-    """What it answered to the last supervisor may still have to be read."""
+    """A supervisor has returned; answers to the previous one may still have to be read."""
 
 
 Event = Asked | Answered | SpawnerBroken | SupervisorReturned | node_messages.DeadlineReached
@@ -142,7 +142,7 @@ def step(state: State, event: Event, *, now_s: float, cycle: int, rules: JobRule
 
 
 def is_moot(state: State, event: node_messages.Event) -> bool:
-    """Nothing may begin with a spawner that is being killed: its loss follows, and empties its cycle."""
+    """Whether the event is moot because its spawner is being killed: the loss follows and empties its cycle."""
     return isinstance(state, Killing) and isinstance(event, _Begins)
 
 
@@ -162,7 +162,7 @@ def _serve(state: Serving, event: Event, now_s: float, cycle: int, rules: JobRul
     match event:
         case node_messages.SpawnerReady(starts_workers=starts_workers):
             return msgspec.structs.replace(_paid(state, "start"), is_ready=True, starts_workers=starts_workers), ()
-        case node_messages.EndSpawner() if not state.is_ready:  # It loads, perhaps for minutes, and has no workers.
+        case node_messages.EndSpawner() if not state.is_ready:  # It is loading, perhaps for minutes, without workers.
             return _kill(state, "the job has ended", now_s, rules.job_id, cycle, is_fault=False)
         case SpawnerBroken(reason):
             return _kill(state, reason, now_s, rules.job_id, cycle, is_fault=True)
@@ -192,7 +192,7 @@ def _serve(state: Serving, event: Event, now_s: float, cycle: int, rules: JobRul
 
 
 def _charge(state: Serving, event: _Charged, now_s: float, local_world_size: int) -> Serving:
-    """A new debt. The same one twice keeps its first deadline, but for workers, which may come in portions."""
+    """Adds a debt. A repeated one keeps its first deadline, except for workers, which may come in portions."""
     match event:
         case node_messages.PrepareStore(cycle=of_cycle):
             return _owe(state, _debt("store", (of_cycle,), f"serve the store of cycle {of_cycle}", now_s, STORE_S))
@@ -223,7 +223,7 @@ def _hear(state: Serving, event: _Heard, now_s: float) -> Serving:
         case node_messages.WorkerExited(cycle=of_cycle, exit=exit_):
             return _paid(state, "report", of_cycle, exit_.local_rank)
         case node_messages.WorkersEmptied(cycle=of_cycle):
-            # Nothing of the cycle is left: neither starts nor ends of it are owed any more.
+            # Nothing of the cycle is left, so neither its starts nor its ends are owed any more.
             kept = tuple(debt for debt in state.debts if debt.key[:1] != (of_cycle,) or debt.kind == "store")
             return msgspec.structs.replace(state, debts=kept)
         case _:
@@ -269,9 +269,9 @@ def _paid(state: Serving, kind: str, *key: int) -> Serving:
 
 
 def _paid_worker(state: Serving, cycle: int, local_rank: int, now_s: float) -> Serving:
-    """The debt stands until every rank has its answer; one that is told of twice pays for no other.
+    """Notes an answer for one rank. The debt stands until every rank has one; a repeated answer counts once.
 
-    A spawner that starts a thousand workers is busy and not silent: each of them puts off what else it owes this cycle.
+    A spawner that starts a thousand workers is busy, not silent: each start extends its other deadlines of this cycle.
     """
     if not any(_is_spawn(debt, cycle) and local_rank in debt.local_ranks for debt in state.debts):
         return state

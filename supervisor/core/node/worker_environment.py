@@ -1,7 +1,8 @@
 """Which variables does one worker get?
 
-All that torchrun exports, with its values; ours; and the reference product's two socket names. They are set over the
-job's base environment (config/environment.py), which holds OMP_NUM_THREADS and TORCH_NCCL_ASYNC_ERROR_HANDLING.
+A worker gets everything that torchrun exports, with torchrun's values, our own variables, and the reference product's
+two socket names. They override the job's base environment (config/environment.py), which has OMP_NUM_THREADS and
+TORCH_NCCL_ASYNC_ERROR_HANDLING.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from supervisor.core.facts import Assignment, RestartRules
 
 
 class ExportedJob(Protocol):
-    """What workers are told of their job; JobSpec has it."""
+    """What workers learn about their job; JobSpec has these fields."""
 
     @property
     def job_id(self) -> str: ...
@@ -41,13 +42,13 @@ def worker_environment(
     socket_path: str,
     token_file: str,
 ) -> dict[str, str]:
-    """The variables to set over the job's base environment for the worker `local_rank` of this cycle."""
+    """Returns the variables for worker `local_rank` of this cycle, which override the job's base environment."""
     rank = assignment.first_rank + local_rank
     return {
         "LOCAL_RANK": str(local_rank),
         "RANK": str(rank),
         "GROUP_RANK": str(assignment.group_rank),
-        "ROLE_RANK": str(rank),  # a job has one role, so all ranks are of it
+        "ROLE_RANK": str(rank),  # a job has only one role
         "ROLE_NAME": job.role,
         "LOCAL_WORLD_SIZE": str(job.local_world_size),
         "WORLD_SIZE": str(assignment.world_size),

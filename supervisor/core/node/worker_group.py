@@ -1,8 +1,9 @@
 """How are the workers of one cycle doing on this node, and how are they brought to an end?
 
-Started together, ended together. The first failure is reported at once; what fails after it belongs to the same fault.
-A stop is a signal to every tree, exactly the given grace, then the end of everything that is left, escapees included;
-a process that even SIGKILL cannot end (state D) is named and left behind. Nothing here decides about restarts.
+The workers start and end together. The first failure is reported at once; later ones belong to the same fault. A stop
+sends a signal to every process tree, waits exactly the given grace period, then kills everything that is left,
+including escaped processes. A process that even SIGKILL can't end (state D) is named and left behind. Restarts are not
+decided here.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ from supervisor.core.workers import (
 
 
 class Empty(msgspec.Struct, frozen=True):
-    """Nothing of any cycle is left. `workers` is how the last ones ended."""
+    """Nothing of any cycle is left. `workers`: how the last ones ended."""
 
     workers: tuple[Worker, ...] = ()
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """A store may be there already, workers are not."""
+    """A store may exist already, but no workers."""
 
     cycle: int
 
@@ -64,7 +65,7 @@ class Running(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """All workers have exited 0, or are excused; what they left running lives until the job is ended."""
+    """All workers have exited 0 or are excused; processes that they left running live until the job ends."""
 
     cycle: int
     workers: tuple[Worker, ...]
@@ -169,7 +170,7 @@ def workers_of(state: State) -> tuple[Worker, ...]:
 
 
 def is_alive(state: State, local_rank: int) -> bool:
-    """As far as its end was not reported."""
+    """Whether the worker is alive, as far as reported."""
     return any(worker.local_rank == local_rank and not worker.ended for worker in workers_of(state))
 
 
@@ -220,7 +221,7 @@ def _note(
 
 
 def _judge(state: Living, changed: Worker, now_s: float, rules: JobRules) -> Outcome:
-    """What the news about one worker means for the group."""
+    """Decides what a change of one worker means for the group."""
     match state:
         case Starting(cycle, workers, grace_until_s) | Running(cycle, workers, grace_until_s):
             if changed.failed:
@@ -317,7 +318,7 @@ def _respawn(state: State, local_ranks: tuple[int, ...], rules: JobRules) -> Out
 
 
 def _stop(state: State, signal: int, kill_at_s: float, rules: JobRules) -> Outcome:
-    """Signals every tree, stopped processes too. A second stop never prolongs the grace of the first."""
+    """Signals every process tree, including stopped processes. A second stop never prolongs the first grace period."""
     match state:
         case Empty(workers):
             return state, (_gone(workers, None, ()),)  # The spawner was lost, and they with it.
