@@ -105,6 +105,7 @@ class State(msgspec.Struct, frozen=True):
     echo: str = ""  # a failure during that hang; it is the fault if the hang proves false
     first_failure: str = ""  # the first worker failure reported in this cycle
     shutdown: str = ""  # a rank has asked to end the job at the next fault
+    mistake: str = ""  # in the configuration, found in this cycle; no restart would help
     assignment: Assignment | None = None
     cycle_started_at_s: float | None = None
     restarts_used: int = 0  # according to the newest StartCycle

@@ -92,3 +92,15 @@ def test_a_pending_gloo_collective_does_not_hold_up_a_restart_after_a_hang(tmp_p
         (asleep,) = [float(str(line["at"])) for line in launch.traced("fault") if line["iteration"] == 0]
         assert max(up) - asleep < 5.0 + 30.0  # the soft timeout there, and the time to make groups again
         assert len(launch.traced("returned")) == RANKS
+
+
+def test_limits_that_contradict_each_other_end_the_job_at_once(tmp_path: Path):
+    """No restart would help. The ranks raise the sentence, and the job's verdict repeats it."""
+    limits = ("--ft-rank-heartbeat-timeout", str(HARD_TIMEOUT_S), "--max-restarts", "3")
+    with launched(tmp_path, "--nproc-per-node", "2", *limits, str(SCRIPTS / "wrapped_silence.py"), "deaf") as launch:
+        assert launch.wait() == 78, launch.explained()
+        assert_nothing_left(launch)
+    assert launch.kinds().count("cycle_started") == 1
+    sentence = "cannot enter call 1: hard_timeout 3.0 s and termination_grace_time 0.5 s are not below"
+    assert launch.stderr_text().count(f"holdfast: error: {sentence}") == 1, launch.stderr_text()
+    assert launch.traced("fn") == []

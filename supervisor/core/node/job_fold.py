@@ -297,6 +297,7 @@ class JobFold:
         if clash is None:
             return True
         reason = f"cannot enter call {word.call}: {clash}"
+        self._job = msgspec.structs.replace(self._job, mistake=reason)
         job_id, cycle = self._job.rules.job_id, self._job.cycle
         self.actions.append(node_messages.TellRanks(job_id, cycle, (local_rank,), CallRefused(word.call, reason)))
         self.actions.append(

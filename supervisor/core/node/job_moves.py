@@ -22,6 +22,7 @@ Action = (
     | node_messages.Publish | node_messages.TellCoordinator | node_messages.FinishJob | group.Order
 )  # fmt: skip
 Actions = tuple[Action, ...]
+BAD_CONFIGURATION = 78  # the exit code of a job that no restart would help
 Outcome = tuple[State, Actions]
 
 
@@ -55,6 +56,7 @@ def begin(state: State, assignment: Assignment, reason: str, now_s: float) -> Ou
         hang="",
         echo="",
         first_failure="",
+        mistake="",
     )
     said = say(state, "cycle_started", f"cycle {assignment.cycle} starts with world size {assignment.world_size}")
     prepare = group.PrepareWorkers(assignment.cycle)
@@ -106,11 +108,16 @@ def fault(state: State, reason: str) -> Outcome:
 
 
 def report(state: State, reason: str) -> tuple[State, Action]:
-    if state.shutdown:
-        reason = f"{state.shutdown}; then {reason}"
+    if no_restart := state.mistake or state.shutdown:
+        reason = f"{no_restart}; then {reason}"
     state = msgspec.structs.replace(state, reason=reason)
     failed = cluster_messages.NodeFailed(
-        state.node, state.cycle, reason, restart_allowed=not state.shutdown, first_failure=state.first_failure
+        state.node,
+        state.cycle,
+        reason,
+        restart_allowed=not no_restart,
+        exit_code=BAD_CONFIGURATION if state.mistake else 1,
+        first_failure=state.first_failure,
     )
     return state, tell(state, failed)
 

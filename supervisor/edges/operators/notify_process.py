@@ -108,7 +108,10 @@ def variables(event: Mapping[str, object]) -> dict[str, str]:
 
 
 def post(url: str, line: bytes, timeout_s: float = POST_TIMEOUT_S) -> str:
-    """Posts the event as JSON, with its sentence as `text`, which chat services show."""
+    """Posts the event as JSON, with its sentence as `text`, which chat services show.
+
+    A redirect is not followed: urllib would fetch the other place without the event, and call that a success.
+    """
     import urllib.error
     import urllib.request
 
@@ -116,12 +119,41 @@ def post(url: str, line: bytes, timeout_s: float = POST_TIMEOUT_S) -> str:
     body = json.dumps({**event, "text": f"job {event['job_id']}: {event['reason']}"}).encode()
     headers = {"Content-Type": "application/json", "User-Agent": "holdfast"}
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=timeout_s):
+        opener = urllib.request.OpenerDirector()
+        for handler in (
+            urllib.request.ProxyHandler,
+            urllib.request.HTTPHandler,
+            urllib.request.HTTPSHandler,
+            urllib.request.UnknownHandler,
+            urllib.request.HTTPErrorProcessor,
+            urllib.request.HTTPDefaultErrorHandler,
+        ):
+            opener.add_handler(handler())
+        with opener.open(urllib.request.Request(url, body, headers), timeout=timeout_s):
             return ""
     except urllib.error.HTTPError as error:
-        return f"the server answered {error.code} {error.reason}"
+        with error:
+            said = _printable(f"the server answered {error.code} {error.reason}")
+            to = error.headers.get("Location") if 300 <= error.code < 400 else None
+        return said if to is None else f"{said}, a redirect to {_place(url, to)}; give the URL that it leads to"
     except (OSError, ValueError) as error:
         return f"the event cannot be posted: {getattr(error, 'reason', None) or error}"
+
+
+def _place(url: str, to: str) -> str:
+    """The host alone: the rest of such a URL is often a secret."""
+    from urllib.parse import urljoin, urlsplit
+
+    try:
+        parts = urlsplit(urljoin(url, to))
+        place = f"{parts.scheme}://{parts.hostname or ''}" + (f":{parts.port}" if parts.port else "")
+    except ValueError:
+        return "a place that is no URL"
+    return _printable(place)
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def say(text: str) -> None:

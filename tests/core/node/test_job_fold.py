@@ -344,13 +344,18 @@ def test_a_soft_timeout_alone_ends_nobody() -> None:
 def test_limits_of_the_monitoring_that_leave_no_room_are_refused_with_both_values(
     limits: HangLimits, beats: int, names: str
 ) -> None:
-    job = running(rules(1, hang_limits=limits))
+    job = running(rules(1, hang_limits=limits, max_restarts=3))
     progress = Progress(0.0, 0.0, heartbeats=beats, heartbeat_at_s=0.0 if beats else None)
     job.send(messages.ClientJoined(JOB, 0, 0, limits, progress))
     enter(job, 0)
     refusals = [each.order for each in job.of(messages.TellRanks) if isinstance(each.order, CallRefused)]
     if names:
         assert f"hard_timeout 20.0 s and termination_grace_time 5.0 s are not below {names}" in refusals[0].reason
+        job.exit(0, 0, code=1).send(messages.WorkersEmptied(JOB, 0))  # No restart would help.
+        verdict = job.verdict()
+        assert verdict is not None
+        assert (verdict.state, verdict.exit_code) == (JobState.FAILED, 78)
+        assert verdict.reason == f"{refusals[0].reason}; then rank 0 (pid 100) failed with exit code 1"
     else:
         assert refusals == []
 

@@ -24,16 +24,25 @@ def event(number: int = 1, kind: str = "worker_failed", reason: str = "rank 1 fa
 
 
 @contextmanager
-def server(status: int = 200, delay: threading.Event | None = None) -> Generator[tuple[str, list[dict[str, object]]]]:
-    """Yields its URL, and the list of posts. `delay`: it answers nobody before that is set."""
+def server(
+    status: int = 200, delay: threading.Event | None = None, location: str = ""
+) -> Generator[tuple[str, list[dict[str, object]]]]:
+    """Yields its URL, and the list of posts and GETs. `delay`: it answers nobody before that is set."""
     posted: list[dict[str, object]] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            posted.append({"got": self.path})
+            self.send_response(200)
+            self.end_headers()
+
         def do_POST(self) -> None:
             posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             if delay is not None:
                 delay.wait(60)
             self.send_response(status)
+            if location:
+                self.send_header("Location", location)
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
@@ -109,6 +118,35 @@ def test_failures_are_said_once_and_the_next_event_is_told_all_the_same(
     err = capfd.readouterr().err
     assert err.count("--on-event: the command ended with exit code 3 at worker_failed") == 1
     assert err.count("--on-event-url: the server answered 500") == 1
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed_and_the_message_names_the_host_alone(status: int) -> None:
+    """urllib follows with a GET, without the event, and takes its answer for a success."""
+    line = json.dumps({"job_id": "j", "reason": "r", "kind": "job_failed"}).encode()
+    with server() as (other, got_there), server(status, location=f"{other}?secret=7") as (url, posted):
+        said = notify_process.post(url, line, timeout_s=5)
+    place = other.removesuffix("/hook")
+    assert said.startswith(f"the server answered {status} ")
+    assert said.endswith(f", a redirect to {place}; give the URL that it leads to")
+    assert [each["kind"] for each in posted] == ["job_failed"]
+    assert got_there == []
+
+
+@pytest.mark.parametrize(
+    ("location", "place"),
+    [
+        ("gopher://there/secret", "gopher://there"),
+        ("//there:9/x", "http://there:9"),
+        ("http://[", "a place that is no URL"),
+        ("http://u:secret@there\x1b/", "http://there?"),
+    ],
+)
+def test_odd_redirects_are_named_without_what_could_be_a_secret(location: str, place: str) -> None:
+    line = json.dumps({"job_id": "j", "reason": "r"}).encode()
+    with server(302, location=location) as (url, _):
+        said = notify_process.post(url, line, timeout_s=5)
+    assert said.endswith(f", a redirect to {place}; give the URL that it leads to")
 
 
 def test_a_late_command_is_killed_with_what_it_started(tmp_path: Path) -> None:

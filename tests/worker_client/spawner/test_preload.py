@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import types
 import warnings
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from holdfast_wire.spawner_settings import SpawnerSettings
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, clean_env, with_env, worker
-from worker_client.spawner import fitness, preload
+from worker_client.spawner import fitness, loading, preload
 
 WRAPPER = ("worker_client.inprocess.wrap", "worker_client.channel")
 
@@ -264,3 +266,17 @@ class TestForReal:
         with Rig(script("import heavy; print(heavy.FILE.read())"), preload="heavy") as rig:
             rig.run(worker())
             assert rig.end()[0] == "kept\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "maker", "counts"), [("x.so", "nanobind", True), ("x.py", "nanobind", False), ("x.so", "builtins", False)]
+)
+def test_an_extension_that_counts_leaks_at_its_end_is_recognised(
+    monkeypatch: pytest.MonkeyPatch, file: str, maker: str, counts: bool
+) -> None:
+    """Real ones: `python -m tests.soak packages --torch VERSION`, where triton is one."""
+    module = types.ModuleType("extension")
+    module.__file__ = file
+    module.function = type("nb_func", (), {"__module__": maker})()  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "extension", module)
+    assert loading.counts_leaks({"sys", "extension", "is_not_there"}) is counts
