@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import anyio
 
-SHARE_MAX = 64  # calls in one turn of the event loop
+SHARE_MAX = 1024  # calls in one turn of the event loop, some 20 ms: an order to all is out before the answers come in
 
 Call = Callable[[], None]
 
