@@ -51,7 +51,7 @@ from supervisor.edges.peers.cluster_session import Keys, Seal, SessionError
 from supervisor.edges.peers.cluster_tls import Pipe
 from supervisor.edges.peers.door import LeadersDoor, Place
 from supervisor.edges.peers.known_node import KnownNode
-from supervisor.edges.peers.listening import take_next
+from supervisor.edges.peers.listening import each_connection
 from supervisor.edges.peers.relays.trunk import Trunk
 from supervisor.edges.peers.turns import Later, Turns
 from supervisor.edges.peers.wheel import Wheel
@@ -185,8 +185,7 @@ class ClusterServer:
 
     async def _accept(self, listener: socket.socket) -> None:
         assert self._tasks is not None
-        while True:
-            accepted = await take_next(listener, self._handshakes)
+        async for accepted in each_connection(listener, self._handshakes):
             door = LeadersDoor(self._choose_relay if self._relays is not None else None)
             if door.sends_on(accepted):
                 self._handshakes.release()

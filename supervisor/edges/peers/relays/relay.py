@@ -22,7 +22,7 @@ from supervisor.edges.peers.cluster_session import Keys, Seal, SessionError
 from supervisor.edges.peers.cluster_tls import Pipe
 from supervisor.edges.peers.door import LeadersDoor
 from supervisor.edges.peers.introduction import Who
-from supervisor.edges.peers.listening import take_next
+from supervisor.edges.peers.listening import each_connection
 from supervisor.edges.peers.relays.bundle import Bundle, Kind
 from supervisor.edges.peers.relays.trunk import TICK
 from supervisor.pauses import pause
@@ -112,8 +112,8 @@ class Relay:
 
     async def _accept(self, listener: socket.socket) -> None:
         assert self._tasks is not None
-        while True:
-            self._tasks.start_soon(self._serve, await take_next(listener, self._handshakes))
+        async for accepted in each_connection(listener, self._handshakes):
+            self._tasks.start_soon(self._serve, accepted)
 
     async def _serve(self, accepted: socket.socket) -> None:
         pipe = Pipe(self._tls, leads=True) if self._tls is not None else None
