@@ -1,4 +1,4 @@
-"""What a supervisor opens is its own: where another one serves already, it leaves everything as it was."""
+"""What a supervisor opens is its own: if another one already serves there, it changes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from supervisor.place import Place
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """One with room for a socket's path."""
+    """Yields a folder whose path leaves room for a socket's."""
     with tempfile.TemporaryDirectory() as name:
         yield Path(name)
 

@@ -1,4 +1,4 @@
-"""Do the tables of faults, of one node and between nodes, name tests that exist, and have they a row for each fault?"""
+"""Do the tables of faults, on one node and between nodes, name existing tests, and have a row for each fault?"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _named(*tables: Path) -> list[tuple[str, str]]:
 
 
 def _rows(table: Path) -> dict[str, str]:
-    """Each row's line."""
+    """Returns each row's line."""
     lines = [line for line in table.read_text().splitlines() if line.startswith("| ")]
     return {row: line for line in lines for row in line.split("|")[1].split()}
 

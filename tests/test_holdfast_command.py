@@ -1,6 +1,6 @@
-"""Does the command run our packages, whatever else bears their names, and say so where it can't? In real environments.
+"""Does the command run our packages despite others with their names, and report it if it can't? In real environments.
 
-Each is a virtual environment with the files that pip would have put there; nothing is downloaded.
+Each is a virtual environment with the files that pip would put there; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STRANGER = "raise SystemExit('a stranger was loaded')\n"
 
 
 class Environment:
-    """One that Holdfast was installed into."""
+    """An environment with Holdfast installed."""
 
     def __init__(self, folder: Path) -> None:
         venv.create(folder, symlinks=True)
@@ -46,7 +46,7 @@ class Environment:
         self.add_distribution("holdfast_torch", command="holdfast_command")
 
     def add_distribution(self, name: str, *, command: str = "") -> None:
-        """Its metadata, and its command `holdfast` in the place of another's."""
+        """Adds a distribution's metadata, and its command `holdfast` in place of ours."""
         metadata = self.site / f"{name}-0.1.0.dist-info"
         metadata.mkdir()
         (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 0.1.0\n")
@@ -57,7 +57,7 @@ class Environment:
             script.chmod(0o755)
 
     def add_supervisord(self) -> None:
-        """The process control system, as installed after us: one of its files replaces one of ours."""
+        """Installs the process control system after us: one of its files replaces one of ours."""
         self.add_distribution("supervisor")
         (self.site / "supervisor" / "__init__.py").unlink()
         (self.site / "supervisor" / "__init__.py").write_text("#\n")
@@ -83,7 +83,7 @@ def environment(tmp_path: Path) -> Environment:
 
 @pytest.fixture
 def strangers(tmp_path: Path) -> Path:
-    """A folder with packages of our names, and of one that we need."""
+    """Makes a folder with packages of our names, and of one that we need."""
     folder = tmp_path / "strangers"
     for name in ("supervisor", "worker_client"):
         (folder / name).mkdir(parents=True)
@@ -164,7 +164,7 @@ def test_a_package_that_is_not_whole_is_refused_with_the_remedy(
 
 
 def test_beside_supervisord_it_works_and_warns(environment: Environment) -> None:
-    """Installed after it, or again."""
+    """It is installed after us, or we are reinstalled."""
     environment.add_supervisord()
     (environment.site / "supervisor" / "__init__.py").unlink()
     (environment.site / "supervisor" / "__init__.py").symlink_to(ROOT / "supervisor" / "__init__.py")

@@ -1,4 +1,4 @@
-"""Does torchrun find the backend, at no cost where it uses another one, and what if the backend can't be loaded?"""
+"""Does torchrun find the backend, without cost if it uses another one, and what if the backend can't be loaded?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does docs/architecture/in-process-faults.md name tests that exist, and at least one for each thing that must hold?"""
+"""Does docs/architecture/in-process-faults.md name existing tests, and at least one for each required behaviour?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMPLETE = (
 
 
 def _rows() -> list[tuple[str, list[tuple[str, str]]]]:
-    """The number of each row, and the tests that it names."""
+    """Returns the number of each row, and the tests that it names."""
     lines = [line for line in TABLE.read_text().splitlines() if re.match(r"\| \d", line)]
     return [(line.split("|")[1].strip(), re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", line)) for line in lines]
 

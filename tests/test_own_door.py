@@ -1,4 +1,4 @@
-"""When does a user's supervisor ask whether it may go, and what does it do at root's word?"""
+"""When does a user's supervisor ask whether it may end, and how does it handle root's orders?"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Gate:
 
 
 class Counter:
-    """In the place of the desk."""
+    """Replaces the desk."""
 
     def __init__(self) -> None:
         self.live: list[str] = []
@@ -46,7 +46,7 @@ class Counter:
 
 
 async def _let_go(tmp_path: Path, gate: Gate, counter: Counter, after_s: float) -> bool:
-    """Whether root has let it go by then."""
+    """Returns whether root has released it by then."""
     folder = UserFolder(tmp_path, tmp_path)
     door_fd = folder.listen().detach()
     link = UserLink(folder)

@@ -1,4 +1,4 @@
-"""Does a pause last, and does it end when it is cancelled?"""
+"""Does a pause last, and does it end when cancelled?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the table of security rules name tests that exist, and has it a row for each rule?"""
+"""Does the table of security rules name existing tests, and does it have a row for each rule?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the source as we said it would be? Style that no linter knows, as a test; the exception lists only shrink."""
+"""Does the source follow our style? It covers rules that no linter knows; the exception lists only shrink."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_file_names_say_what_is_inside():
 
 
 def _decides_nothing(path: Path) -> bool:
-    """True for plain vocabulary: a module without a function that a test could call."""
+    """Returns True for plain vocabulary: a module without a function that a test could call."""
     return not any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in ast.walk(_tree(path)))
 
 
@@ -175,7 +175,7 @@ def test_core_never_waits():
 
 
 def _dotted_uses(path: Path) -> Iterator[tuple[ast.AST, str]]:
-    """`time.monotonic` and `from time import monotonic`, both as "time.monotonic"."""
+    """Yields `time.monotonic` and `from time import monotonic`, both as "time.monotonic"."""
     for node in ast.walk(_tree(path)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             yield node, f"{node.value.id}.{node.attr}"

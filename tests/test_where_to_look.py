@@ -1,4 +1,4 @@
-"""Does docs/architecture/where-to-look.md name files that exist, each row one, and none twice?"""
+"""Does docs/architecture/where-to-look.md name existing files, one per row, and none twice?"""
 
 from __future__ import annotations
 

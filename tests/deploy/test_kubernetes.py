@@ -1,4 +1,4 @@
-"""Would Kubernetes take the manifests, and Holdfast the command lines in them?"""
+"""Would Kubernetes accept the manifests, and Holdfast their command lines?"""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def job_of_the_set() -> dict[str, Any]:
 
 
 def arguments(container: dict[str, Any]) -> list[str]:
-    """As the container's first process gets them."""
+    """Returns the arguments as the container's first process gets them."""
     found: list[str] = container["args"]
     for name, value in OF_THE_PLATFORM.items():
         found = [each.replace(f"$({name})", value) for each in found]
@@ -64,7 +64,7 @@ def test_a_field_that_does_not_exist_is_found(schemas: ModuleType):
 
 
 def test_the_set_is_one_by_the_rules_of_its_controller():
-    """No package carries JobSet's schema: what is used of it is checked here, as its Go types have it."""
+    """No package has JobSet's schema: the used part is checked here, according to its Go types."""
     found = jobset()
     assert (found["apiVersion"], found["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
     assert set(found["spec"]) <= PARTS_OF_A_JOBSET

@@ -1,4 +1,4 @@
-"""The wrapper for checks that were written for Slurm's prolog, with a check of our own."""
+"""Does the wrapper for Slurm prolog checks work, with a check of our own?"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Are wheel and sdist the same bytes wherever they are built, complete, and usable in an environment that has nothing?
+"""Are wheel and sdist the same bytes wherever they are built, complete, and usable in an empty environment?
 
-`python -m tests.soak packages` goes on: the whole supervisor on every Python that is here, and the Debian package.
+`python -m tests.soak packages` does more: the whole supervisor on every Python here, and the Debian package.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CODE = ("supervisor", "worker_client", "proto/holdfast_wire", "proto/nvhcd")
 
 
 def built(sources: Path, to: Path, **environment: str) -> dict[str, bytes]:
-    """The files that the build leaves, by name."""
+    """Returns the files that the build makes, by name."""
     done = subprocess.run(
         [sources / "deploy/build-dist", sys.executable, to],
         env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000", **environment},
@@ -75,7 +75,7 @@ def test_the_sdist_builds_the_same_wheel(dist: Path, tmp_path: Path):
 
 
 def test_the_wheel_alone_serves_a_training_environment(dist: Path, tmp_path: Path):
-    """Without the extra there is protobuf, and the command says what is missing."""
+    """Without the extra there is only protobuf, and the command says what is missing."""
     place = tmp_path / "empty"
     venv.create(place, with_pip=False, symlinks=True)
     python = place / "bin/python"

@@ -1,4 +1,4 @@
-"""Do a real Prometheus server, its linter, the alerts and the dashboard get along with a real supervisor?"""
+"""Do a real Prometheus server, its linter, the alerts and the dashboard work with a real supervisor?"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONFIGURATION = ROOT / "deploy/prometheus/prometheus.yml"
 DASHBOARD = ROOT / "deploy/grafana/holdfast.json"
 RULE_TESTS = Path(__file__).with_name("alerts_test.yml")
 START_S = 60.0
-# What the dashboard asks for and this job does not have: a check that finds something, events in the last moments.
+# What the dashboard shows and this job lacks: a check with findings, very recent events.
 MAY_BE_EMPTY = re.compile(r'verdict!="healthy"|\) > 0\)?$')
 
 WORKER = """
@@ -56,7 +56,7 @@ def free_port() -> int:
 
 
 def expressions(dashboard: dict[str, Any]) -> dict[str, str]:
-    """Where a query stands → the query, as Grafana sends it with everything chosen."""
+    """Returns a query's place → the query, as Grafana sends it with everything selected."""
     found = {
         f"{panel['title']} {target['refId']}": target["expr"]
         for panel in dashboard["panels"]
@@ -74,7 +74,7 @@ def expressions(dashboard: dict[str, Any]) -> dict[str, str]:
 
 
 class Server:
-    """A Prometheus that scrapes one supervisor every second."""
+    """A Prometheus server that scrapes one supervisor every second."""
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
@@ -97,7 +97,7 @@ class Server:
 
 @contextmanager
 def prometheus(folder: Path, target: str) -> Generator[Server]:
-    """Runs the configuration that is shipped, with other targets and quicker."""
+    """Runs the shipped configuration, with other targets and shorter intervals."""
     configuration = yaml.safe_load(CONFIGURATION.read_text())
     configuration["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     configuration["rule_files"] = [str(ALERTS.parent / name) for name in configuration["rule_files"]]
@@ -122,7 +122,7 @@ def prometheus(folder: Path, target: str) -> Generator[Server]:
 
 @contextmanager
 def supervised_job(folder: Path, metrics: str) -> Generator[None]:
-    """A daemon with a job of two ranks that has used its only restart, and sends heartbeats."""
+    """Runs a daemon with a job of two ranks that has used its only restart, and sends heartbeats."""
     script = folder / "worker.py"
     script.write_text(WORKER)
     with NodeDaemon(folder / "node", "--metrics", metrics) as daemon:
@@ -163,7 +163,7 @@ def _linted(page: str) -> None:
 
 
 def _counted(page: str) -> None:
-    """The names that docs/metrics.md promises, and what this job has done."""
+    """Checks the names that docs/metrics.md promises, and this job's values."""
     assert 'holdfast_restarts_total{cause="worker_failed"} 1.0' in page
     assert 'holdfast_recovery_seconds_count{phase="whole"} 1.0' in page
     for phase in ("stop", "start"):
@@ -175,7 +175,7 @@ def _counted(page: str) -> None:
 
 
 def _queries_find_something(server: Server, page: str) -> None:
-    """Each query is one that the server understands, of names that exist, and finds what this job has."""
+    """Each query is valid, uses existing names, and finds this job's data."""
     families = set(re.findall(r"(?m)^# TYPE (\w+) ", page))
     series = families | {f"{name}{end}" for name in families for end in ("_bucket", "_sum", "_count")}
     rules = yaml.safe_load(ALERTS.read_text())

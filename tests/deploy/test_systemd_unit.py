@@ -33,7 +33,7 @@ LEFT_NONE = ("0\n", "[not set]\n")
 
 
 def with_program(unit: Path, program: Path, folder: Path) -> Path:
-    """A copy of the unit that starts another file: `verify` wants one that exists."""
+    """Returns a copy of the unit that starts another file: `verify` needs an existing one."""
     copy = folder / unit.name
     text, replaced = re.subn(r"(?m)^ExecStart=\S+", f"ExecStart={program}", unit.read_text())
     assert replaced == 1
@@ -44,7 +44,7 @@ def with_program(unit: Path, program: Path, folder: Path) -> Path:
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze (Debian: systemd)")
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.parent.name)
 def test_systemd_finds_nothing_to_say_about_the_unit(unit: Path, tmp_path: Path):
-    """An unknown key is a mere warning with exit code 0: anything said is a failure."""
+    """An unknown key is only a warning with exit code 0: any output is a failure."""
     copy = with_program(unit, Path("/bin/true"), tmp_path)
     done = subprocess.run(["systemd-analyze", "verify", copy], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -52,7 +52,7 @@ def test_systemd_finds_nothing_to_say_about_the_unit(unit: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("unit", [*UNITS, ROOT / "deploy/users/holdfast.service"], ids=lambda unit: unit.parent.name)
 def test_systemd_starts_it_again_soon_and_without_end(unit: Path):
-    """A job of several nodes goes on only if the supervisor is back within 4 s, of which its start takes some."""
+    """A job on several nodes continues only if the supervisor is back within 4 s, which include its start."""
     lines = unit.read_text().splitlines()
     assert {"Restart=always", "RestartSec=100ms", "StartLimitIntervalSec=0"} <= set(lines)
 
@@ -64,13 +64,13 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[labs.Lab]:
     folder = tmp_path_factory.mktemp("lab")
     unit = with_program(UNITS[0], PROGRAM, folder)
     with labs.started(unit, log=folder / "systemd.log") as running:
-        running.run("systemctl", "start", "holdfast.service")  # returns once the supervisor said READY=1
+        running.run("systemctl", "start", "holdfast.service")  # returns once the supervisor has sent READY=1
         yield running
 
 
 @pytest.fixture
 def active(lab: labs.Lab) -> labs.Lab:
-    """The lab with the service running, however the test before it ended."""
+    """The lab with the running service, however the previous test ended."""
     lab.run("systemctl", "start", "holdfast.service")
     return lab
 
@@ -92,10 +92,10 @@ def test_it_runs_a_job(active: labs.Lab):
     active.write("/run/lab/worker.py", WORKER)
     job = active.run(str(PROGRAM), "run", "--nproc-per-node", "2", "--job-id", "unit-job", "/run/lab/worker.py")
     assert sorted(re.findall(r"rank (\d) of 2", job.stdout)) == ["0", "1"]
-    # The supervisor is shielded from the kernel's memory killer; what it starts must not be.
+    # The supervisor is protected from the kernel's OOM killer; its children must not be.
     assert re.findall(r"oom_score_adj (-?\d+)", job.stdout) == ["0", "0"]
     jobs = json.loads(active.run(str(PROGRAM), "jobs", "-o", "json").stdout)["jobs"]
-    # The lab shares /tmp, where ended jobs of people without a home may stand.
+    # The lab shares /tmp, where ended jobs of users without a home may be.
     assert [job["state"] for job in jobs if job["job_id"] == "unit-job"] == ["succeeded"]
 
 
@@ -124,7 +124,7 @@ def test_the_watchdog_ends_a_supervisor_that_stands_still(active: labs.Lab):
 
 
 def test_the_watchdog_is_fed(active: labs.Lab):
-    """Three times the limit without an end."""
+    """Waits three times the limit; the service keeps running."""
     active.write("/run/systemd/system/holdfast.service.d/watchdog.conf", "[Service]\nWatchdogSec=1\nRestart=no\n")
     active.run("systemctl", "daemon-reload")
     active.run("systemctl", "restart", "holdfast.service")

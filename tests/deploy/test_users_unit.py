@@ -17,8 +17,8 @@ from tests.deploy.test_systemd_unit import LONG_WORKER, PROGRAM, ROOT, with_prog
 from tests.e2e import many_users
 
 UNIT, OF_USER = ROOT / "deploy/users/holdfast.service", ROOT / "deploy/users/holdfast-user@.service"
-# What systemd-analyze calls the exposure, times ten. Never raised. Jobs are descendants of the others, so these can't
-# forbid what a job may need: see docs/decisions/0005-service-protection.md.
+# The exposure according to systemd-analyze, times ten. Never raised. Jobs are descendants of the others, so these can't
+# restrict what a job may need: see docs/decisions/0005-service-protection.md.
 EXPOSURE_MAX = {
     UNIT: 14,
     OF_USER: 76,
@@ -27,7 +27,7 @@ EXPOSURE_MAX = {
 }
 ALICE, BOB = 54321, 54322
 HOME = "/run/lab/home"
-# The checkout and its Python may lie where this service sees nothing.
+# This service might not see the places of the checkout and its Python.
 SEES_THE_CHECKOUT = f"""[Service]
 ProtectHome=tmpfs
 BindReadOnlyPaths={" ".join(sorted(map(str, many_users.PYTHON_FOLDERS)))}
@@ -75,7 +75,7 @@ def _as(name: str, *command: str) -> list[str]:
 
 
 def _jobs(lab: labs.Lab, name: str) -> list[tuple[str, str, int]]:
-    """Those that this user sees live."""
+    """Returns the live jobs that this user sees."""
     status = lab.run(*_as(name, str(PROGRAM), "status", "-o", "json"), check=False)
     if status.returncode:
         return []
@@ -83,7 +83,7 @@ def _jobs(lab: labs.Lab, name: str) -> list[tuple[str, str, int]]:
 
 
 def _unit_of(lab: labs.Lab, uid: int) -> dict[str, str]:
-    """The unit of this user's supervisor."""
+    """Returns the unit of this user's supervisor."""
     listed = lab.run("systemctl", "list-units", "--all", "--plain", "--no-legend", f"holdfast-user@{uid}-*").stdout
     (name,) = (line.split()[0] for line in listed.splitlines())
     return lab.show(name)
@@ -91,7 +91,7 @@ def _unit_of(lab: labs.Lab, uid: int) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def workers(lab: labs.Lab) -> Iterator[dict[str, str]]:
-    """Process id of a rank of alice's and of bob's, whose jobs run through all tests of this file."""
+    """Yields the pids of a rank of alice's and of bob's; their jobs run through all tests of this file."""
     with ExitStack() as stack:
         pids: dict[str, str] = {}
         for name in ("alice", "bob"):
@@ -184,7 +184,7 @@ def test_a_supervisor_that_hangs_is_ended_by_the_watchdog_and_the_next_one_has_i
 
 
 def _inode(lab: labs.Lab) -> str:
-    """Of the socket by which clients come in: another one means that it was made again."""
+    """Returns that of the clients' socket: another one means that it was recreated."""
     return lab.run("stat", "--format=%i %z", "/run/holdfast/control.sock").stdout
 
 

@@ -56,7 +56,7 @@ def test_the_demo_of_a_cluster_replaces_a_lost_node_by_its_spare(tmp_path: Path)
 @pytest.mark.timeout(180)
 @pytest.mark.skipif(not (shutil.which("etcd") and shutil.which("etcdctl")), reason="needs etcd-server and etcd-client")
 def test_the_demo_of_a_cluster_outlives_the_node_of_its_elected_leader(tmp_path: Path):
-    """The second act. The dead leader's journal is not asked: the others tell of the second cycle."""
+    """The second act. The dead leader's journal is not asked: the others report the second cycle."""
     output = tmp_path / "demo"
     command = [sys.executable, "-m", "docs.examples.demo_cluster", "--act", "2", "--output", str(output)]
     done = subprocess.run(

@@ -1,7 +1,7 @@
-"""Do the examples of restart inside the process run as their first lines say, and is that what they show?
+"""Do the examples of in-process restart run as their first lines say, and show what they promise?
 
-Limits are long: where torch deadlocks at a function's end (docs/in-process.md, known limits) the hard timeout, up to
-90 s, mends it. That is slow, but no failure of the example.
+Limits are long: if torch deadlocks at a function's end (docs/in-process.md, known limits), the hard timeout, up to 90
+s, ends that. That is slow, but not a failure of the example.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 BASIC, ADVANCED = str(EXAMPLES / "inprocess_basic.py"), str(EXAMPLES / "inprocess_advanced.py")
 LIMIT_S = 200.0
 WORLD_SIZE = 3
-LOSS_MAX = 0.5  # it begins near 16
+LOSS_MAX = 0.5  # it starts near 16
 
 pytestmark = pytest.mark.timeout(260)
 
@@ -31,13 +31,13 @@ def losses(output: str) -> list[float]:
 
 
 def starts(output: str, iteration: int) -> list[tuple[int, int, int]]:
-    """Who began the iteration: rank, world size, step."""
+    """Returns the ranks that began the iteration: rank, world size, step."""
     found = re.findall(rf"iteration {iteration}: rank (\d+) of (\d+) starts at step (\d+)", output)
     return sorted((int(rank), int(world_size), int(step)) for rank, world_size, step in found)
 
 
 def assert_resumed(output: str, world_size: int) -> None:
-    """All at one checkpoint: that of the step before the fault, or the one before if the fault was quicker."""
+    """All resume at one checkpoint: the step before the fault, or one earlier if the fault was faster."""
     begun = starts(output, 1)
     steps = {step for _, _, step in begun}
     assert steps in ({20}, {30})

@@ -1,4 +1,4 @@
-"""Does the documentation site build without a warning, and does it hold every public name?"""
+"""Is the documentation site built without a warning, and does it contain every public name?"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built as `make docs-site` does: each warning is an error."""
+    """Builds it as `make docs-site` does: each warning is an error."""
     place = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "-n", "--keep-going", "-c", "docs/site", "docs", str(place)]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=300)
@@ -34,7 +34,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _public(module: ModuleType) -> Iterator[str]:
-    """What a module of the in-process restart defines for users, by its page's anchor."""
+    """Yields what a module of the in-process restart defines for users, by its page's anchor."""
     for name, value in vars(module).items():
         is_ours = getattr(value, "__module__", "") == module.__name__
         if not name.startswith("_") and is_ours and (inspect.isclass(value) or inspect.isfunction(value)):
@@ -55,7 +55,7 @@ def test_every_public_name_has_its_place_in_the_reference(site: Path) -> None:
 
 @contextmanager
 def _served(folder: Path) -> Generator[str]:
-    """As a web server has it: a search reads other pages, which a browser forbids to a file."""
+    """Serves it as a web server does: the search reads other pages, which browsers forbid for files."""
     handler = partial(_Quiet, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -67,11 +67,11 @@ def _served(folder: Path) -> Generator[str]:
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
-        """A test says nothing."""
+        """Prints nothing."""
 
 
 def test_pages_work_in_a_browser_for_everybody(site: Path) -> None:
-    """No complaint of the browser's console, no violation that axe finds, nothing fetched from elsewhere."""
+    """No console message, no violation that axe finds, nothing fetched from elsewhere."""
     with chromium() as browser, _served(site) as address:
         shown: tuple[tuple[str, Scheme], ...] = (
             ("index", "light"), ("reference/events", "dark"), ("troubleshooting", "light"),

@@ -1,4 +1,4 @@
-"""Are the messages that the troubleshooting page explains the ones that Holdfast says?"""
+"""Are the messages on the troubleshooting page those that Holdfast prints?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONG = 8  # characters of a message between two names; shorter pieces prove noth
 
 @cache
 def _said() -> str:
-    """All texts of the source, one a line; names in f-strings are cut out."""
+    """Returns all texts of the source, one per line; names in f-strings are cut out."""
     texts: list[str] = []
     for folder in ("supervisor", "worker_client"):
         for path in (ROOT / folder).rglob("*.py"):

@@ -1,4 +1,4 @@
-"""Do the tutorial's scripts do what the tutorial says that they do?"""
+"""Do the tutorial's scripts do what the tutorial says?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUN = ("run", "--nproc-per-node", "2", "--max-restarts", "3")
 
 
 class Reader:
-    """Somebody who follows the tutorial in an empty folder, with a little less patience."""
+    """Follows the tutorial in an empty folder, with slightly less patience."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -31,7 +31,7 @@ class Reader:
         self._started: list[subprocess.Popen[str]] = []
 
     def copy(self, page: str) -> None:
-        """The page's script, with shorter steps."""
+        """Copies the page's script, with shorter steps."""
         found = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "tutorial" / page).read_text(), re.DOTALL)
         assert found is not None
         (self.folder / "train.py").write_text(found[1].replace("sleep(0.1)", "sleep(0.03)").replace("< 300", "< 120"))

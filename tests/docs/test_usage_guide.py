@@ -1,4 +1,4 @@
-"""Is all that the reference product's guides name there, and do their examples run once the import line is changed?
+"""Does everything that the reference product's guides name exist, and do their examples run with a changed import?
 
 Examples of single rank assignments: tests/worker_client/inprocess/test_rank_assignment.py and test_tree.py.
 """
@@ -48,7 +48,7 @@ def test_what_needs_a_monitor_process_is_not():
     [
         ("groups", 4, 4, 2, 1),  # rank 2 goes with rank 3
         ("reserve", 5, 4, 4, 0),  # rank 4 stands in
-        ("tree", 6, 4, 4, 1),  # the reserve's group takes the place of the group of ranks 2 and 3
+        ("tree", 6, 4, 4, 1),  # the reserve's group replaces the group of ranks 2 and 3
     ],
 )
 def test_the_guide_s_examples_survive_a_killed_rank(

@@ -1,4 +1,4 @@
-"""A machine made of files: what doctor would find on another one."""
+"""A machine made of files: what would doctor find on another machine?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from supervisor.doctor.machine import Machine
 
 
 def machine_of(root: Path, files: dict[str, str] | None = None, environ: dict[str, str] | None = None) -> Machine:
-    """`files`: path → text. A path that ends with / is an empty folder."""
+    """Makes a machine. `files`: path → text. A path that ends with / is an empty folder."""
     for name, text in (files or {}).items():
         path = root / name.lstrip("/")
         if name.endswith("/"):
@@ -21,7 +21,7 @@ def machine_of(root: Path, files: dict[str, str] | None = None, environ: dict[st
 
 
 def program(root: Path, name: str, script: str) -> None:
-    """A program in the machine's PATH."""
+    """Adds a program to the machine's PATH."""
     path = root / "bin" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
@@ -29,7 +29,7 @@ def program(root: Path, name: str, script: str) -> None:
 
 
 def graded(findings: list[Finding]) -> dict[str, Grade]:
-    """Check → its grade."""
+    """Returns check → its grade."""
     return {finding.check: finding.grade for finding in findings}
 
 

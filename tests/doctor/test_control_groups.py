@@ -1,4 +1,4 @@
-"""Is it told whether a cycle's processes can be kept together?"""
+"""Does doctor report whether a cycle's processes can be kept together?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are folders that cannot be used found before a job needs them?"""
+"""Are unusable folders found before a job needs them?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are GPUs that cannot be used told apart from none?"""
+"""Are unusable GPUs distinguished from none?"""
 
 from __future__ import annotations
 

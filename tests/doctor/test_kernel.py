@@ -1,4 +1,4 @@
-"""Is a kernel that lacks something told apart from one that has it?"""
+"""Is a kernel that lacks a feature distinguished from one that has it?"""
 
 from __future__ import annotations
 

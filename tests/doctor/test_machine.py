@@ -1,4 +1,4 @@
-"""Does a machine answer every question, also those about what it lacks, within a deadline?"""
+"""Does a machine answer every question within a deadline, even about what it lacks?"""
 
 from __future__ import annotations
 

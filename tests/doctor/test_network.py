@@ -1,4 +1,4 @@
-"""Are ports, names and places that a job would miss found before?"""
+"""Are ports, names and places that a job would lack found before it starts?"""
 
 from __future__ import annotations
 

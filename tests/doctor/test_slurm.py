@@ -1,4 +1,4 @@
-"""Are Slurm's settings judged by what they do to a job that stops?"""
+"""Are Slurm's settings judged by their effect on a job that stops?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are timeouts that end healthy ranks found?"""
+"""Are timeouts that would end healthy ranks found?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the job's Python judged by what restarts need?"""
+"""Is the job's Python judged by the needs of restarts?"""
 
 from __future__ import annotations
 

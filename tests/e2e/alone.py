@@ -1,4 +1,4 @@
-"""Ranks that nobody supervises from outside: started as plain python or by torchrun, under their private supervisor."""
+"""Ranks without a supervisor from outside: started as plain python or by torchrun, under their private supervisor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAIT_S = 60.0
 
 @dataclass
 class Alone:
-    """The ranks of one job, and what they have noted. `processes`: by rank, or torchrun alone."""
+    """The ranks of one job, and their notes. `processes`: by rank, or only torchrun."""
 
     folder: Path
     world_size: int
@@ -51,7 +51,7 @@ class Alone:
         return process
 
     def start_ranks(self, calls: int = 1, *, command: tuple[str, ...] = ()) -> None:
-        """`command`: another script, with its arguments."""
+        """Starts the ranks. `command`: another script, with its arguments."""
         for rank in range(self.world_size):
             self.start(
                 *(command or (SCRIPT, str(calls))), RANK=str(rank), LOCAL_RANK=str(rank),
@@ -81,7 +81,7 @@ class Alone:
         for pid in processes_with(self.cookie):
             with contextlib.suppress(OSError):
                 program, *arguments = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
-                if b"adopt" in arguments and program != b"/bin/sh":  # by which it is started
+                if b"adopt" in arguments and program != b"/bin/sh":  # this starts it
                     found.append(pid)
         return found
 
@@ -92,7 +92,7 @@ class Alone:
         return [line for line in lines if line["what"] == what]
 
     def entered(self, iteration: int) -> set[object]:
-        """Initial ranks."""
+        """Returns the initial ranks."""
         return {line["rank"] for line in self.traced("fn") if line["iteration"] == iteration}
 
     def worlds(self, iteration: int) -> set[object]:
@@ -111,13 +111,13 @@ class Alone:
             raise AssertionError(f"{error}; {self.explained()}") from None
 
     def until_answered(self, *ranks: int) -> None:
-        """The function runs on these ranks."""
+        """Waits until the function runs on these ranks."""
         before = len(self.traced("answer"))
         self.order("answer", *ranks)
         self.until(lambda: len(self.traced("answer")) >= before + len(ranks), f"an answer of the ranks {ranks}")
 
     def codes(self) -> list[int]:
-        """Once all have ended."""
+        """Returns the exit codes once all have ended."""
         for process in self.processes:
             try:
                 process.wait(WAIT_S)
@@ -131,7 +131,7 @@ class Alone:
 
 @contextlib.contextmanager
 def alone(folder: Path, world_size: int, **environment: str) -> Generator[Alone]:
-    """Nothing of it outlives the block."""
+    """Yields the ranks; nothing of them outlives the block."""
     job = Alone(folder, world_size, environment)
     try:
         yield job

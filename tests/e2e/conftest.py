@@ -12,12 +12,12 @@ Start = Callable[..., Launch]
 
 @pytest.fixture(scope="session", autouse=True)
 def _alone(no_supervisor_of_the_node: None) -> None:  # pyright: ignore[reportUnusedFunction]
-    """Each test here starts jobs."""
+    """Prevents the use of a node's supervisor: each test here starts jobs."""
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts `holdfast run` with the arguments; ends it and everything of it after the test."""
+    """Starts `holdfast run` with the arguments; ends it with all its processes after the test."""
     with ExitStack() as stack:
 
         def begin(*arguments: str, environment: dict[str, str] | None = None, python: str = sys.executable) -> Launch:

@@ -1,4 +1,4 @@
-"""A node's supervisor in a place of its own, that can be killed and started again."""
+"""A node's supervisor with its own folders, which can be killed and restarted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ END_S = 30.0
 
 
 class NodeDaemon:
-    """`holdfast daemon`. A context manager: at its end the jobs are ended and the supervisor is stopped."""
+    """Runs `holdfast daemon`. A context manager: at its end, all jobs and the supervisor end."""
 
     def __init__(self, place: Path, *arguments: str, python: str = sys.executable) -> None:
         place.mkdir()

@@ -1,8 +1,8 @@
-"""Do all ranks agree, whatever dies in which step of a restart? Reads what scripts/faulty_restart.py has written.
+"""Do all ranks agree, whatever dies in which step of a restart? Reads the output of scripts/faulty_restart.py.
 
     python -m tests.e2e.fault_rounds --rounds 1000 --seed 3 --nproc-per-node 8
 
-runs that many random faults in one job, and prints what came of it; exit code 1 where something is wrong.
+runs that many random faults in one job, and prints the result; exit code 1 if something is wrong.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Traces:
         return [line for line in self.lines if line["what"] == what]
 
     def problems(self) -> list[str]:
-        """What must never be. `began` is noted by `initialize`, `fn` by the function, from its environment."""
+        """Returns violations. `initialize` notes `began`, the function notes `fn`, from its environment."""
         found: list[str] = []
         for what in ("began", "fn"):
             by_iteration: dict[int, list[dict[str, Any]]] = defaultdict(list)
@@ -77,7 +77,7 @@ class Traces:
 
 @contextmanager
 def running(folder: Path, *arguments: str, nproc: int, max_restarts: int) -> Generator[tuple[Launch, Path]]:
-    """`holdfast run` of the script, and the folder with its traces."""
+    """Runs `holdfast run` with the script; yields it and the folder with its traces."""
     traces = folder / "traces"
     traces.mkdir(parents=True)
     options = ("--nproc-per-node", str(nproc), "--max-restarts", str(max_restarts), "--preload", "none")
@@ -86,7 +86,7 @@ def running(folder: Path, *arguments: str, nproc: int, max_restarts: int) -> Gen
 
 
 def wait_while_it_goes_on(launch: Launch, traces: Path) -> int:
-    """The exit code, however long it takes, as long as something is written now and then."""
+    """Returns the exit code, however long it takes, as long as new lines are written."""
     size, since_s = -1, time.monotonic()
     while launch.process.poll() is None:
         if (now := sum(path.stat().st_size for path in traces.glob("*.jsonl"))) != size:

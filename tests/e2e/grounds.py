@@ -12,9 +12,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 HOLDFAST = f"{sys.executable} -m supervisor"
 RUN = f"timeout 40 {HOLDFAST} run --job-id ground /mnt/job.py"
-STRANGER = 4321  # a user id of nobody's
+STRANGER = 4321  # an unused user id
 
-# Nothing outside is touched: every place that Holdfast may write to is a fresh, private tmpfs. The checkout may lie
+# Nothing outside is touched: every place that Holdfast may write to is a fresh, private tmpfs. The checkout may be
 # below one of them, so it is moved along.
 PREPARE = f"""
 set -e
@@ -36,7 +36,7 @@ open("/mnt/proof", "a").write("ran\\n")
 
 
 def missing() -> str:
-    """Why no such ground can be had here, "" if it can."""
+    """Returns why such a ground is not possible here, "" if it is."""
     if os.geteuid() != 0 or not shutil.which("unshare"):
         return "needs root and unshare (Debian: util-linux)"
     tried = subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, check=False)
@@ -51,7 +51,7 @@ class Done:
 
 
 def on_ground(script: str, *, job: str = JOB, timeout_s: float = 60.0) -> Done:
-    """What a shell script does there; $RUN launches the job, $HOLDFAST is the command, /mnt/proof tells that it ran."""
+    """Runs a shell script there; $RUN launches the job, $HOLDFAST is the command, /mnt/proof shows that it ran."""
     environment = {
         "PATH": os.environ["PATH"],
         "LANG": "C.UTF-8",

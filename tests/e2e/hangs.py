@@ -1,4 +1,4 @@
-"""What tests of hangs look at: the verdict, its moment, and the evidence."""
+"""What do tests of hangs check? The verdict, its moment, and the evidence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.e2e.launch import SCRIPTS, Launch
 
 MONITORED = str(SCRIPTS / "monitored.py")
 BY_FRAMES = {"HOLDFAST_NO_SHARED_PAGE": "1"}
-BUSY_S = 2.0  # what a crowded machine may take for anything; what is measured is reported beside it
+BUSY_S = 2.0  # delays of a busy machine; measured values are reported beside it
 EARLY_S = 0.001  # the wall clock may be slewed by this much against the monotonic one during a test
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -28,13 +28,13 @@ def at_unix_s(event: dict[str, object]) -> float:
 
 
 def overshoot_s(event: dict[str, object], since: dict[str, object], limit_s: float) -> float:
-    """How long after the limit the verdict came; below zero, it was early. `since`: traced just before the silence."""
+    """Returns the delay of the verdict after the limit; negative: early. `since`: traced just before the silence."""
     return at_unix_s(event) - float(str(since["at_unix"])) - limit_s
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The one hang of a job."""
+    """The single hang of a job."""
 
     event: dict[str, object]
     stacks: dict[str, object]
@@ -45,7 +45,7 @@ class Verdict:
 
     @property
     def groups(self) -> list[tuple[str, str]]:
-        """(ranks, stack), the odd ones first."""
+        """Returns (ranks, stack), the unusual ones first."""
         return [(name, text) for name, text in self.details.items() if name.startswith("rank")]
 
     @property
@@ -61,7 +61,7 @@ def verdict(launch: Launch) -> Verdict:
 
 @contextmanager
 def v1_cgroup(controller: str, name: str) -> Generator[Path]:
-    """A cgroup of its own in a v1 hierarchy, emptied and removed at the end."""
+    """Makes a cgroup in a v1 hierarchy, emptied and removed at the end."""
     folder = CGROUPS / controller / name
     folder.mkdir()
     try:

@@ -1,4 +1,4 @@
-"""Starts `holdfast run` for real, in a place of its own, and knows every process that came of it."""
+"""Starts a real `holdfast run` with its own folders, and finds every process that it started."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 
 
 def processes_with(cookie: str, variable: str = COOKIE) -> list[int]:
-    """Pids of living processes (zombies are none) whose environment holds the cookie."""
+    """Returns pids of live processes (without zombies) whose environment has the cookie."""
     found: list[int] = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -31,7 +31,7 @@ def processes_with(cookie: str, variable: str = COOKIE) -> list[int]:
 
 
 def wait_until(condition: object, *, timeout_s: float, what: str) -> None:
-    """Waits for `condition()` to be true; looks every few milliseconds."""
+    """Waits for `condition()` to be true; checks every few milliseconds."""
     assert callable(condition)
     deadline_s = time.monotonic() + timeout_s
     while not condition():
@@ -74,7 +74,7 @@ class Launch:
             )  # fmt: skip
 
     def wait(self, timeout_s: float = 60.0) -> int:
-        """The exit code, as a shell would say it."""
+        """Returns the exit code as a shell reports it."""
         try:
             code = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -82,7 +82,7 @@ class Launch:
         return code if code >= 0 else 128 - code
 
     def wait_for_output(self, text: str, *, count: int, timeout_s: float = 60.0) -> None:
-        """Until `text` was printed `count` times. A job that has ended, or stands still, explains itself."""
+        """Waits until `text` was printed `count` times. If the job has ended or hangs, the error explains it."""
         try:
             wait_until(
                 lambda: self.stdout_text().count(text) >= count or self.process.poll() is not None,
@@ -95,7 +95,7 @@ class Launch:
             raise AssertionError(f"the job ended before {count} x {text!r} was printed\n{self.explained()}")
 
     def explained(self) -> str:
-        """What is known of a job that does not do what it should: its events, the ranks' stacks, what was printed."""
+        """Describes a job that does not behave: its events, the ranks' stacks, its output."""
         told: list[str] = []
         for command in ("events", "stacks") if self.process.poll() is None else ("events",):
             try:
@@ -106,7 +106,7 @@ class Launch:
         return "\n".join([*told, f"stdout:\n{self.stdout_text()}", f"stderr:\n{self.stderr_text()}"])
 
     def wait_for_trace(self, what: str, *, count: int = 1, timeout_s: float = 30.0) -> list[dict[str, object]]:
-        """Lines that the workers have written with event `what`, once there are `count`."""
+        """Returns the workers' lines with event `what`, once there are `count`."""
         wait_until(
             lambda: len(self.traced(what)) >= count or self.process.poll() is not None,
             timeout_s=timeout_s,
@@ -123,14 +123,14 @@ class Launch:
         return [line for line in lines if what is None or line["what"] == what]
 
     def holdfast(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Another holdfast command of the same user."""
+        """Runs another holdfast command of the same user."""
         return subprocess.run(
             [sys.executable, "-m", "supervisor", *arguments],
             env=self.env, cwd=self.folder, capture_output=True, text=True, timeout=30, check=check,
         )  # fmt: skip
 
     def events(self) -> list[dict[str, object]]:
-        """Asked once of a job that has ended: the command costs a second on a crowded machine."""
+        """Returns the events of an ended job, asked once: the command costs a second on a busy machine."""
         if self._events is None or self.process.poll() is None:
             told = self.holdfast("events", self.job_id, "-o", "jsonl").stdout
             over = self.process.poll() is not None
@@ -153,7 +153,7 @@ class Launch:
         return [pid for pid in processes_with(self.cookie) if pid != self.process.pid]
 
     def end(self) -> None:
-        """Nothing of this launch outlives the test."""
+        """Kills all that is left of this launch."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()

@@ -1,4 +1,4 @@
-"""A service of several users in a place of its own, and people of other user ids who use it."""
+"""A service for several users with its own folders, and people with other user ids who use it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PYTHON_FOLDERS = {Path(sys.base_prefix), Path(sys.prefix), ROOT}
 
 
 def missing() -> str:
-    """Why there can be no such service here; "" if there can."""
+    """Returns why such a service is not possible here; "" if it is."""
     if os.geteuid() != 0:
         return "only root can serve other users"
     for tool in ("unshare", "nsenter", "setpriv"):
@@ -35,7 +35,7 @@ def missing() -> str:
 
 
 def opened(keep: Path) -> str:
-    """A script: in this mount namespace, others can reach the interpreter and this checkout, wherever they lie."""
+    """Returns a script that opens the interpreter and this checkout to others, in this mount namespace."""
     lines = ["set -e", "mount --make-rprivate /"]
     closed: dict[Path, list[Path]] = {}
     for folder in sorted(PYTHON_FOLDERS):
@@ -54,7 +54,7 @@ def opened(keep: Path) -> str:
 
 
 class Service:
-    """`holdfast daemon --users …`, which others than the one who runs the tests can reach."""
+    """`holdfast daemon --users …`, which users other than the tests' own can reach."""
 
     def __init__(self, place: Path, *arguments: str) -> None:
         self.place = place
@@ -77,7 +77,7 @@ class Service:
         return ["nsenter", "-m", "-t", str(self._namespace.pid), "--", *command]
 
     def start(self) -> None:
-        """Returns once clients are let in."""
+        """Returns once clients are admitted."""
         command = self._inside(
             sys.executable, "-m", "supervisor", "daemon", "--socket-dir", str(self.socket_dir),
             "--state-dir", str(self.state_dir), *self._arguments,
@@ -99,7 +99,7 @@ class Service:
         self.process.wait()
 
     def started(self, uid: int, *command: str, groups: Sequence[int] = (), before: str = "") -> subprocess.Popen[str]:
-        """A command of this user. `before`: what the user's shell does first."""
+        """Starts a command of this user. `before`: what the user's shell does first."""
         listed = ["--groups", ",".join(map(str, groups))] if groups else ["--clear-groups"]
         as_user = ["setpriv", "--reuid", str(uid), "--regid", str(uid), *listed] if uid else []
         shell = ["sh", "-c", f'{before or ":"}; exec "$@"', "sh", *command]
@@ -123,13 +123,13 @@ class Service:
         return self.run(uid, sys.executable, "-m", "supervisor", *arguments, groups=groups)
 
     def jobs(self, uid: int) -> dict[str, dict[str, object]]:
-        """The live ones that this user sees."""
+        """Returns the live jobs that this user sees."""
         answer = self.holdfast(uid, "status", "-o", "json")
         assert answer.returncode == 0, answer.stderr
         return {job["job_id"]: job for job in json.loads(answer.stdout)["jobs"]}
 
     def supervisor_of(self, uid: int, groups: Sequence[int] = ()) -> tuple[Path, int]:
-        """Its folder, and the process."""
+        """Returns its folder and its pid."""
         for folder in (self.socket_dir / "users").glob(f"{uid}.*"):
             record = json.loads((folder / "record.json").read_text())
             if record["identity"]["groups"] == list(groups):
@@ -164,7 +164,7 @@ def service(*arguments: str) -> Generator[Service]:
 
 
 def until(condition: object, what: str) -> None:
-    """Looks some times a second: each look is a command of a user."""
+    """Checks several times a second: each check is a command of a user."""
     assert callable(condition)
     deadline_s = time.monotonic() + END_S
     while not condition():

@@ -1,4 +1,4 @@
-"""Scripts in other people's styles, and what a launch of each is like that is killed and stopped at random moments."""
+"""Scripts in other people's styles, and launches of them that are killed and stopped at random moments."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from tests.e2e.launch import SCRIPTS, Launch, launched
 
 OTHERS = SCRIPTS / "others"
 RESTARTS_MAX = 9
-SILENCE_S = 4  # a machine that is shared stands still for seconds
+SILENCE_S = 4  # a shared machine may stall for seconds
 START = re.compile(r"rank (\d+) is process (\d+)\n")
 END = re.compile(r"rank (\d+) ends with (\S+)")
 
 
 @dataclass(frozen=True)
 class Script:
-    """`arguments` start it in its folder; `steps` is how often it prints "step …". Each rank tells its pid first."""
+    """`arguments` start it in its folder; `steps` is how often it prints "step …". Each rank prints its pid first."""
 
     name: str  # the file or folder in scripts/others
     arguments: tuple[str, ...]
     steps: int
     ranks: int = 2
-    flags: tuple[str, ...] = ()  # those that make a stopped rank noticed; without them it is only killed
+    flags: tuple[str, ...] = ()  # flags that detect a stopped rank; without them it is only killed
     needs: str = ""
     is_slow: bool = False  # left to `make soak`
 
@@ -58,7 +58,7 @@ ALL = {
 
 @contextmanager
 def running(script: Script, folder: Path) -> Generator[Launch]:
-    """The script in a copy of its folder; nothing of it outlives the block."""
+    """Runs the script in a copy of its folder; nothing of it outlives the block."""
     source = OTHERS / script.name
     if source.is_file():
         folder.mkdir()
@@ -75,10 +75,10 @@ def running(script: Script, folder: Path) -> Generator[Launch]:
 
 
 def strike(launch: Launch, script: Script, dice: random.Random, number: signal.Signals) -> None:
-    """At a random step from now on, a random process of the job gets the signal: a rank or one that it has started."""
+    """Sends the signal to a random process of the job, a rank or its child, at a random later step."""
     steps = launch.stdout_text().count("step ") + dice.randint(1, max(1, script.steps // 3))
     launch.wait_for_output("step ", count=steps, timeout_s=90)
-    newest = dict(START.findall(launch.stdout_text()))  # a rank that was restarted says it again
+    newest = dict(START.findall(launch.stdout_text()))  # a restarted rank prints it again
     ranks = [psutil.Process(int(pid)) for pid in newest.values()]
     if number is signal.SIGSTOP:
         found = ranks
@@ -89,7 +89,7 @@ def strike(launch: Launch, script: Script, dice: random.Random, number: signal.S
 
 
 def results(launch: Launch) -> dict[str, str]:
-    """What each rank ended with, digit for digit."""
+    """Returns the final result of each rank, digit by digit."""
     code = launch.wait(100)
     assert code == 0, f"exit code {code}\n{launch.explained()}"
     return dict(END.findall(launch.stdout_text()))

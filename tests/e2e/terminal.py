@@ -1,4 +1,4 @@
-"""Runs a command on a terminal of its own and takes what it writes there."""
+"""Runs a command on its own terminal and returns its output."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def on_terminal(
     type_after: tuple[bytes, bytes] = (b"", b""),
     timeout_s: float = 90,
 ) -> tuple[int, bytes]:
-    """(exit code, output). Standard input, output and error are the terminal, and it controls the session.
+    """Returns (exit code, output). The terminal is standard input, output and error, and controls the session.
 
-    `type_after`: once the output has the first, the second is typed.
+    `type_after`: once the output contains the first text, the second is typed.
     """
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
@@ -54,13 +54,13 @@ def on_terminal(
 
 
 def _read(terminal: int, timeout_s: float) -> bytes:
-    """The next bytes; nothing once nobody has the other side open."""
+    """Returns the next bytes; none once nobody has the other side open."""
     poller = select.poll()
     poller.register(terminal, select.POLLIN)
     assert poller.poll(max(0.0, timeout_s) * 1000), "the command did not end on its terminal in time"
     try:
         return os.read(terminal, 65536)
     except OSError as error:
-        if error.errno != errno.EIO:  # How a terminal says that its other side is closed.
+        if error.errno != errno.EIO:  # this is how a terminal reports that its other side is closed
             raise
         return b""

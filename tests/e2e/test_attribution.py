@@ -1,4 +1,4 @@
-"""Does `holdfast run` ask an attribution service about its cycles, and do as it says? Real jobs, a real service."""
+"""Does `holdfast run` ask an attribution service about its cycles, and obey it? Real jobs, a real service."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_service_that_does_not_answer_costs_one_warning_and_no_time(
 
 
 def test_the_guides_example_of_a_service_of_the_jobs_own(tmp_path: Path) -> None:
-    """With the paths and URLs of this test: a model that says STOP is followed, and what it said is exported."""
+    """With this test's paths and URLs: a model's STOP is followed, and its answer is exported."""
     (tmp_path / "train.py").write_text(FAILING.format(later_s=60))
     (tmp_path / "llm_api_key").write_text("the key\n")
     with played() as model, played() as export:
@@ -162,7 +162,7 @@ def test_without_a_key_that_can_be_read_nothing_starts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("one_writer", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_every_node_ends_with_the_same_code(tmp_path: Path, one_writer: bool) -> None:
-    """The failing rank is on the second node, the service and the writer of the cycle's log on the first."""
+    """The failing rank is on the second node; the service and the writer of the cycle's log are on the first."""
     with several(tmp_path, "2") as nodes:
         (tmp_path / "train.py").write_text(FAILING.replace('"1"', '"3"').format(later_s=60))
         flags = (
@@ -231,7 +231,7 @@ def test_a_supervisor_that_returns_keeps_a_service_again(tmp_path: Path) -> None
 @pytest.mark.soak
 @pytest.mark.parametrize("lost", [signal.SIGKILL, signal.SIGSTOP], ids=lambda lost: lost.name)
 def test_the_service_moves_with_an_elected_leader(tmp_path: Path, lost: signal.Signals) -> None:
-    """The leader's supervisor dies or stands still: the next leader's service is asked, and the first one ends."""
+    """The leader's supervisor dies or is stopped: the next leader's service is asked, and the first one ends."""
     log = tmp_path / "logs" / "train_attribution.log"
     with etcd(tmp_path / "etcd") as server, several(tmp_path, "2:3") as nodes:
         nodes.endpoint = server.endpoint
@@ -268,7 +268,7 @@ def heard(nodes: Nodes) -> str:
 
 
 def serving(log: Path) -> set[int]:
-    """Pids of the services that write their messages there, once they serve."""
+    """Returns the pids of the services that write their messages there, once they serve."""
     if not log.exists() or "serving http://127.0.0.1:" not in log.read_text():
         return set()
     return {int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if str(log) in _words(path)}

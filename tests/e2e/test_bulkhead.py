@@ -1,7 +1,7 @@
-"""One daemon, a job that is well, and beside it jobs whose surroundings fail in every way that once ended the daemon.
+"""One daemon, a healthy job, and beside it jobs whose environment fails in every way that once ended the daemon.
 
-Each time: the daemon answers, the job beside goes on with the same processes, and the hit job runs or ends with a
-sentence.
+Each time, the daemon answers, the healthy job continues with the same processes, and the hit job runs or ends with a
+reason.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ STALL_S = 3.0  # a step takes 0.02 s, but this machine may be small
 WORKERS = 600  # twice 3,600 bytes for each: more than 4 MiB
 LIMIT_S = 3.0  # of silence, for ranks of Job
 BUSY_S = 2.0
-GIVEN_UP_S = 40.0  # a spawner that the kernel holds: no report for 10 s, then as long until it is given up
+GIVEN_UP_S = 40.0  # for a spawner that the kernel holds: no report for 10 s, then the same time until it is given up
 
 
 class Node:
-    """The daemon, the job beside, and the places that fail."""
+    """The daemon, the healthy job, and the places that fail."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -52,7 +52,7 @@ class Node:
         self.counts_on()
 
     def counts_on(self) -> None:
-        """The job beside does as many more steps on each rank."""
+        """Waits until the healthy job has done that many more steps on each rank."""
         self.beside.look()
         before = self.beside.steps()
 
@@ -78,7 +78,7 @@ class Node:
         return Hit(self, f"hit-{self.count}-{self.daemon.cookie[:6]}", *arguments)
 
     def two_cycles(self, *arguments: str) -> Hit:
-        """A job in its cycle 0, which ends when `go_on` is called."""
+        """Starts a job that stays in cycle 0 until `go_on` is called."""
         folder = self.folder / f"cycles{self.count}"
         folder.mkdir()
         os.mkfifo(folder / "go")
@@ -100,7 +100,7 @@ class Node:
 
 
 class Hit:
-    """A job whose surroundings fail."""
+    """A job whose environment fails."""
 
     def __init__(self, node: Node, job_id: str, *arguments: str) -> None:
         self.job_id, self.folder, self._node = job_id, node.folder, node
@@ -111,7 +111,7 @@ class Hit:
             pass
 
     def end(self) -> tuple[int, str]:
-        """Exit code and what was printed, never a traceback."""
+        """Returns the exit code and the output, which never contains a traceback."""
         code = self._client.wait(END_S)
         text = (self._node.folder / f"{self.job_id}.txt").read_text(errors="replace")
         assert "Traceback" not in text
@@ -123,7 +123,7 @@ class Hit:
         return text
 
     def must_end_with(self, words: str) -> str:
-        """A sentence."""
+        """Returns the sentence."""
         code, text = self.end()
         assert code != 0
         assert words in text
@@ -207,7 +207,7 @@ def test_a_fifo_in_place_of_a_log_at_a_restart(node: Node) -> None:
 
 @pytest.mark.soak
 def test_a_log_folder_that_never_answers_delays_no_verdict_of_another_job(node: Node) -> None:
-    """Nor does its own job stay: past the deadlines its spawner is given up, and the job ends with where it waits."""
+    """Nor does its own job hang: after the deadlines its spawner is given up, and the job's end says where it waits."""
     with node.unhurt():
         silent = node.two_cycles("--max-restarts", "0", "--log-dir", str(node.silent.folder / "logs"), "-t", "3")
         other = Job(node.daemon, "other")

@@ -1,4 +1,4 @@
-"""A supervisor that was killed goes on with its part of a job of several nodes, as leader and as one that follows."""
+"""A killed supervisor continues its part of a job on several nodes, as leader and as follower."""
 
 from __future__ import annotations
 

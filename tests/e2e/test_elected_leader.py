@@ -1,4 +1,4 @@
-"""Several `holdfast run` with a real etcd: the leader is killed, another leads, and the job goes on and ends well."""
+"""Several `holdfast run` with a real etcd: the leader is killed, another leads, and the job continues and ends well."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def test_the_leaders_node_is_lost_and_a_spare_steps_in(tmp_path: Path, server: E
         said = job.output(2) + job.output(3)
         assert "node 127.0.0.1 of group rank 0 is lost: it has not reported its state to the new leader" in said
         assert "restarts used 1 of 2" in said
-        # Who missed the end finds it; a new run of this id is told that it was another's.
+        # A node that missed the end finds it; a new run with this id learns that it belonged to another.
         assert _kept(server, job, "ledger")["is_told"] is True
 
 
 @pytest.mark.soak
 def test_d10_etcd_refuses_compacts_and_misses_events_and_training_goes_on(tmp_path: Path, server: Etcd):
-    """No step is lost, no restart takes place, and the budget stays whole. Then etcd itself is started again."""
+    """No step is lost, no restart happens, and the budget stays intact. Then etcd itself is restarted."""
     with (
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(etcd_proxy(server.endpoint)) as proxy,
@@ -86,7 +86,7 @@ def test_d10_etcd_refuses_compacts_and_misses_events_and_training_goes_on(tmp_pa
         wait_until(lambda: _take_overs(job) > 0, timeout_s=LIMIT_S, what="a take-over of which no event tells")
         assert proxy.lost or not proxy.compacts
         server.stop()
-        time.sleep(3.0)  # Longer than a lease lasts.
+        time.sleep(3.0)  # longer than a lease lasts
         server.start()
         _until_led_by(server, job, "127.0.0.1", "127.0.0.2")
         job.let_end()
@@ -123,7 +123,7 @@ def test_a_wrapped_call_goes_on_under_the_next_leader(tmp_path: Path, server: Et
 
 
 def _whole(job: WrappedNodes, size: int, *, without: int) -> tuple[str, int, dict[object, dict[str, object]]]:
-    """The first iteration of any cycle that has all ranks, none of them on that node."""
+    """Returns the first iteration of any cycle with all ranks, none of them on that node."""
     found: list[tuple[str, int]] = []
 
     def is_there() -> bool:
@@ -144,7 +144,7 @@ def _ledger_of(server: Etcd) -> dict[str, object]:
 
 
 def _leader_of(server: Etcd) -> int:
-    """The number of the node; 0: nobody leads."""
+    """Returns the number of the leading node; 0: nobody leads."""
     found = server.ctl("get", "--print-value-only", "/holdfast/job/leader").strip()
     return int(str(json.loads(found)["node"]).rpartition(".")[2]) if found else 0
 

@@ -1,4 +1,4 @@
-"""The case in which torchrun fails: a rank of a gloo job exits, and the job must come back with default settings."""
+"""The case in which torchrun fails: a rank of a gloo job exits, and the job must recover with default settings."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.e2e.conftest import Start
 
 RECOVERING = str(SCRIPTS / "recovering.py")
-JOBS = int(os.environ.get("HOLDFAST_TEST_GLOO_JOBS", "5"))  # 100 for the figure that is published
+JOBS = int(os.environ.get("HOLDFAST_TEST_GLOO_JOBS", "5"))  # 100 for the published figure
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -30,7 +30,7 @@ def expected(cycles: range, ranks: int) -> list[str]:
 
 
 def store_host(launch: Launch) -> int:
-    """It is made for the store's first client."""
+    """Returns its pid; it is started for the store's first client."""
 
     def named() -> list[int]:
         return [pid for pid in launch.leftovers() if comm(pid) == "hf-store\n"]

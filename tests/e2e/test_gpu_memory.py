@@ -1,4 +1,4 @@
-"""A job restarts once the memory of its GPUs is free; the GPUs are made up, all else is real."""
+"""A job restarts once the memory of its GPUs is free; the GPUs are simulated, all else is real."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_new_workers_start_as_soon_as_the_memory_is_free(start: Start, tmp_path:
     gpus[0].used = 40 * 1024 * MIB
     launch = start("--max-restarts", "1", script(tmp_path), environment=gpus.environment)
     launch.wait_for_output("up 0", count=1)
-    time.sleep(2.0)  # Long enough that it is looked seldom, and that people are told.
+    time.sleep(2.0)  # long enough that checks become rare, and that people are told
     assert "up 1" not in launch.stdout_text()
     freed_at_s = time.monotonic()
     gpus[0].used = 0

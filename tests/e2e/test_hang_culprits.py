@@ -1,4 +1,4 @@
-"""Who hangs, and who only waits for it? One table of patterns, shown by a real job: rank 1 beats last and hangs."""
+"""Which rank hangs, and which only waits for it? One table of patterns, in a real job: rank 1 beats last and hangs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_rank_that_hangs_is_named_and_not_those_that_wait_for_it(start: Star
         assert re.fullmatch(sentence + NOTICED, reason), json.dumps([event, told(launch, "stacks_collected")], indent=1)
         assert event["details"] == {"pattern": pattern, "culprits": "1", "waiters": "0, 2"}
         assert event["rank"] == 1
-        # The same sentence everywhere.
+        # The sentence is the same everywhere.
         assert reason in str(decision["reason"])
         assert reason in errors
     # Verdicts of one moment are one verdict.

@@ -1,4 +1,4 @@
-"""Hangs of real workers: found on time and never early, explained by stacks of all ranks, then ended."""
+"""Hangs of real workers: found in time and never early, explained by stacks of all ranks, then ended."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def assert_in_time(launch: Launch, *, limit_s: float = LIMIT_S, since: str = "be
 @pytest.mark.parametrize("transport", ["page", "frames"])
 @pytest.mark.parametrize("how", ["sleep", "gil", "spin", "stop"])
 def test_a5_a6_a7_a_hang_is_found_explained_and_ended(start: Start, how: str, transport: str) -> None:
-    # By frames, the beat must get out before the GIL is held: hence the pause.
+    # With frames, the beat must be sent before the GIL is held: hence the pause.
     launch = start(
         "--nproc-per-node", "3", "--max-restarts", "1", "--evidence-budget-s", "2",
         "--ft-rank-heartbeat-timeout", str(LIMIT_S), MONITORED, f"0:1/init,beat,sleep=0.2,hang={how}", "1:*/exit=0",
@@ -60,7 +60,7 @@ def test_a5_a6_a7_a_hang_is_found_explained_and_ended(start: Start, how: str, tr
     found = verdict(launch)
     assert re.fullmatch(r"rank 1 sent no heartbeat for [\d.]+ s \(limit 1.0 s\)", found.reason)
     assert_in_time(launch)
-    # The odd one first; all ranks are there.
+    # The unusual one comes first; all ranks are there.
     (odd, stack), *others = found.groups
     assert odd == "ranks 1"
     assert f"{HANG} (monitored.py:" in stack.splitlines()[-1]
@@ -69,7 +69,7 @@ def test_a5_a6_a7_a_hang_is_found_explained_and_ended(start: Start, how: str, tr
     assert reason.startswith(f"rank 1 stands in {HANG} (monitored.py:")
     (explained,) = told(launch, "hang_explained")
     assert str(explained["reason"]) in launch.stderr_text()
-    # Evidence before any signal.
+    # Evidence comes before any signal.
     kinds = launch.kinds()
     first_end = min(kinds.index(kind) for kind in ("workers_stopping", "worker_exited"))
     assert kinds.index("hang_detected") < kinds.index("stacks_collected") < first_end
@@ -153,7 +153,7 @@ def test_a_gentle_signal_that_is_ignored_is_followed_by_sigkill(start: Start) ->
 
 
 def python_without_py_spy(folder: Path, *, denied: bool) -> str:
-    """This environment's interpreter under another path, with no py-spy beside it, or one that may do nothing."""
+    """Returns this environment's interpreter under another path, without py-spy, or with one that lacks rights."""
     programs = folder / "bin"
     programs.mkdir(parents=True)
     python = programs / "python"

@@ -1,6 +1,6 @@
-"""Do the ranks of several nodes that no `holdfast run` supervises restart together, with a private supervisor on each?
+"""Do the ranks of several nodes without `holdfast run` restart together, with a private supervisor on each node?
 
-Two nodes on one machine: ranks are on one node if they say so by RANK and LOCAL_WORLD_SIZE.
+Two nodes on one machine: RANK and LOCAL_WORLD_SIZE decide which ranks are on one node.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_private_supervisors_of_two_nodes_find_each_other_through_the_scripts_st
 
 @pytest.mark.soak
 def test_after_the_death_of_the_leading_private_supervisor_all_of_them_begin_again(tmp_path: Path):
-    """Training goes on meanwhile."""
+    """Training continues meanwhile."""
     with alone(tmp_path, WORLD_SIZE) as job:
         start(job)
         job.until(lambda: job.entered(0) == {0, 1, 2, 3}, "the first iteration")
@@ -64,7 +64,7 @@ def test_after_the_death_of_the_leading_private_supervisor_all_of_them_begin_aga
 def test_under_srun_the_nodes_meet_in_the_scripts_own_store_and_a_reserve_node_takes_the_place_of_another(
     tmp_path: Path,
 ):
-    """There is no MASTER_ADDR, and no LOCAL_WORLD_SIZE. In the tree of ranks, each node is a layer's branch."""
+    """There is no MASTER_ADDR, and no LOCAL_WORLD_SIZE. In the tree of ranks, each node is a branch of a layer."""
     with alone(tmp_path, WORLD_SIZE, STORE_FILE=str(tmp_path / "store"), PER_NODE=str(PER_NODE)) as job:
         nodes = WORLD_SIZE // PER_NODE
         for rank in range(WORLD_SIZE):

@@ -1,4 +1,4 @@
-"""Does a wrapped function go on in the same processes, under `holdfast run`, whatever happens to one of its ranks?"""
+"""Does a wrapped function continue in the same processes under `holdfast run`, whatever happens to one of its ranks?"""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ WORLD_SIZE = 3
 
 
 def entered(launch: Launch, iteration: int) -> dict[object, dict[str, object]]:
-    """By initial rank."""
+    """Returns the entries by initial rank."""
     return {line["rank"]: line for line in launch.traced("fn") if line["iteration"] == iteration}
 
 
 def worlds(launch: Launch) -> dict[object, set[object]]:
-    """The world sizes that were seen in each iteration."""
+    """Returns the world sizes seen in each iteration."""
     seen: dict[object, set[object]] = defaultdict(set)
     for line in launch.traced("fn"):
         seen[line["iteration"]].add(line["world_size"])
@@ -28,7 +28,7 @@ def worlds(launch: Launch) -> dict[object, set[object]]:
 
 
 def after_s(launch: Launch, iteration: int = 1) -> float:
-    """From the fault to the entry of the last rank."""
+    """Returns the time from the fault to the entry of the last rank."""
     (fault,) = launch.traced("fault")
     return max(float(str(line["at"])) for line in entered(launch, iteration).values()) - float(str(fault["at"]))
 

@@ -1,4 +1,4 @@
-"""When a rank of a wrapped call is killed: does a reserve stand in at once, and does a late process take part again?"""
+"""A rank of a wrapped call is killed: does a reserve replace it at once, and does a late process take part again?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONG_S = 60.0
 
 @contextmanager
 def training(folder: Path, ranks: int, *, active: int) -> Generator[Launch]:
-    """All active ranks are in iteration 0; one restart may be paid for."""
+    """All active ranks are in iteration 0; the budget has one restart."""
     script = str(SCRIPTS / "wrapped_joining.py")
     options = ("--nproc-per-node", str(ranks), "--max-restarts", "1", script, str(active))
     with launched(folder, *options) as launch:
@@ -22,7 +22,7 @@ def training(folder: Path, ranks: int, *, active: int) -> Generator[Launch]:
 
 
 def wait_for(launch: Launch, iteration: int, count: int) -> dict[object, tuple[object, object, object]]:
-    """Who calls the function in this iteration, by initial rank: as which of how many active ones, of how many."""
+    """Returns the callers in this iteration by initial rank: rank, number of active ranks, number of ranks."""
 
     def lines() -> list[dict[str, object]]:
         return [line for line in launch.traced("fn") if line["iteration"] == iteration]
@@ -45,7 +45,7 @@ def wait_event(launch: Launch, kind: str) -> None:
 
 
 def ends(launch: Launch) -> dict[object, object]:
-    """What each rank has returned."""
+    """Returns the result of each rank."""
     assert launch.wait() == 0, launch.explained()
     assert_nothing_left(launch)
     return {line["rank"]: line["value"] for line in launch.traced("returned")}

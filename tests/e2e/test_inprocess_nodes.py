@@ -1,4 +1,4 @@
-"""Does a wrapped function go on in the same processes on several nodes, whatever happens to a rank or to a node?"""
+"""Does a wrapped function continue in the same processes on several nodes, whatever happens to a rank or a node?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def pids(entered: dict[object, dict[str, object]]) -> dict[object, object]:
 
 
 def test_faults_of_ranks_on_two_nodes_restart_all_in_their_processes(tmp_path: Path):
-    """Ranks 2 and 3 are on the node that does not lead. The processes that were killed are replaced where they were."""
+    """Ranks 2 and 3 are on the node that does not lead. Killed processes are replaced on their own node."""
     with wrapped_nodes(tmp_path, "2", SCRIPT, max_restarts=4, SOFT_S="3") as job:
         job.start_all(2)
         before = pids(job.until_entered(0, 4))
@@ -34,7 +34,7 @@ def test_faults_of_ranks_on_two_nodes_restart_all_in_their_processes(tmp_path: P
 
 
 def test_after_the_loss_of_a_node_a_spare_runs_its_ranks_in_the_same_cycle(tmp_path: Path):
-    """Nothing is heard of a lost node for 5 s before it is given up."""
+    """A lost node is given up after 5 s of silence."""
     with wrapped_nodes(tmp_path, "2:3", SCRIPT) as job:
         job.start_all(2)
         before = pids(job.until_entered(0, 4))

@@ -1,4 +1,4 @@
-"""Who is silent under the Wrapper is restarted or ended in time, and who waits for others is left alone."""
+"""A silent rank under the Wrapper is restarted or ended in time; a rank that waits for others is left alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.launch import SCRIPTS, Launch, assert_nothing_left, launched
 
 SOFT_TIMEOUT_S, HARD_TIMEOUT_S, GRACE_S = 2.0, 3.0, 0.5  # of scripts/wrapped_silence.py
-BUSY_S = 4.0  # what a crowded machine may add
+BUSY_S = 4.0  # what a busy machine may add
 RANKS = 3
 
 
@@ -19,7 +19,7 @@ def run(launch: Launch) -> None:
 
 
 def case(folder: Path, name: str) -> Launch:
-    """Ended, with all that it has written. Nobody is replaced."""
+    """Returns the ended launch with all its output. Nobody is replaced."""
     with launched(folder, "--nproc-per-node", str(RANKS), str(SCRIPTS / "wrapped_silence.py"), name) as launch:
         run(launch)
         return launch
@@ -30,7 +30,7 @@ def entered(launch: Launch, iteration: int) -> dict[object, dict[str, object]]:
 
 
 def after_s(launch: Launch) -> float:
-    """From the fault to the entry of the last rank."""
+    """Returns the time from the fault to the entry of the last rank."""
     (fault,) = launch.traced("fault")
     return max(float(str(line["at"])) for line in entered(launch, 1).values()) - float(str(fault["at"]))
 
@@ -48,7 +48,7 @@ def pids(launch: Launch) -> set[object]:
     [("swallow", HARD_TIMEOUT_S), ("deaf", HARD_TIMEOUT_S + GRACE_S), ("stopped", HARD_TIMEOUT_S)],
 )
 def test_who_can_not_be_interrupted_is_ended_at_its_hard_timeout(tmp_path: Path, name: str, at_least_s: float):
-    """One that swallows every exception, one that ignores SIGTERM and holds the GIL, one that is stopped."""
+    """One swallows every exception, one ignores SIGTERM and holds the GIL, one is stopped."""
     launch = case(tmp_path, name)
     assert at_least_s - 0.1 < after_s(launch) < at_least_s + GRACE_S + BUSY_S
     assert set(entered(launch, 1)) == {0, 2}
@@ -90,7 +90,7 @@ def test_a_pending_gloo_collective_does_not_hold_up_a_restart_after_a_hang(tmp_p
         assert launch.wait(100) == 0, launch.explained()
         up = [float(str(line["at"])) for line in launch.traced("up") if line["iteration"] == 1]
         (asleep,) = [float(str(line["at"])) for line in launch.traced("fault") if line["iteration"] == 0]
-        assert max(up) - asleep < 5.0 + 30.0  # the soft timeout there, and the time to make groups again
+        assert max(up) - asleep < 5.0 + 30.0  # the soft timeout there, and the time to form groups again
         assert len(launch.traced("returned")) == RANKS
 
 

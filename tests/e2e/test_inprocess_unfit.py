@@ -1,4 +1,4 @@
-"""What becomes of a rank that a health check has refused: is it replaced, at what price, and how does it end?"""
+"""What happens to a rank that a health check refuses: is it replaced, at what cost, and how does it end?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WORLD_SIZE = 3
 
 
 def trained(folder: Path, how: str, *, units: int) -> Launch:
-    """A job that has succeeded."""
+    """Returns a job that has succeeded."""
     with launched(folder, "--nproc-per-node", str(WORLD_SIZE), "--max-restarts", str(units), SCRIPT, how) as launch:
         assert launch.wait() == 0, launch.explained()
         assert_nothing_left(launch)
@@ -21,7 +21,7 @@ def trained(folder: Path, how: str, *, units: int) -> Launch:
 
 
 def last_world(launch: Launch) -> dict[object, object]:
-    """The world size of those who have called the function last, by initial rank."""
+    """Returns the world size of the last callers of the function, by initial rank."""
     last = max(int(str(line["iteration"])) for line in launch.traced("fn"))
     return {line["rank"]: line["world_size"] for line in launch.traced("fn") if line["iteration"] == last}
 

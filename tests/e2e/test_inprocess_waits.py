@@ -1,4 +1,4 @@
-"""Are ranks that wait inside C++ for one that will not come released, long before any timeout, and nothing else?"""
+"""Are ranks that wait inside C++ for a missing one released, long before any timeout, and nothing else?"""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.e2e.torchrun import torchrun
 
 SCRIPT = str(SCRIPTS / "wrapped_waiting.py")
 WORLD_SIZE = 4
-RELEASED_S = 45.0  # with torch's own lookups of names; the hard timeout is 90 s, the group's 20 minutes
+RELEASED_S = 45.0  # includes torch's own name lookups; the hard timeout is 90 s, the group's 20 minutes
 
 pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture
 def echo() -> Iterator[dict[str, str]]:
-    """A server that is none of the job's, at a port that is none of its stores'."""
+    """Runs a server that is not the job's, at a port of none of its stores."""
     listener = socket.create_server(("127.0.0.1", 0))
     accepted: list[socket.socket] = []
 
@@ -47,7 +47,7 @@ def echo() -> Iterator[dict[str, str]]:
 
 
 def assert_released(lines: list[dict[str, object]], times: int) -> None:
-    """All ranks, each time, and whoever had a connection of its own from the first iteration on kept it."""
+    """All ranks were released, each time, and connections from the first iteration on stayed open."""
     entries: dict[object, dict[object, float]] = defaultdict(dict)
     for line in lines:
         if line["what"] == "fn":

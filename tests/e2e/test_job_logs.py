@@ -1,4 +1,4 @@
-"""Logs of a whole job: real ranks fail and start again, and what they print is in the file of its cycle."""
+"""Logs of a whole job: real ranks fail and restart, and their output is in the file of its cycle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Old logs go while a job runs, and those of the job itself are marked until it ends."""
+"""Old logs are removed while a job runs, and its own logs are marked until it ends."""
 
 from __future__ import annotations
 

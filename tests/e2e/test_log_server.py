@@ -42,7 +42,7 @@ if "fail" in sys.argv and cycle == 0:
 
 
 class Cluster:
-    """`holdfast run` on addresses of this machine, each with folders of its own."""
+    """`holdfast run` on addresses of this machine, each with its own folders."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -86,7 +86,7 @@ class Cluster:
         return "\n".join(path.read_text() for path in sorted(self.folder.glob("node*/output")))
 
     def own_words(self, number: int) -> str:
-        """What a node's supervisor has said about the job, as the file of all nodes should have it."""
+        """Returns what a node's supervisor said about the job, as it should be in the file of all nodes."""
         (path,) = (self.folder / f"node{number}" / "state").rglob("supervisor.log")
         return re.sub(" kind=[a-z_]+", "", path.read_text())
 
@@ -94,7 +94,7 @@ class Cluster:
         return (self.logs / f"train_cycle{cycle}.log").read_text().splitlines()
 
     def tiers(self, kind: str) -> list[int]:
-        """Pids of the processes of the log server of this job, by what they write or listen at."""
+        """Returns the pids of this job's log server processes, by what they write or listen at."""
         return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/comm") if self._is(path.parent, kind)]
 
     def _is(self, process: Path, kind: str) -> bool:
@@ -122,14 +122,14 @@ def expected(cycle: int, lines: int) -> set[str]:
 
 
 def said_by(node: str, told: str) -> str:
-    """What one node has said, with the lines that belong to its lines, without its name."""
+    """Returns what one node said, with continuation lines, without its name."""
     records = re.findall(r"^\S.*\n(?: .*\n)*", told, re.MULTILINE)
     own = [each.replace(f"Z {node} ", "Z ", 1) for each in records if each.split()[1] == node]
     return "".join(own)
 
 
 def writers(path: Path) -> list[str]:
-    """The names of the processes that have a file open."""
+    """Returns the names of the processes that have a file open."""
     names: set[str] = set()
     for fd in Path("/proc").glob("[0-9]*/fd/*"):
         with contextlib.suppress(OSError):

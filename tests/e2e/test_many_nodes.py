@@ -1,6 +1,6 @@
 """Several `holdfast run` on addresses of this machine are one job: one group, one verdict, whichever of them fails.
 
-Each has folders of its own, as nodes do.
+Each has its own folders, as nodes do.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Nodes:
         return (self.folder / f"node{number}" / "output").read_text()
 
     def until_running(self, cycle: int, world_size: int) -> set[str]:
-        """Returns the stores that the ranks were told: one, where all is well."""
+        """Returns the stores that the ranks were given: one, if all is well."""
 
         def words() -> list[list[str]]:
             return [path.read_text().split() for path in self.folder.glob(f"{cycle}-*")]
@@ -98,7 +98,7 @@ def nodes(folder: Path, nnodes: str) -> Generator[Nodes]:
         yield started
     finally:
         for process in started.processes:
-            process.kill()  # Its spawner ends what is left.
+            process.kill()  # its spawner ends what is left
             process.wait(LIMIT_S)
 
 

@@ -1,6 +1,6 @@
-"""Several `holdfast daemon` on addresses of this machine run jobs of several nodes, each job apart from the others.
+"""Several `holdfast daemon` on addresses of this machine run jobs on several nodes, each separate from the others.
 
-Each daemon has folders of its own, as nodes do. Of each job, each node has one `holdfast run`.
+Each daemon has its own folders, as nodes do. Each node has one `holdfast run` per job.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LIMIT_S = 60.0
 
 
 class Node:
-    """A daemon, and the commands that are typed on its node."""
+    """A daemon, and the commands typed on its node."""
 
     def __init__(self, folder: Path, number: int, program: Path = HOLDFAST) -> None:
         self.program = program
@@ -85,7 +85,7 @@ class Node:
         ).stdout
 
     def ask(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """A command that may take its time."""
+        """Starts a command that may take some time."""
         process = subprocess.Popen([str(self.program), *arguments], env=self.environment, stdout=subprocess.DEVNULL)
         self.runs.append(process)
         return process
@@ -215,7 +215,7 @@ def test_a_daemon_that_is_lost_is_replaced_by_a_spare_and_jobs_without_it_go_on(
 
 @pytest.mark.soak
 def test_a_job_whose_leader_says_nothing_stalls_alone(tmp_path: Path):
-    """A stopped process answers nothing and closes nothing. Beside the job that it leads, all of a daemon goes on."""
+    """A stopped process answers nothing and closes nothing. All else of the daemon beside its job continues."""
     with nodes(tmp_path, 3) as (a, b, c):
         hurt = Job(tmp_path, "hurt", [c, a], "2", "60")
         calm = Job(tmp_path, "calm", [a, b], "2", "60")
@@ -226,7 +226,7 @@ def test_a_job_whose_leader_says_nothing_stalls_alone(tmp_path: Path):
         wait_until(lambda: len(list((tmp_path / "alone").glob("0-*"))) == 2, timeout_s=LIMIT_S, what="the third job")
         c.process.send_signal(signal.SIGSTOP)
         try:
-            asked = a.ask("status", hurt.job_id, "-o", "json")  # It waits for the leader's answer.
+            asked = a.ask("status", hurt.job_id, "-o", "json")  # it waits for the leader's answer
             for cycle in (1, 2, 3):  # longer than the silence until the leader is given up
                 b.holdfast("restart", calm.job_id)
                 calm.until_running(cycle, 4)

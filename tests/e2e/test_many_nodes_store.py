@@ -1,7 +1,7 @@
-"""The store of a job on several nodes: one each cycle, by IP, served by the node of group rank 0 alone.
+"""The store of a job on several nodes: one per cycle, by IP, served only by the node of group rank 0.
 
-The endpoint is an IPv6 address here, where there are any; names are in tests/edges/peers/test_own_address.py. Each
-`holdfast run` has folders of its own, as nodes do.
+The endpoint is an IPv6 address here, if there are any; names are in tests/edges/peers/test_own_address.py. Each
+`holdfast run` has its own folders, as nodes do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import psutil
 
 from tests.e2e.test_many_nodes import LIMIT_S, nodes
 
-# Every rank leaves a key in the store that it was told of; rank 3 fails once.
+# Every rank leaves a key in the store that it was given; rank 3 fails once.
 SCRIPT = """
 import os, sys, time
 from datetime import timedelta
@@ -47,7 +47,7 @@ def has_ipv6() -> bool:
 
 
 def listens(port: int) -> set[int]:
-    """The processes with a listening socket at this port."""
+    """Returns the processes with a listening socket at this port."""
     found = psutil.net_connections("tcp")
     listening = [each for each in found if each.status == "LISTEN" and tuple(each.laddr)[1:2] == (port,)]
     return {each.pid for each in listening if each.pid is not None}

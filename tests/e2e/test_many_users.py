@@ -1,4 +1,4 @@
-"""Several users share one service of a node: each has exactly the own rights, and none can touch another's job."""
+"""Several users share one service of a node: each has exactly their own rights, and none can touch another's job."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def service() -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def of_alice(service: Service) -> Iterator[subprocess.Popen[str]]:
-    """Her job, which runs through all tests of this file."""
+    """Runs her job through all tests of this file."""
     run = service.started(
         ALICE, *HOLDFAST, "run", "--job-id", "of-alice", "--nproc-per-node", "2", WHO_AM_I, "stay",
         groups=TEAM, before="ulimit -n 500; ulimit -c 0",
@@ -47,7 +47,7 @@ def of_alice(service: Service) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture(scope="module")
 def facts(of_alice: subprocess.Popen[str]) -> dict[str, object]:
-    """Of one of its ranks, in its own words."""
+    """Returns what one of its ranks reports about itself."""
     assert of_alice.stdout is not None
     return json.loads(of_alice.stdout.readline())
 
@@ -74,7 +74,7 @@ def test_no_variable_of_root_reaches_a_worker(facts: dict[str, object]):
 
 @pytest.fixture(scope="module")
 def answers(service: Service, facts: dict[str, object]) -> dict[str, str]:
-    """How each call of Bob's about Alice's job is answered."""
+    """Returns the answer to each call of Bob's about Alice's job."""
     script = str(SCRIPTS / "every_call.py")
     done = service.run(
         BOB, sys.executable, script, str(service.socket_dir / "control.sock"), "of-alice", WHO_AM_I, NODE,
@@ -93,7 +93,7 @@ def test_no_call_of_another_user_touches_the_job(call: str, answers: dict[str, s
         "ListJobs": "[]",
         "GetNode": "[[]]",
         "ListNodes": "[[]]",
-        "SubmitJob": '"of-alice"',  # a job of Bob's own, of the same name
+        "SubmitJob": '"of-alice"',  # a job of Bob's own with the same name
         "CordonNode": "NotPermittedError",
         "UncordonNode": "NotPermittedError",
         "LeadRendezvous": "ExhaustedError: cannot answer LeadRendezvous: [Errno 13] Permission denied",  # port 1
@@ -135,13 +135,13 @@ def test_a_user_who_is_not_admitted_reads_why(service: Service):
 
 
 def test_a_user_with_another_group_has_other_rights(service: Service, of_alice: object):
-    """A job gets the groups of the process that submits it, even if that user's supervisor with others runs."""
+    """A job gets the groups of the process that submits it, even if that user's supervisor with other groups runs."""
     done = service.holdfast(ALICE, "run", "--job-id", "without-team", WHO_AM_I)
     assert json.loads(done.stdout)["groups"] == []
 
 
 def test_links_of_a_user_lead_nobody_astray(service: Service, facts: dict[str, object], answers: dict[str, str]):
-    """Bob puts Alice's socket in the place of his own: he speaks to his supervisor, and root to the right one."""
+    """Bob replaces his socket by Alice's: he still reaches his own supervisor, and root the right one."""
     alices, _ = service.supervisor_of(ALICE, TEAM)
     bobs, _ = service.supervisor_of(BOB)
     mislead = f"cd {bobs}/own && mv control.sock away && ln -s {alices}/own/control.sock control.sock"
@@ -195,7 +195,7 @@ print(json.dumps(took_s))
 
 
 def test_a_user_who_floods_the_door_does_not_keep_the_others_out(service: Service, facts: dict[str, object]):
-    """Before there was a bound for each user, bob got in once of nine times, after 8 s."""
+    """Before there was a bound per user, bob got in once in nine attempts, after 8 s."""
     path = str(service.socket_dir / "control.sock")
     assert service.jobs(BOB) == {}
     floods = [service.started(ALICE, sys.executable, "-c", FLOOD, path, groups=TEAM) for _ in range(3)]

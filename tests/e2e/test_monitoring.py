@@ -1,4 +1,4 @@
-"""Which silence of a real worker counts against which limit, and what its other requests do; by page and by frames."""
+"""Which silence of a real worker counts against which limit, and what do its other requests do? By page and frames."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ by_page_and_by_frames = pytest.mark.parametrize("transport", TRANSPORTS)
 
 
 def the_hang(launch: Launch, *, since: str, limit_s: float) -> str:
-    """Waits for the end by a hang; its reason. `since`: what was traced just before the silence, its last one."""
+    """Waits for the end by a hang and returns its reason. `since`: the last trace before the silence."""
     assert launch.wait() == 1, launch.stderr_text()
     (event,) = told(launch, "hang_detected")
     begun = [line for line in launch.traced(since) if line["rank"] == event["rank"]][-1]
@@ -31,7 +31,7 @@ def the_hang(launch: Launch, *, since: str, limit_s: float) -> str:
 
 
 def assert_says(reason: object, sentence: str) -> None:
-    """The sentence but for the age, which is the limit or a little more."""
+    """Checks the sentence except for the age, which is the limit or slightly more."""
     pattern = re.escape(sentence).replace("AGE", r"[\d.]+ s")
     assert re.fullmatch(pattern, str(reason)), f"{reason!r} is not {sentence!r}"
 
@@ -54,7 +54,7 @@ def assert_never_judged(launch: Launch) -> None:
     ],
 )
 def test_any_section_that_is_open_too_long_is_a_hang(start: Start, plan: str, transport: str) -> None:
-    """Nested either way, and overlapping: the younger section does not hide the older one."""
+    """Nested both ways, and overlapping: the younger section does not hide the older one."""
     launch = start(
         "--ft-rank-section-timeouts", "outer:0.5,inner:30", MONITORED, f"0:0/init,{plan}",
         environment=TRANSPORTS[transport],

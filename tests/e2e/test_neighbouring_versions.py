@@ -1,4 +1,4 @@
-"""Row B4: this version and the one before it take over each other's jobs, serve each other's ranks and share jobs."""
+"""Row B4: this version and the previous one take over each other's jobs, serve each other's ranks and share jobs."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ BOTH_WAYS = pytest.mark.parametrize("way", [UPGRADE, DOWNGRADE])
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of the version before."""
+    """Returns the interpreter of the previous version."""
     return version_before.installed(tmp_path_factory.mktemp("before"))
 
 
 @pytest.fixture
 def pythons(before: Path, way: str) -> tuple[str, str]:
-    """Of the first supervisor and its job, and of the second supervisor."""
+    """Returns the interpreters of the first supervisor with its job, and of the second supervisor."""
     return (str(before), sys.executable) if way == UPGRADE else (sys.executable, str(before))
 
 
@@ -46,7 +46,7 @@ def daemon(tmp_path: Path, pythons: tuple[str, str]) -> Generator[NodeDaemon]:
 
 
 def replace(daemon: NodeDaemon, python: str) -> None:
-    """As systemctl restart does after an upgrade."""
+    """Replaces it as systemctl restart does after an upgrade."""
     assert daemon.process is not None
     daemon.process.send_signal(signal.SIGUSR1)
     assert daemon.process.wait(30) == 0
@@ -98,7 +98,7 @@ def test_b4_a_wrapped_call_goes_on_under_the_other_version(
 def test_b4_nodes_of_both_versions_share_a_job_while_one_of_them_is_replaced(
     tmp_path: Path, before: Path, way: str
 ) -> None:
-    """The leader or the other node is of the version before. Its supervisor is then replaced by one of this version."""
+    """The leader or the other node has the previous version. Then its supervisor is replaced by this version's."""
     (tmp_path / "train.py").write_text(SCRIPT)
     older = before.with_name("holdfast")
     leads, follows = (older, HOLDFAST) if way == UPGRADE else (HOLDFAST, older)

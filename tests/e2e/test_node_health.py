@@ -1,4 +1,4 @@
-"""A node proves that it is fit before each cycle: a job with a real health service beside it."""
+"""A node proves before each cycle that it is fit: a job with a real health service beside it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ILL = '{"fail_count": 2, "failed_checks": ["gpu", "nic"]}'
 
 @pytest.fixture
 def service(tmp_path: Path) -> Generator[Path]:
-    """The folder of one that runs; what its check says stands in the file `says`."""
+    """Yields the folder of a running service; its file `says` has the result of its check."""
     folder = tmp_path / "service"
     folder.mkdir()
     (folder / "says").write_text(WELL)

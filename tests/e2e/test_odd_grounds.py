@@ -19,7 +19,7 @@ FULL_PIPE = "mkfifo p; exec 7<>p; dd if=/dev/zero bs=1024 count=64 of=p oflag=no
 
 
 def check_ran(done: Done) -> None:
-    """With success, and without a trace of its private folder."""
+    """It succeeded, and its private folder is gone."""
     assert (done.code, done.out.splitlines()[-1:]) == (0, ["ran"]), done
     assert "Traceback" not in done.err
 
@@ -153,7 +153,7 @@ def test_what_must_refuse_says_one_sentence(script: str, code: int, words: str) 
     assert done.code == code, done
     assert "Traceback" not in done.err
     assert words in done.err.splitlines()[-1]
-    assert len(done.err.splitlines()) <= 2  # that the job's id could not be claimed may come before it
+    assert len(done.err.splitlines()) <= 2  # a line that the job's id could not be claimed may precede it
 
 
 def test_a_fault_of_ours_is_a_sentence_with_a_file_and_the_jobs_processes_are_gone() -> None:

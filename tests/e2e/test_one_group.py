@@ -1,4 +1,4 @@
-"""Two runs of one job id: only one lives at a time, whoever supervises it, and neither touches the other's logs."""
+"""Two runs of one job id: only one lives at a time, under any supervisor, and neither touches the other's logs."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def script(tmp_path: Path) -> Path:
 
 
 def again(launch: Launch, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Another `holdfast run` of the same id."""
+    """Starts another `holdfast run` with the same id."""
     return launch.holdfast("run", "--job-id", launch.job_id, *arguments, check=False)
 
 
 def jobs(launch: Launch) -> list[dict[str, object]]:
-    """The runs of the launch's id: other supervisors of this user may have jobs of their own."""
+    """Returns the runs of the launch's id: other supervisors of this user may have other jobs."""
     told: list[dict[str, object]] = json.loads(launch.holdfast("jobs", "-o", "json").stdout)["jobs"]
     return [job for job in told if job["job_id"] == launch.job_id]
 
@@ -150,7 +150,7 @@ def test_a_daemon_that_comes_back_to_a_job_takes_no_second_group_of_it(start: St
         assert refused.returncode == TRY_AGAIN, refused.stderr
         (script.parent / "go").write_text("")
         assert launch.wait() == 0, launch.stderr_text()
-        for _ in range(2):  # The daemon's own ended id, too.
+        for _ in range(2):  # the daemon's own ended id, too
             second = again(launch, str(script), "done")
             assert (second.returncode, second.stdout) == (0, "done\n"), second.stderr
         assert daemon.holdfast("logs", launch.job_id, "--rank", "0").stdout == "done\n"

@@ -17,13 +17,13 @@ print("hello from rank", os.environ["RANK"], "in cycle", os.environ["TORCHELASTI
 
 
 class People:
-    """Those on the nodes who type commands."""
+    """People on the nodes who type commands."""
 
     def __init__(self, job: Nodes) -> None:
         self._job = job
 
     def type(self, number: int, *words: str) -> subprocess.CompletedProcess[str]:
-        """The name JOB is the job's; while the node's supervisor lives, it is that one which is asked."""
+        """Types a command. JOB stands for the job's name; the node's own supervisor is asked while it lives."""
         words = tuple(self._job.job_id if word == "JOB" else word for word in words)
         pid = self._job.processes[number - 1].pid
         for known in private_registry.registered():

@@ -1,4 +1,4 @@
-"""What people see of their workers is what torchrun shows, byte for byte: terminal, pipe, --tee, --redirects."""
+"""People see of their workers what torchrun shows, byte for byte: terminal, pipe, --tee, --redirects."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(180)
 
 
 def both(tmp_path: Path, *arguments: str) -> tuple[Outcome, Outcome]:
-    """(ours, torchrun's), each in a folder of that name."""
+    """Returns (our outcome, torchrun's), each in a folder of that name."""
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     ours.mkdir()
     theirs.mkdir()
@@ -30,7 +30,7 @@ def both(tmp_path: Path, *arguments: str) -> tuple[Outcome, Outcome]:
 
 
 def environment(tmp_path: Path) -> dict[str, str]:
-    """With a name by which the launch's processes are known, and places in `tmp_path` only."""
+    """Has a name that identifies the launch's processes, and only places in `tmp_path`."""
     (tmp_path / "runtime").mkdir(mode=0o700)
     mine = {"HOLDFAST_STATE_DIR": str(tmp_path / "state"), "XDG_RUNTIME_DIR": str(tmp_path / "runtime")}
     return {**os.environ, **mine, "TERM": "xterm-256color", COOKIE: tmp_path.name}
@@ -47,11 +47,11 @@ def test_tee_prefixes_and_keeps_and_the_filter_shows_one_rank(tmp_path: Path) ->
         tmp_path, "--nproc-per-node", "2", "--tee", "3", "--local-ranks-filter", "1", "--log-dir", "logs", PRINTING
     )
     assert got.code == expected.code == 0
-    # Two differences, both on purpose: bytes that are no text stay as they are, and a last line gets its end.
+    # There are two intended differences: bytes that are not text stay as they are, and a last line gets its end.
     assert got.stdout == expected.stdout.replace("\ufffd".encode(), b"\xff") + b"\n"
     assert b"[default1]:terminal" in got.stdout
     assert b"[default0]:" not in got.stdout + got.stderr
-    # torchrun puts prefixes and line ends into lines that it reads half written, so without those.
+    # torchrun puts prefixes and line ends into lines that it reads half written, so these are left out.
     assert words(got.stderr) == words(expected.stderr) != b""
     assert all(line.startswith(b"[default1]:step ") for line in got.stderr.split(b"\n") if line.strip(b"[default1]:"))
     assert kept(tmp_path / "ours") == kept(tmp_path / "theirs")
@@ -70,7 +70,7 @@ def words(output: bytes) -> bytes:
 
 
 def kept(folder: Path) -> dict[str, bytes]:
-    """What lies in stdout.log and stderr.log of each rank, by the rank's own words."""
+    """Returns the content of stdout.log and stderr.log of each rank, by the rank's own name."""
     found: dict[str, bytes] = {}
     for path in (folder / "logs").rglob("std*.log"):
         content = path.read_bytes()

@@ -41,7 +41,7 @@ if sys.argv:
 
 
 def has_successor(launcher: int) -> bool:
-    """Whether the launcher has a second spawner that is ready (it has shown its title then)."""
+    """Returns whether the launcher has a second spawner that is ready (its title shows that)."""
     children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
     titles = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children]
     return sum(title.startswith(b"holdfast spawner") for title in titles) == 2

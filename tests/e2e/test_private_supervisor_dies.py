@@ -1,4 +1,4 @@
-"""A private supervisor that is killed in the middle of a call costs nothing: the ranks start another, which goes on."""
+"""A private supervisor killed in the middle of a call costs nothing: the ranks start another, which continues."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_rank_that_dies_afterwards_is_noticed_and_the_others_go_on(tmp_path: P
 def test_a_rank_that_dies_while_nobody_watches_is_missed(tmp_path: Path):
     with alone(tmp_path, WORLD_SIZE) as job:
         begin(job)
-        job.processes[2].send_signal(signal.SIGSTOP)  # It is not the one that starts another supervisor.
+        job.processes[2].send_signal(signal.SIGSTOP)  # it is not the one that starts another supervisor
         job.kill_supervisor()
         job.processes[2].kill()
         job.until(lambda: len(job.entered(job.latest())) == 3, "the next iteration on three ranks")
@@ -134,7 +134,7 @@ def test_at_any_moment_of_a_restart(tmp_path: Path):
         for _ in range(ROUNDS):
             before = job.latest()
             job.order("fail", dice.randrange(WORLD_SIZE))
-            with contextlib.suppress(AssertionError):  # At some random moment, or not at all.
+            with contextlib.suppress(AssertionError):  # at a random moment, or not at all
                 wait_until(lambda: job.latest() > before, timeout_s=dice.uniform(0, 0.05), what="a restart")  # noqa: B023
             until_another(job, job.kill_supervisor())
             job.until(lambda: job.latest() > before and job.entered(job.latest()) == set(ALL), "the restart")  # noqa: B023

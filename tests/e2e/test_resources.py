@@ -1,4 +1,4 @@
-"""Rows A15, A16 and C of the fault matrix at a live job: processes, memory, descriptors, disks, sockets run out."""
+"""Rows A15, A16 and C of the fault matrix on a live job: processes, memory, descriptors, disks, sockets run out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PIDS_MAX = 80
 
 
 def python_after(folder: Path, command: str) -> str:
-    """An interpreter that does `command` of a shell first."""
+    """Returns an interpreter that first runs a shell `command`."""
     python = folder / "python"
     python.write_text(f'#!/bin/sh\n{command}\nexec {shlex.quote(sys.executable)} "$@"\n')
     python.chmod(0o755)
@@ -108,7 +108,7 @@ def test_c1_a_deleted_socket_comes_back_and_clients_find_it(start: Start) -> Non
 
 @contextlib.contextmanager
 def connections(path: Path, count: int) -> Generator[list[socket.socket]]:
-    """As many as are taken, `count` at most."""
+    """Opens as many as are accepted, at most `count`."""
     opened: list[socket.socket] = []
     try:
         with contextlib.suppress(BlockingIOError):
@@ -171,10 +171,10 @@ def test_c7_with_64_descriptors_a_job_is_still_watched_and_restarted(start: Star
     path = socket_of(launch)
     launch.wait_for_trace("mark")
     with connections(path, 100):
-        launch.holdfast("status", check=False)  # Who asks now may get no answer; the job goes on.
+        launch.holdfast("status", check=False)  # a question may get no answer now; the job continues
         (launch.folder / "go").touch()
         assert launch.wait() == 0, launch.stderr_text()
-    # Its clocks start once its client gets in, which may have to wait for strangers to be dropped.
+    # Its clocks start once its client gets in, which may have to wait until strangers are dropped.
     assert_found_in_time(launch, 1, late_s_max=15)
     assert_nothing_left(launch)
 
@@ -185,7 +185,7 @@ def test_c7_with_64_descriptors_a_job_is_still_watched_and_restarted(start: Star
 def test_the_supervisor_raises_its_limit_of_descriptors_and_workers_keep_the_callers(
     start: Start, tmp_path: Path
 ) -> None:
-    """Of the first spawner, which was started before that, and of the next."""
+    """The first spawner, started before the raise, and the next."""
     script = tmp_path / "limits.py"
     script.write_text(
         "import os, resource, time\n"
@@ -218,7 +218,7 @@ def small_disk(tmp_path: Path) -> Generator[Path]:
 
 
 def test_c8_a_full_disk_costs_log_bytes_that_are_counted_and_nothing_else(start: Start, small_disk: Path) -> None:
-    """Where the spawner writes the log. With --redirects the script writes it, and sees the full disk, as elsewhere."""
+    """The spawner writes the log. With --redirects the script writes it, and sees the full disk, as elsewhere."""
     launch = start(
         "--nproc-per-node", "2", "--ft-rank-heartbeat-timeout", "2", "--log-dir", str(small_disk), "--tee", "3",
         MONITORED, "0:0/init,flood=5,exit=0", "0:1/init,beat-for=1,exit=0",

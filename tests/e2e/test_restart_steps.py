@@ -1,4 +1,4 @@
-"""Do all ranks agree on the world and go on, whichever step of a restart one of them dies in? With real processes."""
+"""Do all ranks agree on the world and continue, whichever step of a restart one of them dies in? Real processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def assert_as_planned(traces: Traces, step: str) -> None:
 @pytest.mark.parametrize("who", ["first", "last"])
 @pytest.mark.parametrize("step", [*ENDING, *BEGINNING])
 def test_a_rank_that_dies_in_a_step_is_missed_by_all_alike(tmp_path: Path, step: str, who: str):
-    """By SIGKILL, os._exit, an exception, SystemExit; one after the other, rank 0 or the last one each time."""
+    """By SIGKILL, os._exit, an exception, SystemExit; in turn, rank 0 or the last one each time."""
     with running(tmp_path, "--step", step, "--who", who, nproc=RANKS, max_restarts=0) as (launch, path):
         assert wait_while_it_goes_on(launch, path) == 0, launch.explained()
         assert_nothing_left(launch)
@@ -35,7 +35,7 @@ def test_a_rank_that_dies_in_a_step_is_missed_by_all_alike(tmp_path: Path, step:
 
 @pytest.mark.parametrize("step", [*ENDING, "completion_barrier"])
 def test_the_same_under_a_private_supervisor(tmp_path: Path, step: str):
-    """Which starts no processes, and is no parent of any."""
+    """It starts no processes, and is no parent of any."""
     (traces := tmp_path / "traces").mkdir()
     with alone(tmp_path, RANKS, TRACES=str(traces)) as job:
         job.start_ranks(command=(str(SCRIPT), "--step", step, "--who", "first" if step in BEGINNING else "last"))
@@ -50,7 +50,7 @@ def test_the_same_under_a_private_supervisor(tmp_path: Path, step: str):
 def test_a_rank_that_dies_in_completion_is_a_failure_of_a_job_whose_call_has_succeeded(
     tmp_path: Path, kind: str, who: str, code: int
 ):
-    """What `completion` raises changes nothing, unless it is to end the process."""
+    """An exception of `completion` changes nothing, unless it is to end the process."""
     arguments = ("--step", COMMITTED, "--kinds", kind, "--who", who)
     with running(tmp_path, *arguments, nproc=3, max_restarts=0) as (launch, path):
         assert wait_while_it_goes_on(launch, path) == code, launch.explained()

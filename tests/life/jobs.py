@@ -1,4 +1,4 @@
-"""Jobs to report on: small ones told event by event, and one of thousands of ranks made up by a seed."""
+"""Jobs for reports: small ones, event by event, and one with thousands of random ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NODE = "vm"
 
 
 class Told:
-    """Tells a job's events, one after the other; moments are seconds after the job's submission."""
+    """Emits a job's events in order; moments are seconds after the job's submission."""
 
     def __init__(self, job_id: str = "job", *, max_restarts: int = 5) -> None:
         self.job_id = job_id
@@ -44,7 +44,7 @@ class Told:
         )  # fmt: skip
 
     def begin(self, at_s: float, *, cycle: int, ranks: Iterable[int], node: str = NODE) -> None:
-        """A cycle starts on a node; its ranks have all started 0.1 s later."""
+        """Starts a cycle on a node; all its ranks have started 0.1 s later."""
         self.say(at_s, "cycle_started", f"cycle {cycle} starts", cycle=cycle, node=node)
         for rank in ranks:
             self.say(at_s + 0.05, "worker_started", f"rank {rank} (pid {rank + 100}) started",
@@ -52,7 +52,7 @@ class Told:
         self.say(at_s + 0.1, "workers_started", f"all workers of cycle {cycle} have started", cycle=cycle, node=node)
 
     def stop(self, at_s: float, *, cycle: int, ranks: Iterable[int], node: str = NODE, code_0: bool = False) -> None:
-        """The workers of a node are stopped: all are gone 0.2 s later."""
+        """Stops the workers of a node: all are gone 0.2 s later."""
         self.say(at_s, "workers_stopping", "the workers are being stopped", cycle=cycle, node=node)
         end = "exited with code 0" if code_0 else "was killed by SIGTERM"
         for rank in ranks:
@@ -69,7 +69,7 @@ class Told:
     def report(
         self, state: JobState = JobState.SUCCEEDED, *, nodes: Iterable[str] = (NODE,), **more: object
     ) -> JobReport:
-        """`more`: other fields of the report."""
+        """Returns the report. `more`: its other fields."""
         last_ns = max((event.at_ns for event in self.events), default=BEGAN_NS)
         made = JobReport(
             self.job_id,
@@ -118,7 +118,7 @@ def killed_and_hung() -> Told:
 
 
 def large(*, nodes: int = 1000, ranks_per_node: int = 8, cycles: int = 12, seed: int = 1) -> Told:
-    """A job of thousands of ranks over days; each cycle ends by a fault on a random node."""
+    """A job with thousands of ranks over days; each cycle ends with a fault on a random node."""
     chance = random.Random(seed)
     told = Told("large", max_restarts=50)
     told.say(0, "job_submitted")

@@ -1,4 +1,4 @@
-"""Is a job's life told as it was: cycles, incidents with their causes and costs, and the course of the whole time?"""
+"""Is a job's life reported correctly: cycles, incidents with causes and costs, and the course of the whole time?"""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_killed_rank_and_a_hang():
         ("deciding", 0.1), ("stopping", 0.2), ("meeting", 0.2), ("starting", 0.1)
     ]  # fmt: skip
     assert (hung.trouble, hung.culprits, hung.units_used) == (Trouble.HANG, (2,), 2)
-    assert hung.cost_s(life.until_ns) == pytest.approx(2.7)  # with the two seconds in which nobody had noticed
+    assert hung.cost_s(life.until_ns) == pytest.approx(2.7)  # including the two seconds before it was noticed
     assert hung.phases[0].phase is Phase.UNNOTICED
     assert [group.ranks for group in hung.stacks] == ["2", "0, 1"]  # the culprit's own first
 
@@ -230,7 +230,7 @@ EVENTS = st.lists(
 def test_any_events_in_any_order_make_a_life(
     parts: list[tuple[str, int, int | None, str, float, str]], state: JobState, chance: random.Random
 ):
-    """The course fills the whole time, no incident costs less than nothing, and no process ends before it starts."""
+    """The course covers the whole time, no incident has a negative cost, and no process ends before it starts."""
     job = Told()
     for kind, cycle, rank, node, at_s, reason in parts:
         job.say(at_s, kind, reason, cycle=cycle, rank=rank, node=node)

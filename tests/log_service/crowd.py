@@ -1,4 +1,4 @@
-"""Many nodes that send lines to one leaf: each with a relay and connections of its own, all in this process."""
+"""Many nodes send lines to one leaf: each with its own relay and connections, all in this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from supervisor.log_service.settings import Settings
 from supervisor.log_service.upstream import Upstream
 
 JOB = "crowd"
-KEPT_BYTES_MAX = 256 * 1024  # of each node
+KEPT_BYTES_MAX = 256 * 1024  # per node
 LINE_BYTES = 100
 
 
@@ -39,7 +39,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class Node:
-    """`say` lines; they are kept until their receipts come."""
+    """A node's lines, each kept until its receipt comes."""
 
     def __init__(self, number: int, address: str, known: Secrets, secrets: dict[str, str]) -> None:
         self.number = number
@@ -136,7 +136,7 @@ class Servers:
 
 @asynccontextmanager
 async def servers(folder: Path, token: bytes = b"", **secrets: str) -> AsyncGenerator[Servers]:
-    """`secrets`: files for TLS, as Settings has them."""
+    """Runs the servers. `secrets`: files for TLS, as in Settings."""
     async with anyio.create_task_group() as tasks:
         made = Servers(folder, tasks, token, secrets)
         await made.until_ready()
@@ -157,7 +157,7 @@ async def nodes(count: int, address: str, token: bytes = b"", **secrets: str) ->
 
 
 def memory_bytes(pid: int) -> int:
-    """What is the process's own."""
+    """Returns the process's private memory."""
     text = Path("/proc", str(pid), "smaps_rollup").read_text()
     return sum(int(found) for found in re.findall(r"Private_\w+:\s+(\d+) kB", text)) * 1024
 
@@ -172,7 +172,7 @@ def now_s() -> float:
 
 
 def faults_in(log: Path, said: dict[int, int]) -> str:
-    """What is wrong with a file that should have each line of each node once, in order; "" if nothing is."""
+    """Returns what is wrong with a file that should have each node's lines once, in order; "" if nothing."""
     last = dict.fromkeys(said, -1)
     with log.open("rb") as file:
         for line in file:
@@ -188,4 +188,4 @@ def faults_in(log: Path, said: dict[int, int]) -> str:
 
 
 def _nothing() -> None:
-    """The address of the next tier never changes here."""
+    """Does nothing: the next tier's address never changes here."""

@@ -1,4 +1,4 @@
-"""The root appends each byte once, to configured files only, and says why it can't."""
+"""The root appends each byte once, only to configured files, and reports obstacles."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_a_writer_that_follows_another_goes_on_where_that_one_stopped(tmp_
         first.writer.take(1, piece(0, b"one\n"))
         await first.until(Receipt(1, 4))
     _free(first)
-    with log.open("ab") as file:  # As if it had died in the middle of an append that it had noted.
+    with log.open("ab") as file:  # as if it had died in the middle of a noted append
         notes = PositionFile(first.place, first.paths.path_of)
         assert notes.open() is not None
         notes.note(Entry(1, 4, [Part(1, 4, 4), Part(2, 0, 12)]))
@@ -82,7 +82,7 @@ async def test_a_writer_that_follows_another_goes_on_where_that_one_stopped(tmp_
 
 async def test_nothing_but_the_configured_files_is_written(tmp_path: Path):
     async with running(tmp_path) as root:
-        root.writer.take(1, Piece(7, SUPERVISORS, 0, 0, b"words\n"))  # This job has no such file.
+        root.writer.take(1, Piece(7, SUPERVISORS, 0, 0, b"words\n"))  # this job has no such file
         root.writer.take(1, piece(0, b"one\n", cycle=3))
         await root.until(Receipt(1, 4))
         assert Receipt(7, 6) in root.receipts
@@ -151,7 +151,7 @@ async def test_many_pieces_at_once_are_appended_in_order(tmp_path: Path, count: 
 
 
 def _free(running: Running) -> None:
-    """Its process would have released the lock."""
+    """Releases the lock, as the end of its process would."""
     fd = running.writer._notes._fd  # pyright: ignore[reportPrivateUsage]
     if fd >= 0:
         os.close(fd)

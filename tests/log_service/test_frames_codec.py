@@ -1,4 +1,4 @@
-"""Both sides prove that they know the token; what was changed, repeated or is out of bounds ends the connection."""
+"""Both sides prove that they know the token; changed, repeated or out-of-bounds data ends the connection."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_who_does_not_know_the_token_is_refused_by_either_side():
     with pytest.raises(SessionError, match="it does not know the job's token"):
         called.admit(wire.LogFrame(proof=wire.LogProof(proof=b"guess")).SerializeToString())
     with pytest.raises(SessionError, match="does not know"):
-        Called(Secrets(TOKEN, seals=True), "job").admit(b"")  # Without a hello.
+        Called(Secrets(TOKEN, seals=True), "job").admit(b"")  # without a hello
     with pytest.raises(SessionError, match="another job"):
         Called(Secrets(TOKEN, seals=True), "other").challenge(Caller(Secrets(TOKEN, seals=True), "job", "n").hello())
 

@@ -1,4 +1,4 @@
-"""Leaf and root as real processes: random deaths, strangers, a disk that is full, certificates."""
+"""Leaf and root as real processes: random deaths, strangers, a full disk, certificates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run by a bare interpreter with one protobuf runtime: do client and stubs work there, and are the bytes the same?
+"""Do client and stubs work with one protobuf runtime, and are the bytes the same? Run by a bare interpreter.
 
 `python -I -W error round_trip.py CHECKOUT GOLDEN [write]` prints what was loaded, as JSON.
 """
@@ -113,7 +113,7 @@ def read(peer: socket.socket) -> Iterator[wire.WorkerFrame]:
 
 
 def next_of(frames: Iterator[wire.WorkerFrame], wanted: str) -> wire.WorkerFrame:
-    """Skips the others: progress may come at any time."""
+    """Returns the next wanted frame and skips others: progress may come at any time."""
     return next(frame for frame in frames if frame.WhichOneof("body") == wanted)
 
 
@@ -153,7 +153,7 @@ def talk() -> dict[str, object]:
         client.start_section("step")
         client.send_heartbeat()
         client.send_heartbeat()
-        # The progress must be seen before the limits, as the server reads them in turn.
+        # The progress must be seen before the limits, since the server reads them in order.
         while "heartbeats" not in told and serving.is_alive():
             serving.join(0.01)
         client.calculate_and_set_hb_timeouts()

@@ -1,4 +1,4 @@
-"""Are the committed stubs what proto/generate.sh makes of the .proto files?"""
+"""Are the committed stubs the output of proto/generate.sh for the .proto files?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hold
 
 
 def _tools() -> str:
-    """An interpreter with the pinned protoc, made once per user."""
+    """Returns an interpreter with the pinned protoc, made once per user."""
     python = CACHE / "bin" / "python"
     if not (CACHE / "complete").exists():
         if sys.version_info >= (3, 12):

@@ -1,4 +1,4 @@
-"""Does the client run beside whatever protobuf the user's training stack has, from 3.20 to 7?"""
+"""Does the client run with any protobuf that the user's training stack has, from 3.20 to 7?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 RUNTIMES = ["3.20.3", "4.25.8", "5.29.5", "6.31.1", "7.36.2"]
-# Where installed runtimes are kept between runs; may be deleted at any time.
+# Installed runtimes are kept here between runs; they may be deleted at any time.
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast-tests" / "protobuf"
 
 
@@ -31,7 +31,7 @@ def _one_at_a_time() -> Generator[None]:
 
 
 def _installed(version: str) -> Path:
-    """A folder that holds this runtime and nothing else."""
+    """Returns a folder with only this runtime."""
     target = CACHE / f"{sys.implementation.cache_tag}-{version}"
     with _one_at_a_time():
         if not target.exists():

@@ -1,4 +1,4 @@
-"""Does every message of the spawner link survive its frames, the long ones in several?"""
+"""Does every message of the spawner link survive its frames, and long ones several frames?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Debian's chromium for tests of pages. Where it is missing, the tests are skipped and say how to install it."""
+"""Debian's chromium for tests of pages. If it is missing, the tests are skipped and say how to install it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def chromium() -> Generator[Browser]:
 
 
 class Opened:
-    """A page in a window of its own; counts what its console complains about."""
+    """A page in a separate window; collects the messages of its console."""
 
     def __init__(
         self, browser: Browser, address: str, *, width: int = 1280, scheme: Scheme = "light", script: bool = True
@@ -49,7 +49,7 @@ class Opened:
         self.page.goto(address)
 
     def violations(self) -> list[str]:
-        """What axe finds wrong, with the places."""
+        """Returns what axe finds wrong, with the places."""
         self.page.evaluate(AXE.read_text())
         options = {"runOnly": {"type": "tag", "values": RULES}}
         found = self.page.evaluate("options => axe.run(document, options)", options)

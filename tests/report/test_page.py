@@ -1,4 +1,4 @@
-"""Does the page hold what it should, and nothing that a job could have smuggled in?"""
+"""Does the page contain what it should, and nothing that a job could have injected?"""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def page(told: Life) -> str:
 
 
 class Seen(HTMLParser):
-    """What a browser makes of the page: which elements, with which attributes."""
+    """What a browser reads in the page: its elements and their attributes."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -133,7 +133,7 @@ def test_eight_thousand_ranks_make_a_page_of_a_few_megabytes():
     job = large(cycles=3)
     text = page(life(job, nodes=[f"node{number:04}" for number in range(1000)]))
     assert len(text) < 2_500_000
-    assert text.count("<rect") < 3_000  # The lanes are drawn when they are seen.
+    assert text.count("<rect") < 3_000  # lanes are drawn when they become visible
 
 
 def test_the_picture_is_xml_and_says_in_words_what_it_shows():

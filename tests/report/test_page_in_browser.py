@@ -1,4 +1,4 @@
-"""Can everybody read the page: in chromium, in light and dark, wide and narrow, by keys alone, without its script?"""
+"""Can everybody read the page: in chromium, light and dark, wide and narrow, by keyboard only, without its script?"""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_the_timeline_by_keys_alone(opened: Open):
 
 def test_a_search_finds_one_rank_of_eight_thousand(opened: Open):
     shown = opened("large")
-    assert len(lanes(shown)) < 60  # Only what is seen is drawn.
+    assert len(lanes(shown)) < 60  # only visible lanes are drawn
     shown.page.get_by_label("Find a rank or a node").fill("rank 4711")
     shown.page.wait_for_function("document.querySelectorAll('#lanes text').length === 2")
     assert [each[-9:] for each in lanes(shown)] == [" node0588", "rank 4711"]

@@ -1,4 +1,4 @@
-"""Are durations, shares, ranks and the words of hostile ranks written so that people can read them?"""
+"""Are durations, shares, ranks and hostile ranks' words formatted so that people can read them?"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`python -m tests.sim`: does the production core keep its promises under random faults? Exit code 1 if it did not.
 
-Without --seed, many seeds are played, on several processes. A seed that fails is played again without the faults that
-it does not need, and shown with the command that plays it again.
+Without --seed, it plays many seeds in several processes. It replays a failing seed without the faults that the failure
+does not need, and prints the command that repeats it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.sim.faults import draw_many, draw_schedule
 from tests.sim.playing import Played, play, play_many, report
 from tests.sim.setup import draw_setup, large_setup
 
-GARBAGE = 200_000  # objects, between two looks for cycles of them: each look visits the states of all nodes
+GARBAGE = 200_000  # objects between two collections: each full one visits the states of all nodes
 CHUNK = 50  # seeds that one process plays at a time
 
 

@@ -1,8 +1,8 @@
-"""Who leads a simulated job whose leader is elected, and what does the next leader begin with?
+"""Who leads a simulated job with an elected leader, and with which data does the next leader begin?
 
-As etcd does it (decision 0021): one key with a lease says who leads, one record is written only by the leader of the
-newest term. A call may fail before or after it was done. Changes are told late, to each node in order. While there is
-no quorum nothing is answered and no lease ends.
+As in etcd (decision 0021), one key with a lease names the leader, and only the leader of the newest term writes the one
+record. A call may fail before or after it was performed. Changes are reported late, to each node in order. Without a
+quorum, nothing is answered and no lease ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 LEASE_S = 2.0
-EXPIRY_LATE_MAX_S = 0.5  # leases that have ended are looked for that often
+EXPIRY_LATE_MAX_S = 0.5  # how often ended leases are looked for
 ANSWER_MAX_S = 0.05
 CALL_TIMEOUT_S = 2.0  # etcd_client.CALL_TIMEOUT_S
 ENDED_KEPT_S = 900.0  # etcd_leftovers.KEPT_S
@@ -32,7 +32,7 @@ Answer = TypeVar("Answer")
 
 
 class Unavailable:
-    """The answer that does not come."""
+    """Stands for an answer that does not come."""
 
 
 UNAVAILABLE = Unavailable()
@@ -40,7 +40,7 @@ UNAVAILABLE = Unavailable()
 
 @dataclass(frozen=True)
 class Leader:
-    """Who leads, and where it listens. Compared by its term."""
+    """The leader and its address. Compared by its term."""
 
     term: int
     node: str = field(compare=False)
@@ -56,8 +56,8 @@ class Backend:
         self.lost_until_s = 0.0  # without a quorum
         self.term = 0
         self._lease_until_s = 0.0
-        self._watched_by: dict[Voter, float] = {}  # when the last change is told to it
-        self._broken: set[Voter] = set()  # watches that are tried again
+        self._watched_by: dict[Voter, float] = {}  # when the last change reaches it
+        self._broken: set[Voter] = set()  # watches to be repeated
 
     def answers(self, host: Host) -> bool:
         now_s, reach = self._world.timeline.now_s, host.reach
@@ -72,7 +72,7 @@ class Backend:
         *,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
-        """`then` is called with the answer. One that does not come may have been done all the same."""
+        """Asks the backend; calls `then` with the answer. Without an answer, the call may have been made anyway."""
         world, timeline = self._world, self._world.timeline
         until_s = timeline.now_s + (timeout_s if world.chance(0.5) else world.random.uniform(0.0, timeout_s))
 
@@ -97,7 +97,7 @@ class Backend:
     # --- what is asked
 
     def elect(self, reign: Reign) -> tuple[int, Ledger] | None:
-        """None: another leads. The lease lasts until it is played (`hold`)."""
+        """Returns the new lead, or None if another leads. The lease lasts until `hold` is called."""
         if self.leader is not None:
             return None
         self.term += 1
@@ -132,7 +132,7 @@ class Backend:
     # --- leases
 
     def hold(self, term: int, lasts_s: float | None) -> None:
-        """For so long from now; None: renewals are not played, since nothing is wrong."""
+        """Extends the lease by this time; None: renewals are not played, since nothing is wrong."""
         if self.leader is None or self.leader.term != term:
             return
         timeline = self._world.timeline
@@ -146,14 +146,14 @@ class Backend:
         if self.leader is None or self.leader.term != term or self._lease_until_s != until_s:
             return
         if timeline.now_s < self.lost_until_s:
-            # A quorum that comes back gives its leases all their time again, or finds that they have ended.
+            # A returning quorum renews its leases in full, or finds that they have ended.
             later_s = LEASE_S if self._world.chance(0.5) else 0.0
             timeline.at(self.lost_until_s + later_s, lambda: self._expire(term, until_s))
         else:
             self._depose()
 
     def revoke(self) -> bool:
-        """All leases at once, as etcd does it now and then."""
+        """Revokes all leases at once, as etcd does occasionally."""
         if self._world.timeline.now_s < self.lost_until_s:
             return False
         if self.leader is None:
@@ -199,7 +199,7 @@ class Backend:
                 timeline.after(WATCH_AGAIN_S, again)
 
         def again() -> None:
-            """Who leads is read, and watched from then on."""
+            """Reads who leads, and then watches."""
             nonlocal leader
             self._broken.discard(voter)
             leader = self.leader

@@ -22,14 +22,14 @@ _OF_LEADER = frozenset({
     Kind.SUPERVISOR_PAUSE, Kind.NODE_PAUSE, Kind.CUT, Kind.CUT_UP, Kind.CUT_DOWN, Kind.PEERS_CUT, Kind.BACKEND_LOST,
     Kind.BACKEND_CUT, Kind.NODE_CRASH,
 })  # fmt: skip
-# Of nodes that can't know how it goes on elsewhere, or has ended.
+# Verdicts of nodes that can't know how the job continues elsewhere, or that it has ended.
 ELSEWHERE = ("the job may still run on the nodes that it had", "the job has ended, or still runs on other nodes")
-UNDER_WAY_S = 3.0  # what is planned sooner than that may be an answer
-SLACK_S = 0.5  # for a kill, beyond the time that a spawner takes for it
+UNDER_WAY_S = 3.0  # events planned sooner than that may be answers
+SLACK_S = 0.5  # for a kill, on top of the spawner's own time
 
 
 class Checker:
-    """Sees what happens; complains to the world."""
+    """Watches events, and reports violations to the world."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -50,7 +50,7 @@ class Checker:
 
 
 class Listeners:
-    """Which checkers look at what: an event costs nothing to those that do not."""
+    """Which checker watches what: an event costs nothing to the others."""
 
     def __init__(self, checkers: Sequence[Checker]) -> None:
         def of(name: str) -> list[Any]:
@@ -62,21 +62,21 @@ class Listeners:
 
 
 def _cycle_of(rank: Rank) -> tuple[int, int]:
-    """A later run of the job counts its cycles from 0 again."""
+    """Returns run and cycle: a later run of the job counts its cycles from 0 again."""
     return rank.run_number, rank.cycle
 
 
 class Exclusivity(Checker):
-    """Two groups of one job never train at once.
+    """Two groups of one job never train at the same time.
 
-    A supervisor that stands still is no excuse: its spawner ends the workers. Excepted is a node whose spawner does not
-    answer, or that stands still as a whole. A rank that is stuck in the kernel does not train.
+    A stopped supervisor is no excuse: its spawner ends the workers. Exceptions are a node whose spawner does not
+    answer, and a node that is stopped as a whole. A rank that is stuck in the kernel does not train.
     """
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._living: dict[tuple[int, int], dict[Rank, None]] = {}  # by run and cycle
-        self._killed_at_s: dict[Host, float] = {}  # when its spawner was told so last
+        self._killed_at_s: dict[Host, float] = {}  # when its spawner was last ordered to
 
     def signal(self, host: Host, action: messages.SignalWorkers | messages.KillTree) -> None:
         if isinstance(action, messages.KillTree) or action.signal == signals.SIGKILL:
@@ -117,7 +117,7 @@ class Exclusivity(Checker):
 
 
 class OneLeader(Checker):
-    """No order leaves twice for one term, or once a later leader has given one; cycles only grow, under any leader."""
+    """No order is sent twice for one term, or after a later leader's; cycles only increase, under any leader."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -142,7 +142,7 @@ class OneLeader(Checker):
 
 
 class OneRun(Checker):
-    """A process begins nothing in another run of the job than that of the first leader that it has met."""
+    """A process starts nothing in another run of the job than that of the first leader it met."""
 
     def spawn(self, host: Host, action: messages.SpawnWorkers) -> None:
         if host.first_run not in (None, host.run_number):
@@ -188,13 +188,13 @@ class ConsecutiveRanks(Checker):
 
 
 class Budget(Checker):
-    """One fault takes one unit; what was taken stays taken, under any leader; nothing else takes any."""
+    """One fault uses one unit; used units stay used, under any leader; nothing else uses any."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._used = 0
-        self._ordered = 0, 0  # the run, and as of its last order
-        self._units = 0  # that the faults until now may take
+        self._ordered = 0, 0  # the run, and the value in its last order
+        self._units = 0  # the units that the faults until now may use
 
     def fault(self, fault: Fault, *, is_harmful: bool) -> None:
         self._units += self._units_at_most(fault) if is_harmful else 0
@@ -212,7 +212,7 @@ class Budget(Checker):
         used, most = coordinator.restarts_used(state), self.world.setup.rules.restart.max_restarts
         if used == self._used:
             return
-        if self.world.backend is None and used < self._used:  # One whose time is up may decide what it can't order.
+        if self.world.backend is None and used < self._used:  # one whose time is up may decide what it can't order
             self.complain(f"the budget was reset from {self._used} to {used}")
         if self.world.backend is None and used > self._used + 1:
             self.complain(f"{used - self._used} units were taken at once")
@@ -223,19 +223,19 @@ class Budget(Checker):
         self._used = used
 
     def _units_at_most(self, fault: Fault) -> int:
-        """A leader that stands still loses each of its nodes, at a moment of its own; so does one that is elected."""
+        """A stopped leader loses each of its nodes at a separate moment; so does an elected one."""
         is_of_leader = fault.kind in _OF_LEADER and (
             fault.node == self.world.leader.name or self.world.backend is not None
         )
         return max(1, len(self.world.setup.names) - 1) if is_of_leader else 1
 
     def end(self) -> None:
-        """A cycle begins for a fault or a wish, and for nothing else."""
+        """A cycle begins only for a fault or a request."""
         state = self.world.leader.coordinator
         wishes = sum(fault.kind is Kind.RESTART for fault in self.world.struck)
         if self.world.backend is not None:
-            wishes *= 3  # Each is said again to the next leader.
-            wishes += self.world.backend.term  # A cycle that a leader could not order of all nodes costs nothing.
+            wishes *= 3  # each is repeated to the next leader
+            wishes += self.world.backend.term  # a cycle that a leader could not order from all nodes costs nothing
         if state is not None and state.cycle > max(coordinator.restarts_used(state), self._used) + wishes:
             self.complain(f"cycle {state.cycle} was reached with {self._used} units and {wishes} wishes")
 
@@ -243,8 +243,8 @@ class Budget(Checker):
 class Agreement(Checker):
     """All nodes end with the same verdict, once.
 
-    Excepted are nodes that the leader has lost, or that have lost it before they were told, and nodes that were
-    excluded: they leave alone, or, if they lead, end with an exit code of their own.
+    Exceptions are nodes that the leader has lost, or that lost it before they got the verdict, and excluded nodes: they
+    leave alone, or, if they lead, end with their own exit code.
     """
 
     def __init__(self, world: World) -> None:
@@ -280,12 +280,12 @@ class Agreement(Checker):
 
 
 def _is_its_own(verdict: Verdict) -> bool:
-    """What only a node that was excluded may end with."""
+    """Returns whether only an excluded node may end with this verdict."""
     return verdict.state is JobState.FAILED or (verdict.state is JobState.SUCCEEDED and verdict.exit_code != 0)
 
 
 class Outcome(Checker):
-    """The verdict fits what has happened, and is the last thing that is said of a job."""
+    """The verdict fits the events, and is the last report about a job."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -300,7 +300,7 @@ class Outcome(Checker):
         self._is_harmed = self._is_harmed or is_harmful
 
     def event(self, host: Host, event: JobEvent) -> None:
-        if event.kind != "spawner_killed":  # It may not end by itself.
+        if event.kind != "spawner_killed":  # it may not end by itself
             self._last[host] = event.kind
 
     def rank_end(self, rank: Rank) -> None:
@@ -333,7 +333,7 @@ class Outcome(Checker):
 
 
 class NoEarlyHang(Checker):
-    """A rank is not called hung before it was silent for as long as it may be, and once only."""
+    """A rank is called hung only after the allowed silence, and only once."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -353,7 +353,7 @@ class NoEarlyHang(Checker):
 
 
 class NoHealthyWorkerEnded(Checker):
-    """No rank gets a signal where nothing went wrong, however slow supervisors and network are."""
+    """No rank gets a signal if nothing went wrong, however slow supervisors and network are."""
 
     _is_excused = False
 
@@ -369,7 +369,7 @@ class NoHealthyWorkerEnded(Checker):
 
 
 class Liveness(Checker):
-    """Where no process runs and nothing is under way, some machine has a deadline: nothing waits indefinitely."""
+    """If no process runs and nothing is in progress, some machine has a deadline: nothing waits indefinitely."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -383,7 +383,7 @@ class Liveness(Checker):
 
     def look(self) -> None:
         if self.world.backend is not None:
-            return  # A node that seeks a leader asks again and again, until it gives up.
+            return  # a node that seeks a leader repeats its question until it gives up
         next_s = self.world.timeline.next_s
         if self._living or next_s is None or next_s < self.world.timeline.now_s + UNDER_WAY_S:
             return
@@ -392,7 +392,7 @@ class Liveness(Checker):
 
 
 class BoundedState(Checker):
-    """What is remembered does not grow with what has happened."""
+    """Remembered data does not grow with the number of events."""
 
     def end(self) -> None:
         state = self.world.leader.coordinator

@@ -1,7 +1,7 @@
-"""What can go wrong in a simulated run? A schedule of faults, drawn from the seed, so that any of them can be left out.
+"""What can go wrong in a simulated run? A schedule of faults, drawn from the seed, from which any can be left out.
 
-A fault strikes what is there at its moment; one that finds nothing to strike does nothing. "Next" kinds wait until
-somebody asks for what they spoil.
+A fault affects what exists at its moment; without a target it does nothing. "Next" kinds wait until somebody asks for
+what they spoil.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from dataclasses import dataclass, replace
 from tests.sim.setup import LIMIT_S, Setup
 
 FOREVER_S = 1e9
-HARMLESS_S = 2.4  # a pause or a cut this long costs nobody anything
-RELAYED_LATER_S = 0.5  # a relay tells the leader twice a second whom it has heard
+HARMLESS_S = 2.4  # a pause or a cut this long has no cost
+RELAYED_LATER_S = 0.5  # a relay reports twice a second which nodes it has heard
 BACKEND_HARMLESS_S = 30.0
 
 
 class Kind(enum.StrEnum):
     RANK_CRASH = enum.auto()
-    RANK_HANG = enum.auto()  # lasts_s: then it exits with 0, if it still can
+    RANK_HANG = enum.auto()  # after lasts_s it exits with 0, if it still can
     RANK_STUCK = enum.auto()  # in the kernel: it hangs and no signal ends it
     TERM_IGNORED = enum.auto()  # by the ranks of the node, from now on
-    SPAWNER_FAILS = enum.auto()  # the next one does not come up
+    SPAWNER_FAILS = enum.auto()  # the next one does not start
     SPAWNER_LATE = enum.auto()  # the next one takes lasts_s
     SPAWNER_DIES = enum.auto()
     SPAWNER_SILENT = enum.auto()
-    SPAWNER_UNKILLABLE = enum.auto()  # it is silent, and the next SIGKILL is not answered
+    SPAWNER_UNKILLABLE = enum.auto()  # it is silent, and ignores the next SIGKILL
     STORE_FAILS = enum.auto()  # the next one is not served
     STORE_DIES = enum.auto()
-    SPAWN_FAILS = enum.auto()  # the next workers find a log folder that can't be made
+    SPAWN_FAILS = enum.auto()  # the log folder of the next workers can't be made
     EVIDENCE_ABSENT = enum.auto()  # the next stacks don't come
     ITERATION_UNREADABLE = enum.auto()
-    NODE_CRASH = enum.auto()  # lasts_s: then a new process on it submits the job again
-    NODE_PAUSE = enum.auto()  # all that runs on it stands still; clocks go on
+    NODE_CRASH = enum.auto()  # after lasts_s a new process on it submits the job again
+    NODE_PAUSE = enum.auto()  # everything on it is stopped; clocks continue
     SUPERVISOR_PAUSE = enum.auto()
     CUT = enum.auto()  # of the node from all others
     CUT_UP = enum.auto()  # nothing comes from the node
     CUT_DOWN = enum.auto()  # nothing comes to the node
-    PEERS_CUT = enum.auto()  # from all other nodes; the backend of the election is reached
+    PEERS_CUT = enum.auto()  # from all other nodes; the election backend stays reachable
     SLOW_LINK = enum.auto()
-    BACKEND_CUT = enum.auto()  # the node does not reach the backend of the election
+    BACKEND_CUT = enum.auto()  # the node does not reach the election backend
     BACKEND_LOST = enum.auto()  # it has no quorum
     LEASES_REVOKED = enum.auto()  # all at once
     STOP = enum.auto()
@@ -59,7 +59,7 @@ _PASSES = frozenset(
     {Kind.CUT, Kind.CUT_UP, Kind.CUT_DOWN, Kind.PEERS_CUT, Kind.BACKEND_CUT, Kind.SUPERVISOR_PAUSE, Kind.NODE_PAUSE}
 )
 
-# How often each kind is drawn.
+# The relative frequency of each kind.
 _WEIGHTS: dict[Kind, float] = dict.fromkeys(Kind, 1.0) | {
     Kind.RANK_CRASH: 4.0,
     Kind.RANK_HANG: 3.0,
@@ -88,7 +88,7 @@ class Fault:
 
     @property
     def is_harmful(self) -> bool:
-        """Whether it may cost a cycle, a node or the job."""
+        """Returns whether it may cost a cycle, a node or the job."""
         if self.kind in WISHES or self.kind in _SPOILS_NOTHING:
             return False
         if self.kind in (Kind.SLOW_LINK, Kind.LEASES_REVOKED):
@@ -99,7 +99,7 @@ class Fault:
 
     @property
     def passes(self) -> bool:
-        """Whether it interrupts something that goes on by itself."""
+        """Returns whether it interrupts something that continues by itself."""
         return self.kind in _PASSES
 
     @property
@@ -117,7 +117,7 @@ class Fault:
 
 
 def draw_schedule(setup: Setup) -> tuple[Fault, ...]:
-    """In the order of their moments."""
+    """Draws faults in the order of their moments."""
     draw = random.Random(f"schedule {setup.seed}")
     count = draw.choice([0, 1, 1, 2, 2, 3, 4, 6, 10])
     weights = (
@@ -138,7 +138,7 @@ _MANY = {
 
 
 def draw_many(setup: Setup, count: int) -> tuple[Fault, ...]:
-    """For a job that outlives them all: what passes, passes soon, and who crashes comes back."""
+    """Draws faults that a job survives: interruptions are short, and crashed nodes come back."""
     draw = random.Random(f"many {setup.seed}")
     faults = scheduled(setup, draw, count, _MANY)
     return tuple(
@@ -150,7 +150,7 @@ def draw_many(setup: Setup, count: int) -> tuple[Fault, ...]:
 
 def _fault(kind: Kind, setup: Setup, draw: random.Random) -> Fault:
     nodes = setup.names
-    is_apart = kind in _OF_NETWORK and len(nodes) > 1 and not setup.is_elected  # The leader is where the network is.
+    is_apart = kind in _OF_NETWORK and len(nodes) > 1 and not setup.is_elected  # the leader is on the network's side
     node = draw.choice(nodes[1:] if is_apart else nodes)
     local_rank = draw.randrange(setup.rules.local_world_size)
     at_s = draw.choice([draw.uniform(0, 3), *[draw.uniform(0, setup.horizon_s)] * 3])
@@ -160,7 +160,7 @@ def _fault(kind: Kind, setup: Setup, draw: random.Random) -> Fault:
 def _lasts_s(kind: Kind, draw: random.Random) -> float:
     match kind:
         case Kind.RANK_HANG:
-            # It may end around the moment at which it is found.
+            # It may end around the moment when it is found.
             return draw.choice([FOREVER_S, FOREVER_S, LIMIT_S + draw.uniform(-1, 1)])
         case Kind.SPAWNER_LATE:
             return draw.choice([5.0, 100.0, 700.0])

@@ -1,8 +1,8 @@
-"""One supervisor process of a simulated job: the production machines of its node, its clock, its timer and its link.
+"""One supervisor process of a simulated job: its node's production machines, its clock, its timer and its link.
 
-One of them leads: it runs the job's coordinator, too. Where no leader is elected (voting.py), that is the first one. A
-process may stand still for a while, as under SIGSTOP; what comes meanwhile waits, and is taken before deadlines are
-looked at (engine/loop.py).
+One of them leads and runs the job's coordinator, too; without an election (voting.py) that is the first one. A process
+may be stopped for a while, as by SIGSTOP; received messages then wait, and are handled before deadlines are checked
+(engine/loop.py).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from tests.sim.voting import Voter
     from tests.sim.world import World
 
-EARLY_TIMERS = 0.05  # of events, after which the timer goes off although nothing is due
+EARLY_TIMERS = 0.05  # share of events after which the timer fires although nothing is due
 
 
 class Host:
-    """A process, not a machine: one that comes back after a crash is another host of the same name."""
+    """A process, not a machine: after a crash, its successor is another host of the same name."""
 
     def __init__(self, world: World, name: str, clock: tuple[float, float]) -> None:
         self.world = world
@@ -43,14 +43,14 @@ class Host:
         self.processes = Processes(self)
         self.is_dead = False
         self.verdict: Verdict | None = None
-        self.run_number = 0  # the one of the job that it takes part in
-        self.first_run: int | None = None  # the one of the first leader that it has met
-        self.lost_leader = ""  # why, once it has given up
+        self.run_number = 0  # of the job, in which it takes part
+        self.first_run: int | None = None  # that of the first leader it met
+        self.lost_leader = ""  # the reason, once it has given up
         self.iteration_unreadable_until_s = 0.0
         self.reach = Reach()
-        self.links: dict[Link, None] = {}  # those that this process is an end of
-        self.link: Link | None = None  # to the leader, where it is not elected
-        self.voter: Voter | None = None  # where it is
+        self.links: dict[Link, None] = {}  # those with this process at one end
+        self.link: Link | None = None  # to the leader, if it is not elected
+        self.voter: Voter | None = None  # if it is elected
         self.relaying: Relaying | None = None  # of the nodes that follow it
         self.paused_until_s = 0.0
         self._offset_s, self._rate = clock
@@ -76,14 +76,14 @@ class Host:
         return self._alarm.is_armed
 
     def elapsed_s(self, since_s: float) -> float:
-        """On its own clock."""
+        """Returns the time on its own clock."""
         return (self.world.timeline.now_s - since_s) * self._rate
 
     def local_s(self, at_s: float) -> float:
         return self._offset_s + at_s * self._rate
 
     def after_s(self, delay_s: float) -> float:
-        """The moment that this long from now its clock says."""
+        """Returns the moment when its clock will have advanced by this much."""
         return self.world.timeline.now_s + delay_s / self._rate
 
     def moment_s(self, local_s: float) -> float:
@@ -110,14 +110,14 @@ class Host:
     def _ring(self) -> None:
         deadline_s = self._local_deadline_s()
         assert deadline_s is not None
-        self._clock_s = max(self._clock_s, deadline_s)  # Whatever was lost in rounding from one clock to the other.
+        self._clock_s = max(self._clock_s, deadline_s)  # corrects rounding between the clocks
         self._inbox.append(lambda: self._step(messages.DeadlineReached()))
         if self.coordinator is not None:
             self._inbox.append(lambda: self.coordinate(cluster.DeadlineReached()))
         self._drain()
 
     def pause(self, until_s: float) -> None:
-        """What was done at its order before goes on."""
+        """Stops the process. Work that it ordered before continues."""
         if not self.is_dead:
             self.paused_until_s = max(self.paused_until_s, until_s)
             self.world.timeline.at(until_s, self._go_on)
@@ -129,7 +129,7 @@ class Host:
             self._drain()
 
     def receive(self, what: Callable[[], None]) -> None:
-        """From the network, or from the node's own processes."""
+        """Receives an event from the network, or from the node's own processes."""
         if self.is_dead:
             return
         self._inbox.append(what)
@@ -137,10 +137,10 @@ class Host:
             self._drain()
 
     def _drain(self) -> None:
-        """What an event leads to at once comes after all of its actions, as in engine/loop.py."""
+        """Handles consequences of an event after all its actions, as engine/loop.py does."""
         self._is_busy = True
         inbox, now_s = self._inbox, self.world.timeline.now_s
-        while inbox and now_s >= self.paused_until_s:  # One that dies has an empty inbox.
+        while inbox and now_s >= self.paused_until_s:  # a dead one has an empty inbox
             inbox.popleft()()
         self._is_busy = False
         self._alarm.reset()
@@ -193,7 +193,7 @@ class Host:
     # --- towards the leader
 
     def _report(self, report: cluster.Event) -> None:
-        """A start or a fault carries the iteration, which is read first; none overtakes another (report_queue.py)."""
+        """Sends a report. Starts and faults wait for the iteration; none overtakes another (report_queue.py)."""
         takes_s = self.world.setup.iteration_s
         if takes_s is not None and isinstance(report, cluster.JobOpened | cluster.NodeFailed):
             now_s = self.world.timeline.now_s
@@ -218,7 +218,7 @@ class Host:
             self.link.send(self.link.up, lambda: leader.coordinate(report))
 
     def follow(self, leader: Host) -> Link:
-        """For good: see cluster_peers.FollowerPeers."""
+        """Follows this leader permanently; see cluster_peers.FollowerPeers."""
         self.link = Link(
             self.world,
             leader,
@@ -230,13 +230,13 @@ class Host:
         return self.link
 
     def move_fence(self, known_s: float) -> None:
-        """What the node said at `known_s` was heard: until when may the workers run if it says nothing more?"""
+        """Moves the fence: what the node sent at `known_s` was heard."""
         until_s = self.local_s(known_s) + FENCE_S + SPAWNER_LATER_S
         self.processes.had_fence(until_s)
         self.take(messages.FenceMoved(JOB, until_s))
 
     def lose_leader(self, why: str) -> None:
-        """See cluster_peers.FollowerPeers."""
+        """Ends the workers; see cluster_peers.FollowerPeers."""
         if not self.lost_leader:
             self.lost_leader = why
             self.take(messages.Ordered(JOB, orders.WindDown(why, at_once=True)))
@@ -250,7 +250,7 @@ class Host:
     # --- what the leader does
 
     def lead(self, taken: cluster.LeadershipTaken | None = None) -> None:
-        """`taken` None: nobody has led before, or will after."""
+        """Leads the job. `taken` None: nobody has led before, or will after."""
         self.relaying = Relaying(self)
         if taken is None:
             self.coordinator = coordinator.initial_state(JOB)

@@ -1,8 +1,8 @@
-"""How do messages travel between the leader of a simulated job and one of its nodes, and when is one lost to the other?
+"""How do messages travel between the leader of a simulated job and one of its nodes, and when do they lose each other?
 
-As decision 0019 has it: messages are numbered, so they arrive once and in order as long as both processes live; loss
-and cuts of the network are delay. Then one side gives the other up. Heartbeats are played only while something is wrong
-with the link, because else each would find that all is well.
+As in decision 0019, messages are numbered, so they arrive once and in order while both processes live; loss and cuts of
+the network mean delay. Then one side gives the other up. Heartbeats are played only while something is wrong with the
+link, because otherwise each would find that all is well.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ def _nobody_is_told(known_s: float) -> None:
 
 @dataclass(slots=True)
 class Reach:
-    """From when on a node reaches others again."""
+    """When a node reaches others again."""
 
     sends_from_s: float = 0.0
     hears_from_s: float = 0.0
-    nodes_from_s: float = 0.0  # the same of the other nodes alone
-    backend_from_s: float = 0.0  # the same of the backend that elects the leader
+    nodes_from_s: float = 0.0  # the same for the other nodes only
+    backend_from_s: float = 0.0  # the same for the backend that elects the leader
 
 
 class Way:
-    """One direction. What is sent waits until it has come."""
+    """One direction. Messages wait until they have arrived."""
 
     def __init__(self, world: World, sender: Host, receiver: Host) -> None:
         self._world = world
@@ -69,7 +69,7 @@ class Way:
         self._slow_s, self._slow_until_s = by_s, until_s
 
     def put(self, what: What) -> float:
-        """Returns when it comes, if nothing is in its way."""
+        """Sends; returns the arrival time if nothing is in the way."""
         now_s = self._world.timeline.now_s
         delay_s = self._world.random.uniform(0.0, self._world.setup.delay_max_s)
         if now_s < self._slow_until_s:
@@ -92,7 +92,7 @@ class Way:
 
 
 class Link:
-    """Between two processes, for as long as neither has given up the other."""
+    """Connects two processes until one gives up the other."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Link:
         reign: Reign | None = None,
         is_connected: bool = True,
     ) -> None:
-        """`on_known` is told when the node said what the leader has answered last; ALL_IS_WELL: it goes on and on.
+        """`on_known` gets when the node sent what the leader last answered; ALL_IS_WELL: that continues.
 
         `reign` None: the leader leads for as long as it lives.
         """
@@ -119,28 +119,28 @@ class Link:
         self._on_node_lost = on_node_lost
         self._on_known = on_known
         self._reign = reign
-        self.said_s: float | None = None  # when the leader may have heard the node last; None: never, or just now
+        self.said_s: float | None = None  # when the leader may last have heard the node; None: never, or just now
         self._leader_gave_up = False
         self._node_gave_up = False
         self._is_disturbed = False
         self.is_connected = self.was_connected = is_connected
         self._leader_heard_s = 0.0
-        self.confirmed_s = 0.0  # when the node sent what the leader has confirmed last
+        self.confirmed_s = 0.0  # when the node sent what the leader last confirmed
         self.relaying = leader.relaying
-        self.via: Link | None = None  # of the relay that carries it
-        self.carried: dict[Link, None] = {}  # those of which this one's node is the relay
+        self.via: Link | None = None  # to the relay that carries it
+        self.carried: dict[Link, None] = {}  # those whose relay is this one's node
         self.has_entered = False
         self.may_be_sent_on = True
         leader.links[self] = node.links[self] = None
 
     @property
     def is_over(self) -> bool:
-        """No message goes either way any more."""
+        """Returns whether no message goes either way any more."""
         return self._leader_gave_up or self._node_gave_up
 
     @property
     def is_given_up(self) -> bool:
-        """By the leader."""
+        """Returns whether the leader has given the node up."""
         return self._leader_gave_up
 
     @property
@@ -149,7 +149,7 @@ class Link:
 
     @property
     def carries(self) -> bool:
-        """Its node is there, connected itself, and may be a relay."""
+        """Returns whether its node exists, is connected itself, and may be a relay."""
         node = self.node
         return not self.is_over and self.is_connected and node.is_running and node.verdict is None and self.is_open
 
@@ -159,7 +159,7 @@ class Link:
 
     @property
     def heard_s(self) -> float:
-        """The last word of the node."""
+        """Returns when the node was last heard."""
         return self._leader_heard_s if self._is_disturbed else self._world.timeline.now_s
 
     def _is_served(self) -> bool:
@@ -173,12 +173,12 @@ class Link:
             self._world.timeline.at(way.put(lambda: self._take(what)), lambda: self._pump(way))
 
     def _take(self, what: What) -> None:
-        """What was said by one who has been given up meanwhile is of no use, though it had come before."""
+        """Drops messages of a peer that was given up meanwhile, even if they had arrived before."""
         if not self.is_over:
             what()
 
     def connect(self) -> None:
-        """The leader has taken the node in."""
+        """Connects: the leader has accepted the node."""
         self.is_connected = self.was_connected = True
         self._leader_heard_s = self.confirmed_s = now_s = self._world.timeline.now_s - self._late_s
         if self._is_well:
@@ -191,14 +191,14 @@ class Link:
             self._pump_soon(way)
 
     def replace(self) -> bool:
-        """Another process of the node's name says hello. False: it is refused, as the old one seems to be connected."""
+        """Handles another process with the node's name. Returns False if the old one seems connected: it is refused."""
         if self.is_connected:
             return False
         self._lose_node()
         return True
 
     def hang_up(self) -> None:
-        """The node wants no more of this leader. It says so, if that arrives."""
+        """Ends the node's part, and tells the leader if that arrives."""
         if self._node_gave_up:
             return
         self._node_gave_up = True
@@ -212,10 +212,10 @@ class Link:
             self.disturb()
             self._world.timeline.after(self._world.random.uniform(0.0, 0.1), notice)
         elif not self._is_disturbed:
-            self._forget()  # It was never connected.
+            self._forget()  # it was never connected
 
     def disturb(self) -> None:
-        """Something is wrong with it, or with one of its ends: from now on, heartbeats are played."""
+        """Plays heartbeats from now on: something is wrong with the link or one of its ends."""
         if self._is_disturbed or not (self.is_connected or self._node_gave_up):
             return
         now_s, draw = self._world.timeline.now_s, self._world.random
@@ -228,7 +228,7 @@ class Link:
             link.disturb()
 
     def look(self) -> None:
-        """One of the ends goes on after a pause and first takes what has come."""
+        """Lets an end continue after a pause, which first handles received messages."""
         if self._is_disturbed:
             self._beat()
 
@@ -284,14 +284,14 @@ class Link:
             self._leader_heard_s = now_s - self._late_s
         is_answered = both and self.is_connected and is_carried and self.down.is_open and self._is_answered()
         if is_answered and self.confirmed_s != self._leader_heard_s:
-            self.confirmed_s = self._leader_heard_s  # Every word of the leader says what it has heard.
+            self.confirmed_s = self._leader_heard_s  # every message of the leader says what it has heard
             self._on_known(self.confirmed_s)
         if self.is_connected and now_s - min(self._leader_heard_s, self.confirmed_s) >= SILENCE_S + self._late_s:
             self._lose_connection(is_silent=True)
 
     @property
     def _is_well(self) -> bool:
-        """Nothing is wrong with the leader, or on the way to it."""
+        """Returns whether nothing is wrong with the leader, or on the way to it."""
         return (self._reign is None or self._reign.is_well) and (self.via is None or not self.via._is_disturbed)
 
     # --- by which way
@@ -301,11 +301,11 @@ class Link:
         return RELAYED_LATER_S if self.via is not None else 0.0
 
     def enter(self) -> bool:
-        """False: not now."""
+        """Enters; returns False if that is not possible now."""
         return self.has_entered or self.relaying is None or self.relaying.enter(self)
 
     def enter_soon(self, delay_s: float) -> None:
-        """Until then, it may speak to the leader itself."""
+        """Allows direct messages to the leader until it enters."""
 
         def enter() -> None:
             if self.is_connected and not self.is_over and not self.enter():
@@ -316,7 +316,7 @@ class Link:
         self._world.timeline.after(delay_s, enter)
 
     def carry_no_more(self) -> None:
-        """Its node ends: those that it has carried notice at once, and may be sent on to another relay."""
+        """Ends the relay: the nodes that it carried notice at once, and may go to another relay."""
         for link in list(self.carried):
             link.disturb()
             link._lose_connection(is_silent=False)

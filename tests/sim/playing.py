@@ -1,4 +1,4 @@
-"""How is one seed played, and what is said of one that fails?"""
+"""How is one seed played, and how is a failure reported?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STORY_SHOWN = 60
 
 @dataclass
 class Played:
-    """What many runs have come to."""
+    """The results of many runs."""
 
     runs: int = 0
     events: int = 0
@@ -47,7 +47,7 @@ class Played:
 
 
 def play_many(chunk: tuple[int, int, int | None]) -> Played:
-    """From this seed on, so many, with so many nodes."""
+    """Plays this many seeds from this one on, with this many nodes."""
     first, seeds, nodes = chunk
     played = Played()
     for seed in range(first, first + seeds):
@@ -65,7 +65,7 @@ def play_seed(seed: int, *, nodes: int | None = None) -> World:
 
 
 def shrunk(setup: Setup, schedule: Sequence[Fault], complaint: str) -> tuple[Fault, ...]:
-    """Without the faults that the same complaint does not need."""
+    """Returns the schedule without the faults that the complaint does not need."""
     kept: tuple[Fault, ...] = tuple(schedule)
     about = complaint.partition(":")[0]
     is_smaller = True
@@ -80,7 +80,7 @@ def shrunk(setup: Setup, schedule: Sequence[Fault], complaint: str) -> tuple[Fau
 
 
 def report(world: World) -> str:
-    """For a run that has failed: how to see it again, and with how little."""
+    """Describes a failed run: how to repeat it, with as few faults as possible."""
     setup = world.setup
     kept = shrunk(setup, world.schedule, world.complaints[0])
     smaller = play(setup, kept) if len(kept) < len(world.schedule) else world

@@ -1,4 +1,4 @@
-"""The processes that a simulated node runs: a spawner that obeys late, badly or not at all, and its ranks."""
+"""The processes of a simulated node: a spawner that obeys late, badly or not at all, and its ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.sim.host import Host
 
 START_MAX_S = 0.2
-LOOKED_S = 0.001  # the spawner takes what it was told before it looks at its timers
+LOOKED_S = 0.001  # the spawner takes its orders before it checks its timers
 
 
 @dataclass(eq=False, slots=True)
@@ -37,7 +37,7 @@ class Rank:
     silent_from_s: float | None = None
     ignores_term: bool = False
     is_stuck: bool = False  # in the kernel: it does nothing more, and no signal ends it
-    is_doomed: bool = False  # a fault has struck it
+    is_doomed: bool = False  # a fault has hit it
     code: int | None = None
 
     def progress(self, now_s: float) -> Progress:
@@ -56,7 +56,7 @@ class Rank:
 
 @dataclass(slots=True)
 class Spoilt:
-    """What will go wrong next time."""
+    """Errors that will happen next time."""
 
     start_fails: bool = False
     start_takes_s: float = 0.0
@@ -68,20 +68,20 @@ class Spoilt:
 
 
 class Processes:
-    """What one supervisor has started."""
+    """The processes that one supervisor has started."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._world = host.world
-        self.ranks: list[Rank] = []  # those of the last cycle, and what is left of older ones
-        self.spawner = 0  # the number of the living one; 0: none
+        self.ranks: list[Rank] = []  # of the last cycle, and what is left of older ones
+        self.spawner = 0  # the number of the live one; 0: none
         self.started = 0
         self.silent_until_s = 0.0
         self._busy_until_s = 0.0
         self._told: deque[tuple[float, int, Callable[[], None]]] = deque()
-        self.frozen_until_s = 0.0  # the whole machine stands still
+        self.frozen_until_s = 0.0  # the whole machine is stopped
         self.serves_store = False
-        self._fence_s = math.inf  # then the living spawner ends all that it has started
+        self._fence_s = math.inf  # then the live spawner ends all its processes
         self.spoilt = Spoilt()
 
     def perform(self, action: messages.Action) -> None:
@@ -113,7 +113,7 @@ class Processes:
                 raise AssertionError(action)
 
     def end_all(self) -> None:
-        """The machine has lost its power, or the spawner's loss ends all that it has started."""
+        """Ends everything: the machine lost its power, or the spawner was lost."""
         self.spawner = 0
         for rank in self.ranks:
             self._end(rank)
@@ -121,11 +121,11 @@ class Processes:
     # --- the spawner
 
     def by_spawner(self, what: Callable[[], None], delay_s: float | None = None) -> None:
-        """What the spawner that lives now does, once it does anything, in the order in which it was told."""
+        """Lets the current spawner do something, in the order of its orders."""
         now_s = self._world.timeline.now_s
         if delay_s is None:
             delay_s = self._world.random.uniform(0.0, self._world.setup.answer_max_s)
-        self._busy_until_s = at_s = max(self._busy_until_s, now_s + delay_s)  # It does one thing after the other.
+        self._busy_until_s = at_s = max(self._busy_until_s, now_s + delay_s)  # it does one thing after another
         if self.spawner:
             self._told.append((at_s, self.spawner, what))
             self._world.timeline.at(at_s, self._obey)
@@ -166,12 +166,12 @@ class Processes:
     def _kill_spawner(self, number: int) -> None:
         if self.spoilt.kill_fails:
             self.spoilt.kill_fails = False
-            self.end_all()  # Its workers die, it stays in the kernel and says nothing.
+            self.end_all()  # its workers die; it stays in the kernel and reports nothing
         else:
             self._world.timeline.after(0.01, lambda: self.lose_spawner("it was killed as ordered", number))
 
     def lose_spawner(self, reason: str, number: int) -> None:
-        """Its workers die with it."""
+        """Loses the spawner; its workers die with it."""
         if number == self.started and self.spawner in (0, number):
             self.end_all()
             self._host.take(messages.SpawnerLost(JOB, number, reason))
@@ -182,12 +182,12 @@ class Processes:
             self._world.timeline.at(at_s, lambda: self.by_spawner(lambda: self._stand_at_fence(at_s), LOOKED_S))
 
     def had_fence(self, until_s: float) -> None:
-        """While all is well the fence is not played. The spawner was told it ahead of what it has to do now."""
+        """Sets the fence when needed: while all is well it is not played. The spawner got it before its next order."""
         if self.spawner and self._fence_s == math.inf and until_s < FOREVER_S:
             self._move_fence(until_s)
 
     def _stand_at_fence(self, at_s: float) -> None:
-        """The supervisor has not moved it on in time: it stands still, and another node may take this one's place."""
+        """Ends the workers: the supervisor is stopped and has not moved the fence, and another node may take over."""
         if self._fence_s == at_s:
             for rank in [each for each in self.ranks if each.alive and not each.is_stuck]:
                 self.exit(rank, signal=int(signals.SIGKILL))
@@ -229,7 +229,7 @@ class Processes:
         world.timeline.after(life_s, lambda: self.finish(rank))
 
     def _end_at_once(self, cycle: int, local_rank: int, number: int) -> None:
-        """The fence is passed: what begins is killed before it has done anything."""
+        """Kills a new process before it has done anything: the fence has passed."""
         pid = self._world.next_pid()
         now_s = self._host.local_s(self._world.timeline.now_s)
         ended = WorkerExit(local_rank, number, pid, None, int(signals.SIGKILL), now_s)
@@ -288,7 +288,7 @@ class Processes:
         self.by_spawner(lambda: self._host.take(messages.WorkersEmptied(JOB, cycle, tuple(stuck))))
 
     def living(self, local_rank: int) -> Rank | None:
-        """The newest that is no orphan of the kernel."""
+        """Returns the newest one that is not stuck in the kernel."""
         found = (each for each in reversed(self.ranks) if each.alive and each.local_rank == local_rank)
         return next(found, None)
 

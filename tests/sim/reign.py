@@ -1,8 +1,8 @@
-"""What may a simulated leader that was elected order, when does it answer, and for how long does it lead?
+"""What may a simulated elected leader order, when does it answer, and for how long does it lead?
 
-The same decisions as in edges/peers/election/reign.py and order_gate.py: an order leaves in its turn, once what was
-recorded ahead of it is kept, and not while the leader's time is up; when a leader answers is said in core/fence.py.
-Renewals are played only while something is wrong, because else each would find that all is well.
+It decides as edges/peers/election/reign.py and order_gate.py: an order goes out in its turn, once everything recorded
+ahead of it is kept, and only while the leader's time is not up; core/fence.py says when a leader answers. Renewals are
+played only while something is wrong, because otherwise each would find that all is well.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RENEW_S = LEASE_S / RENEWALS
 
 
 class Reign:
-    """One lead. `begin` once it is won."""
+    """One lead. Call `begin` once it is won."""
 
     def __init__(self, voter: Voter) -> None:
         self.host: Host = voter.host
@@ -42,10 +42,10 @@ class Reign:
         self._waits_since_s = 0.0
         self._is_writing = False
         self._is_disturbed = True
-        self._renewed_s = 0.0  # on the leader's own clock, as are the other moments that core/fence.py compares
+        self._renewed_s = 0.0  # on the leader's own clock, like the other moments that core/fence.py compares
         self._valid_until_s = 0.0
         self._witnesses: frozenset[str] = frozenset()
-        self._knocked_s: dict[str, float] = {}  # when nodes that were not taken in have come last
+        self._knocked_s: dict[str, float] = {}  # when nodes that were not admitted last came
 
     def begin(self, term: int, ledger: Ledger, *, asked_at_s: float) -> None:
         self.term, self._renewed_s = term, self.host.local_s(asked_at_s)
@@ -55,7 +55,7 @@ class Reign:
 
     @property
     def is_served(self) -> bool:
-        """Whether nodes can follow it."""
+        """Returns whether nodes can follow it."""
         return bool(self.term) and not self.is_over
 
     @property
@@ -63,7 +63,7 @@ class Reign:
         return not self._is_disturbed
 
     def take_in(self, name: str, link: Link) -> bool | None:
-        """A node says hello. False: it is refused, as another process of its name is connected; None: not now."""
+        """Handles a node's hello. Returns False if another process of that name is connected; None: not now."""
         known = self.nodes.get(name)
         if name == self.host.name or (known is not None and known.is_connected):
             return False
@@ -77,7 +77,7 @@ class Reign:
         return True
 
     def lose_node(self, lost: Host) -> None:
-        """If it comes back, it knows nothing of what was ordered of it before."""
+        """Forgets a lost node. If it comes back, it does not know its earlier orders."""
         self._waiting = deque(each for each in self._waiting if isinstance(each, Ledger) or each[0] != lost.name)
         self.host.lose_node(lost)
 
@@ -169,7 +169,7 @@ class Reign:
     # --- its time
 
     def disturb(self) -> None:
-        """Something is wrong with the leader or the backend: from now on, renewals and answers are played."""
+        """Plays renewals and answers from now on: something is wrong with the leader or the backend."""
         if self._is_disturbed or self.is_over:
             return
         self._is_disturbed = True
@@ -216,13 +216,13 @@ class Reign:
         self._backend.ask(self.host, renew, answered, timeout_s=LEASE_S * RENEW_TIMEOUT)
 
     def _rest(self) -> None:
-        """Nothing is wrong any more."""
+        """Stops playing them: nothing is wrong any more."""
         self._is_disturbed = False
         self._voter.fence.rest()
         self._backend.hold(self.term, None)
 
     def conclude(self, *, is_heard: bool) -> None:
-        """One that was not told finds the verdict in the ledger."""
+        """Ends the lead. A node that did not hear the verdict finds it in the ledger."""
 
         def resign(_: bool | Unavailable) -> None:
             self.end("the job has ended")
@@ -236,7 +236,7 @@ class Reign:
             resign(False)
 
     def end(self, why: str) -> None:
-        """Its server is closed; what has not left does not leave any more."""
+        """Closes its server; waiting orders are never sent."""
         if not self.is_over:
             self.is_over = True
             self._waiting.clear()

@@ -1,7 +1,7 @@
-"""By which way does a node of a simulated job speak to its leader, where that has relays?
+"""How does a node of a simulated job reach its leader if that has relays?
 
-Who becomes a relay and who goes by which one is decided by core/cluster/relays.py, as in production. A relay carries
-what is said in both directions while it is connected itself; it keeps nothing (decision 0022).
+core/cluster/relays.py decides which nodes are relays and who uses which one, as in production. A relay forwards
+messages in both directions while it is connected itself; it keeps nothing (decision 0022).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from tests.sim.host import Host
     from tests.sim.network import Link
 
-OPENS_MAX_S = 0.2  # from the wish of the leader to a relay that serves
+OPENS_MAX_S = 0.2  # from the leader's order to a relay that serves
 
 
 class Relaying:
-    """Of one leader."""
+    """The relays of one leader."""
 
     def __init__(self, leader: Host) -> None:
         self._world = leader.world
@@ -28,7 +28,7 @@ class Relaying:
         self._by_port: dict[int, Link] = {}
 
     def enter(self, link: Link) -> bool:
-        """False: the node tries again, since relays are to come, or its own does not answer."""
+        """Lets a node in. Returns False if it must retry: relays are still starting, or its own does not answer."""
         if self._relays is None:
             return True
         relay = self._relays.choose(self._world.timeline.now_s) if link.may_be_sent_on else None
@@ -39,7 +39,7 @@ class Relaying:
         else:
             carrier = self._by_port[relay.port]
             if not carrier.carries:
-                link.may_be_sent_on = False  # It says that it wants in.
+                link.may_be_sent_on = False  # it asks to connect directly
                 return False
             link.via = carrier
             carrier.carried[link] = None

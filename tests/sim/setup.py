@@ -1,4 +1,4 @@
-"""What is a simulated run made of: the job, its nodes, their clocks and the network between them, drawn from a seed."""
+"""What makes up a simulated run? The job, its nodes, their clocks and the network between them, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Setup:
     names: tuple[str, ...]
     rules: JobRules
     horizon_s: float = 60.0  # faults begin before
-    life_s: tuple[float, float] = (15.0, 20.0)  # of a rank that nothing happens to
+    life_s: tuple[float, float] = (15.0, 20.0)  # of a rank without a fault
     delay_max_s: float = 0.3  # of a message
     answer_max_s: float = 0.02  # of a spawner
-    iteration_s: float | None = None  # reading the checkpoint's iteration takes that long; None: no file is configured
-    is_elected: bool = False  # else the first node leads
-    fan_out: int = 0  # so many nodes connect to the leader itself, the others by relays; 0: all of them
+    iteration_s: float | None = None  # reading the checkpoint's iteration takes this long; None: no file is configured
+    is_elected: bool = False  # otherwise the first node leads
+    fan_out: int = 0  # how many nodes connect to the leader directly, the others through relays; 0: all
     checks_early_timers: bool = True
     clocks: tuple[tuple[float, float], ...] = field(default=())  # offset, rate
 
@@ -36,7 +36,7 @@ def node_names(count: int) -> tuple[str, ...]:
 
 
 def draw_setup(seed: int, *, nodes: int | None = None) -> Setup:
-    """`nodes` None: mostly a few, now and then fifty."""
+    """Draws a setup. `nodes` None: usually a few, sometimes fifty."""
     draw = random.Random(f"setup {seed}")
     drawn = 50 if draw.random() < 0.01 else draw.choice([1, 1, 2, 2, 3, 3, 3, 4, 5])
     count = nodes or drawn
@@ -84,7 +84,7 @@ def _draw_fan_out(seed: int, count: int) -> int:
 
 
 def large_setup(seed: int, *, nodes: int, faults: int) -> Setup:
-    """Many nodes for a long time, a fault every 20 s: their ranks train until all faults are over."""
+    """Many nodes for a long time, with a fault every 20 s; their ranks train until all faults are over."""
     horizon_s = 20.0 * faults
     spares = max(1, nodes // 20)
     rules = JobRules(

@@ -91,7 +91,7 @@ def _strike_rank(world: World, rank: Rank, fault: Fault) -> bool:
             if fault.lasts_s < FOREVER_S:
                 world.timeline.after(fault.lasts_s, lambda: processes.exit(rank, code=0))
         case Kind.RANK_STUCK if not rank.has_client:
-            return False  # Nobody watches it yet.
+            return False  # nobody watches it yet
         case Kind.RANK_STUCK:
             rank.silent_from_s = world.timeline.now_s
             rank.is_stuck = True
@@ -179,7 +179,7 @@ def _strike_backend(world: World, host: Host, fault: Fault, until_s: float) -> b
 
 
 def _doubt(host: Host) -> None:
-    """From now on, what it says and hears is played."""
+    """Plays its messages from now on."""
     for link in list(host.links):
         link.disturb()
     if host.voter is not None and host.voter.reign is not None:
@@ -192,7 +192,7 @@ def pause(world: World, host: Host, until_s: float) -> None:
 
 
 def crash(world: World, host: Host, *, comes_back_after_s: float) -> None:
-    """The machine loses its power; nobody says so."""
+    """Cuts the machine's power; nobody reports that."""
     host.die()
     host.processes.end_all()
     world.bury(host)
@@ -202,7 +202,7 @@ def crash(world: World, host: Host, *, comes_back_after_s: float) -> None:
 
 
 def _come_back(world: World, host: Host) -> None:
-    """The leader takes it as another node, and the old one for lost."""
+    """Restarts it: the leader sees another node, and considers the old one lost."""
     if host.voter is not None:
         world.replace(host.name)
     elif not host.link or not world.leader.is_running:

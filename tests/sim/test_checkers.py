@@ -1,4 +1,4 @@
-"""Does each checker see what it is for? Defects are planted in the core, one at a time."""
+"""Does each checker find what it is for? Defects are planted in the core, one at a time."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def _nothing(_: Processes, at_s: float) -> None:
 
 
 def nobody_is_busy(patch: _Patch) -> None:
-    """The next cycle begins beside what still runs."""
+    """The next cycle begins while the old one still runs."""
     patch.setattr(membership.Members, "busy", property(_none))
 
 
 def late_fence(patch: _Patch) -> None:
-    """A node that is cut off ends its workers after the leader has replaced it."""
+    """A node that is cut off ends its workers only after the leader has replaced it."""
     for module in (network, host):
         patch.setattr(module, "FENCE_S", 9.0)
 
 
 def no_second_fence(patch: _Patch) -> None:
-    """A spawner does not end the workers of a supervisor that stands still."""
+    """A spawner does not end the workers of a stopped supervisor."""
     patch.setattr(Processes, "_stand_at_fence", _nothing)
 
 
@@ -67,12 +67,12 @@ def the_same_term(patch: _Patch) -> None:
 
 
 def no_own_fence(patch: _Patch) -> None:
-    """A node that hears neither a leader nor the backend trains on."""
+    """A node that hears neither a leader nor the backend continues training."""
     patch.setattr(OwnFence, "left_s", 1.0)
 
 
 def forgotten_end(patch: _Patch) -> None:
-    """A node that missed the end takes it for that of another run."""
+    """A node that missed the end believes it belonged to another run."""
 
     def forget(found: Ledger, *, term: int, met_term: int) -> tuple[Ledger, Former | None]:
         del term, met_term
@@ -112,7 +112,7 @@ def _shifted(action: cluster.Action) -> cluster.Action:
 
 
 def free_restarts(patch: _Patch) -> None:
-    """A unit is taken twice."""
+    """A unit is used twice."""
     step = restart_policy.step
 
     def twice(
@@ -125,7 +125,7 @@ def free_restarts(patch: _Patch) -> None:
 
 
 def own_verdicts(patch: _Patch) -> None:
-    """Each node hears another reason."""
+    """Each node gets another reason."""
     conclusion = endings._conclusion  # pyright: ignore[reportPrivateUsage]
 
     def told(state: coordinator.State, node: str, verdict: Verdict) -> cluster.Action:
@@ -142,12 +142,12 @@ def _with_own_reason(action: cluster.Action) -> cluster.Action:
 
 
 def hasty_monitor(patch: _Patch) -> None:
-    """A rank is condemned at the first look."""
+    """A rank is judged at the first check."""
     patch.setattr(Silence, "due_at_s", property(_soon))
 
 
 def forgotten_deadlines(patch: _Patch) -> None:
-    """A round that waits has no end."""
+    """A round that waits never ends."""
 
     def never(state: coordinator.State) -> None:
         return None
@@ -195,7 +195,7 @@ def test_a_planted_defect_is_found(plant: Callable[[_Patch], None], checker: str
 def test_a_node_that_missed_the_end_and_begins_again_is_found(
     plant: Callable[[_Patch], None], monkeypatch: pytest.MonkeyPatch
 ):
-    """Two nodes are cut off until the others have ended the job, and one of them is another process then."""
+    """Two nodes are cut off until the others have ended the job; one of them is then another process."""
     faults = (
         Fault(8.0, Kind.CUT, "n0002", lasts_s=45.0),
         Fault(8.0, Kind.CUT, "n0003", lasts_s=45.0),

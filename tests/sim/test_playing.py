@@ -1,4 +1,4 @@
-"""One thousand seeds in each run of the suite. A failure says how to see it again: `python -m tests.sim --seed N`."""
+"""One thousand seeds in each run of the suite. A failure prints how to repeat it: `python -m tests.sim --seed N`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.sim.world import World
 
 SEEDS = 1000
 SEEDS_PER_TEST = 50
-pytestmark = pytest.mark.timeout(600)  # seconds of one core, which others may need too
+pytestmark = pytest.mark.timeout(600)  # seconds of one core, which others may need, too
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
@@ -26,18 +26,18 @@ def test_every_seed_keeps_every_promise(first: int):
 @pytest.mark.parametrize(
     ("seed", "nodes", "numbers"),
     [
-        (819, 3, (0, 1)),  # another process of a node meets a leader before the next take-over
+        (819, 3, (0, 1)),  # another process of a node meets a leader before the next takeover
         (1061, 5, (0,)),  # a stop, before all nodes have met the leader
         (3553, 5, (0,)),
         (3860, 2, (1, 4, 7)),
-        (9353, 2, (0,)),  # a lost node tells its old fault late
-        (16065, 3, (0,)),  # a node stands still just as its ranks are to start
+        (9353, 2, (0,)),  # a lost node reports its old fault late
+        (16065, 3, (0,)),  # a node is stopped just when its ranks are to start
         (20876, 5, (0, 1)),  # the leader of the next run is lost at once
         (22297, 2, (0, 3, 5)),  # two runs, of which the first had a fault
         (40024, 2, (0,)),  # a lease is revoked while a job ends well
-        (43385, 5, (1,)),  # the same while some nodes have begun a cycle
-        (62325, 3, (0, 4, 8, 9)),  # all but one that have heard the verdict are lost
-        (89380, 2, (0,)),  # a fault is told just before the node says how it stands
+        (43385, 5, (1,)),  # the same after some nodes have begun a cycle
+        (62325, 3, (0, 4, 8, 9)),  # all nodes but one that heard the verdict are lost
+        (89380, 2, (0,)),  # a fault is reported just before the node reports its state
         (107611, 2, (0, 1)),  # a spawner is silent twice
     ],
 )
@@ -54,7 +54,7 @@ def test_every_kind_of_fault_strikes(kind: Kind):
 
 
 def test_one_node_under_many_faults_keeps_every_promise():
-    """Spawners that obey late, badly or not at all, and ranks that ignore what they are told."""
+    """Spawners obey late, badly or not at all, and ranks ignore their orders."""
     weights = {
         kind: 1.0 for kind in Kind if kind.startswith(("rank_", "spawner_", "store_", "spawn_", "term_", "evidence_"))
     } | dict.fromkeys((Kind.STOP, Kind.STOP_BY_SIGNAL, Kind.RESTART, Kind.EXCLUDE, Kind.SHUTDOWN), 0.3)
@@ -86,7 +86,7 @@ def test_without_faults_every_job_succeeds_in_its_first_cycle():
 
 
 def test_a_failure_is_shown_with_the_faults_that_it_needs(monkeypatch: pytest.MonkeyPatch):
-    """A checker that does not bear lost spawners: all other faults are left out."""
+    """A checker that does not accept lost spawners: all other faults are left out."""
     setup = draw_setup(11, nodes=3)
     schedule = (Fault(1.0, Kind.RANK_CRASH, "n0001"), Fault(2.0, Kind.SPAWNER_DIES, "n0002"), *draw_schedule(setup)[:2])
     note_fault = World.note_fault

@@ -1,4 +1,4 @@
-"""Does a simulated job with relays outlive each of them, by another relay or without one?"""
+"""Does a simulated job with relays survive the loss of each, through another relay or directly?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AT_S = 8.0
 
 
 def relayed(seed: int, *, fan_out: int = 2) -> Setup:
-    """Six nodes, of which the first leads; three suffice, and one fault costs no job."""
+    """Six nodes, of which the first leads; three suffice, and one fault does not end the job."""
     drawn = draw_setup(seed, nodes=6)
     restart = msgspec.structs.replace(drawn.rules.restart, max_restarts=5, min_nodes=3)
     rendezvous = msgspec.structs.replace(drawn.rules.rendezvous, max_nodes=6)
@@ -26,7 +26,7 @@ def relayed(seed: int, *, fan_out: int = 2) -> Setup:
 
 
 def ways(world: World) -> dict[str, str]:
-    """By which relay each node has come; "": directly."""
+    """Returns the relay through which each node connects; "": directly."""
     return {
         name: link.via.node.name if link.via is not None else ""
         for name, link in world.links.items()
@@ -74,7 +74,7 @@ def test_a_relay_that_leaves_hands_its_nodes_to_another_one():
 
 
 def test_a_node_that_sticks_to_its_lost_relay_is_lost_with_it(monkeypatch: pytest.MonkeyPatch):
-    """So the first test can fail."""
+    """This shows that the first test can fail."""
     enter = Relaying.enter
 
     def stick(relaying: Relaying, link: Link) -> bool:

@@ -1,4 +1,4 @@
-"""Does `holdfast simulate` answer as the arithmetic of faults and checkpoints has it?"""
+"""Do the answers of `holdfast simulate` match the arithmetic of faults and checkpoints?"""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_job_whose_budget_is_used_up_is_queued_again():
 
 
 def test_what_is_assumed_is_what_was_measured():
-    """Loosely: the page is measured again now and then."""
+    """Approximately: the page is measured again from time to time."""
     rows = {row["key"]: row for row in json.loads(BENCHMARKS.read_text())["rows"]}
     medians = {
         key: statistics.median(rows[key]["samples"]["holdfast"]) for key in ("restart_torch", "cold_start_torch")

@@ -1,7 +1,7 @@
-"""How does a node of a simulated job take part in the election of its leader, and what does it do while there is none?
+"""How does a node of a simulated job take part in its leader's election, and what does it do without a leader?
 
-The same decisions as in edges/peers/election (elected_peers.py, own_fence.py), whose tasks are chains of events here.
-Who waits for something counts its turns: what was planned in an earlier one does not happen any more.
+It decides as the tasks in edges/peers/election (elected_peers.py, own_fence.py), which are chains of events here. A
+waiting chain has a turn number: events planned in an earlier turn are dropped.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 CONNECT_MAX_S = 0.3  # between two attempts
 PARTING_LOOK_S = 0.25
-_Standing = cluster.NodeExcluded | cluster.NodeCordoned  # wishes that hold under any leader
+_Standing = cluster.NodeExcluded | cluster.NodeCordoned  # requests that hold under any leader
 _Wish = cluster.StopAsked | cluster.RestartAsked | _Standing
 
 
 class OwnFence:
-    """Until when may the workers of a node run? Played only while something is wrong, from `begin` on."""
+    """How long may the workers of a node run? Played only while something is wrong, from `begin` on."""
 
     def __init__(self, host: Host, ask: Callable[[], None]) -> None:
         self._host = host
@@ -64,22 +64,22 @@ class OwnFence:
         self._look(self._rounds)
 
     def move(self, known_s: float) -> None:
-        """At that moment, no other node could take this one's place."""
+        """Moves the fence: at `known_s`, no other node could replace this one."""
         if self.until_s < math.inf:
             self.until_s = max(self.until_s, self._at_s(known_s))
 
     def doubt(self, known_s: float) -> None:
-        """It went on until now."""
+        """Plays the fence, which was moved continuously until now."""
         if self.until_s == math.inf:
             self.until_s = self._at_s(known_s)
-            told_s = known_s - self._host.world.random.uniform(0.0, MOVED_EVERY_S)  # The spawner knows less.
+            told_s = known_s - self._host.world.random.uniform(0.0, MOVED_EVERY_S)  # the spawner knows less
             self._host.move_fence(told_s)
             self._rounds += 1
             self._later(self._host.world.random.uniform(0.0, MOVED_EVERY_S), self._run)
             self._look(self._rounds)
 
     def rest(self) -> None:
-        """All is well: it goes on and on."""
+        """Stops playing the fence: it is moved continuously."""
         self._rounds += 1
         self.until_s = math.inf
         self._host.move_fence(ALL_IS_WELL)
@@ -104,7 +104,7 @@ class OwnFence:
         self._later(min(MOVED_EVERY_S, left_s) * self._haste, self._run)
 
     def _look(self, rounds: int) -> None:
-        """What is watched may come late, or never."""
+        """Checks the backend: a watch may report late, or never."""
         if rounds == self._rounds:
             if self.left_s <= FENCE_S - HEARD_S:
                 self._ask()
@@ -112,12 +112,12 @@ class OwnFence:
 
     @property
     def _haste(self) -> float:
-        """Of a node on which nothing runs any more: it need not be played at each moment."""
+        """Returns the pace: a node on which nothing runs need not be played as often."""
         return 4.0 if self.left_s < -FENCE_S else 1.0
 
 
 class Voter:
-    """Of one process. `report` begins it."""
+    """Elects for one process. `report` begins it."""
 
     def __init__(self, host: Host, backend: Backend) -> None:
         self.host = host
@@ -128,18 +128,18 @@ class Voter:
         rules = host.world.setup.rules
         facts = msgspec.structs.replace(rules.facts, process=str(host.world.next_process()))
         self._rules = msgspec.structs.replace(rules, facts=facts)
-        self._client: tuple[Link, Reign] | None = None  # to whom it is
+        self._client: tuple[Link, Reign] | None = None  # the lead that it follows
         self._seen: Leader | None = None
         self._newest_term = 0
         self._turn = 0
-        self._is_free = False  # to see another leader at once
-        self._left_s: float | None = None  # when the leader before may have heard this node for the last time
-        self._met_term = 0  # of the first leader that this process has met; 0: none yet
+        self._is_free = False  # may see another leader at once
+        self._left_s: float | None = None  # when the previous leader may last have heard this node
+        self._met_term = 0  # of the first leader that this process met; 0: none yet
         self._waits_since_s: float | None = self._timeline.now_s
         self._wishes: list[tuple[float, _Wish]] = []
         self._over = ""
         self._is_opened = False
-        self._has_stopped = False  # as it has reported
+        self._has_stopped = False  # as reported
         self._parts_until_s: float | None = None
 
     # --- reports and orders
@@ -389,7 +389,7 @@ class Voter:
         self.host.take(messages.Ordered(JOB, failed))
 
     def end_if_all_is_over(self) -> None:
-        """The process ends once the job has, and what it has said was heard."""
+        """Ends the process once the job has ended and all its messages were heard."""
         if self.host.verdict is None or self._parts_until_s is not None:
             return
         if self.reign is None or self.host.is_led_to_its_end:

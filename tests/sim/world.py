@@ -1,7 +1,7 @@
-"""One simulated job on many nodes: the production core, unchanged, in one heap of (time, what).
+"""One simulated job on many nodes: the unchanged production core, in one heap of (time, what).
 
-Messages go to the node that they are for, and each node has one timer, so an event costs the same however many nodes
-there are. What is wrong is written to `complaints` by the checkers. The same setup and schedule give the same run.
+Messages go directly to their node, and each node has one timer, so an event costs the same for any number of nodes. The
+checkers write violations to `complaints`. The same setup and schedule give the same run.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tests.sim.setup import Setup
 from tests.sim.striking import strike
 from tests.sim.voting import Voter
 
-BEYOND_S = 5000.0  # after the last fault, by when every run has ended
+BEYOND_S = 5000.0  # after the last fault; every run has ended by then
 PROMPT_S = 0.1
 HARMLESS_TO_LEADER_S = 1.0
-TOUCHES_S = 3.0  # between two interruptions that count as one
-STORY_MAX = 400  # events kept for the report of a failure
+TOUCHES_S = 3.0  # two interruptions this close count as one
+STORY_MAX = 400  # events kept for a failure's report
 
 
 class World:
@@ -46,7 +46,7 @@ class World:
         self.links: dict[str, Link] = {}
         self.hosts = {name: Host(self, name, self.clock(index)) for index, name in enumerate(setup.names)}
         self.backend = Backend(self) if setup.is_elected else None
-        self._leader = self.hosts[setup.names[0]]  # or the last one that there was
+        self._leader = self.hosts[setup.names[0]]  # or the last one
         if self.backend is None:
             self._leader.lead()
         self.lost: set[Host] = set()  # given up by the leader
@@ -57,7 +57,7 @@ class World:
         self._passing: list[Fault] = []
         self._undecided = set(self.hosts.values())
         self.run_of_term: dict[int, int] = {}
-        self._run_after: dict[int, int] = {}  # the last term of a run, and the run that follows it
+        self._run_after: dict[int, int] = {}  # the last term of a run, and the next run
         self._had_ended = False
 
     @property
@@ -109,7 +109,7 @@ class World:
         self.timeline.after(delay_s, lambda: host.take(messages.JobSubmitted(self.setup.rules)))
 
     def replace(self, name: str) -> None:
-        """A new process of that name, after a crash. The network is the machine's."""
+        """Starts a new process of that name after a crash. The network belongs to the machine."""
         former = self.hosts[name]
         self._undecided.discard(former)
         host = self.hosts[name] = Host(self, name, self.clock(self.setup.names.index(name)))
@@ -151,11 +151,11 @@ class World:
             each(host, verdict)
 
     def note_lead(self, leader: Host, term: int, ledger: Ledger, former: Former | None) -> None:
-        """A process that was there at no end may use the job's id again: what runs then is another run of it."""
+        """Notes a leader. A process that saw no end may use the job's id again: that is another run."""
         newest = max(self.run_of_term.values(), default=0)
         if former is not None:
             newest = self._run_after.setdefault(former.term, newest + 1)
-        elif self._had_ended and ledger == Ledger():  # Nothing is known any more of the run before.
+        elif self._had_ended and ledger == Ledger():  # nothing is known of the previous run any more
             newest += 1
         self.run_of_term[term] = newest
 
@@ -195,7 +195,7 @@ class World:
             each(fault, is_harmful=is_harmful)
 
     def _lasts_too_long(self, fault: Fault) -> bool:
-        """A slow spawner leaves less time, and so does the election of another leader."""
+        """Returns whether the fault is too long. A slow spawner leaves less time, and so does another election."""
         if not fault.passes:
             return False
         most_s = HARMLESS_S - (self.setup.answer_max_s if self.setup.answer_max_s > PROMPT_S else 0.0)
@@ -206,7 +206,7 @@ class World:
         return fault.lasts_s > most_s
 
     def _adds_up(self, fault: Fault) -> bool:
-        """Whether what passes soon follows something of that kind so closely that both together last for too long."""
+        """Returns whether a short fault follows a similar one so closely that both together are too long."""
         if not fault.passes and not fault.is_of_election:
             return False
         self._passing = [each for each in self._passing if each.is_over_s + TOUCHES_S > fault.at_s]

@@ -1,4 +1,4 @@
-"""Batch jobs of an ordinary user of the lab: submits them, and knows what became of them."""
+"""Batch jobs of an ordinary user of the lab: how are they submitted, and how did they end?"""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED",
 
 @dataclass(frozen=True)
 class Job:
-    """One job, in a folder of its own in the user's home."""
+    """One job, in its own folder in the user's home."""
 
     slurm: SlurmLab
     folder: Path
     number: str
 
     def shown(self) -> dict[str, str]:
-        """What Slurm says of it."""
+        """Returns what Slurm reports about it."""
         (line,) = self.slurm.ask("scontrol", "show", "job", "-o", self.number).stdout.splitlines()
         return {name: value for name, _, value in (word.partition("=") for word in line.split())}
 
@@ -33,7 +33,7 @@ class Job:
         return self.shown()["JobState"]
 
     def end(self) -> tuple[str, str]:
-        """State and exit code, once it is over."""
+        """Returns state and exit code once it has ended."""
         self.until(lambda: self.state in OVER, "the end of the job")
         shown = self.shown()
         return shown["JobState"], shown["ExitCode"]
@@ -45,7 +45,7 @@ class Job:
             raise AssertionError(f"{error}\n{self.shown()}\n{self.log()}") from None
 
     def until_noted(self, what: str, count: int, **where: object) -> list[dict[str, object]]:
-        """What the ranks have noted, once there is so much of it."""
+        """Returns the ranks' notes once there are that many."""
         self.until(lambda: len(self.noted(what, **where)) >= count, f"{count} x {what} {where}")
         return self.noted(what, **where)
 
@@ -64,7 +64,7 @@ class Job:
 
 
 def submit(slurm: SlurmLab, name: str, example: str, *words: str, flags: tuple[str, ...] = ()) -> Job:
-    """`example` is a file of deploy/slurm, or the text of a script; `words` are what follows it."""
+    """Submits a job. `example` is a file of deploy/slurm, or the text of a script; `words` follow it."""
     folder = slurm.home / name
     folder.mkdir()
     os.chown(folder, USER_ID, USER_ID)

@@ -18,7 +18,7 @@ def _lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmLab]:  # pyr
 
 @pytest.fixture
 def slurm(_lab: SlurmLab) -> Iterator[SlurmLab]:
-    """The lab with idle nodes and no job, whatever the test before did."""
+    """The lab with idle nodes and without jobs, whatever the previous test did."""
     for number, node in list(_lab.lab.nodes.items()):
         if not node.is_alive:
             _lab.boot_again(number)

@@ -1,7 +1,7 @@
-"""A real Slurm on this machine: a controller and three nodes, each with a network, a /tmp and processes of its own.
+"""A real Slurm on this machine: a controller and three nodes, each with its own network, /tmp and processes.
 
-What a site has is there under the usual names: Holdfast in /opt/holdfast, its scripts for Slurm in /etc/slurm, a
-shared home of an ordinary user. All of it lies in namespaces of the lab, and ends with them.
+It has what a site has, under the usual names: Holdfast in /opt/holdfast, its scripts for Slurm in /etc/slurm, a shared
+home of an ordinary user. All of it is in namespaces of the lab, and ends with them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HOME = SITE / "home"
 SCRIPTS = "/etc/slurm/holdfast"
 LIMIT_S = 60.0
 SAID_LETTERS = 1500
-CREDENTIAL_S = 5  # also how long Slurm lets a job wait that it starts again
+CREDENTIAL_S = 5  # also how long Slurm delays a job that it restarts
 
 SLURM_CONF = f"""
 ClusterName=lab
@@ -77,8 +77,8 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=9 PreemptMode=OFF
 """
 
-# The machine's own files stay as they are: what is written to, or must not be seen, is fresh and private. The checkout
-# and its Python are at their own places, and an ordinary user sees them even below folders that are closed to others.
+# The machine's own files stay unchanged: files that are written, or must not be seen, are new and private. The checkout
+# and its Python are at their own places; an ordinary user sees them even below closed folders.
 PREPARE = f"""
 set -eu
 folder=$1; shift
@@ -94,7 +94,7 @@ mkdir -p /run/slurmctld /run/slurmd /opt/holdfast/bin
 ln -s "$(command -v {HOLDFAST})" /opt/holdfast/bin/
 for file in etc/passwd etc/group etc/slurm; do mount --bind {SITE}/$file /$file; done
 """
-# What an ordinary user needs of the checkout and of its Python.
+# The parts of the checkout and its Python that an ordinary user needs.
 NEEDED = (
     *(ROOT / name for name in ("supervisor", "worker_client", "proto", "deploy/slurm", "tests/slurm/scripts")),
     *(ROOT / name for name in ("holdfast_command.py", "holdfast_torchrun.py")),
@@ -105,12 +105,12 @@ NEEDED = (
 
 
 def closed_ancestors(path: Path) -> list[Path]:
-    """The outermost folder on the way to `path` that is closed to ordinary users, if there is one."""
+    """Returns the outermost folder above `path` that is closed to ordinary users, if any."""
     return [place for place in reversed(path.parents) if not place.stat().st_mode & stat.S_IXOTH][:1]
 
 
 def missing() -> str:
-    """Why no Slurm can be had here, "" if it can."""
+    """Returns why Slurm is not possible here, "" if it is."""
     lacking = [program for program in PROGRAMS if not shutil.which(program, path="/usr/sbin:/usr/bin:/sbin:/bin")]
     if lacking:
         return f"needs {', '.join(lacking)} (Debian: {PACKAGES})"
@@ -119,7 +119,7 @@ def missing() -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command printed, and how it ended."""
+    """The output and the exit code of a command."""
 
     code: int
     stdout: str
@@ -162,7 +162,7 @@ class SlurmLab:
         self.start_node(number)
 
     def _furnish(self) -> None:
-        """The files that all machines of the site see."""
+        """Makes the files that all machines of the site see."""
         self.folder.chmod(0o755)
         for name in ("home", "etc", "etc/slurm", "log", "munge"):
             (self.folder / name).mkdir()
@@ -193,7 +193,7 @@ class SlurmLab:
             return machine.start(*command, environment=self.variables, output=output)
 
     def ask(self, *command: str, check: bool = True, user: bool = False, folder: Path = HOME) -> Answer:
-        """Runs a command on the machine where people log in: as root, or as the ordinary user."""
+        """Runs a command on the login machine: as root, or as the ordinary user."""
         if user:
             command = ("setpriv", f"--reuid={USER_ID}", f"--regid={USER_ID}", "--clear-groups", *command)
         done = subprocess.run(
@@ -219,7 +219,7 @@ class SlurmLab:
         return self.on_node(number, "test", "-e", path).code == 0
 
     def strangers(self) -> list[str]:
-        """The processes on all nodes that are not Slurm's own."""
+        """Returns the processes on all nodes that are not Slurm's own."""
         return [
             command
             for number in self.lab.nodes
@@ -228,7 +228,7 @@ class SlurmLab:
         ]
 
     def supervisor_on(self, number: int) -> int:
-        """The pid of the supervisor that a prolog has started, as this machine numbers it; 0 if there is none."""
+        """Returns the supervisor that a prolog started, by its pid on this machine; 0 if there is none."""
         found = (pid for pid, command in self._processes(number).items() if " daemon --socket-dir " in command)
         return next(found, 0)
 
@@ -236,10 +236,10 @@ class SlurmLab:
         init_pid = self.lab.nodes[number].init_pid
         own, found = os.readlink(f"/proc/{init_pid}/ns/pid"), dict[int, str]()
         for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-            with suppress(OSError):  # It has just ended.
+            with suppress(OSError):  # it has just ended
                 if pid != init_pid and os.readlink(f"/proc/{pid}/ns/pid") == own:
                     found[pid] = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-        return {pid: command for pid, command in found.items() if command}  # A zombie has none.
+        return {pid: command for pid, command in found.items() if command}  # a zombie has none
 
     def epilogs_said(self, job: str) -> list[str]:
         log = self.folder / "log/scripts"
@@ -247,7 +247,7 @@ class SlurmLab:
 
     @contextmanager
     def settings(self, **changes: str) -> Generator[None]:
-        """Other settings of Holdfast's scripts for a while."""
+        """Changes settings of Holdfast's scripts for the block."""
         file = self.folder / "etc/slurm/holdfast/settings"
         before = file.read_text()
         file.write_text(before + "".join(f"{name}={value}\n" for name, value in changes.items()))
@@ -258,7 +258,7 @@ class SlurmLab:
 
     @contextmanager
     def stuck_folder(self, number: int) -> Generator[str]:
-        """A folder on a node that never answers: not even SIGKILL ends a process that has asked it something."""
+        """Yields a folder on a node that never answers: not even SIGKILL ends a process that accesses it."""
         folder = "/run/stuck"
         self.on_node(number, "mkdir", "-p", folder)
         server = subprocess.Popen(
@@ -282,7 +282,7 @@ class SlurmLab:
             time.sleep(0.05)
 
     def said(self) -> str:
-        """The last words of Slurm's daemons."""
+        """Returns the last messages of Slurm's daemons."""
         logs = sorted((self.folder / "log").iterdir())
         return "\n".join(f"{path.name}:\n{path.read_text(errors='replace')[-SAID_LETTERS:]}" for path in logs)
 

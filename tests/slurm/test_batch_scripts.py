@@ -38,7 +38,7 @@ def test_scancel_ends_the_ranks_and_takes_nothing_for_a_fault(slurm: SlurmLab):
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_an_array_queues_its_tasks_again_by_their_exit_codes(slurm: SlurmLab):
-    """Task 0 succeeds, 1 fails at first, 2 always; a job without progress says that no other try helps."""
+    """Task 0 succeeds, 1 fails at first, 2 always; a job without progress reports that a retry does not help."""
     orders = ("task1:1:first", "task2:1")
     job = submit(slurm, "array", "array.sbatch", str(TRAIN), ".", "0", *orders, flags=("--array=0-2",))
     tasks = [Job(slurm, job.folder, f"{job.number}_{number}") for number in range(3)]
@@ -79,7 +79,7 @@ def test_a_node_that_is_ill_leaves_and_the_job_still_counts_as_a_success(slurm: 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("example", ["job.sbatch", "spares.sbatch"])
 def test_a_job_whose_first_node_is_lost_is_queued_again_by_slurm(slurm: SlurmLab, example: str):
-    """The batch script and the leader are there."""
+    """The batch script and the leader are on it."""
     job = submit(slurm, f"first-{example}", example, str(TRAIN), ".", "600")
     job.until_noted("started", RANKS)
     slurm.lab.nodes[1].lose_power()
@@ -94,7 +94,7 @@ def test_a_job_whose_first_node_is_lost_is_queued_again_by_slurm(slurm: SlurmLab
 
 @pytest.mark.soak
 def test_a_job_with_higher_priority_takes_the_nodes_after_the_ranks_have_saved(slurm: SlurmLab):
-    """GraceTime is 20 s. The ranks need 2 s of it, and the job starts again when the nodes are free."""
+    """GraceTime is 20 s. The ranks need 2 s of it, and the job restarts when the nodes are free."""
     job = submit(slurm, "preempted", "job.sbatch", str(TRAIN), ".", "600", "save:2")
     job.until_noted("started", RANKS)
     urgent = submit(slurm, "urgent", "#!/bin/sh\nexit 0\n", flags=("--partition=urgent", "--nodes=3", "--exclusive"))

@@ -46,7 +46,7 @@ def _parsed() -> argparse.Namespace:
 
 
 def _end(number: int, frame: object) -> None:
-    """Nothing is left then, either."""
+    """Leaves nothing behind at a signal, either."""
     sys.exit(128 + number)
 
 

@@ -1,4 +1,4 @@
-"""Does the daemon answer all the time? If an answer is late: was it the machine or the daemon itself?"""
+"""Does the daemon always answer? If an answer is late, was it because of the machine or the daemon itself?"""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from supervisor.edges.operators.control_client import ControlClient
 from supervisor.errors import HoldfastError
 from tests.soak.one_daemon import OneDaemon
 
-ANSWER_S = 2.0  # without what the machine withheld from the daemon
+ANSWER_S = 2.0  # without the time that the machine withheld from the daemon
 LATE_S = 0.5  # worth a line
 ASK_EVERY_S = 0.25
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What the kernel has given the main thread of a process so far."""
+    """The CPU time that the kernel has given the main thread of a process."""
 
     ran_s: float
-    waited_s: float  # ready to run, without a processor
+    waited_s: float  # ready to run, without a CPU
 
     @staticmethod
     def of(pid: int) -> Ran:
@@ -33,7 +33,7 @@ class Ran:
 
 
 class Answers(threading.Thread):
-    """Asks the daemon all the time."""
+    """Asks the daemon continuously."""
 
     def __init__(self, daemon: OneDaemon) -> None:
         super().__init__(daemon=True)
@@ -47,7 +47,7 @@ class Answers(threading.Thread):
                 paused_s = time.monotonic()
                 if self._over.wait(ASK_EVERY_S):
                     break
-                late_s = time.monotonic() - paused_s - ASK_EVERY_S  # we ourselves did not run in time
+                late_s = time.monotonic() - paused_s - ASK_EVERY_S  # our own thread did not run in time
                 self._ask(client, late_s)
 
     def _ask(self, client: ControlClient, late_s: float) -> None:

@@ -1,8 +1,8 @@
-"""Five jobs under one daemon while their parts are killed, stopped, filled up and left without an answer.
+"""Do five jobs under one daemon survive while their parts are killed, stopped, filled up and blocked?
 
-Watched all the time: the daemon answers within a bound; a job that is not hit goes on with the same processes and never
-stands still; no counter goes backwards; no two groups of a job count at once. A job that is hit counts on or ends with
-a reason within a bound, and is then started again. At the end nothing is left.
+Checked continuously: the daemon answers within a bound; a job that is not hit continues with the same processes and
+never stalls; no counter goes backwards; a job never has two groups that count. A job that is hit counts on or ends with
+a reason within a bound, and is then restarted. At the end nothing is left.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tests.soak.faults import Fault, Undo
 from tests.soak.one_daemon import OneDaemon
 from tests.soak.places import SmallDisk, Unanswering, mounted_under, own_mounts
 
-STALL_S = 6.0  # of a job that is not hit; a step takes 0.02 s, but this machine may be small
-RECOVER_S = 60.0  # of a job that is hit, from the end of the fault
+STALL_S = 6.0  # for a job that is not hit; a step takes 0.02 s, but this machine may be small
+RECOVER_S = 60.0  # for a job that is hit, from the end of the fault
 UNDONE_AFTER_S = (0.3, 8.0)
-LONG_S = 45.0  # beyond every deadline that a spawner has
+LONG_S = 45.0  # beyond every deadline of a spawner
 QUIET_S = (1.0, 5.0)  # between two faults of one job
-STEPS_AFTER = 25  # so many on every rank, and it has recovered
-USEFUL_GAP_S = 0.5  # a job whose slowest rank has counted since is useful
-GONE_S = 15.0  # from the end of a job to the end of the last process of it
+STEPS_AFTER = 25  # after this many on every rank, it has recovered
+USEFUL_GAP_S = 0.5  # a job whose slowest rank has counted within this time is useful
+GONE_S = 15.0  # from the end of a job to the end of its last process
 START_S = 60.0
 END_S = 60.0
 STOP_S = 20.0
@@ -42,7 +42,7 @@ STARTS_MAX = 5  # in a row
 
 @dataclass
 class Hit:
-    """A fault that has been done to a job, until it has recovered or ended."""
+    """A fault in a job, until the job has recovered or ended."""
 
     kind: str
     at_s: float
@@ -54,16 +54,16 @@ class Hit:
 
 @dataclass
 class Target:
-    """A job and what may be done to it."""
+    """A job and its possible faults."""
 
     job: Job
     kinds: dict[str, Fault]
     next_s: float
-    round: list[str]  # kinds that are still to come: each of them once, then again in another order
+    round: list[str]  # remaining kinds: each once, then again in another order
     hit: Hit | None = None
-    starts: int = 0  # in a row that did not count
-    calm: dict[int, Checkpoint] = field(default_factory=dict[int, Checkpoint])  # its processes since it recovered
-    stood_still_s: float = 0.0  # at most, while it was not hit
+    starts: int = 0  # consecutive ones that did not count
+    calm: dict[int, Checkpoint] = field(default_factory=dict[int, Checkpoint])  # its processes since the last recovery
+    stood_still_s: float = 0.0  # the maximum while it was not hit
     useful_s: float = 0.0
     seen_s: float = 0.0
     looked_at_s: float = 0.0
@@ -80,7 +80,7 @@ class Target:
 
 
 class Chaos:
-    """One run of it."""
+    """One run."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.dice = Random(seed)
@@ -94,7 +94,7 @@ class Chaos:
         self.disk: SmallDisk | None = None
         self.silent: Unanswering | None = None
         self.targets: list[Target] = []
-        self.lost: list[Job] = []  # they can be brought neither to count nor to an end
+        self.lost: list[Job] = []  # they can neither be made to count nor ended
 
     def start(self, folder: Path, *, with_mounts: bool) -> None:
         if with_mounts:
@@ -225,7 +225,7 @@ class Chaos:
             self._end_by_force(target)
 
     def _end_by_force(self, target: Target) -> None:
-        """So that the rest of the run goes on: as an operator would, then worse."""
+        """Ends the job so that the run continues: first as an operator would, then by force."""
         job = target.job
         self.daemon.command("stop", job.job_id, "--socket-dir", str(self.daemon.sockets))
         if not self._has_ended(job):
@@ -251,7 +251,7 @@ class Chaos:
         self.lost.append(target.job)
 
     def _start_again(self, target: Target) -> None:
-        """Waits for it as for one that was hit."""
+        """Restarts it, and waits as for one that was hit."""
         job = target.job
         since_counting = 0 if target.hit is None or target.hit.kind != AGAIN else target.starts + 1
         target.starts = since_counting
@@ -280,7 +280,7 @@ class Chaos:
         return f"{status.get('state')}: {status.get('reason')}"
 
     def close(self) -> None:
-        """Stops the jobs and the daemon, mends the places, and counts what is left."""
+        """Stops the jobs and the daemon, repairs the places, and counts what is left."""
         for target in self.targets:
             if target.hit is not None and not target.hit.is_undone:
                 target.hit.undo()

@@ -1,8 +1,8 @@
-"""One job on eight nodes with networks of their own, and a fault every 15 s: ranks, nodes, supervisors, links.
+"""Does one job on eight separate nodes survive a fault every 15 s: in ranks, nodes, supervisors, links?
 
-Whoever operates the cluster starts a node's run again when it has ended, as Slurm would requeue it. Watched: no step is
-ever lost, no two groups are alive at once, the job always makes steps again within a bound; at the end all nodes have
-the same verdict and nothing is left. Says which share of the time went into steps.
+Its operator restarts a node's run after its end, as Slurm would requeue it. Checked: no step is ever lost, two groups
+are never alive at once, the job always makes progress again within a bound; at the end all nodes have the same verdict
+and nothing is left. Prints the share of the time spent in steps.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from tests.cluster.lab import lab_of
 from tests.cluster.slow_link import SlowLink, slow_link
 
 LEADER = 1
-THROUGH_PROXY = (2, 3)  # nodes whose way to the leader may become slow
+THROUGH_PROXY = (2, 3)  # nodes whose connection to the leader may become slow
 FAULT_EVERY_S = 15.0
 LASTS_S = (0.5, 10.0)
 STALL_S = (0.5, 4.0)
 BACK_AFTER_S = (2.0, 8.0)
 AGAIN_AFTER_S = 1.0
-TRAINING_SHARE = 0.8  # of the faults of nodes: the others may strike a spare
+TRAINING_SHARE = 0.8  # of node faults: the others may hit a spare
 PACE_S = 0.05
-USEFUL_GAP_S = 0.25  # between two steps that belong to the same stretch of training
+USEFUL_GAP_S = 0.25  # between two steps of the same stretch of training
 STUCK_S = 60.0
 HANG_S = 3.0
 END_S = 60.0
-SETTLED_S = 8.0  # longer than a node that is cut off takes to end, and than its leader takes to notice
+SETTLED_S = 8.0  # longer than a node that is cut off takes to end, and its leader to notice
 
 Undo = Callable[[], None]
 
@@ -51,7 +51,7 @@ class Chaos:
         self.starts: Counter[int] = Counter()
         self.wrong: list[str] = []
         self.undos: list[tuple[float, Undo]] = []
-        self.again_at_s: dict[int, float] = {}  # nodes whose run has ended, and when it is started again
+        self.again_at_s: dict[int, float] = {}  # ended runs' nodes, and when the run restarts
         self.round: list[str] = []
         self.kinds: dict[str, Callable[[], str]] = {
             "rank killed": lambda: self._strike_rank("kill"),
@@ -110,7 +110,7 @@ class Chaos:
             due[1]()
 
     def _operate(self, now_s: float) -> None:
-        """A run that has ended is started again, where its node is there."""
+        """Restarts an ended run if its node exists."""
         for number, run in self.job.runs.items():
             if run.poll() is None or not self.job.lab.nodes[number].is_alive:
                 continue
@@ -134,7 +134,7 @@ class Chaos:
             self.job.start(number)
 
     def _settle(self) -> None:
-        """What the last fault has done is over: runs that ended are started again, and all have been there for long."""
+        """Waits until the last fault is over: ended runs are restarted, and all have been there for long."""
         deadline_s, there_since_s = time.monotonic() + END_S, time.monotonic()
         while time.monotonic() - there_since_s < SETTLED_S and not self.wrong:
             self._operate(time.monotonic())
@@ -146,7 +146,7 @@ class Chaos:
             time.sleep(0.02)
 
     def _end(self) -> None:
-        """All runs end well, whatever they did before."""
+        """Ends all runs well, whatever they did before."""
         waiting = set(self.job.runs)
         self.job.let_end()
         deadline_s = time.monotonic() + END_S
@@ -161,7 +161,7 @@ class Chaos:
         self.wrong += [f"node {number} has left {left}" for number in waiting if (left := self._left(number))]
 
     def _left(self, number: int) -> list[str]:
-        """Processes of a node besides the one that holds it."""
+        """Returns the processes of a node except the one that holds it."""
         node = self.job.lab.nodes[number]
         deadline_s = time.monotonic() + END_S
         while (found := node.processes()) and time.monotonic() < deadline_s:
@@ -183,7 +183,7 @@ class Chaos:
         return f"for {lasts_s:.1f} s"
 
     def _victim(self) -> int:
-        """A node that runs and does not lead: the loss of an embedded leader ends the job, as promised."""
+        """Returns a running node that does not lead: the loss of an embedded leader ends the job, as documented."""
         alive = [
             number
             for number, run in self.job.runs.items()

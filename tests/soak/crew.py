@@ -1,4 +1,4 @@
-"""Does this job count on? What its ranks have written, who they are, and what they must never do."""
+"""Does this job keep counting? Its ranks' output, its processes, and what they must never do."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.soak.one_daemon import OneDaemon, children, command_line
 
 SCRIPT = Path(__file__).parent / "scripts" / "counting.py"
 MAX_RESTARTS = 100_000
-JOB_ID = "HOLDFAST_JOB_ID"  # in the environment of all that belongs to a job
+JOB_ID = "HOLDFAST_JOB_ID"  # in the environment of all processes of a job
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """What a rank has written last."""
+    """The last line of a rank."""
 
     step: int
     cycle: int
@@ -30,7 +30,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 @dataclass
 class Job:
-    """One job, started again under the same id when it has ended with a reason."""
+    """One job, restarted with the same id when it has ended with a reason."""
 
     daemon: OneDaemon
     name: str
@@ -45,7 +45,7 @@ class Job:
     def __post_init__(self) -> None:
         self.folder = self.daemon.folder / self.name
         self.folder.mkdir()
-        self.job_id = f"{self.name}-{self.daemon.cookie[:6]}"  # an id is one live job's, whichever daemon has it
+        self.job_id = f"{self.name}-{self.daemon.cookie[:6]}"  # a live job's id is unique, under any daemon
         self.client = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -65,7 +65,7 @@ class Job:
         self.client = self._start()
 
     def look(self) -> None:
-        """Takes what the ranks have written; a counter that goes backwards is wrong."""
+        """Reads the ranks' output; a counter that goes backwards is an error."""
         now_s = time.monotonic()
         for rank in range(self.ranks):
             found = self._read(rank)
@@ -85,11 +85,11 @@ class Job:
         return None
 
     def printed(self) -> str:
-        """The last of it."""
+        """Returns the end of its output."""
         return (self.daemon.folder / f"{self.job_id}.txt").read_text(errors="replace")[-3000:]
 
     def left(self, *, within_s: float) -> list[str]:
-        """Processes of it that are there after `within_s`, though it has ended."""
+        """Returns its processes that are left `within_s` after its end."""
         deadline_s = time.monotonic() + within_s
         while (pids := processes_with(self.job_id, JOB_ID)) and time.monotonic() < deadline_s:
             time.sleep(0.05)
@@ -101,7 +101,7 @@ class Job:
         return []
 
     def silent_s(self) -> float:
-        """For how long the slowest rank has not counted."""
+        """Returns for how long the slowest rank has not counted."""
         since = [
             self.steps_seen[rank].at_s if rank in self.steps_seen else self.started_s for rank in range(self.ranks)
         ]
@@ -121,7 +121,7 @@ class Job:
         return self.steps_seen[rank].pid
 
     def spawner(self) -> int:
-        """The parent of rank 0, 0 if that is gone."""
+        """Returns the parent of rank 0; 0 if that is gone."""
         return _parent(self.pid(0)) if 0 in self.steps_seen else 0
 
     def store_host(self) -> int:

@@ -1,4 +1,4 @@
-"""What is done to a job, and how it is undone? Each fault returns what ends it, None if it can't be done."""
+"""How is a fault made in a job, and how is it undone? Each returns its undo, None if it is not possible."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Failing(Protocol):
 
 
 def _nothing() -> None:
-    """It stays as it is."""
+    """Changes nothing."""
 
 
 def _signalled(pid: int, number: int, *, resumed: bool = False) -> Undo | None:
@@ -81,7 +81,7 @@ def store_host_stopped_and_worker_killed(job: Job, dice: Random) -> Undo | None:
 
 
 def failing(place: Failing, *, and_worker: bool) -> Fault:
-    """The place of its logs fails, mended when the fault is undone; with a restart in the middle of it, or without."""
+    """Makes the place of its logs fail until the fault is undone, with or without a restart in between."""
 
     def fault(job: Job, dice: Random) -> Undo | None:
         place.fail()

@@ -1,4 +1,4 @@
-"""Is the image built by a user without any right, and does a job run in it? On a bare Debian: no registry is asked."""
+"""Can a user without rights build the image, and does a job run in it? On a bare Debian, without a registry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RUN python3 -m venv /venv
 ENV PATH=/venv/bin:/usr/bin:/bin PIP_NO_INDEX=1
 """
 
-# $1: the folder. The user nobody gets ids to use in namespaces, by files that no other process sees.
+# $1: the folder. The user nobody gets ids for namespaces, through files that no other process sees.
 ROOTLESS = """
 set -eu
 echo nobody:200000:65536 > "$1/ids"
@@ -38,13 +38,13 @@ work run --isolation chroot "$container" -- \\
 
 
 def missing() -> str:
-    """Why it can't be tried here, "" if it can."""
+    """Returns why that is not possible here, "" if it is."""
     lost = [each for each in ("buildah", "newuidmap", "setpriv", "unshare") if not shutil.which(each)]
     return f"needs {', '.join(lost)} (Debian: buildah, uidmap, util-linux)" if lost else ""
 
 
 def built(folder: Path, root: Path, dist: Path, minor: str, error_of: Callable[[Sequence[str]], str]) -> str:
-    """What went wrong, "" if nothing did. `root`: the bare Debian; `minor`: of its Python."""
+    """Returns what went wrong, "" if nothing. `root`: the bare Debian; `minor`: of its Python."""
     place = folder / "image"
     context = place / "context"
     shutil.copytree(ROOT / "deploy", context / "deploy")
@@ -63,5 +63,5 @@ def built(folder: Path, root: Path, dist: Path, minor: str, error_of: Callable[[
     folder.chmod(0o755)
     try:
         return next((error for step in steps if (error := error_of(step))), "")
-    finally:  # Its files belong to ids of the namespace.
+    finally:  # its files belong to ids of the namespace
         subprocess.run(["chown", "-R", "0:0", str(place)], check=True, timeout=300)

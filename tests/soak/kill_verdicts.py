@@ -1,4 +1,4 @@
-"""What was lost, or came twice, of a job whose supervisors were killed? Nothing may be, whatever the moment was."""
+"""What was lost or doubled in a job whose supervisors were killed? Nothing may be, at any moment."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _SAID = re.compile(r"(said|last) (\d+) (\d+) (\d+)\.")
 
 
 def is_hang(cycle: int) -> bool:
-    """Whether the rank that ends a cycle falls silent, as scripts/failing_as_planned.py has it."""
+    """Returns whether the rank that ends a cycle falls silent, as in scripts/failing_as_planned.py."""
     return cycle % 3 == 2
 
 
 def failing_as_planned(events: Lines, started: Lines, *, cycles: int, ranks: int) -> list[str]:
-    """Each of `cycles` cycles had to fail by one rank, and the one after them to succeed."""
+    """Each of `cycles` cycles must fail by one rank, and the one after them must succeed."""
     expected = {(cycle, rank) for cycle in range(cycles + 1) for rank in range(ranks)}
     wrong = numbers(events)
     ran = Counter((int(str(line["cycle"])), int(str(line["rank"]))) for line in started)
@@ -40,7 +40,7 @@ def failing_as_planned(events: Lines, started: Lines, *, cycles: int, ranks: int
 
 
 def wrapped_as_planned(events: Lines, traced: Lines, *, cycles: int, ranks: int) -> list[str]:
-    """Each rank was in each iteration of one call once, in the process in which it began."""
+    """Each rank must be in each iteration of one call once, in its original process."""
     wrong = numbers(events)
     fn = (line for line in traced if line["what"] == "fn")
     entered = Counter((int(str(line["iteration"])), int(str(line["rank"]))) for line in fn)
@@ -63,7 +63,7 @@ def numbers(events: Lines) -> list[str]:
 
 
 def output(text: str, *, where: str, cycles: int, ranks: int) -> list[str]:
-    """Ranks count aloud: no number may be missing or come twice; one that ends by itself says at last how many."""
+    """Ranks count aloud: no number may be missing or doubled; a rank that ends by itself prints the total."""
     said: dict[tuple[int, int], list[int]] = {}
     last: dict[tuple[int, int], list[int]] = {}
     for word, cycle, rank, number in _SAID.findall(text):

@@ -1,4 +1,4 @@
-"""A `holdfast daemon` in a place of its own, what is asked of it, and every process that comes of it."""
+"""A `holdfast daemon` with its own folders, the questions to it, and all its processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ END_S = 60.0
 
 
 class OneDaemon:
-    """Its folders lie under `folder`: run (sockets), state (journal, logs), tmp."""
+    """Its folders below `folder`: run (sockets), state (journal, logs), tmp."""
 
     def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
         self.folder = folder
@@ -68,7 +68,7 @@ class OneDaemon:
         return False
 
     def run(self, job_id: str, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-        """A `holdfast run` that stays; what it prints is in JOB.txt."""
+        """Starts a `holdfast run` that stays; its output is in JOB.txt."""
         with (self.folder / f"{job_id}.txt").open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "supervisor", "run", "--socket-dir", str(self.sockets), "--job-id", job_id,
@@ -80,7 +80,7 @@ class OneDaemon:
         return process
 
     def follow_logs(self, job_id: str) -> None:
-        """A `holdfast logs --follow` that stays as long as the job does."""
+        """Starts a `holdfast logs --follow` that runs as long as the job."""
         process = subprocess.Popen(
             [sys.executable, "-m", "supervisor", "logs", job_id, "--follow", "--socket-dir", str(self.sockets)],
             env=self.environment, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -95,7 +95,7 @@ class OneDaemon:
         return job
 
     def processes(self) -> list[int]:
-        """All that came of it, itself too."""
+        """Returns all its processes, including itself."""
         return processes_with(self.cookie)
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class OneDaemon:
             process.wait(END_S)
 
     def leftovers(self, *, within_s: float) -> list[str]:
-        """Processes, sockets, claims and files that are still there after `within_s`; the processes are then killed."""
+        """Returns processes, sockets, claims and files that are left after `within_s`; then kills the processes."""
         deadline_s = time.monotonic() + within_s
         while self.processes() and time.monotonic() < deadline_s:
             time.sleep(0.05)
@@ -121,7 +121,7 @@ class OneDaemon:
         if self.process.poll() is None:
             self.process.wait(END_S)
         found += [f"socket {path}" for path in self.folder.rglob("*") if path.is_socket()]
-        # The file of one that nobody holds is swept by the next claim.
+        # the next claim removes an unused file
         found += [f"claim {path}" for path in self.claims.glob("*.claim") if is_held(path.stem, self.claims)]
         return found + [f"in the temporary folder: {path}" for path in self.temp.iterdir()]
 
@@ -147,7 +147,7 @@ def resident_kib(pid: int) -> int:
 
 
 def proportional_kib(pid: int) -> int:
-    """Pages that several processes share count in parts."""
+    """Returns memory; pages shared by several processes count in parts."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -156,7 +156,7 @@ def proportional_kib(pid: int) -> int:
 
 
 def cpu_s(pid: int) -> float:
-    """Of all its threads, without its children."""
+    """Returns the CPU time of all its threads, without its children."""
     with contextlib.suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""Do scripts in other people's styles, killed and stopped at random, end as undisturbed ones do?"""
+"""Do scripts in other people's styles, killed and stopped at random, end like undisturbed ones?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STRIKES_MAX = 4
 
 
 def main(arguments: argparse.Namespace) -> list[str]:
-    """What was wrong, each with the seed that repeats it."""
+    """Returns failures, each with the seed that repeats it."""
     seed: int = random.SystemRandom().randrange(10**6) if arguments.seed is None else arguments.seed
     scripts = [script for script in ALL.values() if not script.needs or find_spec(script.needs)]
     wrong: list[str] = []
@@ -54,7 +54,7 @@ def _disturbed(script: Script, folder: Path, dice: random.Random) -> dict[str, s
             except AssertionError:
                 if launch.process.poll() != 0:
                     raise
-                break  # It ended before the step that was waited for.
+                break  # it ended before the awaited step
         found = results(launch)
         assert_nothing_left(launch)
         return found

@@ -1,7 +1,7 @@
-"""Do the packages work on every Python that can be had, and on a bare Debian? Builds them twice and compares the bytes.
+"""Do the packages work on every available Python, and on a bare Debian? Builds them twice and compares the bytes.
 
-Pythons are those in PATH, and with root and debootstrap those of Debian releases, each in a root of its own. What can't
-be tried here is said.
+Pythons are those in PATH, and with root and debootstrap those of Debian releases, each in a separate root. It prints
+what can't be tried here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ print("rank", os.environ["RANK"], "ends well", flush=True)
 """
 RUN = ["run", "--nproc-per-node", "2", "--max-restarts", "1"]
 
-# A root over another one, which stays as it is; the network is not needed in it. $1: the root, the rest: the command.
+# A root over another one, which stays unchanged; it needs no network. $1: the root, the rest: the command.
 INSIDE = """
 set -eu
 root=$1 seen=$2; shift 2
@@ -67,7 +67,7 @@ python3 -m venv /place
 
 
 def main(arguments: argparse.Namespace) -> list[str]:
-    """What was wrong."""
+    """Returns the failures."""
     wrong: list[str] = []
     with tempfile.TemporaryDirectory(prefix="holdfast-packages-") as name:
         folder = Path(name)
@@ -94,7 +94,7 @@ def _built(sources: Path, to: Path, **environment: str) -> Path:
 
 
 def _on_pythons(folder: Path, dist: Path) -> Iterator[tuple[str, str]]:
-    """What was tried, and what went wrong with it, "" if nothing did."""
+    """Yields what was tried, and what failed, "" if nothing."""
     wheel = next(dist.glob("*.whl"))
     for minor in MINORS:
         python = shutil.which(f"python3.{minor}")
@@ -138,7 +138,7 @@ def _in_roots(folder: Path, dist: Path, roots: Path) -> Iterator[tuple[str, str]
 
 
 def _bootstrapped(release: str, root: Path) -> str:
-    """Makes a root of the release that stays for the next time."""
+    """Makes a root of the release, which stays for the next time."""
     root.parent.mkdir(parents=True, exist_ok=True)
     making = root.with_name(f"{release}.making")
     shutil.rmtree(making, ignore_errors=True)
@@ -163,7 +163,7 @@ def _inside(root: Path, seen: Path, script: str) -> str:
 
 
 def _debian_minor() -> str:
-    """The Python that the package built here is for."""
+    """Returns the minor version of the Python for which the package is built here."""
     return Path("/usr/bin/python3").readlink().name.removeprefix("python3.")
 
 

@@ -19,7 +19,7 @@ _c = ctypes.CDLL(None, use_errno=True)
 
 
 def own_mounts() -> bool:
-    """Leaves the mounts of the machine to the machine: what is mounted from now on ends with this process."""
+    """Separates our mounts from the machine's: all later mounts end with this process."""
     if os.geteuid() != 0 or _c.unshare(NEW_MOUNT_NAMESPACE):
         return False
     return _c.mount(b"none", b"/", None, RECURSIVE_PRIVATE, None) == 0
@@ -27,7 +27,7 @@ def own_mounts() -> bool:
 
 @contextlib.contextmanager
 def mounts_of_our_own() -> Generator[bool]:
-    """False where they can't be had; else the machine's mounts are back afterwards."""
+    """Yields False if that is not possible; else restores the machine's mounts afterwards."""
     before, folder = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC), os.getcwd()
     try:
         yield own_mounts()
@@ -43,7 +43,7 @@ def mounted_under(folder: Path) -> list[str]:
 
 
 class SmallDisk:
-    """A tmpfs of 8 MiB. Filled up by a file of ours, which takes what the job's own files leave."""
+    """A tmpfs of 8 MiB. A file of ours fills the space that the job's own files leave."""
 
     def __init__(self, folder: Path, *, mode: str = "755") -> None:
         self.folder = folder
@@ -62,7 +62,7 @@ class SmallDisk:
 
     def mend(self) -> None:
         (self.folder / "filler").unlink(missing_ok=True)
-        # An operator who frees a disk removes old logs, too; else the job's own would fill it for good.
+        # An operator who frees a disk also removes old logs; otherwise the job's own would fill it permanently.
         for file in self.folder.rglob("*.log"):
             with contextlib.suppress(OSError):
                 os.truncate(file, 0)
@@ -72,7 +72,7 @@ class SmallDisk:
 
 
 class Unanswering:
-    """A FUSE file system of our own that stops answering, and goes on."""
+    """Our own FUSE file system, which stops answering, and continues."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -89,7 +89,7 @@ class Unanswering:
         self._say(b"stop\n")
 
     def swallow(self) -> None:
-        """From now on, who asks can't even be killed."""
+        """From now on, a process that accesses it can't even be killed."""
         self._say(b"swallow\n")
 
     def mend(self) -> None:
@@ -106,7 +106,7 @@ class Unanswering:
 
 @contextlib.contextmanager
 def served_alone(folder: Path) -> Generator[Unanswering | None]:
-    """A file system that only this process and its children see; None where none can be served."""
+    """Yields a file system that only this process and its children see; None if none can be served."""
     with mounts_of_our_own() as can_mount:
         if not can_mount or not os.access("/dev/fuse", os.R_OK | os.W_OK):
             yield None

@@ -1,4 +1,4 @@
-"""Does the 2,000th restart of a job cost what its first one did, in time and in what is kept?"""
+"""Does the 2,000th restart of a job cost the same as the first, in time and in kept data?"""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ import signal
 signal.pause()
 """
 
-WARM_RESTARTS = 500  # by then the memory of a job's newest events is full, and allocators have grown to their size
-GROWTH_MAX_KIB = 0.5  # a restart
+WARM_RESTARTS = 500  # by then the memory of a job's newest events is full, and allocators have reached their size
+GROWTH_MAX_KIB = 0.5  # per restart
 DESCRIPTORS_MORE_MAX = 1
-ROWS_MIN = 8  # to judge by
+ROWS_MIN = 8  # needed for a verdict
 SLOWER_MAX = 0.8  # the rate at the end as a share of the first
-DEARER_MAX = 1.1  # and a restart's CPU time: where that is not more, it was the machine that had less time
-LOGS_MAX = ("--log-gib-max", "0.00005")  # so little that every look at the logs removes what it may
+DEARER_MAX = 1.1  # and a restart's CPU time: if that is not higher, the machine had less time
+LOGS_MAX = ("--log-gib-max", "0.00005")  # so little that every check of the logs removes what it may
 LOGS_LOOK_S = 1.5 * LOOK_AGAIN_S
-FILES_KEPT = 60  # of the daemon, and of the cycles that stay
+FILES_KEPT = 60  # of the daemon, and of the remaining cycles
 
 
 @dataclass
 class Row:
-    """What one measurement has found."""
+    """The result of one measurement."""
 
     restarts: int
     at_s: float
@@ -61,7 +61,7 @@ HEAD = (
 
 
 def main(arguments: argparse.Namespace) -> list[str]:
-    """Prints a table; returns what is wrong."""
+    """Prints a table; returns the failures."""
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         return _soak(Path(folder), arguments)
 
@@ -80,7 +80,7 @@ def _soak(folder: Path, arguments: argparse.Namespace) -> list[str]:
         )  # fmt: skip
         if arguments.watchers == 0:
             wait_until(lambda: _cycles(folder) > 0, timeout_s=60, what="the first cycle")
-            client.kill()  # The job is the daemon's.
+            client.kill()  # the job belongs to the daemon
         for _ in range(1, arguments.watchers):
             daemon.follow_logs(job_id)
         step = max(1, min(50, restarts // 20))
@@ -153,7 +153,7 @@ def _line(rows: list[Row]) -> str:
 
 
 def judged(rows: list[Row], ranks: int) -> list[str]:
-    """What grows with the restarts, and whether they became slower."""
+    """Returns what grows with the restarts, and whether they became slower."""
     warm = _since_first_look([row for row in rows if row.restarts >= min(WARM_RESTARTS, rows[-1].restarts // 2)])
     if len(warm) < ROWS_MIN:
         return ["too few measurements to judge"]
@@ -163,7 +163,7 @@ def judged(rows: list[Row], ranks: int) -> list[str]:
     wrong: list[str] = []
     for at, who in enumerate(("supervisor", "spawner")):
         before, after = (statistics.median(row.rss_kib[at] for row in part) for part in (early, late))
-        is_warm = early[0].restarts >= WARM_RESTARTS  # In a short run everything still grows to its size.
+        is_warm = early[0].restarts >= WARM_RESTARTS  # in a short run everything still grows to its size
         if is_warm and after - before > GROWTH_MAX_KIB * between:
             wrong.append(f"{who}: {before} KiB became {after} ({(after - before) / between:.2f} KiB a restart)")
         before, after = (max(row.descriptors[at] for row in part) for part in (warm[: len(warm) // 2], late))
@@ -175,14 +175,14 @@ def judged(rows: list[Row], ranks: int) -> list[str]:
 
 
 def _since_first_look(warm: list[Row]) -> list[Row]:
-    """The first look at the logs takes its memory once. How many restarts come before it depends on their rate."""
+    """Skips the rows before the first check of the logs, which takes its memory once."""
     looks = (at for at, (before, row) in enumerate(itertools.pairwise(warm), 1) if row.files < before.files)
     since = warm[next(looks, 0) :]
     return since if len(since) >= ROWS_MIN else warm
 
 
 def _judged_files(rows: list[Row], ranks: int) -> list[str]:
-    """Between two looks at the logs each restart leaves its own."""
+    """Between two checks of the logs, each restart leaves its own."""
     for row in rows:
         recent = row.restarts - min(each.restarts for each in rows if each.at_s >= row.at_s - LOGS_LOOK_S)
         if row.files > 2 * ranks * recent + FILES_KEPT:
@@ -204,6 +204,6 @@ def _judged_rate(rows: list[Row]) -> list[str]:
 
 
 def _pace(begin: Row, end: Row) -> tuple[float, float]:
-    """Restarts a second, and the CPU time of one."""
+    """Returns the restarts per second, and the CPU time of one."""
     restarts = end.restarts - begin.restarts
     return restarts / (end.at_s - begin.at_s), (sum(end.cpu_s) - sum(begin.cpu_s)) / restarts

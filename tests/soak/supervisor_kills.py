@@ -1,8 +1,8 @@
-"""Is anything lost of a node's jobs if their supervisor is killed at random moments, again and again?
+"""Is anything lost of a node's jobs if their supervisor is killed repeatedly at random moments?
 
 Each job has ranks that fail at known cycles with known exit codes, fall silent, or leave a wrapped call by an
-exception; they count aloud. At its end the journal must tell of each worker once: its start, its end, its exit code or
-its hang; no event number, no line of output may be missing or told twice, no restart be counted twice.
+exception; they count aloud. At the end, the journal must contain each worker once: its start, its end, its exit code or
+its hang; no event number or line of output may be missing or doubled, and no restart counted twice.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from tests.soak import kill_verdicts
 SCRIPTS = Path(__file__).parent / "scripts"
 RANKS = 2
 WRAPPED_SHARE = 0.3  # of the jobs
-SILENT_S = "1"  # that long, and a rank hangs
+SILENT_S = "1"  # a rank that is silent for longer hangs
 ENDS_WITHIN_S = 90.0
 AWAY_MAX_S = 0.5  # between a kill and the next start
-LIVES_MAX_S = 1.2  # of one supervisor, from the moment it was started
+LIVES_MAX_S = 1.2  # for one supervisor, from its start
 
 
 @dataclass
 class Kills:
-    """What was done, and what it took."""
+    """The kills of a run, and their times."""
 
     kills: int = 0
     while_starting: int = 0
@@ -55,7 +55,7 @@ def main(arguments: argparse.Namespace) -> list[str]:
 
 
 def run(chance: random.Random, *, seconds: float, kills_max: int, cycles: int) -> Kills:
-    """Jobs, one after the other, and kills all the while."""
+    """Runs jobs one after another, with kills all the while."""
     kills = Kills()
     until_s = time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="supervisor-kills-") as name:
@@ -99,7 +99,7 @@ def _one_job(place: Path, daemon: NodeDaemon, chance: random.Random, kills: Kill
 
 
 def _kill_one(daemon: NodeDaemon, chance: random.Random, kills: Kills, launch: Launch) -> None:
-    """Kills the supervisor somewhere in its life, its start included, and starts the next one."""
+    """Kills the supervisor at any point of its life, including its start, and starts the next one."""
     assert daemon.process is not None
     lives_until_s = time.monotonic() + chance.uniform(0, LIVES_MAX_S)
     while time.monotonic() < lives_until_s and launch.process.poll() is None:
@@ -113,7 +113,7 @@ def _kill_one(daemon: NodeDaemon, chance: random.Random, kills: Kills, launch: L
     if chance.random() < 0.5:
         time.sleep(chance.uniform(0, AWAY_MAX_S))
     if chance.random() < 0.3:
-        daemon.launch()  # The next kill may meet it anywhere in its start.
+        daemon.launch()  # the next kill may hit it anywhere in its start
     else:
         daemon.start()
         kills.ready_s.append(daemon.ready_s)

@@ -1,4 +1,4 @@
-"""Does the soak of restarts see what grows and what becomes slower, and nothing else?"""
+"""Does the soak of restarts detect growth and slowdown, and nothing else?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.soak.restarts import Row, judged
 
 
 def rows(restarts: int = 2000) -> list[Row]:
-    """A flat run of 40 restarts a second."""
+    """Returns a flat run of 40 restarts a second."""
     return [
         Row(done, done / 40, (50_000, 14_000), (30_000, 5_000), (43, 19), (done * 0.02, done * 0.01), 40, 0)
         for done in range(1, restarts + 2, 50)
@@ -16,7 +16,7 @@ def rows(restarts: int = 2000) -> list[Row]:
 
 
 def changed(kib: float = 0.0, descriptors: float = 0.0, files: float = 0.0) -> list[str]:
-    """What is said where each restart leaves so much."""
+    """Returns the failures if each restart leaves this much."""
     return judged(
         [
             replace(

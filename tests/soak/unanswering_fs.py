@@ -1,7 +1,7 @@
-"""`python unanswering_fs.py FOLDER`: a file system in memory that stops answering at "stop" and goes on at "go".
+"""`python unanswering_fs.py FOLDER`: a file system in memory that stops answering at "stop" and continues at "go".
 
-At "swallow" it takes requests and never answers them: a process that has asked can't even be killed. It speaks the
-kernel's FUSE protocol as far as log files need it, as root, by /dev/fuse. It ends with its stdin.
+At "swallow" it takes requests and never answers them: a process that accesses it can't even be killed. It speaks the
+kernel's FUSE protocol as far as log files need it, as root, through /dev/fuse. It ends with its stdin.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOUNT_FLAGS = 2 | 4  # no setuid, no devices
 LAZY = 2
 BUFFER_BYTES = 1 << 20
 WRITE_BYTES_MAX = 128 << 10
-VALID_S = 0  # the kernel caches nothing, so everything is asked
+VALID_S = 0  # the kernel caches nothing, so it asks for everything
 IN_HEADER = struct.Struct("<IIQQIIIHH")
 OUT_HEADER = struct.Struct("<IiQ")
 ATTRIBUTES = struct.Struct("<QQQQQQIIIIIIIIII")
@@ -178,7 +178,7 @@ def _answer(device: int, files: FileSystem) -> None:
         failed, body = 0, call(number, request[IN_HEADER.size :])
     except RefusedError as error:
         failed, body = -error.number, b""
-    with contextlib.suppress(FileNotFoundError):  # The process that asked has given up.
+    with contextlib.suppress(FileNotFoundError):  # the process that asked has given up
         os.write(device, OUT_HEADER.pack(OUT_HEADER.size + len(body), failed, unique) + body)
 
 
@@ -190,7 +190,7 @@ def main(folder: str) -> None:
         sys.exit(os.strerror(ctypes.get_errno()))
     try:
         files, answering, swallowing = FileSystem(), True, False
-        _answer(device, files)  # The kernel's greeting: before it is answered, nothing is asked at all.
+        _answer(device, files)  # the kernel's greeting: it asks nothing before the answer
         print("mounted", flush=True)
         while True:
             ready, _, _ = select.select([sys.stdin.fileno(), *([device] if answering or swallowing else [])], [], [])
@@ -211,7 +211,7 @@ def main(folder: str) -> None:
                         raise
     finally:
         c.umount2(folder.encode(), LAZY)
-        os.close(device)  # All who still wait for an answer get an error.
+        os.close(device)  # all who still wait get an error
 
 
 if __name__ == "__main__":

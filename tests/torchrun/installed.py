@@ -1,4 +1,4 @@
-"""What installing Holdfast leaves for torchrun to find: the entry point, as pyproject.toml says it now."""
+"""What does an installation of Holdfast leave for torchrun to find? The entry point from the current pyproject.toml."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def entry_point(folder: Path) -> Path:
-    """A folder for PYTHONPATH: the environment of the tests may have been installed before there was an entry point."""
+    """Returns a folder for PYTHONPATH: the tests' environment may be older than the entry point."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [f"{name} = {value}" for name, value in project["entry-points"]["torchrun.handlers"].items()]
     metadata = folder / "installed" / "holdfast_of_this_test-0.dist-info"

@@ -1,4 +1,4 @@
-"""What becomes of an agent whose leader is lost: do its workers go on or stop, and does it find the next leader?"""
+"""What happens to an agent whose leader is lost: do its workers continue or stop, and does it find the next leader?"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ELASTIC = ElasticRules(1, 2, LIMIT_S, 0.0)
 
 
 class Side:
-    """An agent, and what it was told."""
+    """An agent, and what it received."""
 
     def __init__(self, node: str, port: int, rules: ElasticRules, leads: bool | None) -> None:
         self.node = node

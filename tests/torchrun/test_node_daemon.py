@@ -1,4 +1,4 @@
-"""Is a supervisor of this node asked to lead, and does torchrun go on without one that can't?"""
+"""Is a supervisor of this node asked to lead, and does torchrun continue without one?"""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_one_that_is_no_supervisor_is_passed_by(tmp_path: Path):
         listener.listen()
 
         def hang_up() -> None:
-            for _ in range(2):  # the look whether anybody is there, and the call
+            for _ in range(2):  # the check whether anybody is there, and the call
                 listener.accept()[0].close()
             listener.close()
 

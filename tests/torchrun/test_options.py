@@ -1,4 +1,4 @@
-"""Which words of torchrun's command line does the backend take, and what does it say of those that it does not?"""
+"""Which options of torchrun's command line does the backend take, and how does it reject the others?"""
 
 from __future__ import annotations
 

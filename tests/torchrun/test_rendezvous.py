@@ -1,4 +1,4 @@
-"""Does our backend answer torchrun as torch's interface says? Real handlers and stores, in threads of one process."""
+"""Does our backend answer torchrun as torch's interface requires? Real handlers and stores, as threads of a process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMIT_S = 30.0
 
 
 class Torchruns:
-    """Handlers of one job; each stands for the torchrun of a node."""
+    """The handlers of one job; each plays the torchrun of a node."""
 
     def __init__(self) -> None:
         with socket.socket() as probe:
@@ -238,7 +238,7 @@ def _knows_of(torchruns: Torchruns, count: int) -> bool:
 
 
 def _kill(handler: Any) -> None:  # noqa: ANN401 (a test looks behind the interface)
-    """Its thread ends without a word, as that of a process that is killed does."""
+    """Ends its thread without a message, as for a killed process."""
     agent = handler._agent
     agent._loop.call_soon_threadsafe(agent._stop)
     agent._thread.join(LIMIT_S)

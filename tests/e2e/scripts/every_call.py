@@ -1,4 +1,4 @@
-"""Makes each call of the control API about one job; prints, as JSON, how each was answered."""
+"""Makes each call of the control API about one job, and prints the answers as JSON."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""A worker without torch that does, at a chosen cycle and rank, what its arguments say; traces what it sees."""
+"""A worker without torch that performs its arguments' actions at a chosen cycle and rank, and traces what it sees."""
 
 import ctypes
 import json
@@ -19,7 +19,7 @@ def trace(what: str, **more: object) -> None:
 
 
 def meanwhile() -> None:
-    """What healthy ranks do while another one fails."""
+    """Does what healthy ranks do while another one fails."""
     time.sleep(600)
 
 
@@ -47,7 +47,7 @@ def act(action: str) -> None:  # noqa: C901 - one case for each fault
             trace("ignoring")
             meanwhile()
         case "escape":
-            # A grandchild in a session of its own, its parent gone: only a subreaper or a cgroup finds it.
+            # A grandchild in a separate session, its parent gone: only a subreaper or a cgroup finds it.
             if os.fork() == 0:
                 os.setsid()
                 if os.fork() != 0:

@@ -1,10 +1,10 @@
-"""A wrapped function whose ranks die at named steps of its restarts, by a plan that all ranks work out alike.
+"""A wrapped function whose ranks die at named steps of its restarts, by a plan that all ranks compute alike.
 
     holdfast run --nproc-per-node 6 faulty_restart.py --step finalize --kinds kill,raise --who first
     holdfast run --nproc-per-node 8 --max-restarts 2000 faulty_restart.py --seed 7 --rounds 1000
 
-Each round is one iteration of one call, with one fault. Every process writes what happens to it into a file of its own
-in the folder $TRACES; tests/e2e/fault_rounds.py reads them. No torch.
+Each round is one iteration of one call, with one fault. Every process writes its events to a file of its own in the
+folder $TRACES; tests/e2e/fault_rounds.py reads them. No torch.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from worker_client import inprocess
 from worker_client.inprocess import CallWrapper, Compose, FrozenState, rank_assignment
 from worker_client.inprocess.rank_assignment import RankAssignmentCtx
 
-# In the order in which a restart comes by. The first ones end the iteration that has the fault, the others begin it.
+# In the order of a restart. The first ones end the iteration that has the fault, the others begin it.
 ENDING = ("abort", "unwinding", "finalize", "health_check", "assignment", "between_exchanges", "assigned")
 BEGINNING = ("initialize", "first_health_check", "entered", "returning", "completion_barrier")
 COMMITTED = "completion"  # the call has succeeded by then; one kind only
 KINDS = ("kill", "exit", "raise", "leave")
-UNFIT = ("finalize", "health_check", "assignment", "between_exchanges", "assigned")  # who raises there, leaves
+UNFIT = ("finalize", "health_check", "assignment", "between_exchanges", "assigned")  # a rank that raises there leaves
 FOR_EVER_S = 3600.0
-SECOND_FAULTS = 0.2  # of all rounds
+SECOND_FAULTS = 0.2  # as a share of all rounds
 MOMENT_MAX_S = 0.06  # a restart is over by then
 INJECTED = cast("CallWrapper", None)  # replaced by the Wrapper
-SOFT_TIMEOUT_S = 20.0 if "--step" in sys.argv else 1.0  # random hangs have to be over soon
+SOFT_TIMEOUT_S = 20.0 if "--step" in sys.argv else 1.0  # random hangs must be over soon
 INITIAL_RANK = int(os.environ.get("RANK", "0"))
 
 
 def removes(step: str, kind: str) -> bool:
-    """Whether the fault ends the rank's part in the call. Nothing that `abort` raises counts."""
+    """Returns whether the fault ends the rank's part in the call. Exceptions in `abort` never count."""
     match kind:
         case "kill" | "exit" | "moment":
             return True
@@ -51,7 +51,7 @@ def removes(step: str, kind: str) -> bool:
 
 
 class Fault(NamedTuple):
-    """One of an iteration. `trigger` is the rank that raises an exception so that there is a restart; -1: none."""
+    """One fault of an iteration. `trigger`: rank whose exception causes the restart; -1: none."""
 
     step: str
     kind: str
@@ -60,14 +60,15 @@ class Fault(NamedTuple):
 
 
 class Plan:
-    """Which fault has which iteration? Each rank asks its own, and gets the answer that the others get."""
+    """Which fault does each iteration have? Each rank computes it itself, with the same result."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._seed: int = arguments.seed
         self._nproc: int = arguments.nproc
         self._step: str | None = arguments.step
         self._is_first = arguments.who == "first"
-        # A round without a death lies between two faults, so that who died after a decision is gone before the next.
+        # A round without a death separates two faults, so that a rank that died after a decision is gone before the
+        # next.
         self._kinds = [kind for each in arguments.kinds.split(",") for kind in ("plain", each)]
         self.rounds: int = arguments.rounds if self._step is None else len(self._kinds)
         if self._step == COMMITTED:
@@ -94,8 +95,9 @@ class Plan:
         return Fault(step, kind, victim, trigger if step in ENDING else -1)
 
     def _diced(self, iteration: int, world_size: int) -> Fault:
-        """Who leaves does not come back, who is killed may. So that some are left for all rounds, nobody leaves a world
-        of at most three quarters, and nobody dies in one of at most half its size.
+        """Draws a fault. A rank that leaves does not return, a killed one may. To keep enough ranks for all rounds,
+        none leaves
+        a world of at most three quarters, and none dies in one of at most half its size.
         """
         dice = random.Random(f"{self._seed} {iteration}")
         victim, trigger = dice.randrange(world_size), dice.randrange(world_size)
@@ -108,7 +110,7 @@ class Plan:
         return Fault(step, kind, victim, trigger if step in ENDING or kind == "moment" else -1)
 
     def _second(self, first: Fault, iteration: int, world_size: int) -> tuple[Fault, ...]:
-        """Now and then another rank is killed in the same restart, or in the one that follows from it."""
+        """Sometimes kills another rank in the same restart, or in the one that follows from it."""
         dice = random.Random(f"{self._seed} {iteration} second")
         if dice.random() > SECOND_FAULTS or world_size <= self._nproc // 2 + 1:
             return ()
@@ -117,11 +119,11 @@ class Plan:
 
 
 class Rank:
-    """This process: what it has seen, and what it is to do."""
+    """This process: what it has seen, and what it must do."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.is_at_the_end = False  # who dies now may die after the commit, which fails the job
+        self.is_at_the_end = False  # a death now may come after the commit, which fails the job
         self.ended = -1  # the last iteration that a restart has ended here
         self._fault: Fault | None = None  # of that iteration, if this rank is its victim
         path = os.path.join(os.environ["TRACES"], f"{INITIAL_RANK}-{os.getpid()}.jsonl")
@@ -145,7 +147,7 @@ class Rank:
         self._fault = self.own_fault(state.iteration, state.rank, state.world_size)
 
     def meet_in_assignment(self, step: str, iteration: int) -> None:
-        """A process that replaces a lost one assigns ranks for iterations in which it was not there."""
+        """Handles a process that replaces a lost one: it assigns ranks for iterations in which it did not exist."""
         if self.ended == iteration and self._fault is not None and self._fault.step == step:
             self.die(self._fault, iteration)
 
@@ -167,7 +169,7 @@ class Rank:
         raise AssertionError(fault)
 
     def die_at_a_moment(self, iteration: int) -> None:
-        """Wherever the main thread is by then."""
+        """Dies wherever the main thread is by then."""
         wait_s = random.Random(os.urandom(8)).uniform(0, MOMENT_MAX_S)
 
         def run() -> None:
@@ -179,7 +181,7 @@ class Rank:
         threading.Thread(target=run, daemon=True).start()
 
     def die_in_the_barrier(self, fault: Fault, iteration: int) -> None:
-        """By a signal of the script's own, once the main thread waits there for the others."""
+        """Dies by a signal of the script's own, once the main thread waits there for the others."""
 
         def look(_signal: int, frame: FrameType | None) -> None:
             if _is_in("complete", frame):
@@ -243,7 +245,7 @@ class DiesInAssignment(rank_assignment.RankAssignment):
 
 
 def exchange() -> rank_assignment.RankAssignment:
-    """All ranks tell each other something; nobody has to go for it."""
+    """Exchanges data between all ranks; none of them leaves for it."""
     return rank_assignment.FilterCountGroupedByKey("all", lambda _count: True)
 
 

@@ -1,4 +1,4 @@
-"""Three ranks that train together, of which rank 1 keeps the others waiting: in each cycle in another way, by torch."""
+"""Three ranks that train together; in each cycle rank 1 makes the others wait in another way, through torch."""
 
 import ctypes
 import multiprocessing
@@ -16,7 +16,7 @@ from worker_client import RankMonitorClient
 RANK = int(os.environ["RANK"])
 CYCLE = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 CULPRIT = 1
-LATER_S = 0.1  # by so much the culprit has beaten last: the others fall silent first
+LATER_S = 0.1  # the culprit beats last by this much: the others fall silent first
 ALWAYS_S = 600.0
 
 
@@ -80,7 +80,7 @@ def main() -> None:
         return
     if RANK == 0:
         with open(os.environ["ITERATION_FILE"], "w") as file:
-            file.write(str(CYCLE + 1))  # progress, so that no back-off slows the test down
+            file.write(str(CYCLE + 1))  # progress, so that no back-off delays the test
     distributed.init_process_group("gloo")
     client = RankMonitorClient()
     client.init_workload_monitoring()

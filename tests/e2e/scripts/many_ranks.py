@@ -1,4 +1,4 @@
-"""One process that speaks for many ranks at once, straight over the wire: a burst takes milliseconds, not minutes.
+"""One process that speaks for many ranks at once, directly over the wire: a burst takes milliseconds, not minutes.
 
 `many_ranks.py ENDPOINT RANKS`; each line on stdin is a step (see `STEPS`), each answered by one line of JSON.
 """
@@ -54,7 +54,7 @@ class Rank:
         return len(self._unsent)
 
     def say(self, data: bytes) -> None:
-        """Never waits: what the socket does not take stays here."""
+        """Sends without waiting: what the socket does not take stays here."""
         self._unsent += data
         self.go_on()
 
@@ -96,7 +96,7 @@ class Rank:
         )  # fmt: skip
 
     def burst(self) -> None:
-        """Words, progress and limits, as many as nobody in their senses sends."""
+        """Sends messages, progress and limits, far more than any sane client."""
         began = frame(
             iteration_began=wire.IterationBegan(
                 call=1, rank=self.rank, world_size=self.world_size, active_rank=self.rank,
@@ -117,7 +117,7 @@ class Ranks:
         self.all = [Rank(endpoint, rank, world_size) for rank in range(world_size)]
 
     def until(self, kind: str) -> dict[str, object]:
-        """Until all ranks have heard `kind`, or their connections have ended."""
+        """Waits until all ranks have received `kind`, or their connections have ended."""
         began_s = time.monotonic()
         while time.monotonic() < began_s + LIMIT_S:
             waiting = [rank for rank in self.all if not rank.has_heard(kind) and not rank.is_closed]
@@ -153,7 +153,7 @@ def main() -> None:
         step, _, kind = line.strip().partition(" ")
         told = ranks.until(kind) if step == "until" else ranks.each(step)
         print(json.dumps(told), flush=True)
-    os._exit(0)  # Its sockets end with it, without a word.
+    os._exit(0)  # its sockets close with it, without a goodbye
 
 
 if __name__ == "__main__":

@@ -25,14 +25,14 @@ client = RankMonitorClient()
 
 
 def trace(what: str, **more: object) -> None:
-    """`at` is the system-wide monotonic clock, `at_unix` the one of events."""
+    """Writes a line. `at` is the system-wide monotonic clock, `at_unix` that of events."""
     line = {"what": what, "rank": RANK, "cycle": CYCLE, "pid": os.getpid(), "at": time.monotonic()}
     with open(os.environ["TRACE"], "a") as file:
         file.write(json.dumps({**line, "at_unix": time.time(), **more}) + "\n")
 
 
 def beat_for(duration_s: float) -> None:
-    """Beats and notes the slowest call."""
+    """Beats, and notes the slowest call."""
     slowest_s, until_s = 0.0, time.monotonic() + duration_s
     while time.monotonic() < until_s:
         began_s = time.monotonic()
@@ -43,7 +43,7 @@ def beat_for(duration_s: float) -> None:
 
 
 def step_for(duration_s: float) -> None:
-    """Short steps, one after the other."""
+    """Makes short steps, one after another."""
     until_s = time.monotonic() + duration_s
     while time.monotonic() < until_s:
         client.start_section("step")
@@ -52,14 +52,14 @@ def step_for(duration_s: float) -> None:
 
 
 def hang_in_the_data_loader(how: str) -> None:
-    """The name is looked for in the evidence."""
+    """Hangs; the evidence must contain this name."""
     trace("hangs")
     if how == "sleep":
         time.sleep(ALWAYS_S)
     elif how == "gil":
         hold = ctypes.PyDLL(None).sleep
         while True:
-            hold(int(ALWAYS_S))  # A signal's handler ends the call early.
+            hold(int(ALWAYS_S))  # a signal handler ends the call early
     elif how == "spin":
         while True:
             pass
@@ -69,7 +69,7 @@ def hang_in_the_data_loader(how: str) -> None:
 
 
 def take_part() -> None:
-    """What healthy ranks do while another one hangs."""
+    """Does what healthy ranks do while another one hangs."""
     client.init_workload_monitoring()
     beat_for(ALWAYS_S)
 
@@ -80,7 +80,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def note_iteration(value: str) -> None:
-    """Progress in a checkpoint file, so that no back-off slows the test down."""
+    """Writes progress to a checkpoint file, so that no back-off delays the test."""
     path = os.environ["ITERATION_FILE"]
     with open(path) as file:
         iteration = int(file.read())
@@ -89,7 +89,7 @@ def note_iteration(value: str) -> None:
 
 
 def beat_in_a_child() -> None:
-    """A20: what a forked child stamps is nobody's progress, and its end is nobody's end."""
+    """A20: stamps of a forked child are nobody's progress, and its end is nobody's end."""
     if os.fork() == 0:
         try:
             for _ in range(20):
@@ -108,7 +108,7 @@ def beat_in_a_child() -> None:
 
 
 def bomb() -> None:
-    """A15: children that fork children, for ever; the rank itself ends once no process more can be had."""
+    """A15: children fork children indefinitely; the rank itself ends once no more processes are possible."""
     if os.fork() == 0:
         while True:
             try:
@@ -150,7 +150,7 @@ def act(action: str) -> None:
 
 
 def speak(kind: str, value: str) -> bool:  # noqa: C901 - one line for each action
-    """What goes through the client; False if it is something else."""
+    """Handles actions that go through the client; returns False for others."""
     match kind:
         case "init":
             trace("initialises")

@@ -1,4 +1,4 @@
-"""A worker that saves its work and exits 0 when it is told to stop."""
+"""A worker that saves its work and exits with 0 when it is asked to stop."""
 
 import json
 import os

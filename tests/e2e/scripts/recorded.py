@@ -1,5 +1,5 @@
 # pyright: basic, reportPrivateImportUsage=false
-"""A gloo job in which rank 1 raises, takes long to exit, and rank 0 dies of the lost connection meanwhile."""
+"""A gloo job in which rank 1 raises and exits slowly; meanwhile rank 0 dies of the lost connection."""
 
 import atexit
 import sys

@@ -22,9 +22,9 @@ SHORT = timedelta(seconds=60)
 
 
 def open_own_stores() -> list[dist.TCPStore]:
-    """As DeepSpeed's and Megatron's helpers do, at fixed distances from the given port.
+    """Opens stores as DeepSpeed's and Megatron's helpers do, at fixed distances from the given port.
 
-    The caller keeps them: rank 0 ends a server with its reference, and the others may still be waiting in it.
+    The caller keeps them: rank 0's reference keeps the server alive, and others may still wait in it.
     """
     stores: list[dist.TCPStore] = []
     for distance in (1, 2):
@@ -66,7 +66,7 @@ def main() -> None:
     total = torch.tensor([RANK + 1.0])
     dist.all_reduce(total)
     sys.stdout.write(f"cycle {CYCLE} rank {RANK} total {total.item():.0f}\n")  # print() writes a line's end apart
-    dist.barrier()  # Who fails now takes nobody down before that line is written.
+    dist.barrier()  # a rank that fails now takes nobody down before that line is written
     act(wanted)
     dist.barrier()
     stores.clear()

@@ -1,4 +1,4 @@
-"""Cycle 0 fails as soon as somebody has opened the FIFO `go`; any later cycle ends well."""
+"""Cycle 0 fails as soon as a process has opened the FIFO `go`; any later cycle ends well."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Prints what this process may do, and waits if it is asked to."""
+"""Prints the rights of this process, and waits if asked to."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A function under the Wrapper whose rank 1 has the fault that the argument names, in iteration 0."""
+"""A function under the Wrapper; its rank 1 has the fault that the argument names, in iteration 0."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def fail() -> None:
         case "sleep":
             time.sleep(FOR_EVER_S)
         case "gil":
-            # The signal by which stacks are asked for would end the sleep.
+            # The signal that requests stacks would end the sleep.
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {signal.SIGTERM})
             ctypes.PyDLL(None).sleep(int(FOR_EVER_S))
         case "stop":
@@ -70,7 +70,7 @@ def train(call: CallWrapper = INJECTED) -> int:
 
 
 def at_random(call: CallWrapper) -> int:
-    """Exceptions at any moment on any rank, and now and then a killed one."""
+    """Raises exceptions at any moment on any rank, and sometimes kills one."""
     dice = random.Random(f"{RANK} {call.iteration}")
     time.sleep(dice.uniform(0, 0.02))
     if call.iteration >= RANDOM_ITERATIONS:

@@ -1,6 +1,6 @@
-"""A function under the Wrapper that does what files in the folder ORDERS say, one by one, until there is one `end`.
+"""A function under the Wrapper that obeys the files in the folder ORDERS, one by one, until there is one `end`.
 
-STORE_FILE: ranks meet in a store of this script's own, in that file. PER_NODE: so many ranks of one node are active,
+STORE_FILE: ranks meet in a store of this script's own, in that file. PER_NODE: that many ranks of one node are active,
 and those of the other nodes are in reserve, as whole nodes.
 """
 
@@ -35,7 +35,7 @@ def note(what: str, **more: object) -> None:
 
 
 def is_ordered(what: str) -> bool:
-    """Once for each time that it is ordered."""
+    """Returns True once for each time that it is ordered."""
     try:
         ORDERS.joinpath(f"{what}-{RANK}").unlink()
     except FileNotFoundError:
@@ -44,7 +44,7 @@ def is_ordered(what: str) -> bool:
 
 
 class StoreOfOurs(FileStore):
-    """One that a script brings along."""
+    """A store that the script itself provides."""
 
 
 def settings() -> dict[str, Any]:

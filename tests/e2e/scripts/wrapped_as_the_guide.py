@@ -1,4 +1,4 @@
-"""A function with everything that the usage guide shows put together; rank 3 is killed in iteration 0."""
+"""A function with everything from the usage guide combined; rank 3 is killed in iteration 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A function that keeps a word in the store that its Wrapper opens by default; rank 0 is killed in iteration 0."""
+"""A function that keeps a value in the store that its Wrapper opens by default; rank 0 is killed in iteration 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A function under the Wrapper that fails at once, each time that it is called."""
+"""A function under the Wrapper that fails immediately at each call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def note(what: str, **more: object) -> None:
 
 
 @inprocess.Wrapper(
-    # Nobody is kept waiting at the barrier for longer than a quarter of its timeout.
+    # No rank waits at the barrier for longer than a quarter of its timeout.
     barrier_timeout=timedelta(seconds=1),
     hard_timeout=timedelta(seconds=0.9),
     soft_timeout=timedelta(seconds=0.8),

@@ -1,7 +1,8 @@
-"""A function under the Wrapper that does what the files in its folder say: "kill-1-0" is for rank 1 in iteration 0.
+"""A function under the Wrapper that obeys the files in its folder: "kill-1-0" is for rank 1 in iteration 0.
 
-A process that is started for a killed rank calls the function only when "join" is there. An argument is how many ranks
-are active at most.
+The replacement of a killed rank calls the function only when "join" exists. The argument is the maximum number of
+active
+ranks.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def train(call: inprocess.CallWrapper = INJECTED) -> None:
             raise ValueError("by intention")
         time.sleep(FOR_EVER_S)
     pid = int(Path(sys.argv[2].replace("{rank}", RANK)).read_text())
-    os.kill(pid, 0)  # It lives.
+    os.kill(pid, 0)  # it is alive
     print(f"rank {RANK} (pid {os.getpid()}) is supervised by {pid}", flush=True)
 
 

@@ -1,6 +1,6 @@
-"""A gloo job under the Wrapper that does what files in the folder ORDERS say, until there is one `end`.
+"""A gloo job under the Wrapper that obeys files in the folder ORDERS, until there is one `end`.
 
-In each iteration, all ranks come together in an all_reduce before they note `up`, and then wait in another one.
+In each iteration, all ranks meet in an all_reduce before they note `up`, and then wait in another one.
 """
 # pyright: basic, reportPrivateImportUsage=false
 
@@ -34,7 +34,7 @@ def note(what: str, **more: object) -> None:
 
 
 def is_ordered(what: str) -> bool:
-    """Once for each time that it is ordered."""
+    """Returns True once for each time that it is ordered."""
     try:
         ORDERS.joinpath(f"{what}-{RANK}").unlink()
     except FileNotFoundError:

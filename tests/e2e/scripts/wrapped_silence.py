@@ -77,7 +77,7 @@ def run(call: CallWrapper) -> None:
             if RANK == 1:
                 call.ping()
                 note("fault")
-            execute_python(FOR_EVER_S)  # The others have never said that they would go on.
+            execute_python(FOR_EVER_S)  # the others never said that they would continue
         case ("protected", 0):
             protected(call)
         case ("protected", 1):
@@ -116,7 +116,7 @@ def be_beyond_reach() -> None:
     if CASE == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         note("fault")
-        # The signal by which stacks are asked for would end the sleep.
+        # The signal that requests stacks would end the sleep.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         ctypes.PyDLL(None).sleep(int(FOR_EVER_S))
     signal.signal(signal.SIGTERM, end)
@@ -126,7 +126,7 @@ def be_beyond_reach() -> None:
 
 
 def end(_signal: int, _frame: object) -> NoReturn:
-    """The restart is due as well, and may be raised in here."""
+    """The restart is also due, and may be raised in here."""
     while True:
         with contextlib.suppress(BaseException):
             note("sigterm")
@@ -134,7 +134,7 @@ def end(_signal: int, _frame: object) -> NoReturn:
 
 
 def protected(call: CallWrapper) -> None:
-    """No limit holds in the block, the time in it does not count afterwards, and what is raised in one gets out."""
+    """No limit applies in the block, its time does not count afterwards, and exceptions in it propagate."""
     if RANK == 1:
         with call.disable_hang_protection():
             time.sleep(HARD_TIMEOUT_S + 0.5)

@@ -33,7 +33,7 @@ def note(what: str, **more: object) -> None:
 
 
 class Refusing(HealthCheck):
-    """Finds nothing at the start of the first process of rank 1, but what its fault has left."""
+    """Finds only what a fault of the first process of rank 1 has left."""
 
     def __call__(self, state: FrozenState) -> FrozenState:
         if RANK == 1 and (state.fn_exception is not None if IS_FIRST else HOW == "always"):

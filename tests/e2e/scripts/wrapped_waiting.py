@@ -1,6 +1,6 @@
-"""Ranks that wait inside C++ for one that fails before it comes, mostly rank 1. argv: the place, the fault, how often.
+"""Ranks wait inside C++ for one, mostly rank 1, that fails before it comes. argv: the place, the fault, how often.
 
-A thread of each rank keeps a connection to ECHO_PORT meanwhile.
+Meanwhile, a thread of each rank keeps a connection to ECHO_PORT.
 """
 # pyright: basic, reportPrivateImportUsage=false
 
@@ -26,7 +26,7 @@ FEW_TIMES = 10
 
 
 def faulty(iteration: int) -> int:
-    """Rank 1, and if it is many times rank 3 in turn: where one rank alone fails, iterations are paused between."""
+    """Returns rank 1, or for many faults rank 3 in turn: if only one rank fails, iterations have pauses."""
     return 1 if TIMES <= FEW_TIMES else (1, 3)[iteration % 2]
 
 
@@ -38,7 +38,7 @@ def note(what: str, **more: object) -> None:
 
 
 class Bystander:
-    """A connection to another server of this host, opened while the wrapped function runs."""
+    """A connection to another server on this host, opened while the wrapped function runs."""
 
     def __init__(self) -> None:
         self.is_kept = True
@@ -48,26 +48,26 @@ class Bystander:
 
     def _run(self) -> None:
         with socket.create_connection(("127.0.0.1", int(os.environ["ECHO_PORT"]))) as connection:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # like a store's
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as for a store
             while self.is_kept and not self._is_over.wait(0.01):
                 connection.sendall(b"x")
                 self.is_kept = connection.recv(1) == b"x"
 
     def end(self) -> bool:
-        """Whether the connection was there to the end."""
+        """Returns whether the connection lasted to the end."""
         self._is_over.set()
         self._thread.join()
         return self.is_kept
 
 
 def fail(iteration: int) -> None:
-    """Once all others have noted that they come to where they wait."""
+    """Fails once all others have noted that they are about to wait."""
     deadline_s = time.monotonic() + WAIT_S
     told = f'"what": "waits in {iteration}"'
     while Path(os.environ["TRACE"]).read_text().count(told) < int(os.environ["WORLD_SIZE"]) - 1:
         assert time.monotonic() < deadline_s
         time.sleep(0.002)
-    time.sleep(0.02)  # most of them are inside then; it must not matter
+    time.sleep(0.02)  # most are inside by then; it must not matter
     note("fault", iteration=iteration)
     if FAULT == "kill":
         os.kill(os.getpid(), 9)

@@ -1,4 +1,4 @@
-"""`train.py FOLDER SECONDS [ORDER …]`: a rank that notes where it is, and ends as it is told.
+"""`train.py FOLDER SECONDS [ORDER …]`: a rank that notes where it runs, and ends as its orders say.
 
 `kill:RANK:CYCLE` and `exit:RANK:CYCLE:CODE` concern a rank in a cycle, * is any; `taskN:CODE` task N of an array, with
 `:first` only before it is queued again; `save:SECONDS` is how long a rank saves after SIGTERM.
@@ -30,7 +30,7 @@ def note(what: str) -> None:
 
 
 def end(number: int, frame: object) -> None:
-    signal.signal(number, signal.SIG_IGN)  # Slurm sends it to each process, and so does the supervisor.
+    signal.signal(number, signal.SIG_IGN)  # Slurm sends it to each process, and so does the supervisor
     note(signal.Signals(number).name)
     for what, *rest in ORDERS:
         if what == "save":

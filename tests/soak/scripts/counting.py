@@ -1,7 +1,7 @@
-"""A rank that counts steps into a checkpoint of its own until the file `stop` is there: argv is a folder, then how.
+"""A rank that counts steps into its own checkpoint until the file `stop` exists: argv is a folder, then how.
 
 plain: heartbeats by RankMonitorClient. wrapped: under inprocess.Wrapper. It never begins while another process counts
-in its place; that one would be the second group of a job, and is noted in `overlaps`.
+in its place; that would be the second group of a job, and is noted in `overlaps`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def claim(name: str) -> int:
 
 
 def train(client: RankMonitorClient | None, iteration: int) -> None:
-    """One line a step: step, cycle, iteration, pid, and the moment."""
+    """Writes one line per step: step, cycle, iteration, pid, and the moment."""
     checkpoint = FOLDER / f"{LOCAL_RANK}.checkpoint"
     step = 0
     with contextlib.suppress(FileNotFoundError):
@@ -74,7 +74,7 @@ def wrapped(call: CallWrapper = INJECTED) -> None:
 def main() -> None:
     place = claim(LOCAL_RANK)
     if LOCAL_RANK == "0":
-        # The store host's process comes with its first client.
+        # the store host's process starts for its first client
         with contextlib.suppress(OSError):
             socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), timeout=5).close()
     if HOW == "wrapped":

@@ -1,6 +1,6 @@
-"""A worker whose cycles end by plan: a rank exits with a code of its own, or falls silent; the last one succeeds.
+"""A worker whose cycles end by plan: a rank exits with its own code, or falls silent; the last one succeeds.
 
-The ranks that are to be ended count aloud and beat until then.
+The other ranks count aloud and beat until they are ended.
 """
 
 import json
@@ -23,7 +23,7 @@ def note(what: str) -> None:
 
 
 def count_aloud(seconds: float) -> int:
-    """Returns how often."""
+    """Counts for that time; returns the last number."""
     number, until_s = 0, time.monotonic() + seconds
     while time.monotonic() < until_s:
         os.write(1, f"said {CYCLE} {RANK} {number}.\n".encode())

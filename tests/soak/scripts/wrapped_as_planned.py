@@ -1,4 +1,4 @@
-"""A wrapped function that one rank after the other leaves by an exception, once in each iteration but the last."""
+"""A wrapped function that each rank in turn leaves by an exception, once in each iteration but the last."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 # pyright: basic, reportPrivateImportUsage=false, reportMissingImports=false, reportMissingModuleSource=false
-"""A training as people write it for torchrun: run as `-m trainer.ddp`; knows nothing of Holdfast."""
+"""A training script as people write it for torchrun: run as `-m trainer.ddp`; knows nothing of Holdfast."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ from .samples import Numbers
 
 
 def say(*words: object) -> None:
-    """print() would write each word apart, and two ranks share the output."""
+    """Writes a line at once: print() would write each word separately, and two ranks share the output."""
     sys.stdout.write(" ".join(map(str, words)) + "\n")
 
 

@@ -1,11 +1,11 @@
-"""Samples for a training; a module of its own, so that the loaders' processes need no torch.distributed."""
+"""Samples for a training; in a module of their own, so that the loaders' processes need no torch.distributed."""
 
 import torch
 from torch.utils.data import Dataset
 
 
 class Numbers(Dataset[torch.Tensor]):
-    """Numbers from 0 to 1 with no chance in them."""
+    """Numbers from 0 to 1 without randomness."""
 
     def __init__(self, count: int) -> None:
         self._count = count

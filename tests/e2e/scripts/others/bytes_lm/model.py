@@ -1,5 +1,5 @@
 # pyright: basic
-"""The model of train.py, imported by its bare name, as files that lie beside a script are."""
+"""The model of train.py, imported by its bare name, as files beside a script are."""
 
 from dataclasses import dataclass
 
