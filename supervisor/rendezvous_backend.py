@@ -9,7 +9,7 @@ the backend: the leader learns them from the nodes. A package offers a backend u
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -98,6 +98,18 @@ class RendezvousBackend(Protocol):
 
     async def close(self) -> None:
         """Closes the backend. Never raises."""
+        ...
+
+
+@runtime_checkable
+class EndsLeads(Protocol):
+    """A backend may have this method, too. Without it, a lead ends `ttl_s` after its process has died."""
+
+    async def end_lead(self, term: int) -> None:
+        """Ends the lead of that term if it has not ended; the process that won it is dead. The state stays.
+
+        Raises as `try_to_lead`.
+        """
         ...
 
 

@@ -44,6 +44,7 @@ from supervisor.engine.loop import Engine
 from supervisor.engine.perform import EnginePerformer
 from supervisor.engine.record_text import UnreadableError
 from supervisor.engine.spawner_reports import SpawnerReports
+from supervisor.life.order import ARRIVED
 from supervisor.ports import Clock, RecordedEvent
 
 RETURN_S = 1.5  # people may ask after that, even if a spawner still loads
@@ -163,8 +164,9 @@ class Returning(msgspec.Struct, frozen=True):
         return await to_thread.run_sync(partial(self.journal.events, job_id, after_sequence=last, limit=EVENTS_MAX))
 
     async def _history(self, restored: Restored, past: Sequence[RecordedEvent]) -> list[RecordedEvent]:
-        """Returns this follower's recorded events: its leader may not have all of them."""
-        if restored.letters is None or restored.letters.leads:
+        """Returns what was recorded on a node that follows, or may have to: its leader may not have all of it."""
+        letters = restored.letters
+        if letters is None or (letters.leads and letters.candidate is None):
             return []
         last = restored.keepsake.sequence
         known = await to_thread.run_sync(
@@ -176,7 +178,8 @@ class Returning(msgspec.Struct, frozen=True):
             )
         )
         all_of_it = {event.sequence: event for event in (*known, *restored.events, *past)}
-        return [all_of_it[sequence] for sequence in sorted(all_of_it)]
+        own = (all_of_it[sequence] for sequence in sorted(all_of_it))
+        return [event for event in own if all(name != ARRIVED for name, _ in event.details)]
 
     async def _meet_again(self, restored: Restored) -> None:
         if self.desk.meetings is not None and restored.record.spec.nodes is not None:

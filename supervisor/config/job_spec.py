@@ -13,7 +13,7 @@ from supervisor.core.facts import HangLimits, JobRules, NodeFacts, RendezvousRul
 from supervisor.core.gpu_memory import MIB, MemoryRules
 
 EMBEDDED = "embedded"  # the first node that listens at the endpoint leads
-KEPT_NODES_MAX = 1024  # of a job that a supervisor which comes back goes on with: each turn writes all that is known
+KEPT_NODES_MAX = 1024  # of a job that a supervisor which comes back leads again: each turn writes all that is known
 
 
 class Entry(enum.StrEnum):
@@ -56,6 +56,11 @@ class Nodes(msgspec.Struct, frozen=True):
     backend_options: tuple[tuple[str, str], ...] = ()
     fan_out: int = 1024  # so many nodes connect to the leader itself; where more may come, others go by relays
     leader_ttl_s: float = 2.0  # an elected leader that is not heard for so long leads no more
+    leads: bool = False  # this node listens at the endpoint, as it has found when it joined
+
+    @property
+    def has_election(self) -> bool:
+        return self.backend != EMBEDDED
 
 
 class JobSpec(msgspec.Struct, frozen=True):
@@ -119,8 +124,9 @@ class JobSpec(msgspec.Struct, frozen=True):
 
     @property
     def may_come_back(self) -> bool:
-        """Whether a returning supervisor may take over the job. An elected lead can't be taken back."""
-        return self.nodes is None or (self.nodes.backend == EMBEDDED and self.nodes.max_nodes <= KEPT_NODES_MAX)
+        """Whether a returning supervisor may take over the job. The state of a very large job's leader is not kept."""
+        nodes = self.nodes
+        return nodes is None or not nodes.leads or nodes.max_nodes <= KEPT_NODES_MAX
 
     @property
     def has_log_server(self) -> bool:

@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import msgspec
 
+from supervisor.core.cluster.messages import NodeCordoned, NodeExcluded, RestartAsked, StopAsked
+
+StandingWish = NodeExcluded | NodeCordoned  # of people; it holds under any leader
+Wish = StopAsked | RestartAsked | StandingWish
+
 
 class Letters(msgspec.Struct, frozen=True):
     """One side of a conversation."""
@@ -25,16 +30,28 @@ class NodeLetters(msgspec.Struct, frozen=True):
     letters: Letters
 
 
+class Candidate(msgspec.Struct, frozen=True):
+    """A node that takes part in electing the leader."""
+
+    process: str  # as the ledger names this node's process
+    met_term: int = 0  # term of the first leader that this process met; 0: none
+    leader: str = ""  # the node that it follows; "": none
+    leader_address: str = ""
+    leader_ttl_s: float = 0.0
+    wishes: tuple[tuple[float, Wish], ...] = ()  # with the time of each
+
+
 class Correspondence(msgspec.Struct, frozen=True):
     """This node's conversations about one job."""
 
     leads: bool = False
+    candidate: Candidate | None = None  # None: the leader is not elected
     # if it leads:
     nodes: tuple[NodeLetters, ...] = ()
     gone: tuple[str, ...] = ()  # incarnations that the leader has given up
     # if it follows:
     incarnation: str = ""  # of this node; "": none yet
-    term: int | None = None  # the leader's; None: never reached
+    term: int | None = None  # the leader's, also if this node was elected; None: never reached
     letters: Letters = Letters()
     known_at_s: float | None = None  # when the last message that the leader answered was sent
     has_stopped: bool = False  # the node has reported that nothing runs here any more

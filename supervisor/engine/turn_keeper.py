@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from holdfast_wire import spawner_link as link
 
+from supervisor.core.cluster.messages import Reported
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.engine.chronicle import Chronicle
@@ -93,13 +94,16 @@ class TurnKeeper:
         if job.spawner is None or machines is None or job.verdict is not None or not self.keeps(job):
             return
         self._kept[job_id] = machines
-        letters = self.meetings.letters(job_id) if self.meetings is not None and job.spec.nodes is not None else None
-        queue = self._reports.get(job_id)
+        nodes, waiting = job.spec.nodes, self._engine.waiting(job_id)
+        letters = self.meetings.letters(job_id) if self.meetings is not None and nodes is not None else None
+        queue, led = self._reports.get(job_id), self._engine.coordinators.get(job_id)
+        if nodes is not None and nodes.has_election:  # An elected leader begins with the ledger and what nodes say.
+            waiting, led = [each for each in waiting if not isinstance(each, Reported)], None
         kept = keepsake(
             job,
             machines,
-            self._engine.coordinators.get(job_id),
-            waiting=self._engine.waiting(job_id),
+            led,
+            waiting=waiting,
             unfinished=self._unfinished.get(job_id, {}).values(),
             reports=queue.waiting if queue is not None else (),
             now_s=self._clock.now_s(),

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_many_nodes_daemons import Job, Node, nodes
+from tests.e2e.launch import wait_until
+from tests.e2e.test_many_nodes_daemons import LIMIT_S, Job, Node, nodes
+from tests.etcd_server import Etcd, etcd
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -55,3 +57,49 @@ def test_a_killed_supervisor_comes_back_and_what_happened_meanwhile_is_handled(t
         assert sum(each["kind"] == "restart_decided" for each in told) == 1
         assert sum(each["kind"] == "supervisor_returned" for each in told) == 2
         assert not [each for each in told if each["kind"] in ("node_lost", "events_missing")]
+
+
+def leader_of(server: Etcd, job: Job) -> dict[str, Any]:
+    """As etcd has it; {}: nobody leads."""
+    found = server.ctl("get", "--print-value-only", f"/holdfast/{job.job_id}/leader").strip()
+    return json.loads(found) if found else {}
+
+
+def until_led(server: Etcd, job: Job, both: list[Node]) -> Node:
+    """The node that leads, once somebody does."""
+    wait_until(lambda: leader_of(server, job), timeout_s=LIMIT_S, what="a leader")
+    name = leader_of(server, job).get("node")
+    return next(node for node in both if node.address == name)
+
+
+def test_with_etcd_too_a_killed_supervisor_comes_back_whether_it_led_or_not(tmp_path: Path):
+    with etcd(tmp_path / "etcd") as server, nodes(tmp_path, 2) as both:
+        job = Job(tmp_path, "job", both, "2", "60", etcd=server.endpoint)
+        job.until_running(0, 4)
+        leader = until_led(server, job, both)
+        follower = next(node for node in both if node is not leader)
+        before = pids(leader, job)
+
+        follower.kill()
+        follower.start_again()
+        assert pids(follower, job) == before
+        assert until_led(server, job, both) is leader
+
+        leader.kill()
+        leader.start_again()
+        assert pids(leader, job) == before
+        assert not list(job.folder.glob("1-*"))
+
+        away = until_led(server, job, both)
+        mine = next(rank["pid"] for rank in shown(away, job)["ranks"] if rank["node"] == away.address)
+        away.kill()
+        os.kill(mine, signal.SIGKILL)
+        away.start_again()
+        job.until_running(1, 4)
+        assert shown(away, job)["restarts_used"] == 1
+        job.let_end()
+        assert job.exit_codes() == [0, 0], [node.daemon_said for node in both]
+        assert not list(job.folder.glob("2-*"))
+        for node in both:
+            told = [each for each in events(node, job) if each["kind"] in ("node_lost", "events_missing")]
+            assert not told

@@ -119,9 +119,9 @@ def nodes(folder: Path, count: int) -> Generator[list[Node]]:
 
 
 class Job:
-    """One job on some of the nodes; the first of them leads it."""
+    """One job on some of the nodes; the first of them leads it, unless `etcd`, HOST:PORT, elects the leader."""
 
-    def __init__(self, folder: Path, name: str, on: list[Node], nnodes: str, *arguments: str) -> None:
+    def __init__(self, folder: Path, name: str, on: list[Node], nnodes: str, *arguments: str, etcd: str = "") -> None:
         with socket.socket() as probe:
             probe.bind((on[0].address, 0))
             self.port = probe.getsockname()[1]
@@ -129,9 +129,12 @@ class Job:
         self.folder = folder / name
         self.folder.mkdir()
         self.script = [str(folder / "train.py"), str(self.folder), *arguments]
-        self.meet = ["--nnodes", nnodes, "--rdzv-endpoint", f"{on[0].address}:{self.port}", "--max-restarts", "2"]
+        endpoint = etcd or f"{on[0].address}:{self.port}"
+        self.meet = ["--nnodes", nnodes, "--rdzv-endpoint", endpoint, "--max-restarts", "2"]
+        self.meet += ["--rdzv-backend", "etcd"] if etcd else []
         self.processes = [self._start(on[0])]
-        wait_until(lambda: listens_at(on[0].address, self.port), timeout_s=LIMIT_S, what="a leader")
+        if not etcd:
+            wait_until(lambda: listens_at(on[0].address, self.port), timeout_s=LIMIT_S, what="a leader")
         self.processes += [self._start(node) for node in on[1:]]
 
     def _start(self, node: Node) -> subprocess.Popen[bytes]:

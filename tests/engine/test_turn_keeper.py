@@ -9,7 +9,9 @@ import msgspec
 from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
+from supervisor.config.job_spec import KEPT_NODES_MAX
 from supervisor.core.calls.words import CallRefused
+from supervisor.core.cluster.messages import DeadlineReached, Reported
 from supervisor.core.node import messages as node_messages
 from supervisor.engine import keepsakes
 from tests.engine.colleagues import SHARED
@@ -107,11 +109,26 @@ async def test_words_wait_until_the_spawner_of_another_supervisor_is_found(tmp_p
         tasks.cancel_scope.cancel()
 
 
-async def test_a_job_whose_leader_is_elected_is_not_kept(tmp_path: Path) -> None:
+async def test_of_an_elected_leader_nothing_is_kept_that_the_next_one_learns_otherwise(tmp_path: Path) -> None:
     async with anyio.create_task_group() as tasks:
         world = World(tasks, tmp_path, keeps=True)
         assert SHARED.nodes is not None
         nodes = msgspec.structs.replace(SHARED.nodes, backend="etcd")
+        spawner = await world.submit(msgspec.structs.replace(SHARED, nodes=nodes))
+        world.engine.post(Reported("j", DeadlineReached()))
+        world.performer.perform(node_messages.KillTree("j", 0))
+        world.performer.settled()
+        kept = keepsakes.restored(spawner.kept).keepsake
+        assert (kept.coordinator, kept.waiting) == (None, ())
+        assert kept.machines == world.engine.node_state.jobs["j"]
+        tasks.cancel_scope.cancel()
+
+
+async def test_of_a_leader_of_too_many_nodes_nothing_is_kept(tmp_path: Path) -> None:
+    async with anyio.create_task_group() as tasks:
+        world = World(tasks, tmp_path, keeps=True)
+        assert SHARED.nodes is not None
+        nodes = msgspec.structs.replace(SHARED.nodes, leads=True, max_nodes=KEPT_NODES_MAX + 1)
         spawner = await world.submit(msgspec.structs.replace(SHARED, nodes=nodes))
         assert not spawner.kept
         tasks.cancel_scope.cancel()

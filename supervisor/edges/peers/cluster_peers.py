@@ -12,7 +12,7 @@ import anyio
 import msgspec
 from anyio import to_thread
 
-from supervisor.config.job_spec import EMBEDDED, JobSpec, Nodes
+from supervisor.config.job_spec import JobSpec, Nodes
 from supervisor.core import orders
 from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.cluster.messages import NodeStopped, Reported
@@ -221,12 +221,12 @@ async def joining(
     """Returns the job as this node runs it, and how to open its peers. Raises ConfigurationError."""
     meeting = await meeting_of(spec.job_id, nodes)
     spec = await at_own_address(await in_own_domain(spec), nodes)
-    if nodes.backend == EMBEDDED:
+    if not nodes.has_election:
         return spec, lambda post: open_peers(meeting, post, archive)
     from supervisor.edges.peers.election import election  # Late: most jobs need no election.
 
     host = await own_host(nodes)
-    return spec, await election.joining(spec.job_id, nodes, meeting.token, meeting.tls, own_host=host)
+    return spec, await election.joining(spec.job_id, nodes, meeting.token, meeting.tls, archive, own_host=host)
 
 
 async def in_own_domain(spec: JobSpec) -> JobSpec:

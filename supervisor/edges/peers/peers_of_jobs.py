@@ -13,6 +13,7 @@ from functools import partial
 from typing import Protocol, cast, runtime_checkable
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
 from supervisor.config.job_spec import JobSpec, Nodes
@@ -94,8 +95,7 @@ class PeersOfJobs:
         if earlier is not None:
             await earlier.is_closed.wait()  # its last messages go out; that takes a bounded time
         nodes, job_id = spec.nodes, spec.job_id
-        keeps = self._keep_words is not None and spec.may_come_back
-        archive = Archive(partial(self._keep_first, job_id) if keeps else None, kept)
+        archive = Archive(partial(self._keep_first, job_id) if self._keep_words is not None else None, kept)
         spec, opener = await self._joining(spec, nodes, archive)
         meeting = self._meetings[job_id] = _Meeting(self._post, archive)
         try:
@@ -105,6 +105,10 @@ class PeersOfJobs:
             raise ConfigurationError(
                 f"cannot meet the other nodes at {nodes.host}:{nodes.port}: {why}; check --rdzv-endpoint"
             ) from error
+        if not nodes.has_election and meeting.peers is not None and meeting.peers.leads(job_id):
+            spec = msgspec.structs.replace(spec, nodes=msgspec.structs.replace(nodes, leads=True))
+        if not spec.may_come_back:
+            archive.keep = None
         return spec
 
     async def reopen(self, spec: JobSpec, kept: Correspondence | None) -> None:

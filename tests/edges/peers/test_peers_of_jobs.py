@@ -10,7 +10,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 
-from supervisor.config.job_spec import JobSpec, Nodes
+from supervisor.config.job_spec import KEPT_NODES_MAX, JobSpec, Nodes
 from supervisor.core import orders
 from supervisor.core.cluster.messages import Event, LeadershipLost, NodeDown, NodeJoined, Reported
 from supervisor.core.correspondence import Correspondence
@@ -253,8 +253,12 @@ async def test_nothing_waits_to_be_kept_where_no_supervisor_comes_back():
         await peers.open(shared("led"))
         assert rig.archives["led"].keep is None
         peers.keep_by(lambda _: True)
-        await peers.open(replace(shared("elected"), nodes=replace(NODES, backend="etcd")))
-        assert rig.archives["elected"].keep is None
+        for job_id, leads in (("led", True), ("followed", False)):
+            peers.close(job_id)
+            many = await peers.open(replace(shared(job_id), nodes=replace(NODES, max_nodes=KEPT_NODES_MAX + 1)))
+            assert many.nodes is not None
+            assert (many.nodes.leads, many.may_come_back) == (leads, not leads)
+            assert (rig.archives[job_id].keep is None) is leads
 
 
 @pytest.mark.parametrize("kept", [Correspondence(leads=True), None])

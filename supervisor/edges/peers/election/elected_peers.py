@@ -10,7 +10,7 @@ import logging
 import random
 import secrets
 from collections.abc import Callable, Coroutine
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import anyio
 import msgspec
@@ -21,21 +21,20 @@ from supervisor.core.cluster.messages import (
     Event,
     LeadershipLost,
     LeadershipTaken,
-    NodeCordoned,
-    NodeExcluded,
     NodeStands,
     NodeStopped,
     Reported,
-    RestartAsked,
-    StopAsked,
 )
+from supervisor.core.correspondence import Candidate, Correspondence, StandingWish, Wish
 from supervisor.core.facts import JobRules, JobState, Verdict
 from supervisor.core.fence import FENCE_S, HEARD_S
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import Ordered
+from supervisor.edges.peers.archive import Archive
 from supervisor.edges.peers.cluster_client import ClusterClient
 from supervisor.edges.peers.cluster_frames import Aside
 from supervisor.edges.peers.cluster_link import PeerAddress
+from supervisor.edges.peers.election import candidacy
 from supervisor.edges.peers.election.own_fence import OwnFence
 from supervisor.edges.peers.election.reign import Reign
 from supervisor.edges.peers.election.voter import Voter
@@ -47,6 +46,7 @@ from supervisor.ports import Post
 from supervisor.rendezvous_backend import (
     BackendRefusedError,
     BackendUnavailableError,
+    EndsLeads,
     Lead,
     Leader,
     RendezvousBackend,
@@ -56,9 +56,6 @@ JITTER_S = 0.2  # before a node tries to lead, so that not all try at once
 AGAIN_S = 0.5
 ASK_TIMEOUT_S = 1.0
 WISHES_KEPT_S = 10.0  # a person's request is repeated to a new leader that comes within this time
-
-_Standing = NodeExcluded | NodeCordoned  # requests that hold under any leader
-_Wish = StopAsked | RestartAsked | _Standing
 
 _log = logging.getLogger("holdfast.cluster")
 
@@ -70,7 +67,10 @@ class _Unknown:
 class ElectedPeers:
     """Peers of a node whose leader is elected; see ports.Peers. `run` does everything."""
 
-    def __init__(self, voter: Voter, backend: RendezvousBackend, post: Post, tasks: TaskGroup) -> None:
+    def __init__(
+        self, voter: Voter, backend: RendezvousBackend, post: Post, tasks: TaskGroup, archive: Archive | None = None
+    ) -> None:
+        """With what is kept in the `archive`, this process goes on as the node that the one before it was."""
         self.colleagues = Switchboard(own_name=voter.node, leads=False, tasks=tasks, pass_on=self._pass_on)
         self._voter = voter
         self._backend = backend
@@ -80,15 +80,45 @@ class ElectedPeers:
         self._changed = anyio.Event()
         self._is_opened = anyio.Event()
         self._client: ClusterClient | None = None
+        self._lost: list[str] = []  # why
         self._reign: Reign | None = None
         self._fence = OwnFence(voter.job_id, voter.node, post)
         self._process = secrets.token_hex(4)
         self._left_at_s: float | None = None  # when the previous leader may last have heard this node
         self._met_term = 0  # of the first leader that this process met; 0: none yet
         self._waits_since_s: float | None = anyio.current_time()  # waits for a leader while nothing runs
-        self._wishes: list[tuple[float, _Wish]] = []
+        self._wishes: list[tuple[float, Wish]] = []
         self._has_stopped = False  # as reported
         self._over = ""
+        self._archive = archive or Archive()
+        self._go_on(self._archive.kept)
+        self._archive.read = self.letters
+
+    def _go_on(self, kept: Correspondence | None) -> None:
+        if kept is None or kept.candidate is None:
+            return
+        before = kept.candidate
+        self._process, self._met_term, self._wishes = before.process, before.met_term, list(before.wishes)
+        self._has_stopped, self._over, self._newest_term = kept.has_stopped, kept.lost, kept.term or 0
+        self._fence = OwnFence(self._voter.job_id, self._voter.node, self._post, known_at_s=kept.known_at_s)
+        if self._met_term:  # When the process before this one has said its last word, nobody knows.
+            self._left_at_s, self._waits_since_s = anyio.current_time(), None
+        leader = candidacy.followed(kept)
+        if leader is not None:
+            self._seen, self._client = leader, self._client_of(leader, kept)
+        self._is_opened.set()
+
+    def letters(self) -> Correspondence:
+        """What is kept for a supervisor that comes back, and may go out from now on."""
+        seen, reign = self._seen, self._reign
+        known_at_s = self._fence.until_s - FENCE_S
+        return candidacy.letters(
+            Correspondence(known_at_s=known_at_s, has_stopped=self._has_stopped, lost=self._over),
+            Candidate(self._process, self._met_term, wishes=tuple(self._wishes)),
+            client=self._client,
+            leader=seen if isinstance(seen, Leader) else None,
+            own_term=reign.lead.term if reign is not None else 0,
+        )
 
     @property
     def leader_host(self) -> str:
@@ -117,7 +147,7 @@ class ElectedPeers:
         """Reports an event. If nobody leads, the next leader learns it from this node's state then."""
         self._is_opened.set()
         now_s = anyio.current_time()
-        if isinstance(report, _Wish):
+        if isinstance(report, Wish):
             self._wishes.append((now_s, report))
         self._has_stopped = self._has_stopped or isinstance(report, NodeStopped)
         if self._over:
@@ -132,7 +162,7 @@ class ElectedPeers:
         self._leave(report)
         if isinstance(report, NodeStands):
             for at_s, wish in self._wishes:
-                if isinstance(wish, _Standing) or now_s - at_s < WISHES_KEPT_S:
+                if isinstance(wish, StandingWish) or now_s - at_s < WISHES_KEPT_S:
                     self._leave(wish)
 
     def _with_process(self, rules: JobRules) -> JobRules:
@@ -149,7 +179,7 @@ class ElectedPeers:
             self._post(Reported(self._voter.job_id, report))
         elif self._client is not None:
             self._client.report(Reported(self._voter.job_id, report))
-        elif self._waits_since_s is None and not isinstance(report, _Wish):
+        elif self._waits_since_s is None and not isinstance(report, Wish):
             self._waits_since_s = anyio.current_time()
 
     async def until_all_is_heard(self) -> None:
@@ -169,6 +199,7 @@ class ElectedPeers:
             tasks.start_soon(self._watch)
             tasks.start_soon(self._ask_while_unheard)
             tasks.start_soon(self._fence.run)
+            await self._end_own_lead()
             while not self._over:
                 seen = self._seen
                 if isinstance(seen, Leader) and seen.node != self._voter.node:
@@ -177,6 +208,13 @@ class ElectedPeers:
                     await self._try_to_lead()
                 self._end_in_time()
             tasks.cancel_scope.cancel()
+
+    async def _end_own_lead(self) -> None:
+        """Of the process before this one, so that nobody waits until it ends by itself. It may have ended already."""
+        kept = self._archive.kept
+        if kept is not None and kept.leads and kept.term is not None and isinstance(self._backend, EndsLeads):
+            with suppress(BackendUnavailableError, BackendRefusedError), anyio.move_on_after(ASK_TIMEOUT_S):
+                await self._backend.end_lead(kept.term)
 
     async def _watch(self) -> None:
         while True:
@@ -242,23 +280,12 @@ class ElectedPeers:
 
     async def _follow(self, leader: Leader) -> None:
         """Follows the leader until it is no longer heard."""
-        lost: list[str] = []
-        voter = self._voter
-        client = ClusterClient(
-            _address(leader.address),
-            job_id=voter.job_id,
-            token=voter.token,
-            own_name=voter.node,
-            on_order=self._post,
-            on_lost=lost.append,
-            on_fence=lambda until_s: self._fence.move(until_s - FENCE_S),
-            on_aside=self.colleagues.take,
-            tls=voter.tls.follows if voter.tls is not None else None,
-            relay_tls=voter.tls.leads if voter.tls is not None else None,
-        )
-        self._client = client
+        client, goes_on = self._client, self._client is not None  # with the words of the process before this one
+        if client is None:
+            client = self._client = self._client_of(leader, None)
         try:
-            self._post(Ordered(voter.job_id, orders.Introduce()))
+            if not goes_on:
+                self._post(Ordered(self._voter.job_id, orders.Introduce()))
             await client.run(join_timeout_s=FENCE_S)
         finally:
             self._client = None
@@ -266,16 +293,33 @@ class ElectedPeers:
                 self._left_at_s, self._met_term = client.said_at_s, self._met_term or leader.term
             if client.known_at_s is not None:
                 self._waits_since_s = None
-        why = lost[0] if lost else "its connection ended"
+        why = self._lost[0] if self._lost else "its connection ended"
         if client.is_refused and self._waits_since_s is not None:
             self._give_up(why)
             return
-        _log.warning("the leader of job %s is no longer heard: %s", voter.job_id, why)
+        _log.warning("the leader of job %s is no longer heard: %s", self._voter.job_id, why)
         await pause(AGAIN_S, why="nothing tells when it can be reached again")
+
+    def _client_of(self, leader: Leader, kept: Correspondence | None) -> ClusterClient:
+        voter, self._lost = self._voter, []
+        return ClusterClient(
+            _address(leader.address),
+            job_id=voter.job_id,
+            token=voter.token,
+            own_name=voter.node,
+            on_order=self._post,
+            on_lost=self._lost.append,
+            on_fence=lambda until_s: self._fence.move(until_s - FENCE_S),
+            on_aside=self.colleagues.take,
+            tls=voter.tls.follows if voter.tls is not None else None,
+            relay_tls=voter.tls.leads if voter.tls is not None else None,
+            archive=Archive(self._archive.keep, kept),
+        )
 
     # --- as a leader -----------------------------------------------------------------------------------------------
 
     async def _try_to_lead(self) -> None:
+        self._client = None
         await pause(random.uniform(0, JITTER_S), why="all nodes see at once that nobody leads")
         voter = self._voter
         listeners = await listen(PeerAddress(voter.host, 0))

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import anyio
 
 from supervisor.config.job_spec import Nodes
+from supervisor.edges.peers.archive import Archive
 from supervisor.edges.peers.cluster_tls import Tls
 from supervisor.edges.peers.election.backends import open_backend
 from supervisor.edges.peers.election.elected_peers import ElectedPeers
@@ -22,7 +23,7 @@ PARTING_S = 5.0  # for messages that the other nodes have not heard when this on
 
 
 async def joining(
-    job_id: str, nodes: Nodes, token: bytes, tls: Tls | None, *, own_host: str
+    job_id: str, nodes: Nodes, token: bytes, tls: Tls | None, archive: Archive | None = None, *, own_host: str
 ) -> Callable[[Post], AbstractAsyncContextManager[PeersAndColleagues]]:
     """Returns the job as this node runs it, and how to open its peers. Raises ConfigurationError."""
     if not token and tls is None and not ipaddress.ip_address(own_host).is_loopback:
@@ -32,15 +33,17 @@ async def joining(
         )
     voter = Voter(job_id, nodes.name, own_host, token, nodes.join_timeout_s, tls, nodes.fan_out, nodes.max_nodes - 1)
     backend = open_backend(job_id, nodes)
-    return lambda post: open_elected(voter, backend, post)
+    return lambda post: open_elected(voter, backend, post, archive)
 
 
 @asynccontextmanager
-async def open_elected(voter: Voter, backend: RendezvousBackend, post: Post) -> AsyncGenerator[PeersAndColleagues]:
+async def open_elected(
+    voter: Voter, backend: RendezvousBackend, post: Post, archive: Archive | None = None
+) -> AsyncGenerator[PeersAndColleagues]:
     """Opens peers with an elected leader. Any node may lead, and any node may be lost."""
     try:
         async with anyio.create_task_group() as tasks:
-            peers = ElectedPeers(voter, backend, post, tasks)
+            peers = ElectedPeers(voter, backend, post, tasks, archive)
             tasks.start_soon(peers.run)
             yield peers
             with anyio.move_on_after(PARTING_S):

@@ -154,6 +154,9 @@ class EtcdBackend:
     async def leader(self) -> Leader | None:
         return (await self._read())[0]
 
+    async def end_lead(self, term: int) -> None:
+        await self._client.remove(self._keys.leader, changed_at=term)
+
     async def leaders(self) -> AsyncGenerator[Leader | None]:
         while True:
             leader, revision = await self._read()

@@ -21,11 +21,12 @@ MOVED_EVERY_S = 1.0
 class OwnFence:
     """`run` moves the spawner's fence and ends the workers in time."""
 
-    def __init__(self, job_id: str, node: str, post: Post) -> None:
+    def __init__(self, job_id: str, node: str, post: Post, *, known_at_s: float | None = None) -> None:
+        """`known_at_s`: as of the process before this one; None: this moment, where nothing runs yet."""
         self._job_id = job_id
         self._node = node
         self._post = post
-        self._until_s = anyio.current_time() + FENCE_S
+        self._until_s = (anyio.current_time() if known_at_s is None else known_at_s) + FENCE_S
 
     @property
     def until_s(self) -> float:

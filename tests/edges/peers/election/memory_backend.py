@@ -71,6 +71,11 @@ class MemoryBackend:
         self._memory.elect(Leader(self._memory.term, node, address, self._memory.ttl_s))
         return MemoryLead(self._memory, node)
 
+    async def end_lead(self, term: int) -> None:
+        self._check()
+        if self._memory.leader is not None and self._memory.leader.term == term:
+            self._memory.elect(None)
+
     async def leader(self) -> Leader | None:
         self._check()
         return self._memory.leader

@@ -19,15 +19,18 @@ from supervisor.core.cluster.messages import (
     MemberState,
     NodeCordoned,
     NodeDown,
+    NodeLost,
     NodeStands,
     NodeStopped,
     Reported,
     StopAsked,
 )
+from supervisor.core.correspondence import Candidate, Correspondence
 from supervisor.core.facts import JobRules, JobState, Verdict
 from supervisor.core.ledger import Former, Ledger, after_all_know
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.peers import cluster_client
+from supervisor.edges.peers.archive import Archive
 from supervisor.edges.peers.election import elected_peers, election, own_fence
 from supervisor.edges.peers.election.elected_peers import ElectedPeers
 from supervisor.edges.peers.election.voter import Voter
@@ -72,11 +75,17 @@ class Node:
 
 @asynccontextmanager
 async def node(
-    memory: Memory, name: str, *, join_timeout_s: float = LIMIT_S, begins: bool = True
+    memory: Memory,
+    name: str,
+    *,
+    join_timeout_s: float = LIMIT_S,
+    begins: bool = True,
+    kept: Correspondence | None = None,
 ) -> AsyncGenerator[Node]:
     voter = Voter(JOB, name, "127.0.0.1", b"a token of the test", join_timeout_s)
     this = Node(name)
-    async with election.open_elected(voter, MemoryBackend(memory, name), this.post) as peers:
+    archive = Archive(kept=kept)
+    async with election.open_elected(voter, MemoryBackend(memory, name), this.post, archive) as peers:
         assert isinstance(peers, ElectedPeers)
         this.peers = peers
         if begins:
@@ -135,6 +144,56 @@ async def test_the_spawner_hears_that_this_supervisor_does_not_stand_still_whoev
     assert moved_s == sorted(moved_s)
     steps_s = [later - before for before, later in itertools.pairwise(moved_s)]
     assert max(steps_s) < cluster_client.FENCE_S / 2
+
+
+async def test_a_supervisor_that_comes_back_goes_on_with_the_words_to_the_leader_as_the_same_node():
+    memory = Memory()
+    async with node(memory, "a") as a:
+        await a.until(lambda: a.reports(LeadershipTaken))
+        async with node(memory, "b") as b:
+            await a.until(lambda: len(a.reports(NodeStands)) == 2)
+            assert a.peers is not None
+            assert b.peers is not None
+            a.peers.send("b", JOB, orders.JoinAgain(4, "heard"))
+            await b.until(lambda: b.ordered(orders.JoinAgain))
+            kept = b.peers.letters()
+        memory.away.add("b")  # It finds the leader, although the backend does not answer.
+        async with node(memory, "b", begins=False, kept=kept) as b:
+            assert b.peers is not None
+            b.peers.report(JOB, NodeDown("b", 4))
+            await a.until(lambda: a.reports(NodeDown))
+            a.peers.send("b", JOB, orders.JoinAgain(5, "new"))
+            await b.until(lambda: b.ordered(orders.JoinAgain))
+            assert b.ordered(orders.JoinAgain, orders.Introduce) == [orders.JoinAgain(5, "new")]
+        assert len(a.reports(NodeStands)) == 2
+        assert not a.reports(NodeLost)
+
+
+async def test_a_supervisor_that_comes_back_ends_the_lead_of_the_one_before_and_says_a_wish_again():
+    memory = Memory(ttl_s=600.0)
+    memory.term, memory.state = 3, msgspec.json.encode(Ledger(4, 4, 1))
+    memory.elect(Leader(3, "a", "127.0.0.1:1", 600.0))
+    now_s = anyio.current_time()
+    candidate = Candidate("process", 2, wishes=((now_s, StopAsked("a person", 0)),))
+    kept = Correspondence(leads=True, term=3, candidate=candidate, known_at_s=now_s)
+    async with node(memory, "a", begins=False, kept=kept) as a:
+        await a.until(lambda: a.reports(StopAsked))
+        (taken,) = a.reports(LeadershipTaken)
+        assert isinstance(taken, LeadershipTaken)
+        assert (taken.term, taken.ledger) == (4, Ledger(4, 4, 1))
+        (stands,) = a.reports(NodeStands)
+        assert isinstance(stands, NodeStands)
+        assert (stands.rules.facts.process, stands.met_term) == ("process", 2)
+        assert not a.ordered(orders.StandBack)
+
+
+async def test_a_supervisor_that_comes_back_too_late_ends_its_workers():
+    memory = Memory()
+    memory.away.add("a")
+    known_at_s = anyio.current_time() - fence.FENCE_S
+    kept = Correspondence(leads=True, term=3, candidate=Candidate("process", 2), known_at_s=known_at_s)
+    async with node(memory, "a", begins=False, kept=kept) as a:
+        await a.until(lambda: a.ordered(orders.StandBack))
 
 
 async def test_a_cordon_holds_under_the_next_leader():

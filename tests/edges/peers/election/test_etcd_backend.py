@@ -80,6 +80,23 @@ async def test_one_leads_and_what_it_writes_is_there_for_the_next(server: Etcd):
         await backend.close()
 
 
+async def test_a_lead_whose_process_has_died_is_ended_and_no_other(server: Etcd):
+    backend = etcd_backend.open_backend(place(server))
+    first = await elected(backend)
+    await first.write(b"cycle 3")
+    await backend.end_lead(first.term)
+    second = await backend.try_to_lead("a", "a:1")
+    assert second is not None
+    assert second.state == b"cycle 3"
+    await backend.end_lead(first.term)
+    await second.renew()
+    leader = await backend.leader()
+    assert leader is not None
+    assert leader.term == second.term
+    await second.resign()
+    await backend.close()
+
+
 async def test_a_leader_that_is_not_heard_loses_its_lead_and_all_see_it(server: Etcd):
     where = place(server)
     backend = etcd_backend.open_backend(where)
