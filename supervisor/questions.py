@@ -36,6 +36,7 @@ class TellNews(msgspec.Struct, frozen=True):
     events: tuple[RecordedEvent, ...] = ()
     gone_through: int = 0  # older events, up to this sequence, were dropped because too many waited
     sent_at_ns: int = 0  # by the node's clock
+    after: int = 0  # the event of the node that came before the first of these; 0: none, or not known
 
 
 class ReadEvents(msgspec.Struct, frozen=True):

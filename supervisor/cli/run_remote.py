@@ -42,10 +42,9 @@ def run_on_node(request: RunRequest, directory: Path) -> int:
         client = stack.enter_context(ControlClient(directory / CONTROL_SOCKET))
         job_id = client.submit(spec, request.environment)
         tell(f"job {job_id} runs under the node's supervisor in {directory}")
-        is_taken_over = spec.may_come_back
-        steady = SteadyClient(client, job_id, say=tell, is_taken_over=is_taken_over)
+        steady = SteadyClient(client, job_id, say=tell)
         threading.Thread(target=_forward, args=(steady, forwarded), daemon=True).start()
-        shown = SteadyClient(client, job_id, say=_unsaid, is_taken_over=is_taken_over)
+        shown = SteadyClient(client, job_id, say=_unsaid)
         output = threading.Thread(target=_show_output, args=(shown,), daemon=True)
         output.start()
         report = _follow(steady, _heard(spec, listener, stack))

@@ -30,17 +30,12 @@ class SteadyClient:
         *,
         say: Say,
         is_left: Callable[[str], bool] = is_live,
-        is_taken_over: bool = True,
     ) -> None:
-        """`say` is called once each time that the supervisor is away.
-
-        `is_taken_over`: by a supervisor that comes back. A job whose leader is elected is not, so nobody waits for it.
-        """
+        """`say` is called once each time that the supervisor is away."""
         self._client = client
         self._job_id = job_id
         self._say = say
         self._is_left = is_left
-        self._is_taken_over = is_taken_over
         self._away_told = False
 
     def watch(
@@ -93,8 +88,6 @@ class SteadyClient:
 
     def _wait(self, error: NoSupervisorError) -> None:
         """Returns once a supervisor answers that knows the job. Raises `error` once nothing of the job is left."""
-        if not self._is_taken_over:
-            raise error
         if not self._client.wait_until_ready(LOOK_AGAIN_S):
             if not self._away_told:
                 self._away_told = True

@@ -117,7 +117,8 @@ class Newsroom:
         if part is None or self._colleagues.leads(job_id):
             return True
         gone_through = kept.events[0].sequence - 1 if kept.events else 0
-        news = TellNews(part.part, part.node, _next_events(kept), gone_through, self._clock.unix_ns())
+        after = kept.told if gone_through < kept.told else 0
+        news = TellNews(part.part, part.node, _next_events(kept), gone_through, self._clock.unix_ns(), after)
         try:
             answer = await self._colleagues.ask(job_id, LEADER, news, timeout_s=ANSWER_TIMEOUT_S)
         except HoldfastError:

@@ -30,6 +30,10 @@ class _Heard(msgspec.Struct):
 
     roster: Roster | None = None  # when last seen: the coordinator goes before the job's record
     nodes: dict[str, Known] = msgspec.field(default_factory=dict[str, Known])
+    # By node and its submission: the newest of its events that was confirmed first at the moment given.
+    answered: dict[tuple[str, int], tuple[int, int]] = msgspec.field(
+        default_factory=dict[tuple[str, int], tuple[int, int]]
+    )
     apart_clocks: set[str] = msgspec.field(default_factory=set[str])
     whole: Whole | None = None  # from the leader's last message
     whole_at_ns: int = 0
@@ -98,34 +102,39 @@ class WholeBook:
         job, heard = self._jobs[job_id], self._of(job_id)
         self.hear(job_id, node, Part(news.part, news.node))
         life = (node, news.part.submitted_at_ns)
-        taken = job.taken.get(life, 0)
+        had = taken = job.taken.get(life, 0)
+        before = news.after  # A node that led for a while has events of others between its own.
         for event in news.events:
-            if event.sequence <= taken:
-                continue
-            if event.sequence > taken + 1:
-                if event.sequence - 1 > news.gone_through:
-                    break
-                text = f"{event.sequence - 1 - taken} events of node {node} did not arrive in time; see its own journal"
-                self._chronicle.publish(job, JobEvent("events_missing", text, job.cycle))
-            taken = event.sequence
-            self._chronicle.take_in(job, msgspec.structs.replace(event, job_id=job_id, node=node))
+            if event.sequence > taken:
+                if event.sequence > taken + 1 and not 0 < before <= taken:
+                    if event.sequence - 1 > news.gone_through:
+                        break
+                    text = f"{event.sequence - 1 - taken} events of node {node} did not arrive in time"
+                    self._chronicle.publish(job, JobEvent("events_missing", f"{text}; see its own journal", job.cycle))
+                taken = event.sequence
+                self._chronicle.take_in(job, msgspec.structs.replace(event, job_id=job_id, node=node))
+            before = event.sequence
         job.taken[life] = taken
-        self._compare_clocks(job, heard, node, news.sent_at_ns)
+        self._compare_clocks(job, heard, node, news, had)
+        if taken > had:
+            heard.answered[life] = taken, self._clock.unix_ns()
         return taken
 
     def pace_s(self, job_id: str) -> float:
         """Returns how long a node waits between its news, so that all nodes take a small part of the leader's time."""
         return NEWS_PACE_S * len(self._of(job_id).nodes)
 
-    def _compare_clocks(self, job: JobRecord, heard: _Heard, node: str, sent_at_ns: int) -> None:
-        ahead_s = (sent_at_ns - self._clock.unix_ns()) / 1e9
-        if not sent_at_ns or abs(ahead_s) < CLOCKS_DIFFER_S or node in heard.apart_clocks:
+    def _compare_clocks(self, job: JobRecord, heard: _Heard, node: str, news: TellNews, had: int) -> None:
+        """What was sent may have waited long for us: it shows a clock that is behind only if it answers our answer."""
+        through, answered_at_ns = heard.answered.get((node, news.part.submitted_at_ns), (0, 0))
+        is_reply = 0 < had == through and bool(news.events) and news.events[0].sequence > had
+        ahead_s = (news.sent_at_ns - self._clock.unix_ns()) / 1e9
+        behind_s = (answered_at_ns - news.sent_at_ns) / 1e9 if is_reply else 0.0
+        if not news.sent_at_ns or max(ahead_s, behind_s) < CLOCKS_DIFFER_S or node in heard.apart_clocks:
             return
         heard.apart_clocks.add(node)
-        word = "ahead of" if ahead_s > 0 else "behind"
-        text = (
-            f"the clock of node {node} is {abs(ahead_s):.1f} s {word} this node's, and so are the times of its events"
-        )
+        off = f"{ahead_s:.1f} s ahead of" if ahead_s > 0 else f"{behind_s:.1f} s behind"
+        text = f"the clock of node {node} is {off} this node's, and so are the times of its events"
         self._chronicle.publish(job, JobEvent("clocks_differ", text, job.cycle))
 
     def merged(self, job_id: str) -> JobReport:

@@ -88,11 +88,3 @@ def test_the_last_lines_alone_can_t_be_gone_on_with() -> None:
     following, said = steady(Client(1))
     with pytest.raises(NoSupervisorError):
         list(following.logs(LogChoice(tail_lines=1), on_note=said.append))
-
-
-def test_nobody_waits_for_a_supervisor_that_would_not_take_the_job_over() -> None:
-    said: list[str] = []
-    client = SteadyClient(Client(1), "j", say=said.append, is_taken_over=False)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(NoSupervisorError):
-        client.stop(reason="", signal=15)
-    assert said == []

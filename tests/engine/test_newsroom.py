@@ -24,6 +24,7 @@ class Leader:
     def __init__(self) -> None:
         self.through = 0
         self.pace_s = 0.0
+        self.follows_on = False  # takes all that comes in one message
         self.messages: list[TellNews] = []
         self.changed = anyio.Event()
 
@@ -31,7 +32,11 @@ class Leader:
         assert isinstance(question, TellNews)
         self.messages.append(question)
         for event in question.events:
-            if event.sequence == self.through + 1 or (not self.through and event.sequence == question.gone_through + 1):
+            if (
+                self.follows_on
+                or event.sequence == self.through + 1
+                or (not self.through and event.sequence == question.gone_through + 1)
+            ):
                 self.through = event.sequence
         self.changed.set()
         return NewsTaken(self.through, self.pace_s)
@@ -83,6 +88,19 @@ async def test_a_leader_that_does_not_answer_is_told_later_and_a_new_one_all():
         colleagues.answers[LEADER] = successor.answer
         room.note(happened("n1", 4)[0])
         await successor.until(4)
+
+
+async def test_what_has_happened_between_events_of_other_nodes_is_told_with_what_came_before_it():
+    leader, colleagues = Leader(), FakeColleagues(leads=False)
+    colleagues.answers[LEADER] = leader.answer
+    leader.follows_on = True
+    async with working(colleagues) as room:
+        for event in happened("n1", 1, 2, 5):
+            room.note(event)
+        await leader.until(5)
+        room.note(happened("n1", 9)[0])
+        await leader.until(9)
+    assert [message.after for message in leader.messages if message.events] == [0, 5]
 
 
 async def test_too_many_are_given_up_from_the_oldest(monkeypatch: pytest.MonkeyPatch):

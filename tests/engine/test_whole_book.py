@@ -14,9 +14,11 @@ from supervisor.questions import TellNews
 from tests.engine.colleagues import Shared, happened, part, shared_job
 
 
-def news(*sequences: int, gone_through: int = 0, submitted_at_ns: int = 7, sent_at_ns: int = 0) -> TellNews:
+def news(
+    *sequences: int, gone_through: int = 0, submitted_at_ns: int = 7, sent_at_ns: int = 0, after: int = 0
+) -> TellNews:
     told = part("n1", 2, 3, submitted_at_ns=submitted_at_ns)
-    return TellNews(told.part, told.node, happened("n1", *sequences), gone_through, sent_at_ns)
+    return TellNews(told.part, told.node, happened("n1", *sequences), gone_through, sent_at_ns, after)
 
 
 def of_n1(shared: Shared) -> list[str]:
@@ -34,6 +36,17 @@ async def test_events_of_a_node_are_recorded_once_and_in_its_order_whatever_is_t
         assert take("j", "n1", news(1, submitted_at_ns=8)) == 1  # another process of that name counts from 1 again
         sequences = [event.sequence for event in shared.world.journal.events]
         assert sequences == list(range(1, len(sequences) + 1))
+
+
+async def test_a_node_that_has_led_for_a_while_has_events_of_others_between_its_own(tmp_path: Path):
+    async with shared_job(tmp_path) as shared:
+        take = shared.book.take_news
+        assert take("j", "n1", news(9, after=7)) == 0  # It has told another leader of those before.
+        assert take("j", "n1", news(1, 2, 5, 7)) == 7
+        assert take("j", "n1", news(9, 12, after=7)) == 12
+        assert take("j", "n1", news(20, after=14)) == 12  # The node is to tell event 14 first.
+        assert of_n1(shared) == [f"n1 {number}" for number in (1, 2, 5, 7, 9, 12)]
+        assert not [event for event in shared.world.journal.events if event.kind == "events_missing"]
 
 
 async def test_what_a_node_had_to_give_up_is_counted_and_told(tmp_path: Path):
@@ -63,11 +76,22 @@ def test_any_order_of_messages_records_no_event_twice_and_leaves_no_gap(told: li
 async def test_a_clock_that_is_off_is_told_once(tmp_path: Path):
     async with shared_job(tmp_path) as shared:
         now_ns = shared.world.clock.unix_ns()
-        shared.book.take_news("j", "n1", news(1, sent_at_ns=now_ns + 10**8))
+        shared.book.take_news("j", "n1", news(1, sent_at_ns=now_ns - 5 * 10**9))  # It may have waited for us.
         shared.book.take_news("j", "n1", news(2, sent_at_ns=now_ns - 5 * 10**9))
         shared.book.take_news("j", "n1", news(3, sent_at_ns=now_ns - 5 * 10**9))
         told = [event.reason for event in shared.world.journal.events if event.kind == "clocks_differ"]
         assert told == ["the clock of node n1 is 5.0 s behind this node's, and so are the times of its events"]
+
+
+async def test_what_has_waited_for_a_leader_that_stood_still_says_nothing_of_the_nodes_clock(tmp_path: Path):
+    async with shared_job(tmp_path) as shared:
+        now_ns = shared.world.clock.unix_ns()
+        shared.book.take_news("j", "n1", news(1, sent_at_ns=now_ns))
+        shared.world.clock.at_s += 60.0
+        shared.book.take_news("j", "n1", news(2, sent_at_ns=now_ns + 10**9))  # Said as the leader began to stand still.
+        shared.book.take_news("j", "n1", news(2, 3, sent_at_ns=now_ns + 5 * 10**9))  # It has got no answer.
+        shared.book.take_news("j", "n1", news(4, sent_at_ns=now_ns + 60 * 10**9))
+        assert not [event for event in shared.world.journal.events if event.kind == "clocks_differ"]
 
 
 async def test_a_lost_node_stays_with_its_last_words_also_in_the_journal(tmp_path: Path):

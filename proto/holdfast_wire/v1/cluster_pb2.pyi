@@ -1143,18 +1143,20 @@ class TellMembers(_message.Message):
     def __init__(self, cycle: _Optional[int] = ..., members: _Optional[_Iterable[int]] = ..., order: _Optional[_Union[ToRank, _Mapping]] = ...) -> None: ...
 
 class TellNews(_message.Message):
-    __slots__ = ["events", "gone_through", "node", "part", "sent_at_ns"]
+    __slots__ = ["after", "events", "gone_through", "node", "part", "sent_at_ns"]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     GONE_THROUGH_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     SENT_AT_NS_FIELD_NUMBER: _ClassVar[int]
+    after: int
     events: _containers.RepeatedCompositeFieldContainer[RecordedEvent]
     gone_through: int
     node: NodeReport
     part: JobReport
     sent_at_ns: int
-    def __init__(self, part: _Optional[_Union[JobReport, _Mapping]] = ..., node: _Optional[_Union[NodeReport, _Mapping]] = ..., events: _Optional[_Iterable[_Union[RecordedEvent, _Mapping]]] = ..., gone_through: _Optional[int] = ..., sent_at_ns: _Optional[int] = ...) -> None: ...
+    def __init__(self, part: _Optional[_Union[JobReport, _Mapping]] = ..., node: _Optional[_Union[NodeReport, _Mapping]] = ..., events: _Optional[_Iterable[_Union[RecordedEvent, _Mapping]]] = ..., gone_through: _Optional[int] = ..., sent_at_ns: _Optional[int] = ..., after: _Optional[int] = ...) -> None: ...
 
 class TellSections(_message.Message):
     __slots__ = ["cycle", "names", "ranks"]
