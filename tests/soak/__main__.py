@@ -38,6 +38,8 @@ def _parsed() -> argparse.Namespace:
     killed.add_argument("--cycles", type=int, default=6, help="of each job; all but the last fail")
     killed.add_argument("--seconds", type=float, default=3600.0, help="it ends after so long, done or not")
     killed.add_argument("--seed", type=int, help="of an earlier run, to repeat its choices")
+    killed.add_argument("--nodes", type=int, default=1, help="more: each has a supervisor, and one of them is killed")
+    killed.add_argument("--etcd", action="store_true", help="with --nodes: the nodes elect their leader")
     killed.set_defaults(main=supervisor_kills.main)
     packed = soaks.add_parser("packages", help="wheel and Debian package on every Python and Debian that can be had")
     packed.add_argument("--roots", default="~/.cache/holdfast-tests/roots", help="where bare Debians are kept")

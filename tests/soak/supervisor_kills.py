@@ -45,7 +45,13 @@ class Kills:
 def main(arguments: argparse.Namespace) -> list[str]:
     seed = arguments.seed if arguments.seed is not None else random.randrange(2**32)
     print(f"seed {seed}")
-    kills = run(random.Random(seed), seconds=arguments.seconds, kills_max=arguments.kills, cycles=arguments.cycles)
+    chance, much = random.Random(seed), {"kills_max": arguments.kills, "cycles": arguments.cycles}
+    if arguments.nodes > 1:
+        from tests.soak import node_kills  # Late: it uses this module.
+
+        kills = node_kills.run(chance, nodes=arguments.nodes, elects=arguments.etcd, seconds=arguments.seconds, **much)
+    else:
+        kills = run(chance, seconds=arguments.seconds, **much)
     slowest = sorted(kills.ready_s)
     print(f"{kills.kills} kills, {kills.while_starting} of them of a supervisor that was starting; {kills.jobs} jobs")
     if slowest:
