@@ -1,6 +1,6 @@
 """Draws docs/pictures: terminals as people see them, of real commands on this machine. `make pictures`, as root.
 
-What the pictures show is this machine's own, so no test compares them: who draws them looks at them.
+The pictures show this machine, so no test compares them: look at them after drawing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PICTURES = HERE / "pictures"
 COLUMNS = 110
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 
-# In namespaces of its own, so that nothing of it is left behind: a small /dev/shm, an address nobody knows.
+# In its own namespaces, so that nothing is left behind: a small /dev/shm, an unused address.
 SICK = """
 mount -t tmpfs -o size=64m,mode=1777 tmpfs /dev/shm
 mkdir -p "$WORK/bin"
@@ -53,7 +53,7 @@ PATH="$WORK/bin:$PATH" NCCL_SOCKET_IFNAME=ib0 HOLDFAST_STATE_DIR=/mnt/holdfast \
 """
 
 
-# A job as people have it: a heartbeat a step, and a section around each.
+# A typical job: a heartbeat in each step, and a section around it.
 SCRIPT = """
 import itertools, time
 from worker_client import RankMonitorClient
@@ -65,7 +65,7 @@ for step in itertools.count():
     client.end_section("step")
     client.send_heartbeat()
 """
-# Rank 2 falls silent once it is told to.
+# Rank 2 falls silent on request.
 SILENT = """
 import os, time
 from worker_client import RankMonitorClient
@@ -83,7 +83,7 @@ TERMINAL_LINES = 22
 
 
 def shown(command: Sequence[str], environ: dict[str, str]) -> str:
-    """What a terminal of COLUMNS columns gets from the command."""
+    """Returns what a terminal of COLUMNS columns gets from the command."""
     reader, writer = pty.openpty()
     size = {"COLUMNS": str(COLUMNS), "LINES": "60", "TERM": "xterm-256color"}
     with subprocess.Popen(command, stdin=writer, stdout=writer, stderr=writer, env=environ | size) as process:
@@ -95,11 +95,11 @@ def shown(command: Sequence[str], environ: dict[str, str]) -> str:
         os.close(reader)
         process.wait(60)
     text = output.decode(errors="replace").replace("\r\n", "\n")
-    return text.replace(str(ROOT), "/opt/holdfast")  # where this checkout lies is nobody's business
+    return text.replace(str(ROOT), "/opt/holdfast")  # pictures must not show the checkout's place
 
 
 def draw(name: str, typed: str, text: str) -> None:
-    """An SVG of a terminal in which `typed` was typed."""
+    """Writes an SVG of a terminal in which `typed` was typed."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print(Text.from_ansi(f"$ {typed}\n{text.rstrip()}"))
     svg = console.export_svg(title="holdfast", theme=MONOKAI)
@@ -108,7 +108,7 @@ def draw(name: str, typed: str, text: str) -> None:
 
 
 def checks_of(environ: dict[str, str]) -> list[str]:
-    """The verdicts of the checks of the job's node; [] before they are known."""
+    """Returns the verdicts of the checks of the job's node; [] before they are known."""
     asked = subprocess.run(
         [HOLDFAST, "status", "-o", "json"], env=environ, check=False, capture_output=True, text=True, timeout=WAIT_S
     )
@@ -127,7 +127,7 @@ def wait_for(verdicts: set[str], environ: dict[str, str]) -> None:
 
 
 def draw_status(folder: Path, environ: dict[str, str]) -> None:
-    """Of a job whose node is well, and of the same when a GPU of it (made up, as the tests do) has fallen ill."""
+    """Draws the status of a job with a healthy node, and again after one of its GPUs (simulated) has failed."""
     (folder / "train.py").write_text(SCRIPT)
     gpus = Gpus(folder, build(folder), count=2)
     environ = environ | gpus.environment
@@ -148,7 +148,7 @@ def draw_status(folder: Path, environ: dict[str, str]) -> None:
 
 
 def draw_live_view(folder: Path, environ: dict[str, str]) -> None:
-    """`holdfast top` with two jobs; then one of them, whose rank 2 is silent."""
+    """Draws `holdfast top` with two jobs, then one of them, whose rank 2 is silent."""
     (folder / "train.py").write_text(SILENT)
     options = ["--max-restarts", "3", "--ft-rank-heartbeat-timeout", "30", "train.py"]
     jobs = [

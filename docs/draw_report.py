@@ -1,6 +1,6 @@
 """Draws the pictures of docs/report.md: the demo's own report, and one on 8,000 ranks, as people see them in chromium.
 
-`python -m docs.draw_report`, with chromium installed. Who draws them looks at them.
+Run `python -m docs.draw_report` with chromium installed, and look at the pictures.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NODES = 1000
 
 
 def demo_report(folder: Path) -> Path:
-    """The report that the demo writes on itself; where this checkout lies is nobody's business."""
+    """Returns the report that the demo writes on itself, without the checkout's place."""
     output = folder / "demo-output"
     subprocess.run([sys.executable, str(HERE / "examples/demo.py"), "--output", str(output)], check=True)
     text = (output / "report.html").read_text()

@@ -1,4 +1,4 @@
-"""Writes docs/architecture/imports.md: which package imports which, as it is in the code."""
+"""Writes docs/architecture/imports.md: which package imports which, according to the code."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ HEADER = """# Who imports whom
 
 
 def place(module: str) -> str | None:
-    """The box that a module is drawn in; None for what says nothing: the packages that are unfolded."""
+    """Returns the box that a module is drawn in; None for the unfolded packages themselves."""
     parts = module.split(".")
     for depth in range(1, len(parts) + 1):
         name = ".".join(parts[:depth])

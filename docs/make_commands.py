@@ -1,4 +1,4 @@
-"""Writes docs/reference/commands.md: each command's own help, as it prints it."""
+"""Writes docs/reference/commands.md: the help that each command prints."""
 
 import os
 from pathlib import Path

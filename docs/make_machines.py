@@ -1,7 +1,6 @@
 """Writes docs/architecture/machines.md: what each machine of the core decides, found by driving it, not by reading it.
 
-Every machine is fed every event, in a few variants, in every state that is reached this way. What is drawn is what it
-did.
+Every machine gets every event, in a few variants, in every state reached this way. The drawings show what it did.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ def members(union: Any) -> list[Any]:
 
 
 def samples(kind: Any) -> list[Any]:
-    """A few values of a type: a plain one, and others that differ from it in one field."""
+    """Returns a few values of a type: a plain one, and others that differ from it in one field."""
     if kind in FIXED:
         return FIXED[kind]
     origin = typing.get_origin(kind)
@@ -140,7 +139,7 @@ def samples(kind: Any) -> list[Any]:
 
 
 def arrows(subject: Subject) -> dict[tuple[str, str], set[str]]:
-    """(from, to) → events, over all states that can be reached within STATES_MAX of them."""
+    """Returns (from, to) → events, over at most STATES_MAX reachable states."""
     found: dict[tuple[str, str], set[str]] = {}
     queue, known = deque([subject.start]), {repr(subject.start)}  # some states change in place, and have no hash
     while queue:

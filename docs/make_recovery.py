@@ -1,6 +1,6 @@
-"""Writes docs/architecture/recovery.md: who says what to whom in a restart inside the process.
+"""Writes docs/architecture/recovery.md: the messages of a restart inside the process.
 
-Three ranks that do as they are told talk to the machine that decides. What is drawn is what was said.
+Three obedient ranks talk to the machine that decides. The drawing shows the messages.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ decisions that it has missed, and is rank 1 again.
 
 
 class Play:
-    """The machine, three obedient ranks, and what they said as lines of a diagram."""
+    """The machine, three obedient ranks, and their messages as lines of a diagram."""
 
     def __init__(self) -> None:
         self.state = wrapped_call.initial_state(len(RANKS))
@@ -53,7 +53,7 @@ class Play:
         self.say(rank, words.CallEnter(CALL, rank, len(RANKS), words.CallSettings()))
 
     def say(self, rank: int, word: words.Word, text: str = "") -> None:
-        """`rank` says it; all that follows from it follows."""
+        """Lets `rank` send a message, and everything that follows happen."""
         source = "spawner" if isinstance(word, words.Started | words.Lost) else f"rank {rank}"
         self.arrow(source, "supervisor", text or type(word).__name__)
         report = CallReport("node", 0, (words.Told(rank, word),))
@@ -62,7 +62,7 @@ class Play:
             self._perform(order)
 
     def settle(self) -> None:
-        """Every rank answers what it was told, in the order in which it was told."""
+        """Lets every rank answer its messages in order."""
         while self._unheard:
             rank, order = self._unheard.popleft()
             self._answer(rank, order)
@@ -126,7 +126,7 @@ class Play:
 
 
 def begun() -> Play:
-    """All ranks are in the function of iteration 0; what comes is drawn."""
+    """Returns a play in which all ranks are in the function of iteration 0; only later messages are drawn."""
     play = Play()
     for rank in RANKS:
         play.enter(rank)

@@ -1,7 +1,7 @@
-"""Runs the training of train_lm.py under Holdfast while ranks are killed, hang and hold the GIL; tells what happened.
+"""Runs the training of train_lm.py under Holdfast while ranks are killed, hang and hold the GIL; reports what happened.
 
-Exits with 0 only if every fault struck, the job went on from its checkpoint each time with the loss where it was, and
-ended in success.
+Exits with 0 only if every fault struck, the job continued from its checkpoint each time with the same loss, and
+succeeded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ JOB_ID = "demo"
 RANKS = 4
 STEPS = 200
 FAULTS_AT = {"kill": 45, "hang": 95, "hold-gil": 145}  # step
-SAME_LOSS = 0.05  # the same step on the same bytes from the same checkpoint; gloo may add in another order
+SAME_LOSS = 0.05  # for the same step, bytes and checkpoint; gloo may add in a different order
 BARS = "▁▂▃▄▅▆▇█"
 CHART_COLUMNS = 60
 
@@ -100,10 +100,10 @@ def main() -> int:
 
 def run_job(output: Path) -> int:
     flags = ["--job-id", JOB_ID, "--nproc-per-node", str(RANKS), "--max-restarts", "5"]
-    # DDP imports torch._dynamo when it is first used, 800 modules: loaded ahead, no restart waits for them.
+    # DDP imports torch._dynamo, 800 modules, on first use. Loaded ahead, they delay no restart.
     flags += ["--preload", "torch,torch._dynamo"]
     flags += ["--ft-initial-rank-heartbeat-timeout", "60", "--ft-rank-heartbeat-timeout", "30"]
-    # Each rank reads its batch alone, so a tight limit there blames the right one; in a step all wait for all.
+    # Each rank reads its batch by itself, so a tight limit there blames the right one; in a step, all wait for all.
     flags += ["--ft-rank-section-timeouts", "batch:2,step:20"]
     script = [str(HERE / "train_lm.py"), "--steps", str(STEPS), "--output", str(output)]
     for what, step in FAULTS_AT.items():
@@ -118,12 +118,12 @@ def run_job(output: Path) -> int:
 
 
 def holdfast() -> str:
-    """The program beside this interpreter, which need not be on the PATH."""
+    """Returns the program beside this interpreter, which need not be on the PATH."""
     return str(Path(sys.executable).with_name("holdfast"))
 
 
 def write_report(output: Path) -> None:
-    """The job's life on one page, as `holdfast report` writes it for every job."""
+    """Writes the job's life on one page, as `holdfast report` does for every job."""
     path = output / "report.html"
     told = subprocess.run([holdfast(), "report", JOB_ID, "-o", str(path)], capture_output=True, text=True, check=False)
     if told.returncode:
@@ -156,7 +156,7 @@ def read_curve(output: Path) -> list[Point]:
 
 
 def recovery(fault: Fault, events: list[dict[str, Any]], points: list[Point]) -> Recovery:
-    """How long each part of it took, and that the training is where it was."""
+    """Returns how long each part took. Raises DemoError if the training is not where it was."""
 
     def after(*kinds: str) -> float:
         times = [event["at"] for event in events if event["kind"] in kinds and event["at"] >= fault.at]
@@ -190,7 +190,7 @@ def recovery(fault: Fault, events: list[dict[str, Any]], points: list[Point]) ->
 
 
 def show_timeline(events: list[dict[str, Any]], faults: list[Fault], started_at: float) -> None:
-    told = [event for event in events if event["kind"] != "worker_started"]  # workers_started says it for all
+    told = [event for event in events if event["kind"] != "worker_started"]  # workers_started covers all
     lines = [(event["at"], " ", event["kind"], event["reason"]) for event in told]
     lines += [(fault.at, "*", "fault", f"{WHAT[fault.what]} at step {fault.step}") for fault in faults]
     print("\nWhat happened, and why (* is what the demo did)\n")
@@ -209,7 +209,7 @@ def show_recoveries(recoveries: list[Recovery]) -> None:
 
 
 def show_curve(points: list[Point]) -> None:
-    """The loss over the steps, each step as it was made last."""
+    """Shows the loss over the steps, using the last run of each step."""
     losses = [loss for _, loss in sorted({point.step: point.loss for point in points}.items())]
     columns = min(CHART_COLUMNS, len(losses))
     means = [mean(losses[i * len(losses) // columns : (i + 1) * len(losses) // columns]) for i in range(columns)]

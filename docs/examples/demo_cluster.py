@@ -1,9 +1,9 @@
 """Trains train_lm.py on three nodes of this machine while a rank is killed and a whole node loses its power.
 
-The nodes are namespaces with networks, host names and processes of their own, or, where those are not allowed, plain
-processes on loopback addresses. Two of them train, the third is a hot spare. In the second act (demo_elected.py) the
-nodes elect their leader by etcd, and the leader's node is lost. Exits with 0 only if the job restarted for each fault,
-the spare took the place of the lost node, and the loss went on from the checkpoint.
+The nodes are namespaces with their own networks, host names and processes, or, if those are not allowed, plain
+processes on loopback addresses. Two of them train; the third is a hot spare. In the second act (demo_elected.py), the
+nodes elect their leader through etcd, and the leader's node is lost. Exits with 0 only if the job restarted after each
+fault, the spare replaced the lost node, and the loss continued from the checkpoint.
 
 Run it from the checkout: `make demo-cluster`.
 """
@@ -40,7 +40,7 @@ STEPS = 120
 KILL_AT, POWER_LOSS_AT = 0.3, 0.6  # of the steps
 LIMIT_S = 160.0
 LOOK_EVERY_S = 0.05
-UNTOLD_KINDS = ("worker_started", "worker_exited")  # what is said of all workers of a node says enough
+UNTOLD_KINDS = ("worker_started", "worker_exited")  # the events about all workers of a node are enough
 COLOURS = {1: "\033[36m", 2: "\033[35m", 3: "\033[33m"}
 PLAIN, BOLD, RED = "\033[0m", "\033[1m", "\033[31m"
 
@@ -62,12 +62,12 @@ class Cluster:
     said: list[tuple[float, int, str]] = field(default_factory=list[tuple[float, int, str]])
 
     def say(self, number: int, text: str) -> None:
-        """What the demo does, as it does it."""
+        """Prints what the demo is doing."""
         self.said.append((time.time(), number, text))
         print(f"{time.time() - self.began_s:7.2f} s  {self.name(number):12} {text}", flush=True)
 
     def say_steps(self, after: int) -> list[Point]:
-        """Every twentieth of those that came after so many; returns all."""
+        """Prints every twentieth step after the first `after`; returns all."""
         points = read_curve(self.output) if (self.output / "curve.jsonl").exists() else []
         for point in points[after:]:
             if point.resumed or point.step % 20 == 0:
@@ -109,7 +109,7 @@ class Cluster:
             )  # fmt: skip
 
     def events(self) -> list[dict[str, Any]]:
-        """Of the whole job, oldest first; `on`: the number of the node that each is about."""
+        """Returns the whole job's events, oldest first; `on` is the number of the node that each is about."""
         numbers = {name: number for number, node in self.nodes.items() for name in (node.name, node.address)}
         found: dict[str, dict[str, Any]] = {}
         for number in self.told_by:
@@ -170,7 +170,7 @@ def some_nodes(count: int) -> Generator[Mapping[int, Node | LoopbackNode]]:
 
 
 def run_job(cluster: Cluster) -> None:
-    """Plays the faults as the training goes on; returns once all nodes that are left have ended."""
+    """Injects the faults while training runs; returns once all remaining nodes have ended."""
     print(f"$ holdfast run {' '.join(cluster.flags())} docs/examples/train_lm.py   # the same on each node\n")
     give_up_at_s = time.monotonic() + LIMIT_S
     shown = 0
@@ -205,7 +205,7 @@ def run_job(cluster: Cluster) -> None:
 
 
 def await_leader(cluster: Cluster) -> None:
-    """Every process of this machine could listen at a loopback address: the first one leads."""
+    """Waits until the first node leads, because on loopback addresses any node could."""
     node = cluster.nodes[LEADER]
     give_up_at_s = time.monotonic() + LIMIT_S
     while isinstance(node, LoopbackNode) and time.monotonic() < give_up_at_s:
@@ -216,7 +216,7 @@ def await_leader(cluster: Cluster) -> None:
 
 
 def show(cluster: Cluster, *faults: str) -> None:
-    """The timeline, the loss before and after each fault, and its curve."""
+    """Shows the timeline, the loss before and after each fault, and its curve."""
     events = cluster.events()
     (cluster.output / "events.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
     show_timeline(cluster, events)
@@ -226,7 +226,7 @@ def show(cluster: Cluster, *faults: str) -> None:
 
 
 def show_timeline(cluster: Cluster, events: list[dict[str, Any]]) -> None:
-    """What the nodes noted, and what the demo did (*)."""
+    """Shows what the nodes recorded, and what the demo did (*)."""
     lines = [
         (each["at"], each["on"], each["kind"], each["reason"]) for each in events if each["kind"] not in UNTOLD_KINDS
     ]
@@ -241,7 +241,7 @@ def show_timeline(cluster: Cluster, events: list[dict[str, Any]]) -> None:
 
 
 def check(cluster: Cluster, points: list[Point], faults: tuple[str, ...]) -> None:
-    """After each fault the job went on from its checkpoint with the loss that it had there, to its last step."""
+    """Checks that the job continued after each fault from its checkpoint, with the same loss, to its last step."""
     resumed = [point for point in points if point.resumed]
     if len(resumed) != len(faults):
         raise DemoError(f"the job went on from a checkpoint {len(resumed)} times, and there were {len(faults)} faults")
@@ -262,6 +262,6 @@ def check(cluster: Cluster, points: list[Point], faults: tuple[str, ...]) -> Non
 
 
 if __name__ == "__main__":
-    from docs.examples import demo_elected  # It needs what is here.
+    from docs.examples import demo_elected  # Late: it imports this module.
 
     sys.exit(main())

@@ -1,6 +1,7 @@
-"""The second act of `make demo-cluster`: the nodes elect their leader by etcd, and the leader's node loses its power.
+"""The second act of `make demo-cluster`: the nodes elect their leader through etcd, and the leader's node loses power.
 
-One node more has an etcd of one member. The new leader learns from the nodes what they run, and the spare steps in.
+An additional node runs an etcd with one member. The new leader learns from the nodes what they run, and the spare
+steps in.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ POWER_LOSS_AT = 0.5  # of the steps
 
 
 def play(output: Path, steps: int) -> int:
-    """Returns how many faults the job has survived. Raises DemoError."""
+    """Runs the second act. Returns how many faults the job survived. Raises DemoError."""
     print("\n--- The second act: no node must be there to the end -------------------------------------------------\n")
     if shutil.which("etcd") is None or shutil.which("etcdctl") is None:
         print("It is left out: it needs etcd (Debian: etcd-server etcd-client).")
@@ -38,7 +39,7 @@ def play(output: Path, steps: int) -> int:
 
 
 def run_job(cluster: Cluster, etcd: str) -> None:
-    """Returns once the nodes that are left have ended."""
+    """Runs the job; returns once the remaining nodes have ended."""
     start_etcd(cluster, etcd)
     print(f"$ holdfast run {' '.join(cluster.flags())} docs/examples/train_lm.py   # the same on each node\n")
     cluster.start(LEADER)
@@ -81,7 +82,7 @@ def start_etcd(cluster: Cluster, etcd: str) -> None:
 
 
 def await_leader(cluster: Cluster, etcd: str, *numbers: int) -> int:
-    """Returns which of these nodes leads, as etcd has it."""
+    """Returns which of these nodes leads according to etcd."""
     names = {cluster.name(number): number for number in numbers}
     ask = ["env", "ETCDCTL_API=3", "etcdctl", "--endpoints", etcd, "get", "--print-value-only"]
     ask.append(f"/holdfast/{JOB_ID}/leader")

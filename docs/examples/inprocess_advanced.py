@@ -1,4 +1,4 @@
-"""In-process restart with everything that the Wrapper takes: spare ranks, budgets, checks, critical parts, own aborts.
+"""In-process restart with all of the Wrapper's features: spare ranks, budgets, checks, critical parts, own aborts.
 
     holdfast run --nproc-per-node 4 --max-restarts 2 docs/examples/inprocess_advanced.py --active 3 --kill-at-step 30
 
@@ -31,7 +31,7 @@ GLOO_REST_S = 0.1
 
 
 class CloseDataset(inprocess.finalize.Finalize):
-    """Runs in the main thread after a fault, when the process groups are gone."""
+    """Runs on the main thread after a fault, when the process groups are gone."""
 
     def __call__(self, state: inprocess.state.FrozenState) -> inprocess.state.FrozenState:
         print(f"rank {state.rank}: iteration {state.iteration} is over, closing its files", flush=True)
@@ -59,7 +59,7 @@ def wrap(active: int) -> inprocess.Wrapper:
 def train(args: argparse.Namespace, call_wrapper: inprocess.CallWrapper | None = None) -> None:
     assert call_wrapper is not None  # The Wrapper passes it to the parameter of this type.
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo", timeout=timedelta(minutes=10))  # The Wrapper ends it earlier if need be.
+    dist.init_process_group("gloo", timeout=timedelta(minutes=10))  # The Wrapper ends it earlier if necessary.
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(16, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -76,13 +76,13 @@ def train(args: argparse.Namespace, call_wrapper: inprocess.CallWrapper | None =
         loss.backward()
         optimizer.step()
         step += 1
-        call_wrapper.ping()  # From now on a step may take soft_timeout, also one that keeps the interpreter busy.
+        call_wrapper.ping()  # From now on each step may take soft_timeout, even if it keeps the interpreter busy.
         if step % 10 == 0 and rank == 0:
             with call_wrapper.atomic():  # No restart interrupts this block.
                 torch.save({"step": step, "model": model.state_dict()}, args.checkpoint)
         if step == args.kill_at_step and rank == 1 and call_wrapper.iteration == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-    with call_wrapper.disable_hang_protection():  # What may take longer than any step.
+    with call_wrapper.disable_hang_protection():  # For work that may take longer than any step.
         dist.barrier()
     time.sleep(GLOO_REST_S)
     dist.destroy_process_group()

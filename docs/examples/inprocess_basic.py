@@ -4,7 +4,7 @@
     torchrun --nproc-per-node 4 docs/examples/inprocess_basic.py --fail-at-step 30
     python docs/examples/inprocess_basic.py
 
-A script for the reference product becomes this one by its import line.
+A script for the reference product only needs a different import line.
 """
 
 # torch's annotations are too partial for strict types.
@@ -31,11 +31,11 @@ GLOO_REST_S = 0.1
 
 @inprocess.Wrapper(soft_timeout=datetime.timedelta(seconds=60), hard_timeout=datetime.timedelta(seconds=90))
 def train(args: argparse.Namespace, call_wrapper: inprocess.CallWrapper | None = None) -> float:
-    """Called anew after each fault: everything that a fault may have spoiled is made or loaded here."""
+    """Called again after each fault, so it creates or loads everything that a fault may have damaged."""
     assert call_wrapper is not None  # The Wrapper passes it to the parameter of this type.
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")  # Under plain python no launcher has said where ranks meet;
-    os.environ.setdefault("MASTER_PORT", "0")  # the one rank that there is meets itself at any free port.
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")  # Under plain python, no launcher says where ranks meet;
+    os.environ.setdefault("MASTER_PORT", "0")  # the only rank uses any free port.
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(16, 1))
@@ -61,7 +61,7 @@ def train(args: argparse.Namespace, call_wrapper: inprocess.CallWrapper | None =
 
 
 def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """The step of the checkpoint that was loaded; 0 if there is none."""
+    """Loads the checkpoint and returns its step; 0 if there is none."""
     if not path.exists():
         return 0
     saved = torch.load(path, weights_only=True)
@@ -71,7 +71,7 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
 
 
 def save(path: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Whole or not at all: a restart may come at any moment."""
+    """Saves the checkpoint whole or not at all, because a restart may come at any moment."""
     unfinished = path.with_suffix(".new")
     torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, unfinished)
     unfinished.replace(path)

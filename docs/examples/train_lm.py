@@ -5,8 +5,8 @@ Any launcher that speaks torchrun's environment can start it:
     holdfast run --nproc-per-node 4 docs/examples/train_lm.py --steps 200
     torchrun --nproc-per-node 4 docs/examples/train_lm.py --steps 200
 
-What is Holdfast's in it: the lines that name `monitor`. The faults are for the demo: each strikes once, on its own rank
-at its own step, and a file in the checkpoint folder remembers that it did.
+Only the lines that name `monitor` are for Holdfast. The faults are for the demo: each strikes once, on its own rank at
+its own step, and leaves a file in the checkpoint folder.
 """
 
 # torch's annotations are too partial for strict types.
@@ -65,21 +65,21 @@ class LanguageModel(nn.Module):
 
 
 def read_text() -> Tensor:
-    """The standard library's modules, in the order of their names, as bytes."""
+    """Returns the standard library's modules, in the order of their names, as bytes."""
     sources = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     text = b"".join(path.read_bytes() for path in sources)
     return torch.frombuffer(bytearray(text[:TEXT_BYTES_MAX]), dtype=torch.uint8)
 
 
 def read_batch(text: Tensor, step: int, rank: int) -> Tensor:
-    """The same bytes for the same step and rank, however often the job was restarted."""
+    """Returns a batch: the same bytes for the same step and rank, however often the job has restarted."""
     generator = torch.Generator().manual_seed(step * 1000 + rank)
     starts = torch.randint(len(text) - CONTEXT_BYTES - 1, (BATCH_PER_RANK,), generator=generator)
     return torch.stack([text[start : start + CONTEXT_BYTES + 1] for start in starts.tolist()]).long()
 
 
 def save(path: Path, checkpoint: Checkpoint) -> None:
-    """Whole or not at all: a rank killed in here leaves the checkpoint before it."""
+    """Saves the checkpoint whole or not at all: a rank killed here leaves the previous one."""
     beside = path.with_suffix(".new")
     with beside.open("wb") as file:
         torch.save(checkpoint, file)
@@ -89,7 +89,7 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
 
 
 class Faults:
-    """What shall go wrong, where and when; each thing once in the life of the job."""
+    """What should go wrong, where and when; each fault once in the life of the job."""
 
     def __init__(self, folder: Path, rank: int, plan: dict[str, int | None]) -> None:
         self.folder = folder
@@ -113,13 +113,13 @@ class Faults:
 
 
 def hang() -> None:
-    """Like a data loader whose file system has stopped to answer."""
+    """Hangs like a data loader whose file system has stopped answering."""
     while True:
         time.sleep(3600)
 
 
 def hold_the_gil() -> None:
-    """Like a C extension that computes for ever and lets no other Python thread run."""
+    """Holds the GIL like a C extension that computes indefinitely and lets no other Python thread run."""
     ctypes.PyDLL(None).sleep(3600)
 
 

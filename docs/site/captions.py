@@ -1,4 +1,4 @@
-"""How do captions of tables of contents tell a screen reader their level? Sphinx makes them headings without one."""
+"""How do captions of tables of contents tell a screen reader their level, which Sphinx leaves out?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is the documentation site built? `make docs-site`: Sphinx, strict; MyST reads the Markdown files as they are."""
+"""How is the documentation site built? `make docs-site` runs strict Sphinx; MyST reads the Markdown files unchanged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ html_copy_source = False
 exclude_patterns = ["site", "examples", "pictures", "man"]
 
 nitpicky = True
-# What torch, typing and our own type variables are called in signatures has no page of ours.
+# Names from torch and typing, and our own type variables, have no page here.
 nitpick_ignore_regex = [("py:.*", r"(?!worker_client\b).*"), ("py:.*", r".*\._T|.*\.KeyStore")]
 suppress_warnings = ["myst.strikethrough"]
 myst_heading_anchors = 4  # links such as operating.md#draining-a-node

@@ -1,6 +1,6 @@
-"""How do ```mermaid blocks of the pages become pictures? The browser draws them, by a script that the site has.
+"""How do ```mermaid blocks of the pages become pictures? The browser draws them with a script on the site.
 
-`make docs-site` takes the script from the npm registry; without it, the diagrams' text is shown.
+`make docs-site` gets the script from the npm registry; without it, the diagrams' text is shown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SCRIPT = "mermaid.min.js"
 
 
 class Mermaid(Directive):
-    """The block's text, which the script replaces by a picture."""
+    """Shows the block's text, which the script replaces with a picture."""
 
     has_content = True
 

@@ -1,4 +1,4 @@
-"""Brings the script that draws the site's diagrams, from the npm registry, by the npm that pyright's Node.js has."""
+"""Fetches the script that draws the site's diagrams from the npm registry, with the npm of pyright's Node.js."""
 
 from __future__ import annotations
 

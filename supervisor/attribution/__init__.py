@@ -1,1 +1,1 @@
-"""The attribution service: why did each cycle of a job end? A process of its own, asked over HTTP."""
+"""How does the attribution service, a separate HTTP server, find out why each cycle of a job ended?"""

@@ -1,7 +1,7 @@
-"""Which log was asked about, what came out, and what did the cycles before it end with?
+"""Which logs were submitted, what was found in each, and how did the cycles before it end?
 
-Logs are read in a thread, one after the other, and only as far as they have grown since the last look. Of a job's
-cycles, the signatures are kept in their order, so that cycles that end alike are seen.
+A thread reads the logs one by one, only as far as they have grown since the last look. The signatures of a job's cycles
+are kept in order, so that cycles that end alike are recognised.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from supervisor.core.attribution.analysis import Analysis, Judgement
 from supervisor.edges.machine.own_process.side_threads import SideThreads, StuckError
 from supervisor.errors import ExhaustedError, InvalidRequestError
 
-LOGS_MAX = 1_000  # remembered; the oldest are forgotten
+LOGS_MAX = 1_000  # remembered at once; the oldest are forgotten
 QUEUE_LOGS_MAX = 64
 READ_BYTES = 1 << 20
 READ_TIMEOUT_S = 600.0  # for one look at a log
-STUCK_MAX = 8  # looks whose disk has never answered
-LOG_BYTES_MAX = 4 << 30  # of one log, read at all
+STUCK_MAX = 8  # looks at a disk that never answered
+LOG_BYTES_MAX = 4 << 30  # read of one log in all
 TAIL_LINES = 200  # kept for a model
 CYCLE = re.compile(r"_cycle(\d+)(?=\.[^.]*$|$)")
 
@@ -36,7 +36,7 @@ Opinion = Callable[[Judgement, str], Awaitable[tuple[Judgement, str]]]  # with t
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """`is_terminal`: the cycle has ended; its log will not grow."""
+    """A submitted log. `is_terminal`: the cycle has ended; its log will not grow."""
 
     path: str
     is_terminal: bool
@@ -51,7 +51,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class _Log:
-    """One file, as far as it was read."""
+    """One log file, as far as it has been read."""
 
     def __init__(self) -> None:
         self.analysis = Analysis()
@@ -65,7 +65,7 @@ class _Log:
 
 
 class Analyses:
-    """Used by one event loop. `folder`: no log outside of it is read."""
+    """The analyses of all logs, for one event loop. No log outside `folder` is read."""
 
     def __init__(self, folder: Path, opinion: Opinion | None = None) -> None:
         self.folder = folder.resolve()
@@ -77,7 +77,7 @@ class Analyses:
         self._threads = SideThreads(stuck_max=STUCK_MAX)
 
     def submit(self, asked: Asked) -> None:
-        """Raises InvalidRequestError for a path that is not below the folder, ExhaustedError where too many wait."""
+        """Queues a log. Raises InvalidRequestError for a path outside the folder, ExhaustedError if too many wait."""
         path = self.place(asked.path)
         if self._line.is_full:
             raise ExhaustedError(f"cannot analyse {path}: {QUEUE_LOGS_MAX} logs are already waiting; ask again later")
@@ -89,7 +89,7 @@ class Analyses:
         self._line.put(msgspec.structs.replace(asked, path=path))
 
     def place(self, path: str) -> str:
-        """The real path. Raises InvalidRequestError where that is not below the folder."""
+        """Returns the real path. Raises InvalidRequestError if it is outside the folder."""
         real = Path(os.path.realpath(path))
         if not os.path.isabs(path) or not real.is_relative_to(self.folder):
             raise InvalidRequestError(
@@ -102,11 +102,11 @@ class Analyses:
         return sum(log.is_due for log in self.logs.values())
 
     async def run(self) -> None:
-        """Analyses what is submitted, until cancelled."""
+        """Analyses submitted logs until cancelled."""
         await self._line.serve(self._take)
 
     async def idle(self) -> None:
-        """Returns once all that was submitted is analysed."""
+        """Returns once all submitted logs are analysed."""
         await self._line.emptied()
 
     async def _take(self, asked: Asked) -> None:
@@ -118,7 +118,7 @@ class Analyses:
             log.problem = ""
         except StuckError as error:
             log.problem = f"cannot read {asked.path}: {error}; check its disk"
-            del self.logs[asked.path]  # The thread that is stuck has it.
+            del self.logs[asked.path]  # The stuck thread still uses it.
         except OSError as error:
             log.problem = f"cannot read {asked.path}: {error.strerror or error}"
         log.is_due = False
@@ -143,17 +143,17 @@ class Analyses:
 
 
 def _nothing(_: None) -> None:
-    """A look that came back too late: its log is not looked at by anyone else."""
+    """Ignores a look that came back too late."""
 
 
 def _series(asked: Asked) -> tuple[tuple[str, str], int]:
-    """The log without its cycle, and the cycle: what belongs together."""
+    """Returns the key that the logs of one job's cycles share, and the cycle."""
     found = CYCLE.search(asked.path)
     return (asked.job_id, CYCLE.sub("", asked.path)), int(found[1]) if found else 0
 
 
 def _read_on(log: _Log, path: str, *, to_the_end: bool) -> None:
-    """Takes the lines that were added since, a last one without its end only `to_the_end`. Raises OSError. Blocks."""
+    """Reads the added lines; an unfinished last one only if `to_the_end`. Raises OSError. Blocks."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

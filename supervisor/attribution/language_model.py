@@ -1,7 +1,7 @@
-"""What does a language model add to what the rules have found? Asked at an interface like OpenAI's; never relied on.
+"""What does a language model, asked over an API like OpenAI's, add to the rules' findings?
 
-It gets the findings and the end of the log, and answers with an advice, a reason and culprits. Whatever goes wrong (no
-answer in time, no JSON, words that are no advice), the rules' judgement stands, and a warning says why.
+It gets the findings and the end of the log, and answers with advice, a reason and culprits. If anything goes wrong (no
+answer in time, no JSON, unknown advice), the rules' judgement stands, and a warning says why.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.errors import ConfigurationError
 
 TIMEOUT_S = 60.0
-STUCK_MAX = 4  # questions that nobody waits for any more
+STUCK_MAX = 4  # abandoned questions that are still running
 LOG_CHARACTERS_MAX = 40_000
 SOURCE = "rules and model"
 
@@ -46,10 +46,10 @@ class _Told(msgspec.Struct, frozen=True):
 
 
 class LanguageModel:
-    """Callable as the `Opinion` of Analyses."""
+    """A language model, callable as the `Opinion` of Analyses."""
 
     def __init__(self, settings: ModelSettings) -> None:
-        """Raises ConfigurationError for an address that is no HTTP URL."""
+        """Raises ConfigurationError if the address is not an HTTP URL."""
         if urlsplit(settings.base_url).scheme not in ("http", "https"):
             raise ConfigurationError(
                 f"cannot ask a language model at {settings.base_url!r}: it is not an http:// or https:// URL; set "
@@ -71,7 +71,7 @@ class LanguageModel:
         return said, SOURCE
 
     def _ask(self, judgement: Judgement, tail: str) -> _Told:
-        """Raises OSError (HTTP errors are one), ValueError or MsgspecError."""
+        """Asks the model. Blocks. Raises OSError (also for HTTP errors), ValueError or MsgspecError."""
         found = json.dumps({"rules": msgspec.to_builtins(judgement)})
         body = {
             "model": self._settings.model,
@@ -95,4 +95,4 @@ class LanguageModel:
 
 
 def _nothing(_: _Told) -> None:
-    """The answer came too late."""
+    """Ignores an answer that came too late."""

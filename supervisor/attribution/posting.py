@@ -10,8 +10,9 @@ ANSWER_BYTES_MAX = 1 << 20
 
 
 def post_json(url: str, document: bytes, timeout_s: float, headers: Mapping[str, str] | None = None) -> bytes:
-    """The answer's body. Blocks; no single wait is longer than `timeout_s`. Raises OSError, also for a refusal, and
-    ValueError for what is no URL.
+    """Posts a document and returns the answer's body. Blocks; no single wait exceeds `timeout_s`.
+
+    Raises OSError, also for an HTTP error, and ValueError for an invalid URL.
     """
     request = urllib.request.Request(url, document, {"Content-Type": "application/json", **(headers or {})})
     try:
@@ -23,7 +24,7 @@ def post_json(url: str, document: bytes, timeout_s: float, headers: Mapping[str,
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """A redirect is a refusal: it would get the headers, with the key in them, and no document."""
+    """Returns an opener that refuses redirects, whose target would get the headers, with the key, but no document."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler,

@@ -1,7 +1,7 @@
 """What can the attribution service be asked over HTTP, and what does it answer?
 
-POST /logs {"log_path", "analysis_intent": "progressive"|"terminal", "user", "job_id"} hands it a log,
-GET /logs?log_path=… tells what came out. Also: /healthz, /stats, /jobs, /inflight.
+POST /logs {"log_path", "analysis_intent": "progressive"|"terminal", "user", "job_id"} submits a log;
+GET /logs?log_path=… returns the result. Also: /healthz, /stats, /jobs, /inflight.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WAIT_S = 30.0
 EXPORT_TIMEOUT_S = 10.0
 EXPORT_QUEUE_MAX = 256
 EXPORTS_STUCK_MAX = 4
-STOP_TIMEOUT_S = 4.0  # less than what its supervisor waits for its end
+STOP_TIMEOUT_S = 4.0  # less than its supervisor waits for it to end
 
 _log = logging.getLogger("holdfast.attribution")
 
@@ -46,7 +46,7 @@ class Recommendation(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a GET is answered; `status` "completed" alone has a recommendation."""
+    """The answer to a GET; only the `status` "completed" has a recommendation."""
 
     status: str
     log_path: str
@@ -66,7 +66,7 @@ async def serve(
     export_url: str = "",
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serves until it is stopped; what was submitted by then is still analysed and exported, a bounded time."""
+    """Serves until stopped; then still analyses and exports what was submitted, for a limited time."""
     routes = {
         "POST /logs": partial(_submit, analyses),
         "GET /logs": partial(_tell, analyses),
@@ -168,7 +168,7 @@ async def _in_flight(analyses: Analyses, _: Request) -> Answer:
 
 
 class _Exporter:
-    """Posts each result to one URL. One that does not answer costs its own results alone."""
+    """Posts each result to one URL. If that does not answer, only the export suffers."""
 
     def __init__(self, url: str) -> None:
         self._url = url

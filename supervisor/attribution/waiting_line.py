@@ -1,4 +1,4 @@
-"""How does work wait until its turn comes: bounded in number, one after the other, in the order in which it came?"""
+"""How does work wait for its turn, limited in number, one item at a time, in order of arrival?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 
 class WaitingLine(Generic[_T]):
-    """For one event loop."""
+    """A queue of work, for one event loop."""
 
     def __init__(self, *, most: int) -> None:
         self._most = most
@@ -25,12 +25,12 @@ class WaitingLine(Generic[_T]):
         return len(self._waiting) >= self._most
 
     def put(self, item: _T) -> None:
-        """The caller has asked `is_full`."""
+        """Adds an item; the caller has checked `is_full`."""
         self._waiting.append(item)
         self._changed.set()
 
     async def serve(self, work: Callable[[_T], Awaitable[None]]) -> None:
-        """Until cancelled. `work` raises nothing."""
+        """Works on the items until cancelled. `work` must not raise."""
         while True:
             while self._waiting:
                 self._is_working = True
@@ -41,6 +41,6 @@ class WaitingLine(Generic[_T]):
             await self._changed.wait()
 
     async def emptied(self) -> None:
-        """Returns once nothing waits and nothing is being worked at."""
+        """Returns once no item waits or is being worked on."""
         while self._waiting or self._is_working:
             await self._changed.wait()

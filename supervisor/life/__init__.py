@@ -1,1 +1,1 @@
-"""What was the life of one job? Read out of its events; pure, for report, live view and web page."""
+"""What happened in the life of one job, according to its events? Pure; used by report, live view and web page."""

@@ -1,4 +1,4 @@
-"""What did the job as a whole do at each moment of its life, and which phases did each incident go through?"""
+"""What was the job as a whole doing at each moment of its life, and which phases did each incident go through?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INSIDE = (Outcome.INSIDE, Outcome.TOLERATED)
 def course_of(
     cycles: Sequence[Cycle], incidents: Sequence[Incident], *, began_ns: int, until_ns: int, has_ended: bool
 ) -> tuple[Span, ...]:
-    """From `began_ns` to `until_ns` without a gap; spans of one phase that meet are one."""
+    """Returns the course from `began_ns` to `until_ns` without gaps; adjacent spans of one phase are merged."""
     writer = _Writer(began_ns, until_ns)
     for cycle, after in zip(cycles, [*cycles[1:], None], strict=False):
         writer.go_on(Phase.MEETING if cycle is not cycles[0] else Phase.WAITING, cycle.began_ns, cycle.number)
@@ -53,7 +53,7 @@ def _write_cycle(writer: _Writer, cycle: Cycle, incidents: Sequence[Incident], *
 
 
 class _Writer:
-    """Writes one span after the other; a moment that has passed adds nothing."""
+    """Writes the spans in order; a moment in the past adds nothing."""
 
     def __init__(self, began_ns: int, until_ns: int) -> None:
         self.until_ns = max(until_ns, began_ns)
@@ -62,7 +62,7 @@ class _Writer:
         self._at_ns = began_ns
 
     def go_on(self, phase: Phase, to_ns: int, cycle: int) -> None:
-        """`phase` lasts from where the last one ended until then."""
+        """Adds `phase` from the end of the last span to `to_ns`."""
         to_ns = min(to_ns, self.until_ns)
         self.phase = phase
         if to_ns <= self._at_ns:
@@ -76,7 +76,7 @@ class _Writer:
 
 
 def with_phases(incidents: Sequence[Incident], course: Sequence[Span], *, until_ns: int) -> tuple[Incident, ...]:
-    """Each incident with the part of the course that it took."""
+    """Returns each incident with its part of the course."""
     return tuple(
         msgspec.structs.replace(each, phases=tuple(_between(course, each.began_ns, each.until_ns or until_ns)))
         if each.outcome is not Outcome.TOLERATED

@@ -21,7 +21,7 @@ class _Marks(msgspec.Struct):
 
 
 def cycles_of(events: Sequence[RecordedEvent]) -> tuple[Cycle, ...]:
-    """`events`: in the order of time."""
+    """Returns the cycles. `events`: in order of time."""
     found: dict[int, _Marks] = {}
     for event in events:
         if event.kind in ("cycle_started", "worker_started", "workers_started"):
@@ -45,7 +45,7 @@ def cycles_of(events: Sequence[RecordedEvent]) -> tuple[Cycle, ...]:
 
 
 def _cycle(number: int, marks: _Marks, next_began_ns: int | None) -> Cycle:
-    """Each moment is at or after the one before it, and nothing of a cycle comes after the next one has begun."""
+    """Returns a cycle whose moments are in order, with none after the next cycle has begun."""
     stopping_ns = min(marks.stopping_ns.values(), default=next_began_ns)
     stopped_ns = max(marks.stopped_ns.values(), default=next_began_ns)
     started_ns = max(marks.started_ns.values(), default=None)

@@ -1,4 +1,4 @@
-"""Which faults and requests did a job meet, what was done about each, and when did its ranks run again?"""
+"""Which faults and requests did a job have, what was done about each, and when did its ranks run again?"""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from supervisor.core.event_weights import CAUSES, ENDS, SETTLED, Weight, weight
 from supervisor.life.life import Cycle, Incident, Outcome, StackGroup, Trouble
 from supervisor.ports import RecordedEvent
 
-LATE_NS = 10 * 10**9  # stacks and their verdict may come so long after the ranks run again
-STALE_NS = 120 * 10**9  # a fault that has led to nothing for so long is not the cause of what comes then
-FIRST_EVENTS = 4  # in which a silence is told for the first time
-EVENTS_MAX = 200  # that are kept of one incident
+LATE_NS = 10 * 10**9  # how long after the ranks run again stacks and their verdict may come
+STALE_NS = 120 * 10**9  # a fault without consequences for this long is not the cause of later events
+FIRST_EVENTS = 4  # among which a silence is first reported
+EVENTS_MAX = 200  # kept for one incident
 
 _ACTS = frozenset({"restart_decided", "iteration_interrupted", "rank_replaced", "call_lost", "fault_tolerated"})
 _FINDINGS = frozenset({"stacks_collected", "stacks_missing", "hang_explained", "root_cause_found"})
@@ -40,7 +40,7 @@ _RANK = re.compile(r"\brank (\d+)\b")
 def incidents_of(
     events: Sequence[RecordedEvent], cycles: Sequence[Cycle], *, has_failed: bool, has_ended: bool
 ) -> tuple[Incident, ...]:
-    """`events`: in the order of time. `has_failed`: the whole job has, so that its last fault ended it."""
+    """Returns the incidents. `events`: in order of time. `has_failed`: the job failed, so its last fault ended it."""
     found = _Collector(has_failed)
     for event in events:
         found.take(event)
@@ -50,7 +50,7 @@ def incidents_of(
 
 
 def _not_into_the_next(told: list[Incident]) -> list[Incident]:
-    """A rank that fails before all have started again belongs to the next incident."""
+    """Moves a rank that fails before all have restarted to the next incident."""
     for before, (one, after) in enumerate(itertools.pairwise(told)):
         if one.until_ns is None or one.until_ns > after.noticed_ns:
             told[before] = msgspec.structs.replace(one, until_ns=max(after.noticed_ns, one.noticed_ns))
@@ -73,7 +73,7 @@ class _Collected(msgspec.Struct):
 
     @property
     def counts(self) -> bool:
-        """Whether anything was done about it, so that it is more than a remark."""
+        """Whether anything was done about it, so it is more than a remark."""
         return not self.kinds.isdisjoint(_ACTS | SETTLED | {"workers_stopping", "restart_requested", "workers_stopped"})
 
 
@@ -133,7 +133,7 @@ class _Collector:
 
 
 def opens(event: RecordedEvent) -> bool:
-    """Whether an incident may begin with it."""
+    """Whether an incident may begin with this event."""
     return event.kind in CAUSES or event.kind in _ACTS or weight(event.kind) is Weight.FAULT
 
 
@@ -175,7 +175,7 @@ def _told(found: _Collected, number: int, cycles: Sequence[Cycle]) -> Incident:
 
 
 def _by_kind(events: Sequence[RecordedEvent]) -> dict[str, RecordedEvent]:
-    """The first of each."""
+    """Returns the first event of each kind."""
     found: dict[str, RecordedEvent] = {}
     for event in events:
         found.setdefault(event.kind, event)
@@ -183,18 +183,18 @@ def _by_kind(events: Sequence[RecordedEvent]) -> dict[str, RecordedEvent]:
 
 
 def _began_ns(events: Sequence[RecordedEvent]) -> int:
-    """Of a silence: when it began, which is before it was noticed."""
+    """Returns when the incident began; a silence begins before it is noticed."""
     first = events[0]
     return first.at_ns - int(max(silence_s(event.reason) for event in events[:FIRST_EVENTS]) * 1e9)
 
 
 def silence_s(reason: str) -> float:
-    """How long a rank or a node had been silent when that was said; 0: it was not."""
+    """Returns how long a rank or node had been silent according to the reason; 0: not silent."""
     return max((float(match[1]) for match in _SILENCE.finditer(reason)), default=0.0)
 
 
 def _cause(events: Sequence[RecordedEvent], by_kind: dict[str, RecordedEvent]) -> tuple[str, tuple[int, ...], str]:
-    """The sentence that names it best, the ranks that are to blame, and their node."""
+    """Returns the most telling sentence, the ranks to blame, and their node."""
     first = next((event for event in events if event.kind not in ("workers_stopping",)), events[0])
     found = by_kind.get("root_cause_found") or by_kind.get("hang_explained")
     text = found.reason if found is not None else _DECIDED.sub("", _INTERRUPTED.sub("", first.reason))
@@ -217,7 +217,7 @@ def _cause(events: Sequence[RecordedEvent], by_kind: dict[str, RecordedEvent]) -
 
 
 def _decision(decided: Sequence[RecordedEvent], cause: str) -> str:
-    """What was done, without the cause that the sentence begins with."""
+    """Returns what was done, without the cause at the start of the sentence."""
     for kind in (*_DECISIONS, *ENDS):
         event = next((each for each in decided if each.kind == kind), None)
         if event is None:
@@ -244,7 +244,7 @@ def _trouble(events: Sequence[RecordedEvent], by_kind: dict[str, RecordedEvent],
 
 
 def _stacks(event: RecordedEvent | None, culprits: tuple[int, ...]) -> tuple[StackGroup, ...]:
-    """The culprits' own first, then the odd ones."""
+    """Returns the stacks, the culprits' first, then the unusual ones."""
     if event is None:
         return ()
     groups = [StackGroup(key.partition(" ")[2], text) for key, text in event.details if key.startswith("ranks ")]

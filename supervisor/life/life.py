@@ -1,6 +1,6 @@
-"""What is told of a job's life: cycles, runs of ranks, incidents with their phases, and what its time was spent on?
+"""What makes up a job's life: cycles, runs of ranks, incidents with their phases, and how its time was spent?
 
-Moments are Unix nanoseconds. `until_ns` and `ended_ns` None: it goes on.
+Times are Unix nanoseconds. `until_ns` and `ended_ns` None: not over yet.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from supervisor.ports import JobNodeReport, RecordedEvent
 
 
 class Phase(enum.StrEnum):
-    """What the job as a whole does; its whole time is divided among these."""
+    """What the job as a whole is doing; its whole time is divided among these phases."""
 
     WAITING = "waiting"  # before the first cycle: the spawner loads, nodes meet
     STARTING = "starting"  # from the beginning of a cycle until all its ranks have started
     RUNNING = "running"
-    UNNOTICED = "unnoticed"  # a rank is silent, and its limit has not run out yet
+    UNNOTICED = "unnoticed"  # a rank is silent, but its limit has not run out yet
     DECIDING = "deciding"  # from the first sign of a fault until workers are stopped
     STOPPING = "stopping"
-    MEETING = "meeting"  # nothing runs: nodes meet, GPU memory is waited for, or the policy delays
+    MEETING = "meeting"  # nothing runs: nodes meet, GPU memory is not free yet, or the policy delays
     INTERRUPTED = "interrupted"  # a restart inside the processes
     ENDING = "ending"  # after the last work, until nothing is left
 
@@ -44,8 +44,8 @@ class RunEnd(enum.StrEnum):
     RUNS = "runs"
     EXITED = "exited"  # with code 0
     FAILED = "failed"
-    STOPPED = "stopped"  # by us, since another one had failed or the job was stopped
-    LOST = "lost"  # with its node, or nothing more was heard of it
+    STOPPED = "stopped"  # by us, because another one failed or the job was stopped
+    LOST = "lost"  # with its node, or never heard of again
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -76,7 +76,7 @@ class Trouble(enum.StrEnum):
 
     HANG = "hang"
     FAILURE = "failure"  # a process has failed or was killed
-    EXCEPTION = "exception"  # in a wrapped call; the process lives
+    EXCEPTION = "exception"  # in a wrapped call; the process survives
     NODE_LOST = "node lost"
     REQUESTED = "requested"  # by a person or a program
     OTHER = "other"
@@ -91,14 +91,14 @@ class Outcome(enum.StrEnum):
 
 
 class StackGroup(msgspec.Struct, frozen=True):
-    """Ranks that stood at the same place. The innermost frame is the last line."""
+    """Ranks that were at the same place. The innermost frame is the last line."""
 
     ranks: str  # "0, 1, 3"
     stack: str
 
 
 class LastWords(msgspec.Struct, frozen=True):
-    """The last lines of what a rank printed, or why there are none."""
+    """The last lines that a rank printed, or why there are none."""
 
     rank: int
     lines: tuple[str, ...] = ()
@@ -123,20 +123,20 @@ class Incident(msgspec.Struct, frozen=True):
     followers: tuple[int, ...] = ()  # ranks that failed after it
     units_used: int | None = None  # of the restart budget, up to and with this one
     phases: tuple[Span, ...] = ()
-    stacks: tuple[StackGroup, ...] = ()  # odd ones first
+    stacks: tuple[StackGroup, ...] = ()  # the unusual ones first
     stacks_note: str = ""
     last_words: tuple[LastWords, ...] = ()
     events: tuple[RecordedEvent, ...] = ()
 
     def cost_s(self, now_ns: int) -> float:
-        """From its beginning until the ranks ran again."""
+        """Returns the time from its beginning until the ranks ran again."""
         if self.outcome is Outcome.TOLERATED:
             return 0.0
         return max(0, (self.until_ns if self.until_ns is not None else now_ns) - self.began_ns) / 1e9
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One that somebody has written; all others had their defaults."""
+    """A setting that was given explicitly; all others had their defaults."""
 
     name: str
     value: str
@@ -144,14 +144,14 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 class Life(msgspec.Struct, frozen=True):
-    """The life of one job, as far as its events tell it."""
+    """The life of one job, as far as its events show it."""
 
     job_id: str
     state: JobState
     reason: str
     command: tuple[str, ...]
     began_ns: int
-    until_ns: int  # its end, or the moment at which it was looked at
+    until_ns: int  # its end, or the time of the query
     has_ended: bool
     exit_code: int | None
     max_restarts: int
@@ -177,5 +177,5 @@ class Life(msgspec.Struct, frozen=True):
 
     @property
     def running_share(self) -> float | None:
-        """Of the job's time; None before there was any."""
+        """The share of the job's time in which it ran; None before there was any."""
         return self.spent_s(Phase.RUNNING) / self.whole_s if self.until_ns > self.began_ns else None

@@ -12,7 +12,7 @@ from supervisor.ports import RecordedEvent
 
 
 def runs_of(events: Sequence[RecordedEvent], *, until_ns: int, state: JobState) -> tuple[Run, ...]:
-    """`events`: in the order of time. By node, rank and time."""
+    """Returns the runs by node, rank and time. `events`: in order of time."""
     book = _Book()
     for event in events:
         book.take(event)

@@ -1,4 +1,4 @@
-"""How does a job's life follow from its report and its events?"""
+"""How is a job's life derived from its report and its events?"""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from supervisor.life.runs import runs_of
 from supervisor.ports import JobReport, RecordedEvent
 
 MARKS_MAX = 2_000
-STRAGGLER = "straggler_"  # the beginning of the kinds of events about slow ranks
+STRAGGLER = "straggler_"  # the prefix of event kinds about slow ranks
 
 
 def life_of(report: JobReport, events: Iterable[RecordedEvent], *, now_ns: int) -> Life:
-    """The events may come in any order."""
+    """Returns the job's life. The events may come in any order."""
     ordered = in_order(events)
     has_ended = report.state.has_ended
     first_ns = ordered[0].at_ns if ordered else report.submitted_at_ns
@@ -63,7 +63,7 @@ def _until_ns(report: JobReport, events: Sequence[RecordedEvent], now_ns: int) -
 
 
 def _marks(events: Sequence[RecordedEvent], incidents: Sequence[Incident]) -> tuple[RecordedEvent, ...]:
-    """What people should read beside the incidents."""
+    """Returns events that people should read besides the incidents."""
     told = {event.sequence for incident in incidents for event in incident.events}
     return tuple(
         event

@@ -1,4 +1,4 @@
-"""What does a program read of a job's life? Keys may be added, none renamed."""
+"""What can a program read about a job's life? Keys may be added, but never renamed."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _event(event: RecordedEvent) -> dict[str, object]:
 
 
 def _at(at_ns: int | None) -> str | None:
-    """ISO 8601 in UTC, to the microsecond."""
+    """Returns ISO 8601 in UTC, to the microsecond."""
     if at_ns is None:
         return None
     moment = datetime.fromtimestamp(at_ns // 10**9, UTC).replace(microsecond=at_ns % 10**9 // 1000)

@@ -1,4 +1,4 @@
-"""How is one incident shown on the page: what it cost, who caused it, where the ranks stood, what was printed?"""
+"""How is one incident shown on the page: its cost, its culprit, where the ranks were, what was printed?"""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from supervisor.report import summary, words
 from supervisor.report.parts import details, element, key, lines, section, table, text
 from supervisor.report.phases import LOOKS, NAMES, OUTCOMES, TROUBLES
 
-OPEN_MAX = 3  # incidents that are shown open; of many, those that cost most
-STACKS_OPEN_MAX = 3  # groups of stacks that are shown open: the odd ones come first
-LISTED_MAX = 500  # incidents with all that is known of them
+OPEN_MAX = 3  # incidents that are shown open; if there are more, the most costly ones
+STACKS_OPEN_MAX = 3  # groups of stacks that are shown open; the unusual ones come first
+LISTED_MAX = 500  # incidents shown with all details
 EVENTS_MAX = 30
 
 

@@ -1,4 +1,4 @@
-"""What does the page's own timeline draw from? Small enough for 8,000 ranks and many cycles."""
+"""Which data does the page's own timeline draw, small enough for 8,000 ranks and many cycles?"""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from supervisor.report.phases import LOOKS, TROUBLES
 
 _ENDS = {RunEnd.RUNS: "r", RunEnd.EXITED: "e", RunEnd.FAILED: "f", RunEnd.STOPPED: "s", RunEnd.LOST: "l"}
 _CAUSE_MAX = 160
-_JUST_ALIVE = (Phase.WAITING, Phase.MEETING, Phase.ENDING)  # A process that lives then is drawn as running.
+_JUST_ALIVE = (Phase.WAITING, Phase.MEETING, Phase.ENDING)  # A process alive then is drawn as running.
 
 
 def timeline_json(life: Life) -> str:
-    """Milliseconds after the beginning. Safe inside a script element of HTML."""
+    """Returns JSON with times in milliseconds from the beginning. Safe inside an HTML script element."""
     began_ns = life.began_ns
 
     def ms(at_ns: int) -> float:
@@ -62,7 +62,7 @@ def timeline_json(life: Life) -> str:
 
 
 def script_safe(text: str) -> str:
-    """JSON of ASCII that ends no script element and opens no comment in it."""
+    """Returns the ASCII JSON changed so that it can't end a script element or open a comment in it."""
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

@@ -12,8 +12,8 @@ from supervisor.life.life import Incident, Life, Phase, Run, RunEnd, Trouble
 from supervisor.report import words
 from supervisor.report.phases import LOOKS
 
-RANK_LANES_MAX = 40  # more ranks than that are drawn by node
-NODE_LANES_MAX = 24  # of more nodes, those with trouble are drawn
+RANK_LANES_MAX = 40  # more ranks are drawn by node
+NODE_LANES_MAX = 24  # of more nodes, only those with trouble are drawn
 
 
 class Bar(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ def job_lane(life: Life) -> Lane:
 
 
 def chosen_lanes(life: Life) -> tuple[Lane, ...]:
-    """One for each rank, or for each node, or for the nodes with trouble and one for how many there are besides."""
+    """Returns a lane for each rank, or each node, or each node with trouble plus one that counts the rest."""
     nodes = by_node(life)
     painter = Painter(life)
     if sum(len({run.rank for run in runs}) for runs in nodes.values()) <= RANK_LANES_MAX:
@@ -59,7 +59,7 @@ def by_node(life: Life) -> dict[str, list[Run]]:
 
 
 def troubles_of(life: Life) -> Counter[str]:
-    """How often a process of each node failed, was lost or hung."""
+    """Returns how often a process of each node failed, was lost or hung."""
     found = Counter(run.node for run in life.runs if is_failure(run))
     found.update(each.node for each in life.incidents if each.trouble is Trouble.HANG and each.node)
     return found
@@ -78,7 +78,7 @@ def _ranks_below_nodes(nodes: dict[str, list[Run]], painter: Painter) -> Iterato
 
 
 class Painter:
-    """Draws runs: the job's course, as far as a process lived, and the silence of the ranks that were silent."""
+    """Draws runs: the job's course while a process lived, and the silence of silent ranks."""
 
     def __init__(self, life: Life) -> None:
         self._until_ns = life.until_ns
@@ -121,5 +121,5 @@ class Painter:
                 is_silent = any(each.began_ns <= span.from_ns <= each.noticed_ns for each in silences)
                 look = "unnoticed" if is_silent else "run"
             elif span.phase in (Phase.WAITING, Phase.MEETING, Phase.ENDING):
-                look = "run"  # It lives, though the job has not begun or is over.
+                look = "run"  # It is alive, though the job has not begun or is over.
             yield Bar(look, max(span.from_ns, from_ns), min(span.to_ns, to_ns))

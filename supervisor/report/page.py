@@ -196,7 +196,7 @@ def _nodes(life: Life) -> str:
 
 
 def _events(life: Life) -> str:
-    """What is news, beside what the incidents tell."""
+    """Returns the events that are news besides the incidents."""
     if not life.marks:
         return ""
     rows = [

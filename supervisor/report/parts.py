@@ -9,17 +9,17 @@ from supervisor.report import words
 
 
 def text(value: str) -> str:
-    """Words of a job as HTML: without control characters, and never markup."""
+    """Returns a job's text as HTML: without control characters, and never markup."""
     return escape(words.plain(value), quote=True)
 
 
 def lines(value: Iterable[str]) -> str:
-    """Several lines for a <pre>."""
+    """Returns several lines for a <pre>."""
     return "\n".join(text(line) for line in value)
 
 
 def element(name: str, inside: str, **attributes: str) -> str:
-    """`inside` is HTML; attribute values are text. A trailing _ of a name is dropped: class_."""
+    """Returns an element. `inside` is HTML; attribute values are text. A trailing _ of a name is dropped: class_."""
     told = "".join(f' {key.rstrip("_").replace("_", "-")}="{text(value)}"' for key, value in attributes.items())
     return f"<{name}{told}>{inside}</{name}>"
 
@@ -27,7 +27,7 @@ def element(name: str, inside: str, **attributes: str) -> str:
 def table(
     caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, number_columns: Sequence[int] = ()
 ) -> str:
-    """Cells are HTML; the first one of a row is its head. In a box that scrolls by itself on a narrow screen."""
+    """Returns a table in a box that scrolls on a narrow screen. Cells are HTML; the first of a row is its head."""
     head = "".join(f'<th scope="col"{_number(at, number_columns)}>{text(each)}</th>' for at, each in enumerate(heads))
     body = "".join(f"<tr>{''.join(_cells(row, number_columns))}</tr>" for row in rows)
     return (
@@ -47,20 +47,20 @@ def _number(at: int, number_columns: Sequence[int]) -> str:
 
 
 def details(summary: str, inside: str, *, is_open: bool = False, name: str = "") -> str:
-    """`summary` and `inside` are HTML."""
+    """Returns a part that opens and closes. `summary` and `inside` are HTML."""
     told = f' id="{text(name)}"' if name else ""
     return f"<details{told}{' open' if is_open else ''}><summary>{summary}</summary>{inside}</details>"
 
 
 def key(look: str) -> str:
-    """A small box in the colour of a kind of bar."""
+    """Returns a small box in the colour of a kind of bar."""
     return (
         f'<svg class="key" viewBox="0 0 12 12" aria-hidden="true"><rect class="{look}" width="12" height="12"/></svg>'
     )
 
 
 def section(name: str, title: str, inside: str) -> str:
-    """A part of the page with a heading; "" where there is nothing inside."""
+    """Returns a part of the page with a heading; "" if there is nothing inside."""
     if not inside:
         return ""
     head = f'<h2 id="{name}-title">{text(title)}</h2>'

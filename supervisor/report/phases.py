@@ -26,7 +26,7 @@ SHORT = {
     Phase.WAITING: "wait",
     Phase.ENDING: "end",
 }
-# The class of a bar: its colour and height. Two phases that a reader need not tell apart in a picture share one.
+# The class of a bar: its colour and height. Phases that a picture need not distinguish share one.
 LOOKS = {
     Phase.RUNNING: "run",
     Phase.UNNOTICED: "unnoticed",

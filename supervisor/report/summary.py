@@ -1,4 +1,4 @@
-"""What are the few numbers and the sentence that every form of the report begins with?"""
+"""Which sentence and which few numbers begin every form of the report?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STATE = {
 
 
 def headline(life: Life) -> str:
-    """ "succeeded after 38.8 s: 3 incidents, 3 of 5 restarts used" """
+    """Returns "succeeded after 38.8 s: 3 incidents, 3 of 5 restarts used"."""
     long = words.duration(life.whole_s)
     state = f"{_STATE[life.state]} {long}" if life.has_ended else f"is {life.state.value} since {long}"
     found = len(life.incidents)
@@ -26,7 +26,7 @@ def headline(life: Life) -> str:
 
 
 def figures(life: Life) -> tuple[tuple[str, str, str], ...]:
-    """Name, value, and what it means."""
+    """Returns the figures: name, value and meaning."""
     lost_s = sum(each.cost_s(life.until_ns) for each in life.incidents)
     longest = max((each.cost_s(life.until_ns) for each in life.incidents), default=0.0)
     kinds = Counter(TROUBLES[each.trouble] for each in life.incidents)
@@ -45,7 +45,7 @@ BASIS = "what the script loads and repeats after a restart counts as running"
 
 
 def spent(life: Life) -> tuple[tuple[Phase, float, float], ...]:
-    """Phase, seconds and share, the largest first; phases in which nothing was spent are left out."""
+    """Returns phase, seconds and share, the largest first, without phases that took no time."""
     whole_s = life.whole_s
     found = [(phase, life.spent_s(phase)) for phase in Phase]
     chosen = [(phase, took_s, took_s / whole_s if whole_s else 0.0) for phase, took_s in found if took_s > 0]
@@ -53,7 +53,7 @@ def spent(life: Life) -> tuple[tuple[Phase, float, float], ...]:
 
 
 def who(life_ranks: tuple[int, ...], node: str) -> str:
-    """The culprit: "rank 3 on node7", "node7", or "" where nobody is known."""
+    """Returns the culprit: "rank 3 on node7", "node7", or "" if unknown."""
     named = words.ranks(life_ranks)
     if named and node:
         return f"{named} on {node}"

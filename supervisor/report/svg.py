@@ -14,14 +14,14 @@ WIDTH, LABEL, RIGHT = 960, 170, 14
 LANE, HEAD_LANE, JOB_LANE = 18, 20, 26
 LEGEND_HEIGHT, MARKS_HEIGHT, AXIS_HEIGHT = 26, 22, 26
 TICKS_MAX = 8
-LEAST_PX = 1.5  # a short recovery must be seen
-MARK_PX = 18  # marks nearer than that are one
+LEAST_PX = 1.5  # a short recovery must be visible
+MARK_PX = 18  # marks closer than this are merged
 LABEL_MAX = 24
 _TICKS_S = (
     0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 21_600, 43_200,
     86_400, 172_800, 432_000, 864_000, 2_592_000,
 )  # fmt: skip
-# How much of a lane's height a bar takes: what does not run is thinner, so that colour alone says nothing.
+# How much of a lane's height a bar takes. Bars of idle time are thinner, so that colour is not the only difference.
 HEIGHTS = {"run": 1.0, "unnoticed": 1.0, "stop": 0.7, "start": 0.7, "inside": 0.7, "idle": 0.2}
 
 STYLE = (
@@ -36,7 +36,7 @@ STYLE = (
 
 
 def picture_of(life: Life, *, is_own_file: bool = True, name: str = "picture") -> str:
-    """The text of an SVG file; not `is_own_file`: a part of a page that has STYLE already."""
+    """Returns the text of an SVG file; if not `is_own_file`, for a page that already has STYLE."""
     drawing = _Drawing(life)
     body = "\n".join(drawing.parts())
     title = escape(words.plain(f"job {life.job_id}: {summary.headline(life)}"))
@@ -51,7 +51,7 @@ def picture_of(life: Life, *, is_own_file: bool = True, name: str = "picture") -
 
 
 def _description(life: Life) -> str:
-    """What the picture shows, in words."""
+    """Returns what the picture shows, in words."""
     told = [f"{words.percent(share)} {phase.value}" for phase, _, share in summary.spent(life)]
     found = [
         f"incident {each.number}, {TROUBLES[each.trouble]}, {words.after(each.noticed_ns, life.began_ns)}"
@@ -89,7 +89,7 @@ class _Drawing:
         kind = "strong" if is_job or lane.is_head else "quiet"
         yield _text(LABEL - 8, top + height - 5, label, kind=kind, anchor="end")
         room = height - 4
-        for bar in sorted(lane.bars, key=lambda bar: bar.look != "run"):  # What is short is drawn over what is long.
+        for bar in sorted(lane.bars, key=lambda bar: bar.look != "run"):  # Short bars are drawn over long ones.
             yield self._bar(bar, top + 2, room)
         for at_ns in lane.failed_ns:
             x = self._x(at_ns)
@@ -102,7 +102,7 @@ class _Drawing:
         return f'<rect class="{bar.look}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"/>'
 
     def _marks(self) -> Iterator[str]:
-        """A pin for each incident; those that are near each other share one."""
+        """Draws a pin for each incident; incidents close together share one."""
         for x, incidents in gathered([(self._x(each.noticed_ns), each) for each in self._life.incidents]):
             first, last = incidents[0].number, incidents[-1].number
             text = str(first) if first == last else f"{first}-{last}"
@@ -122,7 +122,7 @@ class _Drawing:
 
 
 def gathered(placed: Sequence[tuple[float, Incident]]) -> Iterator[tuple[float, list[Incident]]]:
-    """Incidents whose marks would overlap, and where their mark stands."""
+    """Yields incidents whose marks would overlap, and the position of their mark."""
     group: list[Incident] = []
     group_x = 0.0
     for x, incident in sorted(placed, key=lambda each: each[0]):

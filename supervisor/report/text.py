@@ -12,17 +12,17 @@ from supervisor.report.phases import NAMES, OUTCOMES, SHORT, TROUBLES
 INCIDENTS_MAX = 20
 LINES_MAX = 4
 BAR = 20
-NARROW = 28  # columns in which a sentence can still be read
+NARROW = 28  # columns in which a sentence is still readable
 _INDENT = "     "
 
 
 def text_of(life: Life, *, width: int | None = None) -> str:
-    """`width` None: no terminal, so nothing is folded."""
+    """Returns the report as text. `width` None: no terminal, so lines are not folded."""
     return "".join(_folded(line, width) for line in _lines(life))
 
 
 def _folded(line: str, width: int | None) -> str:
-    """Sentences are folded at words, under the indent with which they begin."""
+    """Folds sentences at words, with the indent of their first line."""
     if width is None or len(line) <= width:
         return f"{line}\n"
     indent = " " * (len(line) - len(line.lstrip()))

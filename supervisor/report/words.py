@@ -1,4 +1,4 @@
-"""How are durations, shares, moments and the words of hostile ranks written for people?"""
+"""How are durations, shares, moments and text from hostile ranks written for people?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 
 
 def duration(seconds: float) -> str:
-    """Three digits at most below a minute: 85 ms, 1.23 s, 12.3 s, 3 min 05 s, 2 h 14 min, 5 d 03 h."""
+    """Returns 85 ms, 1.23 s, 12.3 s, 3 min 05 s, 2 h 14 min or 5 d 03 h: at most three digits below a minute."""
     seconds = max(seconds, 0.0)
     if 0.00005 <= seconds < 0.0095:
         return f"{seconds * 1000:.2g} ms"
@@ -29,7 +29,7 @@ def duration(seconds: float) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Never 100 % for less than all of it."""
+    """Returns the share in percent; never 100 % for less than all."""
     if share is None:
         return "-"
     if 0.9995 <= share < 1:
@@ -38,13 +38,13 @@ def percent(share: float | None) -> str:
 
 
 def moment(at_ns: int, *, milliseconds: bool = False) -> str:
-    """ISO 8601 in local time with its offset."""
+    """Returns ISO 8601 in local time with its offset."""
     local = datetime.fromtimestamp(at_ns // 10**9).astimezone().replace(microsecond=at_ns % 10**9 // 1000)
     return local.isoformat(sep=" ", timespec="milliseconds" if milliseconds else "seconds")
 
 
 def after(at_ns: int, began_ns: int) -> str:
-    """How long after the beginning: +1.23 s."""
+    """Returns how long after the beginning: +1.23 s."""
     return f"+{duration((at_ns - began_ns) / 1e9)}"
 
 
@@ -53,7 +53,7 @@ def plural(number: int, word: str) -> str:
 
 
 def ranks(numbers: Sequence[int], *, most: int = 6) -> str:
-    """ "rank 3", "ranks 3, 5", "ranks 0-7", "ranks 0-7, 9 and 12 more"."""
+    """Returns "rank 3", "ranks 3, 5", "ranks 0-7", "ranks 0-7, 9 and 12 more"."""
     if not numbers:
         return ""
     parts = list(_runs(sorted(set(numbers))))
@@ -73,24 +73,24 @@ def _runs(numbers: Sequence[int]) -> Iterable[tuple[int, int]]:
 
 
 def nodes(names: Sequence[str]) -> str:
-    """As Slurm writes many of them: node[001-003]."""
+    """Returns the names in Slurm's notation: node[001-003]."""
     return node_ranges(names)
 
 
 def plain(text: str) -> str:
-    """On one line, without a terminal's escape sequences and control characters."""
+    """Returns the text on one line, without terminal escape sequences and control characters."""
     return "".join(
         each if each.isprintable() else " " if each in "\n\t\r" else f"\\x{ord(each):02x}" for each in bare(text)
     )
 
 
 def bare(text: str) -> str:
-    """Without the sequences that steer a terminal. The last state of a progress bar stays."""
+    """Returns the text without terminal escape sequences. The last state of a progress bar stays."""
     return _ESCAPES.sub("", text)
 
 
 def tick(seconds: float) -> str:
-    """A round moment on an axis, after the beginning: 0, 0.5 s, 30 s, 5 min, 2 h, 3 d."""
+    """Returns the label of a round time on an axis: 0, 0.5 s, 30 s, 5 min, 2 h, 3 d."""
     for unit, size_s in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= size_s and seconds / size_s == int(seconds / size_s):
             return f"{int(seconds / size_s)} {unit}"

@@ -1,1 +1,1 @@
-"""How the production core is played in simulated time: for tests that break it, and for `holdfast simulate`."""
+"""How does the production core run in simulated time, for tests that break it and for `holdfast simulate`?"""

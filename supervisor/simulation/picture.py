@@ -1,4 +1,4 @@
-"""How is the time of simulated jobs drawn? As one SVG, a lane for each of them."""
+"""How is the time of simulated jobs drawn as one SVG, with a lane for each?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLASS_OF = {
     Spent.WAITING: "idle", Spent.REQUEUED: "idle",
 }  # fmt: skip
 
-# Colours that differ in lightness, too, and hold on a light and on a dark page.
+# Colours that also differ in lightness, and suit light and dark pages.
 _FRAME = Template(
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 $width $height" role="img" font-family="sans-serif" '
     'font-size="14">\n<title>$title</title>\n<style>text{fill:#24292f}.useful{fill:#1a7f5a}.redone{fill:#d98c00}'
@@ -31,7 +31,7 @@ _FRAME = Template(
 
 
 def picture(title: str, lives: Sequence[tuple[str, Life]], duration_s: float) -> str:
-    """The text of an SVG file. A life without a label is not drawn."""
+    """Returns the text of an SVG file. A life without a label is not drawn."""
     scale = (WIDTH - LABEL_WIDTH - 24) / duration_s
     foot = HEAD_HEIGHT + LANE_HEIGHT * len(lives)
     parts = [_text(8, 20, title), *_legend()]
@@ -56,7 +56,7 @@ def _legend() -> list[str]:
 
 
 def _bar(from_s: float, to_s: float, what: str, top: int, scale: float) -> str:
-    """Never thinner than can be seen."""
+    """Returns a bar that is never too thin to see."""
     x, width = LABEL_WIDTH + from_s * scale, max((to_s - from_s) * scale, 0.4)
     name = CLASS_OF[Spent(what)]
     return f'<rect class="{name}" x="{x:.2f}" y="{top}" width="{width:.2f}" height="{BAR_HEIGHT}"/>'

@@ -1,4 +1,4 @@
-"""What was the time of a simulated job spent on?"""
+"""How was the time of a simulated job spent?"""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class TimeBook:
         self.spares_used = 0
 
     def spend(self, at_s: float, on: Spent) -> None:
-        """From now on."""
+        """Notes what time is spent on from now on."""
         if on is not self._now:
             self._note(at_s, is_end=False)
             self._now, self._since_s = on, at_s
 
     def units_used(self, units: int) -> None:
-        """Of the budget of the job that runs."""
+        """Notes the units used of the running job's budget."""
         self._units = max(self._units, units)
 
     def ended(self, reason: str) -> None:
@@ -83,7 +83,7 @@ class TimeBook:
         self._span(self._since_s, at_s, self._now)
 
     def _note_training(self, at_s: float, *, is_end: bool) -> None:
-        """Steps since the last whole checkpoint are lost, unless this is the end of what is simulated."""
+        """Notes training time. Steps since the last complete checkpoint are lost, except at the simulation's end."""
         interval_s, pause_s = self._question.checkpoint_interval_s, self._question.checkpoint_pause_s
         whole, rest_s = divmod(at_s - self._since_s, interval_s + pause_s)
         kept_s = whole * interval_s

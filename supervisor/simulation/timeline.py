@@ -1,6 +1,6 @@
-"""What happens next in simulated time, and when does a machine that waits for a deadline get to see it?
+"""What happens next in simulated time, and when does a machine with a deadline see it?
 
-A heap of (time, what). Nothing waits and nothing reads a clock: the same calls give the same run.
+A heap of (time, what). Nothing waits and nothing reads a clock, so the same calls give the same run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ What = Callable[[], None]
 
 
 class Timeline:
-    """What is planned for one moment happens in the order in which it was planned."""
+    """The planned events. Those planned for the same moment happen in the order of planning."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -21,7 +21,7 @@ class Timeline:
         self._planned = 0
 
     def at(self, at_s: float, what: What) -> None:
-        """A moment that has passed means now."""
+        """Plans `what` for `at_s`; a moment in the past means now."""
         self._planned += 1
         heapq.heappush(self._heap, (max(at_s, self.now_s), self._planned, what))
 
@@ -30,7 +30,7 @@ class Timeline:
         heapq.heappush(self._heap, (self.now_s + delay_s, self._planned, what))
 
     def happen(self) -> bool:
-        """The next thing happens. False: nothing is planned."""
+        """Lets the next planned thing happen. Returns False if nothing is planned."""
         if not self._heap:
             return False
         self.now_s, _, what = heapq.heappop(self._heap)
@@ -46,11 +46,11 @@ class Timeline:
 class Alarm:
     """Goes off at the earliest deadline of some machines, however often that moves.
 
-    A deadline that moves away costs one look in vain, so that an event costs the same however many machines there are.
+    A deadline that moves away costs one futile check, so an event costs the same however many machines there are.
     """
 
     def __init__(self, timeline: Timeline, deadline_s: Callable[[], float | None], ring: What) -> None:
-        """`deadline_s` is asked for after each `reset`, in simulated time."""
+        """`deadline_s` is called, in simulated time, after each `reset`."""
         self._timeline = timeline
         self._deadline_s = deadline_s
         self._ring = ring
@@ -61,7 +61,7 @@ class Alarm:
         return self._armed_s is not None
 
     def reset(self) -> None:
-        """To be called after each step of the machines."""
+        """Sets the alarm again. Call it after each step of the machines."""
         deadline_s = self._deadline_s()
         if deadline_s is None or (self._armed_s is not None and self._armed_s <= deadline_s):
             return
@@ -70,7 +70,7 @@ class Alarm:
 
     def _look(self, at_s: float) -> None:
         if at_s != self._armed_s:
-            return  # An earlier one was set meanwhile.
+            return  # An earlier alarm was set meanwhile.
         self._armed_s = None
         deadline_s = self._deadline_s()
         if deadline_s is not None and deadline_s <= self._timeline.now_s:

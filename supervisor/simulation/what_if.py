@@ -1,7 +1,7 @@
-"""What becomes of a job on a cluster whose nodes fail so often? Plays it with the production coordinator.
+"""How does a job fare on a cluster whose nodes fail at a given rate? Simulates it with the production coordinator.
 
-Rounds, placement, spares, the restart policy and the ends of jobs are the real machine's decisions. Modelled is what
-surrounds it: nodes answer at once, ranks start and load for as long as the question says, nodes fail at random.
+The real machine decides on rounds, placement, spares, the restart policy and the ends of jobs. Its surroundings are
+modelled: nodes answer at once, ranks start and load for as long as the question says, and nodes fail at random.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ JOB = "job"
 
 
 def simulate(question: Question, *, seed: int) -> Life:
-    """The same question and seed give the same life."""
+    """Returns one simulated life; the same question and seed give the same one."""
     return _Play(question, seed).run()
 
 
@@ -42,7 +42,7 @@ class _Play:
         self._reports: deque[cluster.Event] = deque()
         self._is_stepping = False
         self._part: frozenset[str] = frozenset()  # the nodes of the running cycle
-        self._starting: dict[str, None] = {}  # those that were ordered the next one
+        self._starting: dict[str, None] = {}  # nodes that were ordered to start the next one
         self._cycle = -1
         self._is_hit = False  # a fault of this cycle is known or will be
         self._is_queued = False  # the job has ended, and there are too few nodes to start it again
@@ -121,7 +121,7 @@ class _Play:
         self._timeline.after(self._question.requeue_s, self._submit_again)
 
     def _submit_again(self) -> None:
-        """The scheduler starts the job once it has the nodes for it."""
+        """Starts the job again once the scheduler has the nodes for it."""
         self._is_queued = len(self._names) - len(self._away) < self._question.nodes
         if not self._is_queued:
             self._book.jobs += 1
@@ -154,7 +154,7 @@ class _Play:
     # --- faults
 
     def _plan_fault(self) -> None:
-        """Of any node; one that is away has none, which thins them out to the right rate."""
+        """Plans a fault of any node. Nodes that are away have none, which keeps the rate right."""
         rate = len(self._names) / self._question.mtbf_s
         self._timeline.after(self._random.expovariate(rate), self._strike)
 
@@ -175,7 +175,7 @@ class _Play:
             self._timeline.after(delay_s, lambda: self._fail(name, cycle, reason))
 
     def _hit(self) -> None:
-        """Training stops with the first fault of a cycle, whether it is known or not."""
+        """Stops training at the first fault of a cycle, whether it is known or not."""
         self._book.faults += 1
         if not self._is_hit:
             self._is_hit = True
